@@ -1,0 +1,72 @@
+# Works on a machine that has only Python >= 3.11 with pip: every target first makes .venv and installs what it needs there.
+# All paths are relative, so a checkout in a folder with spaces in its name is fine.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+# The first Python that is new enough; choose another with make PYTHON=...
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	"$$p" -c '$(NEW_ENOUGH)' >/dev/null 2>&1 && echo "$$p" && break; done)
+NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11))
+
+# The data sets, where a shared folder beside the checkout has them; KBPJAX_DATA from outside wins.
+ifeq ($(origin KBPJAX_DATA),undefined)
+ifneq ($(wildcard ../shared/data/.),)
+export KBPJAX_DATA := $(shell cd ../shared/data && pwd)
+endif
+endif
+
+BIN := .venv/bin
+PYTEST_ARGS ?=
+
+.PHONY: help demo test lint format types notebooks clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+demo: .venv/.installed-experiments ## run the denoising experiment, quick version
+	$(BIN)/python -m experiments.denoising --quick
+
+test: .venv/.installed-dev ## run the tests and the docstring examples (PYTEST_ARGS="-x -k grid")
+	MPLBACKEND=Agg $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: .venv/.installed-dev ## check rules and formatting with ruff
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+format: .venv/.installed-dev ## mend what ruff can mend
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+types: .venv/.installed-dev ## check the types with basedpyright
+	$(BIN)/python -m basedpyright
+
+notebooks: .venv/.installed-dev ## check that the notebooks are paired, without outputs, and run
+	$(BIN)/python .ci/check_notebooks.py
+
+clean: ## remove .venv, caches and builds
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache
+	find . -name .git -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+
+# A stamp is written only after its install has succeeded, and renewed when pyproject.toml changes.
+.venv/.created:
+	@py='$(PYTHON)'; \
+	if ! "$$py" -c '$(NEW_ENOUGH)' 2>/dev/null; then \
+		echo "kbpjax needs Python 3.11 or later, and $${py:-no python on the PATH} is not that: make PYTHON=/path/to/python3.11" >&2; exit 1; fi; \
+	echo "Making .venv with $$("$$py" --version)"; \
+	"$$py" -m venv .venv >/dev/null 2>&1 || { \
+		"$$py" -m venv --without-pip .venv && "$$py" -m pip --python .venv install --quiet pip; }
+	@touch $@
+
+.venv/.installed-experiments: pyproject.toml | .venv/.created
+	@rm -f $@
+	@echo "Installing kbpjax and what the experiments need into .venv; the first time takes a minute or two"
+	@$(BIN)/python -m pip install --quiet --editable '.[experiments]'
+	@touch $@
+
+.venv/.installed-dev: pyproject.toml | .venv/.created
+	@rm -f $@
+	@echo "Installing kbpjax and the development tools into .venv; the first time takes a minute or two"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch .venv/.installed-experiments $@

@@ -1,0 +1,1 @@
+"""Experiments of the paper, each run as `python -m experiments.NAME`."""

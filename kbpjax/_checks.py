@@ -1,0 +1,54 @@
+"""Checks of what users pass in: each raises a `ValueError` that names the argument, the rule, what was got and the fix.
+
+Values are only looked at where they are known: under `jax.jit`, `jax.vmap` or `jax.grad` an array is a tracer, its shape is
+still checked and its values are not.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+Numbers = jax.Array | np.ndarray | np.generic | float | int | Sequence[Any]
+"""What users may pass where an array of numbers is wanted: arrays, numbers, nested lists or tuples."""
+
+
+def is_traced(value: Any) -> bool:
+    """Say whether any array in a pytree is a tracer, so that its values cannot be looked at."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
+
+
+def require(ok: bool | np.bool_, argument: str, rule: str, got: object, fix: str) -> None:
+    """Raise the project's one form of error text unless `ok`."""
+    if not ok:
+        raise ValueError(f"{argument}: {rule}; got {got}. {fix}")
+
+
+def require_number(
+    argument: str, value: Any, *, above: float | int | None = None, least: float | int | None = None
+) -> None:
+    """Check that a scalar is finite and > `above` (or >= `least`), if its value is known."""
+    require(np.ndim(value) == 0, argument, "must be a single number", f"shape {np.shape(value)}", "Pass a scalar.")
+    if is_traced(value):
+        return
+    rule = f"must be finite and > {above:g}" if above is not None else f"must be finite and >= {least:g}"
+    enough = value > above if above is not None else value >= least
+    require(bool(np.isfinite(value)) and bool(enough), argument, rule, f"{value}", f"Pass a value {rule[19:]}.")
+
+
+def require_count(argument: str, value: Any) -> None:
+    """Check that a value is a Python or NumPy integer >= 1."""
+    ok = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
+    require(ok, argument, "must be an integer >= 1", repr(value), "Pass a positive whole number.")
+
+
+def require_finite(argument: str, array: Any, fix: str) -> None:
+    """Check that an array of numbers, if its values are known, has no NaN and no infinity."""
+    if is_traced(array):
+        return
+    values = np.asarray(array)
+    numeric = np.issubdtype(values.dtype, np.number) or values.dtype == bool
+    require(numeric, argument, "must hold numbers", f"dtype {values.dtype}", "Encode the values as numbers first.")
+    bad = int(np.size(values) - np.sum(np.isfinite(values)))
+    require(bad == 0, argument, "must be finite", f"{bad} NaN or infinite of {values.size} values", fix)

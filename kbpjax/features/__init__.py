@@ -1,0 +1,7 @@
+"""Finite feature maps: anything that gives a vector phi(x) in R^l with <phi(x), phi(y)> close to k(x, y)."""
+
+from kbpjax.features.cholesky import Basis as Basis
+from kbpjax.features.cholesky import Pivots as Pivots
+from kbpjax.features.cholesky import cholesky_basis as cholesky_basis
+from kbpjax.features.cholesky import features as features
+from kbpjax.features.cholesky import incomplete_cholesky as incomplete_cholesky

@@ -1,0 +1,276 @@
+"""Graphs as flat index arrays, built and checked once in NumPy, so that message passing is gathers and matrix products.
+
+Every undirected edge (a, b) is two directed edges: messages a -> b are the first half of the directed edges, in the order of
+`edges`, and messages b -> a the second half. An edge type is a template with an orientation: all its edges join the same two
+node types, and its two directions have operators of their own (rows 2 type and 2 type + 1 of `Operators.project`), because
+E[. | x_b] and E[. | x_a] are different functions unless the pair is exchangeable.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+from numpy.typing import NDArray
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+
+TILE = 64
+"""Rows of one tile where the types are of uneven size."""
+
+
+class Tiles(eqx.Module):
+    """Rows grouped by type into equal tiles, so that one batched matrix product serves all types.
+
+    Attributes:
+        rows: row numbers [tile, tile_size]; padding holds the number of rows.
+        types: the type of each tile [tile].
+        position: where each row stands in the flattened tiles [row]; None where it stands at its own number.
+    """
+
+    rows: Int[Array, "tile tile_size"]
+    types: Int[Array, " tile"]
+    position: Int[Array, " row"] | None
+
+
+class Graph(eqx.Module):
+    """An undirected graph with typed nodes and edges; build it with `from_edges`, `grid_graph` or `chain_graph`.
+
+    Attributes:
+        senders, receivers: ends of each directed edge [edge].
+        reverse: the directed edge that goes the other way [edge].
+        edge_type: the type of each directed edge [edge], the same in both directions.
+        node_type: the type of each node [node].
+        node_tiles: nodes grouped by type.
+        edge_tiles: directed edges grouped by type and direction.
+        slots: incoming directed edges of each node, in the order of `node_tiles` [tile, tile_size, deg]; padding holds the
+            number of directed edges.
+        route: for each place of `edge_tiles`, the flat place in `slots` whose product, without itself, that edge sends.
+        num_nodes, num_edges: numbers of nodes and of directed edges.
+        node_types: (type, number of nodes, largest degree) of every node type present.
+        edge_types: (type, node type of the first end, node type of the second end) of every edge type present.
+    """
+
+    senders: Int[Array, " edge"]
+    receivers: Int[Array, " edge"]
+    reverse: Int[Array, " edge"]
+    edge_type: Int[Array, " edge"]
+    node_type: Int[Array, " node"]
+    node_tiles: Tiles
+    edge_tiles: Tiles
+    slots: Int[Array, "node_tile tile_size deg"]
+    route: Int[Array, "edge_tile edge_tile_size"]
+    num_nodes: int = eqx.field(static=True)
+    num_edges: int = eqx.field(static=True)
+    node_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
+    edge_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
+
+    @classmethod
+    def from_edges(
+        cls,
+        edges: Numbers,
+        num_nodes: int,
+        *,
+        edge_type: Numbers | None = None,
+        node_type: Numbers | None = None,
+    ) -> "Graph":
+        """Build a graph from a list of undirected edges.
+
+        Args:
+            edges: pairs of node numbers [edge, 2], each unordered pair at most once. The order inside a pair matters to
+                directed templates: (x_first, x_second) are the training pairs of its type.
+            num_nodes: number of nodes, >= 1.
+            edge_type: type of each edge [edge], whole numbers >= 0. None: one type for each pair of node types that is
+                joined, in sorted order (so 0 for all where all nodes are alike).
+            node_type: type of each node [node], whole numbers >= 0. None: 0.
+
+        Returns:
+            The graph. An edge that joins its node types in the opposite order to the first edge of its type is turned round.
+
+        Raises:
+            ValueError: wrong shapes, ends out of range, self-loops, duplicate edges, or an edge type whose edges join
+                different pairs of node types.
+
+        Example:
+            >>> import kbpjax as kbp
+            >>> graph = kbp.Graph.from_edges([(0, 1), (1, 2)], 3)
+            >>> graph.senders.tolist(), graph.receivers.tolist()
+            ([0, 1, 1, 2], [1, 2, 0, 1])
+        """
+        _checks.require_count("num_nodes", num_nodes)
+        pairs = _edge_array(edges, num_nodes)
+        node_types = _type_array("node_type", node_type, num_nodes, "node")
+        types = _pair_types(node_types[pairs]) if edge_type is None else edge_type
+        edge_types = _type_array("edge_type", types, len(pairs), "edge")
+        pairs, ends = _orient(pairs, edge_types, node_types)
+        return cls._build(pairs, node_types, edge_types, ends)
+
+    def nodes_of_type(self, node_type: int) -> Int[Array, " node_of_type"]:
+        """Return the numbers of the nodes of one type, which must be present."""
+        count = {v: n for v, n, _ in self.node_types}[node_type]
+        return jnp.nonzero(self.node_type == node_type, size=count)[0].astype(jnp.int32)
+
+    def incoming(self, nodes: Int[Array, " some"]) -> Int[Array, "some deg"]:
+        """Return the incoming directed edges of nodes; padding holds the number of directed edges."""
+        flat = self.slots.reshape(-1, self.slots.shape[-1])
+        return flat[nodes if self.node_tiles.position is None else self.node_tiles.position[nodes]]
+
+    @classmethod
+    def _build(cls, pairs: NDArray, node_type: NDArray, edge_type: NDArray, ends: tuple) -> "Graph":
+        num_nodes, num_pairs = len(node_type), len(pairs)
+        senders, receivers = np.concatenate([pairs, pairs[:, ::-1]]).T
+        reverse = np.roll(np.arange(2 * num_pairs), num_pairs)
+        both = np.concatenate([edge_type, edge_type])
+        degree = np.bincount(receivers, minlength=num_nodes)
+        num_slots = max(1, degree.max(initial=0))
+
+        node_rows, node_tile_types = _tile(node_type)
+        edge_rows, edge_tile_types = _tile(2 * both + (np.arange(2 * num_pairs) >= num_pairs))
+        node_place, edge_place = _positions(node_rows, num_nodes), _positions(edge_rows, 2 * num_pairs)
+
+        order = np.argsort(receivers, kind="stable")
+        slot = np.empty(2 * num_pairs, int)
+        slot[order] = np.arange(2 * num_pairs) - np.repeat(np.cumsum(degree) - degree, degree)
+        flat_slot = node_place[receivers] * num_slots + slot
+        slots = np.full(node_rows.size * num_slots, 2 * num_pairs)
+        slots[flat_slot] = np.arange(2 * num_pairs)
+        route = np.append(flat_slot[reverse], 0)[edge_rows]
+
+        def index(array: NDArray) -> Array:
+            return jnp.asarray(array, jnp.int32)
+
+        def tiles(rows: NDArray, types: NDArray, place: NDArray) -> Tiles:
+            in_place = rows.size == place.size and np.array_equal(place, np.arange(place.size))
+            return Tiles(index(rows), index(types), None if in_place else index(place))
+
+        return cls(
+            senders=index(senders),
+            receivers=index(receivers),
+            reverse=index(reverse),
+            edge_type=index(both),
+            node_type=index(node_type),
+            node_tiles=tiles(node_rows, node_tile_types, node_place),
+            edge_tiles=tiles(edge_rows, edge_tile_types, edge_place),
+            slots=index(slots.reshape(*node_rows.shape, num_slots)),
+            route=index(route),
+            num_nodes=num_nodes,
+            num_edges=2 * num_pairs,
+            node_types=tuple(
+                (int(v), int(n), int(degree[node_type == v].max()))
+                for v, n in zip(*np.unique(node_type, return_counts=True), strict=True)
+            ),
+            edge_types=ends,
+        )
+
+
+def grid_graph(height: int, width: int, *, edge_type: Numbers | None = None, node_type: Numbers | None = None) -> Graph:
+    """Build the four-neighbour grid of an image; node i * width + j is pixel (i, j).
+
+    Args:
+        height, width: numbers of rows and columns, >= 1.
+        edge_type: as in `Graph.from_edges`, for the height (width - 1) horizontal edges, row by row, left to right, then the
+            (height - 1) width vertical ones, top to bottom.
+        node_type: as in `Graph.from_edges`.
+
+    Example:
+        >>> import kbpjax as kbp
+        >>> graph = kbp.grid_graph(2, 3)
+        >>> graph.num_nodes, graph.num_edges
+        (6, 14)
+    """
+    _checks.require_count("height", height)
+    _checks.require_count("width", width)
+    pixel = np.arange(height * width).reshape(height, width)
+    horizontal = np.stack([pixel[:, :-1].ravel(), pixel[:, 1:].ravel()], axis=1)
+    vertical = np.stack([pixel[:-1].ravel(), pixel[1:].ravel()], axis=1)
+    edges = np.concatenate([horizontal, vertical])
+    return Graph.from_edges(edges, height * width, edge_type=edge_type, node_type=node_type)
+
+
+def chain_graph(num_nodes: int, *, edge_type: Numbers | None = None, node_type: Numbers | None = None) -> Graph:
+    """Build the chain 0 - 1 - ... - (num_nodes - 1); types as in `Graph.from_edges`.
+
+    Example:
+        >>> import kbpjax as kbp
+        >>> kbp.chain_graph(3).senders.tolist()
+        [0, 1, 1, 2]
+    """
+    _checks.require_count("num_nodes", num_nodes)
+    edges = np.stack([np.arange(num_nodes - 1), np.arange(1, num_nodes)], axis=1)
+    return Graph.from_edges(edges, num_nodes, edge_type=edge_type, node_type=node_type)
+
+
+def _edge_array(edges: Numbers, num_nodes: int) -> NDArray:
+    pairs = np.asarray(edges)
+    if pairs.size == 0:
+        return np.zeros((0, 2), int)
+    shaped = pairs.ndim == 2 and pairs.shape[1] == 2
+    whole = np.issubdtype(pairs.dtype, np.integer)
+    got = f"shape {pairs.shape}, dtype {pairs.dtype}"
+    _checks.require(shaped and whole, "edges", "must be whole numbers of shape [edge, 2]", got, "Pass pairs of nodes.")
+    outside = pairs[np.any((pairs < 0) | (pairs >= num_nodes), axis=1)]
+    rule = f"must join nodes 0 .. {num_nodes - 1}"
+    _checks.require(len(outside) == 0, "edges", rule, f"{outside[:3].tolist()}", "Correct them or raise num_nodes.")
+    loops = pairs[pairs[:, 0] == pairs[:, 1]]
+    _checks.require(len(loops) == 0, "edges", "must have no self-loops", f"{loops[:3].tolist()}", "Drop them.")
+    unordered, count = np.unique(np.sort(pairs, axis=1), axis=0, return_counts=True)
+    twice = unordered[count > 1][:3].tolist()
+    _checks.require(
+        not twice, "edges", "must name each unordered pair once", f"duplicates {twice}", "Drop one of each."
+    )
+    return pairs.astype(int)
+
+
+def _type_array(argument: str, types: Numbers | None, length: int, axis: str) -> NDArray:
+    if types is None:
+        return np.zeros(length, int)
+    array = np.asarray(types)
+    whole = array.size == 0 or np.issubdtype(array.dtype, np.integer)
+    ok = whole and array.shape == (length,) and array.min(initial=0) >= 0
+    rule = f"must be {length} whole numbers >= 0, one for each {axis}"
+    got = f"shape {array.shape}, dtype {array.dtype}, smallest {array.min(initial=0)}"
+    _checks.require(ok, argument, rule, got, f"Pass an integer array of shape ({length},).")
+    return array.astype(int)
+
+
+def _pair_types(ends: NDArray) -> NDArray:
+    return np.unique(np.sort(ends, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _orient(pairs: NDArray, edge_type: NDArray, node_type: NDArray) -> tuple[NDArray, tuple]:
+    """Turn edges round so that all of a type join its node types in the order of its first edge."""
+    present, first, group = np.unique(edge_type, return_index=True, return_inverse=True)
+    ends = node_type[pairs]
+    wanted = ends[first][group.reshape(-1)]
+    turned = np.any(ends != wanted, axis=1)
+    wrong = turned & np.any(ends[:, ::-1] != wanted, axis=1)
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        rule = f"edges of type {edge_type[i]} must all join node types {tuple(wanted[i].tolist())}"
+        got = f"edge {tuple(pairs[i].tolist())} of node types {tuple(ends[i].tolist())}"
+        _checks.require(False, "edge_type", rule, got, "Give edges between other node types a type of their own.")
+    pairs = np.where(turned[:, None], pairs[:, ::-1], pairs)
+    return pairs, tuple((int(k), int(a), int(b)) for k, (a, b) in zip(present, ends[first], strict=True))
+
+
+def _tile(types: NDArray) -> tuple[NDArray, NDArray]:
+    """Group rows by type into tiles of one size: one tile a type where the types are of about equal size."""
+    present, counts = np.unique(types, return_counts=True)
+    if len(types) == 0:
+        return np.zeros((0, 1), int), np.zeros(0, int)
+    even = len(present) * counts.max() <= 1.25 * len(types)
+    size = int(counts.max()) if even else min(TILE, int(counts.max()))
+    tiles_of_type = -(-counts // size)
+    tile_types = np.repeat(present, tiles_of_type)
+    order = np.argsort(types, kind="stable")
+    within = np.arange(len(types)) - np.repeat(np.cumsum(counts) - counts, counts)
+    first_place = np.repeat(size * (np.cumsum(tiles_of_type) - tiles_of_type), counts)
+    rows = np.full(len(tile_types) * size, len(types))
+    rows[first_place + within] = order
+    return rows.reshape(-1, size), tile_types
+
+
+def _positions(rows: NDArray, count: int) -> NDArray:
+    place = np.empty(count + 1, int)
+    place[rows.reshape(-1)] = np.arange(rows.size)
+    return place[:count]

@@ -1,0 +1,260 @@
+"""The engine: synchronous belief propagation on any operators of one shape (eq. 15). It knows no kernel.
+
+A message m_ts is a vector of coefficients on the basis of its receiver. One update evaluates all incoming messages of a node at
+a set of points, multiplies them, and projects the product onto the basis of the receiver:
+
+    m_ts  <-  project_ts @ ( local_t * prod_{u in G(t) \\ s} evaluate_t @ m_ut )
+
+Every update rule of the paper, and discrete belief propagation (evaluate = identity, project = the conditional table), is this
+line with other matrices. The scale of a message is free: messages have 2-norm 1. Damping mixes the old message, of norm 1, with
+the new one before that is normalised, so an update that is small (incoming messages that disagree) moves a message little.
+"""
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, ScalarLike
+
+from kbpjax import _checks
+from kbpjax.graph import Graph, Tiles
+
+
+class Operators(eqx.Module):
+    """What inference needs of a model.
+
+    Attributes:
+        evaluate: values of a message at the points of its receiver [node_type, point, rank]; leading size 1: shared by all.
+        project: the update from values at the sender's points to coefficients at the receiver [edge_direction, rank, point];
+            rows 2 k and 2 k + 1 are edges of type k from first to second end and back; leading size 1: shared by all.
+        floor: least value of an evaluated message, >= 0, messages having 2-norm 1; keeps estimated messages positive.
+    """
+
+    evaluate: Float[Array, "node_type point rank"]
+    project: Float[Array, "edge_direction rank point"]
+    floor: ScalarLike = 0.0
+
+
+class BPState(eqx.Module):
+    """What one iteration leaves to the next.
+
+    Attributes:
+        messages: coefficients of each directed edge's message [edge, rank], of 2-norm 1.
+        residual: largest change of any coefficient in the last iteration; 2-norms being 1, it lies in [0, 2].
+        count: iterations done.
+    """
+
+    messages: Float[Array, "edge rank"]
+    residual: Float[Array, ""]
+    count: Int[Array, ""]
+
+
+class Solution(eqx.Module):
+    """The outcome of `run`.
+
+    Attributes:
+        messages: coefficients of each directed edge's message [edge, rank].
+        converged: whether the last residual is at most the tolerance asked for (1e-3 where none was).
+        num_iters: iterations done.
+        residuals: residual of each iteration [max_iters]; NaN after the last one done.
+    """
+
+    messages: Float[Array, "edge rank"]
+    converged: Bool[Array, ""]
+    num_iters: Int[Array, ""]
+    residuals: Float[Array, " max_iters"]
+
+
+def init(operators: Operators, graph: Graph) -> BPState:
+    """Return the state before the first iteration: every message stands for the constant function 1."""
+    ones = jnp.sum(_of_type(operators.project, graph.edge_tiles), axis=-1)
+    spread = jnp.broadcast_to(ones[:, None], (*graph.edge_tiles.rows.shape, ones.shape[-1]))
+    messages = unit(_untile(spread, graph.edge_tiles))
+    return BPState(messages, jnp.array(jnp.inf, messages.dtype), jnp.int32(0))
+
+
+def step(
+    operators: Operators,
+    graph: Graph,
+    local: Float[Array, "node point"],
+    state: BPState,
+    *,
+    damping: ScalarLike = 0.0,
+) -> BPState:
+    """Update all messages at once.
+
+    Args:
+        operators: the model's operators.
+        graph: the graph.
+        local: evidence factor of each node at its evaluation points [node, point]; 1 where there is none.
+        state: messages so far.
+        damping: weight of the old message, in [0, 1).
+
+    Returns:
+        The next state.
+    """
+    incoming = evaluate(operators.evaluate, operators.floor, graph, state.messages)
+    others = leave_one_out(incoming, tile(local, graph.node_tiles))
+    outgoing = others.reshape(-1, others.shape[-1])[graph.route]
+    update = jnp.einsum("tep,trp->ter", outgoing, _of_type(operators.project, graph.edge_tiles))
+    update = _untile(update, graph.edge_tiles)
+    weight = jnp.asarray(damping, update.dtype)
+    messages = unit(weight * state.messages + (1 - weight) * update)
+    change = jax.lax.stop_gradient(messages - state.messages)
+    return BPState(messages, jnp.max(jnp.abs(change), initial=0), state.count + 1)
+
+
+def run(
+    model: Any,
+    graph: Graph,
+    evidence: Any = None,
+    *,
+    num_iters: int = 30,
+    damping: ScalarLike = 0.2,
+    tol: ScalarLike | None = None,
+) -> Solution:
+    """Run `step` a fixed number of times, or until the residual is at most `tol`.
+
+    Args:
+        model: a `KernelMRF`, or `Operators` of one's own.
+        graph: the graph; its types must be among those of the model.
+        evidence: `Evidence`, or local factors [node, point], or None for none.
+        num_iters: iterations, >= 1; with `tol` the most there can be.
+        damping: weight of the old message, in [0, 1).
+        tol: stop once no coefficient of any message changes by more than this, messages having 2-norm 1. None: run all
+            iterations, and differentiate through them in either mode. With `tol` there is forward mode only.
+
+    Returns:
+        The messages and how they got there. Not to have converged is no error: see `Solution.converged` and `residuals`.
+
+    Raises:
+        ValueError: an option out of range, a type that the model has not learned, or evidence of another shape.
+    """
+    _check_options(num_iters, damping, tol)
+    if isinstance(model, Operators):
+        operators = model
+        _check_types(operators, graph)
+    else:
+        operators = model.operators
+        model.check_types(graph)
+    if evidence is None:
+        local = jnp.ones((graph.num_nodes, operators.evaluate.shape[1]), operators.evaluate.dtype)
+    else:
+        local = getattr(evidence, "local", evidence)
+    shape = (graph.num_nodes, operators.evaluate.shape[1])
+    fix = "Make the evidence with the same model and graph."
+    _checks.require(local.shape == shape, "evidence", f"local factors must have shape {shape}", local.shape, fix)
+    return _run(operators, graph, local, damping, tol, num_iters)
+
+
+@partial(jax.jit, static_argnames="num_iters")
+def _run(
+    operators: Operators, graph: Graph, local: Array, damping: ScalarLike, tol: ScalarLike | None, num_iters: int
+) -> Solution:
+    start = init(operators, graph)
+    if tol is None:
+        body = jax.checkpoint(partial(step, operators, graph, local, damping=damping), prevent_cse=False)
+
+        def iterate(state, _):
+            state = body(state)
+            return state, state.residual
+
+        last, residuals = jax.lax.scan(iterate, start, length=num_iters)
+        return Solution(last.messages, last.residual <= 1e-3, last.count, residuals)
+
+    def unfinished(carry):
+        state, _ = carry
+        return (state.count < num_iters) & (state.residual > tol)
+
+    def advance(carry):
+        state, residuals = carry
+        new = step(operators, graph, local, state, damping=damping)
+        return new, residuals.at[state.count].set(new.residual)
+
+    residuals = jnp.full(num_iters, jnp.nan, start.residual.dtype)
+    last, residuals = jax.lax.while_loop(unfinished, advance, (start, residuals))
+    return Solution(last.messages, last.residual <= tol, last.count, residuals)
+
+
+def evaluate(
+    matrices: Float[Array, "node_type point rank"],
+    floor: ScalarLike,
+    graph: Graph,
+    messages: Float[Array, "edge rank"],
+) -> Float[Array, "tile tile_size deg point"]:
+    """Evaluate every incoming message of every node, with a floor; 1 in empty slots."""
+    padded = jnp.concatenate([messages, jnp.zeros_like(messages, shape=(1, messages.shape[1]))])
+    values = jnp.einsum("tndr,tpr->tndp", padded[graph.slots], _of_type(matrices, graph.node_tiles))
+    return jnp.where((graph.slots < graph.num_edges)[..., None], at_least(values, floor), 1)
+
+
+def evaluate_local(
+    operators: Operators, graph: Graph, messages: Float[Array, "node rank"]
+) -> Float[Array, "node point"]:
+    """Evaluate one message for each node at the node's evaluation points, with a floor."""
+    matrices = _of_type(operators.evaluate, graph.node_tiles)
+    values = jnp.einsum("tnr,tpr->tnp", tile(messages, graph.node_tiles), matrices)
+    return _untile(at_least(values, operators.floor), graph.node_tiles)
+
+
+def at_least(values: Float[Array, "*axes"], floor: ScalarLike) -> Float[Array, "*axes"]:
+    """Raise values to a floor >= 0, so that a product of estimated messages is a density."""
+    return jnp.maximum(values, jnp.asarray(floor, values.dtype))
+
+
+def leave_one_out(
+    values: Float[Array, "*axes deg point"], whole: Float[Array, "*axes point"]
+) -> Float[Array, "*axes deg point"]:
+    """Return, for each slot, `whole` times the product of the other slots; a balanced tree, no division, exact at zeros."""
+    num_slots = values.shape[-2]
+    if num_slots == 1:
+        return whole[..., None, :]
+    if num_slots % 2:
+        values = jnp.concatenate([values, jnp.ones_like(values[..., :1, :])], axis=-2)
+    left, right = values[..., 0::2, :], values[..., 1::2, :]
+    above = leave_one_out(left * right, whole)
+    others = jnp.stack([above * right, above * left], axis=-2)
+    return others.reshape(values.shape)[..., :num_slots, :]
+
+
+def tile(rows: Float[Array, "row column"], tiles: Tiles) -> Float[Array, "tile tile_size column"]:
+    """Lay rows out by type; the padding holds copies of the last row."""
+    if tiles.position is None:
+        return rows.reshape(*tiles.rows.shape, -1)
+    return rows[jnp.minimum(tiles.rows, len(rows) - 1)]
+
+
+def _untile(tiled: Float[Array, "tile tile_size column"], tiles: Tiles) -> Float[Array, "row column"]:
+    flat = tiled.reshape(-1, tiled.shape[-1])
+    return flat if tiles.position is None else flat[tiles.position]
+
+
+def _of_type(matrices: Float[Array, "type row column"], tiles: Tiles) -> Float[Array, "tile row column"]:
+    return matrices[tiles.types if matrices.shape[0] > 1 else jnp.zeros_like(tiles.types)]
+
+
+def unit(messages: Float[Array, "*axes rank"]) -> Float[Array, "*axes rank"]:
+    """Scale messages to 2-norm 1; what is zero stays zero."""
+    square = jnp.sum(messages**2, axis=-1, keepdims=True)
+    return messages * jax.lax.rsqrt(jnp.maximum(square, jnp.finfo(messages.dtype).tiny))
+
+
+def _check_options(num_iters: int, damping: Any, tol: Any) -> None:
+    _checks.require_count("num_iters", num_iters)
+    _checks.require_number("damping", damping, least=0)
+    if not _checks.is_traced(damping):
+        fix = "0 takes the new message whole; 0.2 to 0.8 help where loops oscillate."
+        _checks.require(bool(damping < 1), "damping", "must be < 1: it is the weight of the OLD message", damping, fix)
+    if tol is not None:
+        _checks.require_number("tol", tol, above=0)
+
+
+def _check_types(operators: Operators, graph: Graph) -> None:
+    node, edge = operators.evaluate.shape[0], operators.project.shape[0]
+    nodes = 1 + max(v for v, *_ in graph.node_types)
+    edges = 2 + 2 * max((k for k, *_ in graph.edge_types), default=-1)
+    fix = "Pass one matrix for each node type and two for each edge type (forth and back), or one for all."
+    _checks.require(node in (1, *range(nodes, node + 1)), "evaluate", f"needs 1 or >= {nodes} matrices", node, fix)
+    _checks.require(edge in (1, *range(edges, edge + 1)), "project", f"needs 1 or >= {edges} matrices", edge, fix)

@@ -1,0 +1,16 @@
+"""Strict settings for every test: 64 bit available, no silent promotion of types or ranks, shapes checked at run time."""
+
+import os
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+from jaxtyping import install_import_hook
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+with install_import_hook("kbpjax", "beartype.beartype"):
+    import kbpjax as kbpjax
