@@ -101,13 +101,14 @@ def timed(fn: Callable[..., T], *args: Any, repeats: int = 3) -> tuple[T, float,
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1; got {repeats!r}. Ask for one or more timed calls.")
     jax.block_until_ready(args)
-    seconds = []
-    for _ in range(repeats + 1):
-        result = None  # so that two results are never held at once
+
+    def once() -> tuple[T, float]:
         start = time.perf_counter()
-        result = jax.block_until_ready(fn(*args))
-        seconds.append(time.perf_counter() - start)
-    return result, seconds[0], statistics.median(seconds[1:])
+        outcome = jax.block_until_ready(fn(*args))
+        return outcome, time.perf_counter() - start
+
+    result, first = once()
+    return result, first, statistics.median(once()[1] for _ in range(repeats))
 
 
 def progress(iterable: Iterable[T], description: str, total: int | None = None) -> Iterable[T]:

@@ -1,7 +1,7 @@
 """Checks of what users pass in: each raises a `ValueError` that names the argument, the rule, what was got and the fix.
 
-Values are only looked at where they are known: under `jax.jit`, `jax.vmap` or `jax.grad` an array is a tracer, its shape is
-still checked and its values are not.
+Values are only looked at where they are known: under `jax.jit`, `jax.vmap` or `jax.grad` an array is a tracer, its
+shape is still checked and its values are not.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 Numbers = jax.Array | np.ndarray | np.generic | float | int | Sequence[Any]
 """What users may pass where an array of numbers is wanted: arrays, numbers, nested lists or tuples."""
@@ -16,7 +17,7 @@ Numbers = jax.Array | np.ndarray | np.generic | float | int | Sequence[Any]
 
 def is_traced(value: Any) -> bool:
     """Say whether any array in a pytree is a tracer, so that its values cannot be looked at."""
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
 
 
 def require(ok: bool | np.bool_, argument: str, rule: str, got: object, fix: str) -> None:
@@ -26,15 +27,28 @@ def require(ok: bool | np.bool_, argument: str, rule: str, got: object, fix: str
 
 
 def require_number(
-    argument: str, value: Any, *, above: float | int | None = None, least: float | int | None = None
+    argument: str,
+    value: Any,
+    *,
+    above: float | int | None = None,
+    least: float | int | None = None,
+    below: float | int | None = None,
+    most: float | int | None = None,
+    fix: str = "",
 ) -> None:
-    """Check that a scalar is finite and > `above` (or >= `least`), if its value is known."""
+    """Check that a scalar, if its value is known, is finite, > above, >= least, < below and <= most."""
     require(np.ndim(value) == 0, argument, "must be a single number", f"shape {np.shape(value)}", "Pass a scalar.")
     if is_traced(value):
         return
-    rule = f"must be finite and > {above:g}" if above is not None else f"must be finite and >= {least:g}"
-    enough = value > above if above is not None else value >= least
-    require(bool(np.isfinite(value)) and bool(enough), argument, rule, f"{value}", f"Pass a value {rule[19:]}.")
+    bounds = {
+        f"> {above}": above is None or value > above,
+        f">= {least}": least is None or value >= least,
+        f"< {below}": below is None or value < below,
+        f"<= {most}": most is None or value <= most,
+    }
+    interval = " and ".join(bound for bound in bounds if not bound.endswith("None"))
+    inside = bool(np.isfinite(value)) and all(map(bool, bounds.values()))
+    require(inside, argument, f"must be finite and {interval}", f"{value}", fix or f"Pass a value {interval}.")
 
 
 def require_count(argument: str, value: Any) -> None:

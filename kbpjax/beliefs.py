@@ -9,6 +9,7 @@ with p the marginal, estimated by its mean embedding. The points are candidates:
 
 from collections.abc import Mapping
 from functools import partial
+from typing import overload
 
 import equinox as eqx
 import jax
@@ -18,6 +19,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._precision import matmul
 from kbpjax.evidence import Evidence
 from kbpjax.features import features
 from kbpjax.graph import Graph
@@ -37,6 +39,18 @@ class Belief(eqx.Module):
     weights: Float[Array, "node point"]
 
 
+@overload
+def beliefs(
+    model: KernelMRF, graph: Graph, evidence: Evidence | None, solution: Solution, points: Numbers
+) -> Belief: ...
+
+
+@overload
+def beliefs(
+    model: KernelMRF, graph: Graph, evidence: Evidence | None, solution: Solution, points: Mapping[int, Numbers]
+) -> dict[int, Belief]: ...
+
+
 def beliefs(
     model: KernelMRF,
     graph: Graph,
@@ -51,13 +65,15 @@ def beliefs(
         graph: the graph.
         evidence: the evidence that `run` had, or None.
         solution: what `run` returned.
-        points: candidates [point, *dim], for all nodes; or {node type: candidates}, where types have domains of their own.
+        points: candidates [point, *dim], for all nodes; or {node type: candidates}, where types have domains of their
+            own.
 
     Returns:
         The beliefs of all nodes; for points given by type, {node type: beliefs of its nodes, in order of node number}.
 
     Raises:
-        ValueError: points of another shape than the model's variables, none at all, NaN or infinity; a solution of another graph.
+        ValueError: points of another shape than the model's variables, none at all, NaN or infinity; a solution of
+            another graph.
     """
     model.check_types(graph)
     shape = (graph.num_edges, model.operators.evaluate.shape[2])
@@ -66,22 +82,17 @@ def beliefs(
         solution.messages.shape == shape, "solution", f"messages must be {shape}", solution.messages.shape, fix
     )
     types = [v for v, *_ in graph.node_types]
+    by_type = points if isinstance(points, Mapping) else dict.fromkeys(types, points)
+    missing = [v for v in types if v not in by_type]
+    rule = f"must have an entry for each of the node types {types}"
+    _checks.require(not missing, "points", rule, f"none for {missing}", "Add candidates for them.")
+    candidates = {v: _candidates(model, v, by_type[v]) for v in types}
+    weights = {v: _weights(model, graph, evidence, solution.messages, candidates[v], v) for v in types}
     if isinstance(points, Mapping):
-        missing = [v for v in types if v not in points]
-        _checks.require(
-            not missing, "points", f"must have an entry for node types {types}", f"none for {missing}", "Add it."
-        )
-        checked = {v: _candidates(model, v, points[v]) for v in types}
-        weights = {v: _weights(model, graph, evidence, solution.messages, checked[v], v) for v in types}
-        return {v: Belief(checked[v], weights[v]) for v in types}
-    checked = [_candidates(model, v, points) for v in types][0]
-    if len(types) == 1:
-        return Belief(checked, _weights(model, graph, evidence, solution.messages, checked, types[0]))
-    weights = jnp.zeros((graph.num_nodes, len(checked)), solution.messages.dtype)
-    for v in types:
-        of_type = _weights(model, graph, evidence, solution.messages, checked, v)
-        weights = weights.at[graph.nodes_of_type(v)].set(of_type)
-    return Belief(checked, weights)
+        return {v: Belief(candidates[v], weights[v]) for v in types}
+    order = jnp.concatenate([graph.nodes_of_type(v) for v in types])
+    together = jnp.concatenate([weights[v] for v in types])
+    return Belief(candidates[types[0]], jnp.zeros_like(together).at[order].set(together))
 
 
 @partial(jax.jit, static_argnames="node_type")
@@ -96,11 +107,11 @@ def _weights(
     smallest = jnp.finfo(at_points.dtype).tiny
 
     def log_values(coefficients: Array, present: Array) -> Array:
-        values = at_least(coefficients[:, :rank] @ at_points.T, floor)
+        values = at_least(matmul(coefficients[:, :rank], at_points.T), floor)
         return jnp.where(present[:, None], jnp.log(jnp.maximum(values, smallest)), 0)
 
     padded = jnp.concatenate([messages, jnp.zeros_like(messages, shape=(1, messages.shape[1]))])
-    prior = jnp.log(jnp.maximum(at_least(at_points @ model.marginals[node_type], floor), smallest))
+    prior = jnp.log(jnp.maximum(at_least(matmul(at_points, model.marginals[node_type]), floor), smallest))
     total = jnp.broadcast_to(prior[None], (len(nodes), len(points)))
     if evidence is not None:
         total = total + log_values(evidence.messages[nodes], evidence.observed[nodes])
@@ -166,9 +177,7 @@ def quantile(belief: Belief, level: ScalarLike) -> Shaped[Array, "node *dim"]:
     scalar = belief.points.shape[1:] in ((), (1,))
     fix = "Take the quantile of one coordinate, or use mean and variance."
     _checks.require(scalar, "belief", "must have scalar points", f"points of shape {belief.points.shape}", fix)
-    _checks.require_number("level", level, least=0)
-    if not _checks.is_traced(level):
-        _checks.require(bool(level <= 1), "level", "must be a probability in [0, 1]", level, "Pass for instance 0.5.")
+    _checks.require_number("level", level, least=0, most=1)
     order = jnp.argsort(belief.points.reshape(-1))
     below = jnp.cumsum(belief.weights[:, order], axis=-1)
     # The last sum may miss 1 by rounding, and a level of 1 must still be reached.
@@ -192,9 +201,7 @@ def interval(belief: Belief, coverage: ScalarLike = 0.9) -> tuple[Array, Array]:
         >>> [end.tolist() for end in kbp.interval(belief, 0.9)]
         [[1.0], [3.0]]
     """
-    _checks.require_number("coverage", coverage, least=0)
-    if not _checks.is_traced(coverage):
-        _checks.require(bool(coverage <= 1), "coverage", "must be in [0, 1]", coverage, "Pass for instance 0.9.")
+    _checks.require_number("coverage", coverage, least=0, most=1)
     return quantile(belief, (1 - coverage) / 2), quantile(belief, (1 + coverage) / 2)
 
 

@@ -1,8 +1,8 @@
 """Conditional embedding operators: ridge regression from features to features (Song et al. 2009; 2011, eq. 11).
 
 The operator that takes a function g of X_t to x_s -> E[g(X_t) | x_s] is estimated from pairs (x_s, x_t) by
-U = (R'R + ridge m I)^{-1} R' G, with R the features of the x_s and G any m values or features of the x_t. R'R and R'G are
-sums over pairs, so they stream: memory does not grow with the number of pairs.
+U = (R'R + ridge m I)^{-1} R' G, with R the features of the x_s and G any m values or features of the x_t. R'R and R'G
+are sums over pairs, so they stream: memory does not grow with the number of pairs.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, ScalarLike, Shaped
+
+from kbpjax._precision import matmul
 
 CHUNK = 8192
 """Pairs whose features are held at one time."""
@@ -62,7 +64,7 @@ def covariances(
         left = given(x_given[clipped])
         left = jnp.where((rows < num_samples)[:, None], left, 0)
         right = target(x_target[clipped])
-        return (sums[0] + left.T @ left, sums[1] + left.T @ right), None
+        return (sums[0] + matmul(left.T, left), sums[1] + matmul(left.T, right)), None
 
     shapes = jax.eval_shape(lambda: (given(x_given[:1]), target(x_target[:1])))
     rank, target_rank = shapes[0].shape[1], shapes[1].shape[1]
@@ -78,7 +80,8 @@ def ridge_solve(
 ) -> Float[Array, "rank target_rank"]:
     """Solve (covariance + penalty I) U = cross by Cholesky.
 
-    A penalty below the rounding error of the sums (machine epsilon times the trace) is raised to it: eigenvalues that small are noise.
+    A penalty below the rounding error of the sums (machine epsilon times the trace) is raised to it: eigenvalues that
+    small are noise.
     """
     identity = jnp.eye(len(covariance), dtype=covariance.dtype)
     rounding = jnp.finfo(covariance.dtype).eps * jnp.trace(covariance)

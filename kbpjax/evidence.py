@@ -1,7 +1,7 @@
 """Evidence: what observations say of each node, in the form in which message passing uses it.
 
-An observation y of node t multiplies the product of its messages by E[k(y, Y) | x_t], a Parzen-smoothed likelihood, learned
-from pairs (x, y) like any message.
+An observation y of node t multiplies the product of its messages by E[k(y, Y) | x_t], a Parzen-smoothed likelihood,
+learned from pairs (x, y) like any message.
 """
 
 import equinox as eqx
@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._precision import matmul
 from kbpjax.features import features
 from kbpjax.graph import Graph
 from kbpjax.mrf import KernelMRF
@@ -79,7 +80,7 @@ def _observe(model: KernelMRF, graph: Graph, y: Array, seen: Array) -> Evidence:
     for v, *_ in graph.node_types:
         if v in model.observation_bases:
             nodes = graph.nodes_of_type(v)
-            message = features(model.observation_bases[v], y[nodes]) @ model.observation_operators[v].T
+            message = matmul(features(model.observation_bases[v], y[nodes]), model.observation_operators[v].T)
             messages = messages.at[nodes, : message.shape[1]].set(message.astype(messages.dtype))
             observed = observed.at[nodes].set(seen[nodes])
     messages = unit(messages)

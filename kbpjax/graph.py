@@ -1,9 +1,9 @@
 """Graphs as flat index arrays, built and checked once in NumPy, so that message passing is gathers and matrix products.
 
-Every undirected edge (a, b) is two directed edges: messages a -> b are the first half of the directed edges, in the order of
-`edges`, and messages b -> a the second half. An edge type is a template with an orientation: all its edges join the same two
-node types, and its two directions have operators of their own (rows 2 type and 2 type + 1 of `Operators.project`), because
-E[. | x_b] and E[. | x_a] are different functions unless the pair is exchangeable.
+Every undirected edge (a, b) is two directed edges: messages a -> b are the first half of the directed edges, in the
+order of `edges`, and messages b -> a the second half. An edge type is a template with an orientation: all its edges
+join the same two node types, and its two directions have operators of their own (rows 2 type and 2 type + 1 of
+`Operators.project`), because E[. | x_b] and E[. | x_a] are different functions unless the pair is exchangeable.
 """
 
 import equinox as eqx
@@ -43,8 +43,8 @@ class Graph(eqx.Module):
         node_type: the type of each node [node].
         node_tiles: nodes grouped by type.
         edge_tiles: directed edges grouped by type and direction.
-        slots: incoming directed edges of each node, in the order of `node_tiles` [tile, tile_size, deg]; padding holds the
-            number of directed edges.
+        slots: incoming directed edges of each node, in the order of `node_tiles` [tile, tile_size, deg]; padding holds
+            the number of directed edges.
         route: for each place of `edge_tiles`, the flat place in `slots` whose product, without itself, that edge sends.
         num_nodes, num_edges: numbers of nodes and of directed edges.
         node_types: (type, number of nodes, largest degree) of every node type present.
@@ -85,7 +85,8 @@ class Graph(eqx.Module):
             node_type: type of each node [node], whole numbers >= 0. None: 0.
 
         Returns:
-            The graph. An edge that joins its node types in the opposite order to the first edge of its type is turned round.
+            The graph. An edge that joins its node types in the opposite order to the first edge of its type is turned
+            round.
 
         Raises:
             ValueError: wrong shapes, ends out of range, self-loops, duplicate edges, or an edge type whose edges join
@@ -167,9 +168,10 @@ def grid_graph(height: int, width: int, *, edge_type: Numbers | None = None, nod
     """Build the four-neighbour grid of an image; node i * width + j is pixel (i, j).
 
     Args:
-        height, width: numbers of rows and columns, >= 1.
-        edge_type: as in `Graph.from_edges`, for the height (width - 1) horizontal edges, row by row, left to right, then the
-            (height - 1) width vertical ones, top to bottom.
+        height: number of rows, >= 1.
+        width: number of columns, >= 1.
+        edge_type: as in `Graph.from_edges`, for the height (width - 1) horizontal edges, row by row, left to right,
+            then the (height - 1) width vertical ones, top to bottom.
         node_type: as in `Graph.from_edges`.
 
     Example:

@@ -4,9 +4,10 @@ For an edge type with pairs (x_t, x_s), the update of a message from t to s is t
 
     m_ts(x_s) = E[ prod_u m_ut(X_t) | x_s ],
 
-estimated by ridge regression between two bases: messages live on landmarks of the kernel k, their products on landmarks of the
-tensor power k^(d - 1), d being the largest degree with evidence counted as a neighbour (section 5). Observations enter as one
-more message, E[k(y, Y) | x], a smoothed likelihood. A model holds no graph: it is a template for any graph with its types.
+estimated by ridge regression between two bases: messages live on landmarks of the kernel k, their products on landmarks
+of the tensor power k^(d - 1), d being the largest degree with evidence counted as a neighbour (section 5). Observations
+enter as one more message, E[k(y, Y) | x], a smoothed likelihood. A model holds no graph: it is a template for any graph
+with its types.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ScalarLike
 
 from kbpjax import _checks
+from kbpjax._precision import matmul
 from kbpjax.embedding import conditional_operator, mean_embedding
 from kbpjax.features import Basis, cholesky_basis, features, incomplete_cholesky
 from kbpjax.graph import Graph
@@ -30,8 +32,8 @@ class ConstantTime(eqx.Module):
     """The constant-time rule (section 5.3): messages and their products on landmarks; no cost per training sample.
 
     Args:
-        eps: largest residual norm of the features of a training sample, > 0. Smaller is closer to the full-rank answer and
-            slower; in single precision about 1e-3 is the least that can be seen.
+        eps: largest residual norm of the features of a training sample, > 0. Smaller is closer to the full-rank answer
+            and slower; in single precision about 1e-3 is the least that can be seen.
         max_rank: most landmarks of one basis, >= 1.
 
     Raises:
@@ -115,8 +117,8 @@ def fit(
 ) -> KernelMRF:
     """Learn a kernel Markov random field from training data (eq. 11 and 14).
 
-    Linear in the number of samples. Differentiable in the kernels' parameters, `ridge` and `floor`, with the choice of landmarks
-    held fixed; works inside `jax.jit`, where the bases have `max_rank`.
+    Linear in the number of samples. Differentiable in the kernels' parameters, `ridge` and `floor`, with the choice of
+    landmarks held fixed; works inside `jax.jit`, where the bases have `max_rank`.
 
     Args:
         data: training data.
@@ -124,8 +126,8 @@ def fit(
         obs_kernel: kernel of the observations, or {node type: kernel}; needed if the data have observations.
         rule: the update rule.
         ridge: lambda of eq. 11, >= 0; multiplied by the number of pairs of each operator.
-        floor: least value of an evaluated message, as a share of the largest that a message of its norm can have, in [0, 1).
-            Estimated messages dip below zero; the floor makes their products densities.
+        floor: least value of an evaluated message, as a share of the largest that a message of its norm can have, in
+            [0, 1). Estimated messages dip below zero; the floor makes their products densities.
 
     Returns:
         The model.
@@ -142,9 +144,7 @@ def fit(
         True
     """
     _checks.require_number("ridge", ridge, least=0)
-    _checks.require_number("floor", floor, least=0)
-    if not _checks.is_traced(floor):
-        _checks.require(bool(floor < 1), "floor", "must be < 1, a share of the largest value", floor, "Try 1e-6.")
+    _checks.require_number("floor", floor, least=0, below=1)
     kernels = _kernels("kernel", kernel, data.nodes)
     obs_kernels = _kernels("obs_kernel", obs_kernel, data.observations)
     degrees = dict(data.degrees)
@@ -188,7 +188,7 @@ def _update_operator(receiver: Basis, products: Basis, x_receiver: Array, x_send
     regression = conditional_operator(
         lambda x: features(receiver, x), lambda x: features(products, x), x_receiver, x_sender, ridge
     )
-    return regression @ products.transform.T
+    return matmul(regression, products.transform.T)
 
 
 @jax.jit

@@ -1,13 +1,14 @@
-"""The engine: synchronous belief propagation on any operators of one shape (eq. 15). It knows no kernel.
+r"""The engine: synchronous belief propagation on any operators of one shape (eq. 15). It knows no kernel.
 
-A message m_ts is a vector of coefficients on the basis of its receiver. One update evaluates all incoming messages of a node at
-a set of points, multiplies them, and projects the product onto the basis of the receiver:
+A message m_ts is a vector of coefficients on the basis of its receiver. One update evaluates all incoming messages of a
+node at a set of points, multiplies them, and projects the product onto the basis of the receiver:
 
-    m_ts  <-  project_ts @ ( local_t * prod_{u in G(t) \\ s} evaluate_t @ m_ut )
+    m_ts  <-  project_ts @ ( local_t * prod_{u in G(t) \ s} evaluate_t @ m_ut )
 
-Every update rule of the paper, and discrete belief propagation (evaluate = identity, project = the conditional table), is this
-line with other matrices. The scale of a message is free: messages have 2-norm 1. Damping mixes the old message, of norm 1, with
-the new one before that is normalised, so an update that is small (incoming messages that disagree) moves a message little.
+Every update rule of the paper, and discrete belief propagation (evaluate = identity, project = the conditional table),
+is this line with other matrices. The scale of a message is free: messages have 2-norm 1. Damping mixes the old message,
+of norm 1, with the new one before that is normalised, so an update that is small (incoming messages that disagree)
+moves a message little.
 """
 
 from functools import partial
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from kbpjax import _checks
+from kbpjax._precision import einsum
 from kbpjax.graph import Graph, Tiles
 
 
@@ -26,9 +28,11 @@ class Operators(eqx.Module):
     """What inference needs of a model.
 
     Attributes:
-        evaluate: values of a message at the points of its receiver [node_type, point, rank]; leading size 1: shared by all.
-        project: the update from values at the sender's points to coefficients at the receiver [edge_direction, rank, point];
-            rows 2 k and 2 k + 1 are edges of type k from first to second end and back; leading size 1: shared by all.
+        evaluate: values of a message at the points of its receiver [node_type, point, rank]; leading size 1: shared by
+            all.
+        project: the update from values at the sender's points to coefficients at the receiver [edge_direction, rank,
+            point]; rows 2 k and 2 k + 1 are edges of type k from first to second end and back; leading size 1: shared
+            by all.
         floor: least value of an evaluated message, >= 0, messages having 2-norm 1; keeps estimated messages positive.
     """
 
@@ -98,7 +102,7 @@ def step(
     incoming = evaluate(operators.evaluate, operators.floor, graph, state.messages)
     others = leave_one_out(incoming, tile(local, graph.node_tiles))
     outgoing = others.reshape(-1, others.shape[-1])[graph.route]
-    update = jnp.einsum("tep,trp->ter", outgoing, _of_type(operators.project, graph.edge_tiles))
+    update = einsum("tep,trp->ter", outgoing, _of_type(operators.project, graph.edge_tiles))
     update = _untile(update, graph.edge_tiles)
     weight = jnp.asarray(damping, update.dtype)
     messages = unit(weight * state.messages + (1 - weight) * update)
@@ -127,7 +131,8 @@ def run(
             iterations, and differentiate through them in either mode. With `tol` there is forward mode only.
 
     Returns:
-        The messages and how they got there. Not to have converged is no error: see `Solution.converged` and `residuals`.
+        The messages and how they got there. Not to have converged is no error: see `Solution.converged` and
+        `residuals`.
 
     Raises:
         ValueError: an option out of range, a type that the model has not learned, or evidence of another shape.
@@ -186,7 +191,7 @@ def evaluate(
 ) -> Float[Array, "tile tile_size deg point"]:
     """Evaluate every incoming message of every node, with a floor; 1 in empty slots."""
     padded = jnp.concatenate([messages, jnp.zeros_like(messages, shape=(1, messages.shape[1]))])
-    values = jnp.einsum("tndr,tpr->tndp", padded[graph.slots], _of_type(matrices, graph.node_tiles))
+    values = einsum("tndr,tpr->tndp", padded[graph.slots], _of_type(matrices, graph.node_tiles))
     return jnp.where((graph.slots < graph.num_edges)[..., None], at_least(values, floor), 1)
 
 
@@ -195,7 +200,7 @@ def evaluate_local(
 ) -> Float[Array, "node point"]:
     """Evaluate one message for each node at the node's evaluation points, with a floor."""
     matrices = _of_type(operators.evaluate, graph.node_tiles)
-    values = jnp.einsum("tnr,tpr->tnp", tile(messages, graph.node_tiles), matrices)
+    values = einsum("tnr,tpr->tnp", tile(messages, graph.node_tiles), matrices)
     return _untile(at_least(values, operators.floor), graph.node_tiles)
 
 
@@ -207,7 +212,7 @@ def at_least(values: Float[Array, "*axes"], floor: ScalarLike) -> Float[Array, "
 def leave_one_out(
     values: Float[Array, "*axes deg point"], whole: Float[Array, "*axes point"]
 ) -> Float[Array, "*axes deg point"]:
-    """Return, for each slot, `whole` times the product of the other slots; a balanced tree, no division, exact at zeros."""
+    """Return, for each slot, `whole` times the product of the other slots: a balanced tree, exact at zeros."""
     num_slots = values.shape[-2]
     if num_slots == 1:
         return whole[..., None, :]
@@ -243,10 +248,8 @@ def unit(messages: Float[Array, "*axes rank"]) -> Float[Array, "*axes rank"]:
 
 def _check_options(num_iters: int, damping: Any, tol: Any) -> None:
     _checks.require_count("num_iters", num_iters)
-    _checks.require_number("damping", damping, least=0)
-    if not _checks.is_traced(damping):
-        fix = "0 takes the new message whole; 0.2 to 0.8 help where loops oscillate."
-        _checks.require(bool(damping < 1), "damping", "must be < 1: it is the weight of the OLD message", damping, fix)
+    fix = "It is the weight of the OLD message: 0 takes the new one whole, 0.2 to 0.8 help where loops oscillate."
+    _checks.require_number("damping", damping, least=0, below=1, fix=fix)
     if tol is not None:
         _checks.require_number("tol", tol, above=0)
 

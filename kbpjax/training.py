@@ -21,9 +21,10 @@ class TrainingData(eqx.Module):
         edges: {edge type: (x_first, x_second)}, pairs of samples [sample, *dim] each, in the orientation of the type.
         nodes: {node type: x}, samples [sample, *dim] of the variables.
         observations: {node type: (x, y)}, pairs of a variable and its observation, for the types that have one.
-        ends: {edge type: (node type of first end, node type of second end)}. May be left out where there is one node type.
-        degrees: {node type: largest number of neighbours, an observation counted as one}; sets the tensor power. A type left
-            out counts as 5.
+        ends: {edge type: (node type of first end, node type of second end)}. May be left out where there is one node
+            type.
+        degrees: {node type: largest number of neighbours, an observation counted as one}; sets the tensor power. A type
+            left out counts as 5.
 
     Raises:
         ValueError: samples missing, empty, not finite, of unequal number, or of another shape than their node type's.
@@ -59,7 +60,7 @@ class TrainingData(eqx.Module):
         if ends is None and len(self.nodes) > 1 and self.edges:
             fix = "Pass ends={edge type: (first, second)}, or let kbpjax.pool make the data from a graph."
             _checks.require(False, "ends", "must say which node types each edge type joins", "None", fix)
-        ends = {k: (only, only) for k in self.edges} if ends is None else ends
+        ends = dict.fromkeys(self.edges, (only, only)) if ends is None else ends
         self.ends = tuple(sorted((int(k), int(a), int(b)) for k, (a, b) in ends.items()))
         self.degrees = tuple(sorted((int(v), int(d)) for v, d in (degrees or {}).items()))
         self._check()
@@ -116,7 +117,7 @@ def pool(graph: Graph, samples: Numbers, observations: Numbers | None = None) ->
         return array[:, nodes].reshape(-1, *array.shape[2:])
 
     of_type = {v: np.flatnonzero(node_type == v) for v, *_ in graph.node_types}
-    on_edges = {k: edge_type == k for k, *_ in graph.edge_types}
+    on_edges = {k: np.flatnonzero(edge_type == k) for k, *_ in graph.edge_types}
     return TrainingData(
         edges={k: (gather(x, first[on]), gather(x, second[on])) for k, on in on_edges.items()},
         nodes={v: gather(x, nodes) for v, nodes in of_type.items()},

@@ -1,9 +1,9 @@
 """Incomplete Cholesky: a few landmarks whose features span all training features up to a tolerance (section 5.1).
 
-Greedy Gram-Schmidt in feature space: take the point whose feature is worst represented by the landmarks so far, orthogonalise,
-repeat. The residual of a point is ||phi(x) - P phi(x)||, with P the projection onto the span of the landmarks. With L the
-Cholesky factor of the landmarks' Gram matrix, a point has the coordinates r(x) = L^{-1} k(landmarks, x) in an orthonormal
-basis of that span, and <r(x), r(y)> is close to k(x, y).
+Greedy Gram-Schmidt in feature space: take the point whose feature is worst represented by the landmarks so far,
+orthogonalise, repeat. The residual of a point is ||phi(x) - P phi(x)||, with P the projection onto the span of the
+landmarks. With L the Cholesky factor of the landmarks' Gram matrix, a point has the coordinates r(x) = L^{-1}
+k(landmarks, x) in an orthonormal basis of that span, and <r(x), r(y)> is close to k(x, y).
 
 Which points become landmarks has no gradient; given the landmarks everything here is differentiable in the kernel.
 """
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, ScalarLike, Shaped
 
+from kbpjax._precision import matmul
 from kbpjax.kernels import Kernel, diagonal, gram
 
 
@@ -50,8 +51,9 @@ class Pivots(eqx.Module):
 def incomplete_cholesky(kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: ScalarLike, max_rank: int) -> Pivots:
     """Choose landmarks greedily until every residual norm is <= eps or `max_rank` are chosen.
 
-    O(sample max_rank^2) time, O(sample max_rank) memory; kernel columns are made when needed. In single precision squared
-    residuals cannot be seen below about 1e-6 k(x, x), so eps under 1e-3 stops there: `Pivots.residual` says what was reached.
+    O(sample max_rank^2) time, O(sample max_rank) memory; kernel columns are made when needed. In single precision
+    squared residuals cannot be seen below about 1e-6 k(x, x), so eps under 1e-3 stops there: `Pivots.residual` says
+    what was reached.
 
     Args:
         kernel: the kernel.
@@ -75,7 +77,7 @@ def incomplete_cholesky(kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: Sc
         rows, residual, indices, rank = carry
         pivot = jnp.argmax(residual).astype(jnp.int32)
         column = jax.vmap(partial(kernel, x[pivot]))(x)
-        row = (column - rows[:, pivot] @ rows) * jax.lax.rsqrt(residual[pivot])
+        row = (column - matmul(rows[:, pivot], rows)) * jax.lax.rsqrt(residual[pivot])
         residual = jnp.maximum(residual - row**2, 0).at[pivot].set(0)
         return rows.at[rank].set(row), residual, indices.at[rank].set(pivot), rank + 1
 
@@ -118,4 +120,4 @@ def features(basis: Basis, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sam
     Returns:
         Coordinates [sample, rank].
     """
-    return gram(basis.kernel, x, basis.landmarks) @ basis.transform
+    return matmul(gram(basis.kernel, x, basis.landmarks), basis.transform)

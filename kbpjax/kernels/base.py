@@ -1,7 +1,7 @@
-"""A kernel is one method on single points; `+`, `*` and integer `**` build kernels from kernels, and `gram` does the rest.
+"""A kernel is one method on single points; `+`, `*` and integer `**` build kernels from kernels; `gram` does the rest.
 
-For positive definite k1 and k2 the kernels k1 + k2, k1 k2 and k1^p are positive definite too. The p-th power is the kernel of
-the p-fold tensor product feature, in which products of p messages live (Song et al. 2011, section 5.2).
+For positive definite k1 and k2 the kernels k1 + k2, k1 k2 and k1^p are positive definite too. The p-th power is the
+kernel of the p-fold tensor product feature, in which products of p messages live (Song et al. 2011, section 5.2).
 """
 
 import abc

@@ -54,8 +54,8 @@ class Linear(Kernel):
 def median_bandwidth(points: Numbers, *, max_points: int = 3000) -> float:
     """Return the median distance between pairs of points, the usual first choice of an RBF bandwidth (section 7).
 
-    Points beyond `max_points` are thinned evenly, so that the cost stays bounded and the answer repeatable. Where over half
-    of the pairs coincide the median of the others is returned. Not differentiable: call it outside `jax.jit`.
+    Points beyond `max_points` are thinned evenly, so that the cost stays bounded and the answer repeatable. Where over
+    half of the pairs coincide the median of the others is returned. Not differentiable: call it outside `jax.jit`.
 
     Args:
         points: training points [sample, *dim], finite, at least two of them different.
