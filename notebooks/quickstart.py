@@ -108,7 +108,8 @@ def rmse(estimate):
 
 print(f"RMSE: noisy {rmse(y):.1f}, mode {rmse(x_map):.1f}, mean {rmse(x_mean):.1f}")
 print(f"inside the 90 % interval: {np.mean((lo <= clean) & (clean <= hi)):.0%}")
-show([y, x_mean, jnp.sqrt(kbp.variance(belief)) * 4], ["noisy", "posterior mean", "4 x standard deviation"], **grey)
+show([y, x_mean], ["noisy", "posterior mean"], **grey)
+show([np.abs(x_mean - clean), jnp.sqrt(kbp.variance(belief))], ["error", "posterior standard deviation"], vmin=0, vmax=20)
 
 # %% [markdown]
 # The belief of one pixel, before and after its neighbours have spoken. Without messages, `beliefs` would only know the
