@@ -11,6 +11,7 @@ with its types.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -213,6 +214,7 @@ def _kernels(argument: str, kernel: Any, samples: Mapping[int, Any]) -> dict[int
     return {v: given[v] for v in samples}
 
 
+@partial(jax.jit, static_argnames="size")
 def _stack(matrices: dict[int, Array], size: tuple[int, ...]) -> Array:
     """Stack matrices by number, padded with zeros to one size; numbers that are not there hold zeros."""
     dtype = jnp.result_type(*matrices.values()) if matrices else jnp.result_type(float)

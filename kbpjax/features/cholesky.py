@@ -87,6 +87,7 @@ def incomplete_cholesky(kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: Sc
     return Pivots(indices, rank, jnp.sqrt(jnp.max(residual)))
 
 
+@jax.jit
 def cholesky_basis(
     kernel: Kernel, landmarks: Shaped[Array, "rank *dim"], valid: Bool[Array, " rank"] | None = None
 ) -> Basis:
@@ -110,6 +111,7 @@ def cholesky_basis(
     return Basis(landmarks, kernel, jnp.where(used[:, None] & used[None], inverse.T, 0))
 
 
+@jax.jit
 def features(basis: Basis, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
     """Return the coordinates r(x) of points in a basis: <r(x), r(y)> is close to k(x, y).
 
