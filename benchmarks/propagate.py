@@ -3,41 +3,53 @@
     python benchmarks/propagate.py [--repeats 15]
 
 The loop and the products run in turn, 30 iterations each, and ratios are medians over pairs, so that a machine whose
-speed drifts does not decide. `first`: products as in the loop, the long axis (messages) first; `last`: the long axis
-last. A second table shows that the loop does not depend on the number of training samples.
+speed drifts does not decide. `first_s`: the products as in the loop, the long axis (messages) first; `last_s`: the long
+axis last. A second table shows that the loop does not depend on the number of training samples.
 """
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import kbpjax as kbp
+from experiments import _harness
 
 RANKS = ((6, 11), (17, 31), (39, 73))
 ITERS = 30
 SIDE = 100
+RESULTS = Path("benchmarks/results")
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    _harness.add_common_arguments(parser, RESULTS)
     parser.add_argument("--repeats", type=int, default=15, help="timed runs of each, in turn (default: 15)")
-    repeats = parser.parse_args().repeats
+    return _harness.main(run, parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.repeats < 1:
+        raise ValueError(f"--repeats: must be at least 1; got {args.repeats}. Ask for one or more timed runs.")
+    repeats = 3 if args.quick else args.repeats
     graph = kbp.grid_graph(SIDE, SIDE)
     print(f"{SIDE} x {SIDE} grid, {graph.num_edges} messages, {ITERS} iterations, f32, {jax.devices()[0].device_kind}")
-    print("rank  points  call1_s   loop_s  first_s  last_s  loop/first  loop/last")
-    for rank, points in RANKS:
-        compare(graph, rank, points, repeats)
-    print("\ntraining samples  rank  points    fit_s   loop_s")
-    for samples in (1_000, 100_000):
-        grow(graph, samples, repeats)
+    sizes = [compare(graph, rank, points, repeats) for rank, points in _harness.progress(RANKS, "ranks")]
+    _harness.print_table(sizes)
+    print()
+    samples = [grow(graph, count, repeats) for count in _harness.progress((1_000, 100_000), "training samples")]
+    _harness.print_table(samples)
+    _harness.write_results(args.out / "propagate.json", {"repeats": repeats}, sizes, training_samples=samples)
 
 
-def compare(graph: kbp.Graph, rank: int, points: int, repeats: int) -> None:
+def compare(graph: kbp.Graph, rank: int, points: int, repeats: int) -> dict[str, Any]:
     keys = jax.random.split(jax.random.key(0), 3)
     evaluate = jax.random.uniform(keys[0], (1, points, rank))
     project = jax.random.uniform(keys[1], (2, rank, points))
@@ -68,11 +80,11 @@ def compare(graph: kbp.Graph, rank: int, points: int, repeats: int) -> None:
     times = in_turn(calls, repeats)
     medians = [statistics.median(column) for column in zip(*times, strict=True)]
     ratios = [statistics.median(row[0] / row[i] for row in times) for i in (1, 2)]
-    cells = " ".join(f"{value:8.4f}" for value in (call1, *medians))
-    print(f"{rank:4}  {points:6} {cells}  {ratios[0]:9.2f}  {ratios[1]:9.2f}", flush=True)
+    seconds_of = dict(zip(("first_call_s", "loop_s", "first_s", "last_s"), (call1, *medians), strict=True))
+    return {"rank": rank, "points": points, **seconds_of, "loop/first": ratios[0], "loop/last": ratios[1]}
 
 
-def grow(graph: kbp.Graph, samples: int, repeats: int) -> None:
+def grow(graph: kbp.Graph, samples: int, repeats: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 255, samples).astype(np.float32)
     neighbour = (x + 10 * rng.standard_normal(samples)).astype(np.float32)
@@ -87,7 +99,7 @@ def grow(graph: kbp.Graph, samples: int, repeats: int) -> None:
     times = in_turn((lambda: kbp.run(model, graph, evidence, num_iters=ITERS).messages,), repeats)
     rank, points = model.ranks[0]
     loop_s = statistics.median(row[0] for row in times)
-    print(f"{samples:16}  {rank:4}  {points:6} {fit_s:8.3f} {loop_s:8.4f}", flush=True)
+    return {"training samples": samples, "rank": rank, "points": points, "fit_s": fit_s, "loop_s": loop_s}
 
 
 def in_turn(calls: tuple[Callable[[], jax.Array], ...], repeats: int) -> list[tuple[float, ...]]:
@@ -103,4 +115,4 @@ def seconds(call: Callable[[], jax.Array]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

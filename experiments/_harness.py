@@ -24,11 +24,11 @@ Run = Callable[[argparse.Namespace], object]
 RESULTS = Path("experiments/results")
 
 
-def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+def add_common_arguments(parser: argparse.ArgumentParser, results: Path = RESULTS) -> None:
     """Add the options that all experiments share: `--quick`, `--out`, `--data`, `--seed`."""
-    out = f"folder of the results (default: {RESULTS}, of a quick run {RESULTS / 'quick'})"
+    out = f"folder of the results (default: {results}, of a quick run {results / 'quick'})"
     parser.add_argument("--quick", action="store_true", help="smoke run of less than a minute")
-    parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help=out)
+    parser.add_argument("--out", type=Path, default=results, metavar="DIR", help=out)
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the data (default: $KBPJAX_DATA)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: 0)")
 
@@ -51,8 +51,8 @@ def main(run: Run, parser: argparse.ArgumentParser, argv: Sequence[str] | None =
         return stop.code if isinstance(stop.code, int) else 2
     try:
         # A quick run must not replace committed results; `is` tells the default from the same path given.
-        if args.quick and args.out is RESULTS:
-            args.out = RESULTS / "quick"
+        if args.quick and args.out is parser.get_default("out"):
+            args.out = args.out / "quick"
         _make_folder(args.out)
         run(args)
     except ValueError as error:
