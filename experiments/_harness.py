@@ -96,7 +96,7 @@ def timed(fn: Callable[..., T], *args: Any, repeats: int = 3) -> tuple[T, float,
     """Time a function of JAX arrays, its first call (compilation and run) apart from the following ones.
 
     Returns:
-        The result, the seconds of the first call, the median seconds of the `repeats` (>= 1) following ones.
+        The result and the seconds of the first call, the median seconds of the `repeats` (>= 1) following ones.
     """
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1; got {repeats!r}. Ask for one or more timed calls.")

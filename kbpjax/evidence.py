@@ -62,7 +62,7 @@ def observe(
     fix = "Pass a boolean for each node, True where it is observed."
     ok = seen.shape == (graph.num_nodes,) and seen.dtype == bool
     _checks.require(ok, "mask", f"must be boolean of shape ({graph.num_nodes},)", f"{seen.dtype}{seen.shape}", fix)
-    for v in model.observation_bases:
+    for v in (v for v, *_ in graph.node_types if v in model.observation_bases):
         expected = (graph.num_nodes, *model.observation_bases[v].landmarks.shape[1:])
         fix = "Give one observation for each node, of the shape of the training observations."
         _checks.require(y.shape == expected, "y", f"must have shape {expected}", y.shape, fix)

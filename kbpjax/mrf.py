@@ -170,7 +170,7 @@ def fit(
         bases=bases,
         product_bases=product_bases,
         observation_bases=observed,
-        operators=Operators(evaluate, _stack(project, size[::-1]), floor * largest),
+        operators=Operators(evaluate, _stack(project, size[::-1]), jnp.asarray(floor, largest.dtype) * largest),
         observation_operators={
             v: _observation_operator(bases[v], basis, *data.observations[v], ridge) for v, basis in observed.items()
         },

@@ -9,6 +9,7 @@ Every update rule of the paper, and discrete belief propagation (evaluate = iden
 is this line with other matrices. The scale of a message is free: messages have 2-norm 1. Damping mixes the old message,
 of norm 1, with the new one before that is normalised, so an update that is small (incoming messages that disagree)
 moves a message little.
+From nine incoming messages on, their product is rescaled on the way, and its size no longer says so much.
 """
 
 from functools import partial
@@ -72,7 +73,7 @@ class Solution(eqx.Module):
 
 
 def init(operators: Operators, graph: Graph) -> BPState:
-    """Return the state before the first iteration: every message stands for the constant function 1."""
+    """Return the state before the first iteration: each message is the update of 1, in a learned model the constant."""
     ones = jnp.sum(_of_type(operators.project, graph.edge_tiles), axis=-1)
     spread = jnp.broadcast_to(ones[:, None], (*graph.edge_tiles.rows.shape, ones.shape[-1]))
     messages = unit(_untile(spread, graph.edge_tiles))
@@ -144,11 +145,8 @@ def run(
     else:
         operators = model.operators
         model.check_types(graph)
-    if evidence is None:
-        local = jnp.ones((graph.num_nodes, operators.evaluate.shape[1]), operators.evaluate.dtype)
-    else:
-        local = getattr(evidence, "local", evidence)
-    shape = (graph.num_nodes, operators.evaluate.shape[1])
+    shape, dtype = (graph.num_nodes, operators.evaluate.shape[1]), operators.evaluate.dtype
+    local = jnp.ones(shape, dtype) if evidence is None else jnp.asarray(getattr(evidence, "local", evidence), dtype)
     fix = "Make the evidence with the same model and graph."
     _checks.require(local.shape == shape, "evidence", f"local factors must have shape {shape}", local.shape, fix)
     return _run(operators, graph, local, damping, tol, num_iters)
@@ -168,6 +166,8 @@ def _run(
 
         last, residuals = jax.lax.scan(iterate, start, length=num_iters)
         return Solution(last.messages, last.residual <= 1e-3, last.count, residuals)
+
+    tol = jnp.asarray(tol, start.residual.dtype)
 
     def unfinished(carry):
         state, _ = carry
@@ -210,16 +210,23 @@ def at_least(values: Float[Array, "*axes"], floor: ScalarLike) -> Float[Array, "
 
 
 def leave_one_out(
-    values: Float[Array, "*axes deg point"], whole: Float[Array, "*axes point"]
+    values: Float[Array, "*axes deg point"], whole: Float[Array, "*axes point"], level: int = 0
 ) -> Float[Array, "*axes deg point"]:
-    """Return, for each slot, `whole` times the product of the other slots: a balanced tree, exact at zeros."""
+    """Return, for each slot, `whole` times the product of the other slots: a balanced tree, exact at zeros.
+
+    The product of every eight slots is scaled to largest value 1, so that no number of messages underflows.
+    """
     num_slots = values.shape[-2]
     if num_slots == 1:
         return whole[..., None, :]
     if num_slots % 2:
         values = jnp.concatenate([values, jnp.ones_like(values[..., :1, :])], axis=-2)
     left, right = values[..., 0::2, :], values[..., 1::2, :]
-    above = leave_one_out(left * right, whole)
+    pairs = left * right
+    if level % 3 == 2:
+        largest = jax.lax.stop_gradient(jnp.max(pairs, axis=-1, keepdims=True))
+        pairs = pairs / jnp.where(largest > 0, largest, 1)
+    above = leave_one_out(pairs, whole, level + 1)
     others = jnp.stack([above * right, above * left], axis=-2)
     return others.reshape(values.shape)[..., :num_slots, :]
 
@@ -241,9 +248,11 @@ def _of_type(matrices: Float[Array, "type row column"], tiles: Tiles) -> Float[A
 
 
 def unit(messages: Float[Array, "*axes rank"]) -> Float[Array, "*axes rank"]:
-    """Scale messages to 2-norm 1; what is zero stays zero."""
-    square = jnp.sum(messages**2, axis=-1, keepdims=True)
-    return messages * jax.lax.rsqrt(jnp.maximum(square, jnp.finfo(messages.dtype).tiny))
+    """Scale messages to 2-norm 1, whatever their size; what is zero stays zero, with zero gradient."""
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(messages), axis=-1, keepdims=True, initial=0))
+    zero = largest < jnp.finfo(messages.dtype).tiny  # false for NaN, which is to stay
+    scaled = jnp.where(zero, 0, messages) / jnp.where(zero, 1, largest)
+    return scaled * jax.lax.rsqrt(jnp.where(zero, 1, jnp.sum(scaled**2, axis=-1, keepdims=True)))
 
 
 def _check_options(num_iters: int, damping: Any, tol: Any) -> None:

@@ -110,8 +110,8 @@ def pool(graph: Graph, samples: Numbers, observations: Numbers | None = None) ->
         fix = "Pass one observation of every node for each sample."
         _checks.require(len(y) == len(x), "observations", f"must have {len(x)} samples, as samples", len(y), fix)
     forward = graph.num_edges // 2
-    first, second = np.asarray(graph.senders[:forward]), np.asarray(graph.receivers[:forward])
-    edge_type, node_type = np.asarray(graph.edge_type[:forward]), np.asarray(graph.node_type)
+    first, second = np.asarray(graph.senders)[:forward], np.asarray(graph.receivers)[:forward]
+    edge_type, node_type = np.asarray(graph.edge_type)[:forward], np.asarray(graph.node_type)
 
     def gather(array: Array, nodes: np.ndarray) -> Array:
         return array[:, nodes].reshape(-1, *array.shape[2:])

@@ -1,0 +1,266 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+from tests import reference
+
+TWIN_GRAPH, SAMPLES, OBSERVATIONS = reference.loopy_example()
+GRAPH = kbp.Graph.from_edges(TWIN_GRAPH.edges, 7, edge_type=TWIN_GRAPH.edge_type, node_type=TWIN_GRAPH.node_type)
+Y = np.random.default_rng(9).normal(size=7)
+POINTS = np.linspace(-1.5, 1.5, 9)
+
+
+@functools.cache
+def model():
+    return kbp.fit(
+        kbp.pool(GRAPH, SAMPLES, OBSERVATIONS),
+        kernel={v: kbp.RBF(b) for v, b in reference.LOOPY_BANDWIDTHS.items()},
+        obs_kernel={v: kbp.RBF(b) for v, b in reference.LOOPY_OBS_BANDWIDTHS.items()},
+        rule=kbp.ConstantTime(eps=reference.LOOPY_SETTINGS["eps"], max_rank=reference.LOOPY_SETTINGS["max_rank"]),
+        ridge=reference.LOOPY_SETTINGS["ridge"],
+        floor=reference.LOOPY_SETTINGS["floor"],
+    )
+
+
+twin_model = functools.cache(reference.loopy_model)
+
+
+@functools.cache
+def solved(with_evidence):
+    evidence = kbp.observe(model(), GRAPH, Y) if with_evidence else None
+    return evidence, kbp.run(model(), GRAPH, evidence, num_iters=3, damping=0.2)
+
+
+def twin_beliefs(with_evidence, points, node):
+    twin = twin_model()
+    evidence = reference.observe(twin, TWIN_GRAPH, Y, [True] * 7) if with_evidence else {}
+    messages = reference.run(twin, TWIN_GRAPH, evidence, 3, 0.2)
+    return reference.beliefs(twin, TWIN_GRAPH, evidence, messages, points, node)
+
+
+@pytest.mark.parametrize("with_evidence", [True, False])
+def test_beliefs_equal_twin(with_evidence):
+    belief = kbp.beliefs(model(), GRAPH, *solved(with_evidence), POINTS)
+    assert belief.weights.shape == (7, 9)
+    np.testing.assert_array_equal(belief.points, POINTS)
+    for node in range(7):
+        np.testing.assert_allclose(belief.weights[node], twin_beliefs(with_evidence, POINTS, node), atol=1e-8)
+    np.testing.assert_allclose(belief.weights.sum(axis=1), 1, rtol=1e-14)
+
+
+def test_points_by_type():
+    points = {2: POINTS[:4], 0: POINTS, 1: POINTS[::-1][:6]}
+    result = kbp.beliefs(model(), GRAPH, *solved(True), points)
+    assert sorted(result) == [0, 1, 2]
+    for v, belief in result.items():
+        np.testing.assert_array_equal(belief.points, points[v])
+        nodes = TWIN_GRAPH.nodes_of_type(v)
+        assert belief.weights.shape == (len(nodes), len(points[v]))
+        for row, node in zip(belief.weights, nodes):
+            np.testing.assert_allclose(row, twin_beliefs(True, points[v], node), atol=1e-8)
+
+
+def test_beliefs_inside_jit_and_of_lists():
+    evidence, solution = solved(True)
+    expected = kbp.beliefs(model(), GRAPH, evidence, solution, POINTS).weights
+    listed = kbp.beliefs(model(), GRAPH, evidence, solution, POINTS.tolist()).weights
+    inside = jax.jit(lambda points: kbp.beliefs(model(), GRAPH, evidence, solution, points).weights)(POINTS)
+    np.testing.assert_allclose(listed, expected, rtol=1e-12)
+    np.testing.assert_allclose(inside, expected, rtol=1e-9)
+
+
+def test_one_candidate_has_all_the_belief():
+    assert kbp.beliefs(model(), GRAPH, *solved(True), [0.3]).weights.tolist() == [[1.0]] * 7
+
+
+def test_far_candidates_have_no_nan():
+    belief = kbp.beliefs(model(), GRAPH, *solved(True), np.array([0.0, 1e6, -1e6]))
+    assert np.isfinite(belief.weights).all() and (belief.weights[:, 0] > 0.99).all()
+    nowhere = kbp.beliefs(model(), GRAPH, *solved(True), np.array([1e6, -1e6]))
+    np.testing.assert_allclose(nowhere.weights, 0.5)
+
+
+@functools.cache
+def two_domains():
+    """Numbers of type 0 joined to vectors of type 1: y = (x, -x) and a little noise."""
+    random = np.random.default_rng(0)
+    x = random.uniform(-1, 1, size=60)
+    vectors = np.stack([x, -x], axis=1) + 0.05 * random.normal(size=(60, 2))
+    data = kbp.TrainingData({0: (x, vectors)}, {0: x, 1: vectors}, {0: (x, x)}, ends={0: (0, 1)})
+    rule = kbp.ConstantTime(eps=0.05)
+    return kbp.fit(data, kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.3), rule=rule, ridge=1e-4)
+
+
+def test_types_on_different_domains():
+    graph = kbp.Graph.from_edges([(0, 1), (1, 2)], 3, node_type=[0, 1, 0])
+    learned = two_domains()
+    evidence = kbp.observe(learned, graph, np.array([0.6, np.nan, 0.7]), mask=[True, False, True])
+    solution = kbp.run(learned, graph, evidence, num_iters=5)
+    line = np.linspace(-1, 1, 9)
+    plane = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
+    result = kbp.beliefs(learned, graph, evidence, solution, {0: line, 1: plane})
+    assert result[0].weights.shape == (2, 9) and result[1].weights.shape == (1, 81)
+    assert kbp.mean(result[1]).shape == kbp.mode(result[1]).shape == (1, 2)
+    np.testing.assert_allclose(kbp.mean(result[1])[0], [0.65, -0.65], atol=0.25)
+    np.testing.assert_allclose(kbp.mean(result[0]), [0.65, 0.65], atol=0.25)
+    with pytest.raises(ValueError, match="^points: must have shape"):
+        kbp.beliefs(learned, graph, evidence, solution, line)
+    with pytest.raises(ValueError, match="^points: must have shape"):
+        kbp.beliefs(learned, graph, evidence, solution, {0: plane, 1: plane})
+
+
+@pytest.mark.parametrize(
+    ("points", "rule"),
+    [
+        (np.zeros((3, 1)), "must have shape"),
+        (np.zeros(0), "must have shape"),
+        (0.0, "must have shape"),
+        ([0.0, np.nan], "must be finite; got 1 NaN or infinite of 2"),
+        ([0.0, np.inf], "must be finite; got 1 NaN or infinite of 2"),
+        ({0: POINTS, 1: POINTS}, r"must have an entry .*\[0, 1, 2\]; got none for \[2\]"),
+        ({}, r"must have an entry .* none for \[0, 1, 2\]"),
+        ({0: POINTS, 1: POINTS, 2: np.zeros(0)}, "must have shape"),
+    ],
+)
+def test_beliefs_name_what_is_wrong_with_points(points, rule):
+    with pytest.raises(ValueError, match=f"^points: {rule}"):
+        kbp.beliefs(model(), GRAPH, *solved(False), points)
+
+
+def test_a_solution_of_another_graph():
+    other = kbp.run(model(), kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1]), num_iters=1)
+    with pytest.raises(ValueError, match=r"^solution: messages must be \(14, "):
+        kbp.beliefs(model(), GRAPH, None, other, POINTS)
+
+
+def test_evidence_of_another_graph():
+    graph = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
+    with pytest.raises(ValueError, match="^evidence: "):
+        kbp.beliefs(model(), GRAPH, kbp.observe(model(), graph, np.zeros(2)), solved(False)[1], POINTS)
+
+
+# --- answers on hand-made weights -------------------------------------------------------------------------------------
+
+RANDOM = np.random.default_rng(0)
+WEIGHTS = np.stack(
+    [
+        np.full(8, 1 / 8),
+        np.eye(8)[3],
+        np.eye(8)[0] / 4 + np.eye(8)[7] * 3 / 4,
+        RANDOM.dirichlet(np.ones(8)),
+        RANDOM.dirichlet(0.1 * np.ones(8)),
+    ]
+)
+DOMAINS = {
+    "sorted": np.linspace(-2, 5, 8),
+    "unsorted": RANDOM.permutation(np.linspace(-2, 5, 8)),
+    "bytes": np.array([0, 3, 10, 20, 100, 200, 250, 255], np.uint8),
+    "column": RANDOM.normal(size=(8, 1)),
+    "vectors": RANDOM.normal(size=(8, 3)),
+    "large": 1e6 + np.arange(8.0),
+    "small": 1e-6 * RANDOM.normal(size=8),
+}
+SCALARS = [name for name in DOMAINS if name != "vectors"]
+
+
+def belief_on(name):
+    return kbp.Belief(jnp.asarray(DOMAINS[name]), jnp.asarray(WEIGHTS))
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_mode_mean_and_variance(name):
+    belief, points = belief_on(name), DOMAINS[name]
+    spread = np.ptp(points.astype(float))
+    np.testing.assert_array_equal(kbp.mode(belief), reference.mode(points, WEIGHTS))
+    assert kbp.mode(belief).dtype == points.dtype
+    mean, variance = kbp.mean(belief), kbp.variance(belief)
+    assert mean.shape == variance.shape == (5, *points.shape[1:])
+    np.testing.assert_allclose(mean, reference.mean(points, WEIGHTS), rtol=1e-13, atol=1e-14 * spread)
+    centred = points.astype(float) - points.astype(float).mean(axis=0)  # the twin's E[X^2] - E[X]^2 cancels
+    np.testing.assert_allclose(variance, reference.variance(centred, WEIGHTS), rtol=1e-9, atol=1e-9 * spread**2)
+    for i, row in enumerate(WEIGHTS):
+        expected = np.average(points.astype(float), axis=0, weights=row)
+        np.testing.assert_allclose(mean[i], expected, rtol=1e-12, atol=1e-13 * spread)
+        if points.ndim == 1 or points.shape[1] == 1:
+            expected = np.cov(centred.ravel(), aweights=row, ddof=0)
+            np.testing.assert_allclose(variance[i], expected.reshape(points.shape[1:]), atol=1e-9 * spread**2)
+    assert (variance >= 0).all()
+
+
+def test_the_mode_of_equal_weights_is_the_first():
+    belief = kbp.Belief(jnp.array([3.0, 1.0, 2.0]), jnp.array([[0.4, 0.4, 0.2]]))
+    assert kbp.mode(belief).tolist() == [3.0]
+
+
+@pytest.mark.parametrize("name", SCALARS)
+@pytest.mark.parametrize("level", [0, 0.0, 0.1, 0.25, 0.33, 0.5, 0.75, 0.99, 1.0, 1])
+def test_quantile_equals_twin_and_numpy(name, level):
+    belief, points = belief_on(name), DOMAINS[name]
+    result = kbp.quantile(belief, level)
+    assert result.dtype == points.dtype and result.shape == (5, *points.shape[1:])
+    np.testing.assert_array_equal(result.reshape(-1), reference.quantile(points.ravel().tolist(), WEIGHTS, level))
+    if 0 < level < 1:  # at 0 NumPy skips points of weight 0
+        expected = [np.quantile(points.ravel(), level, method="inverted_cdf", weights=row) for row in WEIGHTS]
+        np.testing.assert_array_equal(result.reshape(-1), expected)
+
+
+def test_quantile_at_the_ends():
+    belief = kbp.Belief(jnp.array([2.0, 0.0, 1.0, 3.0]), jnp.array([[0.5, 0.0, 0.5, 0.0]]))
+    assert kbp.quantile(belief, 0.0).tolist() == [0.0]
+    assert kbp.quantile(belief, 1e-9).tolist() == [1.0]
+    assert kbp.quantile(belief, 0.5).tolist() == [1.0]
+    assert kbp.quantile(belief, 0.5000001).tolist() == [2.0]
+    assert kbp.quantile(belief, 1.0).tolist() == [2.0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_level_one_is_reached_despite_rounding(dtype):
+    weights = np.full((1, 1000), 1 / 1000, dtype)
+    belief = kbp.Belief(jnp.arange(1000.0), jnp.asarray(weights))
+    assert float(kbp.quantile(belief, 1.0)[0]) >= 990
+    assert abs(float(kbp.quantile(belief, 0.5)[0]) - 499) <= 1
+
+
+def test_quantile_of_a_traced_level():
+    belief = belief_on("unsorted")
+    levels = jnp.array([0.1, 0.5, 0.9])
+    stacked = jax.vmap(lambda level: kbp.quantile(belief, level))(levels)
+    for level, row in zip(levels, stacked):
+        np.testing.assert_array_equal(row, kbp.quantile(belief, level))
+
+
+@pytest.mark.parametrize("coverage", [0, 0.5, 0.8, 1])
+@pytest.mark.parametrize("name", ["unsorted", "column", "bytes"])
+def test_interval(name, coverage):
+    belief, points = belief_on(name), DOMAINS[name]
+    lower, upper = (np.asarray(end) for end in kbp.interval(belief, coverage))
+    expected = reference.interval(points.ravel().tolist(), WEIGHTS, coverage)
+    np.testing.assert_array_equal(lower.reshape(-1), expected[0])
+    np.testing.assert_array_equal(upper.reshape(-1), expected[1])
+    inside = (points.reshape(1, -1) >= lower.reshape(-1, 1)) & (points.reshape(1, -1) <= upper.reshape(-1, 1))
+    assert (np.sum(WEIGHTS * inside, axis=1) >= coverage - 1e-12).all()
+
+
+def test_the_usual_interval_covers_nine_tenths():
+    belief = belief_on("sorted")
+    for usual, expected in zip(kbp.interval(belief), kbp.interval(belief, 0.9)):
+        np.testing.assert_array_equal(usual, expected)
+
+
+@pytest.mark.parametrize("level", [-0.1, 1.1, float("nan"), float("inf"), 2])
+def test_levels_must_be_probabilities(level):
+    with pytest.raises(ValueError, match="^level: must be"):
+        kbp.quantile(belief_on("sorted"), level)
+    with pytest.raises(ValueError, match="^coverage: must be"):
+        kbp.interval(belief_on("sorted"), level)
+
+
+def test_quantiles_need_scalar_points():
+    with pytest.raises(ValueError, match=r"^belief: must have scalar points; got points of shape \(8, 3\)"):
+        kbp.quantile(belief_on("vectors"), 0.5)
+    with pytest.raises(ValueError, match="^belief: must have scalar points"):
+        kbp.interval(belief_on("vectors"))

@@ -1,0 +1,181 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+from tests import reference
+
+TWIN_GRAPH, SAMPLES, OBSERVATIONS = reference.loopy_example()
+GRAPH = kbp.Graph.from_edges(TWIN_GRAPH.edges, 7, edge_type=TWIN_GRAPH.edge_type, node_type=TWIN_GRAPH.node_type)
+Y = np.random.default_rng(9).normal(size=7)
+
+
+@functools.cache
+def model_of():
+    return kbp.fit(
+        kbp.pool(GRAPH, SAMPLES, OBSERVATIONS),
+        kernel={v: kbp.RBF(b) for v, b in reference.LOOPY_BANDWIDTHS.items()},
+        obs_kernel={v: kbp.RBF(b) for v, b in reference.LOOPY_OBS_BANDWIDTHS.items()},
+        rule=kbp.ConstantTime(eps=reference.LOOPY_SETTINGS["eps"], max_rank=reference.LOOPY_SETTINGS["max_rank"]),
+        ridge=reference.LOOPY_SETTINGS["ridge"],
+        floor=reference.LOOPY_SETTINGS["floor"],
+    )
+
+
+twin_model = functools.cache(reference.loopy_model)
+
+
+def without_type(model, v):
+    """The same model, as if no observations of one node type had been seen."""
+    bases = {w: basis for w, basis in model.observation_bases.items() if w != v}
+    operators = {w: matrix for w, matrix in model.observation_operators.items() if w != v}
+    replaced = {field: getattr(model, field) for field in model.__dataclass_fields__}
+    return type(model)(**(replaced | {"observation_bases": bases, "observation_operators": operators}))
+
+
+@pytest.mark.parametrize("mask", [None, [True, False, True, True, False, False, True], [False] * 7], ids=str)
+def test_observe_equals_twin(mask):
+    model, twin = model_of(), twin_model()
+    evidence = kbp.observe(model, GRAPH, Y, mask=mask)
+    seen = [True] * 7 if mask is None else mask
+    expected = reference.observe(twin, TWIN_GRAPH, Y, seen)
+    assert evidence.observed.tolist() == seen
+    for node, v in enumerate(TWIN_GRAPH.node_type):
+        points, rank = twin.evaluate[v].shape
+        if node in expected:
+            np.testing.assert_allclose(evidence.messages[node, :rank], expected[node], atol=1e-8)
+            assert not evidence.messages[node, rank:].any()
+            values = reference.values(twin, v, expected[node])
+            np.testing.assert_allclose(evidence.local[node, :points], values, atol=1e-8)
+        else:
+            assert (evidence.local[node] == 1).all()
+
+
+def test_observed_messages_have_norm_one_and_values_at_least_the_floor():
+    evidence = kbp.observe(model_of(), GRAPH, Y)
+    np.testing.assert_allclose(jnp.linalg.norm(evidence.messages, axis=1), 1, rtol=1e-12)
+    assert float(evidence.local.min()) >= float(model_of().operators.floor) > 0
+
+
+def test_an_observation_speaks_for_values_like_it():
+    """Observations are the values and a little noise, so the likelihood is largest close to what was observed."""
+    graph = kbp.Graph.from_edges([], 5)
+    x = np.linspace(-2, 2, 200)
+    data = kbp.TrainingData({}, {0: x}, {0: (x, x + 0.05 * np.sin(50 * x))})
+    model = kbp.fit(data, kernel=kbp.RBF(0.3), obs_kernel=kbp.RBF(0.3), ridge=1e-5)
+    y = np.array([-1.5, -0.5, 0.0, 0.8, 1.6])
+    evidence = kbp.observe(model, graph, y)
+    belief = kbp.beliefs(model, graph, evidence, kbp.run(model, graph, evidence, num_iters=1), np.linspace(-2, 2, 81))
+    np.testing.assert_allclose(kbp.mode(belief), y, atol=0.11)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_the_mask_hides_does_not_matter(bad):
+    mask = np.array([True, False, True, True, False, False, True])
+    hidden = np.where(mask, Y, bad)
+    expected = kbp.observe(model_of(), GRAPH, np.where(mask, Y, 123.0), mask=mask)
+    for result in (
+        kbp.observe(model_of(), GRAPH, hidden, mask=mask),
+        kbp.observe(model_of(), GRAPH, jnp.asarray(hidden), mask=jnp.asarray(mask)),
+        jax.jit(lambda y, mask: kbp.observe(model_of(), GRAPH, y, mask=mask))(hidden, mask),
+    ):
+        np.testing.assert_allclose(result.local, expected.local, rtol=1e-12)
+        observed = np.asarray(result.observed)
+        assert observed.tolist() == mask.tolist()
+        np.testing.assert_allclose(result.messages[observed], expected.messages[observed], rtol=1e-12, atol=1e-15)
+        assert np.isfinite(result.messages).all()
+
+
+def test_what_the_mask_hides_does_not_matter_to_gradients():
+    mask = jnp.asarray([True, False, True, True, False, False, True])
+
+    @jax.jit
+    def total(y):
+        evidence = kbp.observe(model_of(), GRAPH, y, mask=mask)
+        solution = kbp.run(model_of(), GRAPH, evidence, num_iters=2)
+        return jnp.sum(kbp.mean(kbp.beliefs(model_of(), GRAPH, evidence, solution, np.linspace(-1, 1, 5))) ** 2)
+
+    gradient = np.asarray(jax.jit(jax.grad(total))(jnp.where(mask, Y, jnp.nan)))
+    assert np.isfinite(gradient).all()
+    assert not gradient[~np.asarray(mask)].any()
+    h = 1e-5
+    for node in (0, 3):
+        step = h * np.eye(7)[node]
+        expected = (total(jnp.where(mask, Y + step, 0)) - total(jnp.where(mask, Y - step, 0))) / (2 * h)
+        np.testing.assert_allclose(gradient[node], expected, rtol=1e-4, atol=1e-8)
+
+
+def test_types_without_observations_have_no_evidence():
+    model = without_type(model_of(), 1)
+    evidence = kbp.observe(model, GRAPH, Y)
+    node_type = np.asarray(GRAPH.node_type)
+    assert evidence.observed.tolist() == (node_type != 1).tolist()
+    assert (evidence.local[node_type == 1] == 1).all()
+    full = kbp.observe(model_of(), GRAPH, Y)
+    np.testing.assert_allclose(evidence.local[node_type != 1], full.local[node_type != 1], rtol=1e-12)
+    solution = kbp.run(model, GRAPH, evidence, num_iters=2)
+    result = kbp.beliefs(model, GRAPH, evidence, solution, np.linspace(-1, 1, 5))
+    masked = kbp.observe(model_of(), GRAPH, Y, mask=node_type != 1)
+    same = kbp.run(model_of(), GRAPH, masked, num_iters=2)
+    expected = kbp.beliefs(model_of(), GRAPH, masked, same, np.linspace(-1, 1, 5))
+    np.testing.assert_allclose(result.weights, expected.weights, rtol=1e-9)
+
+
+def test_masking_all_is_having_no_evidence():
+    evidence = kbp.observe(model_of(), GRAPH, np.full(7, np.nan), mask=np.zeros(7, bool))
+    none = kbp.run(model_of(), GRAPH, num_iters=2)
+    masked = kbp.run(model_of(), GRAPH, evidence, num_iters=2)
+    np.testing.assert_allclose(masked.messages, none.messages, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("y", "mask", "argument", "rule"),
+    [
+        (np.zeros(6), None, "y", r"must have shape \(7,\); got \(6,\)"),
+        (np.zeros((7, 1)), None, "y", r"must have shape \(7,\); got \(7, 1\)"),
+        (0.0, None, "y", r"must have shape \(7,\); got \(\)"),
+        (np.where(np.arange(7) == 2, np.nan, 0), None, "y", "must be finite; got 1 NaN or infinite of 7"),
+        (np.full(7, np.inf), [True] + 6 * [False], "y", "must be finite; got 1 NaN or infinite of 1"),
+        (Y, [True] * 6, "mask", r"must be boolean of shape \(7,\)"),
+        (Y, np.ones((7, 1), bool), "mask", r"must be boolean of shape \(7,\)"),
+        (Y, np.ones(7), "mask", r"must be boolean of shape \(7,\); got float64"),
+        (Y, [1] * 7, "mask", r"must be boolean of shape \(7,\); got int"),
+    ],
+)
+def test_observe_names_what_is_wrong(y, mask, argument, rule):
+    with pytest.raises(ValueError, match=f"^{argument}: {rule}"):
+        kbp.observe(model_of(), GRAPH, y, mask=mask)
+
+
+def test_a_model_without_observations():
+    model = without_type(without_type(without_type(model_of(), 0), 1), 2)
+    with pytest.raises(ValueError, match="^model: must have learned observations; got none"):
+        kbp.observe(model, GRAPH, Y)
+
+
+def test_a_graph_of_other_types():
+    with pytest.raises(ValueError, match="^graph: must have node types among"):
+        kbp.observe(model_of(), kbp.chain_graph(2, node_type=[0, 9]), np.zeros(2))
+
+
+def test_vector_observations():
+    random = np.random.default_rng(0)
+    x = random.normal(size=12)
+    y = np.stack([x, x**2], axis=1)
+    data = kbp.TrainingData({}, {0: x}, {0: (x, y)})
+    rule = kbp.ConstantTime(eps=0.1)
+    model = kbp.fit(data, kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.8), rule=rule, ridge=1e-3)
+    evidence = kbp.observe(model, kbp.Graph.from_edges([], 3), y[:3])
+    kernel, obs_kernel = reference.rbf(0.5), reference.rbf(0.8)
+    landmarks, obs_landmarks = np.asarray(model.bases[0].landmarks), np.asarray(model.observation_bases[0].landmarks)
+    operator = reference.conditional_operator(
+        reference.gram_schmidt(kernel, landmarks, x), reference.gram_schmidt(obs_kernel, obs_landmarks, y), 1e-3
+    )
+    for node in range(3):
+        observed = reference.gram_schmidt(obs_kernel, obs_landmarks, y[node : node + 1])[0]
+        np.testing.assert_allclose(evidence.messages[node], reference.normalised(operator @ observed), atol=1e-9)
+    with pytest.raises(ValueError, match=r"^y: must have shape \(3, 2\); got \(3,\)"):
+        kbp.observe(model, kbp.Graph.from_edges([], 3), x[:3])

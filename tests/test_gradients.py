@@ -1,0 +1,185 @@
+"""Gradients through fit, observe, run and beliefs against finite differences, with the landmarks held fixed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+from kbpjax.features import incomplete_cholesky
+
+GRAPH = kbp.Graph.from_edges([(0, 1), (1, 2), (0, 2)], 3)
+RANK = 4
+AT = {"bandwidth": 1.3, "obs_bandwidth": 0.9, "ridge": 2e-3, "damping": 0.3}
+
+
+def draw(duplicates=False):
+    """Draw 30 samples of three dependent variables with observations, and new observations."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 1)) + 0.6 * rng.normal(size=(30, 3))
+    if duplicates:
+        x = np.tile(np.array([-1.0, 0.2, 1.1])[rng.integers(3, size=(10, 3))], (3, 1))
+    y = x + 0.4 * rng.normal(size=x.shape)
+    y = np.round(y) if duplicates else y
+    return {"pooled": kbp.pool(GRAPH, x, y), "seen": np.array([0.6, -0.2, 0.7])}
+
+
+POINTS, TRUTH = np.linspace(-2, 2, 9), np.array([0.3, -0.4, 0.9])
+
+
+def answer(parameters, seen, data, max_rank=RANK, eps=1e-9):
+    """Go from samples to beliefs."""
+    model = kbp.fit(
+        data["pooled"],
+        kernel=kbp.RBF(parameters["bandwidth"]),
+        obs_kernel=kbp.RBF(parameters["obs_bandwidth"]),
+        rule=kbp.ConstantTime(eps=eps, max_rank=max_rank),
+        ridge=parameters["ridge"],
+    )
+    evidence = kbp.observe(model, GRAPH, seen)
+    solution = kbp.run(model, GRAPH, evidence, num_iters=5, damping=parameters["damping"])
+    return kbp.beliefs(model, GRAPH, evidence, solution, jnp.asarray(POINTS, data["pooled"].nodes[0].dtype))
+
+
+def losses(parameters, seen, data, **options):
+    """Return the squared error of the posterior means and the negative log belief at the point next to the truth."""
+    belief = answer(parameters, seen, data, **options)
+    squared_error = jnp.mean((kbp.mean(belief) - jnp.asarray(TRUTH, belief.weights.dtype)) ** 2)
+    nearest = np.argmin(np.abs(POINTS - TRUTH[:, None]), axis=1)
+    return jnp.stack([squared_error, -jnp.mean(jnp.log(belief.weights[jnp.arange(3), nearest]))])
+
+
+def landmarks(parameters, data):
+    """Name the landmarks of all three bases, in order."""
+    x, y = data["pooled"].nodes[0], data["pooled"].observations[0][1]
+    kernel, observed = kbp.RBF(parameters["bandwidth"]), kbp.RBF(parameters["obs_bandwidth"])
+    chosen = [incomplete_cholesky(k, p, 1e-9, RANK) for k, p in ((kernel, x), (kernel**2, x), (observed, y))]
+    return [c.indices.tolist() for c in chosen]
+
+
+def shifted(name, step):
+    return {**AT, name: AT[name] * (1 + step)}
+
+
+STEP = 1e-5
+
+
+@pytest.fixture(scope="module")
+def data():
+    return draw()
+
+
+@pytest.fixture(scope="module")
+def value(data):
+    return jax.jit(lambda parameters, seen: losses(parameters, seen, data))
+
+
+@pytest.fixture(scope="module")
+def in_double(data):
+    return jax.jit(jax.jacrev(lambda p, seen: losses(p, seen, data), (0, 1)))
+
+
+@pytest.fixture(scope="module")
+def differences(data, value):
+    """Central finite differences [parameter][loss], once it is sure that no landmark changes on the way."""
+    result = {}
+    for name, at in AT.items():
+        ahead, behind = shifted(name, STEP), shifted(name, -STEP)
+        assert landmarks(ahead, data) == landmarks(behind, data) == landmarks(AT, data)
+        result[name] = np.asarray(value(ahead, data["seen"]) - value(behind, data["seen"])) / (2 * STEP * at)
+    return result
+
+
+def check(gradients, differences):
+    for name, slopes in differences.items():
+        assert np.all(np.abs(slopes) > 1e-6), f"the losses do not depend on {name}: nothing is tested"
+        np.testing.assert_allclose(gradients[name], slopes, rtol=1e-4)
+
+
+def test_jitted_gradient_equals_finite_differences(data, in_double, differences):
+    check(in_double(AT, data["seen"])[0], differences)
+
+
+def test_eager_gradient_equals_finite_differences(data, differences):
+    gradients = jax.grad(lambda parameters: losses(parameters, data["seen"], data)[0])(AT)
+    for name, slopes in differences.items():
+        np.testing.assert_allclose(gradients[name], slopes[0], rtol=1e-4)
+
+
+def test_forward_mode_equals_finite_differences(data, differences):
+    check(jax.jit(jax.jacfwd(lambda parameters: losses(parameters, data["seen"], data)))(AT), differences)
+
+
+@pytest.fixture(scope="module")
+def loose():
+    """Three states and a few observed values: the needed rank is far below the room that `max_rank` gives."""
+    return draw(duplicates=True)
+
+
+def value_and_gradients(data, **options):
+    """Compile the losses together with their gradients in the parameters and the observations."""
+
+    def value(parameters, seen):
+        both = losses(parameters, seen, data, **options)
+        return both, both
+
+    return jax.jit(jax.jacrev(value, (0, 1), has_aux=True))
+
+
+@pytest.fixture(scope="module")
+def roomy(loose):
+    """In jit the bases have `max_rank` rows, most of them unused here."""
+    return value_and_gradients(loose, max_rank=40, eps=1e-3)
+
+
+def test_spare_rank_changes_neither_value_nor_gradient(loose, roomy):
+    needed = len(np.unique(loose["pooled"].observations[0][1]))
+    assert 3 < needed < 12
+    gradients, value = roomy(AT, loose["seen"])
+    eager = losses(AT, loose["seen"], loose, max_rank=40, eps=1e-3)  # with just the rank that was needed
+    np.testing.assert_allclose(value, eager, rtol=1e-8)
+    expected, _ = value_and_gradients(loose, max_rank=needed, eps=1e-3)(AT, loose["seen"])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-10), gradients, expected)
+
+
+def test_gradients_are_finite_and_right_with_duplicates_in_the_data(loose, roomy):
+    gradients = roomy(AT, loose["seen"])[0][0]
+    for name, at in AT.items():
+        ahead, behind = (roomy(shifted(name, step), loose["seen"])[1] for step in (STEP, -STEP))
+        np.testing.assert_allclose(gradients[name], (ahead - behind) / (2 * STEP * at), rtol=1e-4, atol=1e-8)
+
+
+def test_gradient_with_respect_to_observations(data, value, in_double):
+    gradient = np.asarray(in_double(AT, data["seen"])[1])
+    for node in range(3):
+        step = STEP * np.eye(3)[node]
+        slopes = np.asarray(value(AT, data["seen"] + step) - value(AT, data["seen"] - step)) / (2 * STEP)
+        assert np.all(np.abs(slopes) > 1e-6)
+        np.testing.assert_allclose(gradient[:, node], slopes, rtol=1e-4)
+
+
+def single(tree):
+    """Cast floats to single precision."""
+    return jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), tree)
+
+
+@pytest.fixture(scope="module")
+def in_single(data):
+    small = single(data)
+    return jax.jit(jax.jacrev(lambda p, seen: losses(p, seen, small), (0, 1)))
+
+
+def test_single_precision_gradient_is_near_the_double_one(data, differences, in_single):
+    gradients = in_single(single(AT), single(data["seen"]))[0]
+    for name, slopes in differences.items():
+        assert gradients[name].dtype == jnp.float32
+        np.testing.assert_allclose(gradients[name], slopes, rtol=0.02)
+
+
+@pytest.mark.parametrize("far", [8.0, 30.0, 1e3])
+def test_gradient_is_finite_at_an_outlier(data, in_double, in_single, far):
+    # Its features are tiny or, far out, exactly 0; then the observation says nothing, and that is no reason for a NaN.
+    seen = data["seen"].copy()
+    seen[1] = far
+    for gradients in (in_double(AT, seen), in_single(single(AT), single(seen))):
+        assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradients))

@@ -1,0 +1,243 @@
+"""Graphs against plain loops: what every index array must mean, orientation, default types, and what is refused."""
+
+import inspect
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+
+
+def random_edges(seed, num_nodes, num_edges, node_kinds, split):
+    """Draw edges with uneven node types, and edge types (with gaps) each of which joins one pair of node types."""
+    rng = np.random.default_rng(seed)
+    node_type = np.minimum(rng.geometric(0.4, num_nodes) - 1, node_kinds - 1) * 2 + 1
+    pairs = [(a, b) for a in range(num_nodes) for b in range(a + 1, num_nodes)]
+    edges = np.array([pairs[i] for i in rng.permutation(len(pairs))[:num_edges]])
+    flip = rng.random(num_edges) < 0.5
+    edges = np.where(flip[:, None], edges[:, ::-1], edges)
+    joined = sorted({tuple(sorted(node_type[edge].tolist())) for edge in edges})
+    of_pair = [joined.index(tuple(sorted(node_type[edge].tolist()))) for edge in edges]
+    edge_type = 3 * (split * np.array(of_pair) + np.minimum(rng.geometric(0.5, num_edges) - 1, split - 1)) + 2
+    return edges, node_type, edge_type
+
+
+def oriented(edges, node_type, edge_type):
+    """Turn edges round by the rule of `from_edges`, one by one."""
+    first = {}
+    result = []
+    for (a, b), k in zip(edges.tolist(), edge_type.tolist(), strict=True):
+        wanted = first.setdefault(k, (int(node_type[a]), int(node_type[b])))
+        result.append((a, b) if (node_type[a], node_type[b]) == wanted else (b, a))
+    return result, first
+
+
+def check_tiles(tiles, types):
+    """Every row stands once, in a tile of its type; `position` finds it."""
+    rows, count = np.asarray(tiles.rows), len(types)
+    assert sorted(rows[rows < count].tolist()) == list(range(count))
+    assert np.all(rows[rows >= count] == count)
+    for tile_rows, tile_type in zip(rows, np.asarray(tiles.types), strict=True):
+        assert all(types[row] == tile_type for row in tile_rows if row < count)
+    if tiles.position is None:
+        assert rows.ravel().tolist() == list(range(count))
+    else:
+        assert rows.ravel()[np.asarray(tiles.position)].tolist() == list(range(count))
+
+
+def check_graph(graph, edges, num_nodes, node_type, edge_type):
+    """Compare every array of a graph with what plain loops say it must be."""
+    edges, node_type, edge_type = np.asarray(edges).reshape(-1, 2), np.asarray(node_type), np.asarray(edge_type)
+    pairs, ends = oriented(edges, node_type, edge_type)
+    half = len(pairs)
+    directed = pairs + [(b, a) for a, b in pairs]
+    senders, receivers, reverse = map(np.asarray, (graph.senders, graph.receivers, graph.reverse))
+    assert (graph.num_nodes, graph.num_edges) == (num_nodes, 2 * half)
+    assert list(zip(senders.tolist(), receivers.tolist(), strict=True)) == directed
+    assert reverse.tolist() == [directed.index((b, a)) for a, b in directed]
+    assert graph.edge_type.tolist() == [*edge_type.tolist(), *edge_type.tolist()]
+    assert graph.node_type.tolist() == node_type.tolist()
+
+    check_tiles(graph.node_tiles, node_type.tolist())
+    check_tiles(graph.edge_tiles, [2 * k + d for d in (0, 1) for k in edge_type.tolist()])
+
+    incoming = [[e for e, (_, to) in enumerate(directed) if to == node] for node in range(num_nodes)]
+    slots = np.asarray(graph.slots).reshape(graph.node_tiles.rows.size, -1)
+    for place, node in enumerate(np.asarray(graph.node_tiles.rows).ravel().tolist()):
+        listed = [e for e in slots[place].tolist() if e < 2 * half]
+        assert sorted(listed) == (incoming[node] if node < num_nodes else [])
+    assert slots.max(initial=0) <= 2 * half
+
+    route, edge_rows = np.asarray(graph.route).ravel(), np.asarray(graph.edge_tiles.rows).ravel()
+    for place, e in enumerate(edge_rows.tolist()):
+        assert 0 <= route[place] < slots.size
+        if e < 2 * half:
+            assert slots.ravel()[route[place]] == reverse[e]
+
+    some = np.arange(num_nodes)[::-1]
+    for node, listed in zip(some, np.asarray(graph.incoming(jnp.asarray(some, jnp.int32))), strict=True):
+        assert sorted(e for e in listed.tolist() if e < 2 * half) == incoming[node]
+    present = sorted(set(node_type.tolist()))
+    largest = {v: max(len(incoming[n]) for n in range(num_nodes) if node_type[n] == v) for v in present}
+    assert graph.node_types == tuple((v, int(np.sum(node_type == v)), largest[v]) for v in present)
+    for v in present:
+        assert graph.nodes_of_type(v).tolist() == np.flatnonzero(node_type == v).tolist()
+    assert graph.edge_types == tuple((k, *ends[k]) for k in sorted(ends))
+
+
+@pytest.mark.parametrize(
+    "seed, num_nodes, num_edges, node_kinds, split",
+    [(0, 2, 1, 1, 1), (1, 7, 12, 2, 1), (2, 12, 30, 4, 3), (3, 40, 60, 6, 4), (4, 170, 240, 3, 2), (5, 30, 435, 1, 1)],
+)
+def test_random_graphs_mean_what_plain_loops_say(seed, num_nodes, num_edges, node_kinds, split):
+    edges, node_type, edge_type = random_edges(seed, num_nodes, num_edges, node_kinds, split)
+    graph = kbp.Graph.from_edges(edges, num_nodes, edge_type=edge_type, node_type=node_type)
+    check_graph(graph, edges, num_nodes, node_type, edge_type)
+
+
+def test_several_tiles_of_a_type_are_used_and_right():
+    # 200 nodes of type 0 and three of type 5: more than one tile for type 0, the last one padded.
+    edges = [(i, i + 1) for i in range(202)]
+    node_type = [0] * 200 + [5] * 3
+    graph = kbp.Graph.from_edges(edges, 203, node_type=node_type)
+    assert graph.node_tiles.types.tolist().count(0) > 1
+    assert graph.node_tiles.position is not None
+    check_graph(graph, edges, 203, node_type, [0] * 199 + [1] + [2] * 2)
+
+
+def test_evenly_typed_rows_in_order_stay_in_place():
+    graph = kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3)], 4, node_type=[0, 0, 1, 1])
+    assert graph.node_tiles.position is None
+    assert graph.node_tiles.rows.tolist() == [[0, 1], [2, 3]]
+
+
+def test_edges_are_turned_round_to_the_first_of_their_type():
+    # Type 7 starts as (node type 1, node type 0), so edge (0, 3) is turned; type 4 joins like nodes and is left alone.
+    edges = [(2, 0), (0, 3), (1, 0), (3, 1)]
+    graph = kbp.Graph.from_edges(edges, 4, edge_type=[7, 7, 4, 7], node_type=[0, 0, 1, 1])
+    assert list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))[:4] == [
+        (2, 0),
+        (3, 0),
+        (1, 0),
+        (3, 1),
+    ]
+    assert graph.edge_types == ((4, 0, 0), (7, 1, 0))
+
+
+def test_default_edge_types_number_the_pairs_of_node_types_in_sorted_order():
+    # Pairs that are joined: {1, 4} {0, 1} {4, 4} {0, 4}; sorted: (0, 1) (0, 4) (1, 4) (4, 4).
+    node_type = [4, 1, 0, 4]
+    graph = kbp.Graph.from_edges([(0, 1), (2, 1), (0, 3), (3, 2)], 4, node_type=node_type)
+    assert graph.edge_type.tolist()[:4] == [2, 0, 3, 1]
+    check_graph(graph, [(0, 1), (2, 1), (0, 3), (3, 2)], 4, node_type, [2, 0, 3, 1])
+
+
+def test_types_default_to_zero():
+    graph = kbp.Graph.from_edges([(0, 1), (2, 1)], 3)
+    check_graph(graph, [(0, 1), (2, 1)], 3, [0, 0, 0], [0, 0])
+
+
+@pytest.mark.parametrize("height, width", [(1, 1), (1, 4), (3, 1), (3, 5)])
+def test_grid_graph_joins_four_neighbours(height, width):
+    horizontal = [(i * width + j, i * width + j + 1) for i in range(height) for j in range(width - 1)]
+    vertical = [(i * width + j, (i + 1) * width + j) for i in range(height - 1) for j in range(width)]
+    edges, count = horizontal + vertical, height * width
+    check_graph(kbp.grid_graph(height, width), edges, count, [0] * count, [0] * len(edges))
+    kinds = [0] * len(horizontal) + [1] * len(vertical)
+    check_graph(kbp.grid_graph(height, width, edge_type=kinds), edges, count, [0] * count, kinds)
+
+
+@pytest.mark.parametrize("length", [1, 2, 6])
+def test_chain_graph_joins_successors(length):
+    edges = [(i, i + 1) for i in range(length - 1)]
+    check_graph(kbp.chain_graph(length), edges, length, [0] * length, [0] * len(edges))
+    own = list(range(length - 1))
+    check_graph(kbp.chain_graph(length, edge_type=own), edges, length, [0] * length, own)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 3])
+@pytest.mark.parametrize("edges", [[], np.zeros((0, 2), int), np.zeros((0, 2))])
+def test_graph_without_edges(num_nodes, edges):
+    graph = kbp.Graph.from_edges(edges, num_nodes)
+    check_graph(graph, np.zeros((0, 2), int), num_nodes, [0] * num_nodes, np.zeros(0, int))
+    assert graph.edge_types == ()
+
+
+def test_isolated_nodes_have_no_incoming_edge():
+    edges, node_type = [(1, 4)], [0, 0, 2, 0, 0, 2]
+    check_graph(kbp.Graph.from_edges(edges, 6, node_type=node_type), edges, 6, node_type, [0])
+
+
+def test_star_with_500_leaves():
+    edges = [(0, leaf) if leaf % 2 else (leaf, 0) for leaf in range(1, 501)]
+    check_graph(kbp.Graph.from_edges(edges, 501), edges, 501, [0] * 501, [0] * 500)
+
+
+def test_an_edge_type_for_each_of_300_edges():
+    own = np.random.default_rng(0).permutation(300)
+    edges = [(i, i + 1) for i in range(300)]
+    check_graph(kbp.Graph.from_edges(edges, 301, edge_type=own), edges, 301, [0] * 301, own)
+
+
+def test_edges_may_be_jax_arrays_and_unsigned():
+    for edges in (jnp.array([[0, 1], [2, 1]]), np.array([[0, 1], [2, 1]], np.uint8)):
+        check_graph(kbp.Graph.from_edges(edges, 3), [(0, 1), (2, 1)], 3, [0] * 3, [0, 0])
+
+
+TWO = [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    "edges, options, message",
+    [
+        ([(0, 3)], {}, "edges: must join nodes 0 .. 2; got [[0, 3]]"),
+        ([(-1, 0)], {}, "edges: must join nodes 0 .. 2; got [[-1, 0]]"),
+        ([(0, 1), (2, 2)], {}, "edges: must have no self-loops; got [[2, 2]]"),
+        ([(0, 1), (1, 2), (0, 1)], {}, "edges: must name each unordered pair once; got duplicates [[0, 1]]"),
+        ([(0, 1), (1, 2), (2, 1)], {}, "edges: must name each unordered pair once; got duplicates [[1, 2]]"),
+        ([(0, 1, 2)], {}, "edges: must be whole numbers of shape [edge, 2]; got shape (1, 3)"),
+        ([0, 1], {}, "edges: must be whole numbers of shape [edge, 2]; got shape (2,)"),
+        ([(0.0, 1.0)], {}, "edges: must be whole numbers of shape [edge, 2]; got shape (1, 2), dtype float64"),
+        ([(True, False)], {}, "edges: must be whole numbers"),
+        (TWO, {"node_type": [0, 0]}, "node_type: must be 3 whole numbers >= 0, one for each node; got shape (2,)"),
+        (TWO, {"node_type": [0.0, 0.0, 1.0]}, "node_type: must be 3 whole numbers >= 0"),
+        (TWO, {"node_type": [0, -1, 0]}, "node_type: must be 3 whole numbers >= 0"),
+        (TWO, {"node_type": [[0], [0], [0]]}, "node_type: must be 3 whole numbers >= 0"),
+        (TWO, {"edge_type": [0]}, "edge_type: must be 2 whole numbers >= 0, one for each edge; got shape (1,)"),
+        (TWO, {"edge_type": [0.5, 1.0]}, "edge_type: must be 2 whole numbers >= 0"),
+        (TWO, {"edge_type": [0, -2]}, "edge_type: must be 2 whole numbers >= 0"),
+        ([], {"edge_type": [0]}, "edge_type: must be 0 whole numbers"),
+        (
+            TWO,
+            {"edge_type": [3, 3], "node_type": [0, 1, 2]},
+            "edge_type: edges of type 3 must all join node types (0, 1); got edge (1, 2) of node types (1, 2)",
+        ),
+    ],
+)
+def test_bad_edges_and_types_are_refused_by_name(edges, options, message):
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        kbp.Graph.from_edges(edges, 3, **options)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, 2.0, True, "3", None])
+def test_counts_must_be_whole_and_positive(count):
+    # The functions themselves, without the run-time type checks of the test suite, which refuse a float before they do.
+    from_edges = inspect.unwrap(kbp.Graph.from_edges.__func__)
+    chain, grid = inspect.unwrap(kbp.chain_graph), inspect.unwrap(kbp.grid_graph)
+    with pytest.raises(ValueError, match="^num_nodes: must be an integer >= 1; got"):
+        from_edges(kbp.Graph, [], count)
+    with pytest.raises(ValueError, match="^num_nodes: must be an integer >= 1; got"):
+        chain(count)
+    with pytest.raises(ValueError, match="^height: must be an integer >= 1; got"):
+        grid(count, 2)
+    with pytest.raises(ValueError, match="^width: must be an integer >= 1; got"):
+        grid(2, count)
+
+
+def test_grid_types_must_fit_the_grid():
+    with pytest.raises(ValueError, match="^edge_type: must be 7 whole numbers"):
+        kbp.grid_graph(2, 3, edge_type=[0] * 6)
+    with pytest.raises(ValueError, match="^node_type: must be 6 whole numbers"):
+        kbp.grid_graph(2, 3, node_type=[0] * 5)

@@ -1,0 +1,189 @@
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+from tests import reference
+
+
+def twin_of(graph, edges):
+    """The twin's graph with the pairs as the user gave them."""
+    kinds = graph.edge_type[: len(edges)].tolist()
+    return reference.Graph([tuple(e) for e in np.asarray(edges).tolist()], graph.node_type.tolist(), kinds)
+
+
+def rows(*arrays):
+    """Samples of several arrays side by side, sorted: pooling promises which samples pair up, not their order."""
+    arrays = [np.asarray(a).reshape(len(a), -1) for a in arrays]
+    together = np.concatenate(arrays, axis=1)
+    return together[np.lexsort(together.T[::-1])]
+
+
+def grid(height, width):
+    pixel = np.arange(height * width).reshape(height, width)
+    return [(pixel[i, j], pixel[i, j + 1]) for i in range(height) for j in range(width - 1)] + [
+        (pixel[i, j], pixel[i + 1, j]) for i in range(height - 1) for j in range(width)
+    ]
+
+
+LOOPY = reference.loopy_example()[0]
+GRAPHS = {
+    "grid": (kbp.grid_graph(3, 2), grid(3, 2)),
+    "chain": (kbp.chain_graph(4), [(0, 1), (1, 2), (2, 3)]),
+    "grid with two edge types": (kbp.grid_graph(2, 2, edge_type=[0, 0, 1, 1]), grid(2, 2)),
+    "chain of two node types": (kbp.chain_graph(4, node_type=[1, 0, 0, 1]), [(0, 1), (1, 2), (2, 3)]),
+    "mixed orientation": (
+        kbp.Graph.from_edges(LOOPY.edges, 7, edge_type=LOOPY.edge_type, node_type=LOOPY.node_type),
+        LOOPY.edges,
+    ),
+    "gaps in the types": (
+        kbp.Graph.from_edges([(0, 1), (2, 1), (0, 3)], 4, edge_type=[2, 2, 5], node_type=[1, 4, 1, 1]),
+        [(0, 1), (2, 1), (0, 3)],
+    ),
+    "no edges": (kbp.Graph.from_edges([], 2), []),
+    "one node": (kbp.chain_graph(1), []),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("shape", [(), (2,)], ids=str)
+@pytest.mark.parametrize("observed", [True, False])
+def test_pool_equals_twin(name, shape, observed):
+    graph, edges = GRAPHS[name]
+    twin = twin_of(graph, edges)
+    samples = np.arange(3 * graph.num_nodes * int(np.prod(shape)), dtype=float).reshape(3, graph.num_nodes, *shape)
+    observations = 1000 + samples[..., None] if observed else None
+    data = kbp.pool(graph, samples, observations)
+    expected_edges, expected_nodes, expected_observations, degrees = reference.pool(twin, samples, observations)
+
+    assert data.edges.keys() == expected_edges.keys()
+    for k, pair in expected_edges.items():
+        assert [x.shape for x in data.edges[k]] == [x.shape for x in pair]
+        np.testing.assert_array_equal(rows(*data.edges[k]), rows(*pair))
+    assert data.nodes.keys() == expected_nodes.keys()
+    for v, x in expected_nodes.items():
+        np.testing.assert_array_equal(rows(data.nodes[v]), rows(x))
+    assert data.observations.keys() == expected_observations.keys()
+    for v, pair in expected_observations.items():
+        assert [x.shape for x in data.observations[v]] == [x.shape for x in pair]
+        np.testing.assert_array_equal(rows(*data.observations[v]), rows(*pair))
+    assert dict(data.degrees) == degrees
+    assert {k: (a, b) for k, a, b in data.ends} == twin.ends()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8, np.int32])
+def test_pool_keeps_the_type_of_the_samples(dtype):
+    samples = np.arange(8).reshape(2, 4).astype(dtype)
+    data = kbp.pool(kbp.chain_graph(4), samples, samples)
+    assert {leaf.dtype for leaf in jax.tree.leaves(data)} == {np.dtype(dtype)}
+
+
+def test_pool_takes_lists_and_jax_arrays():
+    graph = kbp.chain_graph(2)
+    for samples in ([[0.0, 1.0]], jnp.array([[0.0, 1.0]])):
+        assert [x.tolist() for x in kbp.pool(graph, samples).edges[0]] == [[0.0], [1.0]]
+
+
+def test_pool_under_jit():
+    graph = kbp.chain_graph(3)
+    data = jax.jit(lambda x: kbp.pool(graph, x))(jnp.arange(6.0).reshape(2, 3))
+    assert data.edges[0][1].tolist() == [1.0, 2.0, 4.0, 5.0] and dict(data.degrees) == {0: 2}
+
+
+@pytest.fixture
+def as_users_have_it():
+    """Without the tests' own type checker, which refuses some wrong arguments before the package can."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+GRAPH = kbp.chain_graph(3)
+FINE = np.zeros((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("samples", "observations", "argument", "rule"),
+    [
+        (np.zeros(3), None, "samples", r"must have shape \[sample, 3, ...\]; got shape \(3,\)"),
+        (np.zeros((2, 4)), None, "samples", r"must have shape \[sample, 3, ...\]; got shape \(2, 4\)"),
+        (np.zeros((3, 2)), None, "samples", "must have shape"),
+        (1.0, None, "samples", "must have shape"),
+        (np.zeros((0, 3)), None, "samples", "must hold at least one sample"),
+        (np.zeros((2, 3, 0)), None, "samples", "must hold at least one sample"),
+        (np.full((2, 3), np.nan), None, "samples", "must be finite; got 6 NaN or infinite of 6"),
+        (np.array([[0, np.inf, 0]]), None, "samples", "must be finite; got 1 NaN or infinite of 3"),
+        (np.array([["a", "b", "c"]]), None, "samples", "must hold numbers"),
+        (FINE, np.zeros(3), "observations", "must have shape"),
+        (FINE, np.zeros((2, 4)), "observations", "must have shape"),
+        (FINE, np.zeros((3, 3)), "observations", "must have 2 samples, as samples; got 3"),
+        (FINE, np.zeros((0, 3)), "observations", "must hold at least one sample"),
+        (FINE, np.full((2, 3), -np.inf), "observations", "must be finite"),
+    ],
+)
+def test_pool_names_what_is_wrong(samples, observations, argument, rule):
+    with pytest.raises(ValueError, match=f"^{argument}: {rule}"):
+        kbp.pool(GRAPH, samples, observations)
+
+
+X = np.arange(4.0)
+VECTORS = np.zeros((4, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "argument", "rule"),
+    [
+        ({"nodes": {}}, "nodes", "must hold samples of at least one node type"),
+        ({"nodes": {0: np.zeros(0)}}, r"nodes\[0\]", "must hold at least one sample"),
+        ({"nodes": {0: 1.0}}, r"nodes\[0\]", "must hold at least one sample"),
+        ({"nodes": {0: [0.0, np.nan]}}, r"nodes\[0\]", "must be finite"),
+        ({"nodes": {0: ["a"]}}, r"nodes\[0\]", "must hold numbers"),
+        ({"edges": {0: X}}, r"edges\[0\]", "must be a pair of arrays"),
+        ({"edges": {0: (X, X, X)}}, r"edges\[0\]", "must be a pair of arrays"),
+        ({"edges": {0: (X, X[:3])}}, r"edges\[0\]", "must pair as many samples; got 4 and 3"),
+        ({"edges": {0: (X, np.append(X[:3], np.nan))}}, r"edges\[0\]\[1\]", "must be finite"),
+        ({"edges": {0: (X[:0], X[:0])}}, r"edges\[0\]\[0\]", "must hold at least one sample"),
+        ({"edges": {0: (X, VECTORS)}}, r"edges\[0\]", r"must hold points of shape \(\); got \(2,\)"),
+        ({"observations": {0: (X, X[:3])}}, r"observations\[0\]", "must pair as many samples"),
+        ({"observations": {0: (X, np.full(4, np.inf))}}, r"observations\[0\]\[1\]", "must be finite"),
+        ({"observations": {0: (VECTORS, X)}}, r"observations\[0\]", r"must hold points of shape \(\)"),
+        ({"observations": {1: (X, X)}}, r"observations\[1\]", r"must use node types \[0\]; got 1"),
+        ({"ends": {}}, "ends", r"must name the edge types \[0\]"),
+        ({"ends": {0: (0, 0), 1: (0, 0)}}, "ends", r"must name the edge types \[0\]"),
+        ({"ends": {1: (0, 0)}}, "ends", r"must name the edge types \[0\]"),
+        ({"ends": {0: (0, 1)}}, r"edges\[0\]", r"must use node types \[0\]; got 1"),
+        ({"nodes": {0: X, 1: VECTORS}}, "ends", "must say which node types each edge type joins"),
+        ({"nodes": {0: X, 1: VECTORS}, "ends": {0: (0, 1)}}, r"edges\[0\]", r"must hold points of shape \(2,\)"),
+    ],
+)
+@pytest.mark.usefixtures("as_users_have_it")
+def test_training_data_name_what_is_wrong(arguments, argument, rule):
+    fine = {"edges": {0: (X, X)}, "nodes": {0: X}}
+    with pytest.raises(ValueError, match=f"^{argument}: {rule}"):
+        kbp.TrainingData(**(fine | arguments))
+
+
+def test_training_data_of_types_on_different_domains():
+    data = kbp.TrainingData(
+        edges={3: (X, VECTORS)},
+        nodes={0: X, 1: VECTORS},
+        observations={1: (VECTORS, np.zeros((4, 5, 6)))},
+        ends={3: (0, 1)},
+        degrees={1: 2},
+    )
+    assert data.ends == ((3, 0, 1),) and data.degrees == ((1, 2),)
+    assert data.observations[1][1].shape == (4, 5, 6)
+    again = jax.tree.map(lambda x: x, data)
+    assert again.ends == data.ends and jax.tree.structure(again) == jax.tree.structure(data)
+
+
+def test_training_data_of_one_type_need_no_ends():
+    data = kbp.TrainingData({0: (X, X), 7: (X, X)}, {2: X})
+    assert data.ends == ((0, 2, 2), (7, 2, 2)) and data.observations == {}
+
+
+def test_training_data_without_edges_need_no_ends():
+    data = kbp.TrainingData({}, {0: X, 1: VECTORS})
+    assert data.ends == () and data.edges == {}
