@@ -18,7 +18,7 @@ endif
 endif
 
 BIN := .venv/bin
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n auto --dist loadfile
 
 .PHONY: help demo test lint format types notebooks clean
 

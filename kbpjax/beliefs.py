@@ -23,6 +23,7 @@ from kbpjax._precision import matmul
 from kbpjax.evidence import Evidence
 from kbpjax.features import features
 from kbpjax.graph import Graph
+from kbpjax.kernels.base import like
 from kbpjax.mrf import KernelMRF
 from kbpjax.propagate import Solution, at_least
 
@@ -81,6 +82,11 @@ def beliefs(
     _checks.require(
         solution.messages.shape == shape, "solution", f"messages must be {shape}", solution.messages.shape, fix
     )
+    if evidence is not None:
+        shape = (graph.num_nodes, shape[1])
+        fix = "Pass the evidence that kbpjax.run had."
+        got = evidence.messages.shape
+        _checks.require(got == shape, "evidence", f"messages must have shape {shape}", got, fix)
     types = [v for v, *_ in graph.node_types]
     by_type = points if isinstance(points, Mapping) else dict.fromkeys(types, points)
     missing = [v for v in types if v not in by_type]
@@ -101,7 +107,7 @@ def _weights(
 ) -> Array:
     """Return the normalised beliefs of the nodes of one type, summing logarithms slot by slot."""
     nodes = graph.nodes_of_type(node_type)
-    at_points = features(model.bases[node_type], points)
+    at_points = features(model.bases[node_type], points).astype(messages.dtype)
     rank = at_points.shape[1]
     floor = model.operators.floor
     smallest = jnp.finfo(at_points.dtype).tiny
@@ -212,4 +218,4 @@ def _candidates(model: KernelMRF, node_type: int, points: Numbers) -> Array:
     ok = points.ndim >= 1 and len(points) > 0 and points.shape[1:] == shape
     _checks.require(ok, "points", rule, f"shape {points.shape}", "Pass candidates, or {node type: candidates}.")
     _checks.require_finite("points", points, "Drop those points.")
-    return jnp.asarray(points)
+    return like(jnp.asarray(points), model.bases[node_type].landmarks)

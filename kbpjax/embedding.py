@@ -63,7 +63,7 @@ def covariances(
         clipped = jnp.minimum(rows, num_samples - 1)
         left = given(x_given[clipped])
         left = jnp.where((rows < num_samples)[:, None], left, 0)
-        right = target(x_target[clipped])
+        right = target(x_target[clipped]).astype(left.dtype)
         return (sums[0] + matmul(left.T, left), sums[1] + matmul(left.T, right)), None
 
     shapes = jax.eval_shape(lambda: (given(x_given[:1]), target(x_target[:1])))

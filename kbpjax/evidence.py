@@ -15,6 +15,7 @@ from kbpjax._checks import Numbers
 from kbpjax._precision import matmul
 from kbpjax.features import features
 from kbpjax.graph import Graph
+from kbpjax.kernels.base import like
 from kbpjax.mrf import KernelMRF
 from kbpjax.propagate import evaluate_local, unit
 
@@ -80,7 +81,8 @@ def _observe(model: KernelMRF, graph: Graph, y: Array, seen: Array) -> Evidence:
     for v, *_ in graph.node_types:
         if v in model.observation_bases:
             nodes = graph.nodes_of_type(v)
-            message = matmul(features(model.observation_bases[v], y[nodes]), model.observation_operators[v].T)
+            basis, operator = model.observation_bases[v], model.observation_operators[v]
+            message = matmul(features(basis, like(y[nodes], basis.landmarks)).astype(operator.dtype), operator.T)
             messages = messages.at[nodes, : message.shape[1]].set(message.astype(messages.dtype))
             observed = observed.at[nodes].set(seen[nodes])
     messages = unit(messages)

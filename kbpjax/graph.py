@@ -85,8 +85,8 @@ class Graph(eqx.Module):
             node_type: type of each node [node], whole numbers >= 0. None: 0.
 
         Returns:
-            The graph. An edge that joins its node types in the opposite order to the first edge of its type is turned
-            round.
+            The graph. An edge between different node types runs from the smaller type to the larger, and is turned
+            round where need be.
 
         Raises:
             ValueError: wrong shapes, ends out of range, self-loops, duplicate edges, or an edge type whose edges join
@@ -240,18 +240,18 @@ def _pair_types(ends: NDArray) -> NDArray:
 
 
 def _orient(pairs: NDArray, edge_type: NDArray, node_type: NDArray) -> tuple[NDArray, tuple]:
-    """Turn edges round so that all of a type join its node types in the order of its first edge."""
+    """Turn edges round so that they run from the smaller node type to the larger; return them and each type's ends."""
+    turned = node_type[pairs[:, 0]] > node_type[pairs[:, 1]]
+    pairs = np.where(turned[:, None], pairs[:, ::-1], pairs)
     present, first, group = np.unique(edge_type, return_index=True, return_inverse=True)
     ends = node_type[pairs]
-    wanted = ends[first][group.reshape(-1)]
-    turned = np.any(ends != wanted, axis=1)
-    wrong = turned & np.any(ends[:, ::-1] != wanted, axis=1)
-    if wrong.any():
-        i = int(np.argmax(wrong))
-        rule = f"edges of type {edge_type[i]} must all join node types {tuple(wanted[i].tolist())}"
+    wrong = np.flatnonzero(np.any(ends != ends[first][group.reshape(-1)], axis=1))
+    if len(wrong):
+        i = wrong[0]
+        expected = tuple(ends[first][group.reshape(-1)][i].tolist())
+        rule = f"edges of type {edge_type[i]} must all join node types {expected}"
         got = f"edge {tuple(pairs[i].tolist())} of node types {tuple(ends[i].tolist())}"
         _checks.require(False, "edge_type", rule, got, "Give edges between other node types a type of their own.")
-    pairs = np.where(turned[:, None], pairs[:, ::-1], pairs)
     return pairs, tuple((int(k), int(a), int(b)) for k, (a, b) in zip(present, ends[first], strict=True))
 
 

@@ -33,8 +33,8 @@ class ConstantTime(eqx.Module):
     """The constant-time rule (section 5.3): messages and their products on landmarks; no cost per training sample.
 
     Args:
-        eps: largest residual norm of the features of a training sample, > 0. Smaller is closer to the full-rank answer
-            and slower; in single precision about 1e-3 is the least that can be seen.
+        eps: largest residual norm of a training sample's feature, > 0, the largest feature norm being 1. Smaller is
+            closer to the full-rank answer and slower; in single precision about 1e-3 is the least that can be seen.
         max_rank: most landmarks of one basis, >= 1.
 
     Raises:

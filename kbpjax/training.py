@@ -18,7 +18,7 @@ class TrainingData(eqx.Module):
     """Training samples pooled by type; `pool` makes it from samples on a graph.
 
     Args:
-        edges: {edge type: (x_first, x_second)}, pairs of samples [sample, *dim] each, in the orientation of the type.
+        edges: {edge type: (x_first, x_second)}, pairs of samples [sample, *dim] each, in the orientation of `ends`.
         nodes: {node type: x}, samples [sample, *dim] of the variables.
         observations: {node type: (x, y)}, pairs of a variable and its observation, for the types that have one.
         ends: {edge type: (node type of first end, node type of second end)}. May be left out where there is one node
@@ -53,22 +53,29 @@ class TrainingData(eqx.Module):
         degrees: Mapping[int, int] | None = None,
     ):
         _checks.require(bool(nodes), "nodes", "must hold samples of at least one node type", "none", "Pass {0: x}.")
-        self.nodes = {int(v): _samples(f"nodes[{v}]", x) for v, x in nodes.items()}
-        self.edges = {int(k): _pairs(f"edges[{k}]", pair) for k, pair in edges.items()}
-        self.observations = {int(v): _pairs(f"observations[{v}]", pair) for v, pair in (observations or {}).items()}
-        only = min(self.nodes)
-        if ends is None and len(self.nodes) > 1 and self.edges:
+        self.nodes = {v: _samples(f"nodes[{v}]", x) for v, x in _typed("nodes", nodes).items()}
+        pairs = {k: _pairs(f"edges[{k}]", pair) for k, pair in _typed("edges", edges).items()}
+        seen = _typed("observations", observations or {})
+        self.observations = {v: _pairs(f"observations[{v}]", pair) for v, pair in seen.items()}
+        if ends is None:
             fix = "Pass ends={edge type: (first, second)}, or let kbpjax.pool make the data from a graph."
-            _checks.require(False, "ends", "must say which node types each edge type joins", "None", fix)
-        ends = dict.fromkeys(self.edges, (only, only)) if ends is None else ends
-        self.ends = tuple(sorted((int(k), int(a), int(b)) for k, (a, b) in ends.items()))
-        self.degrees = tuple(sorted((int(v), int(d)) for v, d in (degrees or {}).items()))
+            told = len(self.nodes) == 1 or not pairs
+            _checks.require(told, "ends", "must say which node types each edge type joins", "None", fix)
+        joined = dict.fromkeys(pairs, (min(self.nodes),) * 2) if ends is None else dict(ends)
+        rule = f"must give a pair of node types for each of the edge types {sorted(pairs)}"
+        matched = sorted(joined) == sorted(pairs) and all(len(pair) == 2 for pair in joined.values())
+        _checks.require(matched, "ends", rule, joined, "Give one (first, second) for each edge type.")
+        # As in a graph, a pair of different node types runs from the smaller to the larger.
+        self.edges = {k: (a, b) if joined[k][0] <= joined[k][1] else (b, a) for k, (a, b) in pairs.items()}
+        self.ends = tuple((k, min(joined[k]), max(joined[k])) for k in sorted(pairs))
+        known = dict(degrees or {})
+        fix = "Give each node type of `nodes` its largest number of neighbours, or leave it out."
+        ok = set(known) <= set(self.nodes) and all(d >= 0 for d in known.values())
+        _checks.require(ok, "degrees", f"must be >= 0, of node types among {sorted(self.nodes)}", known, fix)
+        self.degrees = tuple(sorted((int(v), int(d)) for v, d in known.items()))
         self._check()
 
     def _check(self) -> None:
-        named = tuple(k for k, *_ in self.ends)
-        rule = f"must name the edge types {sorted(self.edges)}"
-        _checks.require(named == tuple(sorted(self.edges)), "ends", rule, named, "Give one pair for each edge type.")
         for k, *pair in self.ends:
             for v, x in zip(pair, self.edges[k], strict=True):
                 self._check_domain(f"edges[{k}]", v, x)
@@ -125,6 +132,13 @@ def pool(graph: Graph, samples: Numbers, observations: Numbers | None = None) ->
         ends={k: (a, b) for k, a, b in graph.edge_types},
         degrees={v: degree + (y is not None) for v, _, degree in graph.node_types},
     )
+
+
+def _typed(argument: str, by_type: Mapping[int, Any]) -> dict[int, Any]:
+    whole = all(isinstance(key, int | np.integer) and key >= 0 for key in by_type)
+    fix = "Number the types 0, 1, 2, ..."
+    _checks.require(whole, argument, "must have types that are whole numbers >= 0 as keys", list(by_type), fix)
+    return {int(key): value for key, value in by_type.items()}
 
 
 def _samples(argument: str, x: Any) -> Array:

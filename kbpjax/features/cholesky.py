@@ -39,7 +39,7 @@ class Pivots(eqx.Module):
     Attributes:
         indices: positions of the chosen points, in order of choice; entries from `rank` on are padding (0).
         rank: how many were chosen.
-        residual: the largest residual norm left over all points.
+        residual: the largest residual norm left over all points, as a share of the largest feature norm.
     """
 
     indices: Int[Array, " max_rank"]
@@ -58,7 +58,7 @@ def incomplete_cholesky(kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: Sc
     Args:
         kernel: the kernel.
         x: points [sample, *dim]; duplicates have no residual once one of them is chosen, and end the loop.
-        eps: tolerance > 0 on the residual norm, in units of sqrt(k(x, x)).
+        eps: tolerance > 0 on the residual norms, as a share of the largest feature norm, sqrt(max k(x, x)).
         max_rank: most landmarks, >= 1; no more than there are samples are chosen.
 
     Returns:
@@ -66,8 +66,8 @@ def incomplete_cholesky(kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: Sc
     """
     max_rank = min(max_rank, x.shape[0])
     variance = diagonal(kernel, x)
-    visible = 8 * jnp.finfo(variance.dtype).eps * jnp.max(variance)
-    tolerance = jnp.maximum(jnp.asarray(eps, variance.dtype) ** 2, visible)
+    scale = jnp.max(variance)
+    tolerance = scale * jnp.maximum(jnp.asarray(eps, variance.dtype) ** 2, 8 * jnp.finfo(variance.dtype).eps)
 
     def unfinished(carry):
         _, residual, _, rank = carry
@@ -84,7 +84,7 @@ def incomplete_cholesky(kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: Sc
     rows = jnp.zeros((max_rank, x.shape[0]), variance.dtype)
     start = (rows, variance, jnp.zeros(max_rank, jnp.int32), jnp.int32(0))
     _, residual, indices, rank = jax.lax.while_loop(unfinished, choose, start)
-    return Pivots(indices, rank, jnp.sqrt(jnp.max(residual)))
+    return Pivots(indices, rank, jnp.sqrt(jnp.max(residual) / jnp.where(scale > 0, scale, 1)))
 
 
 @jax.jit
@@ -104,8 +104,9 @@ def cholesky_basis(
     gram_matrix = gram(kernel, landmarks, landmarks)
     identity = jnp.eye(len(landmarks), dtype=gram_matrix.dtype)
     used = jnp.ones(len(landmarks), bool) if valid is None else valid
-    gram_matrix = jnp.where(used[:, None] & used[None], gram_matrix, identity)
-    rounding = 4 * jnp.finfo(gram_matrix.dtype).eps * jnp.max(jnp.diagonal(gram_matrix))
+    scale = jnp.max(jnp.where(used, jnp.diagonal(gram_matrix), 0))
+    gram_matrix = jnp.where(used[:, None] & used[None], gram_matrix, scale * identity)
+    rounding = 4 * jnp.finfo(gram_matrix.dtype).eps * scale
     factor = jnp.linalg.cholesky(gram_matrix + rounding * identity)
     inverse = jax.scipy.linalg.solve_triangular(factor, identity, lower=True)
     return Basis(landmarks, kernel, jnp.where(used[:, None] & used[None], inverse.T, 0))

@@ -89,3 +89,9 @@ def diagonal(kernel: Kernel, x: Shaped[Array, "sample *dim"]) -> Float[Array, " 
 def as_floats(x: Shaped[Array, "*dim"]) -> Float[Array, "*dim"]:
     """Return floats as they are, and integers or booleans in the default float precision."""
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
+
+
+def like(x: Shaped[Array, "*dim"], known: Shaped[Array, "*other"]) -> Shaped[Array, "*dim"]:
+    """Return points in the float precision of known ones; where either are whole numbers, as they are."""
+    both = jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(known.dtype, jnp.floating)
+    return x.astype(known.dtype) if both else x

@@ -71,10 +71,15 @@ def median_bandwidth(points: Numbers, *, max_points: int = 3000) -> float:
     """
     _checks.require_finite("points", points, "Drop or impute the missing points first.")
     _checks.require_count("max_points", max_points)
+    _checks.require(
+        max_points >= 2, "max_points", "must be an integer >= 2", max_points, "A distance needs two points."
+    )
     flat = np.asarray(points, np.float64)
+    _checks.require(flat.size > 0, "points", "must hold at least two points", f"shape {flat.shape}", "Add points.")
     flat = flat.reshape(len(flat), -1) if flat.ndim else flat.reshape(1, -1)
     if len(flat) > max_points:
         flat = flat[np.linspace(0, len(flat) - 1, max_points).round().astype(int)]
+    flat = flat - flat.mean(axis=0)
     norms = np.sum(flat**2, axis=1)
     squared = norms[:, None] + norms[None] - 2 * flat @ flat.T
     distances = np.sqrt(np.maximum(squared[np.triu_indices(len(flat), 1)], 0))
