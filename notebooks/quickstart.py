@@ -71,7 +71,9 @@ print({name: [x.shape for x in pair] for name, pair in data.edges.items()})
 # The median distance between samples is the usual first guess; for this task a quarter of it does better.
 
 # %%
-print(f"median bandwidths: {kbp.median_bandwidth(clean):.0f} (pixels), {kbp.median_bandwidth(noisy):.0f} (observations)")
+print(
+    f"median bandwidths: {kbp.median_bandwidth(clean):.0f} (pixels), {kbp.median_bandwidth(noisy):.0f} (observations)"
+)
 model = kbp.fit(data, kernel=kbp.RBF(20.0), obs_kernel=kbp.RBF(25.0), ridge=1e-3)
 print("ranks of messages and of their products:", model.ranks)
 
@@ -109,7 +111,9 @@ def rmse(estimate):
 print(f"RMSE: noisy {rmse(y):.1f}, mode {rmse(x_map):.1f}, mean {rmse(x_mean):.1f}")
 print(f"inside the 90 % interval: {np.mean((lo <= clean) & (clean <= hi)):.0%}")
 show([y, x_mean], ["noisy", "posterior mean"], **grey)
-show([np.abs(x_mean - clean), jnp.sqrt(kbp.variance(belief))], ["error", "posterior standard deviation"], vmin=0, vmax=20)
+show(
+    [np.abs(x_mean - clean), jnp.sqrt(kbp.variance(belief))], ["error", "posterior standard deviation"], vmin=0, vmax=20
+)
 
 # %% [markdown]
 # The belief of one pixel, before and after its neighbours have spoken. Without messages, `beliefs` would only know the
@@ -126,7 +130,7 @@ ax.plot(belief.points, belief_alone.weights[pixel], label="own observation only"
 ax.plot(belief.points, belief.weights[pixel], label="with messages")
 ax.axvline(clean[pixel], color="black", linestyle=":", label="truth")
 ax.set(xlabel="grey value", ylabel="probability", title=f"Belief of pixel (15, 20); observed {y[pixel]:.0f}")
-ax.legend();
+ax.legend()
 
 # %% [markdown]
 # ## Many images at once

@@ -1,4 +1,4 @@
-"""Strict settings for every test: 64 bit available, no silent promotion of types or ranks, shapes checked at run time."""
+"""Strict settings for every test: 64 bit available, no silent promotion of types or ranks, shapes checked."""
 
 import os
 

@@ -67,13 +67,15 @@ def residuals(kernel, x, indices):
 
 
 def incomplete_cholesky(kernel, x, eps, max_rank):
-    """Greedy choice of landmarks: (indices, residual norm left)."""
+    """Greedy choice of landmarks: (indices, residual norm left), in units of the largest feature norm."""
     indices = []
+    largest = max(kernel(point, point) for point in x)
     while True:
         left = np.maximum(residuals(kernel, x, indices), 0)
         left[indices] = 0
-        if np.sqrt(left.max()) <= eps or len(indices) == min(max_rank, len(x)):
-            return indices, np.sqrt(left.max())
+        residual = np.sqrt(left.max() / largest)
+        if residual <= eps or len(indices) == min(max_rank, len(x)):
+            return indices, residual
         indices.append(int(np.argmax(left)))
 
 
@@ -128,17 +130,17 @@ def kernel_form_update(kernel, landmarks, product_kernel, product_landmarks, x_r
 
 @dataclasses.dataclass
 class Graph:
-    """Pairs and types; `turned` says which pairs run against the orientation of their type."""
+    """Pairs and types; a pair of different node types belongs the way round that has the smaller type first."""
 
     edges: list
     node_type: list
     edge_type: list
 
     def ends(self):
-        """{edge type: node types of its first edge}."""
+        """{edge type: node types of its ends, the smaller first}."""
         ends = {}
         for (a, b), k in zip(self.edges, self.edge_type, strict=True):
-            ends.setdefault(k, (self.node_type[a], self.node_type[b]))
+            ends[k] = tuple(sorted((self.node_type[a], self.node_type[b])))
         return ends
 
     def oriented(self):
@@ -341,7 +343,7 @@ def interval(points, weights, coverage):
 def loopy_example(num_samples=12, seed=0):
     """A graph of three node and three edge types with loops, a leaf and an isolated node; samples on it.
 
-    Some edges are given against the orientation of their type (the first edge of the type says which it is).
+    Some edges are given against the orientation of their type (the smaller node type comes first).
     """
     graph = Graph(
         edges=[(0, 1), (4, 3), (1, 2), (5, 4), (0, 3), (1, 3), (4, 2)],

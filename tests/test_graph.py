@@ -26,12 +26,11 @@ def random_edges(seed, num_nodes, num_edges, node_kinds, split):
 
 def oriented(edges, node_type, edge_type):
     """Turn edges round by the rule of `from_edges`, one by one."""
-    first = {}
-    result = []
+    ends, result = {}, []
     for (a, b), k in zip(edges.tolist(), edge_type.tolist(), strict=True):
-        wanted = first.setdefault(k, (int(node_type[a]), int(node_type[b])))
-        result.append((a, b) if (node_type[a], node_type[b]) == wanted else (b, a))
-    return result, first
+        ends[k] = tuple(sorted((int(node_type[a]), int(node_type[b]))))
+        result.append((a, b) if node_type[a] <= node_type[b] else (b, a))
+    return result, ends
 
 
 def check_tiles(tiles, types):
@@ -113,17 +112,17 @@ def test_evenly_typed_rows_in_order_stay_in_place():
     assert graph.node_tiles.rows.tolist() == [[0, 1], [2, 3]]
 
 
-def test_edges_are_turned_round_to_the_first_of_their_type():
-    # Type 7 starts as (node type 1, node type 0), so edge (0, 3) is turned; type 4 joins like nodes and is left alone.
+def test_edges_run_from_the_smaller_node_type_to_the_larger():
+    # Type 7 joins node types 0 and 1, so two of its edges are turned; type 4 joins like nodes and is left alone.
     edges = [(2, 0), (0, 3), (1, 0), (3, 1)]
     graph = kbp.Graph.from_edges(edges, 4, edge_type=[7, 7, 4, 7], node_type=[0, 0, 1, 1])
     assert list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))[:4] == [
-        (2, 0),
-        (3, 0),
+        (0, 2),
+        (0, 3),
         (1, 0),
-        (3, 1),
+        (1, 3),
     ]
-    assert graph.edge_types == ((4, 0, 0), (7, 1, 0))
+    assert graph.edge_types == ((4, 0, 0), (7, 0, 1))
 
 
 def test_default_edge_types_number_the_pairs_of_node_types_in_sorted_order():

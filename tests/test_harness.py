@@ -148,9 +148,14 @@ def test_results_are_whole_or_old(tmp_path, monkeypatch, fault, place):
 def test_replacing_keeps_the_old_file_when_the_block_fails(tmp_path):
     path = tmp_path / "a.json"
     path.write_bytes(b"old")
-    with pytest.raises(RuntimeError, match="middle"), harness._replacing(path) as file:
-        file.write(b"half of the new")
-        raise RuntimeError("middle")
+
+    def fail_in_the_middle():
+        with harness._replacing(path) as file:
+            file.write(b"half of the new")
+            raise RuntimeError("middle")
+
+    with pytest.raises(RuntimeError, match="middle"):
+        fail_in_the_middle()
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["a.json"]
 

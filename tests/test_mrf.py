@@ -210,7 +210,9 @@ def test_single_precision_beliefs_are_close_to_double():
     np.testing.assert_allclose(single[3], double[3], atol=2e-3)
 
 
-@pytest.mark.parametrize("number", [np.float32, np.float64, jnp.float32, jnp.asarray], ids=lambda number: number.__name__)
+@pytest.mark.parametrize(
+    "number", [np.float32, np.float64, jnp.float32, jnp.asarray], ids=lambda number: number.__name__
+)
 def test_options_of_any_number_type_keep_single_precision(number):
     data = small_data(np.random.default_rng(0).normal(size=12).astype(np.float32))
     model = kbp.fit(data, kernel=kbp.RBF(0.5), rule=kbp.ConstantTime(eps=0.2), ridge=number(1e-3), floor=number(1e-6))
