@@ -230,11 +230,12 @@ def draw(rows: list[dict[str, Any]], pictures: list[dict[str, Any]], iters: int)
             axes["residual"].semilogy(
                 range(1, iters + 1), pictures[i]["residuals"], color=colour, alpha=0.6, label=label
             )
-    axes["rmse"].set(xlabel="grey levels in the image", ylabel="RMSE (grey levels of 0 .. 255)", ylim=(0, None))
+    axes["rmse"].set(xlabel="grey levels in the image", ylabel="RMSE (grey levels of 0 .. 255)")
+    axes["rmse"].set_ylim(0, 1.3 * max(max(row["rmse_mode"], row["rmse_mean"]) for row in rows))
     axes["residual"].set(xlabel="iteration", ylabel="largest change of a coefficient")
     for name in ("rmse", "residual"):
         axes[name].grid(alpha=0.3)
-        axes[name].legend(fontsize=9)
+        axes[name].legend(fontsize=9, ncols=2, loc="upper left" if name == "rmse" else "upper right")
     return figure
 
 
