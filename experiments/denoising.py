@@ -132,70 +132,65 @@ def read_problems(args: argparse.Namespace) -> tuple[list[Problem], str]:
 
 
 def denoise(problem: Problem, setting: Setting, draws: int, args: argparse.Namespace) -> tuple[dict, dict]:
-    """Learn from one pair and clean `draws` noisy images in one call; return a flat record, and what the figure
-    shows."""
+    """Learn from one pair, clean `draws` noisy images in one call; return a flat record and what the figure shows."""
     rng = np.random.default_rng(args.seed)
     train, clean = (image.astype(np.float32) for image in (problem.train, problem.test))
-    noisy_train = _noisy(rng, train)
-    noisy = np.stack([_noisy(rng, clean) for _ in range(draws)])
-    graph = kbp.grid_graph(*train.shape)
-    pairs = graph.num_edges // 2
-    bandwidth, obs_bandwidth, ridge = args.bandwidth, args.obs_bandwidth, args.ridge
-    if bandwidth is None:
-        bandwidth = setting.bandwidth * kbp.median_bandwidth(train.ravel())
-    if obs_bandwidth is None:
-        obs_bandwidth = setting.obs_bandwidth * kbp.median_bandwidth(noisy_train.ravel())
-    if ridge is None:
-        ridge = setting.ridge_m / pairs
-
-    start = time.perf_counter()
-    model = jax.block_until_ready(
-        kbp.fit(
-            kbp.pool(graph, train.reshape(1, -1), noisy_train.reshape(1, -1)),
-            kernel=kbp.RBF(bandwidth),
-            obs_kernel=kbp.RBF(obs_bandwidth),
-            rule=kbp.ConstantTime(eps=args.eps),
-            ridge=ridge,
-        )
-    )
-    fit_s = time.perf_counter() - start
-
-    test_graph = kbp.grid_graph(*clean.shape)
-    grey_levels = np.unique(train)
+    model, record = learn(train, _noisy(rng, train), setting, args)
+    noisy = np.stack([_noisy(rng, clean) for _ in range(draws)]).reshape(draws, -1)
+    graph, grey_levels = kbp.grid_graph(*clean.shape), np.unique(train)
 
     @jax.jit
     @jax.vmap
     def clean_up(y):
-        evidence = kbp.observe(model, test_graph, y)
-        solution = kbp.run(model, test_graph, evidence, num_iters=args.iters, damping=setting.damping)
-        belief = kbp.beliefs(model, test_graph, evidence, solution, grey_levels)
+        evidence = kbp.observe(model, graph, y)
+        solution = kbp.run(model, graph, evidence, num_iters=args.iters, damping=setting.damping)
+        belief = kbp.beliefs(model, graph, evidence, solution, grey_levels)
         low, high = kbp.interval(belief, 0.9)
         deviation = jnp.sqrt(kbp.variance(belief))
         return kbp.mode(belief), kbp.mean(belief), deviation, low, high, solution.residuals
 
-    observed = jnp.asarray(noisy.reshape(draws, -1))
-    results, first_s, run_s = _harness.timed(clean_up, observed)
+    results, first_s, run_s = _harness.timed(clean_up, jnp.asarray(noisy))
     mode, mean, deviation, low, high, residuals = map(np.asarray, results)
     truth = clean.reshape(1, -1)
-    rank, product_rank = model.ranks[0]
     row = {
         "levels": len(grey_levels),
-        "rank": rank,
-        "products": product_rank,
-        "noisy": _rmse(noisy.reshape(draws, -1), truth),
+        **dict(zip(("rank", "products"), model.ranks[0], strict=True)),
+        "noisy": _rmse(noisy, truth),
         "rmse_mode": _rmse(mode, truth),
         "rmse_mean": _rmse(mean, truth),
         "cover90": float(np.mean((low <= truth) & (truth <= high))),
         "damping": setting.damping,
-        "fit_s": fit_s,
+        "fit_s": record.pop("fit_s"),
         "compile_s": max(first_s - run_s, 0.0),
         "run_s": run_s,
-        "bandwidth": bandwidth,
-        "obs_bandwidth": obs_bandwidth,
-        "ridge": ridge,
+        **record,
     }
-    images = (clean, noisy[0], mean[0].reshape(clean.shape), deviation[0].reshape(clean.shape))
+    images = [image.reshape(clean.shape) for image in (clean, noisy[0], mean[0], deviation[0])]
     return row, {"images": images, "residuals": residuals.mean(axis=0).tolist()}
+
+
+def learn(
+    train: np.ndarray, noisy: np.ndarray, setting: Setting, args: argparse.Namespace
+) -> tuple[kbp.KernelMRF, dict]:
+    """Fit the model to an image and its noisy copy; return it with the options used and the seconds it took."""
+    graph = kbp.grid_graph(*train.shape)
+    options = {"bandwidth": args.bandwidth, "obs_bandwidth": args.obs_bandwidth, "ridge": args.ridge}
+    if args.bandwidth is None:
+        options["bandwidth"] = setting.bandwidth * kbp.median_bandwidth(train.ravel())
+    if args.obs_bandwidth is None:
+        options["obs_bandwidth"] = setting.obs_bandwidth * kbp.median_bandwidth(noisy.ravel())
+    if args.ridge is None:
+        options["ridge"] = setting.ridge_m / (graph.num_edges // 2)
+    start = time.perf_counter()
+    model = kbp.fit(
+        kbp.pool(graph, train.reshape(1, -1), noisy.reshape(1, -1)),
+        kernel=kbp.RBF(options["bandwidth"]),
+        obs_kernel=kbp.RBF(options["obs_bandwidth"]),
+        rule=kbp.ConstantTime(eps=args.eps),
+        ridge=options["ridge"],
+    )
+    jax.block_until_ready(model)
+    return model, {**options, "fit_s": time.perf_counter() - start}
 
 
 def draw(rows: list[dict[str, Any]], pictures: list[dict[str, Any]], iters: int) -> Any:
