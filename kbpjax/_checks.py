@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -40,6 +41,9 @@ def require_number(
     require(np.ndim(value) == 0, argument, "must be a single number", f"shape {np.shape(value)}", "Pass a scalar.")
     if is_traced(value):
         return
+    kind = np.asarray(value).dtype
+    real = np.issubdtype(kind, np.integer) or np.issubdtype(kind, np.floating) or kind.name == "bfloat16"
+    require(real, argument, "must be a real number", repr(value), "Pass a float.")
     bounds = {
         f"> {above}": above is None or value > above,
         f">= {least}": least is None or value >= least,
@@ -63,6 +67,20 @@ def require_finite(argument: str, array: Any, fix: str) -> None:
         return
     values = np.asarray(array)
     numeric = np.issubdtype(values.dtype, np.number) or values.dtype == bool
-    require(numeric, argument, "must hold numbers", f"dtype {values.dtype}", "Encode the values as numbers first.")
+    real = numeric and not np.issubdtype(values.dtype, np.complexfloating)
+    require(real, argument, "must hold real numbers", f"dtype {values.dtype}", "Encode the values as numbers first.")
     bad = int(np.size(values) - np.sum(np.isfinite(values)))
     require(bad == 0, argument, "must be finite", f"{bad} NaN or infinite of {values.size} values", fix)
+
+
+def as_array(argument: str, values: Any) -> jax.Array:
+    """Make a jax array, and refuse whole numbers that its precision would wrap round."""
+    array = values if isinstance(values, jax.Array) else np.asarray(values)
+    numeric = np.issubdtype(array.dtype, np.number) or array.dtype == bool
+    require(numeric, argument, "must hold real numbers", f"dtype {array.dtype}", "Encode the values as numbers first.")
+    result = jnp.asarray(array)
+    if np.issubdtype(array.dtype, np.integer) and result.dtype != array.dtype:
+        fix = "Subtract an offset, convert to float, or enable jax_enable_x64."
+        same = bool(np.array_equal(np.asarray(result), array))
+        require(same, argument, f"must fit in {result.dtype}", f"values up to {np.abs(array).max()}", fix)
+    return result

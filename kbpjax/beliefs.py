@@ -4,7 +4,8 @@ A belief is a distribution on points that the user chooses (a grid, grey levels,
 
     b_s(x)  ~  p(x) local_s(x) prod_{u in G(s)} m_us(x),
 
-with p the marginal, estimated by its mean embedding. The points are candidates: their own density is not corrected for.
+with p the marginal, estimated by its mean embedding: the true marginal smoothed by the kernel, so wide bandwidths make
+wide beliefs. The points are candidates: their own density is not corrected for.
 """
 
 from collections.abc import Mapping
@@ -19,13 +20,13 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._precision import matmul
+from kbpjax._precision import einsum, matmul
 from kbpjax.evidence import Evidence
 from kbpjax.features import features
 from kbpjax.graph import Graph
 from kbpjax.kernels.base import like
 from kbpjax.mrf import KernelMRF
-from kbpjax.propagate import Solution, at_least
+from kbpjax.propagate import Solution
 
 
 class Belief(eqx.Module):
@@ -109,15 +110,16 @@ def _weights(
     nodes = graph.nodes_of_type(node_type)
     at_points = features(model.bases[node_type], points).astype(messages.dtype)
     rank = at_points.shape[1]
-    floor = model.operators.floor
+    floors = jnp.asarray(model.operators.floor, at_points.dtype).reshape(-1)
+    floor = floors[node_type if len(floors) > 1 else 0]
     smallest = jnp.finfo(at_points.dtype).tiny
 
     def log_values(coefficients: Array, present: Array) -> Array:
-        values = at_least(matmul(coefficients[:, :rank], at_points.T), floor)
+        values = jnp.maximum(matmul(coefficients[:, :rank], at_points.T), floor)
         return jnp.where(present[:, None], jnp.log(jnp.maximum(values, smallest)), 0)
 
     padded = jnp.concatenate([messages, jnp.zeros_like(messages, shape=(1, messages.shape[1]))])
-    prior = jnp.log(jnp.maximum(at_least(matmul(at_points, model.marginals[node_type]), floor), smallest))
+    prior = jnp.log(jnp.maximum(jnp.maximum(matmul(at_points, model.marginals[node_type]), floor), smallest))
     total = jnp.broadcast_to(prior[None], (len(nodes), len(points)))
     if evidence is not None:
         total = total + log_values(evidence.messages[nodes], evidence.observed[nodes])
@@ -137,7 +139,8 @@ def mode(belief: Belief) -> Shaped[Array, "node *dim"]:
         >>> kbp.mode(belief).tolist()
         [1.0]
     """
-    return belief.points[jnp.argmax(belief.weights, axis=-1)]
+    _check_belief(belief)
+    return _keep_nan(belief, belief.points[jnp.argmax(belief.weights, axis=-1)])
 
 
 def mean(belief: Belief) -> Float[Array, "node *dim"]:
@@ -148,7 +151,8 @@ def mean(belief: Belief) -> Float[Array, "node *dim"]:
         >>> round(float(kbp.mean(kbp.Belief(jnp.array([0.0, 1.0]), jnp.array([[0.25, 0.75]])))[0]), 2)
         0.75
     """
-    return jnp.tensordot(belief.weights, belief.points.astype(belief.weights.dtype), axes=1)
+    _check_belief(belief)
+    return einsum("np,p...->n...", belief.weights, belief.points.astype(belief.weights.dtype))
 
 
 def variance(belief: Belief) -> Float[Array, "node *dim"]:
@@ -159,9 +163,10 @@ def variance(belief: Belief) -> Float[Array, "node *dim"]:
         >>> round(float(kbp.variance(kbp.Belief(jnp.array([0.0, 1.0]), jnp.array([[0.5, 0.5]])))[0]), 2)
         0.25
     """
+    _check_belief(belief)
     points = belief.points.astype(belief.weights.dtype)
     deviations = (points[None] - mean(belief)[:, None]) ** 2
-    return jnp.einsum("np,np...->n...", belief.weights, deviations)
+    return einsum("np,np...->n...", belief.weights, deviations)
 
 
 def quantile(belief: Belief, level: ScalarLike) -> Shaped[Array, "node *dim"]:
@@ -180,6 +185,7 @@ def quantile(belief: Belief, level: ScalarLike) -> Shaped[Array, "node *dim"]:
         >>> kbp.quantile(belief, 0.5).tolist()
         [1.0]
     """
+    _check_belief(belief)
     scalar = belief.points.shape[1:] in ((), (1,))
     fix = "Take the quantile of one coordinate, or use mean and variance."
     _checks.require(scalar, "belief", "must have scalar points", f"points of shape {belief.points.shape}", fix)
@@ -188,7 +194,7 @@ def quantile(belief: Belief, level: ScalarLike) -> Shaped[Array, "node *dim"]:
     below = jnp.cumsum(belief.weights[:, order], axis=-1)
     # The last sum may miss 1 by rounding, and a level of 1 must still be reached.
     wanted = jnp.minimum(jnp.asarray(level, below.dtype), below[:, -1])
-    return belief.points[order][jnp.argmax(below >= wanted[:, None], axis=-1)]
+    return _keep_nan(belief, belief.points[order][jnp.argmax(below >= wanted[:, None], axis=-1)])
 
 
 def interval(belief: Belief, coverage: ScalarLike = 0.9) -> tuple[Array, Array]:
@@ -211,6 +217,20 @@ def interval(belief: Belief, coverage: ScalarLike = 0.9) -> tuple[Array, Array]:
     return quantile(belief, (1 - coverage) / 2), quantile(belief, (1 + coverage) / 2)
 
 
+def _check_belief(belief: Belief) -> None:
+    shape, count = belief.weights.shape, len(belief.points)
+    fix = "Of a batch of beliefs, ask inside the function that jax.vmap maps."
+    _checks.require(len(shape) == 2 and shape[1] == count, "belief", f"must have weights [node, {count}]", shape, fix)
+
+
+def _keep_nan(belief: Belief, answers: Array) -> Array:
+    """Answer NaN where the belief is NaN, for points that are floats."""
+    if not jnp.issubdtype(answers.dtype, jnp.floating):
+        return answers
+    broken = jnp.isnan(belief.weights).any(axis=-1).reshape(-1, *(1,) * (answers.ndim - 1))
+    return jnp.where(broken, jnp.nan, answers)
+
+
 def _candidates(model: KernelMRF, node_type: int, points: Numbers) -> Array:
     points = points if isinstance(points, jax.Array) else np.asarray(points)
     shape = model.bases[node_type].landmarks.shape[1:]
@@ -218,4 +238,4 @@ def _candidates(model: KernelMRF, node_type: int, points: Numbers) -> Array:
     ok = points.ndim >= 1 and len(points) > 0 and points.shape[1:] == shape
     _checks.require(ok, "points", rule, f"shape {points.shape}", "Pass candidates, or {node type: candidates}.")
     _checks.require_finite("points", points, "Drop those points.")
-    return like(jnp.asarray(points), model.bases[node_type].landmarks)
+    return like(_checks.as_array("points", points), model.bases[node_type].landmarks)

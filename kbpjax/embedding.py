@@ -80,8 +80,8 @@ def ridge_solve(
 ) -> Float[Array, "rank target_rank"]:
     """Solve (covariance + penalty I) U = cross by Cholesky.
 
-    A penalty below the rounding error of the sums (machine epsilon times the trace) is raised to it: eigenvalues that
-    small are noise.
+    The rounding error of the sums, machine epsilon times the trace, is added to the penalty: eigenvalues that small are
+    noise, and with it the factorisation exists even at penalty 0.
     """
     identity = jnp.eye(len(covariance), dtype=covariance.dtype)
     rounding = jnp.finfo(covariance.dtype).eps * jnp.trace(covariance)

@@ -4,6 +4,8 @@ An observation y of node t multiplies the product of its messages by E[k(y, Y) |
 learned from pairs (x, y) like any message.
 """
 
+from collections.abc import Mapping
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -25,8 +27,9 @@ class Evidence(eqx.Module):
 
     Attributes:
         local: factor of each node at its evaluation points [node, point]; 1 where nothing was observed.
-        messages: the same factor as a message of 2-norm 1, coefficients on the node's basis [node, rank].
-        observed: which nodes have an observation [node].
+        messages: the same factor as a message of 2-norm 1, coefficients on the node's basis [node, rank]; 0 where there
+        is none.
+        observed: which nodes have an observation that says something [node].
     """
 
     local: Float[Array, "node point"]
@@ -37,16 +40,20 @@ class Evidence(eqx.Module):
 def observe(
     model: KernelMRF,
     graph: Graph,
-    y: Numbers,
+    y: Numbers | Mapping[int, Numbers],
     *,
     mask: Numbers | None = None,
 ) -> Evidence:
     """Turn observations into evidence: the factor E[k(y, Y) | x] on each node (a smoothed likelihood).
 
+    An observation so far from all training observations that every kernel value is 0 says nothing, and counts as
+    missing.
+
     Args:
         model: the model.
         graph: the graph.
-        y: one observation for each node [node, *obs_dim].
+        y: one observation for each node [node, *obs_dim]; or {node type: one for each of its nodes, in order of node
+            number}, where observations differ in shape or only some types have them.
         mask: which nodes are observed [node]; None: all. What y holds elsewhere, even NaN, does not matter.
 
     Returns:
@@ -58,33 +65,49 @@ def observe(
     model.check_types(graph)
     fix = "Fit it on data with observations and pass obs_kernel."
     _checks.require(bool(model.observation_bases), "model", "must have learned observations", "none", fix)
-    y = jnp.asarray(y)
     seen = jnp.ones(graph.num_nodes, bool) if mask is None else jnp.asarray(mask)
     fix = "Pass a boolean for each node, True where it is observed."
     ok = seen.shape == (graph.num_nodes,) and seen.dtype == bool
     _checks.require(ok, "mask", f"must be boolean of shape ({graph.num_nodes},)", f"{seen.dtype}{seen.shape}", fix)
-    for v in (v for v, *_ in graph.node_types if v in model.observation_bases):
-        expected = (graph.num_nodes, *model.observation_bases[v].landmarks.shape[1:])
-        fix = "Give one observation for each node, of the shape of the training observations."
-        _checks.require(y.shape == expected, "y", f"must have shape {expected}", y.shape, fix)
-    if not _checks.is_traced((y, seen)):
-        _checks.require_finite("y", np.asarray(y)[np.asarray(seen)], "Pass mask=, False where nothing was observed.")
-    return _observe(model, graph, y, seen)
+    observable = [v for v, *_ in graph.node_types if v in model.observation_bases]
+    if isinstance(y, Mapping):
+        strange = [v for v in y if v not in observable]
+        fix = "Leave them out, or fit the model on observations of them."
+        _checks.require(not strange, "y", f"must have node types among {observable} as keys", strange, fix)
+        arrays = {v: _checks.as_array(f"y[{v}]", y[v]) for v in observable if v in y}
+    else:
+        arrays = dict.fromkeys(observable, _checks.as_array("y", y))
+    by_type = {v: _of_nodes(model, graph, v, array, seen, isinstance(y, Mapping)) for v, array in arrays.items()}
+    return _observe(model, graph, by_type, seen)
+
+
+def _of_nodes(model: KernelMRF, graph: Graph, node_type: int, y: Array, seen: Array, own: bool) -> Array:
+    """Check the observations of one node type, given for its `own` nodes or for all, and return those of its nodes."""
+    nodes = graph.nodes_of_type(node_type)
+    expected = (len(nodes) if own else graph.num_nodes, *model.observation_bases[node_type].landmarks.shape[1:])
+    rule = f"{f'of node type {node_type} ' if own else ''}must have shape {expected}"
+    fix = "Give one observation for each node, of the shape of the training observations, or {node type: observations}."
+    _checks.require(y.shape == expected, "y", rule, y.shape, fix)
+    known = seen[nodes] if own else seen
+    if not _checks.is_traced((y, known)):
+        fix = "Pass mask=, False where nothing was observed."
+        _checks.require_finite("y", np.asarray(y)[np.asarray(known)], fix)
+    return y if own else y[nodes]
 
 
 @jax.jit
-def _observe(model: KernelMRF, graph: Graph, y: Array, seen: Array) -> Evidence:
+def _observe(model: KernelMRF, graph: Graph, by_type: dict[int, Array], seen: Array) -> Evidence:
     operators = model.operators
     messages = jnp.zeros((graph.num_nodes, operators.evaluate.shape[2]), operators.evaluate.dtype)
-    observed = jnp.zeros(graph.num_nodes, bool)
-    y = jnp.where(seen.reshape(-1, *(1,) * (y.ndim - 1)), y, jnp.zeros_like(y))
-    for v, *_ in graph.node_types:
-        if v in model.observation_bases:
-            nodes = graph.nodes_of_type(v)
-            basis, operator = model.observation_bases[v], model.observation_operators[v]
-            message = matmul(features(basis, like(y[nodes], basis.landmarks)).astype(operator.dtype), operator.T)
-            messages = messages.at[nodes, : message.shape[1]].set(message.astype(messages.dtype))
-            observed = observed.at[nodes].set(seen[nodes])
-    messages = unit(messages)
+    for v, y in by_type.items():
+        nodes = graph.nodes_of_type(v)
+        known = seen[nodes]
+        basis, operator = model.observation_bases[v], model.observation_operators[v]
+        y = like(jnp.where(known.reshape(-1, *(1,) * (y.ndim - 1)), y, jnp.zeros_like(y)), basis.landmarks)
+        message = matmul(features(basis, y).astype(operator.dtype), operator.T)
+        message = jnp.where(known[:, None], message, 0).astype(messages.dtype)
+        messages = messages.at[nodes, : message.shape[1]].set(message)
+    messages, size = unit(messages)
+    observed = size[:, 0] != 0  # true for NaN, which is to stay
     local = evaluate_local(operators, graph, messages)
     return Evidence(jnp.where(observed[:, None], local, 1), messages, observed)

@@ -230,7 +230,8 @@ def _type_array(argument: str, types: Numbers | None, length: int, axis: str) ->
     whole = array.size == 0 or np.issubdtype(array.dtype, np.integer)
     ok = whole and array.shape == (length,) and array.min(initial=0) >= 0
     rule = f"must be {length} whole numbers >= 0, one for each {axis}"
-    got = f"shape {array.shape}, dtype {array.dtype}, smallest {array.min(initial=0)}"
+    smallest = f", smallest {array.min()}" if whole and array.size else ""
+    got = f"shape {array.shape}, dtype {array.dtype}{smallest}"
     _checks.require(ok, argument, rule, got, f"Pass an integer array of shape ({length},).")
     return array.astype(int)
 

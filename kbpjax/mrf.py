@@ -41,7 +41,7 @@ class ConstantTime(eqx.Module):
         ValueError: eps or max_rank out of range.
     """
 
-    eps: float | int = eqx.field(static=True, default=1e-3)
+    eps: float = eqx.field(static=True, default=1e-3, converter=float)
     max_rank: int = eqx.field(static=True, default=128)
 
     def __check_init__(self) -> None:
@@ -76,8 +76,11 @@ class KernelMRF(eqx.Module):
         observation_bases: {node type: basis of observations}.
         operators: matrices of the updates, ranks padded with zeros to common sizes.
         observation_operators: {node type: [rank, observation_rank]}, from an observation's features to its message.
-        marginals: {node type: mean embedding [rank]}; the marginal is p(x) ~ <features(x), marginal>.
-        residuals: {node type: (message basis, product basis)}, the largest residual norm of each.
+        marginals: {node type: mean embedding [rank]}; <features(x), marginal> is the marginal density smoothed by the
+        kernel.
+        residuals: {node type: (message basis, product basis)}, the largest residual norm of each, as a share of the
+            largest feature norm. Well above `eps` means that `max_rank` was too small for the kernel's bandwidth.
+        observation_residuals: {node type: the same of the basis of observations}.
         edge_types: (type, node type of first end, node type of second end) of every edge type.
     """
 
@@ -88,6 +91,7 @@ class KernelMRF(eqx.Module):
     observation_operators: dict[int, Array]
     marginals: dict[int, Array]
     residuals: dict[int, tuple[Array, Array]]
+    observation_residuals: dict[int, Array]
     edge_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
 
     @property
@@ -144,6 +148,8 @@ def fit(
         >>> model.ranks[0][0] < 10
         True
     """
+    fix = "Pass for instance kbpjax.ConstantTime(eps=1e-2)."
+    _checks.require(isinstance(rule, ConstantTime), "rule", "must be an update rule", repr(rule), fix)
     _checks.require_number("ridge", ridge, least=0)
     _checks.require_number("floor", floor, least=0, below=1)
     kernels = _kernels("kernel", kernel, data.nodes)
@@ -155,7 +161,8 @@ def fit(
     products = {v: rule.basis(kernels[v] ** powers[v], x) for v, x in data.nodes.items()}
     bases = {v: basis for v, (basis, _) in chosen.items()}
     product_bases = {v: basis for v, (basis, _) in products.items()}
-    observed = {v: rule.basis(obs_kernels[v], y)[0] for v, (_, y) in data.observations.items()}
+    seen = {v: rule.basis(obs_kernels[v], y) for v, (_, y) in data.observations.items()}
+    observed = {v: basis for v, (basis, _) in seen.items()}
 
     evaluate = {v: features(basis, product_bases[v].landmarks) for v, basis in bases.items()}
     project = {}
@@ -165,7 +172,7 @@ def fit(
         project[2 * k + 1] = _update_operator(bases[a], product_bases[b], x_a, x_b, ridge)
     size = tuple(max(matrix.shape[i] for matrix in evaluate.values()) for i in (0, 1))
     evaluate = _stack(evaluate, size)
-    largest = jnp.sqrt(jnp.max(jnp.sum(evaluate**2, axis=-1)))
+    largest = jnp.sqrt(jnp.max(jnp.sum(evaluate**2, axis=-1), axis=-1))  # of each node type
     return KernelMRF(
         bases=bases,
         product_bases=product_bases,
@@ -176,6 +183,7 @@ def fit(
         },
         marginals={v: _marginal(basis, data.nodes[v]) for v, basis in bases.items()},
         residuals={v: (chosen[v][1], products[v][1]) for v in bases},
+        observation_residuals={v: residual for v, (_, residual) in seen.items()},
         edge_types=data.ends,
     )
 

@@ -35,19 +35,21 @@ class Operators(eqx.Module):
             point]; rows 2 k and 2 k + 1 are edges of type k from first to second end and back; leading size 1: shared
             by all.
         floor: least value of an evaluated message, >= 0, messages having 2-norm 1; keeps estimated messages positive.
+            One number, or one for each node type [node_type].
     """
 
     evaluate: Float[Array, "node_type point rank"]
     project: Float[Array, "edge_direction rank point"]
-    floor: ScalarLike = 0.0
+    floor: ScalarLike | Float[Array, " node_type"] = 0.0
 
 
 class BPState(eqx.Module):
     """What one iteration leaves to the next.
 
     Attributes:
-        messages: coefficients of each directed edge's message [edge, rank], of 2-norm 1.
-        residual: largest change of any coefficient in the last iteration; 2-norms being 1, it lies in [0, 2].
+        messages: coefficients of each directed edge's message [edge, rank], of 2-norm 1 (or 0).
+        residual: largest difference between a coefficient of a message and of its undamped update, both of 2-norm 1; 0
+            at a fixed point, at most 2.
         count: iterations done.
     """
 
@@ -74,9 +76,10 @@ class Solution(eqx.Module):
 
 def init(operators: Operators, graph: Graph) -> BPState:
     """Return the state before the first iteration: each message is the update of 1, in a learned model the constant."""
+    _check_types(operators, graph)
     ones = jnp.sum(_of_type(operators.project, graph.edge_tiles), axis=-1)
     spread = jnp.broadcast_to(ones[:, None], (*graph.edge_tiles.rows.shape, ones.shape[-1]))
-    messages = unit(_untile(spread, graph.edge_tiles))
+    messages, _ = unit(_untile(spread, graph.edge_tiles))
     return BPState(messages, jnp.array(jnp.inf, messages.dtype), jnp.int32(0))
 
 
@@ -95,20 +98,37 @@ def step(
         graph: the graph.
         local: evidence factor of each node at its evaluation points [node, point]; 1 where there is none.
         state: messages so far.
-        damping: weight of the old message, in [0, 1).
+        damping: weight of the old message, in [0, 1), against that of the update before it is scaled to norm 1.
 
     Returns:
         The next state.
+
+    Raises:
+        ValueError: damping out of range, too few operators for the graph's types, or local factors of another shape.
     """
-    incoming = evaluate(operators.evaluate, operators.floor, graph, state.messages)
+    _check_types(operators, graph)
+    _check_damping(damping)
+    shape = (graph.num_nodes, operators.evaluate.shape[1])
+    fix = "Give one factor for each node and evaluation point."
+    _checks.require(local.shape == shape, "local", f"must have shape {shape}", local.shape, fix)
+
+    incoming = evaluate(operators, graph, state.messages)
     others = leave_one_out(incoming, tile(local, graph.node_tiles))
     outgoing = others.reshape(-1, others.shape[-1])[graph.route]
     update = einsum("tep,trp->ter", outgoing, _of_type(operators.project, graph.edge_tiles))
-    update = _untile(update, graph.edge_tiles)
-    weight = jnp.asarray(damping, update.dtype)
-    messages = unit(weight * state.messages + (1 - weight) * update)
-    change = jax.lax.stop_gradient(messages - state.messages)
-    return BPState(messages, jnp.max(jnp.abs(change), initial=0), state.count + 1)
+    update, size = unit(_untile(update, graph.edge_tiles))
+    messages = _mix(state.messages, update, size, jnp.asarray(damping, update.dtype))
+    change = jnp.max(jnp.abs(jax.lax.stop_gradient(update - state.messages)), initial=0)
+    return BPState(messages, change, state.count + 1)
+
+
+def _mix(old: Array, new: Array, size: Array, damping: Array) -> Array:
+    """Mix messages of norm 1 in the proportion damping : (1 - damping) size; return them with norm 1."""
+    total = damping + (1 - damping) * size
+    weight = jnp.where(total > 0, (1 - damping) * size / jnp.where(total > 0, total, 1), 1)
+    mixed = old + weight * (new - old)
+    square = jnp.sum(mixed**2, axis=-1, keepdims=True)
+    return mixed * jax.lax.rsqrt(jnp.where(square > 0, square, 1))
 
 
 def run(
@@ -127,9 +147,11 @@ def run(
         graph: the graph; its types must be among those of the model.
         evidence: `Evidence`, or local factors [node, point], or None for none.
         num_iters: iterations, >= 1; with `tol` the most there can be.
-        damping: weight of the old message, in [0, 1).
-        tol: stop once no coefficient of any message changes by more than this, messages having 2-norm 1. None: run all
-            iterations, and differentiate through them in either mode. With `tol` there is forward mode only.
+        damping: weight of the old message, in [0, 1), against that of the update before it is scaled to norm 1: an
+            update that is small, because incoming messages disagree, moves a message less than the number says.
+        tol: stop once the residual is at most this: no coefficient of any message (of 2-norm 1) differs by more from
+            its undamped update. None: run all iterations, and differentiate through them in either mode. With `tol`
+            there is forward mode only.
 
     Returns:
         The messages and how they got there. Not to have converged is no error: see `Solution.converged` and
@@ -141,7 +163,6 @@ def run(
     _check_options(num_iters, damping, tol)
     if isinstance(model, Operators):
         operators = model
-        _check_types(operators, graph)
     else:
         operators = model.operators
         model.check_types(graph)
@@ -184,29 +205,27 @@ def _run(
 
 
 def evaluate(
-    matrices: Float[Array, "node_type point rank"],
-    floor: ScalarLike,
-    graph: Graph,
-    messages: Float[Array, "edge rank"],
+    operators: Operators, graph: Graph, messages: Float[Array, "edge rank"]
 ) -> Float[Array, "tile tile_size deg point"]:
     """Evaluate every incoming message of every node, with a floor; 1 in empty slots."""
     padded = jnp.concatenate([messages, jnp.zeros_like(messages, shape=(1, messages.shape[1]))])
-    values = einsum("tndr,tpr->tndp", padded[graph.slots], _of_type(matrices, graph.node_tiles))
-    return jnp.where((graph.slots < graph.num_edges)[..., None], at_least(values, floor), 1)
+    values = einsum("tndr,tpr->tndp", padded[graph.slots], _of_type(operators.evaluate, graph.node_tiles))
+    values = jnp.maximum(values, _floors(operators, graph)[:, :, None, None])
+    return jnp.where((graph.slots < graph.num_edges)[..., None], values, 1)
 
 
 def evaluate_local(
     operators: Operators, graph: Graph, messages: Float[Array, "node rank"]
 ) -> Float[Array, "node point"]:
     """Evaluate one message for each node at the node's evaluation points, with a floor."""
-    matrices = _of_type(operators.evaluate, graph.node_tiles)
-    values = einsum("tnr,tpr->tnp", tile(messages, graph.node_tiles), matrices)
-    return _untile(at_least(values, operators.floor), graph.node_tiles)
+    tiled = tile(messages, graph.node_tiles)
+    values = einsum("tnr,tpr->tnp", tiled, _of_type(operators.evaluate, graph.node_tiles))
+    return _untile(jnp.maximum(values, _floors(operators, graph)[..., None]), graph.node_tiles)
 
 
-def at_least(values: Float[Array, "*axes"], floor: ScalarLike) -> Float[Array, "*axes"]:
-    """Raise values to a floor >= 0, so that a product of estimated messages is a density."""
-    return jnp.maximum(values, jnp.asarray(floor, values.dtype))
+def _floors(operators: Operators, graph: Graph) -> Float[Array, "tile one"]:
+    floors = jnp.asarray(operators.floor, operators.evaluate.dtype).reshape(-1, 1, 1)
+    return _of_type(floors, graph.node_tiles)[..., 0]
 
 
 def leave_one_out(
@@ -224,7 +243,7 @@ def leave_one_out(
     left, right = values[..., 0::2, :], values[..., 1::2, :]
     pairs = left * right
     if level % 3 == 2:
-        largest = jax.lax.stop_gradient(jnp.max(pairs, axis=-1, keepdims=True))
+        largest = jnp.max(pairs, axis=-1, keepdims=True)
         pairs = pairs / jnp.where(largest > 0, largest, 1)
     above = leave_one_out(pairs, whole, level + 1)
     others = jnp.stack([above * right, above * left], axis=-2)
@@ -247,20 +266,26 @@ def _of_type(matrices: Float[Array, "type row column"], tiles: Tiles) -> Float[A
     return matrices[tiles.types if matrices.shape[0] > 1 else jnp.zeros_like(tiles.types)]
 
 
-def unit(messages: Float[Array, "*axes rank"]) -> Float[Array, "*axes rank"]:
-    """Scale messages to 2-norm 1, whatever their size; what is zero stays zero, with zero gradient."""
+def unit(messages: Float[Array, "*axes rank"]) -> tuple[Float[Array, "*axes rank"], Float[Array, "*axes one"]]:
+    """Scale messages to 2-norm 1, whatever their size, and return their norms; what is zero stays zero."""
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(messages), axis=-1, keepdims=True, initial=0))
     zero = largest < jnp.finfo(messages.dtype).tiny  # false for NaN, which is to stay
-    scaled = jnp.where(zero, 0, messages) / jnp.where(zero, 1, largest)
-    return scaled * jax.lax.rsqrt(jnp.where(zero, 1, jnp.sum(scaled**2, axis=-1, keepdims=True)))
+    scale = jnp.where(zero, 0, 1 / jnp.where(zero, 1, largest))
+    square = jnp.sum((messages * scale) ** 2, axis=-1, keepdims=True)
+    inverse = jax.lax.rsqrt(jnp.where(zero, 1, square))
+    return messages * (scale * inverse), largest * square * inverse
 
 
 def _check_options(num_iters: int, damping: Any, tol: Any) -> None:
     _checks.require_count("num_iters", num_iters)
-    fix = "It is the weight of the OLD message: 0 takes the new one whole, 0.2 to 0.8 help where loops oscillate."
-    _checks.require_number("damping", damping, least=0, below=1, fix=fix)
+    _check_damping(damping)
     if tol is not None:
         _checks.require_number("tol", tol, above=0)
+
+
+def _check_damping(damping: Any) -> None:
+    fix = "It is the weight of the OLD message: 0 takes the new one whole, 0.2 to 0.8 help where loops oscillate."
+    _checks.require_number("damping", damping, least=0, below=1, fix=fix)
 
 
 def _check_types(operators: Operators, graph: Graph) -> None:

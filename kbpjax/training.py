@@ -5,7 +5,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -148,7 +147,7 @@ def _samples(argument: str, x: Any) -> Array:
         x.ndim >= 1 and x.size > 0, argument, "must hold at least one sample", shape, "Pass [sample, *dim]."
     )
     _checks.require_finite(argument, x, "Drop or impute missing samples first.")
-    return jnp.asarray(x)
+    return _checks.as_array(argument, x)
 
 
 def _pairs(argument: str, pair: tuple[Any, Any]) -> tuple[Array, Array]:

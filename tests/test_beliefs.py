@@ -264,3 +264,17 @@ def test_quantiles_need_scalar_points():
         kbp.quantile(belief_on("vectors"), 0.5)
     with pytest.raises(ValueError, match="^belief: must have scalar points"):
         kbp.interval(belief_on("vectors"))
+
+
+def test_a_batch_of_beliefs_is_refused_outside_of_vmap():
+    batch = jax.vmap(lambda weights: kbp.Belief(jnp.zeros(3), weights))(jnp.full((5, 2, 3), 1 / 3))
+    for ask in (kbp.mode, kbp.mean, kbp.variance, kbp.interval):
+        with pytest.raises(ValueError, match=r"^belief: must have weights \[node, 5\]; got \(5, 2, 3\)"):
+            ask(batch)
+    assert jax.vmap(kbp.mode)(batch).shape == (5, 2)
+
+
+def test_a_belief_that_is_nan_has_no_finite_answer():
+    belief = kbp.Belief(jnp.array([1.0, 2.0]), jnp.array([[jnp.nan, jnp.nan], [0.0, 1.0]]))
+    for ask in (kbp.mode, kbp.mean, lambda belief: kbp.quantile(belief, 0.5)):
+        np.testing.assert_array_equal(ask(belief), [np.nan, 2.0])

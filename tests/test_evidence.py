@@ -57,7 +57,8 @@ def test_observe_equals_twin(mask):
 def test_observed_messages_have_norm_one_and_values_at_least_the_floor():
     evidence = kbp.observe(model_of(), GRAPH, Y)
     np.testing.assert_allclose(jnp.linalg.norm(evidence.messages, axis=1), 1, rtol=1e-12)
-    assert float(evidence.local.min()) >= float(model_of().operators.floor) > 0
+    floors = np.asarray(model_of().operators.floor)[np.asarray(GRAPH.node_type)]
+    assert np.all(np.asarray(evidence.local).min(axis=1) >= floors) and np.all(floors > 0)
 
 
 def test_an_observation_speaks_for_values_like_it():
@@ -179,3 +180,41 @@ def test_vector_observations():
         np.testing.assert_allclose(evidence.messages[node], reference.normalised(operator @ observed), atol=1e-9)
     with pytest.raises(ValueError, match=r"^y: must have shape \(3, 2\); got \(3,\)"):
         kbp.observe(model, kbp.Graph.from_edges([], 3), x[:3])
+
+
+def test_an_observation_that_says_nothing_counts_as_missing():
+    """Kernel values of an observation 1e6 bandwidths away are 0: as if it had not been made, not as if all were
+    unlikely."""
+    far = np.array(Y)
+    far[2] = 1e6
+    got = kbp.observe(model_of(), GRAPH, far)
+    expected = kbp.observe(model_of(), GRAPH, Y, mask=np.arange(7) != 2)
+    assert not bool(got.observed[2])
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_observations_by_type_equal_those_of_all_nodes():
+    kinds = np.asarray(GRAPH.node_type)
+    expected = kbp.observe(model_of(), GRAPH, Y)
+    got = kbp.observe(model_of(), GRAPH, {v: np.asarray(Y)[kinds == v] for v in set(kinds.tolist())})
+    np.testing.assert_array_equal(got.messages, expected.messages)
+    only = kbp.observe(model_of(), GRAPH, {1: np.asarray(Y)[kinds == 1]})
+    np.testing.assert_array_equal(only.observed, kinds == 1)
+    np.testing.assert_array_equal(np.asarray(only.local)[kinds == 1], np.asarray(expected.local)[kinds == 1])
+    assert np.all(np.asarray(only.local)[kinds != 1] == 1)
+
+
+def test_two_node_types_with_observations_of_different_shape():
+    random = np.random.default_rng(0)
+    x = random.normal(size=40)
+    plane = np.stack([x, x**2], axis=1)
+    data = kbp.TrainingData({0: (x, x)}, {0: x, 1: x}, {0: (x, x), 1: (x, plane)}, ends={0: (0, 1)})
+    model = kbp.fit(data, kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5), ridge=1e-3)
+    graph = kbp.Graph.from_edges([(0, 1), (2, 1)], 3, node_type=[0, 1, 0])
+    evidence = kbp.observe(model, graph, {0: [0.5, 0.5], 1: [[0.5, 0.25]]})
+    assert np.all(evidence.observed)
+    with pytest.raises(ValueError, match=r"^y: of node type 1 must have shape \(1, 2\); got \(2, 2\)"):
+        kbp.observe(model, graph, {1: plane[:2]})
+    with pytest.raises(ValueError, match=r"^y: must have node types among \[0, 1\] as keys; got \[7\]"):
+        kbp.observe(model, graph, {7: x[:1]})

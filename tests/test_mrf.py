@@ -420,3 +420,18 @@ def test_a_kernel_that_overflows_on_samples():
     x = np.array([1e30, -1e30], np.float32)
     with pytest.raises(ValueError, match="^kernel: "):
         kbp.fit(small_data(x), kernel=kbp.Linear())
+
+
+def test_the_floor_of_a_type_does_not_depend_on_other_types():
+    x = np.linspace(-1, 1, 30)
+    data = kbp.TrainingData({0: (x, 1e5 * x)}, {0: x, 1: 1e5 * x}, ends={0: (0, 1)})
+    model = kbp.fit(data, kernel={0: kbp.RBF(0.5), 1: kbp.Linear()}, floor=1e-6)
+    np.testing.assert_allclose(model.operators.floor, [1e-6, 0.1], rtol=1e-3)
+
+
+def test_residuals_tell_of_a_max_rank_that_was_too_small():
+    x = np.linspace(0, 1, 60)
+    data = kbp.TrainingData({}, {0: x}, {0: (x, x)})
+    narrow, rule = kbp.RBF(1e-3), kbp.ConstantTime(eps=1e-2, max_rank=8)
+    model = kbp.fit(data, kernel=kbp.RBF(0.5), obs_kernel=narrow, rule=rule)
+    assert float(model.residuals[0][0]) <= 1e-2 < 0.9 < float(model.observation_residuals[0])

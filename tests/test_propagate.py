@@ -175,12 +175,13 @@ def test_step_equals_plain_loops(seed, num_nodes, num_edges, node_kinds, floor, 
     operators = random_operators(seed, graph, rank=3, points=4, floor=floor)
     rng = np.random.default_rng(seed)
     local = rng.uniform(0.2, 1, (num_nodes, 4))
-    messages = np.asarray(unit(jnp.asarray(rng.normal(size=(graph.num_edges, 3)))))
+    messages = np.asarray(unit(jnp.asarray(rng.normal(size=(graph.num_edges, 3))))[0])
     state = kbp.BPState(jnp.asarray(messages), jnp.array(np.inf), jnp.int32(4))
     new = kbp.step(operators, graph, jnp.asarray(local), state, damping=damping)
     expected = twin_step(operators, graph, local, messages, damping)
     np.testing.assert_allclose(new.messages, expected, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(new.residual, np.abs(expected - messages).max(), rtol=1e-10)
+    undamped = twin_step(operators, graph, local, messages, 0.0)
+    np.testing.assert_allclose(new.residual, np.abs(undamped - messages).max(), rtol=1e-10)
     assert int(new.count) == 5
 
 
@@ -233,12 +234,56 @@ def test_damping_weighs_the_old_message_against_the_unnormalised_new_one():
 def test_messages_of_any_size_are_scaled_to_norm_one(dtype, scale):
     # Their squares leave the range of single precision; products of five floored values of 1e-6 are that small.
     message = np.array([[3.0, 4.0], [0.0, 0.0]], dtype) * dtype(scale)
-    got = unit(jnp.asarray(message))
+    got, size = unit(jnp.asarray(message))
     np.testing.assert_allclose(got, [[0.6, 0.8], [0.0, 0.0]], rtol=1e-5)
+    np.testing.assert_allclose(size, np.array([[5.0], [0.0]]) * scale, rtol=1e-5)
+
+
+def test_damping_does_not_make_messages_look_converged(loopy):
+    # The residual is the distance to the undamped update: heavy damping moves messages little, and is no convergence.
+    solution = kbp.run(loopy.operators, loopy.graph, loopy.local, num_iters=3, damping=0.999, tol=1e-3)
+    assert not bool(solution.converged) and float(solution.residuals[2]) > 0.01
+
+
+@pytest.mark.parametrize("num_leaves", [8, 9, 12])
+def test_gradient_at_a_hub_with_damping(num_leaves):
+    graph = kbp.Graph.from_edges([(0, leaf) for leaf in range(1, num_leaves + 1)], num_leaves + 1)
+    rng = np.random.default_rng(num_leaves)
+    operators = kbp.Operators(jnp.asarray(rng.uniform(0.2, 1, (1, 3, 2))), jnp.asarray(rng.uniform(0.2, 1, (1, 2, 3))))
+    local = jnp.asarray(rng.uniform(0.2, 1, (num_leaves + 1, 3)))
+    weight = jnp.asarray(rng.normal(size=(2 * num_leaves, 2)))
+
+    def loss(size):
+        solution = kbp.run(operators, graph, local**size, num_iters=4, damping=0.5)
+        return jnp.sum(weight * solution.messages)
+
+    slope = (loss(1 + 1e-5) - loss(1 - 1e-5)) / 2e-5
+    np.testing.assert_allclose(jax.grad(loss)(jnp.array(1.0)), slope, rtol=1e-6)
+
+
+def test_step_and_init_check_what_they_get(loopy):
+    state = kbp.init(loopy.operators, loopy.graph)
+    few = kbp.Operators(loopy.operators.evaluate, loopy.operators.project[:2])
+    with pytest.raises(ValueError, match="^project: "):
+        kbp.init(few, loopy.graph)
+    with pytest.raises(ValueError, match="^project: "):
+        kbp.step(few, loopy.graph, loopy.local, state)
+    with pytest.raises(ValueError, match="^damping: "):
+        kbp.step(loopy.operators, loopy.graph, loopy.local, state, damping=5.0)
+    with pytest.raises(ValueError, match="^local: must have shape"):
+        kbp.step(loopy.operators, loopy.graph, loopy.local[:2], state)
+
+
+def test_floor_of_each_node_type():
+    graph = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
+    evaluate, project = jnp.array([[[-1.0], [1.0]], [[-1.0], [1.0]]]), jnp.ones((2, 1, 2))
+    operators = kbp.Operators(evaluate, project, jnp.array([0.25, 0.5]))
+    got = kbp.propagate.evaluate(operators, graph, jnp.ones((2, 1)))
+    np.testing.assert_array_equal(got[:, 0, 0], [[0.25, 1.0], [0.5, 1.0]])
 
 
 def test_gradient_of_scaling_is_finite_at_zero():
-    gradient = jax.grad(lambda m: jnp.sum(unit(m) ** 2))(jnp.zeros(3))
+    gradient = jax.grad(lambda m: jnp.sum(unit(m)[0] ** 2) + jnp.sum(unit(m)[1]))(jnp.zeros(3))
     assert np.all(np.isfinite(gradient))
 
 
@@ -280,7 +325,7 @@ def test_loopy_iterations_equal_textbook_iterations(loopy):
 @pytest.mark.parametrize("num_iters", [1, 2, 20])
 def test_loopy_iterations_from_the_same_start_equal_textbook_iterations(loopy, num_iters):
     state = kbp.init(loopy.operators, loopy.graph)
-    constant = unit(jnp.ones_like(state.messages))
+    constant, _ = unit(jnp.ones_like(state.messages))
     state = kbp.BPState(constant, state.residual, state.count)
     advance = jax.jit(partial(kbp.step, loopy.operators, loopy.graph, loopy.local))
     for _ in range(num_iters):

@@ -23,11 +23,11 @@ class Kernel(eqx.Module):
 
     def __add__(self, other: "Kernel") -> "Sum":
         """Return the kernel k1(x, y) + k2(x, y)."""
-        return Sum(self, other)
+        return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
     def __mul__(self, other: "Kernel") -> "Product":
         """Return the kernel k1(x, y) k2(x, y)."""
-        return Product(self, other)
+        return Product(self, other) if isinstance(other, Kernel) else NotImplemented
 
     def __pow__(self, exponent: int) -> "Power":
         """Return the kernel k(x, y)^p for a whole number p >= 1."""

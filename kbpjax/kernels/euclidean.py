@@ -29,6 +29,9 @@ class RBF(Kernel):
     def __init__(self, bandwidth: ScalarLike):
         _checks.require_number("bandwidth", bandwidth, above=0)
         self.bandwidth = as_floats(jnp.asarray(bandwidth))
+        _checks.require_number(
+            "bandwidth", self.bandwidth, above=0, fix="Scale the data: it vanishes in this precision."
+        )
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return exp(-||x - y||^2 / (2 bandwidth^2))."""
