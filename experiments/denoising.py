@@ -227,7 +227,7 @@ def draw(rows: list[dict[str, Any]], pictures: list[dict[str, Any]], iters: int)
             )
     axes["rmse"].set(xlabel="grey levels in the image", ylabel="RMSE (grey levels of 0 .. 255)")
     axes["rmse"].set_ylim(0, 1.3 * max(max(row["rmse_mode"], row["rmse_mean"]) for row in rows))
-    axes["residual"].set(xlabel="iteration", ylabel="largest change of a coefficient")
+    axes["residual"].set(xlabel="iteration", ylabel="residual (distance to the undamped update)")
     for name in ("rmse", "residual"):
         axes[name].grid(alpha=0.3)
         axes[name].legend(fontsize=9, ncols=2, loc="upper left" if name == "rmse" else "upper right")

@@ -89,7 +89,7 @@ solution = kbp.run(model, graph, evidence, num_iters=30, damping=0.2)
 
 figure, ax = plt.subplots(figsize=(5, 3), layout="constrained")
 ax.semilogy(np.arange(1, 31), solution.residuals, "o-")
-ax.set(xlabel="iteration", ylabel="largest change of a coefficient", title="Residuals")
+ax.set(xlabel="iteration", ylabel="residual", title="Distance of the messages to their undamped update")
 ax.grid(alpha=0.3)
 print("converged:", bool(solution.converged))
 
