@@ -222,15 +222,13 @@ def draw(rows: list[dict[str, Any]], pictures: list[dict[str, Any]], iters: int)
             axes["rmse"].plot(levels, [rows[i][key] for i in mine], style, color=colour, label=f"{setting}: {answer}")
         for i in mine:
             label = setting if i == mine[0] else None
-            axes["residual"].semilogy(
-                range(1, iters + 1), pictures[i]["residuals"], color=colour, alpha=0.6, label=label
-            )
+            axes["residual"].plot(range(1, iters + 1), pictures[i]["residuals"], color=colour, alpha=0.6, label=label)
     axes["rmse"].set(xlabel="grey levels in the image", ylabel="RMSE (grey levels of 0 .. 255)")
     axes["rmse"].set_ylim(0, 1.3 * max(max(row["rmse_mode"], row["rmse_mean"]) for row in rows))
-    axes["residual"].set(xlabel="iteration", ylabel="residual (distance to the undamped update)")
+    axes["residual"].set(xlabel="iteration", ylabel="residual (distance to the undamped update)", ylim=(0, 2))
     for name in ("rmse", "residual"):
         axes[name].grid(alpha=0.3)
-        axes[name].legend(fontsize=9, ncols=2, loc="upper left" if name == "rmse" else "upper right")
+        axes[name].legend(fontsize=9, ncols=2, loc="upper left" if name == "rmse" else "lower right")
     return figure
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from experiments import _harness as harness
@@ -164,9 +165,8 @@ def test_replacing_keeps_the_old_file_when_the_block_fails(tmp_path):
 
 
 def test_figure_is_a_png_whole_or_old(tmp_path):
-    matplotlib_figure = pytest.importorskip("matplotlib.figure")
     path = tmp_path / "new" / "a.png"
-    figure = matplotlib_figure.Figure(figsize=(2, 1))
+    figure = Figure(figsize=(2, 1))
     figure.subplots().plot([0, 1])
     harness.save_figure(figure, path)
     with Image.open(path) as image:
