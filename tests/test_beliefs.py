@@ -7,32 +7,15 @@ import pytest
 
 import kbpjax as kbp
 from tests import reference
+from tests.loopy import GRAPH, TWIN_GRAPH, Y, loopy_model, twin_model
 
-TWIN_GRAPH, SAMPLES, OBSERVATIONS = reference.loopy_example()
-GRAPH = kbp.Graph.from_edges(TWIN_GRAPH.edges, 7, edge_type=TWIN_GRAPH.edge_type, node_type=TWIN_GRAPH.node_type)
-Y = np.random.default_rng(9).normal(size=7)
 POINTS = np.linspace(-1.5, 1.5, 9)
 
 
 @functools.cache
-def model():
-    return kbp.fit(
-        kbp.pool(GRAPH, SAMPLES, OBSERVATIONS),
-        kernel={v: kbp.RBF(b) for v, b in reference.LOOPY_BANDWIDTHS.items()},
-        obs_kernel={v: kbp.RBF(b) for v, b in reference.LOOPY_OBS_BANDWIDTHS.items()},
-        rule=kbp.ConstantTime(eps=reference.LOOPY_SETTINGS["eps"], max_rank=reference.LOOPY_SETTINGS["max_rank"]),
-        ridge=reference.LOOPY_SETTINGS["ridge"],
-        floor=reference.LOOPY_SETTINGS["floor"],
-    )
-
-
-twin_model = functools.cache(reference.loopy_model)
-
-
-@functools.cache
 def solved(with_evidence):
-    evidence = kbp.observe(model(), GRAPH, Y) if with_evidence else None
-    return evidence, kbp.run(model(), GRAPH, evidence, num_iters=3, damping=0.2)
+    evidence = kbp.observe(loopy_model(), GRAPH, Y) if with_evidence else None
+    return evidence, kbp.run(loopy_model(), GRAPH, evidence, num_iters=3, damping=0.2)
 
 
 def twin_beliefs(with_evidence, points, node):
@@ -44,7 +27,7 @@ def twin_beliefs(with_evidence, points, node):
 
 @pytest.mark.parametrize("with_evidence", [True, False])
 def test_beliefs_equal_twin(with_evidence):
-    belief = kbp.beliefs(model(), GRAPH, *solved(with_evidence), POINTS)
+    belief = kbp.beliefs(loopy_model(), GRAPH, *solved(with_evidence), POINTS)
     assert belief.weights.shape == (7, 9)
     np.testing.assert_array_equal(belief.points, POINTS)
     for node in range(7):
@@ -54,7 +37,7 @@ def test_beliefs_equal_twin(with_evidence):
 
 def test_points_by_type():
     points = {2: POINTS[:4], 0: POINTS, 1: POINTS[::-1][:6]}
-    result = kbp.beliefs(model(), GRAPH, *solved(True), points)
+    result = kbp.beliefs(loopy_model(), GRAPH, *solved(True), points)
     assert sorted(result) == [0, 1, 2]
     for v, belief in result.items():
         np.testing.assert_array_equal(belief.points, points[v])
@@ -66,21 +49,21 @@ def test_points_by_type():
 
 def test_beliefs_inside_jit_and_of_lists():
     evidence, solution = solved(True)
-    expected = kbp.beliefs(model(), GRAPH, evidence, solution, POINTS).weights
-    listed = kbp.beliefs(model(), GRAPH, evidence, solution, POINTS.tolist()).weights
-    inside = jax.jit(lambda points: kbp.beliefs(model(), GRAPH, evidence, solution, points).weights)(POINTS)
+    expected = kbp.beliefs(loopy_model(), GRAPH, evidence, solution, POINTS).weights
+    listed = kbp.beliefs(loopy_model(), GRAPH, evidence, solution, POINTS.tolist()).weights
+    inside = jax.jit(lambda points: kbp.beliefs(loopy_model(), GRAPH, evidence, solution, points).weights)(POINTS)
     np.testing.assert_allclose(listed, expected, rtol=1e-12)
     np.testing.assert_allclose(inside, expected, rtol=1e-9)
 
 
 def test_one_candidate_has_all_the_belief():
-    assert kbp.beliefs(model(), GRAPH, *solved(True), [0.3]).weights.tolist() == [[1.0]] * 7
+    assert kbp.beliefs(loopy_model(), GRAPH, *solved(True), [0.3]).weights.tolist() == [[1.0]] * 7
 
 
 def test_far_candidates_have_no_nan():
-    belief = kbp.beliefs(model(), GRAPH, *solved(True), np.array([0.0, 1e6, -1e6]))
+    belief = kbp.beliefs(loopy_model(), GRAPH, *solved(True), np.array([0.0, 1e6, -1e6]))
     assert np.isfinite(belief.weights).all() and (belief.weights[:, 0] > 0.99).all()
-    nowhere = kbp.beliefs(model(), GRAPH, *solved(True), np.array([1e6, -1e6]))
+    nowhere = kbp.beliefs(loopy_model(), GRAPH, *solved(True), np.array([1e6, -1e6]))
     np.testing.assert_allclose(nowhere.weights, 0.5)
 
 
@@ -128,19 +111,19 @@ def test_types_on_different_domains():
 )
 def test_beliefs_name_what_is_wrong_with_points(points, rule):
     with pytest.raises(ValueError, match=f"^points: {rule}"):
-        kbp.beliefs(model(), GRAPH, *solved(False), points)
+        kbp.beliefs(loopy_model(), GRAPH, *solved(False), points)
 
 
 def test_a_solution_of_another_graph():
-    other = kbp.run(model(), kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1]), num_iters=1)
+    other = kbp.run(loopy_model(), kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1]), num_iters=1)
     with pytest.raises(ValueError, match=r"^solution: messages must be \(14, "):
-        kbp.beliefs(model(), GRAPH, None, other, POINTS)
+        kbp.beliefs(loopy_model(), GRAPH, None, other, POINTS)
 
 
 def test_evidence_of_another_graph():
     graph = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
     with pytest.raises(ValueError, match="^evidence: "):
-        kbp.beliefs(model(), GRAPH, kbp.observe(model(), graph, np.zeros(2)), solved(False)[1], POINTS)
+        kbp.beliefs(loopy_model(), GRAPH, kbp.observe(loopy_model(), graph, np.zeros(2)), solved(False)[1], POINTS)
 
 
 # --- answers on hand-made weights -------------------------------------------------------------------------------------

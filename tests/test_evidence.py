@@ -1,5 +1,3 @@
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,25 +5,7 @@ import pytest
 
 import kbpjax as kbp
 from tests import reference
-
-TWIN_GRAPH, SAMPLES, OBSERVATIONS = reference.loopy_example()
-GRAPH = kbp.Graph.from_edges(TWIN_GRAPH.edges, 7, edge_type=TWIN_GRAPH.edge_type, node_type=TWIN_GRAPH.node_type)
-Y = np.random.default_rng(9).normal(size=7)
-
-
-@functools.cache
-def model_of():
-    return kbp.fit(
-        kbp.pool(GRAPH, SAMPLES, OBSERVATIONS),
-        kernel={v: kbp.RBF(b) for v, b in reference.LOOPY_BANDWIDTHS.items()},
-        obs_kernel={v: kbp.RBF(b) for v, b in reference.LOOPY_OBS_BANDWIDTHS.items()},
-        rule=kbp.ConstantTime(eps=reference.LOOPY_SETTINGS["eps"], max_rank=reference.LOOPY_SETTINGS["max_rank"]),
-        ridge=reference.LOOPY_SETTINGS["ridge"],
-        floor=reference.LOOPY_SETTINGS["floor"],
-    )
-
-
-twin_model = functools.cache(reference.loopy_model)
+from tests.loopy import GRAPH, TWIN_GRAPH, Y, loopy_model, twin_model
 
 
 def without_type(model, v):
@@ -38,7 +18,7 @@ def without_type(model, v):
 
 @pytest.mark.parametrize("mask", [None, [True, False, True, True, False, False, True], [False] * 7], ids=str)
 def test_observe_equals_twin(mask):
-    model, twin = model_of(), twin_model()
+    model, twin = loopy_model(), twin_model()
     evidence = kbp.observe(model, GRAPH, Y, mask=mask)
     seen = [True] * 7 if mask is None else mask
     expected = reference.observe(twin, TWIN_GRAPH, Y, seen)
@@ -55,9 +35,9 @@ def test_observe_equals_twin(mask):
 
 
 def test_observed_messages_have_norm_one_and_values_at_least_the_floor():
-    evidence = kbp.observe(model_of(), GRAPH, Y)
+    evidence = kbp.observe(loopy_model(), GRAPH, Y)
     np.testing.assert_allclose(jnp.linalg.norm(evidence.messages, axis=1), 1, rtol=1e-12)
-    floors = np.asarray(model_of().operators.floor)[np.asarray(GRAPH.node_type)]
+    floors = np.asarray(loopy_model().operators.floor)[np.asarray(GRAPH.node_type)]
     assert np.all(np.asarray(evidence.local).min(axis=1) >= floors) and np.all(floors > 0)
 
 
@@ -77,11 +57,11 @@ def test_an_observation_speaks_for_values_like_it():
 def test_what_the_mask_hides_does_not_matter(bad):
     mask = np.array([True, False, True, True, False, False, True])
     hidden = np.where(mask, Y, bad)
-    expected = kbp.observe(model_of(), GRAPH, np.where(mask, Y, 123.0), mask=mask)
+    expected = kbp.observe(loopy_model(), GRAPH, np.where(mask, Y, 123.0), mask=mask)
     for result in (
-        kbp.observe(model_of(), GRAPH, hidden, mask=mask),
-        kbp.observe(model_of(), GRAPH, jnp.asarray(hidden), mask=jnp.asarray(mask)),
-        jax.jit(lambda y, mask: kbp.observe(model_of(), GRAPH, y, mask=mask))(hidden, mask),
+        kbp.observe(loopy_model(), GRAPH, hidden, mask=mask),
+        kbp.observe(loopy_model(), GRAPH, jnp.asarray(hidden), mask=jnp.asarray(mask)),
+        jax.jit(lambda y, mask: kbp.observe(loopy_model(), GRAPH, y, mask=mask))(hidden, mask),
     ):
         np.testing.assert_allclose(result.local, expected.local, rtol=1e-12)
         observed = np.asarray(result.observed)
@@ -95,9 +75,9 @@ def test_what_the_mask_hides_does_not_matter_to_gradients():
 
     @jax.jit
     def total(y):
-        evidence = kbp.observe(model_of(), GRAPH, y, mask=mask)
-        solution = kbp.run(model_of(), GRAPH, evidence, num_iters=2)
-        return jnp.sum(kbp.mean(kbp.beliefs(model_of(), GRAPH, evidence, solution, np.linspace(-1, 1, 5))) ** 2)
+        evidence = kbp.observe(loopy_model(), GRAPH, y, mask=mask)
+        solution = kbp.run(loopy_model(), GRAPH, evidence, num_iters=2)
+        return jnp.sum(kbp.mean(kbp.beliefs(loopy_model(), GRAPH, evidence, solution, np.linspace(-1, 1, 5))) ** 2)
 
     gradient = np.asarray(jax.jit(jax.grad(total))(jnp.where(mask, Y, jnp.nan)))
     assert np.isfinite(gradient).all()
@@ -110,25 +90,25 @@ def test_what_the_mask_hides_does_not_matter_to_gradients():
 
 
 def test_types_without_observations_have_no_evidence():
-    model = without_type(model_of(), 1)
+    model = without_type(loopy_model(), 1)
     evidence = kbp.observe(model, GRAPH, Y)
     node_type = np.asarray(GRAPH.node_type)
     assert evidence.observed.tolist() == (node_type != 1).tolist()
     assert (evidence.local[node_type == 1] == 1).all()
-    full = kbp.observe(model_of(), GRAPH, Y)
+    full = kbp.observe(loopy_model(), GRAPH, Y)
     np.testing.assert_allclose(evidence.local[node_type != 1], full.local[node_type != 1], rtol=1e-12)
     solution = kbp.run(model, GRAPH, evidence, num_iters=2)
     result = kbp.beliefs(model, GRAPH, evidence, solution, np.linspace(-1, 1, 5))
-    masked = kbp.observe(model_of(), GRAPH, Y, mask=node_type != 1)
-    same = kbp.run(model_of(), GRAPH, masked, num_iters=2)
-    expected = kbp.beliefs(model_of(), GRAPH, masked, same, np.linspace(-1, 1, 5))
+    masked = kbp.observe(loopy_model(), GRAPH, Y, mask=node_type != 1)
+    same = kbp.run(loopy_model(), GRAPH, masked, num_iters=2)
+    expected = kbp.beliefs(loopy_model(), GRAPH, masked, same, np.linspace(-1, 1, 5))
     np.testing.assert_allclose(result.weights, expected.weights, rtol=1e-9)
 
 
 def test_masking_all_is_having_no_evidence():
-    evidence = kbp.observe(model_of(), GRAPH, np.full(7, np.nan), mask=np.zeros(7, bool))
-    none = kbp.run(model_of(), GRAPH, num_iters=2)
-    masked = kbp.run(model_of(), GRAPH, evidence, num_iters=2)
+    evidence = kbp.observe(loopy_model(), GRAPH, np.full(7, np.nan), mask=np.zeros(7, bool))
+    none = kbp.run(loopy_model(), GRAPH, num_iters=2)
+    masked = kbp.run(loopy_model(), GRAPH, evidence, num_iters=2)
     np.testing.assert_allclose(masked.messages, none.messages, rtol=1e-12, atol=1e-15)
 
 
@@ -148,18 +128,18 @@ def test_masking_all_is_having_no_evidence():
 )
 def test_observe_names_what_is_wrong(y, mask, argument, rule):
     with pytest.raises(ValueError, match=f"^{argument}: {rule}"):
-        kbp.observe(model_of(), GRAPH, y, mask=mask)
+        kbp.observe(loopy_model(), GRAPH, y, mask=mask)
 
 
 def test_a_model_without_observations():
-    model = without_type(without_type(without_type(model_of(), 0), 1), 2)
+    model = without_type(without_type(without_type(loopy_model(), 0), 1), 2)
     with pytest.raises(ValueError, match="^model: must have learned observations; got none"):
         kbp.observe(model, GRAPH, Y)
 
 
 def test_a_graph_of_other_types():
     with pytest.raises(ValueError, match="^graph: must have node types among"):
-        kbp.observe(model_of(), kbp.chain_graph(2, node_type=[0, 9]), np.zeros(2))
+        kbp.observe(loopy_model(), kbp.chain_graph(2, node_type=[0, 9]), np.zeros(2))
 
 
 def test_vector_observations():
@@ -187,8 +167,8 @@ def test_an_observation_that_says_nothing_counts_as_missing():
     unlikely."""
     far = np.array(Y)
     far[2] = 1e6
-    got = kbp.observe(model_of(), GRAPH, far)
-    expected = kbp.observe(model_of(), GRAPH, Y, mask=np.arange(7) != 2)
+    got = kbp.observe(loopy_model(), GRAPH, far)
+    expected = kbp.observe(loopy_model(), GRAPH, Y, mask=np.arange(7) != 2)
     assert not bool(got.observed[2])
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -196,10 +176,10 @@ def test_an_observation_that_says_nothing_counts_as_missing():
 
 def test_observations_by_type_equal_those_of_all_nodes():
     kinds = np.asarray(GRAPH.node_type)
-    expected = kbp.observe(model_of(), GRAPH, Y)
-    got = kbp.observe(model_of(), GRAPH, {v: np.asarray(Y)[kinds == v] for v in set(kinds.tolist())})
+    expected = kbp.observe(loopy_model(), GRAPH, Y)
+    got = kbp.observe(loopy_model(), GRAPH, {v: np.asarray(Y)[kinds == v] for v in set(kinds.tolist())})
     np.testing.assert_array_equal(got.messages, expected.messages)
-    only = kbp.observe(model_of(), GRAPH, {1: np.asarray(Y)[kinds == 1]})
+    only = kbp.observe(loopy_model(), GRAPH, {1: np.asarray(Y)[kinds == 1]})
     np.testing.assert_array_equal(only.observed, kinds == 1)
     np.testing.assert_array_equal(np.asarray(only.local)[kinds == 1], np.asarray(expected.local)[kinds == 1])
     assert np.all(np.asarray(only.local)[kinds != 1] == 1)

@@ -282,6 +282,14 @@ def test_floor_of_each_node_type():
     np.testing.assert_array_equal(got[:, 0, 0], [[0.25, 1.0], [0.5, 1.0]])
 
 
+@pytest.mark.parametrize("size", [1e-45, 2e-38, 5e-38, 3e-37, 1e-33, 1e-31, 1e-29])
+@pytest.mark.parametrize("rank", [2, 64, 128])
+def test_messages_at_the_edge_of_underflow_have_norm_one_or_zero(size, rank):
+    got, _ = unit(jnp.full((1, rank), size / rank, jnp.float32))
+    norm = float(jnp.linalg.norm(got))
+    assert norm == 0 or norm == pytest.approx(1, rel=1e-5)
+
+
 def test_gradient_of_scaling_is_finite_at_zero():
     gradient = jax.grad(lambda m: jnp.sum(unit(m)[0] ** 2) + jnp.sum(unit(m)[1]))(jnp.zeros(3))
     assert np.all(np.isfinite(gradient))
