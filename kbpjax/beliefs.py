@@ -1,32 +1,39 @@
-"""Beliefs: what is known of each variable once messages have been passed, and the answers that people ask of it.
+"""Beliefs: what is known of each variable, and of each pair of neighbours, once messages have been passed.
 
 A belief is a distribution on points that the user chooses (a grid, grey levels, training samples): normalised weights
 
     b_s(x)  ~  p(x) local_s(x) prod_{u in G(s)} m_us(x),
 
-with p the marginal, estimated by its mean embedding: the true marginal smoothed by the kernel, so wide bandwidths make
-wide beliefs. The points are candidates: their own density is not corrected for.
+with p an estimate of the marginal, `MeanEmbedding()` unless another is asked for. The points are candidates: their own
+density is not corrected for; where they are samples of the marginal, pass `Empirical()`.
 """
 
 from collections.abc import Mapping
 from functools import partial
-from typing import overload
+from typing import Any, overload
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, ScalarLike, Shaped
+from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._precision import einsum, matmul
-from kbpjax.evidence import Evidence
+from kbpjax.evidence import Evidence, likelihood_values
 from kbpjax.features import features
 from kbpjax.graph import Graph
 from kbpjax.kernels.base import like
+from kbpjax.marginals import Marginal, MeanEmbedding
 from kbpjax.mrf import KernelMRF
 from kbpjax.propagate import Solution
+
+CHUNK = 8192
+"""Messages that are evaluated at one time."""
+
+Learned = tuple[Array, Array] | None
+"""`Evidence.messages` and `Evidence.observed`, or nothing."""
 
 
 class Belief(eqx.Module):
@@ -41,15 +48,40 @@ class Belief(eqx.Module):
     weights: Float[Array, "node point"]
 
 
+class EdgeBelief(eqx.Module):
+    """A distribution of both ends of some edges on common pairs of points.
+
+    Attributes:
+        first, second: candidates of the first and second ends [point, *dim].
+        weights: probabilities [edge, first, second]; those of an edge sum to 1.
+    """
+
+    first: Shaped[Array, "first ..."]
+    second: Shaped[Array, "second ..."]
+    weights: Float[Array, "edge first second"]
+
+
 @overload
 def beliefs(
-    model: KernelMRF, graph: Graph, evidence: Evidence | None, solution: Solution, points: Numbers
+    model: KernelMRF,
+    graph: Graph,
+    evidence: Evidence | None,
+    solution: Solution,
+    points: Numbers,
+    *,
+    marginal: Marginal = MeanEmbedding(),
 ) -> Belief: ...
 
 
 @overload
 def beliefs(
-    model: KernelMRF, graph: Graph, evidence: Evidence | None, solution: Solution, points: Mapping[int, Numbers]
+    model: KernelMRF,
+    graph: Graph,
+    evidence: Evidence | None,
+    solution: Solution,
+    points: Mapping[int, Numbers],
+    *,
+    marginal: Marginal = MeanEmbedding(),
 ) -> dict[int, Belief]: ...
 
 
@@ -59,8 +91,12 @@ def beliefs(
     evidence: Evidence | None,
     solution: Solution,
     points: Numbers | Mapping[int, Numbers],
+    *,
+    marginal: Marginal = MeanEmbedding(),
 ) -> Belief | dict[int, Belief]:
     """Evaluate the beliefs of all nodes on candidate points.
+
+    The belief of a clamped node is the candidate most like its value.
 
     Args:
         model: the model.
@@ -69,32 +105,25 @@ def beliefs(
         solution: what `run` returned.
         points: candidates [point, *dim], for all nodes; or {node type: candidates}, where types have domains of their
             own.
+        marginal: the estimate of P*(x): `MeanEmbedding()`, `Parzen(kernel, samples)` or `Empirical()`.
 
     Returns:
         The beliefs of all nodes; for points given by type, {node type: beliefs of its nodes, in order of node number}.
 
     Raises:
-        ValueError: points of another shape than the model's variables, none at all, NaN or infinity; a solution of
-            another graph.
+        ValueError: points of another shape than the model's variables, none at all, NaN or infinity; a solution or
+            evidence of another graph; a belief that is 0 at all points.
     """
-    model.check_types(graph)
-    shape = (graph.num_edges, model.operators.evaluate.shape[2])
-    fix = "Pass what kbpjax.run returned for this model and graph."
-    _checks.require(
-        solution.messages.shape == shape, "solution", f"messages must be {shape}", solution.messages.shape, fix
-    )
-    if evidence is not None:
-        shape = (graph.num_nodes, shape[1])
-        fix = "Pass the evidence that kbpjax.run had."
-        got = evidence.messages.shape
-        _checks.require(got == shape, "evidence", f"messages must have shape {shape}", got, fix)
+    _check(model, graph, evidence, solution)
     types = [v for v, *_ in graph.node_types]
-    by_type = points if isinstance(points, Mapping) else dict.fromkeys(types, points)
-    missing = [v for v in types if v not in by_type]
-    rule = f"must have an entry for each of the node types {types}"
-    _checks.require(not missing, "points", rule, f"none for {missing}", "Add candidates for them.")
-    candidates = {v: _candidates(model, v, by_type[v]) for v in types}
-    weights = {v: _weights(model, graph, evidence, solution.messages, candidates[v], v) for v in types}
+    candidates = _candidates(model, graph, points)
+    weights = {}
+    for v in types:
+        nodes, x = graph.nodes_of_type(v), candidates[v]
+        logs = _log_messages(model, graph, _learned(evidence), solution.messages, features(model.bases[v], x)[None], v)
+        logs = logs + _log_likelihoods(evidence, v, x, len(nodes), logs.dtype)
+        logs = logs + _log(_density(marginal, model, v, x))[None].astype(logs.dtype)
+        weights[v] = _normalise(model, evidence, v, nodes, x, logs)
     if isinstance(points, Mapping):
         return {v: Belief(candidates[v], weights[v]) for v in types}
     order = jnp.concatenate([graph.nodes_of_type(v) for v in types])
@@ -102,140 +131,276 @@ def beliefs(
     return Belief(candidates[types[0]], jnp.zeros_like(together).at[order].set(together))
 
 
-@partial(jax.jit, static_argnames="node_type")
-def _weights(
-    model: KernelMRF, graph: Graph, evidence: Evidence | None, messages: Array, points: Array, node_type: int
-) -> Array:
-    """Return the normalised beliefs of the nodes of one type, summing logarithms slot by slot."""
-    nodes = graph.nodes_of_type(node_type)
-    at_points = features(model.bases[node_type], points).astype(messages.dtype)
-    rank = at_points.shape[1]
-    floors = jnp.asarray(model.operators.floor, at_points.dtype).reshape(-1)
-    floor = floors[node_type if len(floors) > 1 else 0]
-    smallest = jnp.finfo(at_points.dtype).tiny
-
-    def log_values(coefficients: Array, present: Array) -> Array:
-        values = jnp.maximum(matmul(coefficients[:, :rank], at_points.T), floor)
-        return jnp.where(present[:, None], jnp.log(jnp.maximum(values, smallest)), 0)
-
-    padded = jnp.concatenate([messages, jnp.zeros_like(messages, shape=(1, messages.shape[1]))])
-    prior = jnp.log(jnp.maximum(jnp.maximum(matmul(at_points, model.marginals[node_type]), floor), smallest))
-    total = jnp.broadcast_to(prior[None], (len(nodes), len(points)))
-    if evidence is not None:
-        total = total + log_values(evidence.messages[nodes], evidence.observed[nodes])
-
-    def add(total, slot):
-        return total + log_values(padded[slot], slot < graph.num_edges), None
-
-    return jax.nn.softmax(jax.lax.scan(add, total, graph.incoming(nodes).T)[0], axis=-1)
-
-
-def mode(belief: Belief) -> Shaped[Array, "node *dim"]:
-    """Return the point of largest belief of each node (the MAP estimate over the candidates).
-
-    Example:
-        >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.2, 0.5, 0.3]]))
-        >>> kbp.mode(belief).tolist()
-        [1.0]
-    """
-    _check_belief(belief)
-    return _keep_nan(belief, belief.points[jnp.argmax(belief.weights, axis=-1)])
-
-
-def mean(belief: Belief) -> Float[Array, "node *dim"]:
-    """Return the posterior mean of each node, for points that are numbers or vectors.
-
-    Example:
-        >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> round(float(kbp.mean(kbp.Belief(jnp.array([0.0, 1.0]), jnp.array([[0.25, 0.75]])))[0]), 2)
-        0.75
-    """
-    _check_belief(belief)
-    return einsum("np,p...->n...", belief.weights, belief.points.astype(belief.weights.dtype))
-
-
-def variance(belief: Belief) -> Float[Array, "node *dim"]:
-    """Return the posterior variance of each node, coordinate by coordinate, in squared units of the points.
-
-    Example:
-        >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> round(float(kbp.variance(kbp.Belief(jnp.array([0.0, 1.0]), jnp.array([[0.5, 0.5]])))[0]), 2)
-        0.25
-    """
-    _check_belief(belief)
-    points = belief.points.astype(belief.weights.dtype)
-    deviations = (points[None] - mean(belief)[:, None]) ** 2
-    return einsum("np,np...->n...", belief.weights, deviations)
-
-
-def quantile(belief: Belief, level: ScalarLike) -> Shaped[Array, "node *dim"]:
-    """Return the least point at which the distribution function of each node reaches `level`.
+def log_belief(
+    model: KernelMRF,
+    graph: Graph,
+    evidence: Evidence | None,
+    solution: Solution,
+    points: Shaped[Array, "node own *dim"],
+    *,
+    node_type: int = 0,
+    marginal: Marginal = MeanEmbedding(),
+) -> Float[Array, "node own"]:
+    """Evaluate the logarithms of beliefs, not normalised, with points of its own for each node; differentiable in them.
 
     Args:
-        belief: beliefs on scalar points [point] or [point, 1].
-        level: probability in [0, 1].
-
-    Raises:
-        ValueError: points that are not scalar, or a level outside [0, 1].
-
-    Example:
-        >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.25, 0.5, 0.25]]))
-        >>> kbp.quantile(belief, 0.5).tolist()
-        [1.0]
-    """
-    _check_belief(belief)
-    scalar = belief.points.shape[1:] in ((), (1,))
-    fix = "Take the quantile of one coordinate, or use mean and variance."
-    _checks.require(scalar, "belief", "must have scalar points", f"points of shape {belief.points.shape}", fix)
-    _checks.require_number("level", level, least=0, most=1)
-    order = jnp.argsort(belief.points.reshape(-1))
-    below = jnp.cumsum(belief.weights[:, order], axis=-1)
-    # The last sum may miss 1 by rounding, and a level of 1 must still be reached.
-    wanted = jnp.minimum(jnp.asarray(level, below.dtype), below[:, -1])
-    return _keep_nan(belief, belief.points[order][jnp.argmax(below >= wanted[:, None], axis=-1)])
-
-
-def interval(belief: Belief, coverage: ScalarLike = 0.9) -> tuple[Array, Array]:
-    """Return the central credible interval of each node: the quantiles (1 - coverage) / 2 and (1 + coverage) / 2.
-
-    Args:
-        belief: beliefs on scalar points.
-        coverage: probability inside, in [0, 1].
+        model: the model.
+        graph: the graph.
+        evidence: the evidence that `run` had, or None.
+        solution: what `run` returned.
+        points: points of each node of the type [node_of_type, own, *dim].
+        node_type: the node type.
+        marginal: as in `beliefs`.
 
     Returns:
-        Lower and upper ends, [node] or [node, 1] each.
+        log p(x) + log local(x) + sum_u log m_us(x) up to a constant of each node [node_of_type, own]; -inf where the
+        belief is 0. Clamps are left out. With a known likelihood the cost is quadratic in the number of nodes.
+    """
+    _check(model, graph, evidence, solution)
+    num_nodes, shape = len(graph.nodes_of_type(node_type)), model.points[node_type].shape[1:]
+    ok = points.ndim >= 2 and len(points) == num_nodes and points.shape[2:] == shape
+    fix = "Give points for each node of the type."
+    _checks.require(ok, "points", f"must have shape [{num_nodes}, own, *{shape}]", f"shape {points.shape}", fix)
+    count = points.shape[:2]
+    flat = like(points, model.points[node_type].dtype).reshape(-1, *shape)
+    dtype = solution.messages.dtype
+    known = _log_likelihoods(evidence, node_type, flat, num_nodes, dtype)
+    own = jnp.arange(num_nodes, dtype=jnp.int32)
+    known = known.reshape(num_nodes, *count)[own, own] if known.shape[0] == num_nodes else known[0, 0]
+    prior = _log(_density(marginal, model, node_type, flat)).reshape(count).astype(dtype)
+    at_points = features(model.bases[node_type], flat).reshape(*count, -1)
+    return _log_messages(model, graph, _learned(evidence), solution.messages, at_points, node_type) + prior + known
+
+
+def edge_beliefs(
+    model: KernelMRF,
+    graph: Graph,
+    evidence: Evidence | None,
+    solution: Solution,
+    edges: Numbers,
+    points: Numbers | Mapping[int, Numbers],
+) -> EdgeBelief:
+    """Evaluate the beliefs of pairs of neighbours: P*(x_s, x_t) times all evidence and messages from elsewhere.
+
+    The joint is estimated by its embedding, smoothed by the model's kernel at both ends.
+
+    Args:
+        model: the model.
+        graph: the graph.
+        evidence: the evidence that `run` had, or None; a clamped end has the candidate most like its value.
+        solution: what `run` returned.
+        edges: numbers of edges of one type [some], each in 0 .. graph.num_edges / 2 - 1, in the order of the graph's
+            first half of directed edges; the first end is the sender.
+        points: candidates of both ends [point, *dim], or {node type: candidates}.
+
+    Returns:
+        The beliefs of the first and second end of each edge.
+
+    Raises:
+        ValueError: edges of several types or out of range, and what `beliefs` raises.
 
     Example:
-        >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> belief = kbp.Belief(jnp.arange(5.0), jnp.array([[0.04, 0.3, 0.3, 0.32, 0.04]]))
-        >>> [end.tolist() for end in kbp.interval(belief, 0.9)]
-        [[1.0], [3.0]]
+        >>> import numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
+        >>> pair = kbp.edge_beliefs(model, graph, None, kbp.run(model, graph), [0, 1], np.linspace(-1, 1, 5))
+        >>> pair.weights.shape
+        (2, 5, 5)
     """
-    _checks.require_number("coverage", coverage, least=0, most=1)
-    return quantile(belief, (1 - coverage) / 2), quantile(belief, (1 + coverage) / 2)
+    _check(model, graph, evidence, solution)
+    candidates = _candidates(model, graph, points)
+    numbers, edge_type, types = _edges_of_one_type(graph, edges)
+    logs = []
+    for v, ends, back in zip(types, (graph.senders, graph.receivers), (graph.num_edges // 2, 0), strict=True):
+        x, nodes, floor = candidates[v], ends[numbers], model.floor_of(v)
+        at_points = features(model.bases[v], x)[None].astype(solution.messages.dtype)
+        total = _log_factors(_learned(evidence), nodes, at_points, floor)
+        incoming, owner = _incoming(graph, np.asarray(nodes), numbers + back)
+        total = _add_logs(total, solution.messages, incoming, owner, at_points, floor)
+        place = (jnp.cumsum(graph.node_type == v) - 1)[nodes]
+        known = _log_likelihoods(evidence, v, x, len(graph.nodes_of_type(v)), total.dtype)
+        total = total + (known[place] if len(known) > 1 else known)
+        mask, nearest = _clamps(model, evidence, v, x)
+        logs.append(jnp.where(mask[place][:, None], _log(nearest[place]), total) if mask is not None else total)
+    first, second = (features(model.bases[v], candidates[v]) for v in types)
+    joint = matmul(matmul(first, model.joints[edge_type]), second.T)
+    joint = jnp.maximum(joint, model.floor_of(types[0]) * model.floor_of(types[1]))
+    total = logs[0][:, :, None] + logs[1][:, None, :] + _log(joint)[None].astype(logs[0].dtype)
+    _check_some("edges", numbers, total.reshape(len(numbers), -1))
+    weights = jax.nn.softmax(total, axis=(1, 2))
+    return EdgeBelief(candidates[types[0]], candidates[types[1]], weights)
 
 
-def _check_belief(belief: Belief) -> None:
-    shape, count = belief.weights.shape, len(belief.points)
-    fix = "Of a batch of beliefs, ask inside the function that jax.vmap maps."
-    _checks.require(len(shape) == 2 and shape[1] == count, "belief", f"must have weights [node, {count}]", shape, fix)
+def _edges_of_one_type(graph: Graph, edges: Numbers) -> tuple[np.ndarray, int, tuple[int, int]]:
+    """Check edge numbers; return them, their type and the node types of their ends."""
+    fix = "Close over both under jax.jit, and pass whole numbers."
+    _checks.require(
+        not _checks.is_traced((graph, edges)), "edges", "must be known, and so must the graph", "a tracer", fix
+    )
+    numbers, half = np.asarray(edges), graph.num_edges // 2
+    whole = numbers.ndim == 1 and numbers.size > 0 and np.issubdtype(numbers.dtype, np.integer)
+    ok = bool(whole) and bool(np.all((numbers >= 0) & (numbers < half)))
+    _checks.require(ok, "edges", f"must be whole numbers [some] in 0 .. {half - 1}", numbers[:10], "Name some edges.")
+    types = np.unique(np.asarray(graph.edge_type)[numbers]).tolist()
+    _checks.require(len(types) == 1, "edges", "must be of one type", f"types {types}", "Ask for each type apart.")
+    ends = {k: (a, b) for k, a, b in graph.edge_types}
+    return numbers.astype(np.int32), types[0], ends[types[0]]
 
 
-def _keep_nan(belief: Belief, answers: Array) -> Array:
-    """Answer NaN where the belief is NaN, for points that are floats."""
-    if not jnp.issubdtype(answers.dtype, jnp.floating):
-        return answers
-    broken = jnp.isnan(belief.weights).any(axis=-1).reshape(-1, *(1,) * (answers.ndim - 1))
-    return jnp.where(broken, jnp.nan, answers)
+def _incoming(graph: Graph, nodes: np.ndarray, exclude: np.ndarray) -> tuple[Array, Array]:
+    """Return the directed edges into each of some nodes but one, and which of the nodes each belongs to."""
+    receivers = np.asarray(graph.receivers)
+    order = np.argsort(receivers, kind="stable")
+    start, stop = (np.searchsorted(receivers[order], nodes, side) for side in ("left", "right"))
+    owner = np.repeat(np.arange(len(nodes)), stop - start)
+    within = np.arange(len(owner)) - np.repeat(np.cumsum(stop - start) - (stop - start), stop - start)
+    edge = order[np.repeat(start, stop - start) + within]
+    others = edge != exclude[owner]
+    return jnp.asarray(edge[others], jnp.int32), jnp.asarray(owner[others], jnp.int32)
 
 
-def _candidates(model: KernelMRF, node_type: int, points: Numbers) -> Array:
+@partial(jax.jit, static_argnames="node_type")
+def _log_messages(
+    model: KernelMRF, graph: Graph, learned: Learned, messages: Array, at_points: Array, node_type: int
+) -> Array:
+    """Sum the logarithms of learned evidence and messages of all nodes of a type [node_of_type, point].
+
+    `at_points` holds features [1, point, rank] of common points, or [node_of_type, point, rank] of each node's own.
+    """
+    nodes = graph.nodes_of_type(node_type)
+    floor = model.floor_of(node_type)
+    at_points = at_points.astype(messages.dtype)
+    total = _log_factors(learned, nodes, at_points, floor)
+    (count,) = (edges for v, _, _, edges in graph.node_types if v == node_type)
+    incoming = jnp.nonzero(graph.node_type[graph.receivers] == node_type, size=count)[0].astype(jnp.int32)
+    place = jnp.cumsum(graph.node_type == node_type).astype(jnp.int32) - 1
+    return _add_logs(total, messages, incoming, place[graph.receivers[incoming]], at_points, floor)
+
+
+def _learned(evidence: Evidence | None) -> Learned:
+    """Return the learned factors: what of evidence the compiled part of a belief needs."""
+    return None if evidence is None else (evidence.messages, evidence.observed)
+
+
+def _log_factors(learned: Learned, nodes: Array, at_points: Array, floor: Array) -> Array:
+    """Sum the logarithms of the learned factors of some nodes [some, point]."""
+    total = jnp.zeros((len(nodes), at_points.shape[1]), at_points.dtype)
+    own = jnp.arange(len(nodes), dtype=jnp.int32)
+    for messages, observed in zip(*learned, strict=True) if learned is not None else ():
+        values = _log_values(messages[nodes], own, at_points, floor)
+        total = total + jnp.where(observed[nodes][:, None], values, 0)
+    return total
+
+
+def _add_logs(total: Array, messages: Array, edges: Array, owner: Array, at_points: Array, floor: Array) -> Array:
+    """Add to the row `owner` of each of some edges the logarithm of its message, a bounded number at a time."""
+    if len(edges) == 0:
+        return total
+    chunk = min(CHUNK, len(edges))
+    padding = -len(edges) % chunk
+    edges = jnp.concatenate([edges, jnp.zeros(padding, edges.dtype)]).reshape(-1, chunk)
+    owner = jnp.concatenate([owner, jnp.full(padding, len(total), owner.dtype)]).reshape(-1, chunk)
+
+    @jax.checkpoint
+    def add(total, rows):
+        edge, own = rows
+        return total.at[own].add(_log_values(messages[edge], own, at_points, floor), mode="drop"), None
+
+    return jax.lax.scan(add, total, (edges, owner))[0]
+
+
+def _log_values(messages: Array, owner: Array, at_points: Array, floor: Array) -> Array:
+    """Evaluate messages [some, rank] at the points of their owners, with a floor: logarithms [some, point]."""
+    coefficients = messages[:, : at_points.shape[-1]].astype(at_points.dtype)
+    if len(at_points) == 1:
+        values = matmul(coefficients, at_points[0].T)
+    else:
+        values = einsum("er,epr->ep", coefficients, at_points[jnp.minimum(owner, len(at_points) - 1)])
+    return _log(jnp.maximum(values, floor.astype(values.dtype)))
+
+
+def _log(values: Array) -> Array:
+    """Take logarithms, -inf of what is not positive, with a gradient of 0 there; NaN stays NaN."""
+    dark = values <= 0
+    return jnp.where(dark, -jnp.inf, jnp.log(jnp.where(dark, 1, values)))
+
+
+def _density(marginal: Marginal, model: KernelMRF, node_type: int, points: Array) -> Array:
+    fix = "Pass kbpjax.MeanEmbedding(), kbpjax.Parzen(kernel, samples) or kbpjax.Empirical()."
+    _checks.require(isinstance(marginal, Marginal), "marginal", "must be an estimate of P*", repr(marginal), fix)
+    return marginal.density(model, node_type, points)
+
+
+def _log_likelihoods(
+    evidence: Evidence | None, node_type: int, points: Array, num_nodes: int, dtype: jnp.dtype
+) -> Array:
+    """Sum the logarithms of the known likelihoods at points [node_of_type, point]; zero [1, 1] where there are none."""
+    total = jnp.zeros((1, 1), dtype)
+    for functions in () if evidence is None else evidence.likelihoods:
+        if node_type in functions:
+            total = total + _log(likelihood_values(functions[node_type], points, num_nodes)).astype(dtype)
+    return total
+
+
+def _clamps(model: KernelMRF, evidence: Evidence | None, node_type: int, points: Array) -> tuple[Any, Any]:
+    """Return which nodes of a type are clamped, and all weight on the point most like the value of each."""
+    if evidence is None or node_type not in evidence.values:
+        return None, None
+    mask, values = evidence.values[node_type]
+    at_values, at_points = features(model.bases[node_type], values), features(model.bases[node_type], points)
+    distance = jnp.sum(at_points**2, axis=-1)[None] - 2 * matmul(at_values, at_points.T)
+    return mask, jax.nn.one_hot(jnp.argmin(distance, axis=-1), len(points), dtype=distance.dtype)
+
+
+def _normalise(
+    model: KernelMRF, evidence: Evidence | None, node_type: int, nodes: Array, points: Array, logs: Array
+) -> Array:
+    """Make logarithms weights that sum to 1; those of clamped nodes stand on one point."""
+    mask, nearest = _clamps(model, evidence, node_type, points)
+    logs = logs if mask is None else jnp.where(mask[:, None], 0, logs)
+    _check_some("nodes", nodes, logs)
+    weights = jax.nn.softmax(logs, axis=-1)
+    return weights if mask is None else jnp.where(mask[:, None], nearest.astype(weights.dtype), weights)
+
+
+def _check_some(argument: str, numbers: Array | np.ndarray, logs: Array) -> None:
+    """Raise ValueError for a belief that is zero at all points, where the values are known; elsewhere it is NaN."""
+    if _checks.is_traced(logs):
+        return
+    dark = np.asarray(numbers)[np.asarray(jnp.all(logs == -jnp.inf, axis=-1))]
+    fix = "Ask at points where evidence and messages allow the variable to be, or fit with a floor > 0."
+    rule = "must have a belief > 0 at one point at least"
+    _checks.require(len(dark) == 0, argument, rule, f"0 everywhere for {dark[:5].tolist()}", fix)
+
+
+def _check(model: KernelMRF, graph: Graph, evidence: Evidence | None, solution: Solution) -> None:
+    """Raise ValueError unless solution and evidence belong to the model and the graph."""
+    model.check_types(graph)
+    rank = model.operators.evaluate.shape[2]
+    shape, got = (graph.num_edges, rank), solution.messages.shape
+    fix = "Pass what kbpjax.run returned for this model and graph."
+    _checks.require(got == shape, "solution", f"messages must be {shape}", got, fix)
+    if evidence is not None:
+        shape, got = (graph.num_nodes, rank), evidence.messages.shape[1:]
+        fix = "Pass the evidence that kbpjax.run had."
+        _checks.require(got == shape, "evidence", f"messages must have shape {shape}", got, fix)
+
+
+def _candidates(model: KernelMRF, graph: Graph, points: Numbers | Mapping[int, Numbers]) -> dict[int, Array]:
+    """Check candidates, and return those of each node type of the graph."""
+    types = [v for v, *_ in graph.node_types]
+    by_type = points if isinstance(points, Mapping) else dict.fromkeys(types, points)
+    missing = [v for v in types if v not in by_type]
+    rule = f"must have an entry for each of the node types {types}"
+    _checks.require(not missing, "points", rule, f"none for {missing}", "Add candidates for them.")
+    return {v: _candidates_of(model, v, by_type[v]) for v in types}
+
+
+def _candidates_of(model: KernelMRF, node_type: int, points: Numbers) -> Array:
     points = points if isinstance(points, jax.Array) else np.asarray(points)
-    shape = model.bases[node_type].landmarks.shape[1:]
+    shape = model.points[node_type].shape[1:]
     rule = f"must have shape [point, *{shape}], as the variables of node type {node_type}"
     ok = points.ndim >= 1 and len(points) > 0 and points.shape[1:] == shape
     _checks.require(ok, "points", rule, f"shape {points.shape}", "Pass candidates, or {node type: candidates}.")
     _checks.require_finite("points", points, "Drop those points.")
-    return like(_checks.as_array("points", points), model.bases[node_type].landmarks)
+    return like(_checks.as_array("points", points), model.points[node_type].dtype)

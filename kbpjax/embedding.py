@@ -3,6 +3,9 @@
 The operator that takes a function g of X_t to x_s -> E[g(X_t) | x_s] is estimated from pairs (x_s, x_t) by
 U = (R'R + ridge m I)^{-1} R' G, with R the features of the x_s and G any m values or features of the x_t. R'R and R'G
 are sums over pairs, so they stream: memory does not grow with the number of pairs.
+
+How far features on landmarks take the operator from the one of the features themselves: `operator_error` measures it,
+`error_bound` bounds it (supplement, section 8).
 """
 
 from collections.abc import Callable
@@ -11,7 +14,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
+from kbpjax import _checks
 from kbpjax._precision import matmul
+from kbpjax.features import Basis, FeatureMap, features
+from kbpjax.kernels import Kernel, diagonal, gram
+from kbpjax.kernels.base import as_floats
 
 CHUNK = 8192
 """Pairs whose features are held at one time."""
@@ -23,6 +30,7 @@ def conditional_operator(
     x_given: Shaped[Array, "sample *dim"],
     x_target: Shaped[Array, "sample *target_dim"],
     ridge: ScalarLike,
+    count: ScalarLike | None = None,
 ) -> Float[Array, "rank target_rank"]:
     """Estimate E[target(X) | x_given] as a linear map of given(x_given), by ridge regression.
 
@@ -32,12 +40,17 @@ def conditional_operator(
         x_given: conditioning points of the pairs.
         x_target: the other points of the pairs.
         ridge: lambda of eq. 11, >= 0; it is multiplied by the number of pairs.
+        count: number of pairs, >= 1; what follows them is padding. None: all.
 
     Returns:
         U [rank, target_rank], with E[target(X) | x] close to given(x) @ U.
+
+    Raises:
+        ValueError: count out of range.
     """
-    covariance, cross = covariances(given, target, x_given, x_target)
-    return ridge_solve(covariance, cross, ridge * len(x_given))
+    covariance, cross = covariances(given, target, x_given, x_target, count)
+    num_pairs = jnp.asarray(len(x_given) if count is None else count, covariance.dtype)
+    return ridge_solve(covariance, cross, jnp.asarray(ridge, covariance.dtype) * num_pairs)
 
 
 def mean_embedding(feature_map: Callable[[Array], Array], x: Shaped[Array, "sample *dim"]) -> Float[Array, " rank"]:
@@ -51,19 +64,27 @@ def covariances(
     target: Callable[[Array], Array],
     x_given: Shaped[Array, "sample *dim"],
     x_target: Shaped[Array, "sample *target_dim"],
+    count: ScalarLike | None = None,
 ) -> tuple[Float[Array, "rank rank"], Float[Array, "rank target_rank"]]:
-    """Sum the outer products of features over pairs, chunk by chunk: (R'R, R'G)."""
+    """Sum the outer products of features over pairs, chunk by chunk: (R'R, R'G).
+
+    Pairs from `count` on are padding: whatever they hold, even NaN, does not matter.
+    """
     num_samples = len(x_given)
+    if count is not None:
+        _checks.require_number("count", count, least=0, most=num_samples)
+    num_pairs = jnp.asarray(num_samples if count is None else count, jnp.int32)
     chunk = min(CHUNK, num_samples)
     starts = jnp.arange(0, num_samples, chunk, dtype=jnp.int32)
 
     @jax.checkpoint
     def add(sums, start):
         rows = start + jnp.arange(chunk, dtype=jnp.int32)
-        clipped = jnp.minimum(rows, num_samples - 1)
+        clipped = jnp.clip(rows, 0, jnp.maximum(num_pairs - 1, 0))  # so that no feature of padding is ever taken
+        valid = (rows < num_pairs)[:, None]
         left = given(x_given[clipped])
-        left = jnp.where((rows < num_samples)[:, None], left, 0)
-        right = target(x_target[clipped]).astype(left.dtype)
+        left = jnp.where(valid, left, 0)
+        right = jnp.where(valid, target(x_target[clipped]).astype(left.dtype), 0)
         return (sums[0] + matmul(left.T, left), sums[1] + matmul(left.T, right)), None
 
     shapes = jax.eval_shape(lambda: (given(x_given[:1]), target(x_target[:1])))
@@ -87,3 +108,149 @@ def ridge_solve(
     rounding = jnp.finfo(covariance.dtype).eps * jnp.trace(covariance)
     shift = jnp.asarray(penalty, covariance.dtype) + rounding
     return jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(covariance + shift * identity, lower=True), cross)
+
+
+def error_bound(eps: ScalarLike, ridge: ScalarLike) -> Float[Array, ""]:
+    """Bound the error of an operator between features on landmarks: 2 eps (1/ridge + 1/ridge^{3/2}) (supplement, 8).
+
+    It bounds `operator_error`, a Hilbert-Schmidt norm, where no feature of either kernel is longer than 1.
+
+    Args:
+        eps: the larger of the two largest residual norms, of the conditioning points' features and of the products',
+            >= 0; `feature_residual` returns one.
+        ridge: lambda of eq. 11, > 0, which is multiplied by the number of pairs.
+
+    Returns:
+        The bound.
+
+    Raises:
+        ValueError: eps or ridge out of range.
+
+    Example:
+        >>> from kbpjax.embedding import error_bound
+        >>> round(float(error_bound(1e-3, 0.25)), 3)
+        0.024
+    """
+    _checks.require_number("eps", eps, least=0)
+    _checks.require_number("ridge", ridge, above=0)
+    eps = as_floats(jnp.asarray(eps))
+    ridge = jnp.asarray(ridge, eps.dtype)
+    return 2 * eps * (1 / ridge + 1 / ridge**1.5)
+
+
+def feature_residual(kernel: Kernel, feature_map: FeatureMap, x: Shaped[Array, "sample *dim"]) -> Float[Array, ""]:
+    """Return the largest residual norm of features on a basis over points: max_x sqrt(k(x, x) - ||r(x)||^2).
+
+    Squared residuals below the rounding error of k(x, x) cannot be seen: the least norm is about 1e-8 in double and
+    1e-3 in single precision.
+
+    Args:
+        kernel: the kernel.
+        feature_map: the basis of its landmarks; of other feature maps the residual is no distance.
+        x: points [sample, *dim].
+
+    Raises:
+        ValueError: a feature map that is no basis.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features import cholesky_basis
+        >>> basis = cholesky_basis(kbp.Delta(), jnp.array([1, 2]))
+        >>> float(kbp.embedding.feature_residual(kbp.Delta(), basis, jnp.array([1, 2, 3])))
+        1.0
+    """
+    _check_basis("feature_map", feature_map)
+    return _feature_residual(kernel, feature_map, x)
+
+
+def operator_error(
+    kernel: Kernel,
+    product_kernel: Kernel,
+    feature_map: FeatureMap,
+    product_map: FeatureMap | None,
+    x_given: Shaped[Array, "sample *dim"],
+    x_target: Shaped[Array, "sample *target_dim"],
+    ridge: ScalarLike,
+) -> Float[Array, ""]:
+    """Return the Hilbert-Schmidt norm of the error that landmarks make in a conditional embedding operator.
+
+    The operator is U = Xi (K + ridge m I)^{-1} Phi' (eq. 11), with Phi the features of the x_given and Xi those of the
+    x_target; the other one, of projected features, U~ = Q Xi (K~ + ridge m I)^{-1} Phi' P. No message to a node is
+    wrong by more, in norm, than this times the norm of the product of messages that it is made of. With A and A~ the
+    two inverses, G the Gram matrix of Xi, and projections orthogonal, the parts of U - U~ inside and outside of the
+    spans are orthogonal, and only sums of positive terms remain:
+
+        ||U - U~||^2 = tr(A (G - G~) A K~) + tr(A G A (K - K~)) + tr(D' G~ D K~),   D = A - A~ = A (K~ - K) A~.
+
+    O(sample^3) time, O(sample^2) memory. The entries of G - G~ and K - K~ are differences, of which machine epsilon
+    times the entries of G and K is noise: errors below about (machine epsilon / m)^{1/2} / ridge cannot be seen.
+
+    Args:
+        kernel: kernel k of the conditioning points.
+        product_kernel: kernel of the targets, k^{d - 1} for products of d - 1 messages.
+        feature_map: basis of the conditioning points' features.
+        product_map: basis of the targets' features. None: the targets' features as they are (the linear-time rule).
+        x_given: conditioning points of the pairs.
+        x_target: the other points of the pairs.
+        ridge: lambda of eq. 11, > 0; it is multiplied by the number of pairs.
+
+    Raises:
+        ValueError: a feature map that is no basis, or a ridge out of range.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.embedding import error_bound, feature_residual, operator_error
+        >>> from kbpjax.features import cholesky_basis
+        >>> x, k = jnp.linspace(0, 1, 20), kbp.RBF(1.0)
+        >>> basis = cholesky_basis(k, x[::6])
+        >>> error = operator_error(k, k, basis, basis, x, x[::-1], ridge=0.1)
+        >>> bool(error <= error_bound(feature_residual(k, basis, x), 0.1))
+        True
+    """
+    _check_basis("feature_map", feature_map)
+    if product_map is not None:
+        _check_basis("product_map", product_map)
+    _checks.require_number("ridge", ridge, above=0)
+    return _operator_error(kernel, product_kernel, feature_map, product_map, x_given, x_target, ridge)
+
+
+def _check_basis(argument: str, feature_map: FeatureMap) -> None:
+    fix = "Choose landmarks: kbpjax.features.Greedy() or RandomPivots()."
+    ok = isinstance(feature_map, Basis)
+    _checks.require(ok, argument, "must project on landmarks (a Basis)", type(feature_map).__name__, fix)
+
+
+@jax.jit
+def _feature_residual(kernel: Kernel, feature_map: FeatureMap, x: Array) -> Array:
+    squared = diagonal(kernel, x) - jnp.sum(features(feature_map, x) ** 2, axis=1)
+    return jnp.sqrt(jnp.maximum(jnp.max(squared), 0))
+
+
+@jax.jit
+def _operator_error(
+    kernel: Kernel,
+    product_kernel: Kernel,
+    feature_map: FeatureMap,
+    product_map: FeatureMap | None,
+    x_given: Array,
+    x_target: Array,
+    ridge: ScalarLike,
+) -> Array:
+    def grams(kernel: Kernel, basis: FeatureMap | None, x: Array) -> tuple[Array, Array]:
+        """Return the Gram matrices of features, and of projected ones."""
+        full = gram(kernel, x, x)
+        coordinates = None if basis is None else features(basis, x)
+        return full, full if coordinates is None else matmul(coordinates, coordinates.T)
+
+    def trace(operator: Array, left: Array, right: Array) -> Array:
+        """Return tr(operator' left operator right) for symmetric left and right."""
+        return jnp.sum(matmul(operator.T, matmul(left, operator)) * right)
+
+    given, given_low = grams(kernel, feature_map, x_given)
+    target, target_low = (g.astype(given.dtype) for g in grams(product_kernel, product_map, x_target))
+    identity = jnp.eye(len(given), dtype=given.dtype)
+    penalty = jnp.asarray(ridge, given.dtype) * len(given)
+    inverse = ridge_solve(given, identity, penalty)
+    change = matmul(inverse, ridge_solve(given_low, given_low - given, penalty).T)
+    outside = trace(inverse, target - target_low, given_low) + trace(inverse, target, given - given_low)
+    return jnp.sqrt(jnp.maximum(outside + trace(change, target_low, given_low), 0))

@@ -1,40 +1,109 @@
-"""Evidence: what observations say of each node, in the form in which message passing uses it.
+"""Evidence: what is known of each node beside the messages of its neighbours, as factors on the node.
 
-An observation y of node t multiplies the product of its messages by E[k(y, Y) | x_t], a Parzen-smoothed likelihood,
-learned from pairs (x, y) like any message.
+- an observation y like those learned: `observe`, the factor E[k(y, Y) | x_t] or P(y | x_t) / P(y);
+- a known likelihood: `likelihood`, the function itself;
+- the value of the variable itself: `clamp`, which fixes the messages out of the node.
+
+Evidences of one problem combine with `*`: several observations of a node, or different kinds on different nodes.
 """
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._precision import matmul
+from kbpjax.embedding import ridge_solve
 from kbpjax.features import features
 from kbpjax.graph import Graph
 from kbpjax.kernels.base import like
-from kbpjax.mrf import KernelMRF
+from kbpjax.mrf import KernelMRF, ObservationModel
 from kbpjax.propagate import evaluate_local, unit
 
 
+class Expectation(eqx.Module):
+    """The expectation form E[k(y, Y) | x]: the likelihood smoothed by the kernel of y; wants a narrow bandwidth."""
+
+    def operator(self, observation: ObservationModel) -> Array:
+        """Return the map from features of an observation to a message."""
+        return observation.expectation
+
+    def point_mass(self, at_value: Array, moment: Array, ridge: Array) -> Array:
+        """Return the function of x_t whose expectation stands for x_t = value: k(value, x_t) [node, rank]."""
+        del moment, ridge
+        return at_value
+
+
+class DensityRatio(eqx.Module):
+    """The density-ratio form P(y | x) / P(y) (Song et al. 2010): not smoothed, but wants the right ridge."""
+
+    def operator(self, observation: ObservationModel) -> Array:
+        """Return the map from features of an observation to a message."""
+        return observation.ratio
+
+    def point_mass(self, at_value: Array, moment: Array, ridge: Array) -> Array:
+        """Return the function of x_t that integrates against P to the value at a point [node, rank]."""
+        return ridge_solve(moment, at_value.T, ridge).T
+
+
 class Evidence(eqx.Module):
-    """What observations say of each node.
+    """What is known of each node; made by `observe`, `likelihood` and `clamp`, combined with `*`.
 
     Attributes:
-        local: factor of each node at its evaluation points [node, point]; 1 where nothing was observed.
-        messages: the same factor as a message of 2-norm 1, coefficients on the node's basis [node, rank]; 0 where there
-        is none.
-        observed: which nodes have an observation that says something [node].
+        local: product of a node's factors at its evaluation points [node, point]; 1 where nothing is known.
+        messages: learned factors as messages of 2-norm 1, coefficients on the node's basis [factor, node, rank]; 0
+            where there is none.
+        observed: which nodes each learned factor says something of [factor, node].
+        likelihoods: known factors, each {node type: function from points [point, *dim] to [node_of_type, point]}.
+        clamped: which nodes have a known value [node].
+        values: {node type: (which of its nodes are clamped [node_of_type], their values [node_of_type, *dim])}, of the
+            types that can be.
     """
 
     local: Float[Array, "node point"]
-    messages: Float[Array, "node rank"]
-    observed: Bool[Array, " node"]
+    messages: Float[Array, "factor node rank"]
+    observed: Bool[Array, "factor node"]
+    likelihoods: tuple[dict[int, Partial], ...]
+    clamped: Bool[Array, " node"]
+    values: dict[int, tuple[Array, Array]]
+
+    def __mul__(self, other: "Evidence") -> "Evidence":
+        """Combine two independent pieces of evidence; a clamped node's value outweighs all else that is known of it."""
+        if not isinstance(other, Evidence):
+            return NotImplemented
+        shapes, fix = (self.local.shape, other.local.shape), "Make both with the same model and graph."
+        same = shapes[0] == shapes[1] and self.messages.shape[1:] == other.messages.shape[1:]
+        _checks.require(same, "evidence", "must be of one model and graph", f"factors {shapes}", fix)
+        if not _checks.is_traced((self.clamped, other.clamped)):
+            twice = np.flatnonzero(np.asarray(self.clamped) & np.asarray(other.clamped))
+            rule = "must clamp each node once"
+            _checks.require(len(twice) == 0, "evidence", rule, f"nodes {twice[:5]} twice", "Drop one of the values.")
+        mine, theirs = self.clamped[:, None], other.clamped[:, None]
+        values = self.values | other.values
+        for v in set(self.values) & set(other.values):
+            (known, value), (known_too, value_too) = self.values[v], other.values[v]
+            values[v] = known | known_too, jnp.where(expand(known, value.ndim), value, value_too)
+        return Evidence(
+            jnp.where(mine, self.local, jnp.where(theirs, other.local, self.local * other.local)),
+            jnp.concatenate([self.messages, other.messages]),
+            jnp.concatenate([self.observed, other.observed]),
+            self.likelihoods + other.likelihoods,
+            self.clamped | other.clamped,
+            values,
+        )
+
+
+def expand(mask: Array, ndim: int) -> Array:
+    """Append axes of size 1 to a mask up to a number of axes."""
+    return mask.reshape(*mask.shape, *(1,) * (ndim - mask.ndim))
 
 
 def observe(
@@ -43,11 +112,13 @@ def observe(
     y: Numbers | Mapping[int, Numbers],
     *,
     mask: Numbers | None = None,
+    form: Expectation | DensityRatio = Expectation(),
 ) -> Evidence:
-    """Turn observations into evidence: the factor E[k(y, Y) | x] on each node (a smoothed likelihood).
+    """Turn observations into evidence: E[k(y, Y) | x] on each node, a smoothed likelihood, or P(y | x) / P(y).
 
     An observation so far from all training observations that every kernel value is 0 says nothing, and counts as
-    missing.
+    missing. Several observations of a node: multiply the evidence of each. Observations of several kinds: make each a
+    node of its own, joined by an edge, and `clamp` it.
 
     Args:
         model: the model.
@@ -55,6 +126,7 @@ def observe(
         y: one observation for each node [node, *obs_dim]; or {node type: one for each of its nodes, in order of node
             number}, where observations differ in shape or only some types have them.
         mask: which nodes are observed [node]; None: all. What y holds elsewhere, even NaN, does not matter.
+        form: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel of y.
 
     Returns:
         The evidence. Nodes of a type for which the model has seen no observations have none.
@@ -63,13 +135,14 @@ def observe(
         ValueError: a model without observations, a shape that does not fit, NaN or infinity in an observed node.
     """
     model.check_types(graph)
+    _check_form(form)
     fix = "Fit it on data with observations and pass obs_kernel."
-    _checks.require(bool(model.observation_bases), "model", "must have learned observations", "none", fix)
+    _checks.require(bool(model.observations), "model", "must have learned observations", "none", fix)
     seen = jnp.ones(graph.num_nodes, bool) if mask is None else jnp.asarray(mask)
     fix = "Pass a boolean for each node, True where it is observed."
     ok = seen.shape == (graph.num_nodes,) and seen.dtype == bool
     _checks.require(ok, "mask", f"must be boolean of shape ({graph.num_nodes},)", f"{seen.dtype}{seen.shape}", fix)
-    observable = [v for v, *_ in graph.node_types if v in model.observation_bases]
+    observable = [v for v, *_ in graph.node_types if v in model.observations]
     if isinstance(y, Mapping):
         strange = [v for v in y if v not in observable]
         fix = "Leave them out, or fit the model on observations of them."
@@ -78,13 +151,185 @@ def observe(
     else:
         arrays = dict.fromkeys(observable, _checks.as_array("y", y))
     by_type = {v: _of_nodes(model, graph, v, array, seen, isinstance(y, Mapping)) for v, array in arrays.items()}
-    return _observe(model, graph, by_type, seen)
+    return _observe(model, graph, by_type, seen, form)
+
+
+def likelihood(
+    model: KernelMRF,
+    graph: Graph,
+    fn: Callable[[Array], Array] | Mapping[int, Callable[[Array], Array]],
+) -> Evidence:
+    """Turn a known likelihood into evidence, exact at the points where it is asked for.
+
+    Messages see it at the model's evaluation points only: one that is narrower than their spacing wants a smaller
+    `eps`. To let evidence pass through `jax.jit` or `jax.vmap` as an argument or a result, make fn a
+    `jax.tree_util.Partial` of a function and its arrays.
+
+    Args:
+        model: the model.
+        graph: the graph.
+        fn: function from points [point, *dim] to likelihoods >= 0 of any scale [node, point], all 1 for a node of which
+            nothing is known; or {node type: such a function for its nodes [node_of_type, point]}, the other types
+            having no evidence.
+
+    Raises:
+        ValueError: unknown node types, values of another shape, negative or not finite, or 0 at all evaluation points
+            of a node.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
+        >>> seen = jnp.array([0.5, 0.1, -0.5])
+        >>> evidence = kbp.likelihood(model, graph, lambda x: jnp.exp(-((seen[:, None] - x[None]) ** 2)))
+    """
+    model.check_types(graph)
+    types = [v for v, *_ in graph.node_types]
+    if isinstance(fn, Mapping):
+        strange = [v for v in fn if v not in types]
+        _checks.require(not strange, "fn", f"must have node types among {types} as keys", strange, "Leave them out.")
+        functions = {v: Partial(f) for v, f in fn.items()}
+    else:
+        _checks.require(callable(fn), "fn", "must be a function of points", repr(fn), "Pass fn(points [point, *dim]).")
+        functions = {v: Partial(_select, Partial(fn), graph.nodes_of_type(v)) for v in types}
+    evidence = _nothing(model, graph)
+    local = evidence.local
+    for v, function in functions.items():
+        nodes, points = graph.nodes_of_type(v), model.points[v]
+        values = likelihood_values(function, points, len(nodes)).astype(local.dtype)
+        largest = jnp.max(values, axis=-1, keepdims=True)
+        if not _checks.is_traced(largest):
+            dark = np.asarray(nodes)[np.asarray(largest)[:, 0] == 0]
+            rule = "must be > 0 at one of the model's evaluation points of each node"
+            fix = "Widen it, or fit with a smaller eps, which makes more points."
+            _checks.require(len(dark) == 0, "fn", rule, f"0 at all of them for nodes {dark[:5].tolist()}", fix)
+        local = local.at[nodes, : len(points)].set(values / jnp.where(largest > 0, largest, 1))
+    return dataclasses.replace(evidence, local=local, likelihoods=(functions,))
+
+
+def likelihood_values(function: Callable[[Array], Array], points: Array, num_nodes: int) -> Array:
+    """Ask a likelihood at points [point, *dim] and check what it says [node, point]."""
+    values = jnp.asarray(function(points))
+    shape = (num_nodes, len(points))
+    _checks.require(values.shape == shape, "fn", f"must return values of shape {shape}", values.shape, "Broadcast it.")
+    if not _checks.is_traced(values):
+        array = np.asarray(values)
+        ok = bool(np.isfinite(array).all() and (array >= 0).all())
+        fix = "Return likelihoods, not their logarithms."
+        _checks.require(ok, "fn", "must return finite values >= 0", f"{np.min(array)} as the least", fix)
+    return values
+
+
+def clamp(
+    model: KernelMRF,
+    graph: Graph,
+    nodes: Numbers,
+    values: Numbers,
+    *,
+    form: Expectation | DensityRatio = Expectation(),
+) -> Evidence:
+    """Fix variables of the model at known values: their outgoing messages no longer depend on the incoming ones.
+
+    A message from a node with value v stands for P(v | x_s): smoothed by the kernel, E[k(v, X_t) | x_s], or
+    P(v | x_s) / P(v) with `DensityRatio()`. The belief of a clamped node is the candidate most like its value.
+
+    Args:
+        model: the model.
+        graph: the graph.
+        nodes: numbers of the nodes whose values are known [some], each once.
+        values: their values [some, *dim].
+        form: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel.
+
+    Raises:
+        ValueError: nodes out of range or twice, values of another shape than the nodes' variables, NaN or infinity.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
+        >>> kbp.clamp(model, graph, [0], [0.25]).clamped.tolist()
+        [True, False, False]
+    """
+    model.check_types(graph)
+    _check_form(form)
+    numbers, known = jnp.asarray(nodes), _checks.as_array("values", values)
+    fix = "Pass node numbers [some] and one value for each [some, *dim]."
+    whole = jnp.issubdtype(numbers.dtype, jnp.integer) or numbers.size == 0
+    _checks.require(numbers.ndim == 1 and whole, "nodes", "must be whole numbers [some]", f"{numbers.dtype}", fix)
+    count = f"must hold a value for each of the {len(numbers)} nodes"
+    _checks.require(known.ndim > 0 and len(known) == len(numbers), "values", count, f"shape {known.shape}", fix)
+    _checks.require_finite("values", known, "Leave these nodes out.")
+    shapes = {v: model.points[v].shape[1:] for v, *_ in graph.node_types}
+    _check_clamped(graph, numbers, known, shapes)
+    alike = [v for v, shape in shapes.items() if shape == known.shape[1:]]
+    numbers = numbers.astype(jnp.int32)
+    clamped = jnp.zeros(graph.num_nodes, bool).at[numbers].set(True)
+    of_nodes = jnp.zeros((graph.num_nodes, *known.shape[1:]), known.dtype).at[numbers].set(known)
+    return _clamp(model, graph, clamped, {v: of_nodes[graph.nodes_of_type(v)] for v in alike}, form)
+
+
+def _check_clamped(graph: Graph, nodes: Array, values: Array, shapes: dict[int, tuple[int, ...]]) -> None:
+    if _checks.is_traced((nodes, graph)):
+        return
+    numbers = np.asarray(nodes)
+    ok = bool(np.all((numbers >= 0) & (numbers < graph.num_nodes))) and len(np.unique(numbers)) == len(numbers)
+    rule = f"must be different nodes among 0 .. {graph.num_nodes - 1}"
+    _checks.require(ok, "nodes", rule, numbers[:10].tolist(), "Name each node once.")
+    for v in np.unique(np.asarray(graph.node_type)[numbers.astype(int)]):
+        fix = "Clamp nodes of other types in a call of their own, and multiply."
+        rule = f"must have shape [some, *{shapes[v]}], as the variables of node type {v}"
+        _checks.require(values.shape[1:] == shapes[v], "values", rule, f"shape {values.shape}", fix)
+
+
+@jax.jit
+def _clamp(
+    model: KernelMRF, graph: Graph, clamped: Array, values: dict[int, Array], form: Expectation | DensityRatio
+) -> Evidence:
+    evidence = _nothing(model, graph)
+    local, by_type = evidence.local, {}
+    for v, value in values.items():
+        nodes, points, basis = graph.nodes_of_type(v), model.points[v], model.bases[v]
+        value = like(value, points.dtype)
+        mass = form.point_mass(features(basis, value), model.moments[v], model.ridge)
+        factor = matmul(mass, features(basis, points).T).astype(local.dtype)
+        known = clamped[nodes]
+        local = local.at[nodes, : len(points)].set(jnp.where(known[:, None], factor, 1))
+        by_type[v] = known, value
+    return eqx.tree_at(
+        lambda e: (e.local, e.clamped, e.values),
+        evidence,
+        (local, clamped, by_type),
+        is_leaf=lambda x: isinstance(x, dict),
+    )
+
+
+def _nothing(model: KernelMRF, graph: Graph) -> Evidence:
+    """Return evidence that says nothing."""
+    nodes, (_, points, rank) = graph.num_nodes, model.operators.evaluate.shape
+    dtype = model.operators.evaluate.dtype
+    messages, observed = jnp.zeros((0, nodes, rank), dtype), jnp.zeros((0, nodes), bool)
+    return Evidence(jnp.ones((nodes, points), dtype), messages, observed, (), jnp.zeros(nodes, bool), {})
+
+
+def _select(fn: Callable[[Array], Array], nodes: Array, points: Array) -> Array:
+    """Ask a likelihood of all nodes, and keep those of one type."""
+    values = jnp.asarray(fn(points))
+    ok = values.ndim == 2 and values.shape[1] == len(points)
+    rule = f"must return values of shape [node, {len(points)}]"
+    _checks.require(ok, "fn", rule, f"shape {values.shape}", "Broadcast it: nodes on axis 0, points on axis 1.")
+    return values[nodes]
+
+
+def _check_form(form: Any) -> None:
+    ok = isinstance(form, Expectation | DensityRatio)
+    fix = "Pass kbpjax.Expectation() or kbpjax.DensityRatio()."
+    _checks.require(ok, "form", "must be a form of evidence", repr(form), fix)
 
 
 def _of_nodes(model: KernelMRF, graph: Graph, node_type: int, y: Array, seen: Array, own: bool) -> Array:
     """Check the observations of one node type, given for its `own` nodes or for all, and return those of its nodes."""
     nodes = graph.nodes_of_type(node_type)
-    expected = (len(nodes) if own else graph.num_nodes, *model.observation_bases[node_type].landmarks.shape[1:])
+    expected = (len(nodes) if own else graph.num_nodes, *model.observations[node_type].basis.point.shape)
     rule = f"{f'of node type {node_type} ' if own else ''}must have shape {expected}"
     fix = "Give one observation for each node, of the shape of the training observations, or {node type: observations}."
     _checks.require(y.shape == expected, "y", rule, y.shape, fix)
@@ -96,18 +341,21 @@ def _of_nodes(model: KernelMRF, graph: Graph, node_type: int, y: Array, seen: Ar
 
 
 @jax.jit
-def _observe(model: KernelMRF, graph: Graph, by_type: dict[int, Array], seen: Array) -> Evidence:
+def _observe(
+    model: KernelMRF, graph: Graph, by_type: dict[int, Array], seen: Array, form: Expectation | DensityRatio
+) -> Evidence:
     operators = model.operators
     messages = jnp.zeros((graph.num_nodes, operators.evaluate.shape[2]), operators.evaluate.dtype)
     for v, y in by_type.items():
         nodes = graph.nodes_of_type(v)
         known = seen[nodes]
-        basis, operator = model.observation_bases[v], model.observation_operators[v]
-        y = like(jnp.where(known.reshape(-1, *(1,) * (y.ndim - 1)), y, jnp.zeros_like(y)), basis.landmarks)
-        message = matmul(features(basis, y).astype(operator.dtype), operator.T)
+        basis, operator = model.observations[v].basis, form.operator(model.observations[v])
+        y = jnp.where(expand(known, y.ndim), y, jnp.zeros_like(y))
+        message = matmul(features(basis, like(y, basis.point.dtype)).astype(operator.dtype), operator.T)
         message = jnp.where(known[:, None], message, 0).astype(messages.dtype)
         messages = messages.at[nodes, : message.shape[1]].set(message)
     messages, size = unit(messages)
     observed = size[:, 0] != 0  # true for NaN, which is to stay
-    local = evaluate_local(operators, graph, messages)
-    return Evidence(jnp.where(observed[:, None], local, 1), messages, observed)
+    local = jnp.where(observed[:, None], evaluate_local(operators, graph, messages), 1)
+    clamped = jnp.zeros(graph.num_nodes, bool)
+    return Evidence(local, messages[None], observed[None], (), clamped, {})

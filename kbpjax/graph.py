@@ -6,6 +6,8 @@ join the same two node types, and its two directions have operators of their own
 `Operators.project`), because E[. | x_b] and E[. | x_a] are different functions unless the pair is exchangeable.
 """
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -14,9 +16,13 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax.schedule import Schedule
 
 TILE = 64
 """Rows of one tile where the types are of uneven size."""
+
+SMALL = 4096
+"""Slots below which a table is not worth splitting by degree."""
 
 
 class Tiles(eqx.Module):
@@ -25,12 +31,10 @@ class Tiles(eqx.Module):
     Attributes:
         rows: row numbers [tile, tile_size]; padding holds the number of rows.
         types: the type of each tile [tile].
-        position: where each row stands in the flattened tiles [row]; None where it stands at its own number.
     """
 
     rows: Int[Array, "tile tile_size"]
     types: Int[Array, " tile"]
-    position: Int[Array, " row"] | None
 
 
 class Graph(eqx.Module):
@@ -41,13 +45,19 @@ class Graph(eqx.Module):
         reverse: the directed edge that goes the other way [edge].
         edge_type: the type of each directed edge [edge], the same in both directions.
         node_type: the type of each node [node].
-        node_tiles: nodes grouped by type.
+        node_tiles: nodes grouped by type: one entry where degrees are alike, else one for each class of degrees, so
+            that a hub does not widen the slots of all.
+        node_place: where each node stands in the flattened `node_tiles`, one after the other [node]; None where each
+            stands at its own number.
         edge_tiles: directed edges grouped by type and direction.
-        slots: incoming directed edges of each node, in the order of `node_tiles` [tile, tile_size, deg]; padding holds
-            the number of directed edges.
-        route: for each place of `edge_tiles`, the flat place in `slots` whose product, without itself, that edge sends.
+        edge_place: where each directed edge stands in the flattened `edge_tiles` [edge]; None as for nodes.
+        slots: incoming directed edges of each node, in the order of `node_tiles`, each [tile, tile_size, deg]; padding
+            holds the number of directed edges.
+        route: for each place of `edge_tiles`, the place in the flattened `slots`, one after the other, whose product,
+            without itself, that edge sends.
+        schedule: the order of exact inference; None for a graph with a cycle or without edges.
         num_nodes, num_edges: numbers of nodes and of directed edges.
-        node_types: (type, number of nodes, largest degree) of every node type present.
+        node_types: (type, number of nodes, largest degree, number of incoming edges) of every node type present.
         edge_types: (type, node type of the first end, node type of the second end) of every edge type present.
     """
 
@@ -56,13 +66,16 @@ class Graph(eqx.Module):
     reverse: Int[Array, " edge"]
     edge_type: Int[Array, " edge"]
     node_type: Int[Array, " node"]
-    node_tiles: Tiles
+    node_tiles: tuple[Tiles, ...]
+    node_place: Int[Array, " node"] | None
     edge_tiles: Tiles
-    slots: Int[Array, "node_tile tile_size deg"]
+    edge_place: Int[Array, " edge"] | None
+    slots: tuple[Int[Array, "_ _ _"], ...]
     route: Int[Array, "edge_tile edge_tile_size"]
+    schedule: Schedule | None
     num_nodes: int = eqx.field(static=True)
     num_edges: int = eqx.field(static=True)
-    node_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
+    node_types: tuple[tuple[int, int, int, int], ...] = eqx.field(static=True)
     edge_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
 
     @classmethod
@@ -108,13 +121,8 @@ class Graph(eqx.Module):
 
     def nodes_of_type(self, node_type: int) -> Int[Array, " node_of_type"]:
         """Return the numbers of the nodes of one type, which must be present."""
-        count = {v: n for v, n, _ in self.node_types}[node_type]
+        count = {v: n for v, n, *_ in self.node_types}[node_type]
         return jnp.nonzero(self.node_type == node_type, size=count)[0].astype(jnp.int32)
-
-    def incoming(self, nodes: Int[Array, " some"]) -> Int[Array, "some deg"]:
-        """Return the incoming directed edges of nodes; padding holds the number of directed edges."""
-        flat = self.slots.reshape(-1, self.slots.shape[-1])
-        return flat[nodes if self.node_tiles.position is None else self.node_tiles.position[nodes]]
 
     @classmethod
     def _build(cls, pairs: NDArray, node_type: NDArray, edge_type: NDArray, ends: tuple) -> "Graph":
@@ -123,26 +131,18 @@ class Graph(eqx.Module):
         reverse = np.roll(np.arange(2 * num_pairs), num_pairs)
         both = np.concatenate([edge_type, edge_type])
         degree = np.bincount(receivers, minlength=num_nodes)
-        num_slots = max(1, degree.max(initial=0))
-
-        node_rows, node_tile_types = _tile(node_type)
-        edge_rows, edge_tile_types = _tile(2 * both + (np.arange(2 * num_pairs) >= num_pairs))
-        node_place, edge_place = _positions(node_rows, num_nodes), _positions(edge_rows, 2 * num_pairs)
-
-        order = np.argsort(receivers, kind="stable")
-        slot = np.empty(2 * num_pairs, int)
-        slot[order] = np.arange(2 * num_pairs) - np.repeat(np.cumsum(degree) - degree, degree)
-        flat_slot = node_place[receivers] * num_slots + slot
-        slots = np.full(node_rows.size * num_slots, 2 * num_pairs)
-        slots[flat_slot] = np.arange(2 * num_pairs)
-        route = np.append(flat_slot[reverse], 0)[edge_rows]
+        node_tiles = [_tile(node_type, members) for members in _degree_classes(degree)]
+        edge_tiles = _tile(2 * both + (np.arange(2 * num_pairs) >= num_pairs), np.arange(2 * num_pairs))
+        slots, slot_of_edge = _slots([rows for rows, _ in node_tiles], receivers, degree)
 
         def index(array: NDArray) -> Array:
             return jnp.asarray(array, jnp.int32)
 
-        def tiles(rows: NDArray, types: NDArray, place: NDArray) -> Tiles:
-            in_place = rows.size == place.size and np.array_equal(place, np.arange(place.size))
-            return Tiles(index(rows), index(types), None if in_place else index(place))
+        def place(tiles: Sequence[tuple[NDArray, NDArray]], count: int) -> Array | None:
+            rows = np.concatenate([rows.reshape(-1) for rows, _ in tiles])
+            if len(tiles) == 1 and np.array_equal(rows, np.arange(count)):
+                return None
+            return index(_positions(rows, count))
 
         return cls(
             senders=index(senders),
@@ -150,14 +150,17 @@ class Graph(eqx.Module):
             reverse=index(reverse),
             edge_type=index(both),
             node_type=index(node_type),
-            node_tiles=tiles(node_rows, node_tile_types, node_place),
-            edge_tiles=tiles(edge_rows, edge_tile_types, edge_place),
-            slots=index(slots.reshape(*node_rows.shape, num_slots)),
-            route=index(route),
+            node_tiles=tuple(Tiles(index(rows), index(types)) for rows, types in node_tiles),
+            node_place=place(node_tiles, num_nodes),
+            edge_tiles=Tiles(*map(index, edge_tiles)),
+            edge_place=place([edge_tiles], 2 * num_pairs),
+            slots=tuple(map(index, slots)),
+            route=index(np.append(slot_of_edge[reverse], 0)[edge_tiles[0]]),
+            schedule=Schedule.build(pairs, edge_type, node_type),
             num_nodes=num_nodes,
             num_edges=2 * num_pairs,
             node_types=tuple(
-                (int(v), int(n), int(degree[node_type == v].max()))
+                (int(v), int(n), int(degree[node_type == v].max()), int(degree[node_type == v].sum()))
                 for v, n in zip(*np.unique(node_type, return_counts=True), strict=True)
             ),
             edge_types=ends,
@@ -256,24 +259,63 @@ def _orient(pairs: NDArray, edge_type: NDArray, node_type: NDArray) -> tuple[NDA
     return pairs, tuple((int(k), int(a), int(b)) for k, (a, b) in zip(present, ends[first], strict=True))
 
 
-def _tile(types: NDArray) -> tuple[NDArray, NDArray]:
-    """Group rows by type into tiles of one size: one tile a type where the types are of about equal size."""
-    present, counts = np.unique(types, return_counts=True)
-    if len(types) == 0:
+def _degree_classes(degree: NDArray) -> list[NDArray]:
+    """Split nodes so that slots padded to the largest degree of a class are few: one class where that is so already."""
+    degree = np.maximum(degree, 1)
+    if len(degree) * degree.max() <= max(4 * degree.sum(), SMALL):
+        return [np.arange(len(degree))]
+    exponent = np.frexp(degree - 1)[1]  # degrees 1, 2, 3 .. 4, 5 .. 8, and so on
+    return [np.flatnonzero(exponent == e) for e in np.unique(exponent)]
+
+
+def _tile(types: NDArray, members: NDArray) -> tuple[NDArray, NDArray]:
+    """Group members by type into tiles of one size: one tile a type where the types are of about equal size.
+
+    Args:
+        types: type of every row.
+        members: the rows to group.
+
+    Returns:
+        Row numbers [tile, tile_size], padded with the number of all rows, and the type of each tile.
+    """
+    if len(members) == 0:
         return np.zeros((0, 1), int), np.zeros(0, int)
-    even = len(present) * counts.max() <= 1.25 * len(types)
+    present, counts = np.unique(types[members], return_counts=True)
+    even = len(present) * counts.max() <= 1.25 * len(members)
     size = int(counts.max()) if even else min(TILE, int(counts.max()))
     tiles_of_type = -(-counts // size)
-    tile_types = np.repeat(present, tiles_of_type)
-    order = np.argsort(types, kind="stable")
-    within = np.arange(len(types)) - np.repeat(np.cumsum(counts) - counts, counts)
+    within = np.arange(len(members)) - np.repeat(np.cumsum(counts) - counts, counts)
     first_place = np.repeat(size * (np.cumsum(tiles_of_type) - tiles_of_type), counts)
-    rows = np.full(len(tile_types) * size, len(types))
-    rows[first_place + within] = order
-    return rows.reshape(-1, size), tile_types
+    rows = np.full(tiles_of_type.sum() * size, len(types))
+    rows[first_place + within] = members[np.argsort(types[members], kind="stable")]
+    return rows.reshape(-1, size), np.repeat(present, tiles_of_type)
+
+
+def _slots(tables: list[NDArray], receivers: NDArray, degree: NDArray) -> tuple[list[NDArray], NDArray]:
+    """List the incoming edges of the nodes of each table; return the lists, and each edge's place in all of them."""
+    num_nodes, num_edges = len(degree), len(receivers)
+    widths = [max(1, np.append(degree, 0)[rows].max()) for rows in tables]
+    sizes = [rows.size * width for rows, width in zip(tables, widths, strict=True)]
+    ends = np.cumsum(sizes)
+    first = [
+        end - size + width * np.arange(rows.size)
+        for rows, width, size, end in zip(tables, widths, sizes, ends, strict=True)
+    ]
+    nodes = np.concatenate([rows.reshape(-1) for rows in tables])
+    first_of_node = np.concatenate(first)[_positions(nodes, num_nodes)]
+    order = np.argsort(receivers, kind="stable")
+    within = np.empty(num_edges, int)
+    within[order] = np.arange(num_edges) - np.repeat(np.cumsum(degree) - degree, degree)
+    place = first_of_node[receivers] + within
+    flat = np.full(ends[-1], num_edges)
+    flat[place] = np.arange(num_edges)
+    parts = np.split(flat, ends[:-1])
+    slots = [part.reshape(*rows.shape, w) for part, rows, w in zip(parts, tables, widths, strict=True)]
+    return slots, place
 
 
 def _positions(rows: NDArray, count: int) -> NDArray:
+    """Return where each of `count` rows stands in `rows`, whose padding holds `count`."""
     place = np.empty(count + 1, int)
-    place[rows.reshape(-1)] = np.arange(rows.size)
+    place[rows] = np.arange(len(rows))
     return place[:count]

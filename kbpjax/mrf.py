@@ -1,13 +1,12 @@
-"""From data to a kernel Markov random field: training pairs in, operators and local evidence out.
+"""From data to a kernel Markov random field: training pairs in, operators and models of observations out.
 
 For an edge type with pairs (x_t, x_s), the update of a message from t to s is the conditional expectation (eq. 4)
 
     m_ts(x_s) = E[ prod_u m_ut(X_t) | x_s ],
 
-estimated by ridge regression between two bases: messages live on landmarks of the kernel k, their products on landmarks
-of the tensor power k^(d - 1), d being the largest degree with evidence counted as a neighbour (section 5). Observations
-enter as one more message, E[k(y, Y) | x], a smoothed likelihood. A model holds no graph: it is a template for any graph
-with its types.
+estimated by ridge regression between two finite sets that the update rule chooses: features in which messages are
+linear, and points at which their products are known (section 5). Observations enter as one more message. A model holds
+no graph: it is a template for any graph with its types.
 """
 
 from collections.abc import Mapping
@@ -17,89 +16,77 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ScalarLike
+import numpy as np
+from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._precision import matmul
-from kbpjax.embedding import conditional_operator, mean_embedding
-from kbpjax.features import Basis, cholesky_basis, features, incomplete_cholesky
+from kbpjax.embedding import covariances, ridge_solve
+from kbpjax.features import FeatureMap, features
 from kbpjax.graph import Graph
 from kbpjax.kernels import Kernel
 from kbpjax.propagate import Operators
+from kbpjax.rules import ConstantTime, NodeBasis, Rule
 from kbpjax.training import TrainingData
-
-
-class ConstantTime(eqx.Module):
-    """The constant-time rule (section 5.3): messages and their products on landmarks; no cost per training sample.
-
-    Args:
-        eps: largest residual norm of a training sample's feature, > 0, the largest feature norm being 1. Smaller is
-            closer to the full-rank answer and slower; in single precision about 1e-3 is the least that can be seen.
-        max_rank: most landmarks of one basis, >= 1.
-
-    Raises:
-        ValueError: eps or max_rank out of range.
-    """
-
-    eps: float = eqx.field(static=True, default=1e-3, converter=float)
-    max_rank: int = eqx.field(static=True, default=128)
-
-    def __check_init__(self) -> None:
-        _checks.require_number("eps", self.eps, above=0)
-        _checks.require_count("max_rank", self.max_rank)
-
-    def basis(self, kernel: Kernel, x: Array) -> tuple[Basis, Array]:
-        """Choose landmarks among samples [sample, *dim]; return the basis and the residual left.
-
-        Outside `jax.jit` the basis has just the rank that was needed; inside, `max_rank`, the rest of it zero.
-        """
-        pivots = incomplete_cholesky(jax.lax.stop_gradient(kernel), jax.lax.stop_gradient(x), self.eps, self.max_rank)
-        if _checks.is_traced(pivots.rank):
-            valid = jnp.arange(len(pivots.indices), dtype=jnp.int32) < pivots.rank
-            return cholesky_basis(kernel, x[pivots.indices], valid), pivots.residual
-        rank = int(pivots.rank)
-        fix = "Choose a kernel or bandwidth for which k(x, x) > 0 and finite."
-        _checks.require(rank > 0, "kernel", "must not vanish on the training samples", "k(x, x) = 0 or NaN", fix)
-        return cholesky_basis(kernel, x[pivots.indices[:rank]]), pivots.residual
-
 
 DEFAULT_DEGREE = 5
 """Degree taken where the training data do not tell: a grid node with an observation, as in the paper."""
+
+
+class ObservationModel(eqx.Module):
+    """What the training data say of the observations of one node type.
+
+    Attributes:
+        basis: features of observations.
+        expectation: from an observation's features to the message E[k(y, Y) | x] [rank, observation_rank].
+        ratio: from an observation's features to the message P(y | x) / P(y) [rank, observation_rank].
+        residual: largest residual norm of a training observation's feature, as a share of the largest feature norm.
+    """
+
+    basis: FeatureMap
+    expectation: Float[Array, "rank observation_rank"]
+    ratio: Float[Array, "rank observation_rank"]
+    residual: Float[Array, ""]
 
 
 class KernelMRF(eqx.Module):
     """A learned kernel Markov random field: a template for any graph with its node and edge types.
 
     Attributes:
-        bases: {node type: basis of messages}.
-        product_bases: {node type: basis of products of messages}, of the kernel's tensor power.
-        observation_bases: {node type: basis of observations}.
+        bases: {node type: features in which messages are linear}.
+        points: {node type: where messages are evaluated and multiplied [point, *dim]}.
         operators: matrices of the updates, ranks padded with zeros to common sizes.
-        observation_operators: {node type: [rank, observation_rank]}, from an observation's features to its message.
+        observations: {node type: model of its observations}.
         marginals: {node type: mean embedding [rank]}; <features(x), marginal> is the marginal density smoothed by the
-        kernel.
+            kernel.
+        moments: {node type: second moment of the features, E[phi(X) phi(X)'] [rank, rank]}.
+        joints: {edge type: E[phi(X_first) phi(X_second)'] [rank, rank]}, the embedding of the pair.
         residuals: {node type: (message basis, product basis)}, the largest residual norm of each, as a share of the
             largest feature norm. Well above `eps` means that `max_rank` was too small for the kernel's bandwidth.
-        observation_residuals: {node type: the same of the basis of observations}.
+        ridge: lambda of eq. 11.
         edge_types: (type, node type of first end, node type of second end) of every edge type.
     """
 
-    bases: dict[int, Basis]
-    product_bases: dict[int, Basis]
-    observation_bases: dict[int, Basis]
+    bases: dict[int, FeatureMap]
+    points: dict[int, Shaped[Array, "point ..."]]
     operators: Operators
-    observation_operators: dict[int, Array]
+    observations: dict[int, ObservationModel]
     marginals: dict[int, Array]
+    moments: dict[int, Array]
+    joints: dict[int, Array]
     residuals: dict[int, tuple[Array, Array]]
-    observation_residuals: dict[int, Array]
+    ridge: Float[Array, ""]
     edge_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
 
     @property
     def ranks(self) -> dict[int, tuple[int, int]]:
-        """{node type: (rank of messages, rank of products)}."""
-        return {
-            v: (basis.transform.shape[0], self.product_bases[v].transform.shape[0]) for v, basis in self.bases.items()
-        }
+        """{node type: (rank of messages, number of points where products are known)}."""
+        return {v: (basis.rank, len(self.points[v])) for v, basis in self.bases.items()}
+
+    def floor_of(self, node_type: int) -> Float[Array, ""]:
+        """Return the least value of an evaluated message of a node type."""
+        floors = jnp.asarray(self.operators.floor, self.operators.evaluate.dtype).reshape(-1)
+        return floors[node_type if len(floors) > 1 else 0]
 
     def check_types(self, graph: Graph) -> None:
         """Raise ValueError unless the model has learned every node and edge type of a graph."""
@@ -116,20 +103,20 @@ def fit(
     *,
     kernel: Kernel | Mapping[int, Kernel],
     obs_kernel: Kernel | Mapping[int, Kernel] | None = None,
-    rule: ConstantTime = ConstantTime(),
+    rule: Rule = ConstantTime(),
     ridge: ScalarLike = 1e-6,
     floor: ScalarLike = 1e-6,
 ) -> KernelMRF:
     """Learn a kernel Markov random field from training data (eq. 11 and 14).
 
-    Linear in the number of samples. Differentiable in the kernels' parameters, `ridge` and `floor`, with the choice of
-    landmarks held fixed; works inside `jax.jit`, where the bases have `max_rank`.
+    Linear in the number of samples, except for `FullRank`. Differentiable in the kernels' parameters, `ridge` and
+    `floor`, with the choice of landmarks held fixed; works inside `jax.jit`, where the bases have `max_rank`.
 
     Args:
         data: training data.
         kernel: kernel of the variables, or {node type: kernel}.
         obs_kernel: kernel of the observations, or {node type: kernel}; needed if the data have observations.
-        rule: the update rule.
+        rule: the update rule: `ConstantTime`, `LinearTime` or `FullRank`.
         ridge: lambda of eq. 11, >= 0; multiplied by the number of pairs of each operator.
         floor: least value of an evaluated message, as a share of the largest that a message of its norm can have, in
             [0, 1). Estimated messages dip below zero; the floor makes their products densities.
@@ -138,7 +125,7 @@ def fit(
         The model.
 
     Raises:
-        ValueError: an option out of range, or no kernel for a type.
+        ValueError: an option out of range, no kernel for a type, or matrices that would not fit in memory.
 
     Example:
         >>> import numpy as np, kbpjax as kbp
@@ -149,65 +136,129 @@ def fit(
         True
     """
     fix = "Pass for instance kbpjax.ConstantTime(eps=1e-2)."
-    _checks.require(isinstance(rule, ConstantTime), "rule", "must be an update rule", repr(rule), fix)
+    _checks.require(isinstance(rule, Rule), "rule", "must be an update rule", repr(rule), fix)
     _checks.require_number("ridge", ridge, least=0)
     _checks.require_number("floor", floor, least=0, below=1)
     kernels = _kernels("kernel", kernel, data.nodes)
     obs_kernels = _kernels("obs_kernel", obs_kernel, data.observations)
+    rule.check_memory(data)
     degrees = dict(data.degrees)
-
-    chosen = {v: rule.basis(kernels[v], x) for v, x in data.nodes.items()}
     powers = {v: max(1, degrees.get(v, DEFAULT_DEGREE) - 1) for v in data.nodes}
-    products = {v: rule.basis(kernels[v] ** powers[v], x) for v, x in data.nodes.items()}
-    bases = {v: basis for v, (basis, _) in chosen.items()}
-    product_bases = {v: basis for v, (basis, _) in products.items()}
-    seen = {v: rule.basis(obs_kernels[v], y) for v, (_, y) in data.observations.items()}
-    observed = {v: basis for v, (basis, _) in seen.items()}
+    chosen = {v: rule.node_basis(kernels[v], powers[v], data, v) for v in data.nodes}
+    bases = {v: basis.messages for v, basis in chosen.items()}
 
-    evaluate = {v: features(basis, product_bases[v].landmarks) for v, basis in bases.items()}
-    project = {}
-    for k, a, b in data.ends:
-        x_a, x_b = data.edges[k]
-        project[2 * k] = _update_operator(bases[b], product_bases[a], x_b, x_a, ridge)
-        project[2 * k + 1] = _update_operator(bases[a], product_bases[b], x_a, x_b, ridge)
+    evaluate = {v: features(basis.messages, basis.points) for v, basis in chosen.items()}
     size = tuple(max(matrix.shape[i] for matrix in evaluate.values()) for i in (0, 1))
     evaluate = _stack(evaluate, size)
     largest = jnp.sqrt(jnp.max(jnp.sum(evaluate**2, axis=-1), axis=-1))  # of each node type
+    project, joints = _learn_edges(data, chosen, ridge)
+    averages = {v: _averages(basis, data.nodes[v]) for v, basis in bases.items()}
+    seen = {v: rule.observation_basis(obs_kernels[v], y) for v, (_, y) in data.observations.items()}
     return KernelMRF(
         bases=bases,
-        product_bases=product_bases,
-        observation_bases=observed,
+        points={v: basis.points for v, basis in chosen.items()},
         operators=Operators(evaluate, _stack(project, size[::-1]), jnp.asarray(floor, largest.dtype) * largest),
-        observation_operators={
-            v: _observation_operator(bases[v], basis, *data.observations[v], ridge) for v, basis in observed.items()
+        observations={
+            v: _observation_model(bases[v], basis, residual, *data.observations[v], ridge)
+            for v, (basis, residual) in seen.items()
         },
-        marginals={v: _marginal(basis, data.nodes[v]) for v, basis in bases.items()},
-        residuals={v: (chosen[v][1], products[v][1]) for v in bases},
-        observation_residuals={v: residual for v, (_, residual) in seen.items()},
+        marginals={v: mean for v, (mean, _) in averages.items()},
+        moments={v: moment for v, (_, moment) in averages.items()},
+        joints=joints,
+        residuals={v: basis.residuals for v, basis in chosen.items()},
+        ridge=jnp.asarray(ridge, largest.dtype),
         edge_types=data.ends,
     )
 
 
-@jax.jit
-def _update_operator(receiver: Basis, products: Basis, x_receiver: Array, x_sender: Array, ridge: ScalarLike) -> Array:
-    """Map values at the sender's product landmarks to coefficients at the receiver (eq. 15) [rank, point].
+def _learn_edges(
+    data: TrainingData, bases: dict[int, NodeBasis], ridge: ScalarLike
+) -> tuple[dict[int, Array], dict[int, Array]]:
+    """Return {2 type + direction: [rank, point]} and the joint embedding of each edge type.
 
-    A product with values v at the landmarks is the function products(x) @ transform.T @ v.
+    Types between the same node types with about equally many pairs are learned in one compiled loop.
     """
-    regression = conditional_operator(
-        lambda x: features(receiver, x), lambda x: features(products, x), x_receiver, x_sender, ridge
-    )
-    return matmul(regression, products.transform.T)
+    alike: dict[tuple, list[int]] = {}
+    for k, a, b in data.ends:
+        alike.setdefault((a, b, len(data.edges[k][0]).bit_length()), []).append(k)
+    project, joints = {}, {}
+    for (a, b, _), types in alike.items():
+        counts = np.array([len(data.edges[k][0]) for k in types])
+        places = [data.places(k) for k in types] if bases[a].products is None else None
+        columns = [[data.edges[k][end] for k in types] for end in (0, 1)]
+        columns += [] if places is None else [[place[end] for place in places] for end in (0, 1)]
+        padded = [_pad(column, int(counts.max())) for column in columns]
+        forth, back, joint = _learn_pairs(bases[a], bases[b], padded, jnp.asarray(counts, jnp.int32), ridge)
+        project |= {2 * k: forth[i] for i, k in enumerate(types)} | {2 * k + 1: back[i] for i, k in enumerate(types)}
+        joints |= {k: joint[i] for i, k in enumerate(types)}
+    return project, joints
+
+
+def _pad(arrays: list[Array], size: int) -> Array:
+    """Stack arrays of different length, padded with copies of their first rows."""
+    return jnp.stack([jnp.concatenate([array, array[: size - len(array)]]) for array in arrays])
 
 
 @jax.jit
-def _observation_operator(basis: Basis, observed: Basis, x: Array, y: Array, ridge: ScalarLike) -> Array:
-    return conditional_operator(lambda x: features(basis, x), lambda y: features(observed, y), x, y, ridge)
+def _learn_pairs(
+    first: NodeBasis, second: NodeBasis, columns: list[Array], counts: Array, ridge: ScalarLike
+) -> tuple[Array, Array, Array]:
+    """Learn edge types one after another from their pairs [type, sample, *dim], of which `counts` are no padding."""
+
+    def learn(one):
+        (x_first, x_second, *places), count = one
+        place_first, place_second = places or (None, None)
+        forth = _update_operator(second, first, x_second, x_first, place_first, count, ridge)
+        back = _update_operator(first, second, x_first, x_second, place_second, count, ridge)
+        _, joint = covariances(first.messages, second.messages, x_first, x_second, count)
+        return forth, back, joint / count.astype(joint.dtype)
+
+    return jax.lax.map(learn, (columns, counts))
+
+
+def _update_operator(
+    receiver: NodeBasis,
+    sender: NodeBasis,
+    x_receiver: Array,
+    x_sender: Array,
+    places: Array | None,
+    count: Array,
+    ridge: ScalarLike,
+) -> Array:
+    """Map values of a product at the sender's points to coefficients at the receiver (eq. 12 and 15) [rank, point].
+
+    Where the points are landmarks, a product with values v there is the function products(x) @ transform.T @ v; where
+    they are the training samples, sample i of the sender stands in row places[i].
+    """
+    penalty = ridge * count.astype(jnp.result_type(ridge, float))
+    if sender.products is not None:
+        covariance, cross = covariances(receiver.messages, sender.products, x_receiver, x_sender, count)
+        return matmul(ridge_solve(covariance, cross, penalty), sender.products.transform.T)
+    assert places is not None
+    valid = jnp.arange(len(places), dtype=jnp.int32) < count
+    at_pairs = jnp.where(valid[:, None], receiver.messages(x_receiver), 0)
+    cross = jnp.zeros((len(sender.points), at_pairs.shape[1]), at_pairs.dtype).at[places].add(at_pairs)
+    return ridge_solve(matmul(at_pairs.T, at_pairs), cross.T, penalty)
 
 
 @jax.jit
-def _marginal(basis: Basis, x: Array) -> Array:
-    return mean_embedding(lambda x: features(basis, x), x)
+def _observation_model(
+    basis: FeatureMap, observed: FeatureMap, residual: Array, x: Array, y: Array, ridge: ScalarLike
+) -> ObservationModel:
+    """Learn both forms of evidence: (C_xx + ridge)^{-1} C_xy, and the same times (C_yy + ridge)^{-1}."""
+    penalty = ridge * len(x)
+    covariance, cross = covariances(basis, observed, x, y)
+    expectation = ridge_solve(covariance, cross, penalty)
+    own, _ = covariances(observed, observed, y, y)
+    return ObservationModel(observed, expectation, ridge_solve(own, expectation.T, penalty).T, residual)
+
+
+@jax.jit
+def _averages(basis: FeatureMap, x: Array) -> tuple[Array, Array]:
+    """Return the means of the features and of their outer products."""
+    ones = jnp.ones(len(x), jax.eval_shape(basis, x[:1]).dtype)
+    moment, total = covariances(basis, lambda one: one[:, None], x, ones)
+    return total[:, 0] / len(x), moment / len(x)
 
 
 def _kernels(argument: str, kernel: Any, samples: Mapping[int, Any]) -> dict[int, Kernel]:

@@ -12,6 +12,8 @@ moves a message little.
 From nine incoming messages on, their product is rescaled on the way, and its size no longer says so much.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -59,7 +61,7 @@ class BPState(eqx.Module):
 
 
 class Solution(eqx.Module):
-    """The outcome of `run`.
+    """The outcome of `run` or `run_tree`.
 
     Attributes:
         messages: coefficients of each directed edge's message [edge, rank].
@@ -76,10 +78,10 @@ class Solution(eqx.Module):
 
 def init(operators: Operators, graph: Graph) -> BPState:
     """Return the state before the first iteration: each message is the update of 1, in a learned model the constant."""
-    _check_types(operators, graph)
-    ones = jnp.sum(_of_type(operators.project, graph.edge_tiles), axis=-1)
+    check_types(operators, graph)
+    ones = jnp.sum(of_type(operators.project, graph.edge_tiles.types), axis=-1)
     spread = jnp.broadcast_to(ones[:, None], (*graph.edge_tiles.rows.shape, ones.shape[-1]))
-    messages, _ = unit(_untile(spread, graph.edge_tiles))
+    messages, _ = unit(_untile([spread], graph.edge_place))
     return BPState(messages, jnp.array(jnp.inf, messages.dtype), jnp.int32(0))
 
 
@@ -106,17 +108,20 @@ def step(
     Raises:
         ValueError: damping out of range, too few operators for the graph's types, or local factors of another shape.
     """
-    _check_types(operators, graph)
+    check_types(operators, graph)
     _check_damping(damping)
     shape = (graph.num_nodes, operators.evaluate.shape[1])
     fix = "Give one factor for each node and evaluation point."
     _checks.require(local.shape == shape, "local", f"must have shape {shape}", local.shape, fix)
 
     incoming = evaluate(operators, graph, state.messages)
-    others = leave_one_out(incoming, tile(local, graph.node_tiles))
-    outgoing = others.reshape(-1, others.shape[-1])[graph.route]
-    update = einsum("tep,trp->ter", outgoing, _of_type(operators.project, graph.edge_tiles))
-    update, size = unit(_untile(update, graph.edge_tiles))
+    others = [
+        leave_one_out(values, tile(local, tiles, graph.node_place))
+        for values, tiles in zip(incoming, graph.node_tiles, strict=True)
+    ]
+    outgoing = _flatten(others)[graph.route]
+    update = einsum("tep,trp->ter", outgoing, of_type(operators.project, graph.edge_tiles.types))
+    update, size = unit(_untile([update], graph.edge_place))
     messages = _mix(state.messages, update, size, jnp.asarray(damping, update.dtype))
     change = jnp.max(jnp.abs(jax.lax.stop_gradient(update - state.messages)), initial=0)
     return BPState(messages, change, state.count + 1)
@@ -161,6 +166,12 @@ def run(
         ValueError: an option out of range, a type that the model has not learned, or evidence of another shape.
     """
     _check_options(num_iters, damping, tol)
+    operators, graph, local = problem(model, graph, evidence)
+    return _run(operators, graph, local, damping, tol, num_iters)
+
+
+def problem(model: Any, graph: Graph, evidence: Any) -> tuple[Operators, Graph, Float[Array, "node point"]]:
+    """Return what inference works on: operators checked against the graph, the graph after clamps, local factors."""
     if isinstance(model, Operators):
         operators = model
     else:
@@ -170,7 +181,8 @@ def run(
     local = jnp.ones(shape, dtype) if evidence is None else jnp.asarray(getattr(evidence, "local", evidence), dtype)
     fix = "Make the evidence with the same model and graph."
     _checks.require(local.shape == shape, "evidence", f"local factors must have shape {shape}", local.shape, fix)
-    return _run(operators, graph, local, damping, tol, num_iters)
+    clamped = evidence is not None and getattr(evidence, "values", None)  # {} where no clamp was made
+    return operators, ignore_incoming(graph, evidence.clamped) if clamped else graph, local
 
 
 @partial(jax.jit, static_argnames="num_iters")
@@ -204,28 +216,59 @@ def _run(
     return Solution(last.messages, last.residual <= tol, last.count, residuals)
 
 
+def ignore_incoming(graph: Graph, nodes: Bool[Array, " node"]) -> Graph:
+    """Return the graph in which the incoming messages of the marked nodes count as 1, as for a value that is known.
+
+    What a marked node sends depends on its local factor alone. Messages to it are still computed.
+
+    Args:
+        graph: the graph.
+        nodes: the nodes that ignore their incoming messages [node].
+    """
+    marked = jnp.append(nodes, False)
+    slots = tuple(
+        jnp.where(marked[tiles.rows][..., None], graph.num_edges, slots)
+        for tiles, slots in zip(graph.node_tiles, graph.slots, strict=True)
+    )
+    schedule = None if graph.schedule is None else graph.schedule.ignore_incoming(nodes)
+    return replace(graph, slots=slots, schedule=schedule)
+
+
 def evaluate(
     operators: Operators, graph: Graph, messages: Float[Array, "edge rank"]
-) -> Float[Array, "tile tile_size deg point"]:
-    """Evaluate every incoming message of every node, with a floor; 1 in empty slots."""
+) -> tuple[Float[Array, "_ _ _ point"], ...]:
+    """Evaluate every incoming message of every node, with a floor; 1 in empty slots; one array for each of `slots`."""
     padded = jnp.concatenate([messages, jnp.zeros_like(messages, shape=(1, messages.shape[1]))])
-    values = einsum("tndr,tpr->tndp", padded[graph.slots], _of_type(operators.evaluate, graph.node_tiles))
-    values = jnp.maximum(values, _floors(operators, graph)[:, :, None, None])
-    return jnp.where((graph.slots < graph.num_edges)[..., None], values, 1)
+
+    def values_of(tiles: Tiles, slots: Array) -> Array:
+        values = einsum("tndr,tpr->tndp", padded[slots], of_type(operators.evaluate, tiles.types))
+        values = jnp.maximum(values, of_type(floors(operators), tiles.types)[:, None, None, None])
+        return jnp.where((slots < graph.num_edges)[..., None], values, 1)
+
+    return tuple(map(values_of, graph.node_tiles, graph.slots))
 
 
 def evaluate_local(
     operators: Operators, graph: Graph, messages: Float[Array, "node rank"]
 ) -> Float[Array, "node point"]:
     """Evaluate one message for each node at the node's evaluation points, with a floor."""
-    tiled = tile(messages, graph.node_tiles)
-    values = einsum("tnr,tpr->tnp", tiled, _of_type(operators.evaluate, graph.node_tiles))
-    return _untile(jnp.maximum(values, _floors(operators, graph)[..., None]), graph.node_tiles)
+
+    def values_of(tiles: Tiles) -> Array:
+        tiled = tile(messages, tiles, graph.node_place)
+        values = einsum("tnr,tpr->tnp", tiled, of_type(operators.evaluate, tiles.types))
+        return jnp.maximum(values, of_type(floors(operators), tiles.types)[:, None, None])
+
+    return _untile([values_of(tiles) for tiles in graph.node_tiles], graph.node_place)
 
 
-def _floors(operators: Operators, graph: Graph) -> Float[Array, "tile one"]:
-    floors = jnp.asarray(operators.floor, operators.evaluate.dtype).reshape(-1, 1, 1)
-    return _of_type(floors, graph.node_tiles)[..., 0]
+def floors(operators: Operators) -> Float[Array, " node_type"]:
+    """Return the floor of each node type; length 1: shared by all."""
+    return jnp.asarray(operators.floor, operators.evaluate.dtype).reshape(-1)
+
+
+def of_type(matrices: Float[Array, "type *axes"], types: Int[Array, "*tiles"]) -> Array:
+    """Return the matrices of some types; a single matrix serves all."""
+    return matrices[types if matrices.shape[0] > 1 else jnp.zeros_like(types)]
 
 
 def leave_one_out(
@@ -250,20 +293,22 @@ def leave_one_out(
     return others.reshape(values.shape)[..., :num_slots, :]
 
 
-def tile(rows: Float[Array, "row column"], tiles: Tiles) -> Float[Array, "tile tile_size column"]:
-    """Lay rows out by type; the padding holds copies of the last row."""
-    if tiles.position is None:
+def tile(
+    rows: Float[Array, "row column"], tiles: Tiles, place: Int[Array, " row"] | None
+) -> Float[Array, "tile tile_size column"]:
+    """Lay rows out by type; they stand so already where `place` is None; the padding holds copies of the last row."""
+    if place is None:
         return rows.reshape(*tiles.rows.shape, -1)
     return rows[jnp.minimum(tiles.rows, len(rows) - 1)]
 
 
-def _untile(tiled: Float[Array, "tile tile_size column"], tiles: Tiles) -> Float[Array, "row column"]:
-    flat = tiled.reshape(-1, tiled.shape[-1])
-    return flat if tiles.position is None else flat[tiles.position]
+def _untile(tiled: Sequence[Array], place: Int[Array, " row"] | None) -> Float[Array, "row column"]:
+    flat = _flatten(tiled)
+    return flat if place is None else flat[place]
 
 
-def _of_type(matrices: Float[Array, "type row column"], tiles: Tiles) -> Float[Array, "tile row column"]:
-    return matrices[tiles.types if matrices.shape[0] > 1 else jnp.zeros_like(tiles.types)]
+def _flatten(blocks: Sequence[Array]) -> Float[Array, "place column"]:
+    return jnp.concatenate([block.reshape(-1, block.shape[-1]) for block in blocks])
 
 
 def unit(messages: Float[Array, "*axes rank"]) -> tuple[Float[Array, "*axes rank"], Float[Array, "*axes one"]]:
@@ -289,7 +334,8 @@ def _check_damping(damping: Any) -> None:
     _checks.require_number("damping", damping, least=0, below=1, fix=fix)
 
 
-def _check_types(operators: Operators, graph: Graph) -> None:
+def check_types(operators: Operators, graph: Graph) -> None:
+    """Check that there are operators for all types of a graph."""
     node, edge = operators.evaluate.shape[0], operators.project.shape[0]
     nodes = 1 + max(v for v, *_ in graph.node_types)
     edges = 2 + 2 * max((k for k, *_ in graph.edge_types), default=-1)

@@ -1,10 +1,12 @@
 """Training data of a pairwise Markov random field: samples pooled by node type, edge type and kind of observation."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -24,6 +26,8 @@ class TrainingData(eqx.Module):
             type.
         degrees: {node type: largest number of neighbours, an observation counted as one}; sets the tensor power. A type
             left out counts as 5.
+        rows: {edge type: (rows of first ends, rows of second ends)}, where the samples of each pair stand in `nodes`;
+            lets the full-rank and linear-time rules share points between edges. None: unknown.
 
     Raises:
         ValueError: samples missing, empty, not finite, of unequal number, or of another shape than their node type's.
@@ -41,6 +45,7 @@ class TrainingData(eqx.Module):
     observations: dict[int, tuple[Array, Array]]
     ends: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
     degrees: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    rows: dict[int, tuple[Array, Array]] | None
 
     def __init__(
         self,
@@ -50,6 +55,7 @@ class TrainingData(eqx.Module):
         *,
         ends: Mapping[int, tuple[int, int]] | None = None,
         degrees: Mapping[int, int] | None = None,
+        rows: Mapping[int, tuple[Any, Any]] | None = None,
     ):
         _checks.require(bool(nodes), "nodes", "must hold samples of at least one node type", "none", "Pass {0: x}.")
         self.nodes = {v: _samples(f"nodes[{v}]", x) for v, x in _typed("nodes", nodes).items()}
@@ -65,21 +71,57 @@ class TrainingData(eqx.Module):
         matched = sorted(joined) == sorted(pairs) and all(len(pair) == 2 for pair in joined.values())
         _checks.require(matched, "ends", rule, joined, "Give one (first, second) for each edge type.")
         # As in a graph, a pair of different node types runs from the smaller to the larger.
-        self.edges = {k: (a, b) if joined[k][0] <= joined[k][1] else (b, a) for k, (a, b) in pairs.items()}
+        forward = {k: joined[k][0] <= joined[k][1] for k in pairs}
+        self.edges = {k: (a, b) if forward[k] else (b, a) for k, (a, b) in pairs.items()}
         self.ends = tuple((k, min(joined[k]), max(joined[k])) for k in sorted(pairs))
         known = dict(degrees or {})
         fix = "Give each node type of `nodes` its largest number of neighbours, or leave it out."
         ok = set(known) <= set(self.nodes) and all(d >= 0 for d in known.values())
         _checks.require(ok, "degrees", f"must be >= 0, of node types among {sorted(self.nodes)}", known, fix)
         self.degrees = tuple(sorted((int(v), int(d)) for v, d in known.items()))
+        self.rows = None if rows is None else {k: _rows(rows.get(k), forward[k]) for k in pairs}
         self._check()
+
+    def points(self, node_type: int) -> Array:
+        """Return the samples of a node type at which the full-rank and linear-time rules multiply messages."""
+        if self.rows is not None or not any(node_type in ends for _, *ends in self.ends):
+            return self.nodes[node_type]
+        ends = [x for k, *ends in self.ends for v, x in zip(ends, self.edges[k], strict=True) if v == node_type]
+        return jnp.concatenate(ends)
+
+    def places(self, edge_type: int) -> tuple[Array, Array]:
+        """Return where the samples of an edge type's pairs stand in `points` of their node types."""
+        if self.rows is not None:
+            return self.rows[edge_type]
+        taken = dict.fromkeys(self.nodes, 0)
+        found = {}
+        for k, *ends in self.ends:
+            for end, v in enumerate(ends):
+                count = len(self.edges[k][end])
+                found[k, end] = jnp.arange(taken[v], taken[v] + count, dtype=jnp.int32)
+                taken[v] += count
+        return found[edge_type, 0], found[edge_type, 1]
 
     def _check(self) -> None:
         for k, *pair in self.ends:
-            for v, x in zip(pair, self.edges[k], strict=True):
+            for end, (v, x) in enumerate(zip(pair, self.edges[k], strict=True)):
                 self._check_domain(f"edges[{k}]", v, x)
+                if self.rows is not None:
+                    self._check_rows(k, end, v, x)
         for v, (x, _) in self.observations.items():
             self._check_domain(f"observations[{v}]", v, x)
+
+    def _check_rows(self, edge_type: int, end: int, node_type: int, x: Array) -> None:
+        assert self.rows is not None
+        rows, samples = self.rows[edge_type][end], self.nodes[node_type]
+        rule = f"must hold {len(x)} rows of nodes[{node_type}] with the samples of edges[{edge_type}]"
+        fix = "Leave rows out, or let kbpjax.pool make the data."
+        argument = f"rows[{edge_type}]"
+        _checks.require(rows.shape == (len(x),), argument, rule, f"shape {rows.shape}", fix)
+        if not _checks.is_traced((rows, samples, x)):
+            inside = np.all((np.asarray(rows) >= 0) & (np.asarray(rows) < len(samples)))
+            same = bool(inside) and np.array_equal(np.asarray(samples)[np.asarray(rows)], np.asarray(x))
+            _checks.require(same, argument, rule, "other rows", fix)
 
     def _check_domain(self, argument: str, node_type: int, x: Array) -> None:
         known = sorted(self.nodes)
@@ -90,47 +132,137 @@ class TrainingData(eqx.Module):
         _checks.require(got == shape, argument, f"must hold points of shape {shape}", got, fix)
 
 
-def pool(graph: Graph, samples: Numbers, observations: Numbers | None = None) -> TrainingData:
-    """Pool samples on a graph by node and edge type: a template's pairs come from all its edges and all samples.
+def pool(graph: Graph | Sequence[Graph], samples: Numbers, observations: Numbers | None = None) -> TrainingData:
+    """Pool samples on one graph or many by node and edge type: a template's pairs come from all edges and samples.
 
     Args:
-        graph: the graph on which the samples lie.
-        samples: values of all variables [sample, node, *dim].
-        observations: observations of all variables [sample, node, *obs_dim], or None.
+        graph: the graph on which the samples lie; or several graphs, of any sizes, whose types mean the same.
+        samples: values of all variables [sample, node, *dim]; of several graphs, one such array for each.
+        observations: observations of all variables [sample, node, *obs_dim], or one such array for each graph, or None.
 
     Returns:
         The training data.
 
     Raises:
-        ValueError: shapes that do not fit the graph or each other, no sample, NaN or infinity.
+        ValueError: shapes that do not fit the graph or each other, no sample, NaN or infinity, or an edge type that
+            joins other node types in another graph.
 
     Example:
         >>> import numpy as np, kbpjax as kbp
         >>> data = kbp.pool(kbp.chain_graph(3), np.arange(6.0).reshape(2, 3))
         >>> [x.tolist() for x in data.edges[0]]
         [[0.0, 1.0, 3.0, 4.0], [1.0, 2.0, 4.0, 5.0]]
+        >>> chains = [kbp.chain_graph(n) for n in (2, 4)]
+        >>> kbp.pool(chains, [np.zeros((1, n)) for n in (2, 4)]).nodes[0].shape
+        (6,)
     """
-    x = _field("samples", samples, graph)
-    y = None if observations is None else _field("observations", observations, graph)
-    if y is not None:
-        fix = "Pass one observation of every node for each sample."
-        _checks.require(len(y) == len(x), "observations", f"must have {len(x)} samples, as samples", len(y), fix)
-    forward = graph.num_edges // 2
-    first, second = np.asarray(graph.senders)[:forward], np.asarray(graph.receivers)[:forward]
-    edge_type, node_type = np.asarray(graph.edge_type)[:forward], np.asarray(graph.node_type)
+    if isinstance(graph, Graph):
+        return _join([_Part.of("", graph, samples, observations)])
+    graphs: list[Any] = list(graph)
+    _checks.require(bool(graphs), "graph", "must be a graph or a sequence of them", "none", "Pass one at least.")
+    columns = [_of_graphs("samples", samples, len(graphs)), _of_graphs("observations", observations, len(graphs))]
+    return _join([_Part.of(f"[{i}]", *one) for i, one in enumerate(zip(graphs, *columns, strict=True))])
 
-    def gather(array: Array, nodes: np.ndarray) -> Array:
-        return array[:, nodes].reshape(-1, *array.shape[2:])
 
-    of_type = {v: np.flatnonzero(node_type == v) for v, *_ in graph.node_types}
-    on_edges = {k: np.flatnonzero(edge_type == k) for k, *_ in graph.edge_types}
+def _of_graphs(argument: str, arrays: Any, count: int) -> Sequence[Any]:
+    ok = arrays is None or (isinstance(arrays, list | tuple) and len(arrays) == count)
+    fix = "Pass one array for each graph."
+    got = f"{len(arrays)}" if isinstance(arrays, list | tuple) else type(arrays).__name__
+    _checks.require(ok, argument, f"must be a list of {count} arrays", got, fix)
+    return [None] * count if arrays is None else arrays
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """The samples of one graph by type, not yet joined with those of others."""
+
+    edges: dict[int, tuple[Any, Any]]  # rows of `nodes`
+    nodes: dict[int, Any]
+    observations: dict[int, Any] | None
+    ends: dict[int, tuple[int, int]]
+    degrees: dict[int, int]
+
+    @classmethod
+    def of(cls, which: str, graph: Graph, samples: Any, observations: Any) -> "_Part":
+        x = _field(f"samples{which}", samples, graph)
+        y = None if observations is None else _field(f"observations{which}", observations, graph)
+        if y is not None:
+            fix = "Pass one observation of every node for each sample."
+            rule = f"must have {len(x)} samples, as samples"
+            _checks.require(len(y) == len(x), f"observations{which}", rule, len(y), fix)
+        forward = graph.num_edges // 2
+        ends = np.stack([np.asarray(graph.senders)[:forward], np.asarray(graph.receivers)[:forward]])
+        edge_type, node_type = np.asarray(graph.edge_type)[:forward], np.asarray(graph.node_type)
+        of_type = {v: np.flatnonzero(node_type == v) for v, *_ in graph.node_types}
+        within = np.empty(graph.num_nodes, int)
+        for nodes in of_type.values():
+            within[nodes] = np.arange(len(nodes))
+
+        def rows(v: int, nodes: np.ndarray) -> np.ndarray:
+            return (len(of_type[v]) * np.arange(len(x))[:, None] + within[nodes]).reshape(-1)
+
+        def gather(array: Any, nodes: np.ndarray) -> Any:
+            return array[:, nodes].reshape(-1, *array.shape[2:])
+
+        on_edges = {k: ends[:, edge_type == k] for k, *_ in graph.edge_types}
+        return cls(
+            edges={k: (rows(a, on_edges[k][0]), rows(b, on_edges[k][1])) for k, a, b in graph.edge_types},
+            nodes={v: gather(x, nodes) for v, nodes in of_type.items()},
+            observations=None if y is None else {v: gather(y, nodes) for v, nodes in of_type.items()},
+            ends={k: (a, b) for k, a, b in graph.edge_types},
+            degrees={v: degree + (y is not None) for v, _, degree, _ in graph.node_types},
+        )
+
+
+def _join(parts: list[_Part]) -> TrainingData:
+    """Concatenate the samples of each type over graphs."""
+    ends: dict[int, tuple[int, int]] = {}
+    for i, part in enumerate(parts):
+        clash = {k: pair for k, pair in part.ends.items() if ends.setdefault(k, pair) != pair}
+        rule = f"must have edge types that join the same node types in all graphs, {ends}"
+        _checks.require(not clash, f"graph[{i}]", rule, clash, "Give other pairs of node types a type of their own.")
+    nodes: dict[int, list] = {}
+    seen: dict[int, list] = {}
+    rows: dict[int, tuple[list, list]] = {}
+    degrees: dict[int, int] = {}
+    taken: dict[int, int] = {}
+    for part in parts:
+        for k, pair in part.edges.items():
+            for end, own in enumerate(pair):
+                rows.setdefault(k, ([], []))[end].append(own + taken.get(ends[k][end], 0))
+        for v, x in part.nodes.items():
+            nodes.setdefault(v, []).append(x)
+            taken[v] = taken.get(v, 0) + len(x)
+            degrees[v] = max(degrees.get(v, 0), part.degrees[v])
+        for v, y in (part.observations or {}).items():
+            seen.setdefault(v, []).append(y)
+    joined = {v: _concatenate(f"samples of node type {v}", x) for v, x in nodes.items()}
+    places = {k: (np.concatenate(first), np.concatenate(second)) for k, (first, second) in rows.items()}
+    observed = {v: (joined[v], _concatenate(f"observations of node type {v}", y)) for v, y in seen.items()}
     return TrainingData(
-        edges={k: (gather(x, first[on]), gather(x, second[on])) for k, on in on_edges.items()},
-        nodes={v: gather(x, nodes) for v, nodes in of_type.items()},
-        observations=None if y is None else {v: (gather(x, i), gather(y, i)) for v, i in of_type.items()},
-        ends={k: (a, b) for k, a, b in graph.edge_types},
-        degrees={v: degree + (y is not None) for v, _, degree in graph.node_types},
+        edges={k: (joined[ends[k][0]][first], joined[ends[k][1]][second]) for k, (first, second) in places.items()},
+        nodes=joined,
+        observations=observed or None,
+        ends=ends,
+        degrees=degrees,
+        rows=places,
     )
+
+
+def _concatenate(argument: str, arrays: list[Any]) -> Any:
+    shapes = {array.shape[1:] for array in arrays}
+    fix = "Samples of one type must have one shape in all graphs."
+    _checks.require(len(shapes) == 1, argument, "must have one shape", sorted(shapes), fix)
+    return arrays[0] if len(arrays) == 1 else (jnp if _checks.is_traced(arrays) else np).concatenate(arrays)
+
+
+def _rows(pair: Any, forward: bool) -> tuple[Array, Array]:
+    """Return the rows of both ends as index arrays, in the orientation of the type."""
+    fix = "Give the rows of both ends for every edge type, or leave rows out."
+    ok = isinstance(pair, tuple | list) and len(pair) == 2
+    _checks.require(ok, "rows", "must hold a pair of index arrays for each edge type", type(pair).__name__, fix)
+    first, second = (jnp.asarray(rows, jnp.int32) for rows in pair)
+    return (first, second) if forward else (second, first)
 
 
 def _typed(argument: str, by_type: Mapping[int, Any]) -> dict[int, Any]:
@@ -160,10 +292,13 @@ def _pairs(argument: str, pair: tuple[Any, Any]) -> tuple[Array, Array]:
     return x, y
 
 
-def _field(argument: str, values: Any, graph: Graph) -> Array:
+def _field(argument: str, values: Any, graph: Graph) -> Any:
     values = values if isinstance(values, jax.Array) else np.asarray(values)
     shaped = values.ndim >= 2 and values.shape[1] == graph.num_nodes
     fix = "Put samples on axis 0 and nodes on axis 1; one sample is x[None]."
     rule = f"must have shape [sample, {graph.num_nodes}, ...]"
     _checks.require(shaped, argument, rule, f"shape {values.shape}", fix)
-    return _samples(argument, values)
+    fix = "Drop or impute missing samples first."
+    _checks.require(values.size > 0, argument, "must hold at least one sample", f"shape {values.shape}", fix)
+    _checks.require_finite(argument, values, fix)
+    return values

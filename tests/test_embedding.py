@@ -1,11 +1,23 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
+import kbpjax as kbp
 import kbpjax.embedding as embedding
-from kbpjax.embedding import conditional_operator, covariances, mean_embedding, ridge_solve
+from kbpjax.embedding import (
+    conditional_operator,
+    covariances,
+    error_bound,
+    feature_residual,
+    mean_embedding,
+    operator_error,
+    ridge_solve,
+)
+from kbpjax.features import Greedy, RandomFourier, cholesky_basis
 from tests import reference
 
 CENTRES = np.linspace(-1.5, 1.5, 4)
@@ -19,7 +31,7 @@ def target(x):
     return jnp.stack([x, x**2, jnp.cos(x)], axis=1)
 
 
-def pairs(count, dtype=np.float64, seed=0):
+def pairs(count, dtype: type = np.float64, seed=0):
     random = np.random.default_rng(seed)
     x = random.normal(size=count)
     return jnp.asarray(x.astype(dtype)), jnp.asarray((np.sin(2 * x) + 0.3 * random.normal(size=count)).astype(dtype))
@@ -153,3 +165,208 @@ def test_no_features_of_the_whole_sample(monkeypatch, of_gradient):
     sizes = [int(np.prod(shape)) for shape in shapes_in(traced.jaxpr)]
     assert len(sizes) > 20
     assert max(sizes) <= count, "an array larger than the sample itself"
+
+
+# --- padding ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [8, 1000])
+@pytest.mark.parametrize("count", [1, 8, 13, 25])
+@pytest.mark.parametrize("padding", [np.nan, 3.0])
+def test_pairs_beyond_the_count_are_padding(monkeypatch, chunk, count, padding):
+    monkeypatch.setattr(embedding, "CHUNK", chunk)
+    x, y = pairs(25)
+    alone = conditional_operator(given, target, x[:count], y[:count], 0.1)
+    padded_x, padded_y = x.at[count:].set(padding), y.at[count:].set(padding)
+
+    @jax.jit
+    def padded(scale, count):
+        return conditional_operator(lambda x: given(scale * x), target, padded_x, padded_y, 0.1, count)
+
+    np.testing.assert_allclose(padded(1.0, count), alone, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(padded(1.0, jnp.int32(count)), alone, rtol=1e-9, atol=1e-12)
+    h = 1e-6
+    slope = (padded(1 + h, count) - padded(1 - h, count)) / (2 * h)
+    np.testing.assert_allclose(jax.jacobian(padded)(1.0, count), slope, rtol=1e-5, atol=1e-7)
+
+
+def test_counts_in_single_precision_and_over_a_batch():
+    x, y = pairs(25, np.float32)
+    counts = np.array([3, 25, 10])
+    batched = jax.vmap(lambda count: conditional_operator(given, target, x, y, 0.1, count))(jnp.asarray(counts))
+    assert batched.dtype == jnp.float32
+    for result, count in zip(batched, counts):
+        alone = conditional_operator(given, target, x[:count], y[:count], 0.1, None)
+        np.testing.assert_allclose(result, alone, atol=1e-5)
+
+
+def test_no_pairs_sum_to_zero():
+    x, y = pairs(5)
+    sums = covariances(given, target, x, y.at[:].set(np.nan), 0)
+    assert sums[0].shape == (4, 4) and sums[1].shape == (4, 3)
+    assert not sums[0].any() and not sums[1].any()
+
+
+@pytest.mark.parametrize("count", [-1, 6])
+def test_count_is_checked(count):
+    with pytest.raises(ValueError, match="count: must be finite and >= 0 and <= 5"):
+        covariances(given, target, *pairs(5), count)
+
+
+# --- error of features on landmarks -----------------------------------------------------------------------------------
+
+
+class Half(kbp.Kernel):
+    """Half a kernel, so that a sum of two has features of norm 1."""
+
+    base: kbp.Kernel
+
+    def __call__(self, x, y):
+        return 0.5 * self.base(x, y)
+
+
+UNIT = np.random.default_rng(7).normal(size=(40, 5)) * 0.4 ** np.arange(5)
+UNIT /= np.linalg.norm(UNIT, axis=1, keepdims=True)
+LINE = np.random.default_rng(8).normal(size=40)
+GREY = np.random.default_rng(9).integers(0, 6, size=40)
+CASES = {
+    "narrow": (kbp.RBF(0.1), LINE),
+    "middle": (kbp.RBF(1.0), LINE),
+    "wide": (kbp.RBF(5.0), LINE),
+    "delta": (kbp.Delta(), GREY),
+    "linear": (kbp.Linear(), UNIT),
+    "sum": (Half(kbp.RBF(0.7)) + Half(kbp.Linear()), UNIT),
+    "product": (kbp.RBF(0.7) * kbp.Linear(), UNIT),
+}
+
+
+def noise(ridge):
+    """Errors that double precision shows where there are none."""
+    return 1e-8 / ridge + 1e-7
+
+
+@partial(jax.jit, static_argnames="max_rank")
+def errors(kernel, products, x, partner, eps, ridges, max_rank):
+    """The two feature residuals, and the operator errors with projected and exact products at each ridge."""
+    basis, _ = Greedy().feature_map(kernel, x, eps, max_rank)
+    product_basis, _ = Greedy().feature_map(products, partner, eps, max_rank)
+    residuals = feature_residual(kernel, basis, x), feature_residual(products, product_basis, partner)
+    both = [
+        jax.lax.map(lambda ridge, p=p: operator_error(kernel, products, basis, p, x, partner, ridge), ridges)
+        for p in (product_basis, None)
+    ]
+    return residuals, both
+
+
+@pytest.mark.parametrize("exponent", [1, 3, 4])
+@pytest.mark.parametrize("name", CASES)
+def test_the_bound_holds(name, exponent):
+    kernel, x = CASES[name]
+    x, partner = jnp.asarray(x), jnp.asarray(np.roll(x, 1, axis=0))
+    ridges = np.array([1e-4, 1e-2, 0.3, 10.0])
+    largest = 0
+    for eps in (0.3, 0.1, 0.03, 1e-2, 1e-3):
+        residuals, (error, linear) = errors(kernel, kernel**exponent, x, partner, eps, jnp.asarray(ridges), 40)
+        assert max(residuals) <= eps
+        for i, ridge in enumerate(ridges):
+            assert error[i] <= error_bound(max(residuals), ridge) + noise(ridge)
+            assert linear[i] <= error_bound(residuals[0], ridge) + noise(ridge)
+        largest = max(largest, *error.tolist())
+    assert largest > 1e-2 or name == "delta"  # whose six features no tolerance leaves out
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_error_with_all_points_as_landmarks(name):
+    kernel, x = CASES[name]
+    ridges = np.array([1e-4, 1e-2, 1.0])
+    x, partner = jnp.asarray(x), jnp.asarray(x[::-1])
+    residuals, both = errors(kernel, kernel**3, x, partner, 1e-12, jnp.asarray(ridges), 40)
+    assert max(residuals) < 1e-7
+    for error in both:
+        np.testing.assert_array_less(error, noise(ridges))
+
+
+def tensor_power(rows, exponent):
+    result = rows
+    for _ in range(exponent - 1):
+        result = np.stack([np.kron(a, b) for a, b in zip(result, rows)])
+    return result
+
+
+@pytest.mark.parametrize("exponent", [1, 2, 3])
+@pytest.mark.parametrize("ridge", [1e-3, 0.1, 3.0])
+@pytest.mark.parametrize("exact_products", [False, True])
+def test_operator_error_equals_matrices_written_out(exponent, ridge, exact_products):
+    """Features of the linear kernel are the vectors, and those of its powers their Kronecker powers."""
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(12, 3)), random.normal(size=(12, 3))
+    kernel, products = kbp.Linear(), kbp.Linear() ** exponent
+    phi, xi = x, tensor_power(y, exponent)
+
+    def projection(landmarks):
+        q, _ = np.linalg.qr(landmarks.T)
+        return q @ q.T
+
+    def operator(xi, phi):
+        return xi.T @ np.linalg.solve(phi @ phi.T + ridge * 12 * np.eye(12), phi)
+
+    low_phi = phi @ projection(x[:2])
+    low_xi = xi if exact_products else xi @ projection(xi[3:5])
+    expected = np.linalg.norm(operator(xi, phi) - operator(low_xi, low_phi))
+    basis = cholesky_basis(kernel, jnp.asarray(x[:2]))
+    product_basis = None if exact_products else cholesky_basis(products, jnp.asarray(y[3:5]))
+    result = operator_error(kernel, products, basis, product_basis, jnp.asarray(x), jnp.asarray(y), ridge)
+    assert expected > 1e-3
+    np.testing.assert_allclose(result, expected, rtol=1e-9)
+    largest = np.linalg.norm(phi - low_phi, axis=1).max()
+    np.testing.assert_allclose(feature_residual(kernel, basis, jnp.asarray(x)), largest, rtol=1e-9)
+
+
+def test_operator_error_equals_traces_of_gram_matrices():
+    """|U|^2 - 2 <U, U~> + |U~|^2, where projections make <phi(x), P phi(y)> the Gram matrix of projected features."""
+    x, y, ridge = LINE, np.roll(LINE, 1), 0.02
+    basis = cholesky_basis(kbp.RBF(0.7), jnp.asarray(x[:4]))
+    products = cholesky_basis(kbp.RBF(0.7) ** 3, jnp.asarray(x[:5]))
+    full, full_products = reference.rbf(0.7), reference.power(reference.rbf(0.7), 3)
+    r, s = reference.gram_schmidt(full, x[:4], x), reference.gram_schmidt(full_products, x[:5], y)
+    k, g = reference.gram(full, x, x), reference.gram(full_products, y, y)
+    a, a_low = (np.linalg.inv(matrix + ridge * 40 * np.eye(40)) for matrix in (k, r @ r.T))
+    cross = np.trace(a @ s @ s.T @ a_low @ r @ r.T)
+    low = np.trace(a_low @ s @ s.T @ a_low @ r @ r.T)
+    expected = np.sqrt(np.trace(a @ g @ a @ k) - 2 * cross + low)
+    result = operator_error(kbp.RBF(0.7), kbp.RBF(0.7) ** 3, basis, products, jnp.asarray(x), jnp.asarray(y), ridge)
+    np.testing.assert_allclose(result, expected, rtol=1e-8)
+
+
+def test_operator_error_in_single_precision():
+    kernel, ridge = kbp.RBF(1.0), 0.1
+    errors = []
+    for dtype in (np.float32, np.float64):
+        x = jnp.asarray(LINE, dtype)
+        basis = cholesky_basis(kernel, jnp.asarray([-1.5, 0.0, 1.5], dtype))
+        errors.append(operator_error(kernel, kernel**3, basis, None, x, jnp.flip(x), ridge))
+    assert errors[0].dtype == jnp.float32
+    np.testing.assert_allclose(errors[0], errors[1], rtol=1e-3)
+
+
+def test_error_bound_is_its_formula():
+    np.testing.assert_allclose(error_bound(0.1, 0.25), 2 * 0.1 * (4 + 8), rtol=1e-12)
+    assert float(error_bound(0, 1.0)) == 0
+    np.testing.assert_allclose(jax.jit(error_bound)(jnp.float32(0.1), jnp.float64(0.25)), 2.4, rtol=1e-6)
+
+
+def test_errors_of_operators_refuse_what_they_cannot_measure():
+    x = jnp.asarray(LINE)
+    basis = cholesky_basis(kbp.RBF(1.0), x[:2])
+    fourier, _ = RandomFourier(8).feature_map(kbp.RBF(1.0), x, 1e-3, 8)
+    with pytest.raises(ValueError, match="ridge: must be finite and > 0"):
+        operator_error(kbp.RBF(1.0), kbp.RBF(1.0), basis, basis, x, x, 0.0)
+    with pytest.raises(ValueError, match="ridge: must be finite and > 0"):
+        error_bound(0.1, 0.0)
+    with pytest.raises(ValueError, match="eps: must be finite and >= 0"):
+        error_bound(-0.1, 1.0)
+    for maps in ((fourier, basis), (basis, fourier)):
+        with pytest.raises(ValueError, match=r"must project on landmarks \(a Basis\)"):
+            operator_error(kbp.RBF(1.0), kbp.RBF(1.0), *maps, x, x, 0.1)
+    with pytest.raises(ValueError, match=r"must project on landmarks \(a Basis\)"):
+        feature_residual(kbp.RBF(1.0), fourier, x)

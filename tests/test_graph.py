@@ -33,17 +33,20 @@ def oriented(edges, node_type, edge_type):
     return result, ends
 
 
-def check_tiles(tiles, types):
-    """Every row stands once, in a tile of its type; `position` finds it."""
-    rows, count = np.asarray(tiles.rows), len(types)
-    assert sorted(rows[rows < count].tolist()) == list(range(count))
-    assert np.all(rows[rows >= count] == count)
-    for tile_rows, tile_type in zip(rows, np.asarray(tiles.types), strict=True):
-        assert all(types[row] == tile_type for row in tile_rows if row < count)
-    if tiles.position is None:
-        assert rows.ravel().tolist() == list(range(count))
+def check_tiles(tiles, place, types):
+    """Every row stands once, in a tile of its type; `place` finds it in all tiles."""
+    count = len(types)
+    flat = np.concatenate([np.asarray(each.rows).ravel() for each in tiles])
+    assert sorted(flat[flat < count].tolist()) == list(range(count))
+    assert np.all(flat[flat >= count] == count)
+    for each in tiles:
+        for tile_rows, tile_type in zip(np.asarray(each.rows), np.asarray(each.types), strict=True):
+            assert all(types[row] == tile_type for row in tile_rows if row < count)
+    if place is None:
+        assert len(tiles) == 1
+        assert flat.tolist() == list(range(count))
     else:
-        assert rows.ravel()[np.asarray(tiles.position)].tolist() == list(range(count))
+        assert flat[np.asarray(place)].tolist() == list(range(count))
 
 
 def check_graph(graph, edges, num_nodes, node_type, edge_type):
@@ -59,28 +62,27 @@ def check_graph(graph, edges, num_nodes, node_type, edge_type):
     assert graph.edge_type.tolist() == [*edge_type.tolist(), *edge_type.tolist()]
     assert graph.node_type.tolist() == node_type.tolist()
 
-    check_tiles(graph.node_tiles, node_type.tolist())
-    check_tiles(graph.edge_tiles, [2 * k + d for d in (0, 1) for k in edge_type.tolist()])
+    check_tiles(graph.node_tiles, graph.node_place, node_type.tolist())
+    check_tiles([graph.edge_tiles], graph.edge_place, [2 * k + d for d in (0, 1) for k in edge_type.tolist()])
 
     incoming = [[e for e, (_, to) in enumerate(directed) if to == node] for node in range(num_nodes)]
-    slots = np.asarray(graph.slots).reshape(graph.node_tiles.rows.size, -1)
-    for place, node in enumerate(np.asarray(graph.node_tiles.rows).ravel().tolist()):
-        listed = [e for e in slots[place].tolist() if e < 2 * half]
-        assert sorted(listed) == (incoming[node] if node < num_nodes else [])
-    assert slots.max(initial=0) <= 2 * half
+    assert len(graph.slots) == len(graph.node_tiles)
+    for tiles, table in zip(graph.node_tiles, graph.slots, strict=True):
+        assert table.shape[:2] == tiles.rows.shape
+        for node, listed in zip(np.asarray(tiles.rows).ravel(), np.asarray(table).reshape(tiles.rows.size, -1)):
+            assert np.all(listed <= 2 * half)
+            assert sorted(listed[listed < 2 * half].tolist()) == (incoming[node] if node < num_nodes else [])
+    slots = np.concatenate([np.asarray(table).ravel() for table in graph.slots])
 
     route, edge_rows = np.asarray(graph.route).ravel(), np.asarray(graph.edge_tiles.rows).ravel()
     for place, e in enumerate(edge_rows.tolist()):
         assert 0 <= route[place] < slots.size
         if e < 2 * half:
-            assert slots.ravel()[route[place]] == reverse[e]
+            assert slots[route[place]] == reverse[e]
 
-    some = np.arange(num_nodes)[::-1]
-    for node, listed in zip(some, np.asarray(graph.incoming(jnp.asarray(some, jnp.int32))), strict=True):
-        assert sorted(e for e in listed.tolist() if e < 2 * half) == incoming[node]
     present = sorted(set(node_type.tolist()))
-    largest = {v: max(len(incoming[n]) for n in range(num_nodes) if node_type[n] == v) for v in present}
-    assert graph.node_types == tuple((v, int(np.sum(node_type == v)), largest[v]) for v in present)
+    degrees = {v: [len(incoming[n]) for n in range(num_nodes) if node_type[n] == v] for v in present}
+    assert graph.node_types == tuple((v, len(degrees[v]), max(degrees[v]), sum(degrees[v])) for v in present)
     for v in present:
         assert graph.nodes_of_type(v).tolist() == np.flatnonzero(node_type == v).tolist()
     assert graph.edge_types == tuple((k, *ends[k]) for k in sorted(ends))
@@ -101,15 +103,15 @@ def test_several_tiles_of_a_type_are_used_and_right():
     edges = [(i, i + 1) for i in range(202)]
     node_type = [0] * 200 + [5] * 3
     graph = kbp.Graph.from_edges(edges, 203, node_type=node_type)
-    assert graph.node_tiles.types.tolist().count(0) > 1
-    assert graph.node_tiles.position is not None
+    assert graph.node_tiles[0].types.tolist().count(0) > 1
+    assert graph.node_place is not None
     check_graph(graph, edges, 203, node_type, [0] * 199 + [1] + [2] * 2)
 
 
 def test_evenly_typed_rows_in_order_stay_in_place():
     graph = kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3)], 4, node_type=[0, 0, 1, 1])
-    assert graph.node_tiles.position is None
-    assert graph.node_tiles.rows.tolist() == [[0, 1], [2, 3]]
+    assert graph.node_place is None
+    assert graph.node_tiles[0].rows.tolist() == [[0, 1], [2, 3]]
 
 
 def test_edges_run_from_the_smaller_node_type_to_the_larger():
@@ -172,6 +174,52 @@ def test_isolated_nodes_have_no_incoming_edge():
 def test_star_with_500_leaves():
     edges = [(0, leaf) if leaf % 2 else (leaf, 0) for leaf in range(1, 501)]
     check_graph(kbp.Graph.from_edges(edges, 501), edges, 501, [0] * 501, [0] * 500)
+
+
+def attachment_edges(seed, num_nodes, links):
+    """Let each node choose earlier ones, in proportion to how often they were chosen: a few become hubs."""
+    rng = np.random.default_rng(seed)
+    ends, edges = [0], []
+    for node in range(1, num_nodes):
+        chosen = {ends[i] for i in rng.integers(len(ends), size=links)}
+        edges += [(node, int(other)) for other in chosen]
+        ends += [node, *chosen]
+    return edges
+
+
+@pytest.mark.parametrize("seed, num_nodes, links, kinds", [(0, 300, 1, 1), (1, 400, 2, 3), (2, 250, 1, 5)])
+def test_graphs_with_hubs_are_grouped_by_degree(seed, num_nodes, links, kinds):
+    edges = attachment_edges(seed, num_nodes - 20, links)  # and 20 isolated nodes
+    node_type = np.random.default_rng(seed).integers(kinds, size=num_nodes)
+    graph = kbp.Graph.from_edges(edges, num_nodes, node_type=node_type)
+    assert len(graph.node_tiles) > 3
+    joined = sorted({tuple(sorted(node_type[list(edge)].tolist())) for edge in edges})
+    types = [joined.index(tuple(sorted(node_type[list(edge)].tolist()))) for edge in edges]
+    check_graph(graph, edges, num_nodes, node_type, types)
+
+
+@pytest.mark.parametrize("hub", [0, 10_000])
+def test_a_star_of_10000_leaves_has_small_tables(hub):
+    leaves = np.setdiff1d(np.arange(10_001), [hub])
+    graph = kbp.Graph.from_edges(np.stack([np.full(10_000, hub), leaves], axis=1), 10_001)
+    assert sorted(table.shape for table in graph.slots) == [(1, 1, 10_000), (1, 10_000, 1)]
+    check_tiles(graph.node_tiles, graph.node_place, [0] * 10_001)
+    slots = np.concatenate([np.asarray(table).ravel() for table in graph.slots])
+    edges = np.asarray(graph.edge_tiles.rows).ravel()
+    assert slots[np.asarray(graph.route).ravel()].tolist() == np.asarray(graph.reverse)[edges].tolist()
+
+
+def test_a_hub_of_a_rare_type_gets_a_small_tile():
+    # The hub and the leaves are of one class each, and 64 leaves of another type share none of the hub's width.
+    edges = [(0, leaf) for leaf in range(1, 2000)]
+    graph = kbp.Graph.from_edges(edges, 2000, node_type=[1] + [0] * 1935 + [2] * 64)
+    assert sum(table.size for table in graph.slots) < 5000
+
+
+def test_graphs_of_alike_degrees_are_one_class():
+    assert len(kbp.grid_graph(40, 50).slots) == 1
+    assert kbp.grid_graph(40, 50).node_place is None
+    assert len(kbp.chain_graph(5000).slots) == 1
 
 
 def test_an_edge_type_for_each_of_300_edges():

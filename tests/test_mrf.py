@@ -45,8 +45,8 @@ def test_ranks_and_landmarks_equal_twin():
     assert len({rank for ranks in model.ranks.values() for rank in ranks}) >= 4, "the example should have uneven ranks"
     for v in range(3):
         np.testing.assert_array_equal(model.bases[v].landmarks, twin.landmarks[v])
-        np.testing.assert_array_equal(model.product_bases[v].landmarks, twin.product_landmarks[v])
-        np.testing.assert_array_equal(model.observation_bases[v].landmarks, twin.obs_landmarks[v])
+        np.testing.assert_array_equal(model.points[v], twin.product_landmarks[v])
+        np.testing.assert_array_equal(model.observations[v].basis.landmarks, twin.obs_landmarks[v])
 
 
 def test_residuals_are_those_left_over():
@@ -112,7 +112,7 @@ def test_observation_operators_marginals_and_floor_equal_twin():
     for v in range(3):
         expected = twin.obs_operators[v]
         scale = np.abs(expected).max()
-        np.testing.assert_allclose(model.observation_operators[v], expected, atol=1e-7 * scale)
+        np.testing.assert_allclose(model.observations[v].expectation, expected, atol=1e-7 * scale)
         np.testing.assert_allclose(model.marginals[v], twin.marginals[v], atol=1e-10)
     np.testing.assert_allclose(model.operators.floor, twin.floor, rtol=1e-9)
 
@@ -132,7 +132,7 @@ def test_one_node_type_equals_twin():
     for back in (0, 1):
         expected = twin.project[0, back]
         np.testing.assert_allclose(model.operators.project[back], expected, atol=1e-7 * np.abs(expected).max())
-    np.testing.assert_allclose(model.observation_operators[0], twin.obs_operators[0], atol=1e-7)
+    np.testing.assert_allclose(model.observations[0].expectation, twin.obs_operators[0], atol=1e-7)
     np.testing.assert_allclose(model.marginals[0], twin.marginals[0], atol=1e-10)
 
 
@@ -164,17 +164,21 @@ def test_seven_iterations_with_masked_evidence_equal_twin():
 
 @pytest.mark.parametrize(("degrees", "power"), [({0: 0}, 1), ({0: 2}, 1), ({0: 3}, 2), (None, 4)])
 def test_products_live_in_the_tensor_power_of_all_neighbours_but_one(degrees, power):
-    model = kbp.fit(small_data(degrees=degrees), kernel=kbp.RBF(0.5), rule=kbp.ConstantTime(max_rank=1))
-    a, b = jnp.array(0.2), jnp.array(0.9)
-    np.testing.assert_allclose(model.product_bases[0].kernel(a, b), np.exp(-power * 0.49 / 0.5), rtol=1e-12)
-    np.testing.assert_allclose(model.bases[0].kernel(a, b), np.exp(-0.49 / 0.5), rtol=1e-12)
+    data = small_data(degrees=degrees)
+    model = kbp.fit(data, kernel=kbp.RBF(0.5), rule=kbp.ConstantTime(eps=0.1))
+    x = np.asarray(data.nodes[0])
+    chosen, residual = reference.incomplete_cholesky(reference.power(reference.rbf(0.5), power), x, 0.1, 128)
+    np.testing.assert_array_equal(model.points[0], x[chosen])
+    np.testing.assert_allclose(model.residuals[0][1], residual, rtol=1e-6)
 
 
 def test_an_observation_counts_as_a_neighbour():
     x = np.random.default_rng(0).normal(size=(2, 9))
     data = kbp.pool(kbp.grid_graph(3, 3), x, x)
-    model = kbp.fit(data, kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5), rule=kbp.ConstantTime(max_rank=1))
-    assert model.product_bases[0].kernel.exponent == 4
+    assert dict(data.degrees) == {0: 5}
+    model = kbp.fit(data, kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5), rule=kbp.ConstantTime(eps=0.1))
+    chosen, _ = reference.incomplete_cholesky(reference.power(reference.rbf(0.5), 4), x.ravel(), 0.1, 128)
+    np.testing.assert_array_equal(model.points[0], x.ravel()[chosen])
 
 
 # --- types of numbers -------------------------------------------------------------------------------------------------
@@ -195,12 +199,13 @@ def answers(model, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_floats_keep_their_precision(dtype):
     model = model_of(dtype)
-    arrays = (model.operators, model.observation_operators, model.marginals, model.residuals)
+    learned = [(seen.expectation, seen.ratio, seen.residual) for seen in model.observations.values()]
+    arrays = (model.operators, learned, model.marginals, model.moments, model.joints, model.residuals, model.ridge)
     found = [leaf.dtype for leaf in float_leaves((arrays, answers(model, dtype)))]
     assert len(found) > 20 and set(found) == {np.dtype(dtype)}
-    bases = (model.bases, model.product_bases, model.observation_bases)
-    transforms = {basis.transform.dtype for kind in bases for basis in kind.values()}
-    landmarks = {basis.landmarks.dtype for kind in bases for basis in kind.values()}
+    bases = [*model.bases.values(), *(seen.basis for seen in model.observations.values())]
+    transforms = {basis.transform.dtype for basis in bases}
+    landmarks = {basis.landmarks.dtype for basis in bases}
     assert transforms == landmarks == {np.dtype(dtype)}
 
 
@@ -434,4 +439,4 @@ def test_residuals_tell_of_a_max_rank_that_was_too_small():
     data = kbp.TrainingData({}, {0: x}, {0: (x, x)})
     narrow, rule = kbp.RBF(1e-3), kbp.ConstantTime(eps=1e-2, max_rank=8)
     model = kbp.fit(data, kernel=kbp.RBF(0.5), obs_kernel=narrow, rule=rule)
-    assert float(model.residuals[0][0]) <= 1e-2 < 0.9 < float(model.observation_residuals[0])
+    assert float(model.residuals[0][0]) <= 1e-2 < 0.9 < float(model.observations[0].residual)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.propagate import evaluate_local, leave_one_out, unit
+from kbpjax.propagate import evaluate_local, ignore_incoming, leave_one_out, unit
 
 # --- plain twins ----------------------------------------------------------------------------------
 
@@ -185,6 +185,72 @@ def test_step_equals_plain_loops(seed, num_nodes, num_edges, node_kinds, floor, 
     assert int(new.count) == 5
 
 
+def hub_graph(seed, num_nodes, node_kinds):
+    """Draw a graph in which few nodes have most neighbours, with two isolated nodes."""
+    rng = np.random.default_rng(seed)
+    low = (rng.random(num_nodes - 3) ** 4 * np.arange(1, num_nodes - 2)).astype(int)
+    edges = {(int(low[node - 1]), node) for node in range(1, num_nodes - 2)}
+    edges |= {(0, int(node)) for node in rng.integers(1, num_nodes - 2, size=num_nodes // 4)}
+    node_type = rng.integers(node_kinds, size=num_nodes)
+    return kbp.Graph.from_edges(sorted(edges), num_nodes, node_type=node_type)
+
+
+@pytest.mark.parametrize("seed, num_nodes, node_kinds, floor", [(0, 120, 1, 0.3), (1, 200, 3, 0.4)])
+def test_step_on_graphs_with_hubs_equals_plain_loops(seed, num_nodes, node_kinds, floor):
+    graph = hub_graph(seed, num_nodes, node_kinds)
+    assert len(graph.slots) > 3
+    operators = random_operators(seed, graph, rank=3, points=4, floor=floor)
+    rng = np.random.default_rng(seed)
+    local = jnp.asarray(rng.uniform(0.2, 1, (num_nodes, 4)))
+    messages = np.asarray(unit(jnp.asarray(rng.normal(size=(graph.num_edges, 3))))[0])
+    state = kbp.BPState(jnp.asarray(messages), jnp.array(np.inf), jnp.int32(0))
+    update = twin_update(operators, graph, local, messages)
+    update /= np.linalg.norm(update, axis=1, keepdims=True)
+    new = jax.jit(kbp.step)(operators, graph, local, state)
+    np.testing.assert_allclose(new.messages, update, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(new.residual, np.abs(update - messages).max(), rtol=1e-8)
+    rows = rng.normal(size=(num_nodes, 3))
+    expected = np.einsum("npr,nr->np", np.asarray(operators.evaluate)[np.asarray(graph.node_type)], rows)
+    got = evaluate_local(operators, graph, jnp.asarray(rows))
+    np.testing.assert_allclose(got, np.maximum(expected, floor), rtol=1e-12)
+
+
+def test_a_star_of_10000_leaves_runs():
+    leaves = np.arange(1, 10_001)
+    graph = kbp.Graph.from_edges(np.stack([np.zeros_like(leaves), leaves], axis=1), 10_001)
+    assert sum(table.size for table in graph.slots) < 1e5
+    operators = kbp.Operators(jnp.eye(2)[None], jnp.asarray(np.stack([np.eye(2), np.eye(2)])))
+    local = np.ones((10_001, 2))
+    local[1:, 0] = 1.0002
+    solution = kbp.run(operators, graph, local, num_iters=3, damping=0.0)
+    log_odds = np.log(np.asarray(solution.messages[0]))
+    np.testing.assert_allclose(log_odds[0] - log_odds[1], 9999 * np.log(1.0002), rtol=1e-9)
+    assert bool(solution.converged)
+
+
+@pytest.mark.parametrize("seed, draw", [(0, random_typed_graph), (2, None)])
+def test_marked_nodes_ignore_their_incoming_messages(seed, draw):
+    graph = hub_graph(seed, 120, 2) if draw is None else draw(seed, 30, 60, 3)
+    operators = random_operators(seed, graph, rank=3, points=4, floor=0.3)
+    rng = np.random.default_rng(seed)
+    local = rng.uniform(0.2, 1, (graph.num_nodes, 4))
+    marked = rng.random(graph.num_nodes) < 0.3
+    marked[0] = True
+    messages = np.asarray(unit(jnp.asarray(rng.normal(size=(graph.num_edges, 3))))[0])
+    state = kbp.BPState(jnp.asarray(messages), jnp.array(np.inf), jnp.int32(0))
+    project, senders, edge_type = map(np.asarray, (operators.project, graph.senders, graph.edge_type))
+    expected = twin_update(operators, graph, local, messages)
+    for e in np.flatnonzero(marked[senders]):
+        expected[e] = project[2 * edge_type[e] + (e >= graph.num_edges // 2)] @ local[senders[e]]
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    step = jax.jit(
+        lambda marked: kbp.step(operators, ignore_incoming(graph, marked), jnp.asarray(local), state).messages
+    )
+    np.testing.assert_allclose(step(jnp.asarray(marked)), expected, rtol=1e-8, atol=1e-10)
+    mapped = jax.vmap(step)(jnp.asarray([~marked, marked]))[1]
+    np.testing.assert_allclose(mapped, expected, rtol=1e-8, atol=1e-10)
+
+
 def test_shared_operators_equal_the_same_ones_for_each_type():
     graph = random_typed_graph(3, 12, 20, 3)
     shared = random_operators(0, kbp.chain_graph(2), rank=3, points=4, floor=0.1)
@@ -278,7 +344,7 @@ def test_floor_of_each_node_type():
     graph = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
     evaluate, project = jnp.array([[[-1.0], [1.0]], [[-1.0], [1.0]]]), jnp.ones((2, 1, 2))
     operators = kbp.Operators(evaluate, project, jnp.array([0.25, 0.5]))
-    got = kbp.propagate.evaluate(operators, graph, jnp.ones((2, 1)))
+    (got,) = kbp.propagate.evaluate(operators, graph, jnp.ones((2, 1)))
     np.testing.assert_array_equal(got[:, 0, 0], [[0.25, 1.0], [0.5, 1.0]])
 
 

@@ -77,7 +77,8 @@ def test_pool_equals_twin(name, shape, observed):
 def test_pool_keeps_the_type_of_the_samples(dtype):
     samples = np.arange(8).reshape(2, 4).astype(dtype)
     data = kbp.pool(kbp.chain_graph(4), samples, samples)
-    assert {leaf.dtype for leaf in jax.tree.leaves(data)} == {np.dtype(dtype)}
+    values = (data.edges, data.nodes, data.observations)
+    assert {leaf.dtype for leaf in jax.tree.leaves(values)} == {np.dtype(dtype)}
 
 
 def test_pool_takes_lists_and_jax_arrays():

@@ -146,9 +146,10 @@ def test_repeated_calls_with_new_values_do_not_trace_again(model, seen):
     names = (
         "propagate._run",
         "evidence._observe",
-        "beliefs._weights",
-        "mrf._update_operator",
-        "mrf._observation_operator",
+        "beliefs._log_messages",
+        "mrf._learn_pairs",
+        "mrf._observation_model",
+        "mrf._averages",
     )
     caches = []
     for name in names:
@@ -213,7 +214,7 @@ def test_single_precision_in_single_precision_out(expected, seen, in_jit):
         return data, evidence, solution, belief, summaries, model
 
     *results, model = (jax.jit(everything) if in_jit else everything)(kbp.pool(GRAPH, x, y), seen[0].astype(np.float32))
-    learned = (model.operators.evaluate, model.operators.project, model.observation_operators, model.marginals)
+    learned = (model.operators.evaluate, model.operators.project, model.observations[0].expectation, model.marginals)
     for leaf in jax.tree.leaves((results, learned, model.residuals)):
         assert leaf.dtype in (jnp.float32, jnp.int32, bool)
     np.testing.assert_allclose(results[3].weights, expected[0], atol=1e-3)

@@ -5,6 +5,10 @@ orthogonalise, repeat. The residual of a point is ||phi(x) - P phi(x)||, with P 
 landmarks. With L the Cholesky factor of the landmarks' Gram matrix, a point has the coordinates r(x) = L^{-1}
 k(landmarks, x) in an orthonormal basis of that span, and <r(x), r(y)> is close to k(x, y).
 
+The greedy choice runs after outliers, which have the largest residuals. Drawing each landmark at random in proportion
+to the squared residuals (randomly pivoted Cholesky; Chen, Epperly, Tropp and Webber 2022) weighs an outlier against the
+mass of all other points, and leaves a sum of squared residuals near the least that the rank allows.
+
 Which points become landmarks has no gradient; given the landmarks everything here is differentiable in the kernel.
 """
 
@@ -13,24 +17,40 @@ from functools import partial
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, ScalarLike, Shaped
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, ScalarLike, Shaped
 
+from kbpjax import _checks
 from kbpjax._precision import matmul
+from kbpjax.features.base import Chooser, FeatureMap, check_seed
 from kbpjax.kernels import Kernel, diagonal, gram
 
 
-class Basis(eqx.Module):
+class Basis(FeatureMap):
     """An orthonormal basis of the span of some landmarks' features.
 
     Attributes:
         landmarks: points [rank, *dim].
         kernel: the kernel whose features they are.
-        transform: change of basis [rank, rank], L^{-T}; features(x) = k(x, landmarks) @ transform.
+        transform: change of basis [rank, rank], L^{-T}; its features of x are k(x, landmarks) @ transform.
     """
 
     landmarks: Shaped[Array, "rank *dim"]
     kernel: Kernel
     transform: Float[Array, "rank rank"]
+
+    def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
+        """Return the coordinates r(x) of points [sample, *dim] in the basis."""
+        return matmul(gram(self.kernel, x, self.landmarks), self.transform)
+
+    @property
+    def rank(self) -> int:
+        """The number of landmarks, padding included."""
+        return self.transform.shape[1]
+
+    @property
+    def point(self) -> jax.ShapeDtypeStruct:
+        """The shape and dtype of a landmark."""
+        return jax.ShapeDtypeStruct(self.landmarks.shape[1:], self.landmarks.dtype)
 
 
 class Pivots(eqx.Module):
@@ -48,8 +68,14 @@ class Pivots(eqx.Module):
 
 
 @partial(jax.jit, static_argnames="max_rank")
-def incomplete_cholesky(kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: ScalarLike, max_rank: int) -> Pivots:
-    """Choose landmarks greedily until every residual norm is <= eps or `max_rank` are chosen.
+def incomplete_cholesky(
+    kernel: Kernel,
+    x: Shaped[Array, "sample *dim"],
+    eps: ScalarLike,
+    max_rank: int,
+    key: PRNGKeyArray | None = None,
+) -> Pivots:
+    """Choose landmarks, greedily or at random, until every residual norm is <= eps or `max_rank` are chosen.
 
     O(sample max_rank^2) time, O(sample max_rank) memory; kernel columns are made when needed. In single precision
     squared residuals cannot be seen below about 1e-6 k(x, x), so eps under 1e-3 stops there: `Pivots.residual` says
@@ -60,6 +86,8 @@ def incomplete_cholesky(kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: Sc
         x: points [sample, *dim]; duplicates have no residual once one of them is chosen, and end the loop.
         eps: tolerance > 0 on the residual norms, as a share of the largest feature norm, sqrt(max k(x, x)).
         max_rank: most landmarks, >= 1; no more than there are samples are chosen.
+        key: draws each landmark with probability proportional to its squared residual norm. None: the next landmark is
+            the point of largest residual.
 
     Returns:
         The pivots.
@@ -67,7 +95,8 @@ def incomplete_cholesky(kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: Sc
     max_rank = min(max_rank, x.shape[0])
     variance = diagonal(kernel, x)
     scale = jnp.max(variance)
-    tolerance = scale * jnp.maximum(jnp.asarray(eps, variance.dtype) ** 2, 8 * jnp.finfo(variance.dtype).eps)
+    rounding = 8 * jnp.finfo(variance.dtype).eps * scale
+    tolerance = jnp.maximum(scale * jnp.asarray(eps, variance.dtype) ** 2, rounding)
 
     def unfinished(carry):
         _, residual, _, rank = carry
@@ -75,7 +104,12 @@ def incomplete_cholesky(kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: Sc
 
     def choose(carry):
         rows, residual, indices, rank = carry
-        pivot = jnp.argmax(residual).astype(jnp.int32)
+        if key is None:
+            scores = residual
+        else:  # the largest of Gumbel scores is a draw; a residual of rounding size or 0 never wins
+            gumbel = jax.random.gumbel(jax.random.fold_in(key, rank), residual.shape, residual.dtype)
+            scores = jnp.where(residual > rounding, jnp.log(residual) + gumbel, -jnp.inf)
+        pivot = jnp.argmax(scores).astype(jnp.int32)
         column = jax.vmap(partial(kernel, x[pivot]))(x)
         row = (column - matmul(rows[:, pivot], rows)) * jax.lax.rsqrt(residual[pivot])
         residual = jnp.maximum(residual - row**2, 0).at[pivot].set(0)
@@ -89,7 +123,10 @@ def incomplete_cholesky(kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: Sc
 
 @jax.jit
 def cholesky_basis(
-    kernel: Kernel, landmarks: Shaped[Array, "rank *dim"], valid: Bool[Array, " rank"] | None = None
+    kernel: Kernel,
+    landmarks: Shaped[Array, "rank *dim"],
+    valid: Bool[Array, " rank"] | None = None,
+    rounding: ScalarLike = 4.0,
 ) -> Basis:
     """Build the orthonormal basis of given landmarks; differentiable in the kernel and the landmarks.
 
@@ -97,6 +134,8 @@ def cholesky_basis(
         kernel: the kernel.
         landmarks: points [rank, *dim] with linearly independent features.
         valid: which landmarks count; the features of the others are 0. None: all.
+        rounding: what is added to k(x, x), in machine epsilons of the largest, so that the factorisation exists. 4
+            does for landmarks that a choice by residuals made; any set of points takes their number.
 
     Returns:
         The basis.
@@ -106,21 +145,91 @@ def cholesky_basis(
     used = jnp.ones(len(landmarks), bool) if valid is None else valid
     scale = jnp.max(jnp.where(used, jnp.diagonal(gram_matrix), 0))
     gram_matrix = jnp.where(used[:, None] & used[None], gram_matrix, scale * identity)
-    rounding = 4 * jnp.finfo(gram_matrix.dtype).eps * scale
-    factor = jnp.linalg.cholesky(gram_matrix + rounding * identity)
+    jitter = jnp.asarray(rounding, scale.dtype) * jnp.finfo(scale.dtype).eps * scale
+    factor = jnp.linalg.cholesky(gram_matrix + jitter * identity)
     inverse = jax.scipy.linalg.solve_triangular(factor, identity, lower=True)
     return Basis(landmarks, kernel, jnp.where(used[:, None] & used[None], inverse.T, 0))
 
 
-@jax.jit
-def features(basis: Basis, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
-    """Return the coordinates r(x) of points in a basis: <r(x), r(y)> is close to k(x, y).
+class Greedy(Chooser):
+    """The landmarks of largest residual: the fewest for a bound on every single residual.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features import Greedy
+        >>> basis, residual = Greedy().feature_map(kbp.RBF(1.0), jnp.linspace(0, 1, 50), eps=1e-2, max_rank=20)
+        >>> basis.rank, bool(residual <= 1e-2)
+        (4, True)
+    """
+
+    def feature_map(
+        self, kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: ScalarLike, max_rank: int
+    ) -> tuple[Basis, Float[Array, ""]]:
+        """Choose landmarks among the samples; return the basis of their features and the residual left.
+
+        Outside `jax.jit` the basis has just the rank that was needed; inside, `max_rank`, the rest of it zero.
+
+        Raises:
+            ValueError: a kernel that vanishes on the samples.
+        """
+        return _landmark_basis(kernel, x, eps, max_rank, None)
+
+    @property
+    def products(self) -> "Greedy":
+        """Itself."""
+        return self
+
+
+class RandomPivots(Chooser):
+    """Landmarks drawn in proportion to their squared residuals: a small sum of residuals, in spite of outliers.
 
     Args:
-        basis: the basis.
-        x: points [sample, *dim].
+        seed: of the draw, a whole number >= 0.
 
-    Returns:
-        Coordinates [sample, rank].
+    Raises:
+        ValueError: seed out of range.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features import RandomPivots
+        >>> x = jnp.linspace(0, 1, 50)
+        >>> basis, residual = RandomPivots(seed=1).feature_map(kbp.RBF(1.0), x, eps=1e-2, max_rank=20)
+        >>> basis.rank < 20, bool(residual <= 1e-2)
+        (True, True)
     """
-    return matmul(gram(basis.kernel, x, basis.landmarks), basis.transform)
+
+    seed: int = eqx.field(static=True, default=0)
+
+    def __check_init__(self) -> None:
+        check_seed(self.seed)
+
+    def feature_map(
+        self, kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: ScalarLike, max_rank: int
+    ) -> tuple[Basis, Float[Array, ""]]:
+        """Draw landmarks from the samples; return the basis of their features and the residual left.
+
+        Outside `jax.jit` the basis has just the rank that was needed; inside, `max_rank`, the rest of it zero.
+
+        Raises:
+            ValueError: a kernel that vanishes on the samples.
+        """
+        return _landmark_basis(kernel, x, eps, max_rank, jax.random.key(self.seed))
+
+    @property
+    def products(self) -> "RandomPivots":
+        """Itself."""
+        return self
+
+
+def _landmark_basis(
+    kernel: Kernel, x: Array, eps: ScalarLike, max_rank: int, key: PRNGKeyArray | None
+) -> tuple[Basis, Array]:
+    """Choose landmarks, without gradient, and build their basis, of just their number where that is known."""
+    pivots = incomplete_cholesky(jax.lax.stop_gradient(kernel), jax.lax.stop_gradient(x), eps, max_rank, key)
+    if _checks.is_traced(pivots.rank):
+        valid = jnp.arange(len(pivots.indices), dtype=jnp.int32) < pivots.rank
+        return cholesky_basis(kernel, x[pivots.indices], valid), pivots.residual
+    rank = int(pivots.rank)
+    fix = "Choose a kernel or bandwidth for which k(x, x) > 0 and finite."
+    _checks.require(rank > 0, "kernel", "must not vanish on the training samples", "k(x, x) = 0 or NaN", fix)
+    return cholesky_basis(kernel, x[pivots.indices[:rank]]), pivots.residual

@@ -91,7 +91,7 @@ def as_floats(x: Shaped[Array, "*dim"]) -> Float[Array, "*dim"]:
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
 
 
-def like(x: Shaped[Array, "*dim"], known: Shaped[Array, "*other"]) -> Shaped[Array, "*dim"]:
+def like(x: Shaped[Array, "*dim"], dtype: jnp.dtype) -> Shaped[Array, "*dim"]:
     """Return points in the float precision of known ones; where either are whole numbers, as they are."""
-    both = jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(known.dtype, jnp.floating)
-    return x.astype(known.dtype) if both else x
+    both = jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)
+    return x.astype(dtype) if both else x

@@ -1,0 +1,332 @@
+"""Answers: what people ask of a belief. Estimates, spreads, intervals, expectations, samples."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, ScalarLike, Shaped
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax._precision import einsum, matmul
+from kbpjax.beliefs import Belief, log_belief
+from kbpjax.evidence import Evidence, expand
+from kbpjax.graph import Graph
+from kbpjax.kernels import Kernel, gram
+from kbpjax.marginals import Marginal, MeanEmbedding
+from kbpjax.mrf import KernelMRF
+from kbpjax.propagate import Solution
+
+
+def mode(belief: Belief) -> Shaped[Array, "node *dim"]:
+    """Return the point of largest belief of each node (the MAP estimate over the candidates).
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.2, 0.5, 0.3]]))
+        >>> kbp.mode(belief).tolist()
+        [1.0]
+    """
+    _check_belief(belief)
+    return _keep_nan(belief, belief.points[jnp.argmax(belief.weights, axis=-1)])
+
+
+def mean(belief: Belief) -> Float[Array, "node *dim"]:
+    """Return the posterior mean of each node, for points that are numbers or vectors.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> round(float(kbp.mean(kbp.Belief(jnp.array([0.0, 1.0]), jnp.array([[0.25, 0.75]])))[0]), 2)
+        0.75
+    """
+    _check_belief(belief)
+    return einsum("np,p...->n...", belief.weights, belief.points.astype(belief.weights.dtype))
+
+
+def covariance(belief: Belief) -> Float[Array, "node dim dim"]:
+    """Return the posterior covariance matrix of each node, for points that are vectors [point, dim].
+
+    Raises:
+        ValueError: points that are not vectors.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> belief = kbp.Belief(jnp.array([[0.0, 0.0], [2.0, 2.0]]), jnp.array([[0.5, 0.5]]))
+        >>> kbp.covariance(belief).tolist()
+        [[[1.0, 1.0], [1.0, 1.0]]]
+    """
+    _check_belief(belief)
+    fix = "Take kbpjax.variance, or reshape the points to vectors."
+    got = f"points of shape {belief.points.shape}"
+    _checks.require(belief.points.ndim == 2, "belief", "must have points [point, dim]", got, fix)
+    deviations = belief.points.astype(belief.weights.dtype)[None] - mean(belief)[:, None]
+    return einsum("np,npi,npj->nij", belief.weights, deviations, deviations)
+
+
+def expectation(belief: Belief, fn: Callable[[Array], Array]) -> Float[Array, "node *value"]:
+    """Return E[fn(X) | evidence] of each node.
+
+    Args:
+        belief: the beliefs.
+        fn: function of a single point [*dim], with values of any one shape.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> belief = kbp.Belief(jnp.array([-1.0, 0.0, 1.0]), jnp.array([[0.25, 0.5, 0.25]]))
+        >>> kbp.expectation(belief, lambda x: x**2).tolist()
+        [0.5]
+    """
+    _check_belief(belief)
+    return einsum("np,p...->n...", belief.weights, jax.vmap(fn)(belief.points).astype(belief.weights.dtype))
+
+
+def variance(belief: Belief) -> Float[Array, "node *dim"]:
+    """Return the posterior variance of each node, coordinate by coordinate, in squared units of the points.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> round(float(kbp.variance(kbp.Belief(jnp.array([0.0, 1.0]), jnp.array([[0.5, 0.5]])))[0]), 2)
+        0.25
+    """
+    _check_belief(belief)
+    points = belief.points.astype(belief.weights.dtype)
+    deviations = (points[None] - mean(belief)[:, None]) ** 2
+    return einsum("np,np...->n...", belief.weights, deviations)
+
+
+def quantile(belief: Belief, level: ScalarLike) -> Shaped[Array, "node *dim"]:
+    """Return the least point at which the distribution function of each node reaches `level`.
+
+    Args:
+        belief: beliefs on scalar points [point] or [point, 1].
+        level: probability in [0, 1].
+
+    Raises:
+        ValueError: points that are not scalar, or a level outside [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.25, 0.5, 0.25]]))
+        >>> kbp.quantile(belief, 0.5).tolist()
+        [1.0]
+    """
+    _check_belief(belief)
+    scalar = belief.points.shape[1:] in ((), (1,))
+    fix = "Take the quantile of one coordinate, or use mean and variance."
+    _checks.require(scalar, "belief", "must have scalar points", f"points of shape {belief.points.shape}", fix)
+    _checks.require_number("level", level, least=0, most=1)
+    order = jnp.argsort(belief.points.reshape(-1))
+    below = jnp.cumsum(belief.weights[:, order], axis=-1)
+    # The last sum may miss 1 by rounding, and a level of 1 must still be reached.
+    wanted = jnp.minimum(jnp.asarray(level, below.dtype), below[:, -1])
+    return _keep_nan(belief, belief.points[order][jnp.argmax(below >= wanted[:, None], axis=-1)])
+
+
+def interval(belief: Belief, coverage: ScalarLike = 0.9) -> tuple[Array, Array]:
+    """Return the central credible interval of each node: the quantiles (1 - coverage) / 2 and (1 + coverage) / 2.
+
+    Args:
+        belief: beliefs on scalar points.
+        coverage: probability inside, in [0, 1].
+
+    Returns:
+        Lower and upper ends, [node] or [node, 1] each.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> belief = kbp.Belief(jnp.arange(5.0), jnp.array([[0.04, 0.3, 0.3, 0.32, 0.04]]))
+        >>> [end.tolist() for end in kbp.interval(belief, 0.9)]
+        [[1.0], [3.0]]
+    """
+    _checks.require_number("coverage", coverage, least=0, most=1)
+    return quantile(belief, (1 - coverage) / 2), quantile(belief, (1 + coverage) / 2)
+
+
+def log_density(belief: Belief, x: Numbers) -> Float[Array, " node"]:
+    """Return the log density of each node at a value of its own, interpolated linearly between the points.
+
+    The mean over nodes of its value at the truth is the log score of the beliefs.
+
+    Args:
+        belief: beliefs on different scalar points [point], at least two; their spacing is taken into account.
+        x: a value for each node [node]; -inf outside the points.
+
+    Raises:
+        ValueError: points that are not scalar, or x of another shape.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.25, 0.5, 0.25]]))
+        >>> round(float(jnp.exp(kbp.log_density(belief, jnp.array([1.5])))[0]), 2)
+        0.5
+    """
+    _check_belief(belief)
+    values, points = _checks.as_array("x", x), belief.points.reshape(-1).astype(belief.weights.dtype)
+    scalar = belief.points.shape[1:] in ((), (1,)) and len(points) > 1
+    got, fix = f"points of shape {belief.points.shape}", "For vectors compare kbpjax.log_belief at some points."
+    _checks.require(scalar, "belief", "must have two scalar points or more", got, fix)
+    shape = belief.weights.shape[:1]
+    _checks.require(values.shape == shape, "x", f"must have shape {shape}", values.shape, "Give a value for each node.")
+    order = jnp.argsort(points)
+    points, heights = points[order], belief.weights[:, order]
+    area = jnp.sum((heights[:, 1:] + heights[:, :-1]) / 2 * jnp.diff(points)[None], axis=-1)
+
+    def at(value, row):
+        return jnp.interp(value, points, row, left=0, right=0)
+
+    density = jax.vmap(at)(values.astype(points.dtype), heights) / area
+    return jnp.where(density > 0, jnp.log(jnp.where(density > 0, density, 1)), -jnp.inf)
+
+
+def sample(belief: Belief, key: Array, count: int) -> Shaped[Array, "sample node *dim"]:
+    """Draw independent samples of each node from its belief; nodes are drawn independently of each other.
+
+    Args:
+        belief: the beliefs.
+        key: a key of `jax.random`.
+        count: number of samples, >= 1.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, kbpjax as kbp
+        >>> belief = kbp.Belief(jnp.array([3.0, 4.0]), jnp.array([[0.0, 1.0]]))
+        >>> kbp.sample(belief, jax.random.key(0), 2).tolist()
+        [[4.0], [4.0]]
+    """
+    _check_belief(belief)
+    _checks.require_count("count", count)
+    logits = jnp.log(belief.weights)
+    return belief.points[jax.random.categorical(key, logits, axis=-1, shape=(count, len(logits)))]
+
+
+def herd(belief: Belief, kernel: Kernel, count: int) -> Shaped[Array, "sample node *dim"]:
+    """Choose super-samples of each node by kernel herding (Chen, Welling, Smola 2010).
+
+    Sample t + 1 is the point of largest E[k(x, X)] - sum_{i <= t} k(x, x_i) / (t + 1): averages over super-samples
+    approach expectations faster than those over random samples. No randomness; the first samples are the best few.
+
+    Args:
+        belief: the beliefs.
+        kernel: kernel of the functions whose averages are to be right.
+        count: number of samples, >= 1.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 9.0]), jnp.array([[0.5, 0.0, 0.5]]))
+        >>> sorted(kbp.herd(belief, kbp.RBF(1.0), 2)[:, 0].tolist())
+        [0.0, 9.0]
+    """
+    _check_belief(belief)
+    _checks.require_count("count", count)
+    between = gram(kernel, belief.points, belief.points).astype(belief.weights.dtype)
+    target = matmul(belief.weights, between)
+
+    def choose(total, number):
+        chosen = jnp.argmax(target - total / number, axis=-1)
+        return total + between[chosen], chosen
+
+    numbers = jnp.arange(1, count + 1, dtype=target.dtype)
+    return belief.points[jax.lax.scan(choose, jnp.zeros_like(target), numbers)[1]]
+
+
+def refine_mode(
+    model: KernelMRF,
+    graph: Graph,
+    evidence: Evidence | None,
+    solution: Solution,
+    belief: Belief,
+    *,
+    node_type: int = 0,
+    num_starts: int = 3,
+    num_steps: int = 50,
+    marginal: Marginal = MeanEmbedding(),
+    retract: Callable[[Array], Array] = lambda x: x,
+) -> Float[Array, "node *dim"]:
+    """Climb from the best few candidates to the mode of each belief between them, by gradient ascent on its logarithm.
+
+    A step is taken where it climbs, and is then made longer; elsewhere it is made shorter, so the answer is never below
+    the best candidate. A clamped node keeps its value.
+
+    Args:
+        model: the model.
+        graph: the graph.
+        evidence: the evidence that `run` had, or None.
+        solution: what `run` returned.
+        belief: the beliefs of the nodes of one type on candidates that are numbers or vectors.
+        node_type: that type.
+        num_starts: candidates to start from, >= 1, those of largest belief.
+        num_steps: steps of each, >= 1.
+        marginal: as in `beliefs`.
+        retract: brings a point [*dim] back to the domain after a step; for unit vectors lambda x: x / |x|.
+
+    Returns:
+        The refined modes [node_of_type, *dim].
+
+    Raises:
+        ValueError: candidates that are whole numbers, beliefs of other nodes, an option out of range.
+    """
+    _check_belief(belief)
+    _checks.require_count("num_starts", num_starts)
+    _checks.require_count("num_steps", num_steps)
+    points, nodes = belief.points, graph.nodes_of_type(node_type)
+    real = jnp.issubdtype(points.dtype, jnp.floating)
+    fix = "Whole numbers have nothing between them: use kbpjax.mode, or convert them to float."
+    _checks.require(real, "belief", "must have points of floats", points.dtype, fix)
+    rule = f"must hold the {len(nodes)} nodes of type {node_type}"
+    fix = "Pass the beliefs of that type, as kbpjax.beliefs returns them for points given by type."
+    _checks.require(len(belief.weights) == len(nodes), "belief", rule, len(belief.weights), fix)
+
+    def height(x):
+        return log_belief(model, graph, evidence, solution, x, node_type=node_type, marginal=marginal)
+
+    start = points[jax.lax.top_k(belief.weights, min(num_starts, len(points)))[1]]
+    top, heights = _climb(height, jax.vmap(jax.vmap(retract)), start, num_steps, _spacing(points))
+    best = jnp.argmax(heights, axis=1)
+    mode = jax.vmap(lambda x, i: x[i])(top, best)
+    if evidence is None or node_type not in evidence.values:
+        return mode
+    known, values = evidence.values[node_type]
+    return jnp.where(expand(known, mode.ndim), values.astype(mode.dtype), mode)
+
+
+def _climb(
+    height: Callable[[Array], Array], retract: Callable[[Array], Array], x: Array, num_steps: int, spacing: Array
+) -> tuple[Array, Array]:
+    """Climb from points [node, start, *dim]; return where each ends and how high that is [node, start]."""
+
+    def gradient(x):
+        return jax.grad(lambda x: jnp.sum(height(x)))(x)
+
+    def advance(carry, _):
+        x, value, slope, size = carry
+        ahead = retract(x + expand(size, x.ndim) * slope)
+        new = height(ahead)
+        better = new > value
+        x = jnp.where(expand(better, x.ndim), ahead, x)
+        return (x, jnp.where(better, new, value), gradient(x), jnp.where(better, 1.5 * size, 0.4 * size)), None
+
+    slope = gradient(x)
+    norm = jnp.sqrt(jnp.sum(slope**2, axis=tuple(range(2, x.ndim))))
+    size = jnp.where(norm > 0, 0.25 * spacing.astype(norm.dtype) / jnp.where(norm > 0, norm, 1), 0)
+    (x, value, *_), _ = jax.lax.scan(advance, (x, height(x), slope, size), length=num_steps)
+    return x, value
+
+
+def _spacing(points: Array) -> Array:
+    """Return about how far apart points are: the diagonal of their bounding box, over the points of one axis."""
+    flat = points.reshape(len(points), -1)
+    diagonal = jnp.sqrt(jnp.sum((jnp.max(flat, axis=0) - jnp.min(flat, axis=0)) ** 2))
+    return diagonal / len(points) ** (1 / flat.shape[1])
+
+
+def _check_belief(belief: Belief) -> None:
+    shape, count = belief.weights.shape, len(belief.points)
+    fix = "Of a batch of beliefs, ask inside the function that jax.vmap maps."
+    _checks.require(len(shape) == 2 and shape[1] == count, "belief", f"must have weights [node, {count}]", shape, fix)
+
+
+def _keep_nan(belief: Belief, answers: Array) -> Array:
+    """Answer NaN where the belief is NaN, for points that are floats."""
+    if not jnp.issubdtype(answers.dtype, jnp.floating):
+        return answers
+    broken = jnp.isnan(belief.weights).any(axis=-1).reshape(-1, *(1,) * (answers.ndim - 1))
+    return jnp.where(broken, jnp.nan, answers)

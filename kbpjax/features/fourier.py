@@ -1,0 +1,129 @@
+"""Random Fourier features of the Gaussian kernel (Rahimi and Recht 2007): no landmarks, nothing learned from samples.
+
+The Gaussian kernel is the mean of cos(w . (x - y) / bandwidth) over standard normal w (Bochner), and cos(a - b) =
+cos a cos b + sin a sin b. With D / 2 fixed draws w_j, the features of a point are
+
+    phi(x) = sqrt(2 / D) [cos(w_j . x / bandwidth), sin(w_j . x / bandwidth)]_j,
+
+of norm 1; <phi(x), phi(y)> misses k(x, y) by about D^{-1/2}, whatever the dimension of the points.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, ScalarLike, Shaped
+
+from kbpjax import _checks
+from kbpjax._precision import matmul
+from kbpjax.features.base import Chooser, FeatureMap, check_seed, features
+from kbpjax.features.cholesky import Greedy
+from kbpjax.kernels import RBF, Kernel, Power, gram
+from kbpjax.kernels.base import as_floats
+
+PROBES = 256
+"""Most samples whose pairs are looked at for the error of the features."""
+
+
+class FourierBasis(FeatureMap):
+    """Random Fourier features of the Gaussian kernel; differentiable in the bandwidth and in the points.
+
+    An angle w . x / bandwidth has the relative precision of its dtype: shift points far from 0 towards it.
+
+    Attributes:
+        frequencies: standard normal directions w [pair of features, *dim].
+        bandwidth: of the kernel.
+        dtype: of the points.
+    """
+
+    frequencies: Float[Array, "pair *dim"]
+    bandwidth: Float[Array, ""]
+    dtype: np.dtype = eqx.field(static=True)
+
+    def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
+        """Return the features of points [sample, *dim]: all cosines, then all sines."""
+        x = as_floats(x)
+        axes = tuple(range(1, x.ndim))
+        scaled = x / self.bandwidth.astype(x.dtype)
+        angles = jnp.tensordot(scaled, self.frequencies.astype(x.dtype), (axes, axes), precision="highest")
+        return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1) / len(self.frequencies) ** 0.5
+
+    @property
+    def rank(self) -> int:
+        """The number of features, two for each frequency."""
+        return 2 * len(self.frequencies)
+
+    @property
+    def point(self) -> jax.ShapeDtypeStruct:
+        """The shape and dtype of a single point."""
+        return jax.ShapeDtypeStruct(self.frequencies.shape[1:], self.dtype)
+
+
+class RandomFourier(Chooser):
+    """Random Fourier features of a Gaussian kernel or of a power of one; bases of products take greedy landmarks.
+
+    Args:
+        num_features: number of features D, even and >= 2; the error of the kernel falls as D^{-1/2}.
+        seed: of the draw, a whole number >= 0.
+
+    Raises:
+        ValueError: num_features or seed out of range.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features import RandomFourier
+        >>> basis, residual = RandomFourier(1000).feature_map(kbp.RBF(1.0), jnp.linspace(0, 1, 50), 1e-2, 20)
+        >>> basis.rank, bool(residual < 0.3)
+        (1000, True)
+    """
+
+    num_features: int = eqx.field(static=True)
+    seed: int = eqx.field(static=True, default=0)
+
+    def __check_init__(self) -> None:
+        count = self.num_features
+        ok = isinstance(count, int) and not isinstance(count, bool) and count >= 2 and count % 2 == 0
+        fix = "Features come in pairs of a cosine and a sine."
+        _checks.require(ok, "num_features", "must be an even integer >= 2", repr(count), fix)
+        check_seed(self.seed)
+
+    def feature_map(
+        self, kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: ScalarLike, max_rank: int
+    ) -> tuple[FourierBasis, Float[Array, ""]]:
+        """Draw frequencies; of the samples only shape and dtype matter, and `eps` and `max_rank` do not.
+
+        Returns:
+            The features, and the residual sqrt(max |k(x, y) - <phi(x), phi(y)>|) over the pairs of at most 256 evenly
+            thinned samples.
+
+        Raises:
+            ValueError: a kernel other than RBF and its powers.
+        """
+        bandwidth = _bandwidth(kernel, kernel)
+        # Drawn in single precision, so that a seed means the same frequencies in any.
+        shape = (self.num_features // 2, *x.shape[1:])
+        frequencies = jax.random.normal(jax.random.key(self.seed), shape, jnp.float32)
+        basis = FourierBasis(frequencies.astype(jax.eval_shape(as_floats, x).dtype), bandwidth, x.dtype)
+        probes = np.linspace(0, len(x) - 1, min(len(x), PROBES)).round().astype(np.int32)
+        return basis, jax.lax.stop_gradient(_residual(kernel, basis, x[probes]))
+
+    @property
+    def products(self) -> Greedy:
+        """Greedy landmarks: products of messages are known by their values at points."""
+        return Greedy()
+
+
+def _bandwidth(kernel: Kernel, whole: Kernel) -> Float[Array, ""]:
+    """Return the bandwidth of a Gaussian kernel or of a power of one; `whole` is the kernel that an error names."""
+    if isinstance(kernel, Power):
+        return _bandwidth(kernel.base, whole) / kernel.exponent**0.5
+    fix = "Use kbpjax.RBF(bandwidth) or a whole power of it, or landmarks: Greedy() or RandomPivots()."
+    _checks.require(isinstance(kernel, RBF), "kernel", "must be RBF or a power of it for Fourier features", whole, fix)
+    assert isinstance(kernel, RBF)
+    return kernel.bandwidth
+
+
+@jax.jit
+def _residual(kernel: Kernel, basis: FourierBasis, x: Shaped[Array, "sample *dim"]) -> Float[Array, ""]:
+    phi = features(basis, x)
+    return jnp.sqrt(jnp.max(jnp.abs(gram(kernel, x, x) - matmul(phi, phi.T))))

@@ -1,0 +1,71 @@
+"""Marginals: what stands for P*(x_s) in a belief. Three estimates, none of which needs the variables to be numbers."""
+
+from collections.abc import Mapping
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kbpjax import _checks
+from kbpjax._precision import matmul
+from kbpjax.embedding import mean_embedding
+from kbpjax.features import features
+from kbpjax.kernels import Kernel, gram
+from kbpjax.kernels.base import like
+from kbpjax.mrf import KernelMRF
+
+
+class MeanEmbedding(eqx.Module):
+    """The mean embedding <phi(x), mu>: the marginal smoothed by the model's kernel; a wide kernel makes it wide."""
+
+    def density(self, model: KernelMRF, node_type: int, points: Array) -> Float[Array, " point"]:
+        """Return the estimate at points [point, *dim], of any scale, with the model's floor."""
+        at_points = features(model.bases[node_type], points)
+        return jnp.maximum(matmul(at_points, model.marginals[node_type]), model.floor_of(node_type))
+
+
+class Parzen(eqx.Module):
+    """The Parzen estimate mean_i kernel(x, x_i), with a kernel of one's own choice, narrower than the model's.
+
+    Args:
+        kernel: kernel >= 0, or {node type: kernel}; for numbers an RBF, its bandwidth well below the samples' spread.
+        samples: training samples [sample, *dim], or {node type: samples}, as in `TrainingData.nodes`.
+
+    Raises:
+        ValueError: no kernel or no samples for a node type, or samples of another shape than its variables.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> marginal = kbp.Parzen(kbp.RBF(0.2), jnp.linspace(-1, 1, 100))
+    """
+
+    kernel: Kernel | dict[int, Kernel]
+    samples: Array | dict[int, Array]
+
+    def density(self, model: KernelMRF, node_type: int, points: Array) -> Float[Array, " point"]:
+        """Return the estimate at points [point, *dim]."""
+        kernel = self.kernel.get(node_type) if isinstance(self.kernel, Mapping) else self.kernel
+        samples = self.samples.get(node_type) if isinstance(self.samples, Mapping) else self.samples
+        told = kernel is not None and samples is not None
+        fix = "Pass one for all, or {node type: ...} with all types."
+        _checks.require(told, "Parzen", f"must have a kernel and samples of node type {node_type}", "none", fix)
+        assert kernel is not None and samples is not None
+        samples, shape = jnp.asarray(samples), model.points[node_type].shape[1:]
+        rule = f"must have shape [sample, *{shape}], as the variables of node type {node_type}"
+        _checks.require(samples.shape[1:] == shape, "samples", rule, f"shape {samples.shape}", "Pass data.nodes.")
+        return mean_embedding(lambda x: gram(kernel, x, points), like(samples, points.dtype))
+
+
+class Empirical(eqx.Module):
+    """Every point counts the same: right where the points are samples of the marginal themselves.
+
+    The belief is then a conditional embedding, weights on training points that make E[f(X) | evidence] the weighted
+    mean of f, on any domain, with or without a density (section 4.2), and without the smoothing of the other two.
+    """
+
+    def density(self, model: KernelMRF, node_type: int, points: Array) -> Float[Array, " point"]:
+        """Return ones [point]."""
+        return jnp.ones(len(points), model.operators.evaluate.dtype)
+
+
+Marginal = MeanEmbedding | Parzen | Empirical

@@ -1,0 +1,184 @@
+"""The update rules of the paper, as small objects: how messages and products of messages are represented.
+
+Every rule is the same line, *evaluate, multiply, project* (section 5), between other finite sets:
+
+| rule           | messages are in the span of         | products are known at        | cost per message |
+| -------------- | ----------------------------------- | ---------------------------- | ---------------- |
+| `FullRank`     | all training samples (eq. 12)       | all training samples         | O(m^2)           |
+| `LinearTime`   | a few landmarks of k (section 5.2)  | all training samples         | O(m l)           |
+| `ConstantTime` | a few landmarks of k (section 5.3)  | a few landmarks of k^(d - 1) | O(l l')          |
+
+For all of them a message is a vector of coordinates in an orthonormal basis, so its 2-norm is its norm in the RKHS and
+damping means the same. As eps -> 0 the three agree.
+"""
+
+import os
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Shaped
+
+from kbpjax import _checks
+from kbpjax.features import Basis, FeatureMap, Greedy, RandomFourier, RandomPivots, cholesky_basis
+from kbpjax.kernels import Kernel
+from kbpjax.training import TrainingData
+
+
+class NodeBasis(eqx.Module):
+    """How a rule represents the messages that a node type receives, and their products.
+
+    Attributes:
+        messages: features in which a message is linear.
+        products: basis of products of messages, whose landmarks are `points`; None: `points` are the training samples.
+        points: where messages are evaluated and multiplied [point, *dim].
+        residuals: largest residual norm of a training sample's feature in `messages` and in `products`, as a share of
+            the largest feature norm.
+    """
+
+    messages: FeatureMap
+    products: Basis | None
+    points: Shaped[Array, "point *dim"]
+    residuals: tuple[Float[Array, ""], Float[Array, ""]]
+
+
+class FullRank(eqx.Module):
+    """The rule without approximation (eq. 12): every sample is a landmark, and a point where products are known.
+
+    O(m^2) memory and time per message, O(m^3) once: the reference for small m. Repeated samples are kept; where many
+    repeat, `ConstantTime` with a small `eps` gives the same answers at the cost of the different ones.
+    """
+
+    def node_basis(self, kernel: Kernel, power: int, data: TrainingData, node_type: int) -> NodeBasis:
+        """Take all samples as landmarks."""
+        del power  # products are known at every sample
+        points = data.points(node_type)
+        zero = jnp.zeros((), jnp.result_type(float))
+        return NodeBasis(_whole_basis(kernel, points), None, points, (zero, zero))
+
+    def observation_basis(self, kernel: Kernel, y: Array) -> tuple[FeatureMap, Array]:
+        """Take all observations as landmarks; return the basis and the residual left, 0."""
+        return _whole_basis(kernel, y), jnp.zeros((), jnp.result_type(float))
+
+    def check_memory(self, data: TrainingData) -> None:
+        """Raise ValueError if the matrices of a model would take more than half of the memory."""
+        _check_memory("FullRank", data)
+
+
+class _Landmarked(eqx.Module):
+    """What the two rules with landmarks have in common."""
+
+    eps: float = eqx.field(static=True, default=1e-3, converter=float)
+    max_rank: int = eqx.field(static=True, default=128)
+    features: Greedy | RandomPivots | RandomFourier = Greedy()
+
+    def __check_init__(self) -> None:
+        _checks.require_number("eps", self.eps, above=0)
+        _checks.require_count("max_rank", self.max_rank)
+        choosers = (Greedy, RandomPivots, RandomFourier)
+        fix = "Pass Greedy(), RandomPivots(seed) or RandomFourier(num_features, seed)."
+        ok = isinstance(self.features, choosers)
+        _checks.require(ok, "features", "must be a choice of features", repr(self.features), fix)
+
+    def observation_basis(self, kernel: Kernel, y: Array) -> tuple[FeatureMap, Array]:
+        """Choose landmarks among observations; return the basis and the residual left."""
+        return self.features.products.feature_map(kernel, y, self.eps, self.max_rank)
+
+
+class LinearTime(_Landmarked):
+    """Messages on a few landmarks, products at all training samples (section 5.2): time per message linear in m.
+
+    Args:
+        eps: largest residual norm of a training sample's feature, > 0, the largest feature norm being 1.
+        max_rank: most landmarks, >= 1.
+        features: how landmarks are chosen: `Greedy()`, `RandomPivots(seed)`; or `RandomFourier(num_features, seed)`,
+            random features without landmarks, for which `eps` and `max_rank` do not matter.
+
+    Raises:
+        ValueError: an option out of range.
+    """
+
+    def node_basis(self, kernel: Kernel, power: int, data: TrainingData, node_type: int) -> NodeBasis:
+        """Choose landmarks of messages among the samples of a node type."""
+        del power  # products are known at every sample
+        messages, residual = self.features.feature_map(kernel, data.nodes[node_type], self.eps, self.max_rank)
+        return NodeBasis(messages, None, data.points(node_type), (residual, jnp.zeros_like(residual)))
+
+    def check_memory(self, data: TrainingData) -> None:
+        """Raise ValueError if the matrices of a model would take more than half of the memory."""
+        rank = self.features.num_features if isinstance(self.features, RandomFourier) else self.max_rank
+        _check_memory("LinearTime", data, rank)
+
+
+class ConstantTime(_Landmarked):
+    """Messages and their products on a few landmarks each (section 5.3): no cost per training sample.
+
+    Args:
+        eps: largest residual norm of a training sample's feature, > 0, the largest feature norm being 1. Smaller is
+            closer to the full-rank answer and slower; in single precision about 1e-3 is the least that can be seen.
+        max_rank: most landmarks of one basis, >= 1.
+        features: how landmarks are chosen: `Greedy()`, `RandomPivots(seed)`; or `RandomFourier(num_features, seed)`,
+            messages in random features, only their products on landmarks.
+        tensor_eps: the same as eps for the basis of products; None: eps.
+
+    Raises:
+        ValueError: an option out of range.
+    """
+
+    tensor_eps: float | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self) -> None:
+        if self.tensor_eps is not None:
+            _checks.require_number("tensor_eps", self.tensor_eps, above=0)
+
+    def node_basis(self, kernel: Kernel, power: int, data: TrainingData, node_type: int) -> NodeBasis:
+        """Choose landmarks of messages, and those of products by the kernel's tensor power, among the samples."""
+        x = data.nodes[node_type]
+        messages, residual = self.features.feature_map(kernel, x, self.eps, self.max_rank)
+        eps = self.eps if self.tensor_eps is None else self.tensor_eps
+        products, product_residual = self.features.products.feature_map(kernel**power, x, eps, self.max_rank)
+        return NodeBasis(messages, products, products.landmarks, (residual, product_residual))
+
+    def check_memory(self, data: TrainingData) -> None:
+        """Return: nothing grows with the training data."""
+
+
+Rule = FullRank | LinearTime | ConstantTime
+
+
+def _whole_basis(kernel: Kernel, points: Array) -> Basis:
+    """Return the basis of all points; the rounding of a sum of so many terms keeps repeated points apart."""
+    return cholesky_basis(kernel, points, rounding=len(points))
+
+
+def _check_memory(rule: str, data: TrainingData, rank: int | None = None) -> None:
+    """Compare the size of a model's matrices with the memory: one `evaluate` a node type, two `project` an edge type.
+
+    Both are padded to the largest node type. `rank` None: as many as there are points; then the Gram matrix, its factor
+    and the normal equations count too, those of the observations included.
+    """
+    points = max(len(data.points(v)) for v in data.nodes)
+    seen = max((len(y) for _, y in data.observations.values()), default=0)
+    work = points * rank if rank else 3 * points**2 + 2 * seen**2
+    edges = 2 * (1 + max(data.edges, default=-1))
+    numbers = points * (rank or points) * (1 + max(data.nodes) + edges) + work
+    floats = [x.dtype for x in data.nodes.values() if jnp.issubdtype(x.dtype, jnp.floating)]
+    itemsize = max((dtype.itemsize for dtype in floats), default=jnp.result_type(float).itemsize)
+    need, have = numbers * itemsize, _memory()
+    fix = "Use kbpjax.ConstantTime, whose matrices do not grow with the samples, or fewer samples."
+    got = f"{_gib(need)} for {points} samples of a node type and {edges} directed edge types"
+    _checks.require(need <= have / 2, "rule", f"matrices of {rule} must fit in half of {_gib(have)} memory", got, fix)
+
+
+def _memory() -> int:
+    """Return the bytes of memory of the device that computes."""
+    stats = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 16 * 2**30
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.3g} GiB"

@@ -1,0 +1,227 @@
+"""The order of exact inference on a forest, worked out once in NumPy: which message needs which, level by level.
+
+Each tree is rooted near its centre. A cell stands for the message that a node sends towards the root (and for the one
+that comes back), or for the product of two other cells: the children of a node with more than two are merged by such
+copies, the lowest first, so that every cell has at most two children and the height grows by about log2(children).
+Products of two need no division, and are exact at zeros.
+
+Cells of one height and one kind (edge type and direction, or copies) are packed into rows of one width, which one
+matrix serves. Cells are numbered row by row, the lowest first, padding included, so that a scan over the rows writes
+one block of a table of values at a time. The place after the last cell holds ones: it stands for children and parents
+that are not there.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+from numpy.typing import NDArray
+
+OVERHEAD = 64
+"""What one more row costs, in cells."""
+
+WIDEST = 1024
+"""Most cells of a row."""
+
+
+class Schedule(eqx.Module):
+    """Rows of cells, the leaves' first, for the pass to the roots and, in reverse, for the pass back.
+
+    Attributes:
+        direction: the row of `Operators.project` for the messages of each row [row]; the other direction goes back.
+        sender_type, receiver_type: node types at the ends of those messages [row].
+        copies: whether the cells of a row are copies [row], which have no message.
+        sender: the node that sends each cell's message [row, cell]; the number of nodes for copies and padding.
+        owner, receiver: the nodes whose incoming messages are multiplied in each cell, and where its value goes to
+            [row, cell]; the number of nodes for padding.
+        above: `receiver`, or the number of nodes where the cell's parent is a copy and has that node's factor already.
+        children: places of the children of each cell [row, cell, 2].
+        parent, sibling: places of the parent and of its other child [row, cell].
+        message_place: where each directed edge stands in the messages of all rows, those to the roots and then those
+            back [edge].
+        height: levels from the leaves to the roots, copies included.
+    """
+
+    direction: Int[Array, " row"]
+    sender_type: Int[Array, " row"]
+    receiver_type: Int[Array, " row"]
+    copies: Bool[Array, " row"]
+    sender: Int[Array, "row cell"]
+    owner: Int[Array, "row cell"]
+    receiver: Int[Array, "row cell"]
+    above: Int[Array, "row cell"]
+    children: Int[Array, "row cell 2"]
+    parent: Int[Array, "row cell"]
+    sibling: Int[Array, "row cell"]
+    message_place: Int[Array, " edge"]
+    height: int = eqx.field(static=True)
+
+    @classmethod
+    def build(cls, pairs: NDArray, edge_type: NDArray, node_type: NDArray) -> "Schedule | None":
+        """Return the schedule of a forest; None for a graph with a cycle or without edges.
+
+        Args:
+            pairs: ends of the undirected edges [edge, 2].
+            edge_type: type of each [edge].
+            node_type: type of each node [node].
+        """
+        num_pairs, num_nodes = len(pairs), len(node_type)
+        if not 0 < num_pairs < num_nodes:
+            return None
+        order = _peel(pairs, num_nodes)
+        if len(order) < num_pairs:
+            return None
+        cells = _cells(order, num_nodes)
+
+        real, edge = cells.edge >= 0, np.maximum(cells.edge, 0)
+        back = cells.owner != pairs[edge, 0]
+        direction = np.where(real, 2 * edge_type[edge] + back, -1)
+        layout = _Layout.of(cells.height, direction)
+        first = layout.first_cells
+        message_place = np.empty(2 * num_pairs, int)
+        message_place[(edge + back * num_pairs)[real]] = layout.place[real]
+        message_place[(edge + ~back * num_pairs)[real]] = layout.place[real] + layout.size
+
+        def index(array: NDArray) -> Array:
+            return jnp.asarray(array, jnp.int32)
+
+        return cls(
+            direction=index(np.maximum(direction[first], 0)),
+            sender_type=index(node_type[cells.owner[first]]),
+            receiver_type=index(node_type[cells.receiver[first]]),
+            copies=jnp.asarray(~real[first]),
+            sender=index(layout.spread(np.where(real, cells.owner, num_nodes), num_nodes)),
+            owner=index(layout.spread(cells.owner, num_nodes)),
+            receiver=index(layout.spread(cells.receiver, num_nodes)),
+            above=index(layout.spread(cells.above, num_nodes)),
+            children=index(layout.spread_places(cells.children)),
+            parent=index(layout.spread_places(cells.parent)),
+            sibling=index(layout.spread_places(cells.sibling)),
+            message_place=index(message_place),
+            height=int(cells.height.max()),
+        )
+
+    def ignore_incoming(self, nodes: Bool[Array, " node"]) -> "Schedule":
+        """Return the schedule in which the incoming messages of the marked nodes count as 1."""
+        marked, ones = jnp.append(nodes, False), self.sender.size
+        return replace(
+            self,
+            children=jnp.where(marked[self.owner][..., None], ones, self.children),
+            parent=jnp.where(marked[self.above], ones, self.parent),
+            sibling=jnp.where(marked[self.receiver], ones, self.sibling),
+        )
+
+
+class _Cells(NamedTuple):
+    """Cells, children before parents; -1 stands for none."""
+
+    owner: NDArray
+    receiver: NDArray
+    above: NDArray
+    edge: NDArray
+    height: NDArray
+    children: NDArray
+    parent: NDArray
+    sibling: NDArray
+
+
+class _Layout(NamedTuple):
+    """Where cells stand in rows of one width: the shape of all rows, each cell's place, and the first cell of each."""
+
+    shape: tuple[int, int]
+    place: NDArray
+    first_cells: NDArray
+
+    @property
+    def size(self) -> int:
+        """The number of places, and so the place that stands for cells that are not there."""
+        return self.shape[0] * self.shape[1]
+
+    @classmethod
+    def of(cls, height: NDArray, kind: NDArray) -> "_Layout":
+        """Pack cells of one height and kind into rows, of the width that makes the passes cheapest."""
+        order = np.lexsort([kind, height])
+        new = (np.diff(height[order]) != 0) | (np.diff(kind[order]) != 0)
+        starts = np.flatnonzero(np.append(True, new))
+        counts = np.diff(np.append(starts, len(order)))
+        widths = 2 ** np.arange(WIDEST.bit_length())
+        num_rows = np.sum(-(-counts[:, None] // widths), axis=0)
+        best = np.argmin(num_rows * (OVERHEAD + widths))
+        width, total = int(widths[best]), int(num_rows[best])
+        rows_of_group = -(-counts // width)
+        first_place = width * (np.cumsum(rows_of_group) - rows_of_group)
+        within = np.arange(len(order)) - np.repeat(starts, counts)
+        place = np.empty_like(order)
+        place[order] = np.repeat(first_place, counts) + within
+        return cls((total, width), place, order[within % width == 0])
+
+    def spread(self, values: NDArray, padding: int) -> NDArray:
+        """Lay values of the cells, where -1 stands for the padding, out in rows."""
+        rows = np.full((self.size, *values.shape[1:]), padding)
+        rows[self.place] = np.where(values < 0, padding, values)
+        return rows.reshape(*self.shape, *values.shape[1:])
+
+    def spread_places(self, cells: NDArray) -> NDArray:
+        """Lay the places of cells, -1 for none, out in rows."""
+        return self.spread(np.append(self.place, self.size)[cells], self.size)
+
+
+def _peel(pairs: NDArray, num_nodes: int) -> list[tuple[int, int, int]]:
+    """Take leaves off, outermost first: (node, its parent, their edge). Edges of cycles stay."""
+    degree = np.bincount(pairs.reshape(-1), minlength=num_nodes).tolist()
+    last_edge = np.zeros(num_nodes, int)  # the sum of the edges of a node: of its last one, once the others are off
+    np.add.at(last_edge, pairs, np.arange(len(pairs))[:, None])
+    edge_of, ends = last_edge.tolist(), pairs.sum(axis=1).tolist()
+    queue = [node for node, count in enumerate(degree) if count == 1]
+    order = []
+    for node in queue:
+        if degree[node] == 0:  # the last of its tree: a root
+            continue
+        edge = edge_of[node]
+        parent = ends[edge] - node
+        order.append((node, parent, edge))
+        degree[parent] -= 1
+        edge_of[parent] -= edge
+        if degree[parent] == 1:
+            queue.append(parent)
+    return order
+
+
+def _cells(order: Sequence[tuple[int, int, int]], num_nodes: int) -> _Cells:
+    """Make a cell of each edge, and copies that merge the children of nodes with more than two."""
+    waiting: list[list[tuple[int, int]]] = [[] for _ in range(num_nodes)]  # (height, cell) of each node's children
+    cells: list[tuple[int, int, int, int]] = []  # owner, receiver, edge, height
+    families: list[list[int]] = []  # children of each cell, then of each root
+
+    def add(node: int, to: int, edge: int, below: Sequence[tuple[int, int]]) -> None:
+        height = 1 + max((h for h, _ in below), default=0)
+        families.append(family(below))
+        heapq.heappush(waiting[to], (height, len(cells)))
+        cells.append((node, to, edge, height))
+
+    def family(below: Sequence[tuple[int, int]]) -> list[int]:
+        return [*(cell for _, cell in below), -1, -1][:2]
+
+    def merge(node: int) -> Sequence[tuple[int, int]]:
+        while len(waiting[node]) > 2:
+            add(node, node, -1, [heapq.heappop(waiting[node]), heapq.heappop(waiting[node])])
+        return waiting[node]
+
+    for node, parent, edge in order:
+        add(node, parent, edge, merge(node))
+    roots = {parent for _, parent, _ in order} - {node for node, _, _ in order}
+    tops = [family(merge(root)) for root in sorted(roots)]
+
+    owner, receiver, edge, height = np.array(cells).T
+    both = np.array(families + tops)
+    parent, sibling = np.empty_like(owner), np.empty_like(owner)
+    which = np.nonzero(both >= 0)
+    sibling[both[which]] = both[which[0], 1 - which[1]]
+    parent[both[which]] = np.where(which[0] < len(cells), which[0], -1)
+    above = np.where(np.append(edge, 0)[parent] >= 0, receiver, -1)
+    return _Cells(owner, receiver, above, edge, height, both[: len(cells)], parent, sibling)

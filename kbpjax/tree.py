@@ -1,0 +1,161 @@
+r"""Exact inference on trees and forests: every message once, from the leaves to the roots and back (eq. 15).
+
+The messages are the fixed point that `run` reaches on a tree with damping 0 after as many iterations as the longest
+path has edges. Here each is computed from final messages alone, one row of the graph's schedule after another (see
+`kbpjax.schedule`): the cost is that of about one iteration, plus a little for each row.
+
+On the way to the roots, a cell holds the value of its message at the points of the receiver,
+
+    up = max(evaluate @ unit(project @ (local_t * up_child * up_other_child)), floor),
+
+and on the way back that of the message which the root sends,
+
+    down = max(evaluate @ unit(project @ (local_s * down_parent * up_sibling)), floor).
+
+A copy only multiplies.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kbpjax import _checks
+from kbpjax._precision import matmul
+from kbpjax.graph import Graph
+from kbpjax.propagate import BPState, Operators, Solution, check_types, floors, of_type, problem, step, unit
+from kbpjax.schedule import Schedule
+
+
+def run_tree(model: Any, graph: Graph, evidence: Any = None) -> Solution:
+    """Compute the messages of a tree or forest exactly, in one pass from the leaves to the roots and one back.
+
+    Args:
+        model: a `KernelMRF`, or `Operators` of one's own.
+        graph: a graph without cycles; its types must be among those of the model.
+        evidence: `Evidence`, or local factors [node, point], or None for none.
+
+    Returns:
+        The messages. `residuals` holds one number, the residual of an undamped `step` from them, which is rounding;
+        `converged` says that it is at most 1e-3; `num_iters` counts the levels of both passes, among them those that
+        multiply the messages of a node with many neighbours two by two.
+
+    Raises:
+        ValueError: a graph with a cycle, a type that the model has not learned, or evidence of another shape.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> table = jnp.array([[0.9, 0.1], [0.1, 0.9]])  # stay with probability 0.9
+        >>> operators = kbp.Operators(jnp.eye(2)[None], table[None])
+        >>> local = jnp.array([[1.0, 0.0], [1.0, 1.0], [1.0, 1.0]])  # the first of three is in state 0
+        >>> solution = kbp.run_tree(operators, kbp.chain_graph(3), local)
+        >>> message = solution.messages[1]  # from the second to the third
+        >>> [round(float(value), 2) for value in message / message.sum()]
+        [0.82, 0.18]
+    """
+    operators, graph, local = problem(model, graph, evidence)
+    check_types(operators, graph)
+    if graph.schedule is None and graph.num_edges > 0:
+        got = "a traced graph with one, which cannot be named" if _checks.is_traced(graph) else _name_cycle(graph)
+        fix = "Use kbpjax.run, which iterates where there are cycles."
+        _checks.require(False, "graph", "must have no cycle", got, fix)
+    return _run_tree(operators, graph, local)
+
+
+@jax.jit
+def _run_tree(operators: Operators, graph: Graph, local: Array) -> Solution:
+    schedule = graph.schedule
+    if schedule is None:
+        messages = jnp.zeros((0, operators.project.shape[1]), operators.evaluate.dtype)
+        height = 0
+    else:
+        messages, height = _messages(operators, schedule, local), schedule.height
+    state = BPState(messages, jnp.array(jnp.inf, messages.dtype), jnp.int32(0))
+    residual = step(operators, graph, local, state).residual
+    return Solution(messages, residual <= 1e-3, jnp.int32(2 * height), residual[None])
+
+
+def _messages(operators: Operators, schedule: Schedule, local: Array) -> Float[Array, "edge rank"]:
+    num_rows, width = schedule.sender.shape
+    padded = jnp.concatenate([local, jnp.ones_like(local[:1])])
+    ones = jnp.ones((num_rows * width + 1, local.shape[1]), local.dtype)
+
+    def write(table: Array, row: Array, values: Array) -> Array:
+        return jax.lax.dynamic_update_slice(table, values, (row * width, jnp.zeros_like(row)))
+
+    def up(table: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
+        number, own, children, direction, receiver_type, copies = row
+        values = table[children]
+        product = own * values[:, 0] * values[:, 1]
+        values, message = _pass_on(operators, product, direction, receiver_type, copies)
+        return write(table, number, values), message
+
+    def down(table: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
+        number, others, parent, direction, sender_type, copies = row
+        values, message = _pass_on(operators, others * table[parent], direction, sender_type, copies)
+        return write(table, number, values), message
+
+    numbers = jnp.arange(num_rows, dtype=jnp.int32)
+    rows = (numbers, padded[schedule.sender], schedule.children)
+    table, upward = jax.lax.scan(up, ones, (*rows, schedule.direction, schedule.receiver_type, schedule.copies))
+    rows = (numbers, padded[schedule.above] * table[schedule.sibling], schedule.parent)
+    kinds = (schedule.direction ^ 1, schedule.sender_type, schedule.copies)
+    _, downward = jax.lax.scan(down, ones, (*rows, *kinds), reverse=True)
+    both = jnp.concatenate([upward, downward])
+    return both.reshape(-1, both.shape[-1])[schedule.message_place]
+
+
+def _pass_on(
+    operators: Operators, product: Float[Array, "cell point"], direction: Array, receiver_type: Array, copies: Array
+) -> tuple[Float[Array, "cell point"], Float[Array, "cell rank"]]:
+    """Return the values that one row of cells passes on, and its messages."""
+    message, _ = unit(matmul(product, of_type(operators.project, direction).T))
+    values = matmul(message, of_type(operators.evaluate, receiver_type).T)
+    values = jnp.maximum(values, of_type(floors(operators), receiver_type))
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(product), axis=-1, keepdims=True))
+    return jnp.where(copies, product / jnp.where(largest > 0, largest, 1), values), message
+
+
+def _name_cycle(graph: Graph) -> str:
+    """Name one cycle of a graph that has some."""
+    neighbours: list[list[int]] = [[] for _ in range(graph.num_nodes)]
+    for sender, receiver in zip(np.asarray(graph.senders).tolist(), np.asarray(graph.receivers).tolist(), strict=True):
+        neighbours[sender].append(receiver)
+    parent: dict[int, int] = {}
+    closing = None
+    for start in range(graph.num_nodes):
+        if closing is None and start not in parent:
+            closing = _closing_edge(neighbours, start, parent)
+    if closing is None:
+        raise AssertionError("a graph without a schedule has a cycle or no edges")
+    here, there = (_path_to_start(parent, node) for node in closing)
+    while len(here) > 1 and len(there) > 1 and here[-2] == there[-2]:  # leave one common node
+        here.pop()
+        there.pop()
+    cycle = [str(node) for node in (*here, *there[-2::-1], here[0])]
+    if len(cycle) > 20:
+        cycle = [*cycle[:10], "...", *cycle[-9:]]
+    return "the cycle " + " - ".join(cycle)
+
+
+def _closing_edge(neighbours: list[list[int]], start: int, parent: dict[int, int]) -> tuple[int, int] | None:
+    """Search in breadth from a node, noting parents, up to the first edge that closes a cycle."""
+    parent[start] = -1
+    queue = [start]
+    for node in queue:
+        for other in neighbours[node]:
+            if other in parent and other != parent[node]:
+                return node, other
+            if other not in parent:
+                parent[other] = node
+                queue.append(other)
+    return None
+
+
+def _path_to_start(parent: dict[int, int], node: int) -> list[int]:
+    path = [node]
+    while parent[path[-1]] >= 0:
+        path.append(parent[path[-1]])
+    return path
