@@ -111,6 +111,23 @@ def timed(fn: Callable[..., T], *args: Any, repeats: int = 3) -> tuple[T, float,
     return result, first, statistics.median(once()[1] for _ in range(repeats))
 
 
+def in_turn(calls: Sequence[Callable[[], Any]], repeats: int) -> list[tuple[float, ...]]:
+    """Time calls in turn, `repeats` rounds after one that does not count, so that a drifting machine favours none.
+
+    Returns:
+        Seconds of each call in each round.
+    """
+
+    def seconds(call: Callable[[], Any]) -> float:
+        start = time.perf_counter()
+        jax.block_until_ready(call())
+        return time.perf_counter() - start
+
+    for call in calls:
+        seconds(call)
+    return [tuple(seconds(call) for call in calls) for _ in range(repeats)]
+
+
 def progress(iterable: Iterable[T], description: str, total: int | None = None) -> Iterable[T]:
     """Iterate with a progress bar on standard error where that is a terminal, silently elsewhere."""
     from tqdm import tqdm

@@ -135,8 +135,8 @@ def denoise(problem: Problem, setting: Setting, draws: int, args: argparse.Names
     """Learn from one pair, clean `draws` noisy images in one call; return a flat record and what the figure shows."""
     rng = np.random.default_rng(args.seed)
     train, clean = (image.astype(np.float32) for image in (problem.train, problem.test))
-    model, record = learn(train, _noisy(rng, train), setting, args)
-    noisy = np.stack([_noisy(rng, clean) for _ in range(draws)]).reshape(draws, -1)
+    model, record = learn(train, add_noise(rng, train), setting, args)
+    noisy = np.stack([add_noise(rng, clean) for _ in range(draws)]).reshape(draws, -1)
     graph, grey_levels = kbp.grid_graph(*clean.shape), np.unique(train)
 
     @jax.jit
@@ -155,9 +155,9 @@ def denoise(problem: Problem, setting: Setting, draws: int, args: argparse.Names
     row = {
         "levels": len(grey_levels),
         **dict(zip(("rank", "products"), model.ranks[0], strict=True)),
-        "noisy": _rmse(noisy, truth),
-        "rmse_mode": _rmse(mode, truth),
-        "rmse_mean": _rmse(mean, truth),
+        "noisy": rmse(noisy, truth),
+        "rmse_mode": rmse(mode, truth),
+        "rmse_mean": rmse(mean, truth),
         "cover90": float(np.mean((low <= truth) & (truth <= high))),
         "damping": setting.damping,
         "fit_s": record.pop("fit_s"),
@@ -232,11 +232,12 @@ def draw(rows: list[dict[str, Any]], pictures: list[dict[str, Any]], iters: int)
     return figure
 
 
-def _noisy(rng: np.random.Generator, image: np.ndarray) -> np.ndarray:
+def add_noise(rng: np.random.Generator, image: np.ndarray) -> np.ndarray:
+    """Return a noisy copy of a float32 image."""
     return image + SIGMA * rng.standard_normal(image.shape).astype(np.float32)
 
 
-def _rmse(estimates: np.ndarray, truth: np.ndarray) -> float:
+def rmse(estimates: np.ndarray, truth: np.ndarray) -> float:
     """Return the root mean squared error of each image, averaged over images."""
     return float(np.mean(np.sqrt(np.mean((estimates - truth) ** 2, axis=1))))
 

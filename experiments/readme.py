@@ -24,6 +24,8 @@ def main(argv: list[str] | None = None) -> int:
     tables = {
         "denoising": denoising(_rows("experiments/results/denoising.json")),
         "propagate": propagate(_rows("benchmarks/results/propagate.json")),
+        "rules": rules(_rows("experiments/results/update_rules.json")),
+        "fit": fit(_rows("benchmarks/results/fit.json")),
     }
     new = BLOCK.sub(lambda found: found[1] + tables[found[2]] + found[4], old)
     if check:
@@ -52,6 +54,35 @@ def propagate(rows: list[dict]) -> str:
     keys = ("first_call_s", "loop_s", "first_s")
     body = [
         [f"{row['rank']}, {row['points']}", *(f"{row[key]:.3f}" for key in keys), f"{row['loop/first']:.2f}"]
+        for row in rows
+    ]
+    return _markdown(header, body)
+
+
+def rules(rows: list[dict]) -> str:
+    """Lay the rows of the study of update rules on the small image out, with multiples of constant time."""
+    side = min(row["side"] for row in rows)
+    mine = [row for row in rows if row["side"] == side]
+    body = []
+    for row in mine:
+        same = [other for other in mine if other["rule"] == "constant" and other["eps"] == (row["eps"] or 1e-3)]
+        name = "full rank" if row["rule"] == "full" else f"{row['rule']} time"
+        eps = "" if row["eps"] is None else f"{row['eps']:g}"
+        cells = [name, eps, f"{row['rank']}, {row['points']}", f"{row['rmse_mode']:.2f}", f"{row['run_s']:.3g}"]
+        body.append([*cells, f"{row['run_s'] / same[0]['run_s']:.0f}"])
+    return _markdown(["rule", "eps", "rank, points", "RMSE of the mode", "run s", "run s / constant"], body)
+
+
+def fit(rows: list[dict]) -> str:
+    """Lay the rows of the benchmark of fit out."""
+    header = ["pairs", "rank", "first fit s", "fit s", "peak GiB", "3 x features + 1 GiB"]
+    body = [
+        [
+            f"{row['pairs']:,}",
+            f"{row['rank']}",
+            *(f"{row[key]:.2g}" for key in ("fit_s", "again_s")),
+            *(f"{row[key]:.2f}" for key in ("peak_gib", "bound_gib")),
+        ]
         for row in rows
     ]
     return _markdown(header, body)

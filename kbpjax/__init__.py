@@ -12,10 +12,10 @@ from kbpjax.answers import refine_mode as refine_mode
 from kbpjax.answers import sample as sample
 from kbpjax.answers import variance as variance
 from kbpjax.beliefs import Belief as Belief
-from kbpjax.beliefs import EdgeBelief as EdgeBelief
 from kbpjax.beliefs import beliefs as beliefs
-from kbpjax.beliefs import edge_beliefs as edge_beliefs
 from kbpjax.beliefs import log_belief as log_belief
+from kbpjax.edges import EdgeBelief as EdgeBelief
+from kbpjax.edges import edge_beliefs as edge_beliefs
 from kbpjax.evidence import DensityRatio as DensityRatio
 from kbpjax.evidence import Evidence as Evidence
 from kbpjax.evidence import Expectation as Expectation

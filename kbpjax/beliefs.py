@@ -1,4 +1,4 @@
-"""Beliefs: what is known of each variable, and of each pair of neighbours, once messages have been passed.
+"""Beliefs: what is known of each variable once messages have been passed.
 
 A belief is a distribution on points that the user chooses (a grid, grey levels, training samples): normalised weights
 
@@ -46,19 +46,6 @@ class Belief(eqx.Module):
 
     points: Shaped[Array, "point *dim"]
     weights: Float[Array, "node point"]
-
-
-class EdgeBelief(eqx.Module):
-    """A distribution of both ends of some edges on common pairs of points.
-
-    Attributes:
-        first, second: candidates of the first and second ends [point, *dim].
-        weights: probabilities [edge, first, second]; those of an edge sum to 1.
-    """
-
-    first: Shaped[Array, "first ..."]
-    second: Shaped[Array, "second ..."]
-    weights: Float[Array, "edge first second"]
 
 
 @overload
@@ -114,15 +101,17 @@ def beliefs(
         ValueError: points of another shape than the model's variables, none at all, NaN or infinity; a solution or
             evidence of another graph; a belief that is 0 at all points.
     """
-    _check(model, graph, evidence, solution)
+    check_problem(model, graph, evidence, solution)
     types = [v for v, *_ in graph.node_types]
-    candidates = _candidates(model, graph, points)
+    candidates = candidates_by_type(model, graph, points)
     weights = {}
     for v in types:
         nodes, x = graph.nodes_of_type(v), candidates[v]
-        logs = _log_messages(model, graph, _learned(evidence), solution.messages, features(model.bases[v], x)[None], v)
-        logs = logs + _log_likelihoods(evidence, v, x, len(nodes), logs.dtype)
-        logs = logs + _log(_density(marginal, model, v, x))[None].astype(logs.dtype)
+        logs = _log_messages(
+            model, graph, learned_factors(evidence), solution.messages, features(model.bases[v], x)[None], v
+        )
+        logs = logs + log_likelihoods(evidence, v, x, len(nodes), logs.dtype)
+        logs = logs + log_or_zero(_density(marginal, model, v, x))[None].astype(logs.dtype)
         weights[v] = _normalise(model, evidence, v, nodes, x, logs)
     if isinstance(points, Mapping):
         return {v: Belief(candidates[v], weights[v]) for v in types}
@@ -156,7 +145,7 @@ def log_belief(
         log p(x) + log local(x) + sum_u log m_us(x) up to a constant of each node [node_of_type, own]; -inf where the
         belief is 0. Clamps are left out. With a known likelihood the cost is quadratic in the number of nodes.
     """
-    _check(model, graph, evidence, solution)
+    check_problem(model, graph, evidence, solution)
     num_nodes, shape = len(graph.nodes_of_type(node_type)), model.points[node_type].shape[1:]
     ok = points.ndim >= 2 and len(points) == num_nodes and points.shape[2:] == shape
     fix = "Give points for each node of the type."
@@ -164,99 +153,14 @@ def log_belief(
     count = points.shape[:2]
     flat = like(points, model.points[node_type].dtype).reshape(-1, *shape)
     dtype = solution.messages.dtype
-    known = _log_likelihoods(evidence, node_type, flat, num_nodes, dtype)
+    known = log_likelihoods(evidence, node_type, flat, num_nodes, dtype)
     own = jnp.arange(num_nodes, dtype=jnp.int32)
-    known = known.reshape(num_nodes, *count)[own, own] if known.shape[0] == num_nodes else known[0, 0]
-    prior = _log(_density(marginal, model, node_type, flat)).reshape(count).astype(dtype)
+    known = known if known.shape[1] != len(flat) else known.reshape(num_nodes, *count)[own, own]
+    prior = log_or_zero(_density(marginal, model, node_type, flat)).reshape(count).astype(dtype)
     at_points = features(model.bases[node_type], flat).reshape(*count, -1)
-    return _log_messages(model, graph, _learned(evidence), solution.messages, at_points, node_type) + prior + known
-
-
-def edge_beliefs(
-    model: KernelMRF,
-    graph: Graph,
-    evidence: Evidence | None,
-    solution: Solution,
-    edges: Numbers,
-    points: Numbers | Mapping[int, Numbers],
-) -> EdgeBelief:
-    """Evaluate the beliefs of pairs of neighbours: P*(x_s, x_t) times all evidence and messages from elsewhere.
-
-    The joint is estimated by its embedding, smoothed by the model's kernel at both ends.
-
-    Args:
-        model: the model.
-        graph: the graph.
-        evidence: the evidence that `run` had, or None; a clamped end has the candidate most like its value.
-        solution: what `run` returned.
-        edges: numbers of edges of one type [some], each in 0 .. graph.num_edges / 2 - 1, in the order of the graph's
-            first half of directed edges; the first end is the sender.
-        points: candidates of both ends [point, *dim], or {node type: candidates}.
-
-    Returns:
-        The beliefs of the first and second end of each edge.
-
-    Raises:
-        ValueError: edges of several types or out of range, and what `beliefs` raises.
-
-    Example:
-        >>> import numpy as np, kbpjax as kbp
-        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
-        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
-        >>> pair = kbp.edge_beliefs(model, graph, None, kbp.run(model, graph), [0, 1], np.linspace(-1, 1, 5))
-        >>> pair.weights.shape
-        (2, 5, 5)
-    """
-    _check(model, graph, evidence, solution)
-    candidates = _candidates(model, graph, points)
-    numbers, edge_type, types = _edges_of_one_type(graph, edges)
-    logs = []
-    for v, ends, back in zip(types, (graph.senders, graph.receivers), (graph.num_edges // 2, 0), strict=True):
-        x, nodes, floor = candidates[v], ends[numbers], model.floor_of(v)
-        at_points = features(model.bases[v], x)[None].astype(solution.messages.dtype)
-        total = _log_factors(_learned(evidence), nodes, at_points, floor)
-        incoming, owner = _incoming(graph, np.asarray(nodes), numbers + back)
-        total = _add_logs(total, solution.messages, incoming, owner, at_points, floor)
-        place = (jnp.cumsum(graph.node_type == v) - 1)[nodes]
-        known = _log_likelihoods(evidence, v, x, len(graph.nodes_of_type(v)), total.dtype)
-        total = total + (known[place] if len(known) > 1 else known)
-        mask, nearest = _clamps(model, evidence, v, x)
-        logs.append(jnp.where(mask[place][:, None], _log(nearest[place]), total) if mask is not None else total)
-    first, second = (features(model.bases[v], candidates[v]) for v in types)
-    joint = matmul(matmul(first, model.joints[edge_type]), second.T)
-    joint = jnp.maximum(joint, model.floor_of(types[0]) * model.floor_of(types[1]))
-    total = logs[0][:, :, None] + logs[1][:, None, :] + _log(joint)[None].astype(logs[0].dtype)
-    _check_some("edges", numbers, total.reshape(len(numbers), -1))
-    weights = jax.nn.softmax(total, axis=(1, 2))
-    return EdgeBelief(candidates[types[0]], candidates[types[1]], weights)
-
-
-def _edges_of_one_type(graph: Graph, edges: Numbers) -> tuple[np.ndarray, int, tuple[int, int]]:
-    """Check edge numbers; return them, their type and the node types of their ends."""
-    fix = "Close over both under jax.jit, and pass whole numbers."
-    _checks.require(
-        not _checks.is_traced((graph, edges)), "edges", "must be known, and so must the graph", "a tracer", fix
+    return (
+        _log_messages(model, graph, learned_factors(evidence), solution.messages, at_points, node_type) + prior + known
     )
-    numbers, half = np.asarray(edges), graph.num_edges // 2
-    whole = numbers.ndim == 1 and numbers.size > 0 and np.issubdtype(numbers.dtype, np.integer)
-    ok = bool(whole) and bool(np.all((numbers >= 0) & (numbers < half)))
-    _checks.require(ok, "edges", f"must be whole numbers [some] in 0 .. {half - 1}", numbers[:10], "Name some edges.")
-    types = np.unique(np.asarray(graph.edge_type)[numbers]).tolist()
-    _checks.require(len(types) == 1, "edges", "must be of one type", f"types {types}", "Ask for each type apart.")
-    ends = {k: (a, b) for k, a, b in graph.edge_types}
-    return numbers.astype(np.int32), types[0], ends[types[0]]
-
-
-def _incoming(graph: Graph, nodes: np.ndarray, exclude: np.ndarray) -> tuple[Array, Array]:
-    """Return the directed edges into each of some nodes but one, and which of the nodes each belongs to."""
-    receivers = np.asarray(graph.receivers)
-    order = np.argsort(receivers, kind="stable")
-    start, stop = (np.searchsorted(receivers[order], nodes, side) for side in ("left", "right"))
-    owner = np.repeat(np.arange(len(nodes)), stop - start)
-    within = np.arange(len(owner)) - np.repeat(np.cumsum(stop - start) - (stop - start), stop - start)
-    edge = order[np.repeat(start, stop - start) + within]
-    others = edge != exclude[owner]
-    return jnp.asarray(edge[others], jnp.int32), jnp.asarray(owner[others], jnp.int32)
 
 
 @partial(jax.jit, static_argnames="node_type")
@@ -270,19 +174,19 @@ def _log_messages(
     nodes = graph.nodes_of_type(node_type)
     floor = model.floor_of(node_type)
     at_points = at_points.astype(messages.dtype)
-    total = _log_factors(learned, nodes, at_points, floor)
+    total = log_factors(learned, nodes, at_points, floor)
     (count,) = (edges for v, _, _, edges in graph.node_types if v == node_type)
     incoming = jnp.nonzero(graph.node_type[graph.receivers] == node_type, size=count)[0].astype(jnp.int32)
     place = jnp.cumsum(graph.node_type == node_type).astype(jnp.int32) - 1
-    return _add_logs(total, messages, incoming, place[graph.receivers[incoming]], at_points, floor)
+    return add_logs(total, messages, incoming, place[graph.receivers[incoming]], at_points, floor)
 
 
-def _learned(evidence: Evidence | None) -> Learned:
+def learned_factors(evidence: Evidence | None) -> Learned:
     """Return the learned factors: what of evidence the compiled part of a belief needs."""
     return None if evidence is None else (evidence.messages, evidence.observed)
 
 
-def _log_factors(learned: Learned, nodes: Array, at_points: Array, floor: Array) -> Array:
+def log_factors(learned: Learned, nodes: Array, at_points: Array, floor: Array) -> Array:
     """Sum the logarithms of the learned factors of some nodes [some, point]."""
     total = jnp.zeros((len(nodes), at_points.shape[1]), at_points.dtype)
     own = jnp.arange(len(nodes), dtype=jnp.int32)
@@ -292,7 +196,7 @@ def _log_factors(learned: Learned, nodes: Array, at_points: Array, floor: Array)
     return total
 
 
-def _add_logs(total: Array, messages: Array, edges: Array, owner: Array, at_points: Array, floor: Array) -> Array:
+def add_logs(total: Array, messages: Array, edges: Array, owner: Array, at_points: Array, floor: Array) -> Array:
     """Add to the row `owner` of each of some edges the logarithm of its message, a bounded number at a time."""
     if len(edges) == 0:
         return total
@@ -316,10 +220,10 @@ def _log_values(messages: Array, owner: Array, at_points: Array, floor: Array) -
         values = matmul(coefficients, at_points[0].T)
     else:
         values = einsum("er,epr->ep", coefficients, at_points[jnp.minimum(owner, len(at_points) - 1)])
-    return _log(jnp.maximum(values, floor.astype(values.dtype)))
+    return log_or_zero(jnp.maximum(values, floor.astype(values.dtype)))
 
 
-def _log(values: Array) -> Array:
+def log_or_zero(values: Array) -> Array:
     """Take logarithms, -inf of what is not positive, with a gradient of 0 there; NaN stays NaN."""
     dark = values <= 0
     return jnp.where(dark, -jnp.inf, jnp.log(jnp.where(dark, 1, values)))
@@ -331,18 +235,18 @@ def _density(marginal: Marginal, model: KernelMRF, node_type: int, points: Array
     return marginal.density(model, node_type, points)
 
 
-def _log_likelihoods(
+def log_likelihoods(
     evidence: Evidence | None, node_type: int, points: Array, num_nodes: int, dtype: jnp.dtype
 ) -> Array:
-    """Sum the logarithms of the known likelihoods at points [node_of_type, point]; zero [1, 1] where there are none."""
-    total = jnp.zeros((1, 1), dtype)
+    """Sum the logarithms of the known likelihoods at points [node_of_type, point or 1]."""
+    total = jnp.zeros((num_nodes, 1), dtype)
     for functions in () if evidence is None else evidence.likelihoods:
         if node_type in functions:
-            total = total + _log(likelihood_values(functions[node_type], points, num_nodes)).astype(dtype)
+            total = total + log_or_zero(likelihood_values(functions[node_type], points, num_nodes)).astype(dtype)
     return total
 
 
-def _clamps(model: KernelMRF, evidence: Evidence | None, node_type: int, points: Array) -> tuple[Any, Any]:
+def clamps(model: KernelMRF, evidence: Evidence | None, node_type: int, points: Array) -> tuple[Any, Any]:
     """Return which nodes of a type are clamped, and all weight on the point most like the value of each."""
     if evidence is None or node_type not in evidence.values:
         return None, None
@@ -356,14 +260,14 @@ def _normalise(
     model: KernelMRF, evidence: Evidence | None, node_type: int, nodes: Array, points: Array, logs: Array
 ) -> Array:
     """Make logarithms weights that sum to 1; those of clamped nodes stand on one point."""
-    mask, nearest = _clamps(model, evidence, node_type, points)
+    mask, nearest = clamps(model, evidence, node_type, points)
     logs = logs if mask is None else jnp.where(mask[:, None], 0, logs)
-    _check_some("nodes", nodes, logs)
+    check_some("nodes", nodes, logs)
     weights = jax.nn.softmax(logs, axis=-1)
     return weights if mask is None else jnp.where(mask[:, None], nearest.astype(weights.dtype), weights)
 
 
-def _check_some(argument: str, numbers: Array | np.ndarray, logs: Array) -> None:
+def check_some(argument: str, numbers: Array | np.ndarray, logs: Array) -> None:
     """Raise ValueError for a belief that is zero at all points, where the values are known; elsewhere it is NaN."""
     if _checks.is_traced(logs):
         return
@@ -373,7 +277,7 @@ def _check_some(argument: str, numbers: Array | np.ndarray, logs: Array) -> None
     _checks.require(len(dark) == 0, argument, rule, f"0 everywhere for {dark[:5].tolist()}", fix)
 
 
-def _check(model: KernelMRF, graph: Graph, evidence: Evidence | None, solution: Solution) -> None:
+def check_problem(model: KernelMRF, graph: Graph, evidence: Evidence | None, solution: Solution) -> None:
     """Raise ValueError unless solution and evidence belong to the model and the graph."""
     model.check_types(graph)
     rank = model.operators.evaluate.shape[2]
@@ -386,7 +290,7 @@ def _check(model: KernelMRF, graph: Graph, evidence: Evidence | None, solution: 
         _checks.require(got == shape, "evidence", f"messages must have shape {shape}", got, fix)
 
 
-def _candidates(model: KernelMRF, graph: Graph, points: Numbers | Mapping[int, Numbers]) -> dict[int, Array]:
+def candidates_by_type(model: KernelMRF, graph: Graph, points: Numbers | Mapping[int, Numbers]) -> dict[int, Array]:
     """Check candidates, and return those of each node type of the graph."""
     types = [v for v, *_ in graph.node_types]
     by_type = points if isinstance(points, Mapping) else dict.fromkeys(types, points)

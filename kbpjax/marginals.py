@@ -1,6 +1,7 @@
 """Marginals: what stands for P*(x_s) in a belief. Three estimates, none of which needs the variables to be numbers."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -24,6 +25,10 @@ class MeanEmbedding(eqx.Module):
         return jnp.maximum(matmul(at_points, model.marginals[node_type]), model.floor_of(node_type))
 
 
+def _arrays(samples: Any) -> Any:
+    return {v: jnp.asarray(x) for v, x in samples.items()} if isinstance(samples, Mapping) else jnp.asarray(samples)
+
+
 class Parzen(eqx.Module):
     """The Parzen estimate mean_i kernel(x, x_i), with a kernel of one's own choice, narrower than the model's.
 
@@ -40,7 +45,7 @@ class Parzen(eqx.Module):
     """
 
     kernel: Kernel | dict[int, Kernel]
-    samples: Array | dict[int, Array]
+    samples: Array | dict[int, Array] = eqx.field(converter=_arrays)
 
     def density(self, model: KernelMRF, node_type: int, points: Array) -> Float[Array, " point"]:
         """Return the estimate at points [point, *dim]."""
@@ -50,7 +55,7 @@ class Parzen(eqx.Module):
         fix = "Pass one for all, or {node type: ...} with all types."
         _checks.require(told, "Parzen", f"must have a kernel and samples of node type {node_type}", "none", fix)
         assert kernel is not None and samples is not None
-        samples, shape = jnp.asarray(samples), model.points[node_type].shape[1:]
+        shape = model.points[node_type].shape[1:]
         rule = f"must have shape [sample, *{shape}], as the variables of node type {node_type}"
         _checks.require(samples.shape[1:] == shape, "samples", rule, f"shape {samples.shape}", "Pass data.nodes.")
         return mean_embedding(lambda x: gram(kernel, x, points), like(samples, points.dtype))

@@ -60,7 +60,8 @@ class KernelMRF(eqx.Module):
         marginals: {node type: mean embedding [rank]}; <features(x), marginal> is the marginal density smoothed by the
             kernel.
         moments: {node type: second moment of the features, E[phi(X) phi(X)'] [rank, rank]}.
-        joints: {edge type: E[phi(X_first) phi(X_second)'] [rank, rank]}, the embedding of the pair.
+        joints: E[phi(X_first) phi(X_second)'] of every edge type, the embedding of the pair, padded with zeros to a
+            common rank [edge_type, rank, rank].
         residuals: {node type: (message basis, product basis)}, the largest residual norm of each, as a share of the
             largest feature norm. Well above `eps` means that `max_rank` was too small for the kernel's bandwidth.
         ridge: lambda of eq. 11.
@@ -73,7 +74,7 @@ class KernelMRF(eqx.Module):
     observations: dict[int, ObservationModel]
     marginals: dict[int, Array]
     moments: dict[int, Array]
-    joints: dict[int, Array]
+    joints: Float[Array, "edge_type rank rank"]
     residuals: dict[int, tuple[Array, Array]]
     ridge: Float[Array, ""]
     edge_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
@@ -151,13 +152,13 @@ def fit(
     size = tuple(max(matrix.shape[i] for matrix in evaluate.values()) for i in (0, 1))
     evaluate = _stack(evaluate, size)
     largest = jnp.sqrt(jnp.max(jnp.sum(evaluate**2, axis=-1), axis=-1))  # of each node type
-    project, joints = _learn_edges(data, chosen, ridge)
+    project, joints = _learn_edges(data, chosen, size[::-1], evaluate.dtype, ridge)
     averages = {v: _averages(basis, data.nodes[v]) for v, basis in bases.items()}
     seen = {v: rule.observation_basis(obs_kernels[v], y) for v, (_, y) in data.observations.items()}
     return KernelMRF(
         bases=bases,
         points={v: basis.points for v, basis in chosen.items()},
-        operators=Operators(evaluate, _stack(project, size[::-1]), jnp.asarray(floor, largest.dtype) * largest),
+        operators=Operators(evaluate, project, jnp.asarray(floor, largest.dtype) * largest),
         observations={
             v: _observation_model(bases[v], basis, residual, *data.observations[v], ridge)
             for v, (basis, residual) in seen.items()
@@ -172,36 +173,49 @@ def fit(
 
 
 def _learn_edges(
-    data: TrainingData, bases: dict[int, NodeBasis], ridge: ScalarLike
-) -> tuple[dict[int, Array], dict[int, Array]]:
-    """Return {2 type + direction: [rank, point]} and the joint embedding of each edge type.
+    data: TrainingData, bases: dict[int, NodeBasis], size: tuple[int, int], dtype: jnp.dtype, ridge: ScalarLike
+) -> tuple[Array, Array]:
+    """Return the updates [2 type + direction, rank, point] and the joint embeddings [type, rank, rank] of edge types.
 
     Types between the same node types with about equally many pairs are learned in one compiled loop.
     """
     alike: dict[tuple, list[int]] = {}
     for k, a, b in data.ends:
         alike.setdefault((a, b, len(data.edges[k][0]).bit_length()), []).append(k)
-    project, joints = {}, {}
+    num_types, (rank, points) = 1 + max(data.edges, default=0), size
+    project = jnp.zeros((num_types, 2, rank, points), dtype)
+    joints = jnp.zeros((num_types, rank, rank), dtype)
     for (a, b, _), types in alike.items():
-        counts = np.array([len(data.edges[k][0]) for k in types])
-        places = [data.places(k) for k in types] if bases[a].products is None else None
         columns = [[data.edges[k][end] for k in types] for end in (0, 1)]
-        columns += [] if places is None else [[place[end] for place in places] for end in (0, 1)]
+        if bases[a].products is None:
+            places = [data.places(k) for k in types]
+            columns += [[place[end] for place in places] for end in (0, 1)]
+        counts = np.array([len(x) for x in columns[0]], np.int32)
         padded = [_pad(column, int(counts.max())) for column in columns]
-        forth, back, joint = _learn_pairs(bases[a], bases[b], padded, jnp.asarray(counts, jnp.int32), ridge)
-        project |= {2 * k: forth[i] for i, k in enumerate(types)} | {2 * k + 1: back[i] for i, k in enumerate(types)}
-        joints |= {k: joint[i] for i, k in enumerate(types)}
-    return project, joints
+        learned = _learn_pairs(bases[a], bases[b], padded, jnp.asarray(counts), ridge)
+        project, joints = _place(project, joints, jnp.asarray(types, jnp.int32), *learned)
+    return project.reshape(-1, rank, points), joints
 
 
-def _pad(arrays: list[Array], size: int) -> Array:
+def _pad(arrays: list[Array], size: int) -> Any:
     """Stack arrays of different length, padded with copies of their first rows."""
-    return jnp.stack([jnp.concatenate([array, array[: size - len(array)]]) for array in arrays])
+    if _checks.is_traced(arrays):
+        return jnp.stack([jnp.concatenate([array, array[: size - len(array)]]) for array in arrays])
+    rows = map(np.asarray, arrays)  # a compiled copy for each length would cost more
+    return np.stack([np.concatenate([row, row[: size - len(row)]]) for row in rows])
+
+
+@jax.jit
+def _place(project: Array, joints: Array, types: Array, forth: Array, back: Array, joint: Array) -> tuple[Array, Array]:
+    """Write what was learned of some types into the arrays of all."""
+    project = project.at[types, 0, : forth.shape[1], : forth.shape[2]].set(forth)
+    project = project.at[types, 1, : back.shape[1], : back.shape[2]].set(back)
+    return project, joints.at[types, : joint.shape[1], : joint.shape[2]].set(joint)
 
 
 @jax.jit
 def _learn_pairs(
-    first: NodeBasis, second: NodeBasis, columns: list[Array], counts: Array, ridge: ScalarLike
+    first: NodeBasis, second: NodeBasis, columns: list[Any], counts: Array, ridge: ScalarLike
 ) -> tuple[Array, Array, Array]:
     """Learn edge types one after another from their pairs [type, sample, *dim], of which `counts` are no padding."""
 

@@ -181,8 +181,9 @@ def problem(model: Any, graph: Graph, evidence: Any) -> tuple[Operators, Graph, 
     local = jnp.ones(shape, dtype) if evidence is None else jnp.asarray(getattr(evidence, "local", evidence), dtype)
     fix = "Make the evidence with the same model and graph."
     _checks.require(local.shape == shape, "evidence", f"local factors must have shape {shape}", local.shape, fix)
-    clamped = evidence is not None and getattr(evidence, "values", None)  # {} where no clamp was made
-    return operators, ignore_incoming(graph, evidence.clamped) if clamped else graph, local
+    if not getattr(evidence, "values", None):  # empty where no clamp was made
+        return operators, graph, local
+    return operators, ignore_incoming(graph, evidence.clamped), local  # pyright: ignore[reportOptionalMemberAccess]
 
 
 @partial(jax.jit, static_argnames="num_iters")

@@ -53,12 +53,14 @@ class FullRank(eqx.Module):
         """Take all samples as landmarks."""
         del power  # products are known at every sample
         points = data.points(node_type)
-        zero = jnp.zeros((), jnp.result_type(float))
-        return NodeBasis(_whole_basis(kernel, points), None, points, (zero, zero))
+        basis, zero = self.observation_basis(kernel, points)
+        return NodeBasis(basis, None, points, (zero, zero))
 
     def observation_basis(self, kernel: Kernel, y: Array) -> tuple[FeatureMap, Array]:
         """Take all observations as landmarks; return the basis and the residual left, 0."""
-        return _whole_basis(kernel, y), jnp.zeros((), jnp.result_type(float))
+        # The rounding of a sum of so many terms keeps repeated samples apart.
+        basis = cholesky_basis(kernel, y, rounding=len(y))
+        return basis, jnp.zeros((), basis.transform.dtype)
 
     def check_memory(self, data: TrainingData) -> None:
         """Raise ValueError if the matrices of a model would take more than half of the memory."""
@@ -146,11 +148,6 @@ class ConstantTime(_Landmarked):
 Rule = FullRank | LinearTime | ConstantTime
 
 
-def _whole_basis(kernel: Kernel, points: Array) -> Basis:
-    """Return the basis of all points; the rounding of a sum of so many terms keeps repeated points apart."""
-    return cholesky_basis(kernel, points, rounding=len(points))
-
-
 def _check_memory(rule: str, data: TrainingData, rank: int | None = None) -> None:
     """Compare the size of a model's matrices with the memory: one `evaluate` a node type, two `project` an edge type.
 
@@ -180,5 +177,5 @@ def _memory() -> int:
     return 16 * 2**30
 
 
-def _gib(size: float) -> str:
+def _gib(size: int) -> str:
     return f"{size / 2**30:.3g} GiB"

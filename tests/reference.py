@@ -306,6 +306,88 @@ def beliefs(model, graph, evidence, messages, points, node):
     return product / product.sum()
 
 
+# --- the full-rank rule -----------------------------------------------------------------------------------------------
+
+
+class FullRank:
+    """Eq. 12 word for word: beta_ts = (L + ridge m I)^{-1} prod_u K beta_ut over the training pairs of the edge's type.
+
+    A function is a pair (samples, beta), x -> sum_i beta_i k(samples_i, x), of RKHS norm 1. Kernels with k(x, x) = 1.
+    """
+
+    def __init__(self, graph, pooled, kernels, obs_kernels, *, ridge, floor):
+        self.graph, self.kernels, self.obs_kernels, self.ridge, self.floor = graph, kernels, obs_kernels, ridge, floor
+        self.edges, self.nodes, self.observed, _ = pooled
+        self.grams = {}
+        self.where = {}  # {(sender, receiver): (samples of the sender, samples of the receiver)}, each (edge type, end)
+        for k, first, second in graph.oriented():
+            self.where[first, second] = (k, 0), (k, 1)
+            self.where[second, first] = (k, 1), (k, 0)
+
+    def samples(self, place):
+        return self.observed[place[1]][0] if place[0] == "observed" else self.edges[place[0]][place[1]]
+
+    def gram(self, node, left, right):
+        v = self.graph.node_type[node]
+        if (v, left, right) not in self.grams:
+            self.grams[v, left, right] = gram(self.kernels[v], self.samples(left), self.samples(right))
+        return self.grams[v, left, right]
+
+    def normalised(self, node, place, beta):
+        return place, beta / np.sqrt(beta @ self.gram(node, place, place) @ beta)
+
+    def observe(self, y, mask, ratio=False):
+        """E[k(y, Y) | x], or with the regression on y undone as well P(y | x) / P(y)."""
+        functions = {}
+        for node, v in enumerate(self.graph.node_type):
+            if mask[node]:
+                place, seen = ("observed", v), self.observed[v][1]
+                penalty = self.ridge * len(seen) * np.eye(len(seen))
+                weights = gram(self.obs_kernels[v], seen, y[node : node + 1])[:, 0]
+                if ratio:
+                    weights = np.linalg.solve(gram(self.obs_kernels[v], seen, seen) + penalty, weights)
+                beta = np.linalg.solve(self.gram(node, place, place) + penalty, weights)
+                functions[node] = self.normalised(node, place, beta)
+        return functions
+
+    def update(self, t, s, product):
+        """From the values of a product at the sender's samples to coefficients on the receiver's."""
+        inner = self.gram(s, self.where[t, s][1], self.where[t, s][1])
+        return np.linalg.solve(inner + self.ridge * len(inner) * np.eye(len(inner)), product)
+
+    def run(self, evidence, num_iters, damping=0.0):
+        def start(t, s):
+            count = len(self.samples(self.where[t, s][0]))
+            return self.normalised(s, self.where[t, s][1], self.update(t, s, np.ones(count)))
+
+        messages = {edge: start(*edge) for edge in self.where}
+        for _ in range(num_iters):
+            new = {}
+            for t, s in self.where:
+                here, there = self.where[t, s]
+                factors = [messages[u, t] for u in self.graph.neighbours(t) if u != s]
+                factors += [evidence[t]] if t in evidence else []
+                product = np.ones(len(self.samples(here)))
+                for place, beta in factors:
+                    product = product * np.maximum(self.gram(t, here, place) @ beta, self.floor)
+                mixed = damping * messages[t, s][1] + (1 - damping) * self.update(t, s, product)
+                new[t, s] = self.normalised(s, there, mixed)
+            messages = new
+        return messages
+
+    def values(self, node, function, points):
+        place, beta = function
+        return gram(self.kernels[self.graph.node_type[node]], points, self.samples(place)) @ beta
+
+    def beliefs(self, evidence, messages, points, node):
+        x = self.nodes[self.graph.node_type[node]]
+        product = np.maximum(gram(self.kernels[self.graph.node_type[node]], points, x).mean(axis=1), self.floor)
+        factors = [messages[u, node] for u in self.graph.neighbours(node)]
+        for function in factors + ([evidence[node]] if node in evidence else []):
+            product = product * np.maximum(self.values(node, function, points), self.floor)
+        return product / product.sum()
+
+
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 

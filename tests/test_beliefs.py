@@ -7,7 +7,7 @@ import pytest
 
 import kbpjax as kbp
 from tests import reference
-from tests.loopy import GRAPH, TWIN_GRAPH, Y, loopy_model, twin_model
+from tests.loopy import GRAPH, SAMPLES, TWIN_GRAPH, Y, loopy_model, twin_model
 
 POINTS = np.linspace(-1.5, 1.5, 9)
 
@@ -126,7 +126,7 @@ def test_evidence_of_another_graph():
         kbp.beliefs(loopy_model(), GRAPH, kbp.observe(loopy_model(), graph, np.zeros(2)), solved(False)[1], POINTS)
 
 
-# --- answers on hand-made weights -------------------------------------------------------------------------------------
+# --- answers on hand-made weights -----------------------------------------------------------------------------------
 
 RANDOM = np.random.default_rng(0)
 WEIGHTS = np.stack(
@@ -261,3 +261,121 @@ def test_a_belief_that_is_nan_has_no_finite_answer():
     belief = kbp.Belief(jnp.array([1.0, 2.0]), jnp.array([[jnp.nan, jnp.nan], [0.0, 1.0]]))
     for ask in (kbp.mode, kbp.mean, lambda belief: kbp.quantile(belief, 0.5)):
         np.testing.assert_array_equal(ask(belief), [np.nan, 2.0])
+
+
+# --- beliefs of edges, and what is refused ---------------------------------------------------------------------------
+
+
+def test_edge_beliefs_equal_twin():
+    """The joint's embedding, floored, times all that each end knows but from the other."""
+    twin, (evidence, solution) = twin_model(), solved(True)
+    edges, nodes, _, _ = reference.pool(TWIN_GRAPH, SAMPLES)
+    observed = reference.observe(twin, TWIN_GRAPH, Y, [True] * 7)
+    messages = reference.run(twin, TWIN_GRAPH, observed, 3, 0.2)
+    points = {v: np.linspace(-1.2, 1.2, 4 + v) for v in nodes}
+
+    def features_of(v, x):
+        return reference.gram_schmidt(twin.kernels[v], twin.landmarks[v], x)
+
+    def end(s, other):
+        at_points = features_of(TWIN_GRAPH.node_type[s], points[TWIN_GRAPH.node_type[s]])
+        known = [observed[s]] + [messages[u, s] for u in TWIN_GRAPH.neighbours(s) if u != other]
+        return np.prod([np.maximum(at_points @ message, twin.floor) for message in known], axis=0)
+
+    for k, (v, w) in TWIN_GRAPH.ends().items():
+        own = [i for i, kind in enumerate(TWIN_GRAPH.edge_type) if kind == k][::-1]
+        got = kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, own, points)
+        assert got.weights.shape == (len(own), len(points[v]), len(points[w]))
+        joint = np.mean([np.outer(a, b) for a, b in zip(features_of(v, edges[k][0]), features_of(w, edges[k][1]))], 0)
+        joint = np.maximum(features_of(v, points[v]) @ joint @ features_of(w, points[w]).T, twin.floor**2)
+        for i, weights in zip(own, got.weights, strict=True):
+            _, a, b = TWIN_GRAPH.oriented()[i]
+            assert (int(GRAPH.senders[i]), int(GRAPH.receivers[i])) == (a, b)
+            expected = joint * end(a, b)[:, None] * end(b, a)[None]
+            np.testing.assert_allclose(weights, expected / expected.sum(), atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("edges", "rule"),
+    [
+        ([0, 2], r"must be of one type; got types \[0, 1\]. Ask for each type apart"),
+        ([7], r"must be whole numbers \[some\] in 0 .. 6; got \[7\]"),
+        ([-1], r"must be whole numbers \[some\] in 0 .. 6; got \[-1\]"),
+        ([], r"must be whole numbers \[some\] in 0 .. 6"),
+        ([0.0], r"must be whole numbers \[some\] in 0 .. 6"),
+        ([[0]], r"must be whole numbers \[some\] in 0 .. 6"),
+        (0, r"must be whole numbers \[some\] in 0 .. 6; got \[?0"),  # BUG: IndexError, while the message is written
+    ],
+)
+def test_edge_beliefs_name_what_is_wrong_with_edges(edges, rule):
+    with pytest.raises(ValueError, match=f"^edges: {rule}"):
+        kbp.edge_beliefs(loopy_model(), GRAPH, *solved(True), edges, POINTS)
+
+
+def test_edge_beliefs_name_what_else_is_wrong():
+    evidence, solution = solved(True)
+    small = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
+    for points in (np.zeros((2, 1)), [np.nan], {0: POINTS}):
+        with pytest.raises(ValueError, match="^points: must"):
+            kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, [0], points)
+    with pytest.raises(ValueError, match=r"^solution: messages must be \(14, "):
+        kbp.edge_beliefs(loopy_model(), GRAPH, None, kbp.run(loopy_model(), small, num_iters=1), [0], POINTS)
+    with pytest.raises(ValueError, match="^evidence: messages must have shape"):
+        kbp.edge_beliefs(loopy_model(), GRAPH, kbp.observe(loopy_model(), small, np.zeros(2)), solution, [0], POINTS)
+    with pytest.raises(ValueError, match="^edges: must be known, and so must the graph; got a tracer"):
+        jax.jit(lambda e: kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, e, POINTS).weights)(jnp.arange(1))
+
+
+def test_edge_beliefs_inside_jit():
+    # BUG: indexing the graph's ends gives a tracer, which _incoming cannot turn into NumPy.
+    evidence, solution = solved(True)
+
+    def weights(solution, points):
+        return kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, [1, 0], points).weights
+
+    expected = weights(solution, POINTS)
+    np.testing.assert_allclose(jax.jit(weights)(solution, jnp.asarray(POINTS)), expected, rtol=1e-9)
+
+
+@functools.cache
+def certain():
+    """A chain of two equal bits with floor 0, one end seen: a belief can be zero everywhere."""
+    x = np.stack([np.arange(20) % 2] * 2, axis=1)
+    model = kbp.fit(kbp.pool(kbp.chain_graph(2), x, x), kernel=kbp.Delta(), obs_kernel=kbp.Delta(), ridge=0, floor=0)
+    return model, kbp.chain_graph(2)
+
+
+def test_a_belief_that_is_zero_everywhere():
+    model, graph = certain()
+    evidence = kbp.observe(model, graph, np.array([1, 1]), mask=[True, False])
+    solution = kbp.run_tree(model, graph, evidence)
+
+    def weights(points):
+        return kbp.beliefs(model, graph, evidence, solution, points).weights
+
+    np.testing.assert_array_equal(weights(np.array([0, 1])), [[0, 1], [0, 1]])
+    rule = r"^nodes: must have a belief > 0 at one point at least; got 0 everywhere for \[0, 1\]. Ask at points"
+    with pytest.raises(ValueError, match=rule):
+        weights(np.array([0]))
+    assert np.isnan(jax.jit(weights)(np.array([0, 0]))).all()
+    with pytest.raises(ValueError, match=r"^edges: must have a belief > 0 .*; got 0 everywhere for \[0\]"):
+        kbp.edge_beliefs(model, graph, evidence, solution, [0], np.array([0]))
+
+
+def test_contradicting_evidence_names_only_the_nodes_it_makes_impossible():
+    model, _ = certain()
+    graph = kbp.Graph.from_edges([(0, 1), (1, 2), (3, 4)], 5)
+    evidence = kbp.clamp(model, graph, [0, 2, 3], [0, 1, 1])
+    solution = kbp.run_tree(model, graph, evidence)
+    with pytest.raises(ValueError, match=r"^nodes: .* got 0 everywhere for \[1\]"):
+        kbp.beliefs(model, graph, evidence, solution, np.arange(2))
+    weights = jax.jit(lambda e, s: kbp.beliefs(model, graph, e, s, np.arange(2)).weights)(evidence, solution)
+    assert np.isnan(weights[1]).all()
+    np.testing.assert_array_equal(weights[np.array([0, 2, 3, 4])], np.eye(2)[[0, 1, 1, 1]])
+
+
+def test_query_points_must_fit_the_variables_in_log_belief():
+    evidence, solution = solved(True)
+    for points in (jnp.zeros((3, 4)), jnp.zeros((2, 4, 1))):  # there are two nodes of type 0
+        with pytest.raises(ValueError, match=r"^points: must have shape \[2, own, \*\(\)\]; got shape"):
+            kbp.log_belief(loopy_model(), GRAPH, evidence, solution, points)

@@ -1,8 +1,7 @@
-"""Whole inference against exact answers: brute-force joints, textbook loopy propagation and the Kalman smoother."""
+"""Whole inference against exact answers: brute-force joints and textbook loopy propagation."""
 
 import itertools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -285,85 +284,6 @@ def test_rbf_messages_without_evidence_are_almost_constant():
     marginal = np.asarray(features(model.bases[0], points) @ model.marginals[0])
     belief = kbp.beliefs(model, graph, None, solution, points)
     np.testing.assert_allclose(belief.weights, np.tile(marginal / marginal.sum(), (4, 1)), rtol=0.05)
-
-
-# --- Kalman ----------------------------------------------------------------------------------------
-
-RHO, OBS_STD, LENGTH = 0.9, 0.65, 20
-
-
-def simulate(rng, count):
-    x = np.empty((count, LENGTH))
-    x[:, 0] = rng.normal(size=count)
-    for t in range(1, LENGTH):
-        x[:, t] = RHO * x[:, t - 1] + np.sqrt(1 - RHO**2) * rng.normal(size=count)
-    return x, x + OBS_STD * rng.normal(size=x.shape)
-
-
-def kalman_smoother(y):
-    """Return posterior means and standard deviations [chain, time] of a stationary AR(1) process seen in noise."""
-    filtered, predicted = [], []
-    mean, var = np.zeros(len(y)), 1.0
-    for t in range(y.shape[1]):
-        if t:
-            mean, var = RHO * mean, RHO**2 * var + 1 - RHO**2
-        predicted.append((mean, var))
-        gain = var / (var + OBS_STD**2)
-        mean, var = mean + gain * (y[:, t] - mean), (1 - gain) * var
-        filtered.append((mean, var))
-    smooth = [filtered[-1]]
-    for t in range(y.shape[1] - 2, -1, -1):
-        mean, var = filtered[t]
-        gain = RHO * var / predicted[t + 1][1]
-        after_mean, after_var = smooth[0]
-        smooth.insert(
-            0, (mean + gain * (after_mean - predicted[t + 1][0]), var + gain**2 * (after_var - predicted[t + 1][1]))
-        )
-    return np.stack([m for m, _ in smooth], axis=1), np.sqrt([v for _, v in smooth])
-
-
-def test_the_smoother_is_the_gaussian_posterior():
-    y = simulate(np.random.default_rng(0), 3)[1]
-    lag = np.abs(np.subtract.outer(np.arange(LENGTH), np.arange(LENGTH)))
-    prior = RHO**lag
-    gain = prior @ np.linalg.inv(prior + OBS_STD**2 * np.eye(LENGTH))
-    mean, std = kalman_smoother(y)
-    np.testing.assert_allclose(mean, y @ gain.T, atol=1e-12)
-    np.testing.assert_allclose(std, np.sqrt(np.diag(prior - gain @ prior)), atol=1e-12)
-
-
-def test_posterior_of_a_gaussian_chain_is_near_the_kalman_smoothers():
-    # Measured: RMSE of the means 0.06, coverage 0.93 (320 values); both hardly move with ridge, eps and floor.
-    rng = np.random.default_rng(0)
-    x, y = simulate(rng, 1000)
-    truth, seen = simulate(rng, 16)
-    exact_mean, exact_std = kalman_smoother(seen)
-    assert 0.36 < exact_std.mean() < 0.4
-    graph = kbp.chain_graph(LENGTH)
-    model = kbp.fit(
-        kbp.pool(graph, x, y),
-        kernel=kbp.RBF(kbp.median_bandwidth(x.ravel())),
-        obs_kernel=kbp.RBF(kbp.median_bandwidth(y.ravel()) / 3),
-        rule=kbp.ConstantTime(eps=1e-2),
-        ridge=1e-4,
-    )
-    points = jnp.linspace(-4, 4, 161)
-
-    @jax.jit
-    @jax.vmap
-    def posterior(y):
-        evidence = kbp.observe(model, graph, y)
-        solution = kbp.run(model, graph, evidence, num_iters=LENGTH, damping=0.0)
-        belief = kbp.beliefs(model, graph, evidence, solution, points)
-        return kbp.mean(belief), jnp.sqrt(kbp.variance(belief)), *kbp.interval(belief, 0.9)
-
-    mean, std, low, high = map(np.asarray, posterior(jnp.asarray(seen)))
-    rmse = np.sqrt(np.mean((mean - exact_mean) ** 2))
-    coverage = np.mean((low <= truth) & (truth <= high))
-    print(f"RMSE of the means {rmse:.3f}, of the std {np.sqrt(np.mean((std - exact_std) ** 2)):.3f}, {coverage=:.3f}")
-    assert rmse < 0.1
-    np.testing.assert_allclose(std, np.broadcast_to(exact_std, std.shape), atol=0.15)
-    assert 0.86 <= coverage <= 0.97
 
 
 # --- node numbers ----------------------------------------------------------------------------------

@@ -183,3 +183,52 @@ def test_gradient_is_finite_at_an_outlier(data, in_double, in_single, far):
     seen[1] = far
     for gradients in (in_double(AT, seen), in_single(single(AT), single(seen))):
         assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradients))
+
+
+# --- every update rule ------------------------------------------------------------------------------------------------
+
+RULES = {
+    "full": kbp.FullRank(),
+    "linear": kbp.LinearTime(eps=1e-3, max_rank=6),
+    "constant": kbp.ConstantTime(eps=1e-3, max_rank=6),
+}
+RULE_AT = {"bandwidth": 0.4, "obs_bandwidth": 0.6, "ridge": 2e-3}
+
+
+def few(repeated):
+    """Draw few samples, for a bandwidth that keeps their Gram matrix from being singular but for repeats."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(6, 1)) + 0.6 * rng.normal(size=(6, 3))
+    y = x + 0.3 * rng.normal(size=x.shape)
+    return kbp.pool(GRAPH, *((np.round(2 * x) / 2, np.round(2 * y) / 2) if repeated else (x, y)))
+
+
+def rule_loss(parameters, data, rule):
+    model = kbp.fit(
+        data,
+        kernel=kbp.RBF(parameters["bandwidth"]),
+        obs_kernel=kbp.RBF(parameters["obs_bandwidth"]),
+        rule=rule,
+        ridge=parameters["ridge"],
+    )
+    evidence = kbp.observe(model, GRAPH, np.array([0.6, 0.0, -0.7]), mask=np.array([True, False, True]))
+    solution = kbp.run(model, GRAPH, evidence, num_iters=3, damping=0.2)
+    belief = kbp.beliefs(model, GRAPH, evidence, solution, jnp.asarray(POINTS))
+    return jnp.mean((kbp.mean(belief) - TRUTH) ** 2) - jnp.mean(jnp.log(belief.weights[:, 5]))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_gradients_of_all_rules_equal_central_differences(rule):
+    both = jax.jit(jax.value_and_grad(lambda parameters, data: rule_loss(parameters, data, RULES[rule])))
+    for data in (few(False), few(True)):
+        gradients = both(RULE_AT, data)[1]
+        for name, at in RULE_AT.items():
+
+            def slope(step, data=data, name=name, at=at):
+                ahead, behind = (both({**RULE_AT, name: at + sign * step}, data)[0] for sign in (1, -1))
+                return (ahead - behind) / (2 * step)
+
+            # Two spacings, so that neither curvature nor rounding shows in the sixth digit.
+            expected = (4 * slope(5e-4 * at) - slope(1e-3 * at)) / 3
+            assert abs(expected) > 1e-3
+            np.testing.assert_allclose(gradients[name], expected, rtol=1e-5, err_msg=name)

@@ -12,7 +12,7 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_example_prints_what_the_readme_says():
-    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL))  # later blocks go on where the first ends
     (said,) = re.findall(r"```text\n(.*?)```", TEXT, re.DOTALL)
     outcome = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False

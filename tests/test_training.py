@@ -194,3 +194,55 @@ def test_training_data_of_one_type_need_no_ends():
 def test_training_data_without_edges_need_no_ends():
     data = kbp.TrainingData({}, {0: X, 1: VECTORS})
     assert data.ends == () and data.edges == {}
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "argument", "rule"),
+    [
+        ({}, "rows", "must hold a pair of index arrays for each edge type"),
+        ({0: [0, 1, 2, 3, 4]}, "rows", "must hold a pair of index arrays"),
+        (
+            {0: ([0, 1, 2], [3, 2, 1, 0])},
+            r"rows\[0\]",
+            r"must hold 4 rows of nodes\[0\] with the samples of edges\[0\]",
+        ),
+        ({0: ([0, 1, 2, 3], [0, 1, 2, 3])}, r"rows\[0\]", "must hold 4 rows .* got other rows"),
+        ({0: ([0, 1, 2, 4], [3, 2, 1, 0])}, r"rows\[0\]", "must hold 4 rows .* got other rows"),
+        ({0: ([0, 1, 2, -1], [3, 2, 1, 0])}, r"rows\[0\]", "must hold 4 rows .* got other rows"),
+    ],
+)
+@pytest.mark.usefixtures("as_users_have_it")
+def test_rows_must_be_where_the_samples_stand(rows, argument, rule):
+    with pytest.raises(ValueError, match=f"^{argument}: {rule}"):
+        kbp.TrainingData({0: (X, X[::-1])}, {0: X}, rows=rows)
+
+
+def test_rows_turn_round_with_their_pairs():
+    """A type given from node type 1 to 0 is kept from 0 to 1, its rows with it."""
+    a, b = np.array([5.0, 6.0, 7.0]), np.array([1.0, 2.0])
+    data = kbp.TrainingData(
+        {2: (b[[1, 1, 0]], a[[0, 2, 1]])}, {0: a, 1: b}, ends={2: (1, 0)}, rows={2: ([1, 1, 0], [0, 2, 1])}
+    )
+    assert data.ends == ((2, 0, 1),)
+    assert [x.tolist() for x in data.edges[2]] == [[5.0, 7.0, 6.0], [2.0, 2.0, 1.0]]
+    assert [x.tolist() for x in data.places(2)] == [[0, 2, 1], [1, 1, 0]]
+    assert data.points(0).tolist() == a.tolist() and data.points(1).tolist() == b.tolist()
+
+
+def test_places_without_rows_are_where_the_points_hold_the_pairs():
+    """Both ends of one edge type after those of another; a node type without edges has its samples."""
+    rng = np.random.default_rng(0)
+    edges = {1: rng.normal(size=(2, 3)), 4: rng.normal(size=(2, 2)), 0: rng.normal(size=(2, 4))}
+    ends = {1: (0, 0), 4: (0, 1), 0: (1, 1)}
+    nodes = {0: X, 1: X, 2: X + 7}
+    data = kbp.TrainingData({k: tuple(pair) for k, pair in edges.items()}, nodes, ends=ends)
+    assert {v: len(data.points(v)) for v in nodes} == {0: 8, 1: 10, 2: 4}
+    for k, (a, b) in ends.items():
+        for v, x, place in zip((a, b), edges[k], data.places(k)):
+            np.testing.assert_array_equal(data.points(v)[place], x)
+    taken = [i for k in (0, 1, 4) for v, place in zip(ends[k], data.places(k)) if v == 1 for i in place.tolist()]
+    assert sorted(taken) == list(range(10)), "every point belongs to one end of one pair"
+    np.testing.assert_array_equal(data.points(2), nodes[2])

@@ -1,0 +1,147 @@
+"""Beliefs of pairs of neighbours: the joint distribution of both ends of an edge, given all evidence."""
+
+from collections.abc import Mapping
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Shaped
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax._precision import matmul
+from kbpjax.beliefs import (
+    add_logs,
+    candidates_by_type,
+    check_problem,
+    check_some,
+    clamps,
+    learned_factors,
+    log_factors,
+    log_likelihoods,
+    log_or_zero,
+)
+from kbpjax.evidence import Evidence
+from kbpjax.features import features
+from kbpjax.graph import Graph
+from kbpjax.mrf import KernelMRF
+from kbpjax.propagate import Solution
+
+
+class EdgeBelief(eqx.Module):
+    """A distribution of both ends of some edges on common pairs of points.
+
+    Attributes:
+        first, second: candidates of the first and second ends [point, *dim].
+        weights: probabilities [edge, first, second]; those of an edge sum to 1.
+    """
+
+    first: Shaped[Array, "first ..."]
+    second: Shaped[Array, "second ..."]
+    weights: Float[Array, "edge first second"]
+
+
+def edge_beliefs(
+    model: KernelMRF,
+    graph: Graph,
+    evidence: Evidence | None,
+    solution: Solution,
+    edges: Numbers,
+    points: Numbers | Mapping[int, Numbers],
+) -> EdgeBelief:
+    """Evaluate the beliefs of pairs of neighbours: P*(x_s, x_t) times all evidence and messages from elsewhere.
+
+    The joint is estimated by its embedding, smoothed by the model's kernel at both ends.
+
+    Args:
+        model: the model.
+        graph: the graph.
+        evidence: the evidence that `run` had, or None; a clamped end has the candidate most like its value.
+        solution: what `run` returned.
+        edges: pairs of neighbours [some, 2], all of one edge type and, where node types differ, one way round.
+        points: candidates of both ends [point, *dim], or {node type: candidates}.
+
+    Returns:
+        The beliefs of both ends of each pair, in the order in which they were named.
+
+    Raises:
+        ValueError: pairs that are no edges or of several types, and what `beliefs` raises.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
+        >>> pair = kbp.edge_beliefs(model, graph, None, kbp.run(model, graph), [(0, 1), (2, 1)], np.linspace(-1, 1, 5))
+        >>> pair.weights.shape
+        (2, 5, 5)
+    """
+    check_problem(model, graph, evidence, solution)
+    candidates = candidates_by_type(model, graph, points)
+    numbers, edge_type, types = _directed_edges(graph, edges)
+    logs, reverse = [], np.asarray(graph.reverse)[numbers]
+    for v, ends, edge in zip(types, (graph.senders, graph.receivers), (reverse, numbers), strict=True):
+        x, nodes, floor = candidates[v], ends[numbers], model.floor_of(v)
+        at_points = features(model.bases[v], x)[None].astype(solution.messages.dtype)
+        total = log_factors(learned_factors(evidence), nodes, at_points, floor)
+        incoming, owner = _incoming(graph, np.asarray(nodes), edge)
+        total = add_logs(total, solution.messages, incoming, owner, at_points, floor)
+        place = (jnp.cumsum(graph.node_type == v) - 1)[nodes]
+        total = total + log_likelihoods(evidence, v, x, len(graph.nodes_of_type(v)), total.dtype)[place]
+        mask, nearest = clamps(model, evidence, v, x)
+        logs.append(jnp.where(mask[place][:, None], log_or_zero(nearest[place]), total) if mask is not None else total)
+    forth, back = _log_joints(model, edge_type, types, candidates)
+    joint = jnp.where((numbers < graph.num_edges // 2)[:, None, None], forth[None], back[None])
+    total = logs[0][:, :, None] + logs[1][:, None, :] + joint.astype(logs[0].dtype)
+    check_some("edges", np.asarray(edges), total.reshape(len(numbers), -1))
+    weights = jax.nn.softmax(total, axis=(1, 2))
+    return EdgeBelief(candidates[types[0]], candidates[types[1]], weights)
+
+
+def _log_joints(
+    model: KernelMRF, edge_type: int, types: tuple[int, int], candidates: dict[int, Array]
+) -> tuple[Array, Array]:
+    """Return the logarithms of P* at pairs of candidates, for edges named in their own direction and in the other."""
+    first, second = (features(model.bases[v], candidates[v]) for v in types)
+    joint, least = model.joints[edge_type], model.floor_of(types[0]) * model.floor_of(types[1])
+
+    def at_pairs(matrix: Array) -> Array:
+        values = matmul(matmul(first, matrix[: first.shape[1], : second.shape[1]]), second.T)
+        return log_or_zero(jnp.maximum(values, least))
+
+    return at_pairs(joint), at_pairs(joint.T)
+
+
+def _directed_edges(graph: Graph, edges: Numbers) -> tuple[np.ndarray, int, tuple[int, int]]:
+    """Look pairs of neighbours up; return their directed edges, edge type, and the node types of both ends."""
+    known = not _checks.is_traced((graph, edges))
+    fix = "Close over both where you compile."
+    _checks.require(known, "edges", "must be known, and so must the graph", "a tracer", fix)
+    pairs, count = np.asarray(edges), graph.num_nodes
+    ok = pairs.ndim == 2 and pairs.shape[1] == 2 and len(pairs) > 0 and np.issubdtype(pairs.dtype, np.integer)
+    fix = "Pass pairs of neighbours, for instance [(0, 1)]."
+    _checks.require(ok, "edges", "must be whole numbers [some, 2]", f"shape {pairs.shape}, {pairs.dtype}", fix)
+    key = np.asarray(graph.senders).astype(np.int64) * count + np.asarray(graph.receivers)
+    order, wanted = np.argsort(key), pairs[:, 0].astype(np.int64) * count + pairs[:, 1]
+    place = np.minimum(np.searchsorted(key, wanted, sorter=order), max(len(key) - 1, 0))
+    inside = np.all((pairs >= 0) & (pairs < count), axis=1)
+    strange = pairs[~inside | (key[order][place] != wanted)] if len(key) else pairs
+    _checks.require(len(strange) == 0, "edges", "must be edges of the graph", strange[:3].tolist(), fix)
+    numbers, node_type = order[place], np.asarray(graph.node_type)
+    kinds = {(int(k), *map(int, ends)) for k, ends in zip(np.asarray(graph.edge_type)[numbers], node_type[pairs])}
+    rule = "must be of one (edge type, first node type, second node type)"
+    _checks.require(len(kinds) == 1, "edges", rule, sorted(kinds), "Ask for each kind apart.")
+    ((edge_type, first, second),) = kinds
+    return numbers.astype(np.int32), edge_type, (first, second)
+
+
+def _incoming(graph: Graph, nodes: np.ndarray, exclude: np.ndarray) -> tuple[Array, Array]:
+    """Return the directed edges into each of some nodes but one, and which of the nodes each belongs to."""
+    receivers = np.asarray(graph.receivers)
+    order = np.argsort(receivers, kind="stable")
+    start, stop = (np.searchsorted(receivers[order], nodes, side) for side in ("left", "right"))
+    owner = np.repeat(np.arange(len(nodes)), stop - start)
+    within = np.arange(len(owner)) - np.repeat(np.cumsum(stop - start) - (stop - start), stop - start)
+    edge = order[np.repeat(start, stop - start) + within]
+    others = edge != exclude[owner]
+    return jnp.asarray(edge[others], jnp.int32), jnp.asarray(owner[others], jnp.int32)
