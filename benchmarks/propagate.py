@@ -4,7 +4,7 @@
 
 The loop and the products run in turn, 30 iterations each, and ratios are medians over pairs, so that a machine whose
 speed drifts does not decide. `first_s`: the products as in the loop, the long axis (messages) first; `last_s`: the long
-axis last.
+axis last. A second table has exact inference on large trees, beside one iteration of the loop on them.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import kbpjax as kbp
 from experiments import _harness
@@ -23,6 +24,7 @@ from experiments import _harness
 RANKS = ((6, 11), (17, 31), (39, 73))
 ITERS = 30
 SIDE = 100
+NODES = 10_001
 RESULTS = Path("benchmarks/results")
 
 
@@ -41,7 +43,10 @@ def run(args: argparse.Namespace) -> None:
     print(f"{SIDE} x {SIDE} grid, {graph.num_edges} messages, {ITERS} iterations, f32, {jax.devices()[0].device_kind}")
     sizes = [compare(graph, rank, points, repeats) for rank, points in _harness.progress(RANKS, "ranks")]
     _harness.print_table(sizes)
-    _harness.write_results(args.out / "propagate.json", {"repeats": repeats}, sizes)
+    print()
+    exact = [tree(name, repeats) for name in _harness.progress(("chain", "star", "random tree"), "trees")]
+    _harness.print_table(exact)
+    _harness.write_results(args.out / "propagate.json", {"repeats": repeats}, sizes, trees=exact)
 
 
 def compare(graph: kbp.Graph, rank: int, points: int, repeats: int) -> dict[str, Any]:
@@ -78,6 +83,31 @@ def compare(graph: kbp.Graph, rank: int, points: int, repeats: int) -> dict[str,
     ratios = [statistics.median(row[0] / row[i] for row in times) for i in (1, 2)]
     seconds_of = dict(zip(("first_call_s", "loop_s", "first_s", "last_s"), (call1, *medians), strict=True))
     return {"rank": rank, "points": points, **seconds_of, "loop/first": ratios[0], "loop/last": ratios[1]}
+
+
+def tree(name: str, repeats: int) -> dict[str, Any]:
+    rank, points = RANKS[0]
+    child = np.arange(1, NODES)
+    parent = {"chain": child - 1, "star": 0 * child, "random tree": np.random.default_rng(0).integers(0, child)}[name]
+    start = time.perf_counter()
+    graph = kbp.Graph.from_edges(np.stack([parent, child], axis=1), NODES)
+    build_s = time.perf_counter() - start
+    keys = jax.random.split(jax.random.key(0), 3)
+    project = jax.random.uniform(keys[1], (2, rank, points))
+    operators = kbp.Operators(jax.random.uniform(keys[0], (1, points, rank)), project, 1e-6)
+    local = jax.random.uniform(keys[2], (NODES, points), jnp.float32, 0.1)
+    solution = kbp.run_tree(operators, graph, local)
+    calls = (lambda: kbp.run_tree(operators, graph, local), lambda: kbp.run(operators, graph, local, num_iters=1))
+    tree_s, run_s = map(statistics.median, zip(*_harness.in_turn(calls, repeats), strict=True))
+    levels = int(solution.num_iters)
+    return {
+        "tree": name,
+        "nodes": NODES,
+        "levels": levels,
+        "build_s": build_s,
+        "run_tree_s": tree_s,
+        "iteration_s": run_s,
+    }
 
 
 if __name__ == "__main__":

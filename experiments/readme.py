@@ -24,6 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     tables = {
         "denoising": denoising(_rows("experiments/results/denoising.json")),
         "propagate": propagate(_rows("benchmarks/results/propagate.json")),
+        "trees": trees(_rows("benchmarks/results/propagate.json", "trees")),
         "rules": rules(_rows("experiments/results/update_rules.json")),
         "fit": fit(_rows("benchmarks/results/fit.json")),
     }
@@ -88,8 +89,18 @@ def fit(rows: list[dict]) -> str:
     return _markdown(header, body)
 
 
-def _rows(path: str) -> list[dict]:
-    return json.loads((ROOT / path).read_text(encoding="utf-8"))["rows"]
+def trees(rows: list[dict]) -> str:
+    """Lay the rows of the benchmark of exact trees out."""
+    header = ["tree", "nodes", "levels", "build s", "run_tree s", "one iteration of run s"]
+    keys = ("build_s", "run_tree_s", "iteration_s")
+    body = [
+        [row["tree"], f"{row['nodes']:,}", f"{row['levels']:,}", *(f"{row[key]:.2g}" for key in keys)] for row in rows
+    ]
+    return _markdown(header, body)
+
+
+def _rows(path: str, key: str = "rows") -> list[dict]:
+    return json.loads((ROOT / path).read_text(encoding="utf-8"))[key]
 
 
 def _markdown(header: list[str], body: list[list[str]]) -> str:

@@ -68,8 +68,8 @@ def compare(levels: int, side: int, rule: str, eps: float | None, args: argparse
     start = time.perf_counter()
     model = kbp.fit(
         kbp.pool(graph, clean.reshape(1, -1), noisy.reshape(1, -1)),
-        kernel=kbp.RBF(setting.bandwidth * kbp.median_bandwidth(clean)),
-        obs_kernel=kbp.RBF(setting.obs_bandwidth * kbp.median_bandwidth(noisy)),
+        kernel=kbp.RBF(setting.bandwidth * kbp.median_bandwidth(clean.ravel())),
+        obs_kernel=kbp.RBF(setting.obs_bandwidth * kbp.median_bandwidth(noisy.ravel())),
         rule=rules[rule]() if eps is None else rules[rule](eps=eps),
         ridge=setting.ridge_m / (graph.num_edges // 2),
     )

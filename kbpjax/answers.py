@@ -1,6 +1,7 @@
 """Answers: what people ask of a belief. Estimates, spreads, intervals, expectations, samples."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._precision import einsum, matmul
-from kbpjax.beliefs import Belief, log_belief
+from kbpjax.beliefs import Belief, log_belief, log_or_zero
 from kbpjax.evidence import Evidence, expand
 from kbpjax.graph import Graph
 from kbpjax.kernels import Kernel, gram
@@ -175,7 +176,7 @@ def log_density(belief: Belief, x: Numbers) -> Float[Array, " node"]:
         return jnp.interp(value, points, row, left=0, right=0)
 
     density = jax.vmap(at)(values.astype(points.dtype), heights) / area
-    return jnp.where(density > 0, jnp.log(jnp.where(density > 0, density, 1)), -jnp.inf)
+    return _keep_nan(belief, log_or_zero(density))
 
 
 def sample(belief: Belief, key: Array, count: int) -> Shaped[Array, "sample node *dim"]:
@@ -195,7 +196,8 @@ def sample(belief: Belief, key: Array, count: int) -> Shaped[Array, "sample node
     _check_belief(belief)
     _checks.require_count("count", count)
     logits = jnp.log(belief.weights)
-    return belief.points[jax.random.categorical(key, logits, axis=-1, shape=(count, len(logits)))]
+    chosen = jax.random.categorical(key, logits, axis=-1, shape=(count, len(logits)))
+    return jax.vmap(partial(_keep_nan, belief))(belief.points[chosen])
 
 
 def herd(belief: Belief, kernel: Kernel, count: int) -> Shaped[Array, "sample node *dim"]:
@@ -225,7 +227,8 @@ def herd(belief: Belief, kernel: Kernel, count: int) -> Shaped[Array, "sample no
         return total + between[chosen], chosen
 
     numbers = jnp.arange(1, count + 1, dtype=target.dtype)
-    return belief.points[jax.lax.scan(choose, jnp.zeros_like(target), numbers)[1]]
+    chosen = jax.lax.scan(choose, jnp.zeros_like(target), numbers)[1]
+    return jax.vmap(partial(_keep_nan, belief))(belief.points[chosen])
 
 
 def refine_mode(

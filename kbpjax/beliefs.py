@@ -29,9 +29,6 @@ from kbpjax.marginals import Marginal, MeanEmbedding
 from kbpjax.mrf import KernelMRF
 from kbpjax.propagate import Solution
 
-CHUNK = 8192
-"""Messages that are evaluated at one time."""
-
 Learned = tuple[Array, Array] | None
 """`Evidence.messages` and `Evidence.observed`, or nothing."""
 
@@ -146,10 +143,13 @@ def log_belief(
         belief is 0. Clamps are left out. With a known likelihood the cost is quadratic in the number of nodes.
     """
     check_problem(model, graph, evidence, solution)
+    types = [v for v, *_ in graph.node_types]
+    _checks.require(node_type in types, "node_type", f"must be one of {types}", node_type, "Choose one of the graph's.")
     num_nodes, shape = len(graph.nodes_of_type(node_type)), model.points[node_type].shape[1:]
     ok = points.ndim >= 2 and len(points) == num_nodes and points.shape[2:] == shape
     fix = "Give points for each node of the type."
     _checks.require(ok, "points", f"must have shape [{num_nodes}, own, *{shape}]", f"shape {points.shape}", fix)
+    _checks.require_finite("points", points, "Drop those points.")
     count = points.shape[:2]
     flat = like(points, model.points[node_type].dtype).reshape(-1, *shape)
     dtype = solution.messages.dtype
@@ -175,10 +175,17 @@ def _log_messages(
     floor = model.floor_of(node_type)
     at_points = at_points.astype(messages.dtype)
     total = log_factors(learned, nodes, at_points, floor)
-    (count,) = (edges for v, _, _, edges in graph.node_types if v == node_type)
-    incoming = jnp.nonzero(graph.node_type[graph.receivers] == node_type, size=count)[0].astype(jnp.int32)
-    place = jnp.cumsum(graph.node_type == node_type).astype(jnp.int32) - 1
-    return add_logs(total, messages, incoming, place[graph.receivers[incoming]], at_points, floor)
+    inbox, owner = graph.inboxes[node_type]
+    owner = jnp.arange(len(inbox), dtype=jnp.int32) if owner is None else owner
+    padded = jnp.concatenate([messages, jnp.zeros_like(messages, shape=(1, messages.shape[1]))])
+
+    @jax.checkpoint
+    def add(total, slot):
+        values = log_values(padded[slot], owner, at_points, floor)
+        return total + jnp.where((slot < graph.num_edges)[:, None], values, 0), None
+
+    rows, _ = jax.lax.scan(add, jnp.zeros((len(inbox), total.shape[1]), total.dtype), inbox.T)
+    return total + rows if len(rows) == len(total) else total.at[owner].add(rows)
 
 
 def learned_factors(evidence: Evidence | None) -> Learned:
@@ -191,29 +198,12 @@ def log_factors(learned: Learned, nodes: Array, at_points: Array, floor: Array) 
     total = jnp.zeros((len(nodes), at_points.shape[1]), at_points.dtype)
     own = jnp.arange(len(nodes), dtype=jnp.int32)
     for messages, observed in zip(*learned, strict=True) if learned is not None else ():
-        values = _log_values(messages[nodes], own, at_points, floor)
+        values = log_values(messages[nodes], own, at_points, floor)
         total = total + jnp.where(observed[nodes][:, None], values, 0)
     return total
 
 
-def add_logs(total: Array, messages: Array, edges: Array, owner: Array, at_points: Array, floor: Array) -> Array:
-    """Add to the row `owner` of each of some edges the logarithm of its message, a bounded number at a time."""
-    if len(edges) == 0:
-        return total
-    chunk = min(CHUNK, len(edges))
-    padding = -len(edges) % chunk
-    edges = jnp.concatenate([edges, jnp.zeros(padding, edges.dtype)]).reshape(-1, chunk)
-    owner = jnp.concatenate([owner, jnp.full(padding, len(total), owner.dtype)]).reshape(-1, chunk)
-
-    @jax.checkpoint
-    def add(total, rows):
-        edge, own = rows
-        return total.at[own].add(_log_values(messages[edge], own, at_points, floor), mode="drop"), None
-
-    return jax.lax.scan(add, total, (edges, owner))[0]
-
-
-def _log_values(messages: Array, owner: Array, at_points: Array, floor: Array) -> Array:
+def log_values(messages: Array, owner: Array, at_points: Array, floor: Array) -> Array:
     """Evaluate messages [some, rank] at the points of their owners, with a floor: logarithms [some, point]."""
     coefficients = messages[:, : at_points.shape[-1]].astype(at_points.dtype)
     if len(at_points) == 1:

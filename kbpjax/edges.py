@@ -12,7 +12,6 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._precision import matmul
 from kbpjax.beliefs import (
-    add_logs,
     candidates_by_type,
     check_problem,
     check_some,
@@ -21,12 +20,16 @@ from kbpjax.beliefs import (
     log_factors,
     log_likelihoods,
     log_or_zero,
+    log_values,
 )
 from kbpjax.evidence import Evidence
 from kbpjax.features import features
 from kbpjax.graph import Graph
 from kbpjax.mrf import KernelMRF
 from kbpjax.propagate import Solution
+
+CHUNK = 8192
+"""Messages that are evaluated at one time."""
 
 
 class EdgeBelief(eqx.Module):
@@ -81,11 +84,11 @@ def edge_beliefs(
     numbers, edge_type, types = _directed_edges(graph, edges)
     logs, reverse = [], np.asarray(graph.reverse)[numbers]
     for v, ends, edge in zip(types, (graph.senders, graph.receivers), (reverse, numbers), strict=True):
-        x, nodes, floor = candidates[v], ends[numbers], model.floor_of(v)
+        x, nodes, floor = candidates[v], np.asarray(ends)[numbers], model.floor_of(v)
         at_points = features(model.bases[v], x)[None].astype(solution.messages.dtype)
-        total = log_factors(learned_factors(evidence), nodes, at_points, floor)
-        incoming, owner = _incoming(graph, np.asarray(nodes), edge)
-        total = add_logs(total, solution.messages, incoming, owner, at_points, floor)
+        total = log_factors(learned_factors(evidence), jnp.asarray(nodes), at_points, floor)
+        incoming, owner = _incoming(graph, nodes, edge)
+        total = _add_logs(total, solution.messages, incoming, owner, at_points, floor)
         place = (jnp.cumsum(graph.node_type == v) - 1)[nodes]
         total = total + log_likelihoods(evidence, v, x, len(graph.nodes_of_type(v)), total.dtype)[place]
         mask, nearest = clamps(model, evidence, v, x)
@@ -145,3 +148,20 @@ def _incoming(graph: Graph, nodes: np.ndarray, exclude: np.ndarray) -> tuple[Arr
     edge = order[np.repeat(start, stop - start) + within]
     others = edge != exclude[owner]
     return jnp.asarray(edge[others], jnp.int32), jnp.asarray(owner[others], jnp.int32)
+
+
+def _add_logs(total: Array, messages: Array, edges: Array, owner: Array, at_points: Array, floor: Array) -> Array:
+    """Add to the row `owner` of each of some edges the logarithm of its message, a bounded number at a time."""
+    if len(edges) == 0:
+        return total
+    chunk = min(CHUNK, len(edges))
+    padding = -len(edges) % chunk
+    edges = jnp.concatenate([edges, jnp.zeros(padding, edges.dtype)]).reshape(-1, chunk)
+    owner = jnp.concatenate([owner, jnp.full(padding, len(total), owner.dtype)]).reshape(-1, chunk)
+
+    @jax.checkpoint
+    def add(total, rows):
+        edge, own = rows
+        return total.at[own].add(log_values(messages[edge], own, at_points, floor), mode="drop"), None
+
+    return jax.lax.scan(add, total, (edges, owner))[0]

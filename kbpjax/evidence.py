@@ -191,7 +191,7 @@ def likelihood(
         functions = {v: Partial(f) for v, f in fn.items()}
     else:
         _checks.require(callable(fn), "fn", "must be a function of points", repr(fn), "Pass fn(points [point, *dim]).")
-        functions = {v: Partial(_select, Partial(fn), graph.nodes_of_type(v)) for v in types}
+        functions = {v: Partial(_select, Partial(fn), graph.node_type, graph.nodes_of_type(v)) for v in types}
     evidence = _nothing(model, graph)
     local = evidence.local
     for v, function in functions.items():
@@ -289,7 +289,7 @@ def _clamp(
     local, by_type = evidence.local, {}
     for v, value in values.items():
         nodes, points, basis = graph.nodes_of_type(v), model.points[v], model.bases[v]
-        value = like(value, points.dtype)
+        value = value.astype(points.dtype) if jnp.issubdtype(points.dtype, jnp.floating) else value
         mass = form.point_mass(features(basis, value), model.moments[v], model.ridge)
         factor = matmul(mass, features(basis, points).T).astype(local.dtype)
         known = clamped[nodes]
@@ -311,12 +311,11 @@ def _nothing(model: KernelMRF, graph: Graph) -> Evidence:
     return Evidence(jnp.ones((nodes, points), dtype), messages, observed, (), jnp.zeros(nodes, bool), {})
 
 
-def _select(fn: Callable[[Array], Array], nodes: Array, points: Array) -> Array:
+def _select(fn: Callable[[Array], Array], every: Array, nodes: Array, points: Array) -> Array:
     """Ask a likelihood of all nodes, and keep those of one type."""
     values = jnp.asarray(fn(points))
-    ok = values.ndim == 2 and values.shape[1] == len(points)
-    rule = f"must return values of shape [node, {len(points)}]"
-    _checks.require(ok, "fn", rule, f"shape {values.shape}", "Broadcast it: nodes on axis 0, points on axis 1.")
+    shape, fix = (len(every), len(points)), "Broadcast it: nodes on axis 0, points on axis 1."
+    _checks.require(values.shape == shape, "fn", f"must return values of shape {shape}", values.shape, fix)
     return values[nodes]
 
 

@@ -25,6 +25,10 @@ SMALL = 4096
 """Slots below which a table is not worth splitting by degree."""
 
 
+INBOX = 8
+"""Most slots of one row of an inbox."""
+
+
 class Tiles(eqx.Module):
     """Rows grouped by type into equal tiles, so that one batched matrix product serves all types.
 
@@ -56,8 +60,11 @@ class Graph(eqx.Module):
         route: for each place of `edge_tiles`, the place in the flattened `slots`, one after the other, whose product,
             without itself, that edge sends.
         schedule: the order of exact inference; None for a graph with a cycle or without edges.
+        inboxes: {node type: (incoming directed edges [row, slot], position of each row's node among those of its type
+            [row])}; padding holds the number of directed edges. A node with many neighbours has several rows; None
+            where each node has one.
         num_nodes, num_edges: numbers of nodes and of directed edges.
-        node_types: (type, number of nodes, largest degree, number of incoming edges) of every node type present.
+        node_types: (type, number of nodes, largest degree) of every node type present.
         edge_types: (type, node type of the first end, node type of the second end) of every edge type present.
     """
 
@@ -73,9 +80,10 @@ class Graph(eqx.Module):
     slots: tuple[Int[Array, "_ _ _"], ...]
     route: Int[Array, "edge_tile edge_tile_size"]
     schedule: Schedule | None
+    inboxes: dict[int, tuple[Int[Array, "row slot"], Int[Array, " row"] | None]]
     num_nodes: int = eqx.field(static=True)
     num_edges: int = eqx.field(static=True)
-    node_types: tuple[tuple[int, int, int, int], ...] = eqx.field(static=True)
+    node_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
     edge_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
 
     @classmethod
@@ -157,10 +165,16 @@ class Graph(eqx.Module):
             slots=tuple(map(index, slots)),
             route=index(np.append(slot_of_edge[reverse], 0)[edge_tiles[0]]),
             schedule=Schedule.build(pairs, edge_type, node_type),
+            inboxes={
+                int(v): tuple(
+                    None if part is None else index(part) for part in _inbox(receivers, degree, node_type == v)
+                )
+                for v in np.unique(node_type)
+            },
             num_nodes=num_nodes,
             num_edges=2 * num_pairs,
             node_types=tuple(
-                (int(v), int(n), int(degree[node_type == v].max()), int(degree[node_type == v].sum()))
+                (int(v), int(n), int(degree[node_type == v].max()))
                 for v, n in zip(*np.unique(node_type, return_counts=True), strict=True)
             ),
             edge_types=ends,
@@ -312,6 +326,19 @@ def _slots(tables: list[NDArray], receivers: NDArray, degree: NDArray) -> tuple[
     parts = np.split(flat, ends[:-1])
     slots = [part.reshape(*rows.shape, w) for part, rows, w in zip(parts, tables, widths, strict=True)]
     return slots, place
+
+
+def _inbox(receivers: NDArray, degree: NDArray, members: NDArray) -> tuple[NDArray, NDArray | None]:
+    """Lay the incoming edges of some nodes out in rows of a few slots; return them and whose they are."""
+    wanted, first = degree[members], (np.cumsum(degree) - degree)[members]
+    width = int(np.clip(wanted.max(initial=1), 1, INBOX))
+    rows = np.maximum(1, -(-wanted // width))
+    owner = np.repeat(np.arange(len(wanted)), rows)
+    within = np.arange(len(owner)) - np.repeat(np.cumsum(rows) - rows, rows)
+    number = width * within[:, None] + np.arange(width)
+    order = np.append(np.argsort(receivers, kind="stable"), len(receivers))
+    place = np.where(number < wanted[owner][:, None], first[owner][:, None] + number, len(receivers))
+    return order[place], None if len(owner) == len(wanted) else owner
 
 
 def _positions(rows: NDArray, count: int) -> NDArray:

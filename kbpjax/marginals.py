@@ -57,7 +57,8 @@ class Parzen(eqx.Module):
         assert kernel is not None and samples is not None
         shape = model.points[node_type].shape[1:]
         rule = f"must have shape [sample, *{shape}], as the variables of node type {node_type}"
-        _checks.require(samples.shape[1:] == shape, "samples", rule, f"shape {samples.shape}", "Pass data.nodes.")
+        ok = samples.size > 0 and samples.shape[1:] == shape
+        _checks.require(ok, "samples", rule, f"shape {samples.shape}", "Pass data.nodes.")
         return mean_embedding(lambda x: gram(kernel, x, points), like(samples, points.dtype))
 
 

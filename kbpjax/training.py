@@ -210,7 +210,7 @@ class _Part:
             nodes={v: gather(x, nodes) for v, nodes in of_type.items()},
             observations=None if y is None else {v: gather(y, nodes) for v, nodes in of_type.items()},
             ends={k: (a, b) for k, a, b in graph.edge_types},
-            degrees={v: degree + (y is not None) for v, _, degree, _ in graph.node_types},
+            degrees={v: degree + (y is not None) for v, _, degree in graph.node_types},
         )
 
 

@@ -283,14 +283,14 @@ def test_edge_beliefs_equal_twin():
         return np.prod([np.maximum(at_points @ message, twin.floor) for message in known], axis=0)
 
     for k, (v, w) in TWIN_GRAPH.ends().items():
-        own = [i for i, kind in enumerate(TWIN_GRAPH.edge_type) if kind == k][::-1]
+        own = [(a, b) for kind, a, b in TWIN_GRAPH.oriented() if kind == k][::-1]
         got = kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, own, points)
+        back = kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, [(b, a) for a, b in own], points)
+        np.testing.assert_allclose(back.weights, got.weights.transpose(0, 2, 1), atol=1e-12)
         assert got.weights.shape == (len(own), len(points[v]), len(points[w]))
         joint = np.mean([np.outer(a, b) for a, b in zip(features_of(v, edges[k][0]), features_of(w, edges[k][1]))], 0)
         joint = np.maximum(features_of(v, points[v]) @ joint @ features_of(w, points[w]).T, twin.floor**2)
-        for i, weights in zip(own, got.weights, strict=True):
-            _, a, b = TWIN_GRAPH.oriented()[i]
-            assert (int(GRAPH.senders[i]), int(GRAPH.receivers[i])) == (a, b)
+        for (a, b), weights in zip(own, got.weights, strict=True):
             expected = joint * end(a, b)[:, None] * end(b, a)[None]
             np.testing.assert_allclose(weights, expected / expected.sum(), atol=1e-8)
 
@@ -298,13 +298,18 @@ def test_edge_beliefs_equal_twin():
 @pytest.mark.parametrize(
     ("edges", "rule"),
     [
-        ([0, 2], r"must be of one type; got types \[0, 1\]. Ask for each type apart"),
-        ([7], r"must be whole numbers \[some\] in 0 .. 6; got \[7\]"),
-        ([-1], r"must be whole numbers \[some\] in 0 .. 6; got \[-1\]"),
-        ([], r"must be whole numbers \[some\] in 0 .. 6"),
-        ([0.0], r"must be whole numbers \[some\] in 0 .. 6"),
-        ([[0]], r"must be whole numbers \[some\] in 0 .. 6"),
-        (0, r"must be whole numbers \[some\] in 0 .. 6; got \[?0"),  # BUG: IndexError, while the message is written
+        ([(0, 1), (1, 2)], r"must be of one \(edge type, first node type, second node type\); got .*Ask for each kind"),
+        ([(0, 1), (4, 3)], r"must be of one \(edge type, first .*; got \[\(0, 0, 1\), \(0, 1, 0\)\]"),
+        ([(0, 1), (0, 6)], r"must be edges of the graph; got \[\[0, 6\]\]"),
+        ([(0, 0)], r"must be edges of the graph; got \[\[0, 0\]\]"),
+        ([(0, 7)], r"must be edges of the graph; got \[\[0, 7\]\]"),
+        ([(1, -7)], r"must be edges of the graph; got \[\[1, -7\]\]"),
+        (np.zeros((0, 2), int), r"must be whole numbers \[some, 2\]; got shape \(0, 2\)"),
+        ([], r"must be whole numbers \[some, 2\]"),
+        ([(0.0, 1.0)], r"must be whole numbers \[some, 2\]; got shape \(1, 2\), float64"),
+        ([0], r"must be whole numbers \[some, 2\]; got shape \(1,\)"),
+        ([(0, 1, 2)], r"must be whole numbers \[some, 2\]; got shape \(1, 3\)"),
+        (0, r"must be whole numbers \[some, 2\]; got shape \(\)"),
     ],
 )
 def test_edge_beliefs_name_what_is_wrong_with_edges(edges, rule):
@@ -317,21 +322,24 @@ def test_edge_beliefs_name_what_else_is_wrong():
     small = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
     for points in (np.zeros((2, 1)), [np.nan], {0: POINTS}):
         with pytest.raises(ValueError, match="^points: must"):
-            kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, [0], points)
+            kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, [(0, 1)], points)
     with pytest.raises(ValueError, match=r"^solution: messages must be \(14, "):
-        kbp.edge_beliefs(loopy_model(), GRAPH, None, kbp.run(loopy_model(), small, num_iters=1), [0], POINTS)
+        kbp.edge_beliefs(loopy_model(), GRAPH, None, kbp.run(loopy_model(), small, num_iters=1), [(0, 1)], POINTS)
     with pytest.raises(ValueError, match="^evidence: messages must have shape"):
-        kbp.edge_beliefs(loopy_model(), GRAPH, kbp.observe(loopy_model(), small, np.zeros(2)), solution, [0], POINTS)
+        kbp.edge_beliefs(
+            loopy_model(), GRAPH, kbp.observe(loopy_model(), small, np.zeros(2)), solution, [(0, 1)], POINTS
+        )
     with pytest.raises(ValueError, match="^edges: must be known, and so must the graph; got a tracer"):
-        jax.jit(lambda e: kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, e, POINTS).weights)(jnp.arange(1))
+        jax.jit(lambda e: kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, e, POINTS).weights)(
+            jnp.array([[0, 1]])
+        )
 
 
 def test_edge_beliefs_inside_jit():
-    # BUG: indexing the graph's ends gives a tracer, which _incoming cannot turn into NumPy.
     evidence, solution = solved(True)
 
     def weights(solution, points):
-        return kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, [1, 0], points).weights
+        return kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, [(1, 0), (4, 3)], points).weights
 
     expected = weights(solution, POINTS)
     np.testing.assert_allclose(jax.jit(weights)(solution, jnp.asarray(POINTS)), expected, rtol=1e-9)
@@ -358,8 +366,8 @@ def test_a_belief_that_is_zero_everywhere():
     with pytest.raises(ValueError, match=rule):
         weights(np.array([0]))
     assert np.isnan(jax.jit(weights)(np.array([0, 0]))).all()
-    with pytest.raises(ValueError, match=r"^edges: must have a belief > 0 .*; got 0 everywhere for \[0\]"):
-        kbp.edge_beliefs(model, graph, evidence, solution, [0], np.array([0]))
+    with pytest.raises(ValueError, match=r"^edges: must have a belief > 0 .*; got 0 everywhere for \[\[0, 1\]\]"):
+        kbp.edge_beliefs(model, graph, evidence, solution, [(0, 1)], np.array([0]))
 
 
 def test_contradicting_evidence_names_only_the_nodes_it_makes_impossible():

@@ -82,9 +82,16 @@ def check_graph(graph, edges, num_nodes, node_type, edge_type):
 
     present = sorted(set(node_type.tolist()))
     degrees = {v: [len(incoming[n]) for n in range(num_nodes) if node_type[n] == v] for v in present}
-    assert graph.node_types == tuple((v, len(degrees[v]), max(degrees[v]), sum(degrees[v])) for v in present)
+    assert graph.node_types == tuple((v, len(degrees[v]), max(degrees[v])) for v in present)
     for v in present:
-        assert graph.nodes_of_type(v).tolist() == np.flatnonzero(node_type == v).tolist()
+        nodes = np.flatnonzero(node_type == v)
+        assert graph.nodes_of_type(v).tolist() == nodes.tolist()
+        rows, owner = graph.inboxes[v]
+        assert rows.shape[1] <= 8
+        inbox = {n: [] for n in nodes.tolist()}
+        for row, position in zip(rows.tolist(), range(len(nodes)) if owner is None else owner.tolist(), strict=True):
+            inbox[int(nodes[position])] += [e for e in row if e < graph.num_edges]
+        assert {n: sorted(edges) for n, edges in inbox.items()} == {n: sorted(incoming[n]) for n in inbox}
     assert graph.edge_types == tuple((k, *ends[k]) for k in sorted(ends))
 
 
