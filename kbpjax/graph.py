@@ -152,6 +152,10 @@ class Graph(eqx.Module):
                 return None
             return index(_positions(rows, count))
 
+        def inbox(v: int) -> tuple[Array, Array | None]:
+            rows, owner = _inbox(receivers, degree, node_type == v)
+            return index(rows), None if owner is None else index(owner)
+
         return cls(
             senders=index(senders),
             receivers=index(receivers),
@@ -165,12 +169,7 @@ class Graph(eqx.Module):
             slots=tuple(map(index, slots)),
             route=index(np.append(slot_of_edge[reverse], 0)[edge_tiles[0]]),
             schedule=Schedule.build(pairs, edge_type, node_type),
-            inboxes={
-                int(v): tuple(
-                    None if part is None else index(part) for part in _inbox(receivers, degree, node_type == v)
-                )
-                for v in np.unique(node_type)
-            },
+            inboxes={int(v): inbox(v) for v in np.unique(node_type).tolist()},
             num_nodes=num_nodes,
             num_edges=2 * num_pairs,
             node_types=tuple(
