@@ -66,22 +66,30 @@ def main(run: Run, parser: argparse.ArgumentParser, argv: Sequence[str] | None =
 
 def machine() -> dict[str, Any]:
     """Describe the machine and versions a result depends on, without names of host, user or folders."""
-    try:
-        import resource
-
-        unit = 2**20 if sys.platform == "darwin" else 2**10  # bytes there, KiB elsewhere
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
-    except ImportError:  # Windows
-        peak = None
     return {
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "platform": f"{platform.system()} {platform.machine()}",
         "backend": jax.default_backend(),
         "device": jax.devices()[0].device_kind,
-        "peak_memory_mib": peak,
+        "peak_memory_mib": _peak_memory_mib(),
         "python": platform.python_version(),
         **{package: _version(package) for package in ("jax", "jaxlib", "numpy", "kbpjax")},
     }
+
+
+def _peak_memory_mib() -> float | None:
+    """Return the most memory that this process has had; None where it cannot be told."""
+    status = Path("/proc/self/status")
+    if status.exists():  # Linux, where getrusage would count the process that started this one too
+        (peak,) = (line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(peak) / 2**10
+    try:
+        import resource
+
+        unit = 2**20 if sys.platform == "darwin" else 2**10  # bytes there, KiB elsewhere
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    except ImportError:  # Windows
+        return None
 
 
 def _version(package: str) -> str | None:

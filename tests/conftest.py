@@ -6,6 +6,7 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
+import pytest
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_enable_x64", True)
@@ -14,3 +15,10 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 with install_import_hook("kbpjax", "beartype.beartype"):
     import kbpjax as kbpjax
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_compiled_programs():
+    """Drop what a test file has compiled: some hundred programs a file add up to gigabytes."""
+    yield
+    jax.clear_caches()
