@@ -1,7 +1,6 @@
 """The three update rules against eq. 12 written out, against each other, and what they refuse."""
 
 import functools
-import time
 
 import jax
 import jax.numpy as jnp
@@ -470,16 +469,15 @@ def test_what_is_no_rule(rule):
         kbp.fit(data, kernel=kbp.RBF(1.0), rule=rule)
 
 
-def test_full_rank_refuses_what_would_not_fit_before_it_allocates():
+def test_full_rank_refuses_what_would_not_fit_before_it_allocates(monkeypatch):
     x = np.random.default_rng(0).normal(size=100_000)
     data = kbp.TrainingData({0: (x, x[::-1])}, {0: x}, rows={0: (np.arange(100_000), np.arange(100_000)[::-1])})
-    before = time.perf_counter()
+    monkeypatch.setattr(rules, "cholesky_basis", lambda *_, **__: pytest.fail("began to allocate"))
     # One evaluate, two project, and the work of the factorisation: 6 matrices of 8e10 bytes.
     with pytest.raises(
         ValueError, match=r"^rule: .* must fit in half of .* GiB memory; got 447 GiB for 100000 samples"
     ):
         kbp.fit(data, kernel=kbp.RBF(1.0), rule=FULL)
-    assert time.perf_counter() - before < 1
     with pytest.raises(ValueError, match=r"Use kbpjax\.ConstantTime"):
         kbp.fit(data, kernel=kbp.RBF(1.0), rule=FULL)
 
