@@ -170,7 +170,7 @@ def denoise(problem: Problem, setting: Setting, draws: int, args: argparse.Names
 
 
 def learn(
-    train: np.ndarray, noisy: np.ndarray, setting: Setting, args: argparse.Namespace
+    train: np.ndarray, noisy: np.ndarray, setting: Setting, args: argparse.Namespace, positive: Any = None
 ) -> tuple[kbp.KernelMRF, dict]:
     """Fit the model to an image and its noisy copy; return it with the options used and the seconds it took."""
     graph = kbp.grid_graph(*train.shape)
@@ -188,6 +188,7 @@ def learn(
         obs_kernel=kbp.RBF(options["obs_bandwidth"]),
         rule=kbp.ConstantTime(eps=args.eps),
         ridge=options["ridge"],
+        positive=positive,
     )
     jax.block_until_ready(model)
     return model, {**options, "fit_s": time.perf_counter() - start}

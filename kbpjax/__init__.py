@@ -1,5 +1,7 @@
 """kbpjax: kernel belief propagation in JAX."""
 
+from kbpjax.acceleration import AdaptiveDamping as AdaptiveDamping
+from kbpjax.acceleration import Anderson as Anderson
 from kbpjax.answers import covariance as covariance
 from kbpjax.answers import expectation as expectation
 from kbpjax.answers import herd as herd
@@ -14,6 +16,10 @@ from kbpjax.answers import variance as variance
 from kbpjax.beliefs import Belief as Belief
 from kbpjax.beliefs import beliefs as beliefs
 from kbpjax.beliefs import log_belief as log_belief
+from kbpjax.diagnosis import Diagnosis as Diagnosis
+from kbpjax.diagnosis import NotConverged as NotConverged
+from kbpjax.diagnosis import check as check
+from kbpjax.diagnosis import diagnose as diagnose
 from kbpjax.edges import EdgeBelief as EdgeBelief
 from kbpjax.edges import edge_beliefs as edge_beliefs
 from kbpjax.evidence import DensityRatio as DensityRatio
@@ -25,6 +31,7 @@ from kbpjax.evidence import observe as observe
 from kbpjax.features import Greedy as Greedy
 from kbpjax.features import RandomFourier as RandomFourier
 from kbpjax.features import RandomPivots as RandomPivots
+from kbpjax.free_energy import log_partition as log_partition
 from kbpjax.graph import Graph as Graph
 from kbpjax.graph import chain_graph as chain_graph
 from kbpjax.graph import grid_graph as grid_graph
@@ -39,15 +46,22 @@ from kbpjax.marginals import MeanEmbedding as MeanEmbedding
 from kbpjax.marginals import Parzen as Parzen
 from kbpjax.mrf import KernelMRF as KernelMRF
 from kbpjax.mrf import fit as fit
+from kbpjax.positivity import Clipped as Clipped
+from kbpjax.positivity import ConstrainedFit as ConstrainedFit
 from kbpjax.propagate import BPState as BPState
-from kbpjax.propagate import Operators as Operators
 from kbpjax.propagate import Solution as Solution
 from kbpjax.propagate import init as init
 from kbpjax.propagate import run as run
 from kbpjax.propagate import step as step
+from kbpjax.reweighting import tree_reweighting as tree_reweighting
 from kbpjax.rules import ConstantTime as ConstantTime
 from kbpjax.rules import FullRank as FullRank
 from kbpjax.rules import LinearTime as LinearTime
+from kbpjax.schedules import Coloured as Coloured
+from kbpjax.schedules import ResidualFirst as ResidualFirst
+from kbpjax.schedules import Synchronous as Synchronous
+from kbpjax.schedules import coloured as coloured
 from kbpjax.training import TrainingData as TrainingData
 from kbpjax.training import pool as pool
 from kbpjax.tree import run_tree as run_tree
+from kbpjax.update import Operators as Operators

@@ -2,10 +2,11 @@
 
 A belief is a distribution on points that the user chooses (a grid, grey levels, training samples): normalised weights
 
-    b_s(x)  ~  p(x) local_s(x) prod_{u in G(s)} m_us(x),
+    b_s(x)  ~  p(x) local_s(x) prod_{u in G(s)} m_us(x)^rho_us,
 
-with p an estimate of the marginal, `MeanEmbedding()` unless another is asked for. The points are candidates: their own
-density is not corrected for; where they are samples of the marginal, pass `Empirical()`.
+with rho the exponents of the solution (1 but for tree-reweighted and fractional messages), and p an estimate of the
+marginal, `MeanEmbedding()` unless another is asked for. The points are candidates: their own density is not corrected
+for; where they are samples of the marginal, pass `Empirical()`.
 """
 
 from collections.abc import Mapping
@@ -104,9 +105,7 @@ def beliefs(
     weights = {}
     for v in types:
         nodes, x = graph.nodes_of_type(v), candidates[v]
-        logs = _log_messages(
-            model, graph, learned_factors(evidence), solution.messages, features(model.bases[v], x)[None], v
-        )
+        logs = _log_messages(model, graph, learned_factors(evidence), solution, features(model.bases[v], x)[None], v)
         logs = logs + log_likelihoods(evidence, v, x, len(nodes), logs.dtype)
         logs = logs + log_or_zero(_density(marginal, model, v, x))[None].astype(logs.dtype)
         weights[v] = _normalise(model, evidence, v, nodes, x, logs)
@@ -158,21 +157,20 @@ def log_belief(
     known = known if known.shape[1] != len(flat) else known.reshape(num_nodes, *count)[own, own]
     prior = log_or_zero(_density(marginal, model, node_type, flat)).reshape(count).astype(dtype)
     at_points = features(model.bases[node_type], flat).reshape(*count, -1)
-    return (
-        _log_messages(model, graph, learned_factors(evidence), solution.messages, at_points, node_type) + prior + known
-    )
+    return _log_messages(model, graph, learned_factors(evidence), solution, at_points, node_type) + prior + known
 
 
 @partial(jax.jit, static_argnames="node_type")
 def _log_messages(
-    model: KernelMRF, graph: Graph, learned: Learned, messages: Array, at_points: Array, node_type: int
+    model: KernelMRF, graph: Graph, learned: Learned, solution: Solution, at_points: Array, node_type: int
 ) -> Array:
-    """Sum the logarithms of learned evidence and messages of all nodes of a type [node_of_type, point].
+    """Sum the logarithms of learned evidence and messages, times exponents, of all nodes of a type [.., point].
 
     `at_points` holds features [1, point, rank] of common points, or [node_of_type, point, rank] of each node's own.
     """
     nodes = graph.nodes_of_type(node_type)
     floor = model.floor_of(node_type)
+    messages, powers = solution.messages, slot_exponents(solution)
     at_points = at_points.astype(messages.dtype)
     total = log_factors(learned, nodes, at_points, floor)
     inbox, owner = graph.inboxes[node_type]
@@ -182,10 +180,18 @@ def _log_messages(
     @jax.checkpoint
     def add(total, slot):
         values = log_values(padded[slot], owner, at_points, floor)
+        values = values if powers is None else values * powers[slot][:, None]
         return total + jnp.where((slot < graph.num_edges)[:, None], values, 0), None
 
     rows, _ = jax.lax.scan(add, jnp.zeros((len(inbox), total.shape[1]), total.dtype), inbox.T)
     return total + rows if len(rows) == len(total) else total.at[owner].add(rows)
+
+
+def slot_exponents(solution: Solution) -> Float[Array, " edge_or_none"] | None:
+    """Return the exponent of each directed edge, and 1 after the last; None where all are 1."""
+    if solution.exponents is None:
+        return None
+    return jnp.concatenate([solution.exponents, solution.exponents, jnp.ones_like(solution.exponents, shape=1)])
 
 
 def learned_factors(evidence: Evidence | None) -> Learned:

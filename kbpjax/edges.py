@@ -21,6 +21,7 @@ from kbpjax.beliefs import (
     log_likelihoods,
     log_or_zero,
     log_values,
+    slot_exponents,
 )
 from kbpjax.evidence import Evidence
 from kbpjax.features import features
@@ -55,6 +56,8 @@ def edge_beliefs(
 ) -> EdgeBelief:
     """Evaluate the beliefs of pairs of neighbours: P*(x_s, x_t) times all evidence and messages from elsewhere.
 
+    With exponents rho, messages from elsewhere enter as m^rho, and those along the pair itself as m^(rho - 1).
+
     The joint is estimated by its embedding, smoothed by the model's kernel at both ends.
 
     Args:
@@ -87,8 +90,8 @@ def edge_beliefs(
         x, nodes, floor = candidates[v], np.asarray(ends)[numbers], model.floor_of(v)
         at_points = features(model.bases[v], x)[None].astype(solution.messages.dtype)
         total = log_factors(learned_factors(evidence), jnp.asarray(nodes), at_points, floor)
-        incoming, owner = _incoming(graph, nodes, edge)
-        total = _add_logs(total, solution.messages, incoming, owner, at_points, floor)
+        incoming, owner, own = _incoming(graph, nodes, edge)
+        total = _add_logs(total, solution, incoming, owner, own, at_points, floor)
         place = (jnp.cumsum(graph.node_type == v) - 1)[nodes]
         total = total + log_likelihoods(evidence, v, x, len(graph.nodes_of_type(v)), total.dtype)[place]
         mask, nearest = clamps(model, evidence, v, x)
@@ -138,30 +141,40 @@ def _directed_edges(graph: Graph, edges: Numbers) -> tuple[np.ndarray, int, tupl
     return numbers.astype(np.int32), edge_type, (first, second)
 
 
-def _incoming(graph: Graph, nodes: np.ndarray, exclude: np.ndarray) -> tuple[Array, Array]:
-    """Return the directed edges into each of some nodes but one, and which of the nodes each belongs to."""
+def _incoming(graph: Graph, nodes: np.ndarray, exclude: np.ndarray) -> tuple[Array, Array, Array]:
+    """Return the directed edges into each of some nodes, which of the nodes each belongs to, and if it is excluded."""
     receivers = np.asarray(graph.receivers)
     order = np.argsort(receivers, kind="stable")
     start, stop = (np.searchsorted(receivers[order], nodes, side) for side in ("left", "right"))
     owner = np.repeat(np.arange(len(nodes)), stop - start)
     within = np.arange(len(owner)) - np.repeat(np.cumsum(stop - start) - (stop - start), stop - start)
     edge = order[np.repeat(start, stop - start) + within]
-    others = edge != exclude[owner]
-    return jnp.asarray(edge[others], jnp.int32), jnp.asarray(owner[others], jnp.int32)
+    return jnp.asarray(edge, jnp.int32), jnp.asarray(owner, jnp.int32), jnp.asarray(edge == exclude[owner])
 
 
-def _add_logs(total: Array, messages: Array, edges: Array, owner: Array, at_points: Array, floor: Array) -> Array:
-    """Add to the row `owner` of each of some edges the logarithm of its message, a bounded number at a time."""
+def _add_logs(
+    total: Array, solution: Solution, edges: Array, owner: Array, own: Array, at_points: Array, floor: Array
+) -> Array:
+    """Add to the row `owner` of each of some edges the logarithm of its message times its exponent.
+
+    Of the message along the pair itself, `own`, one whole is taken off. A bounded number is evaluated at a time.
+    """
+    powers = slot_exponents(solution)
+    powers = jnp.ones(len(edges), total.dtype) if powers is None else powers[edges].astype(total.dtype)
+    powers = powers - own.astype(total.dtype)
     if len(edges) == 0:
         return total
     chunk = min(CHUNK, len(edges))
     padding = -len(edges) % chunk
-    edges = jnp.concatenate([edges, jnp.zeros(padding, edges.dtype)]).reshape(-1, chunk)
-    owner = jnp.concatenate([owner, jnp.full(padding, len(total), owner.dtype)]).reshape(-1, chunk)
+
+    def chunks(numbers: Array, value: int) -> Array:
+        return jnp.pad(numbers, (0, padding), constant_values=value).reshape(-1, chunk)
 
     @jax.checkpoint
-    def add(total, rows):
-        edge, own = rows
-        return total.at[own].add(log_values(messages[edge], own, at_points, floor), mode="drop"), None
+    def add(total: Array, rows: tuple[Array, ...]) -> tuple[Array, None]:
+        edge, row, power = rows
+        values = log_values(solution.messages[edge], row, at_points, floor)
+        values = jnp.where(power[:, None] == 0, 0, values * power[:, None])  # 0 times -inf is no message
+        return total.at[row].add(values, mode="drop"), None
 
-    return jax.lax.scan(add, total, (edges, owner))[0]
+    return jax.lax.scan(add, total, (chunks(edges, 0), chunks(owner, len(total)), chunks(powers, 0)))[0]

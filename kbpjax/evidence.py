@@ -26,7 +26,7 @@ from kbpjax.features import features
 from kbpjax.graph import Graph
 from kbpjax.kernels.base import like
 from kbpjax.mrf import KernelMRF, ObservationModel
-from kbpjax.propagate import evaluate_local, unit
+from kbpjax.update import evaluate_local, unit
 
 
 class Expectation(eqx.Module):

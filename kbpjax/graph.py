@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax.schedule import Schedule
+from kbpjax.tree_schedule import Schedule
 
 TILE = 64
 """Rows of one tile where the types are of uneven size."""
@@ -33,12 +33,12 @@ class Tiles(eqx.Module):
     """Rows grouped by type into equal tiles, so that one batched matrix product serves all types.
 
     Attributes:
-        rows: row numbers [tile, tile_size]; padding holds the number of rows.
+        rows: row numbers [tile, tile_size]; padding holds the number of rows. Of a graph in parts, one table for each.
         types: the type of each tile [tile].
     """
 
-    rows: Int[Array, "tile tile_size"]
-    types: Int[Array, " tile"]
+    rows: Int[Array, "*part tile tile_size"]
+    types: Int[Array, "*part tile"]
 
 
 class Graph(eqx.Module):
@@ -139,9 +139,9 @@ class Graph(eqx.Module):
         reverse = np.roll(np.arange(2 * num_pairs), num_pairs)
         both = np.concatenate([edge_type, edge_type])
         degree = np.bincount(receivers, minlength=num_nodes)
-        node_tiles = [_tile(node_type, members) for members in _degree_classes(degree)]
+        node_tiles = [_tile(node_type, members) for members in degree_classes(degree)]
         edge_tiles = _tile(2 * both + (np.arange(2 * num_pairs) >= num_pairs), np.arange(2 * num_pairs))
-        slots, slot_of_edge = _slots([rows for rows, _ in node_tiles], receivers, degree)
+        slots, slot_of_edge = place_slots([rows for rows, _ in node_tiles], receivers, degree)
 
         def index(array: NDArray) -> Array:
             return jnp.asarray(array, jnp.int32)
@@ -272,7 +272,7 @@ def _orient(pairs: NDArray, edge_type: NDArray, node_type: NDArray) -> tuple[NDA
     return pairs, tuple((int(k), int(a), int(b)) for k, (a, b) in zip(present, ends[first], strict=True))
 
 
-def _degree_classes(degree: NDArray) -> list[NDArray]:
+def degree_classes(degree: NDArray) -> list[NDArray]:
     """Split nodes so that slots padded to the largest degree of a class are few: one class where that is so already."""
     degree = np.maximum(degree, 1)
     if len(degree) * degree.max() <= max(4 * degree.sum(), SMALL):
@@ -282,20 +282,28 @@ def _degree_classes(degree: NDArray) -> list[NDArray]:
 
 
 def _tile(types: NDArray, members: NDArray) -> tuple[NDArray, NDArray]:
-    """Group members by type into tiles of one size: one tile a type where the types are of about equal size.
+    return tile_rows(types, members, tile_size(types[members]))
+
+
+def tile_size(types: NDArray) -> int:
+    """Return how many rows of these types make a tile: all of a type where the types are of about equal size."""
+    counts = np.unique(types, return_counts=True)[1]
+    largest = int(counts.max(initial=1))
+    return largest if len(counts) * largest <= 1.25 * len(types) else min(TILE, largest)
+
+
+def tile_rows(types: NDArray, members: NDArray, size: int) -> tuple[NDArray, NDArray]:
+    """Group members by type into tiles.
 
     Args:
         types: type of every row.
         members: the rows to group.
+        size: rows of a tile.
 
     Returns:
         Row numbers [tile, tile_size], padded with the number of all rows, and the type of each tile.
     """
-    if len(members) == 0:
-        return np.zeros((0, 1), int), np.zeros(0, int)
     present, counts = np.unique(types[members], return_counts=True)
-    even = len(present) * counts.max() <= 1.25 * len(members)
-    size = int(counts.max()) if even else min(TILE, int(counts.max()))
     tiles_of_type = -(-counts // size)
     within = np.arange(len(members)) - np.repeat(np.cumsum(counts) - counts, counts)
     first_place = np.repeat(size * (np.cumsum(tiles_of_type) - tiles_of_type), counts)
@@ -304,7 +312,7 @@ def _tile(types: NDArray, members: NDArray) -> tuple[NDArray, NDArray]:
     return rows.reshape(-1, size), np.repeat(present, tiles_of_type)
 
 
-def _slots(tables: list[NDArray], receivers: NDArray, degree: NDArray) -> tuple[list[NDArray], NDArray]:
+def place_slots(tables: list[NDArray], receivers: NDArray, degree: NDArray) -> tuple[list[NDArray], NDArray]:
     """List the incoming edges of the nodes of each table; return the lists, and each edge's place in all of them."""
     num_nodes, num_edges = len(degree), len(receivers)
     widths = [max(1, np.append(degree, 0)[rows].max()) for rows in tables]

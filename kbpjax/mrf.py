@@ -25,9 +25,12 @@ from kbpjax.embedding import covariances, ridge_solve
 from kbpjax.features import FeatureMap, features
 from kbpjax.graph import Graph
 from kbpjax.kernels import Kernel
-from kbpjax.propagate import Operators
+from kbpjax.positivity import Clipped, ConstrainedFit, positivity
 from kbpjax.rules import ConstantTime, NodeBasis, Rule
 from kbpjax.training import TrainingData
+from kbpjax.update import Operators
+
+Positive = Clipped | ConstrainedFit
 
 DEFAULT_DEGREE = 5
 """Degree taken where the training data do not tell: a grid node with an observation, as in the paper."""
@@ -84,6 +87,22 @@ class KernelMRF(eqx.Module):
         """{node type: (rank of messages, number of points where products are known)}."""
         return {v: (basis.rank, len(self.points[v])) for v, basis in self.bases.items()}
 
+    @property
+    def positivity(self) -> dict[int, tuple[tuple[Array, Array], tuple[Array, Array]]]:
+        """{edge type: (forth, back)}: share of negative entries and of their mass in the estimated evaluate @ project.
+
+        A true conditional expectation has none; `fit(positive=...)` replaces the table by one that has none.
+        """
+        found = {}
+        for k, *ends in self.edge_types:
+            directions = []
+            for direction, (sender, receiver) in enumerate((ends, ends[::-1])):
+                at_points = features(self.bases[receiver], self.points[receiver])
+                update = self.operators.project[2 * k + direction, : at_points.shape[1], : len(self.points[sender])]
+                directions.append(positivity(matmul(at_points, update)))
+            found[k] = tuple(directions)
+        return found
+
     def floor_of(self, node_type: int) -> Float[Array, ""]:
         """Return the least value of an evaluated message of a node type."""
         floors = jnp.asarray(self.operators.floor, self.operators.evaluate.dtype).reshape(-1)
@@ -107,6 +126,7 @@ def fit(
     rule: Rule = ConstantTime(),
     ridge: ScalarLike = 1e-6,
     floor: ScalarLike = 1e-6,
+    positive: Positive | None = None,
 ) -> KernelMRF:
     """Learn a kernel Markov random field from training data (eq. 11 and 14).
 
@@ -121,6 +141,8 @@ def fit(
         ridge: lambda of eq. 11, >= 0; multiplied by the number of pairs of each operator.
         floor: least value of an evaluated message, as a share of the largest that a message of its norm can have, in
             [0, 1). Estimated messages dip below zero; the floor makes their products densities.
+        positive: how to make the updates positive: `Clipped()` or `ConstrainedFit()`; None: as estimated. Loops of
+            positive updates, with tree-reweighted exponents, converge where others swing.
 
     Returns:
         The model.
@@ -142,7 +164,10 @@ def fit(
     _checks.require_number("floor", floor, least=0, below=1)
     kernels = _kernels("kernel", kernel, data.nodes)
     obs_kernels = _kernels("obs_kernel", obs_kernel, data.observations)
-    rule.check_memory(data)
+    fix = "Pass kbpjax.Clipped(), kbpjax.ConstrainedFit() or None."
+    ok = positive is None or isinstance(positive, Positive)
+    _checks.require(ok, "positive", "must say how to make updates positive", repr(positive), fix)
+    rule.check_memory(data, positive is not None)
     degrees = dict(data.degrees)
     powers = {v: max(1, degrees.get(v, DEFAULT_DEGREE) - 1) for v in data.nodes}
     chosen = {v: rule.node_basis(kernels[v], powers[v], data, v) for v in data.nodes}
@@ -152,13 +177,15 @@ def fit(
     size = tuple(max(matrix.shape[i] for matrix in evaluate.values()) for i in (0, 1))
     evaluate = _stack(evaluate, size)
     largest = jnp.sqrt(jnp.max(jnp.sum(evaluate**2, axis=-1), axis=-1))  # of each node type
-    project, joints = _learn_edges(data, chosen, size[::-1], evaluate.dtype, ridge)
+    project, joints, tables = _learn_edges(data, chosen, size[::-1], evaluate.dtype, ridge, positive)
+    priors = {v: _prior(basis, data.nodes[v], positive is not None) for v, basis in chosen.items()}
+    prior = _stack(priors, (size[0], 1))[..., 0].astype(evaluate.dtype)
     averages = {v: _averages(basis, data.nodes[v]) for v, basis in bases.items()}
     seen = {v: rule.observation_basis(obs_kernels[v], y) for v, (_, y) in data.observations.items()}
     return KernelMRF(
         bases=bases,
         points={v: basis.points for v, basis in chosen.items()},
-        operators=Operators(evaluate, project, jnp.asarray(floor, largest.dtype) * largest),
+        operators=Operators(evaluate, project, jnp.asarray(floor, largest.dtype) * largest, tables, prior),
         observations={
             v: _observation_model(bases[v], basis, residual, *data.observations[v], ridge)
             for v, (basis, residual) in seen.items()
@@ -173,9 +200,14 @@ def fit(
 
 
 def _learn_edges(
-    data: TrainingData, bases: dict[int, NodeBasis], size: tuple[int, int], dtype: jnp.dtype, ridge: ScalarLike
-) -> tuple[Array, Array]:
-    """Return the updates [2 type + direction, rank, point] and the joint embeddings [type, rank, rank] of edge types.
+    data: TrainingData,
+    bases: dict[int, NodeBasis],
+    size: tuple[int, int],
+    dtype: jnp.dtype,
+    ridge: ScalarLike,
+    positive: Positive | None,
+) -> tuple[Array, Array, Array | None]:
+    """Learn updates [2 type + direction, rank, point], joint embeddings [type, rank, rank], and positive tables.
 
     Types between the same node types with about equally many pairs are learned in one compiled loop.
     """
@@ -185,6 +217,7 @@ def _learn_edges(
     num_types, (rank, points) = 1 + max(data.edges, default=0), size
     project = jnp.zeros((num_types, 2, rank, points), dtype)
     joints = jnp.zeros((num_types, rank, rank), dtype)
+    tables = None if positive is None else jnp.zeros((num_types, 2, points, points), dtype)
     for (a, b, _), types in alike.items():
         columns = [[data.edges[k][end] for k in types] for end in (0, 1)]
         if bases[a].products is None:
@@ -192,9 +225,10 @@ def _learn_edges(
             columns += [[place[end] for place in places] for end in (0, 1)]
         counts = np.array([len(x) for x in columns[0]], np.int32)
         padded = [_pad(column, int(counts.max())) for column in columns]
-        learned = _learn_pairs(bases[a], bases[b], padded, jnp.asarray(counts), ridge)
-        project, joints = _place(project, joints, jnp.asarray(types, jnp.int32), *learned)
-    return project.reshape(-1, rank, points), joints
+        learned = _learn_pairs(bases[a], bases[b], padded, jnp.asarray(counts), ridge, positive)
+        project, joints, tables = _place((project, joints, tables), jnp.asarray(types, jnp.int32), learned)
+    tables = None if tables is None else tables.reshape(-1, points, points)
+    return project.reshape(-1, rank, points), joints, tables
 
 
 def _pad(arrays: list[Array], size: int) -> Any:
@@ -206,24 +240,35 @@ def _pad(arrays: list[Array], size: int) -> Any:
 
 
 @jax.jit
-def _place(project: Array, joints: Array, types: Array, forth: Array, back: Array, joint: Array) -> tuple[Array, Array]:
-    """Write what was learned of some types into the arrays of all."""
-    project = project.at[types, 0, : forth.shape[1], : forth.shape[2]].set(forth)
-    project = project.at[types, 1, : back.shape[1], : back.shape[2]].set(back)
-    return project, joints.at[types, : joint.shape[1], : joint.shape[2]].set(joint)
+def _place(arrays: tuple[Any, ...], types: Array, learned: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Write what was learned of some types, forth and back, into the arrays of all."""
+
+    def write(array: Array, direction: int, new: Array) -> Array:
+        return array.at[types, direction, : new.shape[1], : new.shape[2]].set(new)
+
+    (project, joints, tables), (forth, back, joint) = arrays, learned
+    for direction, (update, table) in enumerate((forth, back)):
+        project = write(project, direction, update)
+        tables = None if tables is None else write(tables, direction, table)
+    return project, joints.at[types, : joint.shape[1], : joint.shape[2]].set(joint), tables
 
 
 @jax.jit
 def _learn_pairs(
-    first: NodeBasis, second: NodeBasis, columns: list[Any], counts: Array, ridge: ScalarLike
-) -> tuple[Array, Array, Array]:
+    first: NodeBasis,
+    second: NodeBasis,
+    columns: list[Any],
+    counts: Array,
+    ridge: ScalarLike,
+    positive: Positive | None,
+) -> tuple[Any, ...]:
     """Learn edge types one after another from their pairs [type, sample, *dim], of which `counts` are no padding."""
 
     def learn(one):
         (x_first, x_second, *places), count = one
         place_first, place_second = places or (None, None)
-        forth = _update_operator(second, first, x_second, x_first, place_first, count, ridge)
-        back = _update_operator(first, second, x_first, x_second, place_second, count, ridge)
+        forth = _update_operator(second, first, x_second, x_first, place_first, count, ridge, positive)
+        back = _update_operator(first, second, x_first, x_second, place_second, count, ridge, positive)
         _, joint = covariances(first.messages, second.messages, x_first, x_second, count)
         return forth, back, joint / count.astype(joint.dtype)
 
@@ -238,21 +283,44 @@ def _update_operator(
     places: Array | None,
     count: Array,
     ridge: ScalarLike,
-) -> Array:
+    positive: Positive | None,
+) -> tuple[Array, Array | None]:
     """Map values of a product at the sender's points to coefficients at the receiver (eq. 12 and 15) [rank, point].
 
     Where the points are landmarks, a product with values v there is the function products(x) @ transform.T @ v; where
-    they are the training samples, sample i of the sender stands in row places[i].
+    they are the training samples, sample i of the sender stands in row places[i]. The second array, if wanted, maps to
+    values at the receiver's points [point, point].
     """
     penalty = ridge * count.astype(jnp.result_type(ridge, float))
     if sender.products is not None:
         covariance, cross = covariances(receiver.messages, sender.products, x_receiver, x_sender, count)
-        return matmul(ridge_solve(covariance, cross, penalty), sender.products.transform.T)
-    assert places is not None
-    valid = jnp.arange(len(places), dtype=jnp.int32) < count
-    at_pairs = jnp.where(valid[:, None], receiver.messages(x_receiver), 0)
-    cross = jnp.zeros((len(sender.points), at_pairs.shape[1]), at_pairs.dtype).at[places].add(at_pairs)
-    return ridge_solve(matmul(at_pairs.T, at_pairs), cross.T, penalty)
+        project = matmul(ridge_solve(covariance, cross, penalty), sender.products.transform.T)
+        cross = matmul(cross, sender.products.transform.T)
+    else:
+        assert places is not None
+        valid = jnp.arange(len(places), dtype=jnp.int32) < count
+        at_pairs = jnp.where(valid[:, None], receiver.messages(x_receiver), 0)
+        cross = jnp.zeros((len(sender.points), at_pairs.shape[1]), at_pairs.dtype).at[places].add(at_pairs).T
+        covariance = matmul(at_pairs.T, at_pairs)
+        project = ridge_solve(covariance, cross, penalty)
+    if positive is None:
+        return project, None
+    at_points = receiver.messages(receiver.points)
+    penalised = covariance + penalty.astype(covariance.dtype) * jnp.eye(len(covariance), dtype=covariance.dtype)
+    return project, positive.operator(at_points, penalised, cross, project)
+
+
+@partial(jax.jit, static_argnames="positive")
+def _prior(basis: NodeBasis, x: Array, positive: bool) -> Array:
+    """Weigh values at the points of a node type so that they sum to the expectation over its samples [point, 1]."""
+    if basis.products is None:
+        return jnp.full((len(basis.points), 1), 1 / len(basis.points), jnp.result_type(float))
+    mean, _ = _averages(basis.products, x)
+    weights = matmul(basis.products.transform, mean)
+    if positive:
+        weights = jnp.maximum(weights, 0)
+        weights = weights / jnp.sum(weights)
+    return weights[:, None]
 
 
 @jax.jit

@@ -1,18 +1,10 @@
-r"""The engine: synchronous belief propagation on any operators of one shape (eq. 15). It knows no kernel.
+r"""Belief propagation: the update of messages (see `kbpjax.update`) in a loop, for a fixed count or to a tolerance.
 
-A message m_ts is a vector of coefficients on the basis of its receiver. One update evaluates all incoming messages of a
-node at a set of points, multiplies them, and projects the product onto the basis of the receiver:
-
-    m_ts  <-  project_ts @ ( local_t * prod_{u in G(t) \ s} evaluate_t @ m_ut )
-
-Every update rule of the paper, and discrete belief propagation (evaluate = identity, project = the conditional table),
-is this line with other matrices. The scale of a message is free: messages have 2-norm 1. Damping mixes the old message,
-of norm 1, with the new one before that is normalised, so an update that is small (incoming messages that disagree)
-moves a message little.
-From nine incoming messages on, their product is rescaled on the way, and its size no longer says so much.
+Damping mixes the old message, of norm 1, with the new one before that is normalised, so an update that is small
+(incoming messages that disagree) moves a message little. From nine incoming messages on, their product is rescaled on
+the way, and its size no longer says so much.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,29 +12,16 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from kbpjax import _checks
-from kbpjax._precision import einsum
-from kbpjax.graph import Graph, Tiles
+from kbpjax.acceleration import AdaptiveDamping, Anderson
+from kbpjax.graph import Graph
+from kbpjax.schedules import Schedule, Synchronous
+from kbpjax.update import Operators, check_types, coefficients, of_type, unit, untile
 
-
-class Operators(eqx.Module):
-    """What inference needs of a model.
-
-    Attributes:
-        evaluate: values of a message at the points of its receiver [node_type, point, rank]; leading size 1: shared by
-            all.
-        project: the update from values at the sender's points to coefficients at the receiver [edge_direction, rank,
-            point]; rows 2 k and 2 k + 1 are edges of type k from first to second end and back; leading size 1: shared
-            by all.
-        floor: least value of an evaluated message, >= 0, messages having 2-norm 1; keeps estimated messages positive.
-            One number, or one for each node type [node_type].
-    """
-
-    evaluate: Float[Array, "node_type point rank"]
-    project: Float[Array, "edge_direction rank point"]
-    floor: ScalarLike | Float[Array, " node_type"] = 0.0
+Exponents = _checks.Numbers | ScalarLike | None
 
 
 class BPState(eqx.Module):
@@ -50,8 +29,8 @@ class BPState(eqx.Module):
 
     Attributes:
         messages: coefficients of each directed edge's message [edge, rank], of 2-norm 1 (or 0).
-        residual: largest difference between a coefficient of a message and of its undamped update, both of 2-norm 1; 0
-            at a fixed point, at most 2.
+        residual: largest difference between a coefficient of a message and of its undamped update, both of 2-norm 1; of
+            positive messages, which are values, between these scaled to maximum 1. 0 at a fixed point.
         count: iterations done.
     """
 
@@ -68,20 +47,33 @@ class Solution(eqx.Module):
         converged: whether the last residual is at most the tolerance asked for (1e-3 where none was).
         num_iters: iterations done.
         residuals: residual of each iteration [max_iters]; NaN after the last one done.
+        exponents: exponent of each undirected edge [pair]; None: 1, belief propagation.
+        values: values of the messages at the points of their receivers [edge, point], of 2-norm 1, where the model is
+            positive and these are passed on; else None.
     """
 
     messages: Float[Array, "edge rank"]
     converged: Bool[Array, ""]
     num_iters: Int[Array, ""]
     residuals: Float[Array, " max_iters"]
+    exponents: Float[Array, " pair"] | None = None
+    values: Float[Array, "edge point"] | None = None
+
+    @property
+    def passed_on(self) -> Float[Array, "edge coordinate"]:
+        """The messages in the form in which they are passed on: `values`, or `messages`."""
+        return self.messages if self.values is None else self.values
 
 
 def init(operators: Operators, graph: Graph) -> BPState:
     """Return the state before the first iteration: each message is the update of 1, in a learned model the constant."""
     check_types(operators, graph)
-    ones = jnp.sum(of_type(operators.project, graph.edge_tiles.types), axis=-1)
+    ones = jnp.sum(of_type(operators.passed_on, graph.edge_tiles.types), axis=-1)
     spread = jnp.broadcast_to(ones[:, None], (*graph.edge_tiles.rows.shape, ones.shape[-1]))
-    messages, _ = unit(_untile([spread], graph.edge_place))
+    return _state(unit(untile([spread], graph.edge_place))[0])
+
+
+def _state(messages: Array) -> BPState:
     return BPState(messages, jnp.array(jnp.inf, messages.dtype), jnp.int32(0))
 
 
@@ -92,8 +84,10 @@ def step(
     state: BPState,
     *,
     damping: ScalarLike = 0.0,
+    exponents: Exponents = None,
+    schedule: Schedule = Synchronous(),
 ) -> BPState:
-    """Update all messages at once.
+    """Do one iteration.
 
     Args:
         operators: the model's operators.
@@ -101,39 +95,24 @@ def step(
         local: evidence factor of each node at its evaluation points [node, point]; 1 where there is none.
         state: messages so far.
         damping: weight of the old message, in [0, 1), against that of the update before it is scaled to norm 1.
+        exponents: exponent of each undirected edge, in (0, 1], or one for all; None: 1.
+        schedule: which messages are updated, and from which others.
 
     Returns:
         The next state.
 
     Raises:
-        ValueError: damping out of range, too few operators for the graph's types, or local factors of another shape.
+        ValueError: an option out of range, too few operators for the graph's types, or local factors of another shape.
     """
     check_types(operators, graph)
-    _check_damping(damping)
+    check_damping(damping)
     shape = (graph.num_nodes, operators.evaluate.shape[1])
     fix = "Give one factor for each node and evaluation point."
     _checks.require(local.shape == shape, "local", f"must have shape {shape}", local.shape, fix)
-
-    incoming = evaluate(operators, graph, state.messages)
-    others = [
-        leave_one_out(values, tile(local, tiles, graph.node_place))
-        for values, tiles in zip(incoming, graph.node_tiles, strict=True)
-    ]
-    outgoing = _flatten(others)[graph.route]
-    update = einsum("tep,trp->ter", outgoing, of_type(operators.project, graph.edge_tiles.types))
-    update, size = unit(_untile([update], graph.edge_place))
-    messages = _mix(state.messages, update, size, jnp.asarray(damping, update.dtype))
-    change = jnp.max(jnp.abs(jax.lax.stop_gradient(update - state.messages)), initial=0)
+    weight = jnp.asarray(damping, state.messages.dtype)
+    powers = pair_exponents(graph, exponents, state.messages.dtype)
+    messages, change = schedule.sweep(operators, graph, local, state.messages, weight, powers)
     return BPState(messages, change, state.count + 1)
-
-
-def _mix(old: Array, new: Array, size: Array, damping: Array) -> Array:
-    """Mix messages of norm 1 in the proportion damping : (1 - damping) size; return them with norm 1."""
-    total = damping + (1 - damping) * size
-    weight = jnp.where(total > 0, (1 - damping) * size / jnp.where(total > 0, total, 1), 1)
-    mixed = old + weight * (new - old)
-    square = jnp.sum(mixed**2, axis=-1, keepdims=True)
-    return mixed * jax.lax.rsqrt(jnp.where(square > 0, square, 1))
 
 
 def run(
@@ -142,8 +121,12 @@ def run(
     evidence: Any = None,
     *,
     num_iters: int = 30,
-    damping: ScalarLike = 0.2,
+    damping: ScalarLike | AdaptiveDamping = 0.2,
     tol: ScalarLike | None = None,
+    exponents: Exponents = None,
+    schedule: Schedule = Synchronous(),
+    acceleration: Anderson | None = None,
+    start: "Solution | Array | None" = None,
 ) -> Solution:
     """Run `step` a fixed number of times, or until the residual is at most `tol`.
 
@@ -153,25 +136,40 @@ def run(
         evidence: `Evidence`, or local factors [node, point], or None for none.
         num_iters: iterations, >= 1; with `tol` the most there can be.
         damping: weight of the old message, in [0, 1), against that of the update before it is scaled to norm 1: an
-            update that is small, because incoming messages disagree, moves a message less than the number says.
+            update that is small, because incoming messages disagree, moves a message less than the number says. Or
+            `AdaptiveDamping()`.
         tol: stop once the residual is at most this: no coefficient of any message (of 2-norm 1) differs by more from
-            its undamped update. None: run all iterations, and differentiate through them in either mode. With `tol`
-            there is forward mode only.
+            its undamped update; of positive messages, no value (maximum 1). None: run all iterations, and differentiate
+            through them in either mode. With `tol` there is forward mode only.
+        exponents: exponent of each undirected edge [pair], in (0, 1], in the order in which the edges were given, or
+            one for all. None: 1, belief propagation; `tree_reweighting(graph)`: tree-reweighted belief propagation;
+            others: fractional belief propagation.
+        schedule: `Synchronous()`, `coloured(graph)` or `ResidualFirst(share)`.
+        acceleration: `Anderson(depth)`, or None. Best with damping 0.
+        start: where to start: a solution (of another number of iterations, evidence, or damping), or messages as
+            `Solution.passed_on` has them. None: constant messages.
 
     Returns:
-        The messages and how they got there. Not to have converged is no error: see `Solution.converged` and
+        The messages and how they got there. Not to have converged is no error: see `check`, `Solution.converged` and
         `residuals`.
 
     Raises:
-        ValueError: an option out of range, a type that the model has not learned, or evidence of another shape.
+        ValueError: an option out of range, a type that the model has not learned, evidence or a start of another shape.
     """
-    _check_options(num_iters, damping, tol)
-    operators, graph, local = problem(model, graph, evidence)
-    return _run(operators, graph, local, damping, tol, num_iters)
+    _check_options(num_iters, damping, tol, schedule, acceleration)
+    operators, known, local = problem(model, graph, evidence)
+    if known is not graph:
+        schedule = schedule.ignore_incoming(evidence.clamped)
+    powers = pair_exponents(graph, exponents, local.dtype)
+    first = None if start is None else _first(operators, graph, start)
+    return _run(operators, known, local, first, powers, damping, schedule, acceleration, tol, num_iters)
 
 
 def problem(model: Any, graph: Graph, evidence: Any) -> tuple[Operators, Graph, Float[Array, "node point"]]:
     """Return what inference works on: operators checked against the graph, the graph after clamps, local factors."""
+    ok = isinstance(graph, Graph)
+    fix = "The model comes first: run(model, graph, evidence)."
+    _checks.require(ok, "graph", "must be a kbpjax.Graph", type(graph).__name__, fix)
     if isinstance(model, Operators):
         operators = model
     else:
@@ -188,33 +186,85 @@ def problem(model: Any, graph: Graph, evidence: Any) -> tuple[Operators, Graph, 
 
 @partial(jax.jit, static_argnames="num_iters")
 def _run(
-    operators: Operators, graph: Graph, local: Array, damping: ScalarLike, tol: ScalarLike | None, num_iters: int
+    operators: Operators,
+    graph: Graph,
+    local: Array,
+    first: Array | None,
+    exponents: Array | None,
+    damping: Any,
+    schedule: Schedule,
+    acceleration: Anderson | None,
+    tol: ScalarLike | None,
+    num_iters: int,
 ) -> Solution:
-    start = init(operators, graph)
+    start = init(operators, graph) if first is None else _state(first)
+    enough = jnp.asarray(0 if tol is None else tol, start.residual.dtype)
+    adaptive = isinstance(damping, AdaptiveDamping)
+    weight = jnp.asarray(damping.start if adaptive else damping, start.messages.dtype)
+    history = None if acceleration is None else acceleration.start(start.messages)
+
+    def advance(carry: Any) -> Any:
+        state, weight, history = carry
+        new = step(operators, graph, local, state, damping=weight, exponents=exponents, schedule=schedule)
+        if adaptive:
+            weight = damping.next(weight, state.residual, new.residual)
+        if acceleration is not None:
+            history, mixed = acceleration.advance(history, state.messages, new.messages, new.residual)
+            new = replace(new, messages=jnp.where(new.residual <= enough, new.messages, mixed))
+        return new, weight, history
+
+    def solution(state: BPState, residuals: Array, least: ScalarLike) -> Solution:
+        messages = coefficients(operators, graph, local, state.messages, exponents)
+        values = None if operators.positive is None else state.messages
+        return Solution(messages, state.residual <= least, state.count, residuals, exponents, values)
+
     if tol is None:
-        body = jax.checkpoint(partial(step, operators, graph, local, damping=damping), prevent_cse=False)
+        body = jax.checkpoint(advance, prevent_cse=False)
 
-        def iterate(state, _):
-            state = body(state)
-            return state, state.residual
+        def iterate(carry: Any, _: None) -> Any:
+            carry = body(carry)
+            return carry, carry[0].residual
 
-        last, residuals = jax.lax.scan(iterate, start, length=num_iters)
-        return Solution(last.messages, last.residual <= 1e-3, last.count, residuals)
+        (last, *_), residuals = jax.lax.scan(iterate, (start, weight, history), length=num_iters)
+        return solution(last, residuals, 1e-3)
 
-    tol = jnp.asarray(tol, start.residual.dtype)
+    def unfinished(carry: Any) -> Array:
+        (state, *_), _ = carry
+        return (state.count < num_iters) & (state.residual > enough)
 
-    def unfinished(carry):
-        state, _ = carry
-        return (state.count < num_iters) & (state.residual > tol)
-
-    def advance(carry):
-        state, residuals = carry
-        new = step(operators, graph, local, state, damping=damping)
-        return new, residuals.at[state.count].set(new.residual)
+    def iterate_on(carry: Any) -> Any:
+        before, residuals = carry
+        after = advance(before)
+        return after, residuals.at[before[0].count].set(after[0].residual)
 
     residuals = jnp.full(num_iters, jnp.nan, start.residual.dtype)
-    last, residuals = jax.lax.while_loop(unfinished, advance, (start, residuals))
-    return Solution(last.messages, last.residual <= tol, last.count, residuals)
+    (last, *_), residuals = jax.lax.while_loop(unfinished, iterate_on, ((start, weight, history), residuals))
+    return solution(last, residuals, enough)
+
+
+def _first(operators: Operators, graph: Graph, start: Any) -> Array:
+    """Check the messages to start from and scale them to norm 1."""
+    messages = start.passed_on if isinstance(start, Solution) else jnp.asarray(start)
+    shape = (graph.num_edges, operators.passed_on.shape[1])
+    fix = "Pass a solution of the same model and graph, or messages as its `passed_on` has them."
+    _checks.require(messages.shape == shape, "start", f"messages must have shape {shape}", messages.shape, fix)
+    _checks.require_finite("start", messages, "Start from None, the constant messages.")
+    return unit(messages.astype(operators.passed_on.dtype))[0]
+
+
+def pair_exponents(graph: Graph, exponents: Exponents, dtype: Any) -> Float[Array, " pair"] | None:
+    """Check exponents, and return one for each undirected edge; None for belief propagation."""
+    if exponents is None:
+        return None
+    powers = jnp.asarray(exponents, dtype)
+    shape = (graph.num_edges // 2,)
+    fix = "Pass kbpjax.tree_reweighting(graph), or one number for all edges."
+    _checks.require(powers.shape in ((), shape), "exponents", f"must have shape {shape} or ()", powers.shape, fix)
+    if not _checks.is_traced(powers):
+        values = np.asarray(powers)
+        outside = values[~((values > 0) & (values <= 1))].reshape(-1)[:3].tolist()
+        _checks.require(not outside, "exponents", "must be in (0, 1]", outside, fix)
+    return jnp.broadcast_to(powers, shape)
 
 
 def ignore_incoming(graph: Graph, nodes: Bool[Array, " node"]) -> Graph:
@@ -235,111 +285,20 @@ def ignore_incoming(graph: Graph, nodes: Bool[Array, " node"]) -> Graph:
     return replace(graph, slots=slots, schedule=schedule)
 
 
-def evaluate(
-    operators: Operators, graph: Graph, messages: Float[Array, "edge rank"]
-) -> tuple[Float[Array, "_ _ _ point"], ...]:
-    """Evaluate every incoming message of every node, with a floor; 1 in empty slots; one array for each of `slots`."""
-    padded = jnp.concatenate([messages, jnp.zeros_like(messages, shape=(1, messages.shape[1]))])
-
-    def values_of(tiles: Tiles, slots: Array) -> Array:
-        values = einsum("tndr,tpr->tndp", padded[slots], of_type(operators.evaluate, tiles.types))
-        values = jnp.maximum(values, of_type(floors(operators), tiles.types)[:, None, None, None])
-        return jnp.where((slots < graph.num_edges)[..., None], values, 1)
-
-    return tuple(map(values_of, graph.node_tiles, graph.slots))
-
-
-def evaluate_local(
-    operators: Operators, graph: Graph, messages: Float[Array, "node rank"]
-) -> Float[Array, "node point"]:
-    """Evaluate one message for each node at the node's evaluation points, with a floor."""
-
-    def values_of(tiles: Tiles) -> Array:
-        tiled = tile(messages, tiles, graph.node_place)
-        values = einsum("tnr,tpr->tnp", tiled, of_type(operators.evaluate, tiles.types))
-        return jnp.maximum(values, of_type(floors(operators), tiles.types)[:, None, None])
-
-    return _untile([values_of(tiles) for tiles in graph.node_tiles], graph.node_place)
-
-
-def floors(operators: Operators) -> Float[Array, " node_type"]:
-    """Return the floor of each node type; length 1: shared by all."""
-    return jnp.asarray(operators.floor, operators.evaluate.dtype).reshape(-1)
-
-
-def of_type(matrices: Float[Array, "type *axes"], types: Int[Array, "*tiles"]) -> Array:
-    """Return the matrices of some types; a single matrix serves all."""
-    return matrices[types if matrices.shape[0] > 1 else jnp.zeros_like(types)]
-
-
-def leave_one_out(
-    values: Float[Array, "*axes deg point"], whole: Float[Array, "*axes point"], level: int = 0
-) -> Float[Array, "*axes deg point"]:
-    """Return, for each slot, `whole` times the product of the other slots: a balanced tree, exact at zeros.
-
-    The product of every eight slots is scaled to largest value 1, so that no number of messages underflows.
-    """
-    num_slots = values.shape[-2]
-    if num_slots == 1:
-        return whole[..., None, :]
-    if num_slots % 2:
-        values = jnp.concatenate([values, jnp.ones_like(values[..., :1, :])], axis=-2)
-    left, right = values[..., 0::2, :], values[..., 1::2, :]
-    pairs = left * right
-    if level % 3 == 2:
-        largest = jnp.max(pairs, axis=-1, keepdims=True)
-        pairs = pairs / jnp.where(largest > 0, largest, 1)
-    above = leave_one_out(pairs, whole, level + 1)
-    others = jnp.stack([above * right, above * left], axis=-2)
-    return others.reshape(values.shape)[..., :num_slots, :]
-
-
-def tile(
-    rows: Float[Array, "row column"], tiles: Tiles, place: Int[Array, " row"] | None
-) -> Float[Array, "tile tile_size column"]:
-    """Lay rows out by type; they stand so already where `place` is None; the padding holds copies of the last row."""
-    if place is None:
-        return rows.reshape(*tiles.rows.shape, -1)
-    return rows[jnp.minimum(tiles.rows, len(rows) - 1)]
-
-
-def _untile(tiled: Sequence[Array], place: Int[Array, " row"] | None) -> Float[Array, "row column"]:
-    flat = _flatten(tiled)
-    return flat if place is None else flat[place]
-
-
-def _flatten(blocks: Sequence[Array]) -> Float[Array, "place column"]:
-    return jnp.concatenate([block.reshape(-1, block.shape[-1]) for block in blocks])
-
-
-def unit(messages: Float[Array, "*axes rank"]) -> tuple[Float[Array, "*axes rank"], Float[Array, "*axes one"]]:
-    """Scale messages to 2-norm 1, whatever their size, and return their norms; what is zero stays zero."""
-    # The sum keeps squares in range as well as the maximum would, and is faster.
-    size = jax.lax.stop_gradient(jnp.sum(jnp.abs(messages), axis=-1, keepdims=True))
-    zero = size < jnp.finfo(messages.dtype).tiny  # false for NaN, which is to stay
-    scale = jnp.where(zero, 0, 1 / jnp.where(zero, 1, size))
-    square = jnp.sum((messages * scale) ** 2, axis=-1, keepdims=True)
-    inverse = jax.lax.rsqrt(jnp.where(zero, 1, square))
-    return messages * (scale * inverse), size * square * inverse
-
-
-def _check_options(num_iters: int, damping: Any, tol: Any) -> None:
+def _check_options(num_iters: int, damping: Any, tol: Any, schedule: Any, acceleration: Any) -> None:
     _checks.require_count("num_iters", num_iters)
-    _check_damping(damping)
+    if not isinstance(damping, AdaptiveDamping):
+        check_damping(damping)
     if tol is not None:
         _checks.require_number("tol", tol, above=0)
+    fix = "Pass kbpjax.Synchronous(), kbpjax.coloured(graph) or kbpjax.ResidualFirst(share)."
+    _checks.require(isinstance(schedule, Schedule), "schedule", "must be a schedule", repr(schedule), fix)
+    ok = acceleration is None or isinstance(acceleration, Anderson)
+    fix = "Pass kbpjax.Anderson(depth) or None."
+    _checks.require(ok, "acceleration", "must be an acceleration", repr(acceleration), fix)
 
 
-def _check_damping(damping: Any) -> None:
+def check_damping(damping: Any) -> None:
+    """Check the weight of the old message."""
     fix = "It is the weight of the OLD message: 0 takes the new one whole, 0.2 to 0.8 help where loops oscillate."
     _checks.require_number("damping", damping, least=0, below=1, fix=fix)
-
-
-def check_types(operators: Operators, graph: Graph) -> None:
-    """Check that there are operators for all types of a graph."""
-    node, edge = operators.evaluate.shape[0], operators.project.shape[0]
-    nodes = 1 + max(v for v, *_ in graph.node_types)
-    edges = 2 + 2 * max((k for k, *_ in graph.edge_types), default=-1)
-    fix = "Pass one matrix for each node type and two for each edge type (forth and back), or one for all."
-    _checks.require(node in (1, *range(nodes, node + 1)), "evaluate", f"needs 1 or >= {nodes} matrices", node, fix)
-    _checks.require(edge in (1, *range(edges, edge + 1)), "project", f"needs 1 or >= {edges} matrices", edge, fix)

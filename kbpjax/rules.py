@@ -62,9 +62,9 @@ class FullRank(eqx.Module):
         basis = cholesky_basis(kernel, y, rounding=len(y))
         return basis, jnp.zeros((), basis.transform.dtype)
 
-    def check_memory(self, data: TrainingData) -> None:
+    def check_memory(self, data: TrainingData, positive: bool = False) -> None:
         """Raise ValueError if the matrices of a model would take more than half of the memory."""
-        _check_memory("FullRank", data)
+        _check_memory("FullRank", data, positive)
 
 
 class _Landmarked(eqx.Module):
@@ -106,10 +106,10 @@ class LinearTime(_Landmarked):
         messages, residual = self.features.feature_map(kernel, data.nodes[node_type], self.eps, self.max_rank)
         return NodeBasis(messages, None, data.points(node_type), (residual, jnp.zeros_like(residual)))
 
-    def check_memory(self, data: TrainingData) -> None:
+    def check_memory(self, data: TrainingData, positive: bool = False) -> None:
         """Raise ValueError if the matrices of a model would take more than half of the memory."""
         rank = self.features.num_features if isinstance(self.features, RandomFourier) else self.max_rank
-        _check_memory("LinearTime", data, rank)
+        _check_memory("LinearTime", data, positive, rank)
 
 
 class ConstantTime(_Landmarked):
@@ -141,14 +141,15 @@ class ConstantTime(_Landmarked):
         products, product_residual = self.features.products.feature_map(kernel**power, x, eps, self.max_rank)
         return NodeBasis(messages, products, products.landmarks, (residual, product_residual))
 
-    def check_memory(self, data: TrainingData) -> None:
+    def check_memory(self, data: TrainingData, positive: bool = False) -> None:
         """Return: nothing grows with the training data."""
+        del data, positive
 
 
 Rule = FullRank | LinearTime | ConstantTime
 
 
-def _check_memory(rule: str, data: TrainingData, rank: int | None = None) -> None:
+def _check_memory(rule: str, data: TrainingData, positive: bool, rank: int | None = None) -> None:
     """Compare the size of a model's matrices with the memory: one `evaluate` a node type, two `project` an edge type.
 
     Both are padded to the largest node type. `rank` None: as many as there are points; then the Gram matrix, its factor
@@ -158,7 +159,7 @@ def _check_memory(rule: str, data: TrainingData, rank: int | None = None) -> Non
     seen = max((len(y) for _, y in data.observations.values()), default=0)
     work = points * rank if rank else 3 * points**2 + 2 * seen**2
     edges = 2 * (1 + max(data.edges, default=-1))
-    numbers = points * (rank or points) * (1 + max(data.nodes) + edges) + work
+    numbers = points * (rank or points) * (1 + max(data.nodes) + edges) + work + positive * edges * points**2
     floats = [x.dtype for x in data.nodes.values() if jnp.issubdtype(x.dtype, jnp.floating)]
     itemsize = max((dtype.itemsize for dtype in floats), default=jnp.result_type(float).itemsize)
     need, have = numbers * itemsize, _memory()

@@ -2,7 +2,7 @@ r"""Exact inference on trees and forests: every message once, from the leaves to
 
 The messages are the fixed point that `run` reaches on a tree with damping 0 after as many iterations as the longest
 path has edges. Here each is computed from final messages alone, one row of the graph's schedule after another (see
-`kbpjax.schedule`): the cost is that of about one iteration, plus a little for each row.
+`kbpjax.tree_schedule`): the cost is that of about one iteration, plus a little for each row.
 
 On the way to the roots, a cell holds the value of its message at the points of the receiver,
 
@@ -25,8 +25,9 @@ from jaxtyping import Array, Float
 from kbpjax import _checks
 from kbpjax._precision import matmul
 from kbpjax.graph import Graph
-from kbpjax.propagate import BPState, Operators, Solution, check_types, floors, of_type, problem, step, unit
-from kbpjax.schedule import Schedule
+from kbpjax.propagate import BPState, Solution, problem, step
+from kbpjax.tree_schedule import Schedule
+from kbpjax.update import Operators, check_types, coefficients, floors, of_type, unit
 
 
 def run_tree(model: Any, graph: Graph, evidence: Any = None) -> Solution:
@@ -68,16 +69,18 @@ def run_tree(model: Any, graph: Graph, evidence: Any = None) -> Solution:
 def _run_tree(operators: Operators, graph: Graph, local: Array) -> Solution:
     schedule = graph.schedule
     if schedule is None:
-        messages = jnp.zeros((0, operators.project.shape[1]), operators.evaluate.dtype)
+        messages = jnp.zeros((0, operators.passed_on.shape[1]), operators.evaluate.dtype)
         height = 0
     else:
         messages, height = _messages(operators, schedule, local), schedule.height
     state = BPState(messages, jnp.array(jnp.inf, messages.dtype), jnp.int32(0))
     residual = step(operators, graph, local, state).residual
-    return Solution(messages, residual <= 1e-3, jnp.int32(2 * height), residual[None])
+    read = coefficients(operators, graph, local, messages, None)
+    values = None if operators.positive is None else messages
+    return Solution(read, residual <= 1e-3, jnp.int32(2 * height), residual[None], values=values)
 
 
-def _messages(operators: Operators, schedule: Schedule, local: Array) -> Float[Array, "edge rank"]:
+def _messages(operators: Operators, schedule: Schedule, local: Array) -> Float[Array, "edge coordinate"]:
     num_rows, width = schedule.sender.shape
     padded = jnp.concatenate([local, jnp.ones_like(local[:1])])
     ones = jnp.ones((num_rows * width + 1, local.shape[1]), local.dtype)
@@ -109,10 +112,12 @@ def _messages(operators: Operators, schedule: Schedule, local: Array) -> Float[A
 
 def _pass_on(
     operators: Operators, product: Float[Array, "cell point"], direction: Array, receiver_type: Array, copies: Array
-) -> tuple[Float[Array, "cell point"], Float[Array, "cell rank"]]:
+) -> tuple[Float[Array, "cell point"], Float[Array, "cell coordinate"]]:
     """Return the values that one row of cells passes on, and its messages."""
-    message, _ = unit(matmul(product, of_type(operators.project, direction).T))
-    values = matmul(message, of_type(operators.evaluate, receiver_type).T)
+    message, _ = unit(matmul(product, of_type(operators.passed_on, direction).T))
+    values = message
+    if operators.positive is None:
+        values = matmul(message, of_type(operators.evaluate, receiver_type).T)
     values = jnp.maximum(values, of_type(floors(operators), receiver_type))
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(product), axis=-1, keepdims=True))
     return jnp.where(copies, product / jnp.where(largest > 0, largest, 1), values), message

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.propagate import evaluate_local, ignore_incoming, leave_one_out, unit
+from kbpjax.propagate import ignore_incoming
+from kbpjax.update import evaluate_local, leave_one_out, unit
 
 # --- plain twins ----------------------------------------------------------------------------------
 
@@ -344,7 +345,7 @@ def test_floor_of_each_node_type():
     graph = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
     evaluate, project = jnp.array([[[-1.0], [1.0]], [[-1.0], [1.0]]]), jnp.ones((2, 1, 2))
     operators = kbp.Operators(evaluate, project, jnp.array([0.25, 0.5]))
-    (got,) = kbp.propagate.evaluate(operators, graph, jnp.ones((2, 1)))
+    (got,) = kbp.update.evaluate(operators, graph, jnp.ones((2, 1)))
     np.testing.assert_array_equal(got[:, 0, 0], [[0.25, 1.0], [0.5, 1.0]])
 
 

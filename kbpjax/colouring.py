@@ -1,0 +1,87 @@
+"""Colours for the nodes of a graph, such that no two neighbours share one and few are used, worked out in NumPy.
+
+Nodes of one colour send no messages to one another, so that they can be updated at once. Where a component has no odd
+cycle its two colours are found exactly; elsewhere nodes are coloured greedily, many at a time (Jones and Plassmann
+1993, A parallel graph coloring heuristic), those with most neighbours first.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def colour_nodes(senders: NDArray, receivers: NDArray, num_nodes: int) -> NDArray:
+    """Colour the nodes so that neighbours differ.
+
+    Args:
+        senders: first end of each edge [edge]; an edge may stand in one direction or in both, but not join a node to
+            itself.
+        receivers: second end of each edge [edge].
+        num_nodes: number of nodes, >= 1.
+
+    Returns:
+        The colour of each node [node], 0 .. k - 1, all of which are used. Components without odd cycles have at most
+        two colours, others at most one more than the largest degree. The same edges always give the same colours.
+    """
+    sources = np.concatenate([senders, receivers]).astype(np.int64)
+    targets = np.concatenate([receivers, senders]).astype(np.int64)
+    sides = _sides(sources, targets, num_nodes)
+    left = sides[sources] < 0
+    return _greedy(sources[left], targets[left], sides)
+
+
+def _sides(sources: NDArray, targets: NDArray, num_nodes: int) -> NDArray:
+    """Return the side, 0 or 1, of each node of a bipartite component, -1 for nodes of other components.
+
+    In the double cover, where every edge a - b becomes a - b' and a' - b, a node and its copy are connected if and only
+    if a walk of odd length leads from the node back to itself.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    cover = coo_array((np.ones(len(sources)), (sources, targets + num_nodes)), shape=(2 * num_nodes, 2 * num_nodes))
+    label, copy = connected_components(cover.tocsr(), directed=False)[1].reshape(2, num_nodes)
+    return np.where(label == copy, -1, (label > copy).astype(int))
+
+
+def _greedy(sources: NDArray, targets: NDArray, colour: NDArray) -> NDArray:
+    """Colour the nodes marked -1, a round at a time: those whose neighbours of higher rank are all coloured.
+
+    Args:
+        sources: first end of each edge between nodes marked -1, in both directions; repeats are harmless.
+        targets: second end of each.
+        colour: colour of each node, or -1 [node].
+
+    Returns:
+        The colour of each node [node].
+    """
+    colour, num_nodes = colour.copy(), len(colour)
+    order = np.argsort(sources, kind="stable")
+    sources, targets = sources[order], targets[order]
+    degree = np.bincount(sources, minlength=num_nodes)
+    first = np.cumsum(degree) - degree
+    tie_break = np.random.default_rng(0).permutation(num_nodes)
+    rank = np.empty(num_nodes, int)
+    rank[np.lexsort((tie_break, degree))] = np.arange(num_nodes)
+    higher_left = np.bincount(sources[rank[targets] > rank[sources]], minlength=num_nodes)
+    ready = np.flatnonzero((colour < 0) & (higher_left == 0))
+    while len(ready):
+        # Only the edges of these nodes are looked at, so that all rounds together look at each edge once.
+        owner = np.repeat(np.arange(len(ready)), degree[ready])
+        edges = np.arange(len(owner)) + np.repeat(
+            first[ready] - (np.cumsum(degree[ready]) - degree[ready]), degree[ready]
+        )
+        near = targets[edges]
+        done = colour[near] >= 0
+        colour[ready] = _smallest_free(owner[done], colour[near[done]], len(ready))
+        waiting = near[~done]
+        np.subtract.at(higher_left, waiting, 1)
+        ready = np.unique(waiting[higher_left[waiting] == 0])
+    return colour
+
+
+def _smallest_free(owner: NDArray, taken: NDArray, num_owners: int) -> NDArray:
+    """Return the smallest whole number >= 0 that is not among those taken, for each owner."""
+    owner, taken = np.unique(np.stack([owner, taken]), axis=1)
+    count = np.bincount(owner, minlength=num_owners)
+    within = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    return np.bincount(owner[taken == within], minlength=num_owners)

@@ -1,0 +1,177 @@
+"""Did the messages converge, and if not, why: checks with advice, the spectral radius of an iteration, oscillations."""
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, ScalarLike
+
+from kbpjax import _checks
+from kbpjax.graph import Graph
+from kbpjax.propagate import BPState, Solution, check_damping, problem, step
+from kbpjax.schedules import Schedule, Synchronous
+from kbpjax.update import Operators
+
+LOOK_BACK = 10
+"""Iterations over which a trend of the residual is read."""
+
+WAYS_OUT = (
+    "More damping; kbpjax.coloured(graph) as schedule; or, surest, tree-reweighted messages of a positive model: "
+    "fit(positive=kbpjax.Clipped()), run(exponents=kbpjax.tree_reweighting(graph), damping=0)."
+)
+
+
+class NotConverged(RuntimeError):
+    """Messages that are not at a fixed point; the text says what is seen and what to try."""
+
+
+class Diagnosis(eqx.Module):
+    """How the messages of a solution move under one more iteration.
+
+    Attributes:
+        residual: largest difference between a message and its undamped update.
+        spectral_radius: by how much a small disturbance of the messages grows in an iteration: below 1 an iteration
+            comes closer to the fixed point, above 1 it moves away.
+        moved_once, moved_twice: largest change of a message after one and after two iterations.
+    """
+
+    residual: Float[Array, ""]
+    spectral_radius: Float[Array, ""]
+    moved_once: Float[Array, ""]
+    moved_twice: Float[Array, ""]
+
+    @property
+    def oscillates(self) -> Bool[Array, ""]:
+        """Whether messages swing between two states: two iterations bring them back."""
+        return (self.moved_once > 1e-3) & (self.moved_twice < self.moved_once / 4)
+
+
+def diagnose(
+    model: Any,
+    graph: Graph,
+    evidence: Any,
+    solution: Solution,
+    *,
+    damping: ScalarLike = 0.2,
+    schedule: Schedule = Synchronous(),
+    num_iters: int = 40,
+    seed: int = 0,
+) -> Diagnosis:
+    """Linearise an iteration at a solution, and look where it leads.
+
+    Args:
+        model: the model that `run` had.
+        graph: the graph.
+        evidence: the evidence that `run` had.
+        solution: what `run` returned.
+        damping: the damping that `run` had, in [0, 1).
+        schedule: the schedule that `run` had.
+        num_iters: iterations of the power method, >= 2; each costs about two of `run`.
+        seed: seed of the disturbance.
+
+    Returns:
+        The diagnosis. The spectral radius is a mean over the last half of the iterations: complex eigenvalues turn.
+
+    Raises:
+        ValueError: an option out of range, or a solution of another model or graph.
+    """
+    _checks.require_count("num_iters", num_iters)
+    check_damping(damping)
+    _checks.require(num_iters >= 2, "num_iters", "must be at least 2", num_iters, "Pass for instance 40.")
+    operators, known, local = problem(model, graph, evidence)
+    if known is not graph:
+        schedule = schedule.ignore_incoming(evidence.clamped)
+    shape = (graph.num_edges, operators.passed_on.shape[1])
+    fix = "Pass what kbpjax.run returned for this model and graph."
+    got = solution.passed_on.shape
+    _checks.require(got == shape, "solution", f"messages must be {shape}", got, fix)
+    return _diagnose(operators, known, local, solution, damping, schedule, num_iters, seed)
+
+
+@partial(jax.jit, static_argnames="num_iters")
+def _diagnose(
+    operators: Operators,
+    graph: Graph,
+    local: Array,
+    solution: Solution,
+    damping: ScalarLike,
+    schedule: Schedule,
+    num_iters: int,
+    seed: ScalarLike,
+) -> Diagnosis:
+    def iterate(messages: Array) -> tuple[Array, Array]:
+        state = BPState(messages, jnp.array(jnp.inf, messages.dtype), jnp.int32(0))
+        new = step(operators, graph, local, state, damping=damping, exponents=solution.exponents, schedule=schedule)
+        return new.messages, new.residual
+
+    start = solution.passed_on
+    (once, residual), push = jax.linearize(iterate, start)
+    twice, _ = iterate(once)
+
+    def power(disturbance: Array, _: None) -> tuple[Array, Array]:
+        moved, _ = push(disturbance)
+        size = jnp.linalg.norm(moved)
+        return moved / jnp.where(size > 0, size, 1), size
+
+    first = jax.random.normal(jax.random.key(seed), start.shape, start.dtype)
+    _, sizes = jax.lax.scan(power, first / jnp.linalg.norm(first), length=num_iters)
+    radius = jnp.exp(jnp.mean(jnp.log(sizes[num_iters // 2 :])))
+    return Diagnosis(
+        residual, radius, jnp.max(jnp.abs(once - start), initial=0), jnp.max(jnp.abs(twice - start), initial=0)
+    )
+
+
+def check(solution: Solution, diagnosis: Diagnosis | None = None) -> Solution:
+    """Return the solution if its messages converged, and raise with advice if they did not; outside `jax.jit`.
+
+    Args:
+        solution: what `run` or `run_tree` returned; of many problems, where it comes from `jax.vmap`.
+        diagnosis: what `diagnose` said of it (of one problem), for a closer look.
+
+    Returns:
+        The solution, so that `kbp.check(kbp.run(...))` can stand for it.
+
+    Raises:
+        NotConverged: messages that are not at a fixed point, or not numbers.
+        ValueError: a traced solution.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> tables = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+        >>> bool(kbp.check(kbp.run(tables, kbp.chain_graph(3))).converged)
+        True
+    """
+    fix = "Return the solution from the compiled function, and check it there."
+    _checks.require(not _checks.is_traced(solution), "solution", "must be known", "a tracer", fix)
+    converged = np.asarray(solution.converged).reshape(-1)
+    if np.all(converged):
+        return solution
+    failed = np.flatnonzero(~converged)
+    count = np.asarray(solution.num_iters).reshape(-1)[failed]
+    residuals = np.asarray(solution.residuals).reshape(len(converged), -1)[failed]
+    last = residuals[np.arange(len(failed)), count - 1]
+    worst = int(np.argmax(np.where(np.isnan(last), np.inf, last)))
+    which = "" if len(converged) == 1 else f"{len(failed)} of {len(converged)} problems; number {failed[worst]}: "
+    raise NotConverged(which + _advice(residuals[worst][: count[worst]], diagnosis))
+
+
+def _advice(residuals: np.ndarray, diagnosis: Diagnosis | None) -> str:
+    """Say what the residuals of a run that did not converge show, and what to try."""
+    count, last = len(residuals), float(residuals[-1])
+    if not np.isfinite(last):
+        first = 1 + int(np.argmax(~np.isfinite(residuals)))
+        return f"messages are not numbers since iteration {first}. Fit with a larger ridge, or a floor above 0."
+    back = min(LOOK_BACK, count - 1)
+    rate = (last / residuals[-1 - back]) ** (1 / back) if back else 1.0
+    text = f"residual {last:.2g} after {count} iterations"
+    if diagnosis is not None:
+        text += f", spectral radius {float(diagnosis.spectral_radius):.3g}"
+        if bool(diagnosis.oscillates):
+            return f"{text}: messages oscillate with period two. {WAYS_OUT}"
+    if rate < 0.99:
+        more = int(np.ceil(np.log(1e-3 / last) / np.log(rate))) if last > 1e-3 else back
+        return f"{text}, and falling by {1 - rate:.0%} an iteration. Go on with start=solution: at least {more} more."
+    return f"{text}, and not falling: messages swing and do not settle. {WAYS_OUT}"

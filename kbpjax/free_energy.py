@@ -1,0 +1,93 @@
+r"""Bethe and tree-reweighted estimates of the log-partition function, from the messages at a fixed point.
+
+The learned model is P(x) ~ prod_s P*(x_s) local_s(x_s) prod_st (P*(x_s, x_t) / P*(x_s) P*(x_t))^rho_st (supplement,
+sections 5 and 6, for rho = 1; Wainwright et al. 2003 for others). Without evidence messages are 1 and so is the
+partition function: log Z is relative to the learned reference. With
+
+    Z_s  = E*[ local_s prod_u m_us^rho_us ],
+    c_ts = the size of the update of m_ts, so that E*[ local_t prod_u m_ut^rho_ut / m_st | x_s ] = c_ts m_ts(x_s),
+
+the normaliser of the belief of an edge is Z_st = c_ts Z_s = c_st Z_t, and the value of the free energy is
+
+    log Z = sum_s log Z_s + sum_st rho_st (log Z_st - log Z_s - log Z_t)
+          = sum_s log Z_s + sum_st rho_st / 2 (log c_ts - log Z_t + log c_st - log Z_s).
+
+The derivation is in docs/loops.md.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kbpjax import _checks
+from kbpjax._precision import einsum
+from kbpjax.graph import Graph
+from kbpjax.propagate import Solution, problem
+from kbpjax.update import Operators, evaluate, flatten, of_type, slot_powers, tile_of, untile
+
+
+def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -> Float[Array, ""]:
+    """Estimate the log-partition function at a fixed point: minus the Bethe or tree-reweighted free energy.
+
+    Exact on trees; with the exponents of `tree_reweighting`, at the fixed point of a positive model whose updates in
+    both directions belong to one joint table, an upper bound. Of a learned model it is log E*[evidence] under the
+    learned joint distribution, up to the scale of the learned evidence (messages of norm 1). Of `Operators` of one's
+    own, with node potentials as local factors and psi^(1 / rho) as `project`, it is log sum_x prod psi.
+
+    Args:
+        model: a `KernelMRF`, or `Operators` of one's own.
+        graph: the graph.
+        evidence: the evidence that `run` had, without clamps, or local factors [node, point], or None.
+        solution: what `run` or `run_tree` returned; it should have converged.
+
+    Returns:
+        log Z. NaN where an estimate that is not positive gives a normaliser below 0.
+
+    Raises:
+        ValueError: a clamp, or a solution of another model or graph.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[3.0, 1.0], [1.0, 3.0]]]))
+        >>> solution = kbp.run_tree(agree, kbp.chain_graph(2))
+        >>> round(float(jnp.exp(kbp.log_partition(agree, kbp.chain_graph(2), None, solution))), 4)
+        8.0
+    """
+    fix = "Use kbpjax.likelihood for a value that is known but for a little noise."
+    _checks.require(not getattr(evidence, "values", None), "evidence", "must have no clamps", "some", fix)
+    operators, graph, local = problem(model, graph, evidence)
+    messages = solution.passed_on
+    shape = (graph.num_edges, operators.passed_on.shape[1])
+    fix = "Pass what kbpjax.run returned for this model and graph."
+    _checks.require(messages.shape == shape, "solution", f"messages must be {shape}", messages.shape, fix)
+    return _log_partition(operators, graph, local, messages, solution.exponents)
+
+
+@jax.jit
+def _log_partition(
+    operators: Operators, graph: Graph, local: Array, messages: Array, exponents: Array | None
+) -> Float[Array, ""]:
+    dtype = messages.dtype
+    powers = jnp.ones(graph.num_edges // 2, dtype) if exponents is None else exponents.astype(dtype)
+    prior = jnp.ones_like(operators.evaluate[..., 0]) if operators.prior is None else operators.prior
+    normalisers, others = [], []
+    for values, tiles, slots in zip(evaluate(operators, graph, messages), graph.node_tiles, graph.slots, strict=True):
+        logs = jnp.log(jnp.maximum(values, jnp.finfo(dtype).tiny))
+        known = tile_of(graph, local, tiles)
+        whole = jnp.log(jnp.maximum(known, jnp.finfo(dtype).tiny))
+        whole = jnp.where(known > 0, whole, -jnp.inf) + jnp.sum(slot_powers(powers, slots) * logs, axis=-2)
+        weights = of_type(prior, tiles.types)[:, None]
+        normalisers.append(jax.scipy.special.logsumexp(whole, b=weights, axis=-1, keepdims=True))
+        others.append(whole[..., None, :] - logs)
+    log_z = untile(normalisers, graph.node_place)[:, 0]
+
+    outgoing = flatten(others)[graph.route]
+    largest = jnp.max(outgoing, axis=-1, keepdims=True)
+    products = jnp.exp(outgoing - largest)
+    update = einsum("tep,trp->ter", products, of_type(operators.passed_on, graph.edge_tiles.types))
+    sizes = largest + jnp.log(jnp.linalg.norm(update, axis=-1, keepdims=True))
+    log_c = untile([sizes], graph.edge_place)[:, 0]
+    both = jnp.concatenate([powers, powers])
+    return jnp.sum(log_z) + jnp.sum(both * (log_c - log_z[graph.senders])) / 2

@@ -1,0 +1,66 @@
+"""Parts of a graph whose nodes send at one time: index arrays of one shape, so that a scan runs over them."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+from numpy.typing import NDArray
+
+from kbpjax.graph import Graph, Tiles, degree_classes, place_slots, tile_rows, tile_size
+
+
+class Part(eqx.Module):
+    """Some nodes and the messages that they send: what one update of those needs of a graph.
+
+    Attributes:
+        node_tiles, slots: the sending nodes and their incoming directed edges, as in `Graph`.
+        edge_tiles, route: the directed edges from them, and where in `slots` each stands, as in `Graph`.
+        num_edges: number of directed edges of the graph.
+    """
+
+    node_tiles: tuple[Tiles, ...]
+    slots: tuple[Int[Array, "*part _ _ _"], ...]
+    edge_tiles: Tiles
+    route: Int[Array, "*part edge_tile edge_tile_size"]
+    num_edges: int = eqx.field(static=True)
+
+
+def parts_of(graph: Graph, numbers: NDArray) -> Part:
+    """Split a graph by the number of the part that each node belongs to, 0 .. k - 1; stack the parts [part, ...]."""
+    receivers, node_type = np.asarray(graph.receivers), np.asarray(graph.node_type)
+    degree = np.bincount(receivers, minlength=graph.num_nodes)
+    count = 1 + int(numbers.max())
+    nodes = [_stack(node_type, members, numbers, count) for members in degree_classes(degree)]
+    direction = np.arange(graph.num_edges) >= graph.num_edges // 2
+    kinds, sender_part = 2 * np.asarray(graph.edge_type) + direction, numbers[np.asarray(graph.senders)]
+    edge_rows, edge_types = _stack(kinds, np.arange(graph.num_edges), sender_part, count)
+    slots, place = place_slots([rows for rows, _ in nodes], receivers, degree)
+
+    # `place` counts through all parts of one class of degrees before the next class; a route counts inside its part.
+    sizes = np.array([slot.size for slot in slots])
+    group = np.searchsorted(np.cumsum(sizes), place, side="right")
+    own = sizes // count
+    first, first_in_part = np.cumsum(sizes) - sizes, np.cumsum(own) - own
+    inside = first_in_part[group] + (place - first[group]) % own[group]
+    route = np.append(inside[np.asarray(graph.reverse)], 0)[edge_rows]
+    return Part(
+        node_tiles=tuple(Tiles(_index(rows), _index(types)) for rows, types in nodes),
+        slots=tuple(map(_index, slots)),
+        edge_tiles=Tiles(_index(edge_rows), _index(edge_types)),
+        route=_index(route),
+        num_edges=graph.num_edges,
+    )
+
+
+def _stack(types: NDArray, members: NDArray, numbers: NDArray, count: int) -> tuple[NDArray, NDArray]:
+    """Tile the members of each part alike; return rows [part, tile, tile_size] and types [part, tile]."""
+    groups = [members[numbers[members] == part] for part in range(count)]
+    size = max(tile_size(types[group]) for group in groups)
+    tiled = [tile_rows(types, group, size) for group in groups]
+    most = max(len(kinds) for _, kinds in tiled)
+    rows = [np.pad(rows, ((0, most - len(rows)), (0, 0)), constant_values=len(types)) for rows, _ in tiled]
+    return np.stack(rows), np.stack([np.pad(kinds, (0, most - len(kinds))) for _, kinds in tiled])
+
+
+def _index(array: NDArray) -> Array:
+    return jnp.asarray(array, jnp.int32)

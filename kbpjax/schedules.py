@@ -1,0 +1,184 @@
+"""Which messages an iteration updates, and from which others: schedules, as small objects for `kbpjax.run`.
+
+All at once (`Synchronous`), one colour of nodes after another, so that each uses what its neighbours have just sent
+(`coloured`), or only those that would change most (`ResidualFirst`). One iteration updates every message once, or with
+`ResidualFirst` at most once, so iterations compare as work.
+"""
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+from numpy.typing import NDArray
+
+from kbpjax import _checks
+from kbpjax.colouring import colour_nodes
+from kbpjax.graph import Graph
+from kbpjax.parts import Part, parts_of
+from kbpjax.update import Operators, flatten, unit, untile, updates
+
+Exponents = Float[Array, " pair"] | None
+
+
+class Synchronous(eqx.Module):
+    """Update all messages at once, each from the messages of the iteration before."""
+
+    def sweep(
+        self, operators: Operators, graph: Graph, local: Array, messages: Array, damping: Array, exponents: Exponents
+    ) -> tuple[Array, Array]:
+        """Do one iteration; return the messages, and the largest difference between one and its undamped update."""
+        update = updates(operators, graph, local, messages, exponents, operators.passed_on)
+        update, size = unit(untile([update], graph.edge_place))
+        if operators.positive is None:  # one reduction is quicker than the largest of each message
+            change = jnp.max(jnp.abs(jax.lax.stop_gradient(update - messages)), initial=0)
+        else:
+            change = jnp.max(changes(operators, messages, update), initial=0)
+        return mix(messages, update, size, damping), change
+
+    def ignore_incoming(self, nodes: Bool[Array, " node"]) -> "Synchronous":
+        """Return this: the graph says which messages are ignored."""
+        del nodes
+        return self
+
+
+class ResidualFirst(eqx.Module):
+    """Update the messages that would change most, and leave the others as they are (after Elidan et al. 2006).
+
+    All updates are computed to know which those are, so an iteration costs as much as a synchronous one; what it gains
+    is steadiness where updating all at once oscillates.
+
+    Args:
+        share: share of the messages to update, in (0, 1].
+
+    Raises:
+        ValueError: share out of range.
+    """
+
+    share: float = eqx.field(static=True, default=0.25, converter=float)
+
+    def __check_init__(self) -> None:
+        _checks.require_number("share", self.share, above=0, most=1)
+
+    def sweep(
+        self, operators: Operators, graph: Graph, local: Array, messages: Array, damping: Array, exponents: Exponents
+    ) -> tuple[Array, Array]:
+        """Do one iteration; return the messages, and the largest difference between one and its undamped update."""
+        update = updates(operators, graph, local, messages, exponents, operators.passed_on)
+        update, size = unit(untile([update], graph.edge_place))
+        change = changes(operators, messages, update)
+        if len(change) == 0:
+            return messages, jnp.max(change, initial=0)
+        count = max(1, round(self.share * len(change)))
+        least = jax.lax.top_k(change, count)[0][-1]
+        chosen = (change >= least) | jnp.isnan(change)  # NaN is to stay visible
+        return jnp.where(chosen[:, None], mix(messages, update, size, damping), messages), jnp.max(change)
+
+    def ignore_incoming(self, nodes: Bool[Array, " node"]) -> "ResidualFirst":
+        """Return this: the graph says which messages are ignored."""
+        del nodes
+        return self
+
+
+class Coloured(eqx.Module):
+    """Update the messages that one colour of nodes sends, then those of the next; make it with `coloured`.
+
+    Attributes:
+        parts: the nodes of each colour and what they send, stacked on a first axis [colour, ...].
+        num_nodes: number of nodes of the graph.
+    """
+
+    parts: Part
+    num_nodes: int = eqx.field(static=True)
+
+    def sweep(
+        self, operators: Operators, graph: Graph, local: Array, messages: Array, damping: Array, exponents: Exponents
+    ) -> tuple[Array, Array]:
+        """Do one iteration; return the messages, and the largest difference between one and its undamped update."""
+        got, needed = (self.num_nodes, self.parts.num_edges), (graph.num_nodes, graph.num_edges)
+        fix = "Make it with kbpjax.coloured(graph) for the same graph."
+        _checks.require(got == needed, "schedule", f"must be of a graph of (nodes, edges) {needed}", got, fix)
+
+        def turn(messages: Array, part: Part) -> tuple[Array, Array]:
+            update = updates(operators, part, local, messages, exponents, operators.passed_on)
+            update, size = unit(flatten([update]))
+            rows = part.edge_tiles.rows.reshape(-1)
+            old = messages[jnp.minimum(rows, len(messages) - 1)]
+            change = jnp.max(changes(operators, old, update), where=rows < len(messages), initial=0)
+            return messages.at[rows].set(mix(old, update, size, damping), mode="drop"), change
+
+        messages, change = jax.lax.scan(turn, messages, self.parts)
+        return messages, jnp.max(change, initial=0)
+
+    def ignore_incoming(self, nodes: Bool[Array, " node"]) -> "Coloured":
+        """Return the schedule in which the incoming messages of the marked nodes count as 1."""
+        marked = jnp.append(nodes, False)
+        slots = tuple(
+            jnp.where(marked[tiles.rows][..., None], self.parts.num_edges, slots)
+            for tiles, slots in zip(self.parts.node_tiles, self.parts.slots, strict=True)
+        )
+        return replace(self, parts=replace(self.parts, slots=slots))
+
+
+Schedule = Synchronous | ResidualFirst | Coloured
+
+
+def coloured(graph: Graph, colours: NDArray | None = None) -> Coloured:
+    """Make the schedule that updates one colour of nodes after another, with neighbours of different colours.
+
+    On a grid, a chain or a tree there are two colours, and an iteration does what two synchronous ones do, at the cost
+    of one. It is made once for a graph, outside `jax.jit`, and can be passed into it.
+
+    Args:
+        graph: the graph.
+        colours: colour of each node [node], whole numbers >= 0; None: found by breadth-first search where two are
+            enough, else greedily.
+
+    Returns:
+        The schedule.
+
+    Raises:
+        ValueError: a traced graph, colours of another shape, or neighbours of one colour.
+
+    Example:
+        >>> import kbpjax as kbp
+        >>> kbp.coloured(kbp.grid_graph(3, 3)).parts.edge_tiles.rows.shape[0]
+        2
+    """
+    fix = "Make the schedule before you compile, and pass it in."
+    _checks.require(not _checks.is_traced(graph), "graph", "must be known", "a traced graph", fix)
+    senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
+    if colours is None:
+        colours = colour_nodes(senders, receivers, graph.num_nodes)
+    colours = np.asarray(colours)
+    whole = np.issubdtype(colours.dtype, np.integer) and colours.min(initial=0) >= 0
+    rule, fix = f"must be {graph.num_nodes} whole numbers >= 0", "Pass one colour for each node, or None."
+    ok = whole and colours.shape == (graph.num_nodes,)
+    _checks.require(ok, "colours", rule, f"shape {colours.shape}, {colours.dtype}", fix)
+    same = np.flatnonzero(colours[senders] == colours[receivers])[:3]
+    got = f"one colour for {[(int(senders[e]), int(receivers[e])) for e in same]}"
+    _checks.require(len(same) == 0, "colours", "must differ between neighbours", got, "Give them two.")
+    return Coloured(parts_of(graph, np.unique(colours, return_inverse=True)[1].reshape(-1)), graph.num_nodes)
+
+
+def changes(operators: Operators, old: Array, new: Array) -> Float[Array, " message"]:
+    """Return the largest difference between coefficients of each message and its update, both of 2-norm 1.
+
+    Positive messages are values: of these, the largest difference when they are scaled to maximum 1.
+    """
+    difference = jnp.max(jnp.abs(jax.lax.stop_gradient(new - old)), axis=-1, initial=0)
+    if operators.positive is None:
+        return difference
+    largest = jnp.max(jax.lax.stop_gradient(new), axis=-1, initial=0)
+    return difference / jnp.where(largest > 0, largest, 1)
+
+
+def mix(old: Array, new: Array, size: Array, damping: Array) -> Array:
+    """Mix messages of norm 1 in the proportion damping : (1 - damping) size; return them with norm 1."""
+    total = damping + (1 - damping) * size
+    weight = jnp.where(total > 0, (1 - damping) * size / jnp.where(total > 0, total, 1), 1)
+    mixed = old + weight * (new - old)
+    square = jnp.sum(mixed**2, axis=-1, keepdims=True)
+    return mixed * jax.lax.rsqrt(jnp.where(square > 0, square, 1))

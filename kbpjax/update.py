@@ -1,0 +1,221 @@
+r"""One update of messages: evaluate, multiply, project (eq. 15). It knows no kernel.
+
+A message m_ts is a vector of coefficients on the basis of its receiver. One update evaluates all incoming messages of a
+node at a set of points, multiplies them, and projects the product onto the basis of the receiver:
+
+    m_ts  <-  project_ts @ ( local_t * prod_{u in G(t) \ s} evaluate_t @ m_ut )
+
+Every update rule of the paper, and discrete belief propagation (evaluate = identity, project = the conditional table),
+is this line with other matrices. Positive operators take the two products in one: a message is then its values at the
+points of its receiver, and `positive` = evaluate @ project with entries >= 0. With an exponent for each edge,
+
+    m_ts  <-  project_ts @ ( local_t * prod_{u in G(t)} (evaluate_t @ m_ut)^rho_ut / (evaluate_t @ m_st) ),
+
+which is tree-reweighted (rho: the share of spanning trees that have the edge) or fractional belief propagation; rho = 1
+is the first line. The scale of a message is free: messages have 2-norm 1.
+"""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, ScalarLike
+
+from kbpjax import _checks
+from kbpjax._precision import einsum
+from kbpjax.graph import Graph, Tiles
+from kbpjax.parts import Part
+
+
+class Operators(eqx.Module):
+    """What inference needs of a model.
+
+    Attributes:
+        evaluate: values of a message at the points of its receiver [node_type, point, rank]; leading size 1: shared by
+            all.
+        project: the update from values at the sender's points to coefficients at the receiver [edge_direction, rank,
+            point]; rows 2 k and 2 k + 1 are edges of type k from first to second end and back; leading size 1: shared
+            by all.
+        floor: least value of an evaluated message, >= 0, messages having 2-norm 1; keeps estimated messages positive.
+            One number, or one for each node type [node_type].
+        positive: the update from values at the sender's points to values at the receiver's [edge_direction, point,
+            point], entries >= 0; None: evaluate @ project, whatever its signs. Messages are then passed on as values,
+            and `project` gives the coefficients that beliefs read from the last of them.
+        prior: what the expectation under the marginal of a node type weighs the values at its points with [node_type,
+            point]; None: 1 each, a sum over states. Only `log_partition` reads it.
+    """
+
+    evaluate: Float[Array, "node_type point rank"]
+    project: Float[Array, "edge_direction rank point"]
+    floor: ScalarLike | Float[Array, " node_type"] = 0.0
+    positive: Float[Array, "edge_direction point point"] | None = None
+    prior: Float[Array, "node_type point"] | None = None
+
+    @property
+    def passed_on(self) -> Float[Array, "edge_direction coordinate point"]:
+        """The update whose outcome is passed on: `positive`, or `project`."""
+        return self.project if self.positive is None else self.positive
+
+
+def updates(
+    operators: Operators,
+    part: Graph | Part,
+    local: Float[Array, "node point"],
+    messages: Float[Array, "edge coordinate"],
+    exponents: Float[Array, " pair"] | None,
+    matrices: Float[Array, "edge_direction out point"],
+) -> Float[Array, "edge_tile edge_tile_size out"]:
+    """Compute the updates of the messages that some nodes send, in the order of `edge_tiles`, not normalised.
+
+    Args:
+        operators: the model's operators.
+        part: the graph, or the part of it whose nodes send.
+        local: evidence factor of each node at its evaluation points.
+        messages: all messages so far.
+        exponents: exponent of each undirected edge; None: 1.
+        matrices: what to map products with: `operators.passed_on`, or `operators.project` to read messages.
+    """
+    incoming = evaluate(operators, part, messages)
+    wholes = [tile_of(part, local, tiles) for tiles in part.node_tiles]
+    if exponents is None:
+        others = [leave_one_out(values, whole) for values, whole in zip(incoming, wholes, strict=True)]
+    else:
+        others = [
+            _reweighted(values, whole, slot_powers(exponents, slots))
+            for values, whole, slots in zip(incoming, wholes, part.slots, strict=True)
+        ]
+    outgoing = flatten(others)[part.route]
+    return einsum("tep,trp->ter", outgoing, of_type(matrices, part.edge_tiles.types))
+
+
+def slot_powers(exponents: Float[Array, " pair"], slots: Int[Array, "*axes deg"]) -> Float[Array, "*axes deg one"]:
+    """Return the exponent of the message in each slot; 1 in empty ones."""
+    return jnp.concatenate([exponents, exponents, jnp.ones_like(exponents, shape=1)])[slots][..., None]
+
+
+def _reweighted(
+    values: Float[Array, "*axes deg point"],
+    whole: Float[Array, "*axes point"],
+    exponents: Float[Array, "*axes deg one"],
+) -> Float[Array, "*axes deg point"]:
+    """Return, for each slot, `whole` times all slots with their exponents, divided by the slot itself."""
+    values = jnp.maximum(values, jnp.finfo(values.dtype).tiny)
+    powered = jnp.exp(exponents * jnp.log(values))
+    return leave_one_out(powered, whole) * (powered / values)
+
+
+def coefficients(
+    operators: Operators,
+    graph: Graph,
+    local: Float[Array, "node point"],
+    messages: Float[Array, "edge coordinate"],
+    exponents: Float[Array, " pair"] | None,
+) -> Float[Array, "edge rank"]:
+    """Return what beliefs read: the messages, or where values are passed on the coefficients of an update."""
+    if operators.positive is None:
+        return messages
+    update = updates(operators, graph, local, messages, exponents, operators.project)
+    return unit(untile([update], graph.edge_place))[0]
+
+
+def evaluate(
+    operators: Operators, part: Graph | Part, messages: Float[Array, "edge coordinate"]
+) -> tuple[Float[Array, "_ _ _ point"], ...]:
+    """Evaluate every incoming message of every node, with a floor; 1 in empty slots; one array for each of `slots`."""
+    padded = jnp.concatenate([messages, jnp.zeros_like(messages, shape=(1, messages.shape[1]))])
+
+    def values_of(tiles: Tiles, slots: Array) -> Array:
+        values = padded[slots]
+        if operators.positive is None:
+            values = einsum("tndr,tpr->tndp", values, of_type(operators.evaluate, tiles.types))
+        values = jnp.maximum(values, of_type(floors(operators), tiles.types)[:, None, None, None])
+        return jnp.where((slots < part.num_edges)[..., None], values, 1)
+
+    return tuple(map(values_of, part.node_tiles, part.slots))
+
+
+def evaluate_local(
+    operators: Operators, graph: Graph, messages: Float[Array, "node rank"]
+) -> Float[Array, "node point"]:
+    """Evaluate one message for each node at the node's evaluation points, with a floor."""
+
+    def values_of(tiles: Tiles) -> Array:
+        tiled = tile_of(graph, messages, tiles)
+        values = einsum("tnr,tpr->tnp", tiled, of_type(operators.evaluate, tiles.types))
+        return jnp.maximum(values, of_type(floors(operators), tiles.types)[:, None, None])
+
+    return untile([values_of(tiles) for tiles in graph.node_tiles], graph.node_place)
+
+
+def floors(operators: Operators) -> Float[Array, " node_type"]:
+    """Return the floor of each node type; length 1: shared by all."""
+    return jnp.asarray(operators.floor, operators.evaluate.dtype).reshape(-1)
+
+
+def of_type(matrices: Float[Array, "type *axes"], types: Int[Array, "*tiles"]) -> Array:
+    """Return the matrices of some types; a single matrix serves all."""
+    return matrices[types if matrices.shape[0] > 1 else jnp.zeros_like(types)]
+
+
+def leave_one_out(
+    values: Float[Array, "*axes deg point"], whole: Float[Array, "*axes point"], level: int = 0
+) -> Float[Array, "*axes deg point"]:
+    """Return, for each slot, `whole` times the product of the other slots: a balanced tree, exact at zeros.
+
+    The product of every eight slots is scaled to largest value 1, so that no number of messages underflows.
+    """
+    num_slots = values.shape[-2]
+    if num_slots == 1:
+        return whole[..., None, :]
+    if num_slots % 2:
+        values = jnp.concatenate([values, jnp.ones_like(values[..., :1, :])], axis=-2)
+    left, right = values[..., 0::2, :], values[..., 1::2, :]
+    pairs = left * right
+    if level % 3 == 2:
+        largest = jnp.max(pairs, axis=-1, keepdims=True)
+        pairs = pairs / jnp.where(largest > 0, largest, 1)
+    above = leave_one_out(pairs, whole, level + 1)
+    others = jnp.stack([above * right, above * left], axis=-2)
+    return others.reshape(values.shape)[..., :num_slots, :]
+
+
+def tile_of(
+    part: Graph | Part, rows: Float[Array, "node column"], tiles: Tiles
+) -> Float[Array, "tile tile_size column"]:
+    """Lay rows of nodes out in the order of tiles; the padding holds copies of the last row."""
+    if isinstance(part, Graph) and part.node_place is None:  # they stand so already
+        return rows.reshape(*tiles.rows.shape, -1)
+    return rows[jnp.minimum(tiles.rows, len(rows) - 1)]
+
+
+def untile(tiled: Sequence[Array], place: Int[Array, " row"] | None) -> Float[Array, "row column"]:
+    """Return rows from the tiles, one after the other, that hold them; None: they stand in order."""
+    flat = flatten(tiled)
+    return flat if place is None else flat[place]
+
+
+def flatten(blocks: Sequence[Array]) -> Float[Array, "place column"]:
+    """Put the rows of all blocks one after the other."""
+    return jnp.concatenate([block.reshape(-1, block.shape[-1]) for block in blocks])
+
+
+def unit(messages: Float[Array, "*axes rank"]) -> tuple[Float[Array, "*axes rank"], Float[Array, "*axes one"]]:
+    """Scale messages to 2-norm 1, whatever their size, and return their norms; what is zero stays zero."""
+    # The sum keeps squares in range as well as the maximum would, and is faster.
+    size = jax.lax.stop_gradient(jnp.sum(jnp.abs(messages), axis=-1, keepdims=True))
+    zero = size < jnp.finfo(messages.dtype).tiny  # false for NaN, which is to stay
+    scale = jnp.where(zero, 0, 1 / jnp.where(zero, 1, size))
+    square = jnp.sum((messages * scale) ** 2, axis=-1, keepdims=True)
+    inverse = jax.lax.rsqrt(jnp.where(zero, 1, square))
+    return messages * (scale * inverse), size * square * inverse
+
+
+def check_types(operators: Operators, graph: Graph) -> None:
+    """Check that there are operators for all types of a graph."""
+    node, edge = operators.evaluate.shape[0], operators.project.shape[0]
+    nodes = 1 + max(v for v, *_ in graph.node_types)
+    edges = 2 + 2 * max((k for k, *_ in graph.edge_types), default=-1)
+    fix = "Pass one matrix for each node type and two for each edge type (forth and back), or one for all."
+    _checks.require(node in (1, *range(nodes, node + 1)), "evaluate", f"needs 1 or >= {nodes} matrices", node, fix)
+    _checks.require(edge in (1, *range(edges, edge + 1)), "project", f"needs 1 or >= {edges} matrices", edge, fix)

@@ -1,0 +1,251 @@
+"""Schedules against a slow Gauss-Seidel twin in NumPy, and against the fixed point of synchronous updates."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+import kbpjax.graph
+from kbpjax.colouring import colour_nodes
+from kbpjax.propagate import ignore_incoming
+from tests import discrete
+from tests import reweighted as rw
+
+# --- twins ------------------------------------------------------------------------------------------------------------
+
+
+def twin_message(operators, graph, local, messages, e, known, rho):
+    """Return the update of one directed edge and its size; `known` nodes ignore what they receive."""
+    evaluate, project = np.asarray(operators.evaluate), np.asarray(operators.project)
+    senders, receivers, half = np.asarray(graph.senders), np.asarray(graph.receivers), graph.num_edges // 2
+    node_type, edge_type = np.asarray(graph.node_type), np.asarray(graph.edge_type)
+    t, product = senders[e], np.array(local[senders[e]])
+    for f in np.flatnonzero(receivers == t) if not known[t] else ():
+        values = np.maximum(evaluate[node_type[t] if len(evaluate) > 1 else 0] @ messages[f], operators.floor)
+        back = senders[f] == receivers[e]
+        product = product * values ** (rho[f % half] - back)
+    row = 2 * edge_type[e] + (e >= half)
+    new = project[row if len(project) > 1 else 0] @ product
+    return new / np.linalg.norm(new), np.linalg.norm(new)
+
+
+def twin_sweep(operators, graph, local, messages, colours, damping, known=None, rho=None):
+    """Update the messages of one colour of senders after another; return them and the largest change."""
+    known = np.zeros(graph.num_nodes, bool) if known is None else known
+    rho = np.ones(graph.num_edges // 2) if rho is None else rho
+    messages, largest = np.array(messages), 0.0
+    for colour in np.unique(colours):
+        for e in np.flatnonzero(colours[np.asarray(graph.senders)] == colour):
+            new, size = twin_message(operators, graph, local, messages, e, known, rho)
+            largest = max(largest, np.abs(new - messages[e]).max())
+            mixed = damping * messages[e] + (1 - damping) * size * new
+            messages[e] = mixed / np.linalg.norm(mixed)
+    return messages, largest
+
+
+def random_problem(graph, seed=0, rank=3, points=4):
+    """Return positive-ish operators for all types of a graph, local factors and unit messages."""
+    rng = np.random.default_rng(seed)
+    nodes = 1 + max(v for v, *_ in graph.node_types)
+    edges = 2 + 2 * max((k for k, *_ in graph.edge_types), default=0)
+    evaluate, project = rng.normal(size=(nodes, points, rank)), rng.normal(size=(edges, rank, points))
+    messages = rng.normal(size=(graph.num_edges, rank))
+    messages = messages / np.linalg.norm(messages, axis=1, keepdims=True)
+    operators = kbp.Operators(jnp.asarray(evaluate), jnp.asarray(project), 0.1)
+    return operators, rng.uniform(0.5, 1.5, size=(graph.num_nodes, points)), messages
+
+
+def sweep(graph, schedule, operators, local, messages, **options):
+    """Do one step; return the messages and the residual."""
+    state = kbp.BPState(jnp.asarray(messages), jnp.array(np.inf), jnp.int32(0))
+    new = kbp.step(operators, graph, jnp.asarray(local), state, schedule=schedule, **options)
+    return np.asarray(new.messages), float(new.residual)
+
+
+def spins(seed=0, coupling=0.4, height=3, width=3):
+    model = rw.ising(np.random.default_rng(seed), height, width, coupling, 0.5)
+    return *discrete.problem(model), model
+
+
+HUBS = [(0, s) for s in range(1, 9)] + [(9, s) for s in range(1, 4)] + [(9, 10), (11, 12)]  # and isolated nodes
+GRAPHS = {
+    "grid": lambda: kbp.grid_graph(3, 4),
+    "types": lambda: kbp.grid_graph(3, 3, node_type=[0, 1, 1, 2, 0, 1, 0, 2, 2]),
+    "odd": lambda: kbp.Graph.from_edges([(0, 1), (1, 2), (2, 0), (2, 3), (3, 5)], 7, edge_type=[0, 1, 0, 2, 1]),
+    "hubs": lambda: kbp.Graph.from_edges(HUBS, 18, node_type=[1] + 8 * [0] + [1] + 8 * [0]),
+}
+
+# --- one colour after another -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_coloured_iteration_equals_the_twin(name, monkeypatch):
+    monkeypatch.setattr(kbpjax.graph, "SMALL", 0)
+    graph = GRAPHS[name]()
+    assert (len(graph.node_tiles) > 1) == (name == "hubs")
+    operators, local, messages = random_problem(graph)
+    colours = colour_nodes(np.asarray(graph.senders), np.asarray(graph.receivers), graph.num_nodes)
+    assert colours.max() == (2 if name == "odd" else 1)
+    rho = np.random.default_rng(1).uniform(0.5, 1, size=graph.num_edges // 2)
+    for damping, exponents in ((0.0, None), (0.3, rho)):
+        got, residual = sweep(
+            graph, kbp.coloured(graph), operators, local, messages, damping=damping, exponents=exponents
+        )
+        expected, change = twin_sweep(operators, graph, local, messages, colours, damping, rho=exponents)
+        np.testing.assert_allclose(got, expected, atol=1e-12)
+        np.testing.assert_allclose(residual, change, atol=1e-12)
+        other, _ = sweep(graph, kbp.Synchronous(), operators, local, messages, damping=damping, exponents=exponents)
+        assert np.abs(other - expected).max() > 0.01
+
+
+def test_given_colours_say_who_sends_first():
+    graph = GRAPHS["odd"]()
+    operators, local, messages = random_problem(graph, 1)
+    for colours in ([5, 0, 2, 0, 9, 5, 0], [0, 1, 2, 3, 4, 5, 6]):
+        got, residual = sweep(graph, kbp.coloured(graph, np.array(colours)), operators, local, messages)
+        expected, change = twin_sweep(operators, graph, local, messages, np.array(colours), 0.0)
+        np.testing.assert_allclose(got, expected, atol=1e-12)
+        np.testing.assert_allclose(residual, change, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["types", "hubs"])
+def test_marked_nodes_ignore_their_incoming_messages(name, monkeypatch):
+    monkeypatch.setattr(kbpjax.graph, "SMALL", 0)
+    graph = GRAPHS[name]()
+    operators, local, messages = random_problem(graph, 2)
+    known = np.zeros(graph.num_nodes, bool)
+    known[[0, 4]] = True
+    mask = jnp.asarray(known)
+    marked, schedule = ignore_incoming(graph, mask), kbp.coloured(graph).ignore_incoming(mask)
+    colours = colour_nodes(np.asarray(graph.senders), np.asarray(graph.receivers), graph.num_nodes)
+    got, _ = sweep(marked, schedule, operators, local, messages)
+    expected, _ = twin_sweep(operators, graph, local, messages, colours, 0.0, known)
+    np.testing.assert_allclose(got, expected, atol=1e-12)
+    without, _ = twin_sweep(operators, graph, local, messages, colours, 0.0)
+    assert np.abs(without - expected).max() > 0.01
+
+
+@pytest.mark.parametrize("schedule", ["coloured", "residual"])
+def test_clamped_learned_model_has_the_same_fixed_point(schedule):
+    model, graph = discrete.learned(), discrete.grid()
+    evidence = discrete.evidence(model, graph, discrete.likelihoods(4)) * kbp.clamp(model, graph, [1, 5], [2, 0])
+    chosen = {"coloured": kbp.coloured(graph), "residual": kbp.ResidualFirst(0.3)}[schedule]
+    options = {"num_iters": 300, "tol": 1e-12}
+    plain = kbp.run(model, graph, evidence, **options)
+    other = kbp.run(model, graph, evidence, schedule=chosen, **options)
+    assert bool(plain.converged) and bool(other.converged)
+    np.testing.assert_allclose(other.messages, plain.messages, atol=1e-9)
+    free = kbp.run(model, graph, discrete.evidence(model, graph, discrete.likelihoods(4)), **options)
+    assert np.abs(free.messages - plain.messages).max() > 1e-3
+
+
+@pytest.mark.parametrize("rho", [None, 0.6])
+def test_all_schedules_have_the_same_fixed_point_and_coloured_is_faster(rho):
+    operators, graph, local, _ = spins()
+    options = {"num_iters": 1000, "damping": 0.0, "tol": 1e-12, "exponents": rho}
+    plain = kbp.run(operators, graph, local, **options)
+    chosen = [kbp.coloured(graph), kbp.ResidualFirst(0.25)]
+    coloured, first = [kbp.run(operators, graph, local, schedule=schedule, **options) for schedule in chosen]
+    for other in (coloured, first):
+        assert bool(other.converged)
+        np.testing.assert_allclose(other.messages, plain.messages, atol=1e-10)
+    assert int(coloured.num_iters) < 0.75 * int(plain.num_iters)
+
+
+def test_a_chain_is_solved_in_as_many_coloured_iterations_as_colours_alternate():
+    """An iteration passes every message on by two edges."""
+    model = rw.ising(np.random.default_rng(3), 1, 9, 1.0, 0.5)
+    operators, graph, local = discrete.problem(model)
+    exact = kbp.run_tree(operators, graph, local)
+    options = {"num_iters": 4, "damping": 0.0}
+    coloured = kbp.run(operators, graph, local, schedule=kbp.coloured(graph), **options)
+    np.testing.assert_allclose(coloured.messages, exact.messages, atol=1e-12)
+    plain = kbp.run(operators, graph, local, **options)
+    assert np.abs(plain.messages - exact.messages).max() > 1e-3
+
+
+@pytest.mark.parametrize("share", [None, 0.5])
+def test_graph_without_edges(share):
+    graph = kbp.Graph.from_edges([], 3)
+    schedule = kbp.coloured(graph) if share is None else kbp.ResidualFirst(share)
+    operators, _, _, _ = spins()
+    solution = kbp.run(operators, graph, schedule=schedule, num_iters=2)
+    assert solution.messages.shape == (0, 2) and bool(solution.converged)
+    np.testing.assert_array_equal(solution.residuals, [0, 0])
+
+
+def test_coloured_under_jit_and_vmap():
+    operators, graph, local, _ = spins()
+    schedule, rng = kbp.coloured(graph), np.random.default_rng(5)
+    many = jnp.asarray(np.asarray(local) * rng.uniform(0.3, 1, size=(3, *local.shape)))
+
+    @jax.jit
+    def run(graph, schedule, local):
+        return kbp.run(operators, graph, local, num_iters=5, schedule=schedule).messages
+
+    loop = np.stack([kbp.run(operators, graph, one, num_iters=5, schedule=schedule).messages for one in many])
+    np.testing.assert_allclose(run(graph, schedule, many[0]), loop[0], atol=1e-13)
+    np.testing.assert_allclose(jax.vmap(run, (None, None, 0))(graph, schedule, many), loop, atol=1e-13)
+    assert np.ptp(loop, axis=0).max() > 1e-3
+
+
+# --- largest change first ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share, count", [(0.25, 6), (0.01, 1), (0.5, 12), (1, 24)])
+def test_only_the_messages_that_change_most_move(share, count):
+    operators, graph, local, _ = spins()
+    messages = np.random.default_rng(6).uniform(0.1, 1, size=(24, 2))
+    messages = messages / np.linalg.norm(messages, axis=1, keepdims=True)
+    whole, most = sweep(graph, kbp.Synchronous(), operators, local, messages)
+    change = np.abs(whole - messages).max(axis=1)
+    chosen = np.argsort(change)[-count:]
+    damped, _ = sweep(graph, kbp.Synchronous(), operators, local, messages, damping=0.4)
+    for damping, target in ((0.0, whole), (0.4, damped)):
+        got, residual = sweep(graph, kbp.ResidualFirst(share), operators, local, messages, damping=damping)
+        expected = messages.copy()
+        expected[chosen] = target[chosen]
+        np.testing.assert_allclose(got, expected, atol=1e-13)
+        np.testing.assert_allclose(residual, most, atol=1e-14)
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.1, np.nan])
+def test_share_out_of_range(share):
+    with pytest.raises(ValueError, match="^share: must be finite and > 0 and <= 1"):
+        kbp.ResidualFirst(share)
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["synchronous", "coloured", "residual"])
+def test_a_step_is_a_run_of_one_iteration(kind):
+    operators, graph, local, _ = spins(1)
+    schedules = {"coloured": kbp.coloured(graph), "residual": kbp.ResidualFirst(), "synchronous": kbp.Synchronous()}
+    state = kbp.init(operators, graph)
+    for rho in (None, 0.7):
+        options = {"damping": 0.2, "exponents": rho, "schedule": schedules[kind]}
+        one = kbp.step(operators, graph, local, state, **options)
+        run = kbp.run(operators, graph, local, num_iters=1, **options)
+        np.testing.assert_allclose(run.messages, one.messages, atol=1e-14)
+        np.testing.assert_allclose(run.residuals, [one.residual], atol=1e-14)
+
+
+def test_wrong_colours_and_graphs_are_refused():
+    operators, graph, local, _ = spins()
+    bad = [(np.zeros(8, int), "must be 9 whole"), (np.arange(9.0), "must be 9 whole"), (-np.arange(9), "must be 9")]
+    for colours, text in [
+        *bad,
+        (np.array([0, 0, 1, 1, 0, 0, 1, 1, 0]), r"must differ between neighbours; got .*\(0, 1\)"),
+    ]:
+        with pytest.raises(ValueError, match=f"^colours: {text}"):
+            kbp.coloured(graph, colours)
+    with pytest.raises(ValueError, match="^graph: must be known"):
+        jax.jit(lambda graph: kbp.coloured(graph).parts.slots)(graph)
+    with pytest.raises(ValueError, match="^schedule: must be of a graph"):
+        kbp.run(operators, graph, local, schedule=kbp.coloured(kbp.grid_graph(3, 4)))
+    with pytest.raises(ValueError, match="^schedule: must be a schedule"):
+        inspect.unwrap(kbp.run)(operators, graph, local, schedule="coloured")  # past the type checks of tests
