@@ -23,6 +23,10 @@ TOL = 1e-4
 MOST = 200
 """Iterations of the runs that are to converge."""
 
+CLOSE = {"num_iters": MOST, "tol": TOL}
+
+POSITIVE = {"estimated": None, "clipped": kbp.Clipped(), "constrained": kbp.ConstrainedFit()}
+
 SETTINGS = {
     name: dataclasses.replace(setting, obs_bandwidth=setting.obs_bandwidth / 2)
     for name, setting in denoising.SETTINGS.items()
@@ -34,7 +38,7 @@ class Method:
     """One way to pass messages round loops."""
 
     name: str
-    positive: bool = False
+    updates: str = "estimated"
     reweighted: bool = False
     schedule: str = "synchronous"
     anderson: bool = False
@@ -55,25 +59,25 @@ METHODS = (
     Method("BP, damping 0.2", damping=0.2),
     Method("BP, coloured", schedule="coloured"),
     Method("TRW", reweighted=True),
-    Method("positive BP, damping 0.2", positive=True, damping=0.2),
-    Method("positive TRW", positive=True, reweighted=True),
-    Method("positive TRW, residual first", positive=True, reweighted=True, schedule="residual"),
-    Method("positive TRW, coloured", positive=True, reweighted=True, schedule="coloured"),
-    Method("positive TRW, Anderson", positive=True, reweighted=True, anderson=True),
-    Method("positive TRW, coloured, Anderson", positive=True, reweighted=True, schedule="coloured", anderson=True),
+    Method("positive BP, damping 0.2", updates="clipped", damping=0.2),
+    Method("positive TRW", updates="clipped", reweighted=True),
+    Method("positive TRW, residual first", updates="clipped", reweighted=True, schedule="residual"),
+    Method("positive TRW, coloured", updates="clipped", reweighted=True, schedule="coloured"),
+    Method("positive TRW, Anderson", updates="clipped", reweighted=True, anderson=True),
+    Method("positive TRW, coloured, Anderson", updates="clipped", reweighted=True, schedule="coloured", anderson=True),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Models, estimated and positive, with what `run` needs; `truth` on a sunset image."""
+    """Models, estimated and made positive, with what `run` needs; `truth` on a sunset image."""
 
     name: str
     setting: str
     graph: kbp.Graph
     exponents: jax.Array
-    models: dict[bool, kbp.KernelMRF]
-    evidence: dict[bool, kbp.Evidence]
+    models: dict[str, kbp.KernelMRF]
+    evidence: dict[str, kbp.Evidence]
     truth: jax.Array | None = None
 
     def schedules(self) -> dict[str, Any]:
@@ -126,10 +130,10 @@ def sunset(image: np.ndarray, levels: int, setting: str, seed: int, side: int) -
     graph = kbp.grid_graph(*image.shape)
     options = argparse.Namespace(bandwidth=None, obs_bandwidth=None, ridge=None, eps=1e-3)
     models = {
-        positive: denoising.learn(image, noisy, SETTINGS[setting], options, kbp.Clipped() if positive else None)[0]
-        for positive in (False, True)
+        name: denoising.learn(image, noisy, SETTINGS[setting], options, positive)[0]
+        for name, positive in POSITIVE.items()
     }
-    evidence = {positive: kbp.observe(model, graph, y) for positive, model in models.items()}
+    evidence = {name: kbp.observe(model, graph, y) for name, model in models.items()}
     truth = jnp.asarray(image.reshape(-1))
     return Problem(f"sunset {levels}", setting, graph, kbp.tree_reweighting(graph), models, evidence, truth)
 
@@ -145,7 +149,7 @@ def random_graphs(sizes: list[Any], seed: int) -> Iterator[Problem]:
     pairs = {0: (both[:5000], both[5000:])}
     training = kbp.TrainingData(edges=pairs, nodes={0: both}, observations={0: (both, seen)})
     kernels = {"kernel": kbp.RBF(0.5), "obs_kernel": kbp.RBF(0.5), "rule": kbp.ConstantTime(eps=1e-3)}
-    models = {p: kbp.fit(training, ridge=1e-5, positive=kbp.Clipped() if p else None, **kernels) for p in (False, True)}
+    models = {name: kbp.fit(training, ridge=1e-5, positive=table, **kernels) for name, table in POSITIVE.items()}
     shape, regular, small = sizes
     graphs = {
         "grid": kbp.grid_graph(*shape),
@@ -154,7 +158,7 @@ def random_graphs(sizes: list[Any], seed: int) -> Iterator[Problem]:
     }
     for name, graph in graphs.items():
         y = rng.choice(seen, graph.num_nodes)
-        evidence = {positive: kbp.observe(model, graph, y) for positive, model in models.items()}
+        evidence = {name: kbp.observe(model, graph, y) for name, model in models.items()}
         yield Problem(name, "graphs", graph, kbp.tree_reweighting(graph), models, evidence)
 
 
@@ -181,8 +185,8 @@ def small_world_edges(rng: np.random.Generator, nodes: int, degree: int, rewired
 
 def trace(problem: Problem, method: Method, iters: int) -> dict[str, Any]:
     """Follow one method: residual and RMSE of the mode after each iteration, and the seconds of an iteration."""
-    model, graph = problem.models[method.positive], problem.graph
-    evidence, options = problem.evidence[method.positive], method.options(problem.exponents, problem.schedules())
+    model, graph = problem.models[method.updates], problem.graph
+    evidence, options = problem.evidence[method.updates], method.options(problem.exponents, problem.schedules())
     residuals, errors = map(np.asarray, _follow(model, graph, evidence, problem.truth, options, iters))
     runs = jax.jit(lambda e: kbp.run(model, graph, e, num_iters=20, **options).messages)
     _, _, seconds = _harness.timed(runs, evidence)
@@ -244,13 +248,13 @@ def _follow(
 
 def fixed_point(problem: Problem, starts: int, seed: int) -> dict[str, Any]:
     """Run positive tree-reweighted messages until they stand still, three ways and from random starts."""
-    model, graph, evidence = problem.models[True], problem.graph, problem.evidence[True]
+    model, graph, evidence = problem.models["clipped"], problem.graph, problem.evidence["clipped"]
     assert problem.truth is not None
     levels, truth = np.unique(problem.truth), np.asarray(problem.truth)
     schedules, row = problem.schedules(), {"problem": problem.name, "setting": problem.setting}
     row |= dict(zip(("rank", "points"), model.ranks[0], strict=True))
     for method in METHODS[5], METHODS[7], METHODS[9]:
-        options = method.options(problem.exponents, schedules) | {"num_iters": MOST, "tol": TOL}
+        options = method.options(problem.exponents, schedules) | CLOSE
         runs = jax.jit(lambda e, options=options: kbp.run(model, graph, e, **options))
         solution, _, seconds = _harness.timed(runs, evidence)
         short = method.name.removeprefix("positive TRW").strip(", ") or "synchronous"
@@ -268,8 +272,12 @@ def fixed_point(problem: Problem, starts: int, seed: int) -> dict[str, Any]:
     for _ in range(starts):
         other = believe(kbp.check(again(rng.random(shape, np.float32))))
         furthest = max(furthest, float(jnp.max(jnp.abs(other.weights - belief.weights))))
-    plain = kbp.run(problem.models[False], graph, problem.evidence[False], num_iters=MOST, damping=0.0)
-    return row | {"starts_differ_by": furthest, "bp_residual": float(plain.residuals[-1])}
+    plain = kbp.run(problem.models["estimated"], graph, problem.evidence["estimated"], num_iters=MOST, damping=0.0)
+    row |= {"starts_differ_by": furthest, "bp_residual": float(plain.residuals[-1])}
+    other, evidence = problem.models["constrained"], problem.evidence["constrained"]
+    solution = kbp.check(kbp.run(other, graph, evidence, **METHODS[5].options(problem.exponents, schedules) | CLOSE))
+    mode = kbp.mode(kbp.beliefs(other, graph, evidence, solution, levels))
+    return row | {"constrained: iters": int(solution.num_iters), "constrained: rmse_mode": _rmse(mode, truth)}
 
 
 def _rmse(estimate: jax.Array, truth: np.ndarray) -> float:

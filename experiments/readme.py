@@ -1,7 +1,7 @@
-"""Write the measured tables into README.md, from the committed results.
+"""Write the measured tables into README.md and docs/loops.md, from the committed results.
 
 python -m experiments.readme            # write
-python -m experiments.readme --check    # exit with 1 if README.md does not hold what the results say
+python -m experiments.readme --check    # exit with 1 if they do not hold what the results say
 """
 
 import argparse
@@ -17,22 +17,25 @@ BLOCK = re.compile(r"(<!-- begin (\w+): .*? -->\n)(.*?)(<!-- end \w+ -->)", re.D
 def main(argv: list[str] | None = None) -> int:
     """Write or check the tables; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m experiments.readme", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if README.md is out of date")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a file is out of date")
     check = parser.parse_args(argv).check
-    readme = ROOT / "README.md"
-    old = readme.read_text(encoding="utf-8")
     tables = {
         "denoising": denoising(_rows("experiments/results/denoising.json")),
         "propagate": propagate(_rows("benchmarks/results/propagate.json")),
         "trees": trees(_rows("benchmarks/results/propagate.json", "trees")),
         "rules": rules(_rows("experiments/results/update_rules.json")),
         "fit": fit(_rows("benchmarks/results/fit.json")),
+        "loops": loops(_rows("experiments/results/convergence.json")),
+        "fixed": fixed(_rows("experiments/results/convergence.json", "fixed_points")),
     }
-    new = BLOCK.sub(lambda found: found[1] + tables[found[2]] + found[4], old)
-    if check:
-        return int(new != old)
-    readme.write_text(new, encoding="utf-8")
-    return 0
+    stale = 0
+    for path in (ROOT / "README.md", ROOT / "docs" / "loops.md"):
+        old = path.read_text(encoding="utf-8")
+        new = BLOCK.sub(lambda found: found[1] + tables[found[2]] + found[4], old)
+        stale += new != old
+        if not check:
+            path.write_text(new, encoding="utf-8")
+    return int(check and stale > 0)
 
 
 def denoising(rows: list[dict]) -> str:
@@ -87,6 +90,36 @@ def fit(rows: list[dict]) -> str:
         for row in rows
     ]
     return _markdown(header, body)
+
+
+def loops(rows: list[dict]) -> str:
+    """Lay the methods out, one column of iterations to the tolerance for each problem; the last residual where none."""
+    problems = list(dict.fromkeys((row["problem"], row["setting"]) for row in rows))
+    found = {(row["method"], row["problem"], row["setting"]): row for row in rows}
+
+    def cell(row: dict) -> str:
+        return f"{row['iters_to_tol']}" if row["iters_to_tol"] else f"({row['last_residual']:.1g})"
+
+    body = [
+        [method, *(cell(found[method, *problem]) for problem in problems)]
+        for method in dict.fromkeys(row["method"] for row in rows)
+    ]
+    names = [name if setting == "graphs" else f"{name.removeprefix('sunset ')} {setting}" for name, setting in problems]
+    return _markdown(["method", *names], body)
+
+
+def fixed(rows: list[dict]) -> str:
+    """Lay the fixed points of the sunset images out."""
+    ways = ("synchronous", "coloured", "coloured, Anderson")
+    header = ["levels", "setting", "ranks", *(f"{way}: iterations (s)" for way in ways), "mode", "mean"]
+    body = []
+    for row in rows:
+        cells = [row["problem"].removeprefix("sunset "), row["setting"], f"{row['rank']}, {row['points']}"]
+        cells += [f"{row[f'{way}: iters']} ({row[f'{way}: s']:.2f})" for way in ways]
+        cells += [f"{row['rmse_mode']:.1f}", f"{row['rmse_mean']:.1f}"]
+        cells += [f"{row['starts_differ_by']:.0e}", f"{row['bp_residual']:.1f}"]
+        body.append([*cells, f"{row['constrained: iters']}, {row['constrained: rmse_mode']:.1f}"])
+    return _markdown([*header, "starts differ by", "plain: residual", "constrained: iterations, mode"], body)
 
 
 def trees(rows: list[dict]) -> str:

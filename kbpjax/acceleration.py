@@ -8,18 +8,29 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from kbpjax import _checks
-from kbpjax._precision import matmul
 from kbpjax.update import unit
+
+ENOUGH = 100_000
+"""Coefficients of which differences are compared: all would cost as much as the messages' products."""
 
 GROWTH = 2.0
 """How far the residual may rise above its least before acceleration starts afresh."""
 
 
 class History(NamedTuple):
-    """What `Anderson` remembers: the last updates and differences, one a row, how many, and the least residual."""
+    """What `Anderson` remembers.
+
+    Attributes:
+        updates: the last updates, one a row.
+        differences: how far they were from what they updated, of some of the messages.
+        products: inner products of the differences.
+        taken: iterations since the memory was emptied.
+        least: the least residual since then.
+    """
 
     updates: Float[Array, "depth coefficient"]
-    differences: Float[Array, "depth coefficient"]
+    differences: Float[Array, "depth some"]
+    products: Float[Array, "depth depth"]
     taken: Int[Array, ""]
     least: Float[Array, ""]
 
@@ -31,7 +42,7 @@ class Anderson(eqx.Module):
     emptied. It pays near a fixed point that is reached slowly, and brings nothing where messages swing far from one.
 
     Args:
-        depth: updates to remember, >= 2, from 3 on with effect; each takes twice as much memory as all messages.
+        depth: updates to remember, >= 2, from 3 on with effect; each takes as much memory as all messages.
 
     Raises:
         ValueError: depth out of range.
@@ -45,8 +56,10 @@ class Anderson(eqx.Module):
 
     def start(self, messages: Float[Array, "edge coordinate"]) -> History:
         """Return an empty memory."""
-        empty = jnp.zeros((self.depth, messages.size), messages.dtype)
-        return History(empty, empty, jnp.int32(0), jnp.array(jnp.inf, messages.dtype))
+        updates = jnp.zeros((self.depth, messages.size), messages.dtype)
+        differences = jnp.zeros((self.depth, _some(messages).size), messages.dtype)
+        products = jnp.zeros((self.depth, self.depth), messages.dtype)
+        return History(updates, differences, products, jnp.int32(0), jnp.array(jnp.inf, messages.dtype))
 
     def advance(
         self,
@@ -58,22 +71,28 @@ class Anderson(eqx.Module):
         """Return the memory, and the messages to go on from, given those of an iteration and its residual."""
         steady = residual <= GROWTH * history.least  # false for NaN
         slot = jnp.where(steady, history.taken, 0) % self.depth
-        difference = (new - old).reshape(-1)
+        difference = _some(new - old)
         updates = history.updates.at[slot].set(new.reshape(-1))
         differences = history.differences.at[slot].set(difference)
+        product = jnp.sum(differences * difference[None], axis=-1)  # quicker than a matrix product with so few rows
+        products = history.products.at[slot].set(product).at[:, slot].set(product)
         taken = jnp.where(steady, history.taken + 1, 1)
         known = jnp.arange(self.depth, dtype=jnp.int32) < taken
-        weights = _weights(differences, known)
-        mixed, _ = unit(matmul(weights, updates).reshape(new.shape))
+        weights = _weights(products, known)
+        mixed, _ = unit(jnp.sum(weights[:, None] * updates, axis=0).reshape(new.shape))
         take = steady & (taken > 1) & jnp.all(jnp.isfinite(weights))
         least = jnp.where(steady, jnp.minimum(history.least, residual), residual)
-        return History(updates, differences, taken, least), jnp.where(take, mixed, new)
+        return History(updates, differences, products, taken, least), jnp.where(take, mixed, new)
 
 
-def _weights(differences: Float[Array, "depth coefficient"], known: Bool[Array, " depth"]) -> Float[Array, " depth"]:
-    """Return the weights, of sum 1, of the rows whose combination is smallest; 0 for those that are not known."""
-    rows = jnp.where(known[:, None], differences, 0)
-    square = matmul(rows, rows.T)
+def _some(messages: Float[Array, "edge coordinate"]) -> Float[Array, " some"]:
+    """Return the coefficients of evenly spread messages, enough to weigh differences by."""
+    return messages[:: max(1, messages.size // ENOUGH)].reshape(-1)
+
+
+def _weights(products: Float[Array, "depth depth"], known: Bool[Array, " depth"]) -> Float[Array, " depth"]:
+    """Return the weights, of sum 1, of the differences whose combination is smallest; 0 for those not known."""
+    square = jnp.where(known[:, None] & known[None], products, 0)
     largest = jnp.max(jnp.diagonal(square))
     square = square / jnp.where(largest > 0, largest, 1)
     penalty = jnp.where(known, jnp.finfo(square.dtype).eps, 1).astype(square.dtype)

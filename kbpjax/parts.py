@@ -3,7 +3,7 @@
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 from numpy.typing import NDArray
 
 from kbpjax.graph import Graph, Tiles, degree_classes, place_slots, tile_rows, tile_size
@@ -23,6 +23,15 @@ class Part(eqx.Module):
     edge_tiles: Tiles
     route: Int[Array, "*part edge_tile edge_tile_size"]
     num_edges: int = eqx.field(static=True)
+
+
+def ignore_incoming(part: Graph | Part, nodes: Bool[Array, " node"]) -> tuple[Int[Array, "*part _ _ _"], ...]:
+    """Return the slots of a graph or of its parts in which those of the marked nodes are empty."""
+    marked = jnp.append(nodes, False)
+    return tuple(
+        jnp.where(marked[tiles.rows][..., None], part.num_edges, slots)
+        for tiles, slots in zip(part.node_tiles, part.slots, strict=True)
+    )
 
 
 def parts_of(graph: Graph, numbers: NDArray) -> Part:

@@ -5,6 +5,7 @@ Damping mixes the old message, of norm 1, with the new one before that is normal
 the way, and its size no longer says so much.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
-from kbpjax import _checks
+from kbpjax import _checks, parts
 from kbpjax.acceleration import AdaptiveDamping, Anderson
 from kbpjax.graph import Graph
 from kbpjax.schedules import Schedule, Synchronous
@@ -197,21 +198,10 @@ def _run(
     tol: ScalarLike | None,
     num_iters: int,
 ) -> Solution:
-    start = init(operators, graph) if first is None else _state(first)
-    enough = jnp.asarray(0 if tol is None else tol, start.residual.dtype)
-    adaptive = isinstance(damping, AdaptiveDamping)
-    weight = jnp.asarray(damping.start if adaptive else damping, start.messages.dtype)
-    history = None if acceleration is None else acceleration.start(start.messages)
-
-    def advance(carry: Any) -> Any:
-        state, weight, history = carry
-        new = step(operators, graph, local, state, damping=weight, exponents=exponents, schedule=schedule)
-        if adaptive:
-            weight = damping.next(weight, state.residual, new.residual)
-        if acceleration is not None:
-            history, mixed = acceleration.advance(history, state.messages, new.messages, new.residual)
-            new = replace(new, messages=jnp.where(new.residual <= enough, new.messages, mixed))
-        return new, weight, history
+    state = init(operators, graph) if first is None else _state(first)
+    enough = jnp.asarray(0 if tol is None else tol, state.residual.dtype)
+    iteration = partial(step, operators, graph, local, exponents=exponents, schedule=schedule)
+    start, advance = _advance(iteration, state, damping, acceleration, enough)
 
     def solution(state: BPState, residuals: Array, least: ScalarLike) -> Solution:
         messages = coefficients(operators, graph, local, state.messages, exponents)
@@ -225,7 +215,7 @@ def _run(
             carry = body(carry)
             return carry, carry[0].residual
 
-        (last, *_), residuals = jax.lax.scan(iterate, (start, weight, history), length=num_iters)
+        (last, *_), residuals = jax.lax.scan(iterate, start, length=num_iters)
         return solution(last, residuals, 1e-3)
 
     def unfinished(carry: Any) -> Array:
@@ -237,9 +227,31 @@ def _run(
         after = advance(before)
         return after, residuals.at[before[0].count].set(after[0].residual)
 
-    residuals = jnp.full(num_iters, jnp.nan, start.residual.dtype)
-    (last, *_), residuals = jax.lax.while_loop(unfinished, iterate_on, ((start, weight, history), residuals))
+    residuals = jnp.full(num_iters, jnp.nan, state.residual.dtype)
+    (last, *_), residuals = jax.lax.while_loop(unfinished, iterate_on, (start, residuals))
     return solution(last, residuals, enough)
+
+
+def _advance(
+    iteration: Callable[..., BPState], state: BPState, damping: Any, acceleration: Anderson | None, enough: Array
+) -> tuple[Any, Callable[[Any], Any]]:
+    """Return what a loop carries at first, and the function that does one damped and accelerated iteration on it."""
+    adaptive = isinstance(damping, AdaptiveDamping)
+    weight = jnp.asarray(damping.start if adaptive else damping, state.messages.dtype)
+    history = None if acceleration is None else acceleration.start(state.messages)
+
+    def advance(carry: Any) -> Any:
+        state, weight, history = carry
+        new = iteration(state, damping=weight)
+        if adaptive:
+            weight = damping.next(weight, state.residual, new.residual)
+        if acceleration is not None:
+            history, mixed = acceleration.advance(history, state.messages, new.messages, new.residual)
+            # What has converged is not extrapolated: its residual would not be known.
+            new = replace(new, messages=jnp.where(new.residual <= enough, new.messages, mixed))
+        return new, weight, history
+
+    return (state, weight, history), advance
 
 
 def _first(operators: Operators, graph: Graph, start: Any) -> Array:
@@ -276,13 +288,8 @@ def ignore_incoming(graph: Graph, nodes: Bool[Array, " node"]) -> Graph:
         graph: the graph.
         nodes: the nodes that ignore their incoming messages [node].
     """
-    marked = jnp.append(nodes, False)
-    slots = tuple(
-        jnp.where(marked[tiles.rows][..., None], graph.num_edges, slots)
-        for tiles, slots in zip(graph.node_tiles, graph.slots, strict=True)
-    )
     schedule = None if graph.schedule is None else graph.schedule.ignore_incoming(nodes)
-    return replace(graph, slots=slots, schedule=schedule)
+    return replace(graph, slots=parts.ignore_incoming(graph, nodes), schedule=schedule)
 
 
 def _check_options(num_iters: int, damping: Any, tol: Any, schedule: Any, acceleration: Any) -> None:

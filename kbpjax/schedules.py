@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kbpjax import _checks
 from kbpjax.colouring import colour_nodes
 from kbpjax.graph import Graph
-from kbpjax.parts import Part, parts_of
+from kbpjax.parts import Part, ignore_incoming, parts_of
 from kbpjax.update import Operators, flatten, unit, untile, updates
 
 Exponents = Float[Array, " pair"] | None
@@ -114,12 +114,7 @@ class Coloured(eqx.Module):
 
     def ignore_incoming(self, nodes: Bool[Array, " node"]) -> "Coloured":
         """Return the schedule in which the incoming messages of the marked nodes count as 1."""
-        marked = jnp.append(nodes, False)
-        slots = tuple(
-            jnp.where(marked[tiles.rows][..., None], self.parts.num_edges, slots)
-            for tiles, slots in zip(self.parts.node_tiles, self.parts.slots, strict=True)
-        )
-        return replace(self, parts=replace(self.parts, slots=slots))
+        return replace(self, parts=replace(self.parts, slots=ignore_incoming(self.parts, nodes)))
 
 
 Schedule = Synchronous | ResidualFirst | Coloured

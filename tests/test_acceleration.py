@@ -37,6 +37,15 @@ def test_anderson_reaches_the_same_fixed_point_in_fewer_iterations(depth):
     assert int(quick.num_iters) < 0.5 * int(plain.num_iters)
 
 
+def test_some_of_the_messages_are_enough_to_weigh_updates_by(monkeypatch):
+    monkeypatch.setattr(kbp.acceleration, "ENOUGH", 20)
+    few = kbp.Anderson(4)  # a depth of its own, so that this is compiled anew
+    assert few.start(jnp.zeros((48, 2))).differences.shape == (4, 24)  # every fourth of the 48 messages
+    plain, quick = kbp.run(*SLOW, **PLAIN), kbp.run(*SLOW, acceleration=few, **PLAIN)
+    assert bool(quick.converged) and int(quick.num_iters) < int(plain.num_iters)
+    np.testing.assert_allclose(quick.messages, plain.messages, atol=1e-9)
+
+
 def test_anderson_is_exact_on_a_linear_problem_after_one_step_more_than_its_dimension():
     """Messages (x, 1) stand for x, whatever their scale; x goes to A x + b."""
     rng = np.random.default_rng(1)

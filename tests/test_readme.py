@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from experiments import readme
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,10 +29,27 @@ def test_table_is_what_the_results_say():
     assert readme.main(["--check"]) == 0
 
 
-def test_links_lead_to_files():
-    links = re.findall(r"\]\(([^)#]+)\)", TEXT)
-    assert len(links) > 5
-    assert all((ROOT / link).exists() for link in links if "://" not in link)
+def test_page_on_loops_runs_as_written():
+    set_up, _, _ = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)[1].partition("model =")
+    page = (ROOT / "docs" / "loops.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 2
+    given = "bandwidth, obs_bandwidth, points = 20.0, 12.5, np.unique(clean)\n"
+    answer = "\nprint(np.sqrt(np.mean((kbp.mean(belief) - clean) ** 2)), look.spectral_radius, look.oscillates)"
+    code = set_up.replace("60", "20").replace("59", "19") + given + "\n".join(blocks) + answer
+    outcome = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    rmse, radius, oscillates = outcome.stdout.split()
+    assert float(rmse) < 15 and float(radius) < 1 and oscillates == "False"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/loops.md"])
+def test_links_lead_to_files(page):
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text(encoding="utf-8"))
+    assert len(links) >= 2
+    assert all(((ROOT / page).parent / link).exists() for link in links if "://" not in link)
 
 
 def test_make_targets_exist():
