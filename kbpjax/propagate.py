@@ -19,7 +19,8 @@ from jaxtyping import Array, Bool, Float, Int, ScalarLike
 from kbpjax import _checks, parts
 from kbpjax.acceleration import AdaptiveDamping, Anderson
 from kbpjax.graph import Graph
-from kbpjax.schedules import Schedule, Synchronous
+from kbpjax.implicit import fixed_point, trust
+from kbpjax.schedules import ResidualFirst, Schedule, Synchronous
 from kbpjax.update import Operators, check_types, coefficients, of_type, unit, untile
 
 Exponents = _checks.Numbers | ScalarLike | None
@@ -140,8 +141,9 @@ def run(
             update that is small, because incoming messages disagree, moves a message less than the number says. Or
             `AdaptiveDamping()`.
         tol: stop once the residual is at most this: no coefficient of any message (of 2-norm 1) differs by more from
-            its undamped update; of positive messages, no value (maximum 1). None: run all iterations, and differentiate
-            through them in either mode. With `tol` there is forward mode only.
+            its undamped update; of positive messages, no value (maximum 1). Derivatives, in either mode, are then those
+            of the fixed point (implicit function theorem), in the memory of a few iterations; to a relative accuracy
+            of about tol; NaN unless converged. None: run all iterations, and differentiate through them.
         exponents: exponent of each undirected edge [pair], in (0, 1], in the order in which the edges were given, or
             one for all. None: 1, belief propagation; `tree_reweighting(graph)`: tree-reweighted belief propagation;
             others: fractional belief propagation.
@@ -218,18 +220,35 @@ def _run(
         (last, *_), residuals = jax.lax.scan(iterate, start, length=num_iters)
         return solution(last, residuals, 1e-3)
 
-    def unfinished(carry: Any) -> Array:
-        (state, *_), _ = carry
-        return (state.count < num_iters) & (state.residual > enough)
+    def search(messages: Array) -> tuple[Array, Any]:
+        begin, go_on = _advance(iteration, replace(state, messages=messages), damping, acceleration, enough)
 
-    def iterate_on(carry: Any) -> Any:
-        before, residuals = carry
-        after = advance(before)
-        return after, residuals.at[before[0].count].set(after[0].residual)
+        def unfinished(carry: Any) -> Array:
+            (state, *_), _ = carry
+            return (state.count < num_iters) & (state.residual > enough)
 
-    residuals = jnp.full(num_iters, jnp.nan, state.residual.dtype)
-    (last, *_), residuals = jax.lax.while_loop(unfinished, iterate_on, (start, residuals))
-    return solution(last, residuals, enough)
+        def iterate_on(carry: Any) -> Any:
+            before, residuals = carry
+            after = go_on(before)
+            return after, residuals.at[before[0].count].set(after[0].residual)
+
+        residuals = jnp.full(num_iters, jnp.nan, state.residual.dtype)
+        (last, *_), residuals = jax.lax.while_loop(unfinished, iterate_on, (begin, residuals))
+        # A count among what comes with a root must be a float.
+        return last.messages, (last.residual, last.count.astype(residuals.dtype), residuals)
+
+    turns = Synchronous() if isinstance(schedule, ResidualFirst) else schedule
+    weight = 0.5 if isinstance(damping, AdaptiveDamping) else damping
+
+    def iterate_once(messages: Array) -> Array:
+        now = _state(messages)
+        return step(operators, graph, local, now, damping=weight, exponents=exponents, schedule=turns).messages
+
+    messages, (residual, count, residuals) = fixed_point(
+        iterate_once, search, state.messages, tol=enough, most=2 * num_iters
+    )
+    messages = trust(messages, residual <= enough)
+    return solution(BPState(messages, residual, count.astype(jnp.int32)), residuals, enough)
 
 
 def _advance(

@@ -1,0 +1,121 @@
+"""Derivatives of a fixed point (`tol=`) against unrolled iterations, finite differences and exact trees."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+from tests import discrete
+from tests import reweighted as rw
+
+EDGES = rw.grid_edges(3, 3)
+OPERATORS, GRAPH, LOCAL = discrete.problem(rw.ising(np.random.default_rng(0), 3, 3, 0.8, 0.5))
+RHO = jnp.asarray(rw.spanning_tree_probabilities(EDGES, 9))
+CLOSE = {"num_iters": 600, "tol": 1e-12}
+
+
+def loss(tables, local, exponents, **options):
+    """Sum products of all values of messages with fixed numbers, whatever their scale."""
+    operators = kbp.Operators(OPERATORS.evaluate, tables)
+    messages = kbp.run(operators, GRAPH, local, exponents=exponents, **options).messages
+    weights = jnp.asarray(np.random.default_rng(1).normal(size=messages.shape))
+    return jnp.sum(weights * messages / jnp.sum(messages, axis=1, keepdims=True))
+
+
+AT = OPERATORS.project, LOCAL, 0.95 * RHO
+ALL = (0, 1, 2)
+
+
+@pytest.fixture(scope="module")
+def unrolled():
+    """Return the gradient through 300 iterations, with respect to tables, local factors and exponents."""
+    return jax.grad(loss, argnums=ALL)(*AT, num_iters=300, damping=0.2)
+
+
+def close(got, wanted, rtol=1e-9):
+    """Compare pytrees by their largest entry."""
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, atol=rtol * np.abs(b).max())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"damping": 0.2},
+        {"damping": 0.0, "schedule": kbp.coloured(GRAPH), "acceleration": kbp.Anderson(3)},
+        {"damping": 0.0, "schedule": kbp.ResidualFirst(0.5)},
+        {"damping": kbp.AdaptiveDamping()},
+    ],
+    ids=["synchronous", "coloured Anderson", "residual first", "adaptive"],
+)
+def test_reverse_mode_equals_unrolled(options, unrolled):
+    close(jax.grad(loss, argnums=ALL)(*AT, **CLOSE, **options), unrolled)
+
+
+def test_forward_mode_equals_reverse_mode_and_differences(unrolled):
+    rng = np.random.default_rng(2)
+    directions = tuple(jnp.asarray(rng.normal(size=x.shape)) * x for x in AT)  # relative: tables and factors stay > 0
+
+    def along(distance):
+        return loss(*(x + distance * d for x, d in zip(AT, directions, strict=True)), damping=0.2, **CLOSE)
+
+    slope = jax.jvp(along, (0.0,), (1.0,))[1]
+    np.testing.assert_allclose(slope, sum(jnp.vdot(g, d) for g, d in zip(unrolled, directions, strict=True)), rtol=1e-8)
+    np.testing.assert_allclose(slope, (along(1e-5) - along(-1e-5)) / 2e-5, rtol=1e-6)
+
+
+def test_derivatives_are_nan_unless_converged():
+    few = {"num_iters": 3, "tol": 1e-12, "damping": 0.2}
+    value, gradient = jax.value_and_grad(loss)(*AT, **few)
+    assert np.isfinite(value) and np.isnan(gradient).all()
+    assert np.isnan(jax.jvp(lambda local: loss(AT[0], local, AT[2], **few), (LOCAL,), (LOCAL,))[1])
+
+
+def test_gradients_of_a_batch_are_those_of_its_problems():
+    many = LOCAL[None] * jnp.asarray(np.random.default_rng(3).uniform(0.5, 1, size=(2, *LOCAL.shape)))
+    slope = jax.grad(lambda local: loss(AT[0], local, AT[2], damping=0.2, **CLOSE))
+    close(jax.jit(jax.vmap(slope))(many), np.stack([slope(local) for local in many]))
+
+
+def test_memory_of_reverse_mode_does_not_grow_with_the_iterations():
+    def size(num_iters, tol):
+        options = {"num_iters": num_iters, "damping": 0.2, "tol": tol}
+        compiled = jax.jit(jax.grad(lambda local: loss(AT[0], local, AT[2], **options))).lower(LOCAL).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    few, many = size(50, 1e-10), size(1050, 1e-10)
+    residuals = 1000 * 8
+    assert many - few <= 3 * residuals  # the residual of each iteration, and no message
+    assert size(1050, None) - size(50, None) > 500 * 8 * OPERATORS.project.shape[1] * GRAPH.num_edges
+
+
+def test_gradient_on_a_tree_is_that_of_exact_inference():
+    graph = kbp.Graph.from_edges([(0, 1), (1, 2), (1, 3)], 4)
+    operators = kbp.Operators(jnp.eye(2)[None], jnp.array([[[0.8, 0.3], [0.2, 0.7]]]))
+    local = jnp.asarray(np.random.default_rng(4).uniform(0.2, 1, size=(4, 2)))
+    weights = jnp.asarray(np.random.default_rng(5).normal(size=(6, 2)))
+    exact = jax.grad(lambda x: jnp.sum(weights * kbp.run_tree(operators, graph, x).messages))(local)
+    fixed = jax.grad(lambda x: jnp.sum(weights * kbp.run(operators, graph, x, **CLOSE).messages))(local)
+    close(fixed, exact)
+
+
+def test_bandwidths_ridge_and_exponents_of_a_learned_model():
+    rng, graph = np.random.default_rng(6), kbp.grid_graph(4, 4)
+    x = np.cumsum(rng.normal(size=(150, 16)), axis=1)
+    x = (x - x.mean()) / x.std()
+    y = x + 0.5 * rng.normal(size=x.shape)
+    data, seen, points = kbp.pool(graph, x, y), jnp.asarray(y[0]), jnp.linspace(-2, 2, 9)
+
+    def error(parameters, **options):
+        bandwidth, obs_bandwidth, ridge, exponent = parameters
+        rule = kbp.ConstantTime(eps=1e-2, max_rank=8)
+        kernels = {"kernel": kbp.RBF(bandwidth), "obs_kernel": kbp.RBF(obs_bandwidth)}
+        model = kbp.fit(data, rule=rule, ridge=ridge, positive=kbp.Clipped(), **kernels)
+        evidence = kbp.observe(model, graph, seen)
+        solution = kbp.run(model, graph, evidence, exponents=exponent, damping=0.0, **options)
+        return jnp.sum((kbp.mean(kbp.beliefs(model, graph, evidence, solution, points)) - x[0]) ** 2)
+
+    at = jnp.array([0.8, 0.6, 1e-3, 0.55])
+    slope = jax.jit(jax.grad(lambda p: error(p, **CLOSE)))(at)
+    close(slope, jax.jit(jax.grad(lambda p: error(p, num_iters=300)))(at))
