@@ -201,58 +201,67 @@ def _run(
     num_iters: int,
 ) -> Solution:
     state = init(operators, graph) if first is None else _state(first)
-    enough = jnp.asarray(0 if tol is None else tol, state.residual.dtype)
-    iteration = partial(step, operators, graph, local, exponents=exponents, schedule=schedule)
-    start, advance = _advance(iteration, state, damping, acceleration, enough)
-
-    def solution(state: BPState, residuals: Array, least: ScalarLike) -> Solution:
-        messages = coefficients(operators, graph, local, state.messages, exponents)
-        values = None if operators.positive is None else state.messages
-        return Solution(messages, state.residual <= least, state.count, residuals, exponents, values)
-
+    enough = jnp.asarray(1e-3 if tol is None else tol, state.residual.dtype)
+    iteration = partial(step, operators, graph, local, exponents=exponents)
+    begin = partial(_begin, partial(iteration, schedule=schedule), damping, acceleration)
     if tol is None:
-        body = jax.checkpoint(advance, prevent_cse=False)
+        last, residuals = _count(*begin(state, None), num_iters)
+    else:
+        search = partial(_until, begin, state, enough, num_iters)
+        turns = Synchronous() if isinstance(schedule, ResidualFirst) else schedule
+        weight = 0.5 if isinstance(damping, AdaptiveDamping) else damping
 
-        def iterate(carry: Any, _: None) -> Any:
-            carry = body(carry)
-            return carry, carry[0].residual
+        def once(messages: Array) -> Array:
+            return iteration(_state(messages), damping=weight, schedule=turns).messages
 
-        (last, *_), residuals = jax.lax.scan(iterate, start, length=num_iters)
-        return solution(last, residuals, 1e-3)
+        found = fixed_point(once, search, state.messages, tol=enough, most=2 * num_iters)
+        messages, (residual, count, residuals) = found
+        last = BPState(trust(messages, residual <= enough), residual, count.astype(jnp.int32))
 
-    def search(messages: Array) -> tuple[Array, Any]:
-        begin, go_on = _advance(iteration, replace(state, messages=messages), damping, acceleration, enough)
-
-        def unfinished(carry: Any) -> Array:
-            (state, *_), _ = carry
-            return (state.count < num_iters) & (state.residual > enough)
-
-        def iterate_on(carry: Any) -> Any:
-            before, residuals = carry
-            after = go_on(before)
-            return after, residuals.at[before[0].count].set(after[0].residual)
-
-        residuals = jnp.full(num_iters, jnp.nan, state.residual.dtype)
-        (last, *_), residuals = jax.lax.while_loop(unfinished, iterate_on, (begin, residuals))
-        # A count among what comes with a root must be a float.
-        return last.messages, (last.residual, last.count.astype(residuals.dtype), residuals)
-
-    turns = Synchronous() if isinstance(schedule, ResidualFirst) else schedule
-    weight = 0.5 if isinstance(damping, AdaptiveDamping) else damping
-
-    def iterate_once(messages: Array) -> Array:
-        now = _state(messages)
-        return step(operators, graph, local, now, damping=weight, exponents=exponents, schedule=turns).messages
-
-    messages, (residual, count, residuals) = fixed_point(
-        iterate_once, search, state.messages, tol=enough, most=2 * num_iters
-    )
-    messages = trust(messages, residual <= enough)
-    return solution(BPState(messages, residual, count.astype(jnp.int32)), residuals, enough)
+    read = coefficients(operators, graph, local, last.messages, exponents)
+    values = None if operators.positive is None else last.messages
+    return Solution(read, last.residual <= enough, last.count, residuals, exponents, values)
 
 
-def _advance(
-    iteration: Callable[..., BPState], state: BPState, damping: Any, acceleration: Anderson | None, enough: Array
+def _count(carry: Any, advance: Callable[[Any], Any], num_iters: int) -> tuple[BPState, Array]:
+    """Iterate a fixed number of times; return the last state and all residuals."""
+    body = jax.checkpoint(advance, prevent_cse=False)
+
+    def iterate(carry: Any, _: None) -> Any:
+        carry = body(carry)
+        return carry, carry[0].residual
+
+    (last, *_), residuals = jax.lax.scan(iterate, carry, length=num_iters)
+    return last, residuals
+
+
+def _until(
+    begin: Callable[..., Any], state: BPState, enough: Array, num_iters: int, messages: Array
+) -> tuple[Array, Any]:
+    """Iterate from some messages until the residual is small enough; return messages, residual, count and residuals."""
+    first, advance = begin(replace(state, messages=messages), enough)
+
+    def unfinished(carry: Any) -> Array:
+        (state, *_), _ = carry
+        return (state.count < num_iters) & (state.residual > enough)
+
+    def iterate(carry: Any) -> Any:
+        before, residuals = carry
+        after = advance(before)
+        return after, residuals.at[before[0].count].set(after[0].residual)
+
+    residuals = jnp.full(num_iters, jnp.nan, state.residual.dtype)
+    (last, *_), residuals = jax.lax.while_loop(unfinished, iterate, (first, residuals))
+    # What comes with a root has to be of floats.
+    return last.messages, (last.residual, last.count.astype(residuals.dtype), residuals)
+
+
+def _begin(
+    iteration: Callable[..., BPState],
+    damping: Any,
+    acceleration: Anderson | None,
+    state: BPState,
+    enough: Array | None,
 ) -> tuple[Any, Callable[[Any], Any]]:
     """Return what a loop carries at first, and the function that does one damped and accelerated iteration on it."""
     adaptive = isinstance(damping, AdaptiveDamping)
@@ -266,8 +275,9 @@ def _advance(
             weight = damping.next(weight, state.residual, new.residual)
         if acceleration is not None:
             history, mixed = acceleration.advance(history, state.messages, new.messages, new.residual)
-            # What has converged is not extrapolated: its residual would not be known.
-            new = replace(new, messages=jnp.where(new.residual <= enough, new.messages, mixed))
+            if enough is not None:  # what has converged is not extrapolated: its residual would not be known
+                mixed = jnp.where(new.residual <= enough, new.messages, mixed)
+            new = replace(new, messages=mixed)
         return new, weight, history
 
     return (state, weight, history), advance
