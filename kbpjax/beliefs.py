@@ -29,6 +29,7 @@ from kbpjax.kernels.base import like
 from kbpjax.marginals import Marginal, MeanEmbedding
 from kbpjax.mrf import KernelMRF
 from kbpjax.propagate import Solution
+from kbpjax.update import slot_powers
 
 Learned = tuple[Array, Array] | None
 """`Evidence.messages` and `Evidence.observed`, or nothing."""
@@ -170,7 +171,7 @@ def _log_messages(
     """
     nodes = graph.nodes_of_type(node_type)
     floor = model.floor_of(node_type)
-    messages, powers = solution.messages, slot_exponents(solution)
+    messages, exponents = solution.messages, solution.exponents
     at_points = at_points.astype(messages.dtype)
     total = log_factors(learned, nodes, at_points, floor)
     inbox, owner = graph.inboxes[node_type]
@@ -180,18 +181,11 @@ def _log_messages(
     @jax.checkpoint
     def add(total, slot):
         values = log_values(padded[slot], owner, at_points, floor)
-        values = values if powers is None else values * powers[slot][:, None]
+        values = values if exponents is None else values * slot_powers(exponents, slot)
         return total + jnp.where((slot < graph.num_edges)[:, None], values, 0), None
 
     rows, _ = jax.lax.scan(add, jnp.zeros((len(inbox), total.shape[1]), total.dtype), inbox.T)
     return total + rows if len(rows) == len(total) else total.at[owner].add(rows)
-
-
-def slot_exponents(solution: Solution) -> Float[Array, " edge_or_none"] | None:
-    """Return the exponent of each directed edge, and 1 after the last; None where all are 1."""
-    if solution.exponents is None:
-        return None
-    return jnp.concatenate([solution.exponents, solution.exponents, jnp.ones_like(solution.exponents, shape=1)])
 
 
 def learned_factors(evidence: Evidence | None) -> Learned:

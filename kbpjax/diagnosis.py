@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, ScalarLike
 from kbpjax import _checks
 from kbpjax.graph import Graph
 from kbpjax.propagate import BPState, Solution, check_damping, problem, step
-from kbpjax.schedules import Schedule, Synchronous
+from kbpjax.schedules import Coloured, Schedule, Synchronous
 from kbpjax.update import Operators
 
 LOOK_BACK = 10
@@ -82,6 +82,8 @@ def diagnose(
     check_damping(damping)
     _checks.require(num_iters >= 2, "num_iters", "must be at least 2", num_iters, "Pass for instance 40.")
     operators, known, local = problem(model, graph, evidence)
+    if isinstance(schedule, Coloured):
+        schedule.check(graph)
     if known is not graph:
         schedule = schedule.ignore_incoming(evidence.clamped)
     shape = (graph.num_edges, operators.passed_on.shape[1])

@@ -21,13 +21,13 @@ from kbpjax.beliefs import (
     log_likelihoods,
     log_or_zero,
     log_values,
-    slot_exponents,
 )
 from kbpjax.evidence import Evidence
 from kbpjax.features import features
 from kbpjax.graph import Graph
 from kbpjax.mrf import KernelMRF
 from kbpjax.propagate import Solution
+from kbpjax.update import slot_powers
 
 CHUNK = 8192
 """Messages that are evaluated at one time."""
@@ -159,8 +159,9 @@ def _add_logs(
 
     Of the message along the pair itself, `own`, one whole is taken off. A bounded number is evaluated at a time.
     """
-    powers = slot_exponents(solution)
-    powers = jnp.ones(len(edges), total.dtype) if powers is None else powers[edges].astype(total.dtype)
+    powers = jnp.ones(len(edges), total.dtype)
+    if solution.exponents is not None:
+        powers = slot_powers(solution.exponents, edges)[:, 0].astype(total.dtype)
     powers = powers - own.astype(total.dtype)
     if len(edges) == 0:
         return total

@@ -20,7 +20,7 @@ from kbpjax import _checks, parts
 from kbpjax.acceleration import AdaptiveDamping, Anderson
 from kbpjax.graph import Graph
 from kbpjax.implicit import fixed_point, trust
-from kbpjax.schedules import ResidualFirst, Schedule, Synchronous
+from kbpjax.schedules import Coloured, ResidualFirst, Schedule, Synchronous
 from kbpjax.update import Operators, check_types, coefficients, of_type, unit, untile
 
 Exponents = _checks.Numbers | ScalarLike | None
@@ -161,6 +161,8 @@ def run(
     """
     _check_options(num_iters, damping, tol, schedule, acceleration)
     operators, known, local = problem(model, graph, evidence)
+    if isinstance(schedule, Coloured):
+        schedule.check(graph)
     if known is not graph:
         schedule = schedule.ignore_incoming(evidence.clamped)
     powers = pair_exponents(graph, exponents, local.dtype)

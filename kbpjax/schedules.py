@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import NDArray
 
 from kbpjax import _checks
@@ -87,19 +87,26 @@ class Coloured(eqx.Module):
 
     Attributes:
         parts: the nodes of each colour and what they send, stacked on a first axis [colour, ...].
-        num_nodes: number of nodes of the graph.
+        made_for: senders, receivers, edge types and node types of the graph.
     """
 
     parts: Part
-    num_nodes: int = eqx.field(static=True)
+    made_for: tuple[Int[Array, " edge"], Int[Array, " edge"], Int[Array, " edge"], Int[Array, " node"]]
+
+    def check(self, graph: Graph) -> None:
+        """Raise ValueError for another graph; where its edges are not known, for one of another size."""
+        given, fix = _identity(graph), "Make it with kbpjax.coloured(graph) for the same graph."
+        got, needed = ((len(a[3]), len(a[0])) for a in (self.made_for, given))
+        _checks.require(got == needed, "schedule", f"must be of a graph of (nodes, edges) {needed}", got, fix)
+        if not _checks.is_traced((self.made_for, given)):
+            same = all(np.array_equal(mine, other) for mine, other in zip(self.made_for, given, strict=True))
+            _checks.require(same, "schedule", "must be of this graph", "one of the same size", fix)
 
     def sweep(
         self, operators: Operators, graph: Graph, local: Array, messages: Array, damping: Array, exponents: Exponents
     ) -> tuple[Array, Array]:
         """Do one iteration; return the messages, and the largest difference between one and its undamped update."""
-        got, needed = (self.num_nodes, self.parts.num_edges), (graph.num_nodes, graph.num_edges)
-        fix = "Make it with kbpjax.coloured(graph) for the same graph."
-        _checks.require(got == needed, "schedule", f"must be of a graph of (nodes, edges) {needed}", got, fix)
+        self.check(graph)
 
         def turn(messages: Array, part: Part) -> tuple[Array, Array]:
             update = updates(operators, part, local, messages, exponents, operators.passed_on)
@@ -155,7 +162,11 @@ def coloured(graph: Graph, colours: NDArray | None = None) -> Coloured:
     same = np.flatnonzero(colours[senders] == colours[receivers])[:3]
     got = f"one colour for {[(int(senders[e]), int(receivers[e])) for e in same]}"
     _checks.require(len(same) == 0, "colours", "must differ between neighbours", got, "Give them two.")
-    return Coloured(parts_of(graph, np.unique(colours, return_inverse=True)[1].reshape(-1)), graph.num_nodes)
+    return Coloured(parts_of(graph, np.unique(colours, return_inverse=True)[1].reshape(-1)), _identity(graph))
+
+
+def _identity(graph: Graph) -> tuple[Array, Array, Array, Array]:
+    return graph.senders, graph.receivers, graph.edge_type, graph.node_type
 
 
 def changes(operators: Operators, old: Array, new: Array) -> Float[Array, " message"]:

@@ -249,3 +249,13 @@ def test_wrong_colours_and_graphs_are_refused():
         kbp.run(operators, graph, local, schedule=kbp.coloured(kbp.grid_graph(3, 4)))
     with pytest.raises(ValueError, match="^schedule: must be a schedule"):
         inspect.unwrap(kbp.run)(operators, graph, local, schedule="coloured")  # past the type checks of tests
+
+
+def test_a_schedule_of_another_graph_of_the_same_size_is_refused():
+    chain, star = kbp.chain_graph(4), kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3)], 4)
+    operators = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+    solution = kbp.run(operators, star, schedule=kbp.coloured(star))
+    with pytest.raises(ValueError, match="^schedule: must be of this graph"):
+        kbp.run(operators, star, schedule=kbp.coloured(chain))
+    with pytest.raises(ValueError, match="^schedule: must be of this graph"):
+        kbp.diagnose(operators, star, None, solution, schedule=kbp.coloured(chain))
