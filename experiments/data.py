@@ -15,6 +15,9 @@ from PIL import Image, ImageOps
 SUNSET_LEVELS = (10, 25, 50, 75, 100, 125, 150, 175, 200, 225, 250)
 """Numbers of grey levels for which the authors published an image."""
 
+PHOTOGRAPHS = ("astronaut", "brick", "camera", "chelsea", "coffee", "coins", "grass", "gravel", "moon", "rocket")
+"""Photographs that come inside the package scikit-image."""
+
 
 def data_directory(given: str | Path | None = None) -> Path | None:
     """Find the folder that holds the data sets.
@@ -168,6 +171,32 @@ def read_image(path: str | Path, max_side: int | None = None) -> np.ndarray:
         small = Image.fromarray(grey.astype(np.float32)).resize(shape[::-1], Image.Resampling.BOX)
         grey = np.clip(np.asarray(small, dtype=np.float64), 0, 255)
     return grey
+
+
+def photograph(name: str, max_side: int | None = None) -> np.ndarray:
+    """Read a photograph that comes inside the package scikit-image; nothing is downloaded.
+
+    Args:
+        name: One of `PHOTOGRAPHS`.
+        max_side: Largest height or width in pixels, see `read_image`.
+
+    Returns:
+        Image [height, width] with grey values 0..255 as float64.
+
+    Raises:
+        ValueError: There is no such photograph, scikit-image is missing, or `max_side` is too small.
+    """
+    if name not in PHOTOGRAPHS:
+        raise ValueError(f"name must be one of {', '.join(PHOTOGRAPHS)}; got {name!r}. Choose one of these.")
+    try:
+        import skimage
+    except ImportError:
+        raise ValueError(
+            "photograph must find the package scikit-image, which holds the pictures; got a Python without it. "
+            "Install it: pip install 'kbpjax[rivals]'."
+        ) from None
+    suffix = "jpg" if name == "rocket" else "png"
+    return read_image(Path(skimage.__file__).parent / "data" / f"{name}.{suffix}", max_side)
 
 
 def _grey(image: Image.Image) -> np.ndarray:

@@ -12,6 +12,7 @@ from kbpjax.answers import mode as mode
 from kbpjax.answers import quantile as quantile
 from kbpjax.answers import refine_mode as refine_mode
 from kbpjax.answers import sample as sample
+from kbpjax.answers import temper as temper
 from kbpjax.answers import variance as variance
 from kbpjax.beliefs import Belief as Belief
 from kbpjax.beliefs import beliefs as beliefs
@@ -41,6 +42,10 @@ from kbpjax.kernels import Kernel as Kernel
 from kbpjax.kernels import Linear as Linear
 from kbpjax.kernels import gram as gram
 from kbpjax.kernels import median_bandwidth as median_bandwidth
+from kbpjax.landmarks import hold as hold
+from kbpjax.losses import IntervalScore as IntervalScore
+from kbpjax.losses import NegativeLogBelief as NegativeLogBelief
+from kbpjax.losses import SquaredError as SquaredError
 from kbpjax.marginals import Empirical as Empirical
 from kbpjax.marginals import MeanEmbedding as MeanEmbedding
 from kbpjax.marginals import Parzen as Parzen
@@ -61,7 +66,12 @@ from kbpjax.schedules import Coloured as Coloured
 from kbpjax.schedules import ResidualFirst as ResidualFirst
 from kbpjax.schedules import Synchronous as Synchronous
 from kbpjax.schedules import coloured as coloured
+from kbpjax.selectors import median_settings as median_settings
+from kbpjax.selectors import select as select
+from kbpjax.settings import Settings as Settings
 from kbpjax.training import TrainingData as TrainingData
 from kbpjax.training import pool as pool
 from kbpjax.tree import run_tree as run_tree
+from kbpjax.tuning import Tuned as Tuned
+from kbpjax.tuning import tune as tune
 from kbpjax.update import Operators as Operators

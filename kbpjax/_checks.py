@@ -41,17 +41,18 @@ def require_number(
     require(np.ndim(value) == 0, argument, "must be a single number", f"shape {np.shape(value)}", "Pass a scalar.")
     if is_traced(value):
         return
-    kind = np.asarray(value).dtype
+    known = np.asarray(value)  # of JAX's arrays, so that nothing here is traced
+    kind = known.dtype
     real = np.issubdtype(kind, np.integer) or np.issubdtype(kind, np.floating) or kind.name == "bfloat16"
     require(real, argument, "must be a real number", repr(value), "Pass a float.")
     bounds = {
-        f"> {above}": above is None or value > above,
-        f">= {least}": least is None or value >= least,
-        f"< {below}": below is None or value < below,
-        f"<= {most}": most is None or value <= most,
+        f"> {above}": above is None or known > above,
+        f">= {least}": least is None or known >= least,
+        f"< {below}": below is None or known < below,
+        f"<= {most}": most is None or known <= most,
     }
     interval = " and ".join(bound for bound in bounds if not bound.endswith("None"))
-    inside = bool(np.isfinite(value)) and all(map(bool, bounds.values()))
+    inside = bool(np.isfinite(known)) and all(map(bool, bounds.values()))
     require(inside, argument, f"must be finite and {interval}", f"{value}", fix or f"Pass a value {interval}.")
 
 

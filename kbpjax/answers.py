@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._precision import einsum, matmul
-from kbpjax.beliefs import Belief, log_belief, log_or_zero
+from kbpjax.beliefs import Belief, log_belief, log_or_zero, raise_logs
 from kbpjax.evidence import Evidence, expand
 from kbpjax.graph import Graph
 from kbpjax.kernels import Kernel, gram
@@ -62,6 +62,30 @@ def covariance(belief: Belief) -> Float[Array, "node dim dim"]:
     _checks.require(belief.points.ndim == 2, "belief", "must have points [point, dim]", got, fix)
     deviations = belief.points.astype(belief.weights.dtype)[None] - mean(belief)[:, None]
     return einsum("np,npi,npj->nij", belief.weights, deviations, deviations)
+
+
+def temper(belief: Belief, temperature: ScalarLike) -> Belief:
+    """Return beliefs proportional to weights ** (1 / temperature): wider above 1, narrower below.
+
+    Loops count evidence more than once and make beliefs overconfident; a temperature learned on held-out data mends it.
+
+    Args:
+        belief: the beliefs.
+        temperature: > 0.
+
+    Raises:
+        ValueError: temperature out of range.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> wide = kbp.temper(kbp.Belief(jnp.array([0.0, 1.0]), jnp.array([[0.9, 0.1]])), 2.0)
+        >>> wide.weights.round(2).tolist()
+        [[0.75, 0.25]]
+    """
+    _check_belief(belief)
+    _checks.require_number("temperature", temperature, above=0)
+    power = 1 / jnp.asarray(temperature, belief.weights.dtype)
+    return Belief(belief.points, jax.nn.softmax(raise_logs(log_or_zero(belief.weights), power), axis=-1))
 
 
 def expectation(belief: Belief, fn: Callable[[Array], Array]) -> Float[Array, "node *value"]:

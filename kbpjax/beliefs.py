@@ -31,8 +31,8 @@ from kbpjax.mrf import KernelMRF
 from kbpjax.propagate import Solution
 from kbpjax.update import slot_powers
 
-Learned = tuple[Array, Array] | None
-"""`Evidence.messages` and `Evidence.observed`, or nothing."""
+Learned = tuple[Array, Array, Array] | None
+"""`Evidence.messages`, `Evidence.observed` and `Evidence.exponents`, or nothing."""
 
 
 class Belief(eqx.Module):
@@ -181,7 +181,7 @@ def _log_messages(
     @jax.checkpoint
     def add(total, slot):
         values = log_values(padded[slot], owner, at_points, floor)
-        values = values if exponents is None else values * slot_powers(exponents, slot)
+        values = values if exponents is None else raise_logs(values, slot_powers(exponents, slot))
         return total + jnp.where((slot < graph.num_edges)[:, None], values, 0), None
 
     rows, _ = jax.lax.scan(add, jnp.zeros((len(inbox), total.shape[1]), total.dtype), inbox.T)
@@ -190,15 +190,15 @@ def _log_messages(
 
 def learned_factors(evidence: Evidence | None) -> Learned:
     """Return the learned factors: what of evidence the compiled part of a belief needs."""
-    return None if evidence is None else (evidence.messages, evidence.observed)
+    return None if evidence is None else (evidence.messages, evidence.observed, evidence.exponents)
 
 
 def log_factors(learned: Learned, nodes: Array, at_points: Array, floor: Array) -> Array:
     """Sum the logarithms of the learned factors of some nodes [some, point]."""
     total = jnp.zeros((len(nodes), at_points.shape[1]), at_points.dtype)
     own = jnp.arange(len(nodes), dtype=jnp.int32)
-    for messages, observed in zip(*learned, strict=True) if learned is not None else ():
-        values = log_values(messages[nodes], own, at_points, floor)
+    for messages, observed, power in zip(*learned, strict=True) if learned is not None else ():
+        values = raise_logs(log_values(messages[nodes], own, at_points, floor), power.astype(total.dtype))
         total = total + jnp.where(observed[nodes][:, None], values, 0)
     return total
 
@@ -217,6 +217,12 @@ def log_or_zero(values: Array) -> Array:
     """Take logarithms, -inf of what is not positive, with a gradient of 0 there; NaN stays NaN."""
     dark = values <= 0
     return jnp.where(dark, -jnp.inf, jnp.log(jnp.where(dark, 1, values)))
+
+
+def raise_logs(logs: Array, power: Array) -> Array:
+    """Multiply logarithms by a power, with a derivative of 0 where they are -inf."""
+    dark = logs == -jnp.inf
+    return jnp.where(dark, -jnp.inf, jnp.where(dark, 0, logs) * power)
 
 
 def _density(marginal: Marginal, model: KernelMRF, node_type: int, points: Array) -> Array:

@@ -21,6 +21,7 @@ from kbpjax.beliefs import (
     log_likelihoods,
     log_or_zero,
     log_values,
+    raise_logs,
 )
 from kbpjax.evidence import Evidence
 from kbpjax.features import features
@@ -175,7 +176,7 @@ def _add_logs(
     def add(total: Array, rows: tuple[Array, ...]) -> tuple[Array, None]:
         edge, row, power = rows
         values = log_values(solution.messages[edge], row, at_points, floor)
-        values = jnp.where(power[:, None] == 0, 0, values * power[:, None])  # 0 times -inf is no message
+        values = jnp.where(power[:, None] == 0, 0, raise_logs(values, power[:, None]))  # 0 times -inf is no message
         return total.at[row].add(values, mode="drop"), None
 
     return jax.lax.scan(add, total, (chunks(edges, 0), chunks(owner, len(total)), chunks(powers, 0)))[0]

@@ -4,7 +4,8 @@
 - a known likelihood: `likelihood`, the function itself;
 - the value of the variable itself: `clamp`, which fixes the messages out of the node.
 
-Evidences of one problem combine with `*`: several observations of a node, or different kinds on different nodes.
+Evidences of one problem combine with `*`: several observations of a node, or different kinds on different nodes;
+`evidence ** power` weakens or sharpens them.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
@@ -62,6 +63,7 @@ class Evidence(eqx.Module):
         messages: learned factors as messages of 2-norm 1, coefficients on the node's basis [factor, node, rank]; 0
             where there is none.
         observed: which nodes each learned factor says something of [factor, node].
+        exponents: the power to which each learned factor is raised [factor]; 1 but for `evidence ** power`.
         likelihoods: known factors, each {node type: function from points [point, *dim] to [node_of_type, point]}.
         clamped: which nodes have a known value [node].
         values: {node type: (which of its nodes are clamped [node_of_type], their values [node_of_type, *dim])}, of the
@@ -71,6 +73,7 @@ class Evidence(eqx.Module):
     local: Float[Array, "node point"]
     messages: Float[Array, "factor node rank"]
     observed: Bool[Array, "factor node"]
+    exponents: Float[Array, " factor"]
     likelihoods: tuple[dict[int, Partial], ...]
     clamped: Bool[Array, " node"]
     values: dict[int, tuple[Array, Array]]
@@ -95,10 +98,32 @@ class Evidence(eqx.Module):
             jnp.where(mine, self.local, jnp.where(theirs, other.local, self.local * other.local)),
             jnp.concatenate([self.messages, other.messages]),
             jnp.concatenate([self.observed, other.observed]),
+            jnp.concatenate([self.exponents, other.exponents]),
             self.likelihoods + other.likelihoods,
             self.clamped | other.clamped,
             values,
         )
+
+    def __pow__(self, power: ScalarLike) -> "Evidence":
+        """Raise all factors to a power > 0; below 1 they say less, above 1 more. Clamped values stay."""
+        _checks.require_number("power", power, above=0, fix="Leave out evidence that is to say nothing.")
+        power = jnp.asarray(power, self.local.dtype)
+        positive = self.local > 0  # 0 ** power is 0, and its derivative too
+        raised = jnp.where(positive, jnp.where(positive, self.local, 1) ** power, 0)
+        return Evidence(
+            jnp.where(self.clamped[:, None], self.local, raised),
+            self.messages,
+            self.observed,
+            self.exponents * power,
+            tuple({v: Partial(_power, power, fn) for v, fn in known.items()} for known in self.likelihoods),
+            self.clamped,
+            self.values,
+        )
+
+
+def _power(power: Array, fn: Partial, points: Array) -> Array:
+    values = jnp.asarray(fn(points))
+    return jnp.where(values > 0, jnp.where(values > 0, values, 1) ** power.astype(values.dtype), values)
 
 
 def expand(mask: Array, ndim: int) -> Array:
@@ -290,7 +315,7 @@ def _clamp(
     for v, value in values.items():
         nodes, points, basis = graph.nodes_of_type(v), model.points[v], model.bases[v]
         value = value.astype(points.dtype) if jnp.issubdtype(points.dtype, jnp.floating) else value
-        mass = form.point_mass(features(basis, value), model.moments[v], model.ridge)
+        mass = form.point_mass(features(basis, value), model.moments[v], model.ridges[v])
         factor = matmul(mass, features(basis, points).T).astype(local.dtype)
         known = clamped[nodes]
         local = local.at[nodes, : len(points)].set(jnp.where(known[:, None], factor, 1))
@@ -307,8 +332,8 @@ def _nothing(model: KernelMRF, graph: Graph) -> Evidence:
     """Return evidence that says nothing."""
     nodes, (_, points, rank) = graph.num_nodes, model.operators.evaluate.shape
     dtype = model.operators.evaluate.dtype
-    messages, observed = jnp.zeros((0, nodes, rank), dtype), jnp.zeros((0, nodes), bool)
-    return Evidence(jnp.ones((nodes, points), dtype), messages, observed, (), jnp.zeros(nodes, bool), {})
+    messages, observed, exponents = jnp.zeros((0, nodes, rank), dtype), jnp.zeros((0, nodes), bool), jnp.zeros(0, dtype)
+    return Evidence(jnp.ones((nodes, points), dtype), messages, observed, exponents, (), jnp.zeros(nodes, bool), {})
 
 
 def _select(fn: Callable[[Array], Array], every: Array, nodes: Array, points: Array) -> Array:
@@ -357,4 +382,4 @@ def _observe(
     observed = size[:, 0] != 0  # true for NaN, which is to stay
     local = jnp.where(observed[:, None], evaluate_local(operators, graph, messages), 1)
     clamped = jnp.zeros(graph.num_nodes, bool)
-    return Evidence(local, messages[None], observed[None], (), clamped, {})
+    return Evidence(local, messages[None], observed[None], jnp.ones(1, local.dtype), (), clamped, {})

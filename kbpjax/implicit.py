@@ -10,58 +10,205 @@ along each message, so their free scale does no harm.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, ScalarLike
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from kbpjax.graph import Graph
+from kbpjax.parts import Part, ignore_incoming, parts_of
+from kbpjax.schedules import Exponents, Schedule, mix
+from kbpjax.update import Operators, flatten, outgoing, unit
+
+PARTS = 16
+"""Parts of a graph of which one at a time is differentiated."""
+
+LEAST = 512
+"""Directed edges of a part below which parts are not worth while."""
 
 
-def fixed_point(
-    iterate: Callable[[Array], Array],
-    search: Callable[[Array], tuple[Array, Any]],
-    start: Float[Array, "edge coordinate"],
-    *,
-    tol: ScalarLike,
-    most: int,
-) -> tuple[Float[Array, "edge coordinate"], Any]:
-    """Find messages that an iteration leaves as they are, and differentiate them by what they are.
+class InParts(eqx.Module):
+    """Update all messages at once, as `Synchronous` does, in the memory of those that some nodes send.
 
-    Args:
-        iterate: one iteration; it may close over what to differentiate by.
-        search: finds the fixed point from a start; returns it and anything else, of which there is no derivative.
-        start: where to start; no derivative either.
-        tol: largest change of the derivative in its last iteration, relative to its largest part.
-        most: most iterations for the derivative, which is NaN where they are not enough.
+    Every message is received by one node and sent by one, so the derivatives of the parts do not overlap.
 
-    Returns:
-        The fixed point, and the rest of what `search` returned.
+    Attributes:
+        parts: some nodes each and what they send, stacked on a first axis [part, ...].
     """
 
-    def root(messages: Array) -> Array:
-        return iterate(messages) - messages
+    parts: Part
 
-    def solve(minus: Callable[[Array], Array], rhs: Array) -> Array:
-        """Solve J v - v = rhs, where minus(v) = J v - v, or the same with the transpose."""
-        enough = tol * jnp.max(jnp.abs(rhs), initial=0)
+    def sweep(
+        self, operators: Operators, graph: Graph, local: Array, messages: Array, damping: Array, exponents: Exponents
+    ) -> tuple[Array, Array]:
+        """Do one iteration; return the messages, and 0."""
+        del graph
+
+        def turn(new: Array, part: Part) -> tuple[Array, None]:
+            rows, old = _sent(part, messages)
+            sent = _send(operators, part, local, damping, exponents, _received(part, messages), old)
+            return new.at[rows].set(sent, mode="drop"), None
+
+        new, _ = jax.lax.scan(jax.checkpoint(turn, prevent_cse=False), jnp.zeros_like(messages), self.parts)
+        return new, jnp.zeros_like(messages, shape=())
+
+    def coefficients(
+        self, operators: Operators, graph: Graph, local: Array, messages: Array, exponents: Exponents
+    ) -> Float[Array, "edge rank"]:
+        """Return what beliefs read of positive messages, as `kbpjax.update.coefficients` does."""
+        del graph
+
+        def turn(read: Array, part: Part) -> tuple[Array, None]:
+            gathered = _received(part, messages)
+            update = outgoing(operators, part, local, gathered, exponents, operators.project)
+            return read.at[part.edge_tiles.rows.reshape(-1)].set(unit(flatten([update]))[0], mode="drop"), None
+
+        empty = jnp.zeros_like(messages, shape=(len(messages), operators.project.shape[1]))
+        return jax.lax.scan(jax.checkpoint(turn, prevent_cse=False), empty, self.parts)[0]
+
+    def pull(
+        self,
+        operators: Operators,
+        local: Array,
+        messages: Array,
+        damping: Array,
+        exponents: Exponents,
+        cotangent: Float[Array, "edge coordinate"],
+    ) -> Float[Array, "edge coordinate"]:
+        """Map a cotangent of the messages after `sweep` to one of those before."""
+
+        def turn(total: Array, part: Part) -> tuple[Array, None]:
+            rows, old = _sent(part, messages)
+            send = partial(_send, operators, part, local, damping, exponents)
+            to_incoming, to_old = jax.vjp(send, _received(part, messages), old)[1](
+                cotangent.at[rows].get(mode="fill", fill_value=0)
+            )
+            for slots, values in zip(part.slots, to_incoming, strict=True):
+                total = total.at[slots].add(values, mode="drop")
+            return total.at[rows].add(to_old, mode="drop"), None
+
+        return jax.lax.scan(turn, jnp.zeros_like(messages), self.parts)[0]
+
+
+def _received(part: Part, messages: Array) -> tuple[Array, ...]:
+    """Do what `kbpjax.update.gather` does, without a padded copy of all messages."""
+    return tuple(messages.at[slots].get(mode="fill", fill_value=0) for slots in part.slots)
+
+
+def _sent(part: Part, messages: Array) -> tuple[Array, Array]:
+    """Return the numbers of the messages that a part sends, padding included, and these messages."""
+    rows = part.edge_tiles.rows.reshape(-1)
+    return rows, messages[jnp.minimum(rows, len(messages) - 1)]
+
+
+def _send(
+    operators: Operators,
+    part: Part,
+    local: Array,
+    damping: Array,
+    exponents: Exponents,
+    gathered: tuple[Array, ...],
+    old: Array,
+) -> Array:
+    update = outgoing(operators, part, local, gathered, exponents, operators.passed_on)
+    update, size = unit(flatten([update]))
+    return mix(old, update, size, damping)
+
+
+def in_parts(graph: Graph, ignored: Bool[Array, " node"] | None) -> InParts | None:
+    """Split a known graph into parts of about as many edges; None where it is too small for that.
+
+    Args:
+        graph: the graph.
+        ignored: the nodes that ignore their incoming messages [node]; None: none.
+    """
+    if graph.num_edges < PARTS * LEAST:
+        return None
+    degree = np.bincount(np.asarray(graph.receivers), minlength=graph.num_nodes)
+    parts = parts_of(graph, (np.cumsum(degree) - degree) * PARTS // graph.num_edges)
+    if ignored is not None:
+        parts = eqx.tree_at(lambda part: part.slots, parts, ignore_incoming(parts, ignored))
+    return InParts(parts)
+
+
+class Iteration(eqx.Module):
+    """What a fixed point is one of, and how far its derivatives are pursued.
+
+    Attributes:
+        operators, graph, local, damping, exponents: as in `kbpjax.step`.
+        turns: the order of updates.
+        tol: largest change of a derivative in its last iteration, relative to its largest part.
+        most: most iterations for a derivative, which is NaN where they are not enough.
+    """
+
+    operators: Operators
+    graph: Graph
+    local: Float[Array, "node point"]
+    damping: Float[Array, ""]
+    exponents: Exponents
+    turns: Schedule | InParts
+    tol: Float[Array, ""]
+    most: int = eqx.field(static=True)
+
+    def once(self, messages: Array) -> Array:
+        """Do one iteration."""
+        args = self.operators, self.graph, self.local, messages, self.damping, self.exponents
+        return self.turns.sweep(*args)[0]
+
+    def pull(self, messages: Array, cotangent: Array) -> Array:
+        """Map a cotangent of the messages after one iteration to one of those before."""
+        if isinstance(self.turns, InParts):
+            args = self.operators, self.local, messages, self.damping, self.exponents
+            return self.turns.pull(*args, cotangent)
+        messages, cotangent = jax.lax.optimization_barrier((messages, cotangent))  # not kept through a loop
+        return jax.vjp(self.once, messages)[1](cotangent)[0]
+
+    def solve(self, times: Callable[[Array], Array], rhs: Array) -> Array:
+        """Solve v = times(v) + rhs; NaN where that does not converge."""
+        enough = self.tol * jnp.max(jnp.abs(rhs), initial=0)
 
         def unfinished(carry: Any) -> Array:
             _, change, count = carry
-            return (change > enough) & (count < most)
+            return (change > enough) & (count < self.most)
 
         def go_on(carry: Any) -> Any:
             vector, _, count = carry
-            step = minus(vector) - rhs
-            return vector + step, jnp.max(jnp.abs(step), initial=0), count + 1
+            new = times(vector) + rhs
+            return new, jnp.max(jnp.abs(new - vector), initial=0), count + 1
 
         first = (jnp.zeros_like(rhs), jnp.array(jnp.inf, rhs.dtype), jnp.int32(0))
         vector, change, _ = jax.lax.while_loop(unfinished, go_on, first)
         return jnp.where(change <= enough, vector, jnp.nan)
 
-    def tangent(minus: Callable[[Array], Array], rhs: Array) -> Array:
-        return jax.lax.custom_linear_solve(minus, rhs, solve, transpose_solve=solve)
 
-    return jax.lax.custom_root(root, start, lambda _, guess: search(guess), tangent, has_aux=True)
+@eqx.filter_custom_jvp
+def fixed_point(iteration: Iteration, messages: Float[Array, "edge coordinate"]) -> Float[Array, "edge coordinate"]:
+    """Return messages that an iteration leaves as they are, with derivatives by what the iteration depends on."""
+    del iteration
+    return messages
+
+
+@fixed_point.def_jvp
+def _(primals: Any, tangents: Any) -> Any:
+    iteration, messages = primals
+    messages = fixed_point(iteration, messages)  # for derivatives of derivatives
+
+    def after(iteration: Iteration) -> Array:
+        return jax.checkpoint(lambda changed: changed.once(messages))(iteration)
+
+    _, rhs = eqx.filter_jvp(after, (iteration,), (tangents[0],))
+    _, push = jax.linearize(jax.checkpoint(lambda messages: iteration.once(messages)), messages)
+    tangent = jax.lax.custom_linear_solve(
+        lambda vector: vector - push(vector),
+        rhs,
+        lambda minus, rhs: iteration.solve(lambda vector: vector - minus(vector), rhs),
+        lambda _, rhs: iteration.solve(partial(iteration.pull, messages), rhs),
+    )
+    return messages, tangent
 
 
 @jax.custom_jvp

@@ -25,15 +25,13 @@ from kbpjax.embedding import covariances, ridge_solve
 from kbpjax.features import FeatureMap, features
 from kbpjax.graph import Graph
 from kbpjax.kernels import Kernel
+from kbpjax.landmarks import choose
 from kbpjax.positivity import Clipped, ConstrainedFit, positivity
 from kbpjax.rules import ConstantTime, NodeBasis, Rule
 from kbpjax.training import TrainingData
 from kbpjax.update import Operators
 
 Positive = Clipped | ConstrainedFit
-
-DEFAULT_DEGREE = 5
-"""Degree taken where the training data do not tell: a grid node with an observation, as in the paper."""
 
 
 class ObservationModel(eqx.Module):
@@ -67,7 +65,7 @@ class KernelMRF(eqx.Module):
             common rank [edge_type, rank, rank].
         residuals: {node type: (message basis, product basis)}, the largest residual norm of each, as a share of the
             largest feature norm. Well above `eps` means that `max_rank` was too small for the kernel's bandwidth.
-        ridge: lambda of eq. 11.
+        ridges: {node type: lambda of eq. 11 for what is learned of its values and their observations}.
         edge_types: (type, node type of first end, node type of second end) of every edge type.
     """
 
@@ -79,7 +77,7 @@ class KernelMRF(eqx.Module):
     moments: dict[int, Array]
     joints: Float[Array, "edge_type rank rank"]
     residuals: dict[int, tuple[Array, Array]]
-    ridge: Float[Array, ""]
+    ridges: dict[int, Float[Array, ""]]
     edge_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
 
     @property
@@ -124,7 +122,8 @@ def fit(
     kernel: Kernel | Mapping[int, Kernel],
     obs_kernel: Kernel | Mapping[int, Kernel] | None = None,
     rule: Rule = ConstantTime(),
-    ridge: ScalarLike = 1e-6,
+    ridge: ScalarLike | Mapping[int, ScalarLike] = 1e-6,
+    obs_ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
     floor: ScalarLike = 1e-6,
     positive: Positive | None = None,
 ) -> KernelMRF:
@@ -138,7 +137,9 @@ def fit(
         kernel: kernel of the variables, or {node type: kernel}.
         obs_kernel: kernel of the observations, or {node type: kernel}; needed if the data have observations.
         rule: the update rule: `ConstantTime`, `LinearTime` or `FullRank`.
-        ridge: lambda of eq. 11, >= 0; multiplied by the number of pairs of each operator.
+        ridge: lambda of eq. 11, >= 0, or {edge type: lambda}; multiplied by the number of pairs of each operator.
+        obs_ridge: the same of what is learned of observations (and of values to clamp at), or {node type: lambda};
+            None: `ridge`, which must then be one number.
         floor: least value of an evaluated message, as a share of the largest that a message of its norm can have, in
             [0, 1). Estimated messages dip below zero; the floor makes their products densities.
         positive: how to make the updates positive: `Clipped()` or `ConstrainedFit()`; None: as estimated. Loops of
@@ -160,41 +161,40 @@ def fit(
     """
     fix = "Pass for instance kbpjax.ConstantTime(eps=1e-2)."
     _checks.require(isinstance(rule, Rule), "rule", "must be an update rule", repr(rule), fix)
-    _checks.require_number("ridge", ridge, least=0)
+    ridges = _ridges("ridge", ridge, data.edges, "edge")
+    fix = "Pass obs_ridge too where ridges differ between edge types."
+    told = obs_ridge is not None or not isinstance(ridge, Mapping)
+    _checks.require(told, "obs_ridge", "must be given beside {edge type: ridge}", "None", fix)
+    obs_ridges = _ridges("obs_ridge", ridge if obs_ridge is None else obs_ridge, data.nodes, "node")
     _checks.require_number("floor", floor, least=0, below=1)
-    kernels = _kernels("kernel", kernel, data.nodes)
-    obs_kernels = _kernels("obs_kernel", obs_kernel, data.observations)
     fix = "Pass kbpjax.Clipped(), kbpjax.ConstrainedFit() or None."
     ok = positive is None or isinstance(positive, Positive)
     _checks.require(ok, "positive", "must say how to make updates positive", repr(positive), fix)
     rule.check_memory(data, positive is not None)
-    degrees = dict(data.degrees)
-    powers = {v: max(1, degrees.get(v, DEFAULT_DEGREE) - 1) for v in data.nodes}
-    chosen = {v: rule.node_basis(kernels[v], powers[v], data, v) for v in data.nodes}
+    chosen, seen = choose(data, kernel, obs_kernel, rule)
     bases = {v: basis.messages for v, basis in chosen.items()}
 
     evaluate = {v: features(basis.messages, basis.points) for v, basis in chosen.items()}
     size = tuple(max(matrix.shape[i] for matrix in evaluate.values()) for i in (0, 1))
     evaluate = _stack(evaluate, size)
     largest = jnp.sqrt(jnp.max(jnp.sum(evaluate**2, axis=-1), axis=-1))  # of each node type
-    project, joints, tables = _learn_edges(data, chosen, size[::-1], evaluate.dtype, ridge, positive)
+    project, joints, tables = _learn_edges(data, chosen, size[::-1], evaluate.dtype, ridges, positive)
     priors = {v: _prior(basis, data.nodes[v], positive is not None) for v, basis in chosen.items()}
     prior = _stack(priors, (size[0], 1))[..., 0].astype(evaluate.dtype)
     averages = {v: _averages(basis, data.nodes[v]) for v, basis in bases.items()}
-    seen = {v: rule.observation_basis(obs_kernels[v], y) for v, (_, y) in data.observations.items()}
     return KernelMRF(
         bases=bases,
         points={v: basis.points for v, basis in chosen.items()},
         operators=Operators(evaluate, project, jnp.asarray(floor, largest.dtype) * largest, tables, prior),
         observations={
-            v: _observation_model(bases[v], basis, residual, *data.observations[v], ridge)
+            v: _observation_model(bases[v], basis, residual, *data.observations[v], obs_ridges[v])
             for v, (basis, residual) in seen.items()
         },
         marginals={v: mean for v, (mean, _) in averages.items()},
         moments={v: moment for v, (_, moment) in averages.items()},
         joints=joints,
         residuals={v: basis.residuals for v, basis in chosen.items()},
-        ridge=jnp.asarray(ridge, largest.dtype),
+        ridges={v: jnp.asarray(obs_ridges[v], largest.dtype) for v in data.nodes},
         edge_types=data.ends,
     )
 
@@ -204,7 +204,7 @@ def _learn_edges(
     bases: dict[int, NodeBasis],
     size: tuple[int, int],
     dtype: jnp.dtype,
-    ridge: ScalarLike,
+    ridges: dict[int, ScalarLike],
     positive: Positive | None,
 ) -> tuple[Array, Array, Array | None]:
     """Learn updates [2 type + direction, rank, point], joint embeddings [type, rank, rank], and positive tables.
@@ -225,7 +225,8 @@ def _learn_edges(
             columns += [[place[end] for place in places] for end in (0, 1)]
         counts = np.array([len(x) for x in columns[0]], np.int32)
         padded = [_pad(column, int(counts.max())) for column in columns]
-        learned = _learn_pairs(bases[a], bases[b], padded, jnp.asarray(counts), ridge, positive)
+        own = jnp.stack([jnp.asarray(ridges[k], jnp.result_type(float)) for k in types])
+        learned = _learn_pairs(bases[a], bases[b], padded, jnp.asarray(counts), own, positive)
         project, joints, tables = _place((project, joints, tables), jnp.asarray(types, jnp.int32), learned)
     tables = None if tables is None else tables.reshape(-1, points, points)
     return project.reshape(-1, rank, points), joints, tables
@@ -259,20 +260,20 @@ def _learn_pairs(
     second: NodeBasis,
     columns: list[Any],
     counts: Array,
-    ridge: ScalarLike,
+    ridges: Array,
     positive: Positive | None,
 ) -> tuple[Any, ...]:
     """Learn edge types one after another from their pairs [type, sample, *dim], of which `counts` are no padding."""
 
     def learn(one):
-        (x_first, x_second, *places), count = one
+        (x_first, x_second, *places), count, ridge = one
         place_first, place_second = places or (None, None)
         forth = _update_operator(second, first, x_second, x_first, place_first, count, ridge, positive)
         back = _update_operator(first, second, x_first, x_second, place_second, count, ridge, positive)
         _, joint = covariances(first.messages, second.messages, x_first, x_second, count)
         return forth, back, joint / count.astype(joint.dtype)
 
-    return jax.lax.map(learn, (columns, counts))
+    return jax.lax.map(learn, (columns, counts, ridges))
 
 
 def _update_operator(
@@ -343,16 +344,15 @@ def _averages(basis: FeatureMap, x: Array) -> tuple[Array, Array]:
     return total[:, 0] / len(x), moment / len(x)
 
 
-def _kernels(argument: str, kernel: Any, samples: Mapping[int, Any]) -> dict[int, Kernel]:
-    """Give every type of `samples` its kernel."""
-    if isinstance(kernel, Kernel):
-        return dict.fromkeys(samples, kernel)
-    given = dict(kernel) if isinstance(kernel, Mapping) else {}
-    missing = [v for v in samples if not isinstance(given.get(v), Kernel)]
-    rule = f"must be a kernel, or one for each node type {sorted(samples)}"
-    got = f"{type(kernel).__name__} without a kernel for {missing}"
-    _checks.require(not missing, argument, rule, got, "Pass for instance kbpjax.RBF(bandwidth).")
-    return {v: given[v] for v in samples}
+def _ridges(argument: str, ridge: Any, known: Mapping[int, Any], of: str) -> dict[int, ScalarLike]:
+    """Give every type its ridge."""
+    given = dict(ridge) if isinstance(ridge, Mapping) else dict.fromkeys(known, ridge)
+    missing = [k for k in known if k not in given]
+    rule = f"must be one number, or one for each {of} type {sorted(known)}"
+    _checks.require(not missing, argument, rule, f"none for {missing}", "Pass for instance 1e-6.")
+    for k, value in given.items() if known or isinstance(ridge, Mapping) else ((0, ridge),):
+        _checks.require_number(f"{argument}[{k}]" if isinstance(ridge, Mapping) else argument, value, least=0)
+    return given
 
 
 @partial(jax.jit, static_argnames="size")

@@ -5,9 +5,10 @@ Damping mixes the old message, of norm 1, with the new one before that is normal
 the way, and its size no longer says so much.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import equinox as eqx
@@ -19,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, ScalarLike
 from kbpjax import _checks, parts
 from kbpjax.acceleration import AdaptiveDamping, Anderson
 from kbpjax.graph import Graph
-from kbpjax.implicit import fixed_point, trust
+from kbpjax.implicit import InParts, Iteration, fixed_point, in_parts, trust
 from kbpjax.schedules import Coloured, ResidualFirst, Schedule, Synchronous
 from kbpjax.update import Operators, check_types, coefficients, of_type, unit, untile
 
@@ -97,7 +98,7 @@ def step(
         local: evidence factor of each node at its evaluation points [node, point]; 1 where there is none.
         state: messages so far.
         damping: weight of the old message, in [0, 1), against that of the update before it is scaled to norm 1.
-        exponents: exponent of each undirected edge, in (0, 1], or one for all; None: 1.
+        exponents: exponent of each undirected edge, > 0, or one for all; None: 1.
         schedule: which messages are updated, and from which others.
 
     Returns:
@@ -144,8 +145,8 @@ def run(
             its undamped update; of positive messages, no value (maximum 1). Derivatives, in either mode, are then those
             of the fixed point (implicit function theorem), in the memory of a few iterations; to a relative accuracy
             of about tol; NaN unless converged. None: run all iterations, and differentiate through them.
-        exponents: exponent of each undirected edge [pair], in (0, 1], in the order in which the edges were given, or
-            one for all. None: 1, belief propagation; `tree_reweighting(graph)`: tree-reweighted belief propagation;
+        exponents: exponent of each undirected edge [pair], > 0, in the order in which the edges were given, or one for
+            all. None: 1, belief propagation; `tree_reweighting(graph)`: tree-reweighted belief propagation;
             others: fractional belief propagation.
         schedule: `Synchronous()`, `coloured(graph)` or `ResidualFirst(share)`.
         acceleration: `Anderson(depth)`, or None. Best with damping 0.
@@ -167,7 +168,11 @@ def run(
         schedule = schedule.ignore_incoming(evidence.clamped)
     powers = pair_exponents(graph, exponents, local.dtype)
     first = None if start is None else _first(operators, graph, start)
-    return _run(operators, known, local, first, powers, damping, schedule, acceleration, tol, num_iters)
+    parts = None
+    differentiable = tol is not None and _checks.is_traced((operators, local, powers, damping))
+    if differentiable and not isinstance(schedule, Coloured) and not _checks.is_traced(graph):
+        parts = in_parts(graph, None if known is graph else evidence.clamped)
+    return _run(operators, known, local, first, powers, damping, schedule, acceleration, parts, tol, num_iters)
 
 
 def problem(model: Any, graph: Graph, evidence: Any) -> tuple[Operators, Graph, Float[Array, "node point"]]:
@@ -199,49 +204,88 @@ def _run(
     damping: Any,
     schedule: Schedule,
     acceleration: Anderson | None,
+    parts: InParts | None,
     tol: ScalarLike | None,
     num_iters: int,
 ) -> Solution:
+    given = operators, local, first, exponents, damping
+    if tol is not None:  # derivatives are of what is found, not of how
+        given = jax.lax.stop_gradient(given)
+    last, residuals = _search(graph, *given, schedule, acceleration, tol, num_iters)
+    enough = jnp.asarray(1e-3 if tol is None else tol, local.dtype)
+    if tol is not None:
+        turns = parts or (Synchronous() if isinstance(schedule, ResidualFirst) else schedule)
+        weight = jnp.asarray(0.5 if isinstance(damping, AdaptiveDamping) else damping, local.dtype)
+        iteration = Iteration(operators, graph, local, weight, exponents, turns, enough, 2 * int(num_iters))
+        messages = fixed_point(iteration, last.messages)
+        last = replace(last, messages=trust(messages, last.residual <= enough))
+
+    if operators.positive is None:
+        return Solution(last.messages, last.residual <= enough, last.count, residuals, exponents)
+    read = coefficients if parts is None else parts.coefficients
+    messages = read(operators, graph, local, last.messages, exponents)
+    return Solution(messages, last.residual <= enough, last.count, residuals, exponents, last.messages)
+
+
+def _search(
+    graph: Graph,
+    operators: Operators,
+    local: Array,
+    first: Array | None,
+    exponents: Array | None,
+    damping: Any,
+    schedule: Schedule,
+    acceleration: Anderson | None,
+    tol: ScalarLike | None,
+    num_iters: int,
+) -> tuple[BPState, Array]:
+    """Iterate; return the last state and all residuals."""
     state = init(operators, graph) if first is None else _state(first)
-    enough = jnp.asarray(1e-3 if tol is None else tol, state.residual.dtype)
-    iteration = partial(step, operators, graph, local, exponents=exponents)
-    begin = partial(_begin, partial(iteration, schedule=schedule), damping, acceleration)
-    if tol is None:
-        last, residuals = _count(*begin(state, None), num_iters)
-    else:
-        search = partial(_until, begin, state, enough, num_iters)
-        turns = Synchronous() if isinstance(schedule, ResidualFirst) else schedule
-        weight = 0.5 if isinstance(damping, AdaptiveDamping) else damping
-
-        def once(messages: Array) -> Array:
-            return iteration(_state(messages), damping=weight, schedule=turns).messages
-
-        found = fixed_point(once, search, state.messages, tol=enough, most=2 * num_iters)
-        messages, (residual, count, residuals) = found
-        last = BPState(trust(messages, residual <= enough), residual, count.astype(jnp.int32))
-
-    read = coefficients(operators, graph, local, last.messages, exponents)
-    values = None if operators.positive is None else last.messages
-    return Solution(read, last.residual <= enough, last.count, residuals, exponents, values)
+    enough = None if tol is None else jnp.asarray(tol, state.residual.dtype)
+    iteration = partial(step, operators, graph, local, exponents=exponents, schedule=schedule)
+    carry, advance = _begin(iteration, damping, acceleration, state, enough)
+    return _count(carry, advance, num_iters) if enough is None else _until(carry, advance, enough, num_iters)
 
 
 def _count(carry: Any, advance: Callable[[Any], Any], num_iters: int) -> tuple[BPState, Array]:
-    """Iterate a fixed number of times; return the last state and all residuals."""
-    body = jax.checkpoint(advance, prevent_cse=False)
+    """Iterate a fixed number of times, in nested loops; return the last state and all residuals.
+
+    Reverse mode keeps what each loop starts its turns from, of one turn of the loop around it at a time.
+    """
 
     def iterate(carry: Any, _: None) -> Any:
-        carry = body(carry)
+        carry = advance(carry)
         return carry, carry[0].residual
 
-    (last, *_), residuals = jax.lax.scan(iterate, carry, length=num_iters)
-    return last, residuals
+    def repeat(body: Callable[..., Any], turns: int) -> Callable[..., Any]:
+        return lambda carry, _: jax.lax.scan(jax.checkpoint(body, prevent_cse=False), carry, length=turns)
+
+    loops, rest = _loops(num_iters)
+    carry, residuals = reduce(repeat, loops, iterate)(carry, None)
+    residuals = residuals.reshape(-1)
+    if rest:
+        carry, last = repeat(iterate, rest)(carry, None)
+        residuals = jnp.concatenate([residuals, last])
+    return carry[0], residuals
 
 
-def _until(
-    begin: Callable[..., Any], state: BPState, enough: Array, num_iters: int, messages: Array
-) -> tuple[Array, Any]:
-    """Iterate from some messages until the residual is small enough; return messages, residual, count and residuals."""
-    first, advance = begin(replace(state, messages=messages), enough)
+def _loops(num_iters: int) -> tuple[list[int], int]:
+    """Split a number of iterations into turns of up to three nested loops, the inner first, and a rest after them.
+
+    The sum of the turns, what reverse mode keeps, is the least there is. As many as the inner loops have can come after
+    them at no cost: they are done with when the inner loops begin.
+    """
+    if num_iters <= 8:
+        return [num_iters], 0
+    few = range(1, 1 + math.isqrt(num_iters))
+    ways = [((i, j, k := num_iters // (i * j)), num_iters - i * j * k) for i in few for j in few if i * j <= num_iters]
+    good = [(sum(way), rest > 0, way, rest) for way, rest in ways if rest <= way[0] + way[1] and rest != 1]
+    _, _, way, rest = min(good)
+    return [turns for turns in way if turns > 1], rest
+
+
+def _until(carry: Any, advance: Callable[[Any], Any], enough: Array, num_iters: int) -> tuple[BPState, Array]:
+    """Iterate until the residual is small enough; return the last state and all residuals."""
 
     def unfinished(carry: Any) -> Array:
         (state, *_), _ = carry
@@ -252,10 +296,9 @@ def _until(
         after = advance(before)
         return after, residuals.at[before[0].count].set(after[0].residual)
 
-    residuals = jnp.full(num_iters, jnp.nan, state.residual.dtype)
-    (last, *_), residuals = jax.lax.while_loop(unfinished, iterate, (first, residuals))
-    # What comes with a root has to be of floats.
-    return last.messages, (last.residual, last.count.astype(residuals.dtype), residuals)
+    residuals = jnp.full(num_iters, jnp.nan, enough.dtype)
+    (last, *_), residuals = jax.lax.while_loop(unfinished, iterate, (carry, residuals))
+    return last, residuals
 
 
 def _begin(
@@ -305,8 +348,8 @@ def pair_exponents(graph: Graph, exponents: Exponents, dtype: Any) -> Float[Arra
     _checks.require(powers.shape in ((), shape), "exponents", f"must have shape {shape} or ()", powers.shape, fix)
     if not _checks.is_traced(powers):
         values = np.asarray(powers)
-        outside = values[~((values > 0) & (values <= 1))].reshape(-1)[:3].tolist()
-        _checks.require(not outside, "exponents", "must be in (0, 1]", outside, fix)
+        outside = values[~((values > 0) & np.isfinite(values))].reshape(-1)[:3].tolist()
+        _checks.require(not outside, "exponents", "must be > 0 and finite", outside, fix)
     return jnp.broadcast_to(powers, shape)
 
 

@@ -13,6 +13,7 @@ damping means the same. As eps -> 0 the three agree.
 """
 
 import os
+from collections.abc import Mapping
 
 import equinox as eqx
 import jax
@@ -42,6 +43,46 @@ class NodeBasis(eqx.Module):
     residuals: tuple[Float[Array, ""], Float[Array, ""]]
 
 
+class Held(eqx.Module):
+    """A rule with landmarks that are given: `fit` then chooses nothing. Made by `kbpjax.hold`.
+
+    Attributes:
+        rule: the rule that chose them.
+        messages, products, observations: {node type: (landmarks, which of them count)} of the bases that have some.
+    """
+
+    rule: "LinearTime | ConstantTime"
+    messages: dict[int, tuple[Array, Array]]
+    products: dict[int, tuple[Array, Array]]
+    observations: dict[int, tuple[Array, Array]]
+
+    def node_basis(self, kernel: Kernel, power: int, data: TrainingData, node_type: int) -> NodeBasis:
+        """Build the bases of a node type on its landmarks; residuals are not looked at, and NaN."""
+        unknown = jnp.full((), jnp.nan)
+        if node_type in self.messages:
+            messages = cholesky_basis(kernel, *self.messages[node_type])
+        else:
+            messages, _ = self.rule.features.feature_map(kernel, data.nodes[node_type], self.rule.eps, 1)
+        if node_type not in self.products:
+            return NodeBasis(messages, None, data.points(node_type), (unknown, unknown))
+        products = cholesky_basis(kernel**power, *self.products[node_type])
+        return NodeBasis(messages, products, products.landmarks, (unknown, unknown))
+
+    def observation_basis(self, kernel: Kernel, y: Array, node_type: int) -> tuple[FeatureMap, Array]:
+        """Build the basis of observations on its landmarks."""
+        del y
+        return cholesky_basis(kernel, *self.observations[node_type]), jnp.full((), jnp.nan)
+
+    def check_memory(self, data: TrainingData, positive: bool = False) -> None:
+        """Raise ValueError if the matrices of a model would take more than half of the memory."""
+        self.rule.check_memory(data, positive)
+
+    def hold(self, nodes: dict[int, NodeBasis], observations: dict[int, FeatureMap]) -> "Held":
+        """Return itself, which has nothing to choose."""
+        del nodes, observations
+        return self
+
+
 class FullRank(eqx.Module):
     """The rule without approximation (eq. 12): every sample is a landmark, and a point where products are known.
 
@@ -53,11 +94,12 @@ class FullRank(eqx.Module):
         """Take all samples as landmarks."""
         del power  # products are known at every sample
         points = data.points(node_type)
-        basis, zero = self.observation_basis(kernel, points)
+        basis, zero = self.observation_basis(kernel, points, node_type)
         return NodeBasis(basis, None, points, (zero, zero))
 
-    def observation_basis(self, kernel: Kernel, y: Array) -> tuple[FeatureMap, Array]:
+    def observation_basis(self, kernel: Kernel, y: Array, node_type: int) -> tuple[FeatureMap, Array]:
         """Take all observations as landmarks; return the basis and the residual left, 0."""
+        del node_type
         # The rounding of a sum of so many terms keeps repeated samples apart.
         basis = cholesky_basis(kernel, y, rounding=len(y))
         return basis, jnp.zeros((), basis.transform.dtype)
@@ -65,6 +107,11 @@ class FullRank(eqx.Module):
     def check_memory(self, data: TrainingData, positive: bool = False) -> None:
         """Raise ValueError if the matrices of a model would take more than half of the memory."""
         _check_memory("FullRank", data, positive)
+
+    def hold(self, nodes: dict[int, NodeBasis], observations: dict[int, FeatureMap]) -> "FullRank":
+        """Return itself, which has nothing to choose."""
+        del nodes, observations
+        return self
 
 
 class _Landmarked(eqx.Module):
@@ -82,9 +129,15 @@ class _Landmarked(eqx.Module):
         ok = isinstance(self.features, choosers)
         _checks.require(ok, "features", "must be a choice of features", repr(self.features), fix)
 
-    def observation_basis(self, kernel: Kernel, y: Array) -> tuple[FeatureMap, Array]:
+    def observation_basis(self, kernel: Kernel, y: Array, node_type: int) -> tuple[FeatureMap, Array]:
         """Choose landmarks among observations; return the basis and the residual left."""
+        del node_type
         return self.features.products.feature_map(kernel, y, self.eps, self.max_rank)
+
+    def hold(self, nodes: dict[int, NodeBasis], observations: dict[int, FeatureMap]) -> Held:
+        """Return the rule with the landmarks of some bases."""
+        messages, products = ({v: getattr(b, name) for v, b in nodes.items()} for name in ("messages", "products"))
+        return Held(self, _landmarks(messages), _landmarks(products), _landmarks(observations))
 
 
 class LinearTime(_Landmarked):
@@ -122,23 +175,28 @@ class ConstantTime(_Landmarked):
         features: how landmarks are chosen: `Greedy()`, `RandomPivots(seed)`; or `RandomFourier(num_features, seed)`,
             messages in random features, only their products on landmarks.
         tensor_eps: the same as eps for the basis of products; None: eps.
+        tensor_rank: the same as max_rank for the basis of products; None: max_rank.
 
     Raises:
         ValueError: an option out of range.
     """
 
     tensor_eps: float | None = eqx.field(static=True, default=None)
+    tensor_rank: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         if self.tensor_eps is not None:
             _checks.require_number("tensor_eps", self.tensor_eps, above=0)
+        if self.tensor_rank is not None:
+            _checks.require_count("tensor_rank", self.tensor_rank)
 
     def node_basis(self, kernel: Kernel, power: int, data: TrainingData, node_type: int) -> NodeBasis:
         """Choose landmarks of messages, and those of products by the kernel's tensor power, among the samples."""
         x = data.nodes[node_type]
         messages, residual = self.features.feature_map(kernel, x, self.eps, self.max_rank)
         eps = self.eps if self.tensor_eps is None else self.tensor_eps
-        products, product_residual = self.features.products.feature_map(kernel**power, x, eps, self.max_rank)
+        most = self.max_rank if self.tensor_rank is None else self.tensor_rank
+        products, product_residual = self.features.products.feature_map(kernel**power, x, eps, most)
         return NodeBasis(messages, products, products.landmarks, (residual, product_residual))
 
     def check_memory(self, data: TrainingData, positive: bool = False) -> None:
@@ -146,7 +204,13 @@ class ConstantTime(_Landmarked):
         del data, positive
 
 
-Rule = FullRank | LinearTime | ConstantTime
+Rule = FullRank | LinearTime | ConstantTime | Held
+
+
+def _landmarks(bases: Mapping[int, FeatureMap | None]) -> dict[int, tuple[Array, Array]]:
+    """Return the landmarks of all bases that have some, and which of them count."""
+    found = {v: basis for v, basis in bases.items() if isinstance(basis, Basis)}
+    return {v: (basis.landmarks, jnp.diagonal(basis.transform) != 0) for v, basis in found.items()}
 
 
 def _check_memory(rule: str, data: TrainingData, positive: bool, rank: int | None = None) -> None:

@@ -76,7 +76,19 @@ def updates(
         exponents: exponent of each undirected edge; None: 1.
         matrices: what to map products with: `operators.passed_on`, or `operators.project` to read messages.
     """
-    incoming = evaluate(operators, part, messages)
+    return outgoing(operators, part, local, gather(part, messages), exponents, matrices)
+
+
+def outgoing(
+    operators: Operators,
+    part: Graph | Part,
+    local: Float[Array, "node point"],
+    gathered: Sequence[Float[Array, "_ _ _ coordinate"]],
+    exponents: Float[Array, " pair"] | None,
+    matrices: Float[Array, "edge_direction out point"],
+) -> Float[Array, "edge_tile edge_tile_size out"]:
+    """Compute what `updates` does, from the incoming messages of each node as `gather` returns them."""
+    incoming = _evaluate(operators, part, gathered)
     wholes = [tile_of(part, local, tiles) for tiles in part.node_tiles]
     if exponents is None:
         others = [leave_one_out(values, whole) for values, whole in zip(incoming, wholes, strict=True)]
@@ -85,8 +97,8 @@ def updates(
             _reweighted(values, whole, slot_powers(exponents, slots))
             for values, whole, slots in zip(incoming, wholes, part.slots, strict=True)
         ]
-    outgoing = flatten(others)[part.route]
-    return einsum("tep,trp->ter", outgoing, of_type(matrices, part.edge_tiles.types))
+    products = flatten(others)[part.route]
+    return einsum("tep,trp->ter", products, of_type(matrices, part.edge_tiles.types))
 
 
 def slot_powers(exponents: Float[Array, " pair"], slots: Int[Array, "*axes deg"]) -> Float[Array, "*axes deg one"]:
@@ -99,10 +111,16 @@ def _reweighted(
     whole: Float[Array, "*axes point"],
     exponents: Float[Array, "*axes deg one"],
 ) -> Float[Array, "*axes deg point"]:
-    """Return, for each slot, `whole` times all slots with their exponents, divided by the slot itself."""
-    values = jnp.maximum(values, jnp.finfo(values.dtype).tiny)
-    powered = jnp.exp(exponents * jnp.log(values))
-    return leave_one_out(powered, whole) * (powered / values)
+    """Return, for each slot, `whole` times all slots with their exponents, divided by the slot itself.
+
+    From nine slots on, the largest value is scaled to that of `whole`, so that no number of messages underflows.
+    """
+    logs = jnp.log(jnp.maximum(values, jnp.finfo(values.dtype).tiny))
+    total = einsum("...dp,...d->...p", logs, exponents[..., 0])  # its gradient is quicker than that of a sum
+    others = total[..., None, :] - logs
+    if values.shape[-2] > 8:
+        others = others - jnp.max(others, axis=-1, keepdims=True)
+    return whole[..., None, :] * jnp.exp(others)
 
 
 def coefficients(
@@ -123,16 +141,27 @@ def evaluate(
     operators: Operators, part: Graph | Part, messages: Float[Array, "edge coordinate"]
 ) -> tuple[Float[Array, "_ _ _ point"], ...]:
     """Evaluate every incoming message of every node, with a floor; 1 in empty slots; one array for each of `slots`."""
-    padded = jnp.concatenate([messages, jnp.zeros_like(messages, shape=(1, messages.shape[1]))])
+    return _evaluate(operators, part, gather(part, messages))
 
-    def values_of(tiles: Tiles, slots: Array) -> Array:
-        values = padded[slots]
+
+def gather(
+    part: Graph | Part, messages: Float[Array, "edge coordinate"]
+) -> tuple[Float[Array, "_ _ _ coordinate"], ...]:
+    """Return the incoming messages of every node; 0 in empty slots; one array for each of `slots`."""
+    padded = jnp.concatenate([messages, jnp.zeros_like(messages, shape=(1, messages.shape[1]))])
+    return tuple(padded[slots] for slots in part.slots)
+
+
+def _evaluate(
+    operators: Operators, part: Graph | Part, gathered: Sequence[Float[Array, "_ _ _ coordinate"]]
+) -> tuple[Float[Array, "_ _ _ point"], ...]:
+    def values_of(tiles: Tiles, slots: Array, values: Array) -> Array:
         if operators.positive is None:
             values = einsum("tndr,tpr->tndp", values, of_type(operators.evaluate, tiles.types))
         values = jnp.maximum(values, of_type(floors(operators), tiles.types)[:, None, None, None])
         return jnp.where((slots < part.num_edges)[..., None], values, 1)
 
-    return tuple(map(values_of, part.node_tiles, part.slots))
+    return tuple(map(values_of, part.node_tiles, part.slots, gathered))
 
 
 def evaluate_local(

@@ -1,6 +1,7 @@
 """The experiments' images: the authors' files, our drawing of them, photographs."""
 
 import os
+import sys
 import zipfile
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.data import SUNSET_LEVELS, data_directory, read_image, rings, sunset
+from experiments.data import PHOTOGRAPHS, SUNSET_LEVELS, data_directory, photograph, read_image, rings, sunset
 
 DATA = os.environ.get("KBPJAX_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="KBPJAX_DATA names no data directory")
@@ -323,3 +324,33 @@ def test_read_refuses_a_decompression_bomb(tmp_path, grey, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     with pytest.raises(ValueError, match=r"^image must have at most 2000 pixels"):
         read_image(path)
+
+
+# --- photograph -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PHOTOGRAPHS)
+def test_photographs_are_grey_images(name):
+    pytest.importorskip("skimage", reason="scikit-image is not installed")
+    image = photograph(name, max_side=64)
+    assert max(image.shape) == 64 and image.dtype == np.float64
+    assert image.min() >= 0 and image.max() <= 255 and np.ptp(image) > 50
+
+
+def test_photograph_is_the_file_of_scikit_image():
+    data = pytest.importorskip("skimage.data", reason="scikit-image is not installed")
+    np.testing.assert_array_equal(photograph("camera"), data.camera())
+    luma = data.astronaut() @ np.array([0.299, 0.587, 0.114])
+    np.testing.assert_allclose(photograph("astronaut"), luma, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["lena", "camera.png", ""])
+def test_photograph_refuses_other_names(name):
+    with pytest.raises(ValueError, match=rf"^name must be one of astronaut, .*, rocket; got '{name}'\."):
+        photograph(name)
+
+
+def test_photograph_without_scikit_image_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    with pytest.raises(ValueError, match=r"^photograph must find .*scikit-image.*pip install 'kbpjax\[rivals\]'"):
+        photograph("camera")

@@ -163,13 +163,13 @@ def test_vmap_over_exponents_is_a_loop():
     assert np.ptp(np.asarray(log_z)) > 1e-3
 
 
-@pytest.mark.parametrize("exponents", [0.0, -0.5, 1.01, np.nan, np.full(7, np.nan), np.append(np.full(6, 0.5), 2.0)])
+@pytest.mark.parametrize("exponents", [0.0, -0.5, np.inf, np.nan, np.full(7, np.nan), np.append(np.full(6, 0.5), -2.0)])
 def test_exponents_out_of_range_are_refused(exponents):
     operators, graph, local = discrete.problem(small_model())
-    with pytest.raises(ValueError, match=r"^exponents: must be in \(0, 1\]"):
+    with pytest.raises(ValueError, match=r"^exponents: must be > 0 and finite"):
         kbp.run(operators, graph, local, exponents=exponents)
     state = kbp.init(operators, graph)
-    with pytest.raises(ValueError, match=r"^exponents: must be in \(0, 1\]"):
+    with pytest.raises(ValueError, match=r"^exponents: must be > 0 and finite"):
         kbp.step(operators, graph, local, state, exponents=exponents)
 
 

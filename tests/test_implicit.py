@@ -87,7 +87,6 @@ def test_memory_of_reverse_mode_does_not_grow_with_the_iterations():
     few, many = size(50, 1e-10), size(1050, 1e-10)
     residuals = 1000 * 8
     assert many - few <= 3 * residuals  # the residual of each iteration, and no message
-    assert size(1050, None) - size(50, None) > 500 * 8 * OPERATORS.project.shape[1] * GRAPH.num_edges
 
 
 def test_gradient_on_a_tree_is_that_of_exact_inference():

@@ -200,7 +200,7 @@ def answers(model, dtype):
 def test_floats_keep_their_precision(dtype):
     model = model_of(dtype)
     learned = [(seen.expectation, seen.ratio, seen.residual) for seen in model.observations.values()]
-    arrays = (model.operators, learned, model.marginals, model.moments, model.joints, model.residuals, model.ridge)
+    arrays = (model.operators, learned, model.marginals, model.moments, model.joints, model.residuals, model.ridges)
     found = [leaf.dtype for leaf in float_leaves((arrays, answers(model, dtype)))]
     assert len(found) > 20 and set(found) == {np.dtype(dtype)}
     bases = [*model.bases.values(), *(seen.basis for seen in model.observations.values())]

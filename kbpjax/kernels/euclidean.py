@@ -28,7 +28,8 @@ class RBF(Kernel):
 
     def __init__(self, bandwidth: ScalarLike):
         _checks.require_number("bandwidth", bandwidth, above=0)
-        self.bandwidth = as_floats(jnp.asarray(bandwidth))
+        given = as_floats(jnp.asarray(bandwidth))
+        self.bandwidth = given.astype(given.dtype)  # of no weak type, which would compile twice
         _checks.require_number(
             "bandwidth", self.bandwidth, above=0, fix="Scale the data: it vanishes in this precision."
         )

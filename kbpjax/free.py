@@ -1,0 +1,84 @@
+"""Numbers of settings as free parameters, which a gradient step may take anywhere: logarithms, logits, themselves."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from kbpjax import _checks
+
+KERNELS = ("kernel", "obs_kernel")
+SHARES = ("floor", "damping")
+OTHERS = ("ridge", "obs_ridge", "exponents", "evidence_power", "temperature")
+
+
+def _same(value: Array) -> Array:
+    return value
+
+
+def _logit(value: Array) -> Array:
+    return jnp.log(value) - jnp.log1p(-value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """Which numbers of settings are learned, and in which form.
+
+    Attributes:
+        start: the settings that say so.
+        names: of the learned numbers, as paths into the settings.
+    """
+
+    start: Any
+    names: tuple[str, ...]
+    _forms: tuple[tuple[int, Callable, Callable], ...]
+
+    @classmethod
+    def of(cls, settings: Any, frozen: Callable[[Any], Any]) -> "Numbers":
+        """Learn all numbers but the frozen ones and those that are 0 where they must not be negative."""
+        leaves, tree = jax.tree_util.tree_flatten_with_path(settings)
+        fixed = set(jax.tree.leaves(frozen(jax.tree.unflatten(tree, list(range(len(leaves)))))))
+        names, forms = [], []
+        for i, (path, leaf) in enumerate(leaves):
+            form = _form(path[0].name, leaf)
+            if form is not None and i not in fixed:
+                names.append(jax.tree_util.keystr(path).removeprefix("."))
+                forms.append((i, *form))
+        fix = "Leave one of them out of `frozen`, or start it above 0."
+        _checks.require(bool(names), "settings", "must have numbers to learn", "none", fix)
+        return cls(settings, tuple(names), tuple(forms))
+
+    def free(self) -> list[Array]:
+        """Return the free parameters of the settings to start from."""
+        leaves = jax.tree.leaves(self.start)
+        # Not of weak type, which a step would change: the step would be compiled twice.
+        return [into(leaf := leaves[i]).astype(leaf.dtype) for i, into, _ in self._forms]
+
+    def values(self, free: list[Array]) -> list[Array]:
+        """Return the numbers that free parameters stand for."""
+        return [out(value) for (_, _, out), value in zip(self._forms, free, strict=True)]
+
+    def settings(self, free: list[Array]) -> Any:
+        """Return the settings that free parameters stand for."""
+        leaves, tree = jax.tree.flatten(self.start)
+        for (i, _, _), value in zip(self._forms, self.values(free), strict=True):
+            leaves[i] = value
+        return jax.tree.unflatten(tree, leaves)
+
+
+def _form(field: str, leaf: Array) -> tuple[Callable, Callable] | None:
+    """Return how a number becomes free and how it comes back; None where it is not to be learned."""
+    if not jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating):
+        return None
+    positive = bool(np.all(np.asarray(leaf) > 0))
+    if field in KERNELS:
+        return (jnp.log, jnp.exp) if positive else (_same, _same)
+    if field in OTHERS:
+        return (jnp.log, jnp.exp) if positive else None
+    if field in SHARES:
+        return (_logit, jax.nn.sigmoid) if positive else None
+    return None

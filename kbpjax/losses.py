@@ -1,0 +1,73 @@
+"""Losses of beliefs against the truth, for `tune`: small, smooth in the beliefs, averages over nodes."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Shaped
+
+from kbpjax import _checks
+from kbpjax.answers import mean
+from kbpjax.beliefs import Belief, log_or_zero
+
+
+class SquaredError(eqx.Module):
+    """The squared distance of the posterior mean from the truth."""
+
+    def __call__(self, belief: Belief, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
+        """Return the mean over nodes."""
+        error = mean(belief) - truth.astype(belief.weights.dtype)
+        return jnp.sum(error**2) / len(error)
+
+
+class NegativeLogBelief(eqx.Module):
+    """Minus the logarithm of the weight of the candidate that is nearest to the truth.
+
+    Candidates closer together share the weight: compare only losses on the same candidates.
+    """
+
+    def __call__(self, belief: Belief, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
+        """Return the mean over nodes."""
+        dtype = belief.weights.dtype
+        points, values = (a.reshape(len(a), -1).astype(dtype) for a in (belief.points, truth))
+        nearest = jnp.argmin(jnp.sum((values[:, None] - points[None]) ** 2, axis=-1), axis=-1)
+        weights = jnp.take_along_axis(belief.weights, nearest[:, None], axis=-1)
+        return -jnp.mean(log_or_zero(jnp.maximum(weights, jnp.finfo(dtype).tiny)))
+
+
+class IntervalScore(eqx.Module):
+    """The interval score (Gneiting and Raftery 2007): width of the central interval, and a fine for a truth outside.
+
+    Its expectation is least for the true quantiles, so it asks for narrow and for honest intervals. Quantiles are
+    interpolated between candidates.
+
+    Args:
+        coverage: probability inside the interval, in (0, 1).
+    """
+
+    coverage: float = eqx.field(static=True, default=0.9, converter=float)
+
+    def __check_init__(self) -> None:
+        _checks.require_number("coverage", self.coverage, above=0, below=1)
+
+    def __call__(self, belief: Belief, truth: Shaped[Array, "node *one"]) -> Float[Array, ""]:
+        """Return the mean over nodes, for scalar points [point] or [point, 1]."""
+        scalar = belief.points.shape[1:] in ((), (1,))
+        fix = "Use SquaredError() or NegativeLogBelief()."
+        _checks.require(scalar, "belief", "must have scalar points", f"shape {belief.points.shape}", fix)
+        dtype, outside = belief.weights.dtype, 1 - self.coverage
+        values = truth.reshape(-1).astype(dtype)
+        low, high = (self._quantiles(belief, level) for level in (outside / 2, 1 - outside / 2))
+        fine = jnp.maximum(low - values, 0) + jnp.maximum(values - high, 0)
+        return jnp.mean(high - low + 2 / outside * fine)
+
+    def _quantiles(self, belief: Belief, level: float) -> Array:
+        """Interpolate the inverse of the distribution function, half of each weight lying below its point."""
+        points = belief.points.reshape(-1).astype(belief.weights.dtype)
+        order = jnp.argsort(points)
+        weights = belief.weights[:, order]
+        below = jnp.cumsum(weights, axis=-1) - weights / 2
+        at = jnp.asarray(level, points.dtype)
+        return jax.vmap(lambda row: jnp.interp(at, row, points[order]))(below)
+
+
+Loss = SquaredError | NegativeLogBelief | IntervalScore

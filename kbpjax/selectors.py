@@ -1,0 +1,150 @@
+"""Settings without any problem to answer: from medians of distances, or by closed-form scores of the learned operators.
+
+They need training data alone, take seconds, and are where `tune` should start.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from kbpjax import _checks
+from kbpjax.embedding import mean_embedding
+from kbpjax.free import Numbers
+from kbpjax.kernels import RBF, median_bandwidth
+from kbpjax.landmarks import choose
+from kbpjax.rules import Rule
+from kbpjax.selection import leave_one_out
+from kbpjax.settings import Settings
+from kbpjax.training import TrainingData
+
+
+def median_settings(data: TrainingData, **options: Any) -> Settings:
+    """Return settings with RBF kernels at the median distance between samples and between observations (section 7).
+
+    Args:
+        data: training data.
+        options: other fields of `Settings`; `ridge` is 1 / (number of pairs of an edge type) for each unless given,
+            and `obs_ridge` likewise.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> x = np.arange(40.0).reshape(20, 2)
+        >>> settings = kbp.median_settings(kbp.pool(kbp.chain_graph(2), x, observations=2 * x), num_iters=3)
+        >>> float(settings.kernel[0].bandwidth), float(settings.obs_kernel[0].bandwidth)
+        (12.0, 23.0)
+    """
+    guessed = {
+        "kernel": {v: RBF(median_bandwidth(x)) for v, x in data.nodes.items()},
+        "obs_kernel": {v: RBF(median_bandwidth(y)) for v, (_, y) in data.observations.items()} or None,
+        "ridge": {k: 1 / len(x) for k, (x, _) in data.edges.items()} or 1e-3,
+        "obs_ridge": {v: 1 / len(x) for v, x in data.nodes.items()},
+    }
+    return Settings(**{**guessed, **options})
+
+
+def select(
+    settings: Settings,
+    data: TrainingData,
+    *,
+    score: Callable[..., Array] = leave_one_out,
+    frozen: Callable[[Settings], Any] = lambda settings: (),
+    steps: int = 60,
+    every: int = 15,
+) -> Settings:
+    """Choose kernels and ridges by how well each learned operator predicts pairs that it has not seen.
+
+    The sum of scores of all operators, of edges in both directions and of observations, falls by gradient descent (Adam
+    at 0.1, landmarks chosen anew every few steps). All predict the features of the kernels in `settings`, which stay
+    what they are compared by, as a share of these features' variance. It does not see how messages are multiplied, and
+    where loops lead: `tune` does.
+
+    Args:
+        settings: where to start, for instance `median_settings(data)`; other numbers than those of kernels and ridges
+            are not changed.
+        data: training data.
+        score: `kbpjax.selection.leave_one_out` or `generalised_cross_validation`.
+        frozen: function from settings to those parts of them that are not to be chosen.
+        steps: steps, >= 1.
+        every: steps after which landmarks are chosen anew, >= 1.
+
+    Returns:
+        The settings of least score.
+
+    Raises:
+        ValueError: an option out of range, or scores that are not finite.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.normal(size=(100, 1)) + 0.1 * rng.normal(size=(100, 4))
+        >>> start = kbp.Settings(kbp.RBF(8.0), ridge=1e-1)
+        >>> chosen = kbp.select(start, kbp.pool(kbp.chain_graph(4), x), steps=20)
+        >>> bool(chosen.ridge < start.ridge)
+        True
+    """
+    _checks.require_count("steps", steps)
+    _checks.require_count("every", every)
+    learned = Numbers.of(settings, lambda s: (s.floor, s.damping, s.exponents, *_rest(s), frozen(s)))
+    parts = _targets(settings, data)
+    optimizer = optax.adam(0.1)
+
+    @jax.jit
+    def advance(free: list[Array], state: Any, rule: Rule, data: TrainingData) -> tuple[list[Array], Any, Array]:
+        value, slopes = jax.value_and_grad(lambda f: _total(learned.settings(f), rule, data, parts, score))(free)
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes its own scalars in
+            change, state = optimizer.update(slopes, state, free)
+        return [old + new.astype(old.dtype) for old, new in zip(free, change, strict=True)], state, value
+
+    hold = jax.jit(lambda free, data: learned.settings(free).hold(data))
+    free = best = learned.free()
+    state, rule, least = optimizer.init(free), None, np.inf
+    for step in range(steps):
+        rule = hold(free, data) if step % every == 0 else rule
+        after, state, value = advance(free, state, rule, data)
+        if value < least:
+            best, least = free, float(value)
+        free = after
+    _checks.require(bool(np.isfinite(least)), "settings", "must give finite scores", least, "Start with wider kernels.")
+    return learned.settings(best)
+
+
+def _rest(settings: Settings) -> tuple[Array, Array]:
+    return settings.evidence_power, settings.temperature
+
+
+def _targets(settings: Settings, data: TrainingData) -> tuple[dict, dict]:
+    """Return what is to be predicted: the features of samples and of observations, scaled to variance 1."""
+    nodes, seen = choose(data, settings.kernel, settings.obs_kernel, settings.rule)
+    observed = {v: _scaled(basis, data.observations[v][1]) for v, (basis, _) in seen.items()}
+    return {v: _scaled(basis.messages, data.nodes[v]) for v, basis in nodes.items()}, observed
+
+
+def _scaled(basis: Any, x: Array) -> Callable[[Array], Array]:
+    """Scale features so that their variance over samples is 1."""
+    centre = mean_embedding(basis, x)
+    square = mean_embedding(lambda one: jnp.sum((basis(one) - centre[None]) ** 2, axis=1, keepdims=True), x)
+    return lambda one: basis(one) * jax.lax.rsqrt(square)
+
+
+def _total(settings: Settings, rule: Rule, data: TrainingData, targets: tuple[dict, dict], score: Callable) -> Array:
+    """Sum the scores of all operators."""
+    ridges, obs_ridges = settings.ridge, settings.ridge if settings.obs_ridge is None else settings.obs_ridge
+    nodes, seen = choose(data, settings.kernel, settings.obs_kernel, rule)
+    of_nodes, of_observations = targets
+    total = []
+    for k, a, b in data.ends:
+        ridge = ridges[k] if isinstance(ridges, dict) else ridges
+        first, second = data.edges[k]
+        total.append(score(nodes[a].messages, of_nodes[b], first, second, ridge))
+        total.append(score(nodes[b].messages, of_nodes[a], second, first, ridge))
+    for v, (x, y) in data.observations.items():
+        ridge = obs_ridges[v] if isinstance(obs_ridges, dict) else obs_ridges
+        total.append(score(nodes[v].messages, of_observations[v], x, y, ridge))
+        total.append(score(seen[v][0], of_nodes[v], y, x, ridge))
+    dtype = jnp.result_type(*total)
+    return jnp.sum(jnp.stack([value.astype(dtype) for value in total]))

@@ -1,0 +1,139 @@
+"""Settings: all numbers between training data and an answer, in one pytree that can be learned, compared and kept."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax.answers import temper
+from kbpjax.beliefs import Belief, beliefs
+from kbpjax.evidence import DensityRatio, Evidence, Expectation, observe
+from kbpjax.graph import Graph
+from kbpjax.kernels import Kernel
+from kbpjax.kernels.base import as_floats
+from kbpjax.landmarks import hold
+from kbpjax.marginals import Marginal, MeanEmbedding
+from kbpjax.mrf import KernelMRF, Positive, fit
+from kbpjax.propagate import Solution, run
+from kbpjax.rules import ConstantTime, Rule
+from kbpjax.schedules import Schedule, Synchronous
+from kbpjax.training import TrainingData
+
+Number = Float[Array, ""]
+
+
+def _number(value: Any) -> Any:
+    """Make numbers arrays, by type too, so that they can be learned."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return {k: _number(v) for k, v in value.items()}
+    number = as_floats(jnp.asarray(value))
+    return number.astype(number.dtype)  # of no weak type
+
+
+class Settings(eqx.Module):
+    """What `fit`, `observe`, `run` and `beliefs` are told, as one object; `tune` learns its numbers.
+
+    Args:
+        kernel: kernel of the variables, or {node type: kernel}.
+        obs_kernel: kernel of the observations, or {node type: kernel}.
+        ridge: lambda of eq. 11, or {edge type: lambda}.
+        obs_ridge: the same of what is learned of observations, or {node type: lambda}; None: `ridge`.
+        floor: least value of an evaluated message, as a share of the largest, in [0, 1).
+        damping: weight of the old message, in [0, 1).
+        exponents: exponent of the messages: one number, {edge type: number}, or one for each undirected edge [pair];
+            None: 1, belief propagation.
+        evidence_power: power to which the evidence is raised, > 0.
+        temperature: of the beliefs, > 0, see `temper`.
+        rule: the update rule. Tuning takes time in proportion to the squares of the ranks: keep them small.
+        positive: how to make updates positive, or None.
+        schedule: which messages are updated at a time; `coloured(graph)` belongs to one graph.
+        form: form of the evidence, `Expectation()` or `DensityRatio()`.
+        num_iters: iterations of belief propagation; with `tol` the most there can be.
+        tol: where to stop; None: after `num_iters`.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> x = np.linspace(0, 1, 200).reshape(20, 10)
+        >>> graph = kbp.chain_graph(10)
+        >>> data = kbp.pool(graph, x, observations=x)
+        >>> settings = kbp.Settings(kbp.RBF(0.3), kbp.RBF(0.2), num_iters=5)
+        >>> belief = settings.answer(settings.fit(data), graph, x[3], np.linspace(0, 1, 21))
+        >>> belief.weights.shape
+        (10, 21)
+    """
+
+    kernel: Kernel | dict[int, Kernel]
+    obs_kernel: Kernel | dict[int, Kernel] | None = None
+    ridge: Number | dict[int, Number] = eqx.field(default=1e-6, converter=_number)
+    obs_ridge: Number | dict[int, Number] | None = eqx.field(default=None, converter=_number)
+    floor: Number = eqx.field(default=1e-3, converter=_number)
+    damping: Number = eqx.field(default=0.2, converter=_number)
+    exponents: Float[Array, "*pair"] | dict[int, Number] | None = eqx.field(default=None, converter=_number)
+    evidence_power: Number = eqx.field(default=1.0, converter=_number)
+    temperature: Number = eqx.field(default=1.0, converter=_number)
+    rule: Rule = ConstantTime(eps=1e-3, max_rank=32)
+    positive: Positive | None = None
+    schedule: Schedule = Synchronous()
+    form: Expectation | DensityRatio = Expectation()
+    num_iters: int = eqx.field(static=True, default=10)
+    tol: float | None = eqx.field(static=True, default=None)
+
+    def fit(self, data: TrainingData) -> KernelMRF:
+        """Learn the model (`kbpjax.fit`)."""
+        return fit(
+            data,
+            kernel=self.kernel,
+            obs_kernel=self.obs_kernel,
+            rule=self.rule,
+            ridge=self.ridge,
+            obs_ridge=self.obs_ridge,
+            floor=self.floor,
+            positive=self.positive,
+        )
+
+    def hold(self, data: TrainingData) -> Rule:
+        """Choose landmarks, and return the rule that keeps them (`kbpjax.hold`)."""
+        return hold(data, kernel=self.kernel, obs_kernel=self.obs_kernel, rule=self.rule)
+
+    def run(self, model: KernelMRF, graph: Graph, evidence: Evidence | None) -> Solution:
+        """Pass messages (`kbpjax.run`)."""
+        options = {"num_iters": self.num_iters, "damping": self.damping, "tol": self.tol, "schedule": self.schedule}
+        return run(model, graph, evidence, exponents=self._exponents(graph), **options)
+
+    def observe(self, model: KernelMRF, graph: Graph, y: Numbers | Mapping[int, Numbers]) -> Evidence:
+        """Turn observations into evidence (`kbpjax.observe`), raised to its power."""
+        return observe(model, graph, y, form=self.form) ** self.evidence_power
+
+    def answer(
+        self,
+        model: KernelMRF,
+        graph: Graph,
+        y: Numbers | Mapping[int, Numbers],
+        points: Numbers | Mapping[int, Numbers],
+        *,
+        marginal: Marginal = MeanEmbedding(),
+    ) -> Any:
+        """Go from observations to beliefs on points, as `beliefs` returns them."""
+        evidence = self.observe(model, graph, y)
+        found = beliefs(model, graph, evidence, self.run(model, graph, evidence), points, marginal=marginal)
+        if isinstance(found, Belief):
+            return temper(found, self.temperature)
+        return {v: temper(belief, self.temperature) for v, belief in found.items()}
+
+    def _exponents(self, graph: Graph) -> Array | None:
+        """Give every undirected edge its exponent."""
+        if not isinstance(self.exponents, dict):
+            return self.exponents
+        missing = [k for k, *_ in graph.edge_types if k not in self.exponents]
+        rule = "must be one number, or one for each edge type of the graph"
+        _checks.require(not missing, "exponents", rule, f"none for {missing}", "Add them.")
+        table = jnp.ones(1 + max(self.exponents), self.damping.dtype)
+        for k, value in self.exponents.items():
+            table = table.at[k].set(value.astype(table.dtype))
+        return table[graph.edge_type[: graph.num_edges // 2]]

@@ -1,0 +1,56 @@
+"""The experiment on learned bandwidths runs on the real data, and its committed results are those of a full run."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import data, learned_bandwidths
+
+RESULTS = Path(__file__).resolve().parent.parent / "experiments" / "results" / "learned_bandwidths.json"
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    out = tmp_path_factory.mktemp("learned")
+    assert learned_bandwidths.main(["--quick", "--out", str(out)]) == 0
+    assert (out / "learned_bandwidths.png").stat().st_size > 10_000
+    return json.loads((out / "learned_bandwidths.json").read_text())
+
+
+def test_quick_run_compares_all_methods_on_all_studies(quick):
+    assert {row["study"] for row in quick["rows"]} == {"sunset", "levers", "transfer", "photograph"}
+    methods = {row["method"] for row in quick["rows"] if row["study"] == "sunset"}
+    assert {"authors' bandwidths", "leave-one-out", "learned", "total variation", "non-local means"} <= methods
+    assert all(0 < row["rmse_mean"] < 30 for row in quick["rows"])  # the noise has 30
+
+
+def test_noise_of_the_test_is_no_noise_of_the_training():
+    image = np.zeros((50, 50), np.float32)
+    args = type("Args", (), {"seed": 0, "draws": 2})
+    tests, copy = learned_bandwidths.tests_of(image, args), learned_bandwidths.task_of(image + 1, "", 0).noisy - 1
+    noises = [*tests, copy]
+    correlations = np.corrcoef([noise.ravel() for noise in noises]) - np.eye(3)
+    assert np.abs(correlations).max() < 0.1
+
+
+def test_turned_and_plain_grids_have_the_types_of_the_model():
+    task = learned_bandwidths.task_of(data.rings(10).astype(np.float32), "", 0)
+    assert [k for k, *_ in task.graph(True).edge_types] == [0, 1]
+    assert [k for k, *_ in task.graph(False).edge_types] == [0]
+    counts = np.bincount(np.asarray(task.graph(True, (4, 6)).edge_type))
+    assert counts.tolist() == [2 * 4 * 5, 2 * 3 * 6]  # rows first
+
+
+def test_committed_results_meet_the_target_on_all_draws():
+    rows = json.loads(RESULTS.read_text())["rows"]
+    learned = {row["image"]: row for row in rows if row["study"] == "sunset" and row["method"] == "learned"}
+    assert len(learned) == len(data.SUNSET_LEVELS)
+    for levels, most in ((10, 5.3), (100, 3.3), (250, 3.3)):
+        assert learned[f"sunset {levels}"]["rmse_mean"] <= most
+
+
+@pytest.mark.parametrize("option", [["--draws", "0"], ["--steps", "0"], ["--levels", "7"]])
+def test_wrong_arguments_are_refused(option, tmp_path):
+    assert learned_bandwidths.main(["--quick", "--out", str(tmp_path), *option]) == 2

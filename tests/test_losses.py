@@ -1,0 +1,139 @@
+"""Losses of beliefs against NumPy, differences, and what a proper score has to do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+
+POINTS = np.array([0.5, -1.0, 2.0, 0.0, 1.2])
+TRUTH = np.array([0.4, -3.0, 1.9])
+
+
+def weights(seed=0, size=(3, 5)):
+    drawn = np.random.default_rng(seed).uniform(0.05, 1, size=size)
+    return drawn / drawn.sum(axis=1, keepdims=True)
+
+
+def belief(w=None, points=POINTS):
+    return kbp.Belief(jnp.asarray(points), jnp.asarray(weights() if w is None else w))
+
+
+def quantile(points, w, level):
+    """Walk along the points: half of each weight lies below its point, straight lines between, flat outside."""
+    pairs = sorted(zip(points, w, strict=True))
+    reached = [sum(b for _, b in pairs[:i]) + pairs[i][1] / 2 for i in range(len(pairs))]
+    if level <= reached[0]:
+        return pairs[0][0]
+    for i in range(1, len(pairs)):
+        if level <= reached[i]:
+            share = (level - reached[i - 1]) / (reached[i] - reached[i - 1])
+            return pairs[i - 1][0] + share * (pairs[i][0] - pairs[i - 1][0])
+    return pairs[-1][0]
+
+
+def interval_score(points, rows, truth, coverage):
+    outside, total = 1 - coverage, 0.0
+    for w, x in zip(rows, truth, strict=True):
+        low, high = quantile(points, w, outside / 2), quantile(points, w, 1 - outside / 2)
+        total += high - low + (2 / outside) * ((low - x) * (x < low) + (x - high) * (x > high))
+    return total / len(truth)
+
+
+def test_squared_error_is_that_of_the_mean():
+    expected = np.mean((weights() @ POINTS - TRUTH) ** 2)
+    np.testing.assert_allclose(kbp.SquaredError()(belief(), jnp.asarray(TRUTH)), expected, rtol=1e-12)
+
+
+def test_squared_error_of_vectors_is_the_squared_distance():
+    points, truth = np.random.default_rng(1).normal(size=(5, 2)), np.random.default_rng(2).normal(size=(3, 2))
+    expected = np.mean(np.sum((weights() @ points - truth) ** 2, axis=1))
+    got = kbp.SquaredError()(belief(points=points), jnp.asarray(truth))
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [None, 2])
+def test_negative_log_belief_is_of_the_nearest_candidate(dim):
+    shape = () if dim is None else (dim,)
+    points = np.random.default_rng(1).normal(size=(5, *shape))
+    truth = np.random.default_rng(2).normal(size=(3, *shape))
+    flat = [a.reshape(len(a), -1) for a in (points, truth)]
+    nearest = [min(range(5), key=lambda i, x=x: np.linalg.norm(flat[0][i] - x)) for x in flat[1]]
+    expected = -np.mean([np.log(row[i]) for row, i in zip(weights(), nearest, strict=True)])
+    got = kbp.NegativeLogBelief()(belief(points=points), jnp.asarray(truth))
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+    assert len(set(nearest)) > 1
+
+
+def test_a_candidate_of_weight_zero_costs_much_and_leaves_gradients_finite():
+    row = jnp.array([[0.0, 1.0]])
+    value, slope = jax.value_and_grad(
+        lambda w: kbp.NegativeLogBelief()(kbp.Belief(jnp.array([0.0, 1.0]), w), jnp.zeros(1))
+    )(row)
+    assert 500 < value < 1000
+    assert np.all(np.isfinite(slope))
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.9])
+@pytest.mark.parametrize("column", [False, True])
+def test_interval_score_equals_the_oracle(coverage, column):
+    shape = (-1, 1) if column else (-1,)
+    got = kbp.IntervalScore(coverage)(belief(points=POINTS.reshape(shape)), jnp.asarray(TRUTH.reshape(shape)))
+    np.testing.assert_allclose(got, interval_score(POINTS, weights(), TRUTH, coverage), rtol=1e-12)
+
+
+def test_interval_score_of_a_sure_belief_is_finite_with_finite_gradient():
+    """All weight on one candidate: the distribution function is flat but for one jump."""
+    row = jnp.array([[0.0, 0.0, 1.0, 0.0, 0.0]])
+    value, slope = jax.value_and_grad(lambda w: kbp.IntervalScore()(belief(w), jnp.array([0.5])))(row)
+    assert np.isfinite(value)
+    assert np.all(np.isfinite(slope))
+
+
+@pytest.mark.parametrize("loss", [kbp.SquaredError(), kbp.NegativeLogBelief(), kbp.IntervalScore(0.8)], ids=repr)
+def test_gradients_equal_differences(loss):
+    def of(logits):
+        return loss(belief(jax.nn.softmax(logits, axis=-1)), jnp.asarray(TRUTH))
+
+    logits, of = jnp.log(jnp.asarray(weights())), jax.jit(of)
+    slopes, h = np.asarray(jax.grad(of)(logits)), 1e-5
+    for i in np.ndindex(slopes.shape):
+        step = np.zeros(slopes.shape)
+        step[i] = h
+        np.testing.assert_allclose(slopes[i], (of(logits + step) - of(logits - step)) / (2 * h), atol=1e-8)
+    assert np.abs(slopes).max() > 0.05
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.9])
+def test_honest_beliefs_have_the_least_interval_score(coverage):
+    points = np.linspace(-4, 4, 161)
+    draws = np.random.default_rng(3).normal(size=4000)
+
+    def score(width):
+        w = np.exp(-0.5 * (points / width) ** 2)
+        rows = jnp.asarray(np.broadcast_to(w / w.sum(), (len(draws), len(points))))
+        return float(kbp.IntervalScore(coverage)(kbp.Belief(jnp.asarray(points), rows), jnp.asarray(draws)))
+
+    true, narrow, wide = score(1.0), score(0.7), score(1.4)
+    assert true < narrow - 0.02
+    assert true < wide - 0.02
+
+
+def test_losses_take_whole_numbers():
+    points, truth = np.arange(5), jnp.array([0, 4, 2])
+    for loss in (kbp.SquaredError(), kbp.NegativeLogBelief(), kbp.IntervalScore()):
+        expected = loss(belief(points=points.astype(float)), truth.astype(float))
+        np.testing.assert_allclose(loss(belief(points=points), truth), expected, rtol=1e-12)
+
+
+def test_interval_score_refuses_vectors():
+    points, truth = np.zeros((5, 2)), jnp.zeros((3, 2))
+    with pytest.raises(ValueError, match="^belief: must have scalar points; got shape"):
+        kbp.IntervalScore()(belief(points=points), truth[:, :1])
+
+
+@pytest.mark.parametrize("coverage", [0.0, 1.0, -0.1, 90, np.nan])
+def test_coverage_out_of_range_is_refused(coverage):
+    with pytest.raises(ValueError, match="^coverage: must be finite and > 0 and < 1"):
+        kbp.IntervalScore(coverage)
