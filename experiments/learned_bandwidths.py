@@ -347,7 +347,7 @@ def draw(rows: list[dict], pictures: dict[str, Any]) -> Any:
 
     figure = Figure(figsize=(14, 10), layout="constrained")
     shown = ["noisy", "authors' bandwidths", "learned", "learned, deviation", "BM3D"]
-    mosaic = [["levels"] * 2 + ["levers"] * 2 + ["transfer"]]
+    mosaic: Any = [["levels"] * 2 + ["levers"] * 2 + ["transfer"]]
     mosaic += [[f"{subject} {name}" for name in shown] for subject in pictures]
     axes = figure.subplot_mosaic(mosaic)
     _draw_levels(axes["levels"], [row for row in rows if row["study"] == "sunset"])

@@ -1,4 +1,4 @@
-"""Write the measured tables into README.md and docs/loops.md, from the committed results.
+"""Write the measured tables into README.md and the pages of docs, from the committed results.
 
 python -m experiments.readme            # write
 python -m experiments.readme --check    # exit with 1 if they do not hold what the results say
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "docs/loops.md", "docs/learning.md")
 BLOCK = re.compile(r"(<!-- begin (\w+): .*? -->\n)(.*?)(<!-- end \w+ -->)", re.DOTALL)
 
 
@@ -27,9 +28,12 @@ def main(argv: list[str] | None = None) -> int:
         "fit": fit(_rows("benchmarks/results/fit.json")),
         "loops": loops(_rows("experiments/results/convergence.json")),
         "fixed": fixed(_rows("experiments/results/convergence.json", "fixed_points")),
+        "learned": learned(_rows("experiments/results/learned_bandwidths.json")),
+        "levers": levers(_rows("experiments/results/learned_bandwidths.json")),
+        "transfer": transfer(_rows("experiments/results/learned_bandwidths.json")),
     }
     stale = 0
-    for path in (ROOT / "README.md", ROOT / "docs" / "loops.md"):
+    for path in (ROOT / name for name in PAGES):
         old = path.read_text(encoding="utf-8")
         new = BLOCK.sub(lambda found: found[1] + tables[found[2]] + found[4], old)
         stale += new != old
@@ -120,6 +124,44 @@ def fixed(rows: list[dict]) -> str:
         cells += [f"{row['starts_differ_by']:.0e}", f"{row['bp_residual']:.1f}"]
         body.append([*cells, f"{row['constrained: iters']}, {row['constrained: rmse_mode']:.1f}"])
     return _markdown([*header, "starts differ by", "plain: residual", "constrained: iterations, mode"], body)
+
+
+def learned(rows: list[dict]) -> str:
+    """Lay the comparison of denoisers out: RMSE of the posterior mean, in brackets seconds an image."""
+    mine = [row for row in rows if row["study"] in ("sunset", "photograph")]
+    methods = list(dict.fromkeys(row["method"] for row in mine))
+    body = []
+    for image in dict.fromkeys(row["image"] for row in mine):
+        found = {row["method"]: row for row in mine if row["image"] == image}
+        best = min(row["rmse_mean"] for row in found.values())
+        cells = [image.removeprefix("sunset ")]
+        for method in methods:
+            row = found[method]
+            error = f"{row['rmse_mean']:.2f}"
+            cells.append((f"**{error}**" if row["rmse_mean"] == best else error) + f" ({row['run_s']:.2g})")
+        body.append([*cells, f"{found['learned']['cover90']:.2f}", f"{found['learned']['learn_s']:.0f}"])
+    return _markdown(["image", *methods, "learned: cover", "learned: s to learn"], body)
+
+
+def levers(rows: list[dict]) -> str:
+    """Lay out what each group of learned numbers is worth."""
+    mine = [row for row in rows if row["study"] == "levers"]
+    body = [
+        [("+ " if i else "") + row["method"], *(f"{row[key]:.2f}" for key in ("rmse_mean", "rmse_mode", "cover90"))]
+        for i, row in enumerate(mine)
+    ]
+    return _markdown(["learned", "RMSE of the mean", "of the mode", "cover"], body)
+
+
+def transfer(rows: list[dict]) -> str:
+    """Lay out what one image teaches for others."""
+    mine = [row for row in rows if row["study"] == "transfer"]
+    methods = list(dict.fromkeys(row["method"] for row in mine))
+    body = []
+    for image in dict.fromkeys(row["image"] for row in mine):
+        found = {row["method"]: row["rmse_mean"] for row in mine if row["image"] == image}
+        body.append([image, *(f"{found[method]:.2f}" for method in methods)])
+    return _markdown(["tested on", *methods], body)
 
 
 def trees(rows: list[dict]) -> str:

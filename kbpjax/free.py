@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array
 
 from kbpjax import _checks
@@ -70,9 +71,19 @@ class Numbers:
         return jax.tree.unflatten(tree, leaves)
 
 
+def descend(
+    optimizer: optax.GradientTransformation, slopes: list[Array], state: Any, free: list[Array]
+) -> tuple[list[Array], Any]:
+    """Take a step of an optimizer of optax, which mixes scalars of its own in; return parameters and state."""
+    with jax.numpy_dtype_promotion("standard"):
+        change, state = optimizer.update(slopes, state, free)
+        after: Any = optax.apply_updates(free, change)
+    return after, state
+
+
 def _form(field: str, leaf: Array) -> tuple[Callable, Callable] | None:
     """Return how a number becomes free and how it comes back; None where it is not to be learned."""
-    if not jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating):
+    if not (hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)):
         return None
     positive = bool(np.all(np.asarray(leaf) > 0))
     if field in KERNELS:

@@ -344,7 +344,7 @@ def _averages(basis: FeatureMap, x: Array) -> tuple[Array, Array]:
     return total[:, 0] / len(x), moment / len(x)
 
 
-def _ridges(argument: str, ridge: Any, known: Mapping[int, Any], of: str) -> dict[int, ScalarLike]:
+def _ridges(argument: str, ridge: Any, known: Mapping[int, Any], of: str) -> dict[int, Any]:
     """Give every type its ridge."""
     given = dict(ridge) if isinstance(ridge, Mapping) else dict.fromkeys(known, ridge)
     missing = [k for k in known if k not in given]

@@ -51,7 +51,7 @@ class Held(eqx.Module):
         messages, products, observations: {node type: (landmarks, which of them count)} of the bases that have some.
     """
 
-    rule: "LinearTime | ConstantTime"
+    rule: "_Landmarked"
     messages: dict[int, tuple[Array, Array]]
     products: dict[int, tuple[Array, Array]]
     observations: dict[int, tuple[Array, Array]]

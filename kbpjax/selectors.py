@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from kbpjax import _checks
 from kbpjax.embedding import mean_embedding
-from kbpjax.free import Numbers
+from kbpjax.free import Numbers, descend
 from kbpjax.kernels import RBF, median_bandwidth
 from kbpjax.landmarks import choose
 from kbpjax.rules import Rule
@@ -96,9 +96,7 @@ def select(
     @jax.jit
     def advance(free: list[Array], state: Any, rule: Rule, data: TrainingData) -> tuple[list[Array], Any, Array]:
         value, slopes = jax.value_and_grad(lambda f: _total(learned.settings(f), rule, data, parts, score))(free)
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes its own scalars in
-            change, state = optimizer.update(slopes, state, free)
-        return [old + new.astype(old.dtype) for old, new in zip(free, change, strict=True)], state, value
+        return *descend(optimizer, slopes, state, free), value
 
     hold = jax.jit(lambda free, data: learned.settings(free).hold(data))
     free = best = learned.free()

@@ -6,7 +6,7 @@ gradient, are held for a few steps and then chosen again. What must be positive 
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ import optax
 from jaxtyping import Array
 
 from kbpjax import _checks
-from kbpjax.free import Numbers
+from kbpjax.free import Numbers, descend
 from kbpjax.graph import Graph
 from kbpjax.losses import SquaredError
 from kbpjax.mrf import KernelMRF
@@ -101,7 +101,9 @@ def tune(
             logarithms (damping and floor by their logits); other numbers that are 0 stay so.
         data: training data of the model.
         graph: graph of the problems to answer.
-        truth: true values [case, node, *dim], or {node type: [case, node_of_type, *dim]} where `points` is so.
+        truth: true values [case, node, *dim], or {node type: [case, node_of_type, *dim]} where `points` is so. Take
+            other draws than those in `data` where you have some: a model is too sure of what it was learned from, and
+            settings learned there make intervals that are too narrow elsewhere.
         observations: of the truth [case, node, *obs_dim] (or by node type), or a function key -> observations, with
             which every step draws fresh ones.
         points: candidates of the beliefs, as in `beliefs`.
@@ -230,10 +232,8 @@ def _compiled(
         free: list[Array], state: Any, rule: Rule, step: Array, data: TrainingData, graph: Graph
     ) -> tuple[list[Array], Any, Array]:
         value, slopes = jax.value_and_grad(of_cases)(free, rule, data, graph, *cases.draw(step))
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes its own scalars in
-            change, state = optimizer.update(slopes, state, free)
         fine = jnp.isfinite(value) & jnp.all(jnp.stack([jnp.all(jnp.isfinite(slope)) for slope in slopes]))
-        free = [old + jnp.where(fine, new.astype(old.dtype), 0) for old, new in zip(free, change, strict=True)]
+        free, state = descend(optimizer, slopes, state, free)
         return free, state, jnp.where(fine, value, jnp.nan)
 
     return check, advance
@@ -254,14 +254,14 @@ class _Search:
         self.history: dict[str, list[np.ndarray]] = {name: [] for name in self.learned.names}
         self.stopped = "all steps done"
 
-    def descend(self, state: Any, bar: Iterable[int], every: int, patience: int) -> None:
+    def descend(self, state: Any, bar: Any, every: int, patience: int) -> None:
         """Take steps, and look at the validation loss every few of them."""
         try:
             self._descend(state, bar, every, patience)
         except KeyboardInterrupt:
             self.stopped = "interrupted"
 
-    def _descend(self, state: Any, bar: Iterable[int], every: int, patience: int) -> None:
+    def _descend(self, state: Any, bar: Any, every: int, patience: int) -> None:
         free, rule = self.best, None
         for step in bar:
             if step % every == 0:
@@ -293,7 +293,7 @@ class _Search:
         return rule
 
 
-def _bar(steps: int, progress: bool) -> Iterable[int]:
+def _bar(steps: int, progress: bool) -> Any:
     """Return a progress bar over steps where somebody sees it."""
     if not (progress and sys.stderr.isatty()):
         return range(steps)

@@ -45,7 +45,21 @@ def test_page_on_loops_runs_as_written():
     assert float(rmse) < 15 and float(radius) < 1 and oscillates == "False"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/loops.md"])
+def test_page_on_learning_runs_as_written():
+    set_up, _, _ = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)[1].partition("model =")
+    page = (ROOT / "docs" / "learning.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    answer = "\nprint(tuned.checks[0], tuned.checks[30], np.sqrt(np.mean((kbp.mean(belief) - clean) ** 2)))"
+    code = "import jax\n" + set_up.replace("60", "20").replace("59", "19") + block + answer
+    outcome = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    first, last, rmse = map(float, outcome.stdout.splitlines()[-1].split())
+    assert last < 0.7 * first and rmse < 15
+
+
+@pytest.mark.parametrize("page", [*readme.PAGES, "docs/composing.md"])
 def test_links_lead_to_files(page):
     links = re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text(encoding="utf-8"))
     assert len(links) >= 2
