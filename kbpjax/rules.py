@@ -14,6 +14,7 @@ damping means the same. As eps -> 0 the three agree.
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -51,7 +52,7 @@ class Held(eqx.Module):
         messages, products, observations: {node type: (landmarks, which of them count)} of the bases that have some.
     """
 
-    rule: "_Landmarked"
+    rule: "LinearTime | ConstantTime"
     messages: dict[int, tuple[Array, Array]]
     products: dict[int, tuple[Array, Array]]
     observations: dict[int, tuple[Array, Array]]
@@ -137,7 +138,8 @@ class _Landmarked(eqx.Module):
     def hold(self, nodes: dict[int, NodeBasis], observations: dict[int, FeatureMap]) -> Held:
         """Return the rule with the landmarks of some bases."""
         messages, products = ({v: getattr(b, name) for v, b in nodes.items()} for name in ("messages", "products"))
-        return Held(self, _landmarks(messages), _landmarks(products), _landmarks(observations))
+        own: Any = self  # one of the two classes below
+        return Held(own, _landmarks(messages), _landmarks(products), _landmarks(observations))
 
 
 class LinearTime(_Landmarked):

@@ -36,7 +36,7 @@ def median_settings(data: TrainingData, **options: Any) -> Settings:
         >>> x = np.arange(40.0).reshape(20, 2)
         >>> settings = kbp.median_settings(kbp.pool(kbp.chain_graph(2), x, observations=2 * x), num_iters=3)
         >>> float(settings.kernel[0].bandwidth), float(settings.obs_kernel[0].bandwidth)
-        (12.0, 23.0)
+        (12.0, 24.0)
     """
     guessed = {
         "kernel": {v: RBF(median_bandwidth(x)) for v, x in data.nodes.items()},
@@ -89,7 +89,8 @@ def select(
     """
     _checks.require_count("steps", steps)
     _checks.require_count("every", every)
-    learned = Numbers.of(settings, lambda s: (s.floor, s.damping, s.exponents, *_rest(s), frozen(s)))
+    rest = lambda s: (s.floor, s.damping, s.exponents, s.evidence_power, s.temperature)
+    learned = Numbers.of(settings, lambda s: (rest(s), frozen(s)))
     parts = _targets(settings, data)
     optimizer = optax.adam(0.1)
 
@@ -111,10 +112,6 @@ def select(
     return learned.settings(best)
 
 
-def _rest(settings: Settings) -> tuple[Array, Array]:
-    return settings.evidence_power, settings.temperature
-
-
 def _targets(settings: Settings, data: TrainingData) -> tuple[dict, dict]:
     """Return what is to be predicted: the features of samples and of observations, scaled to variance 1."""
     nodes, seen = choose(data, settings.kernel, settings.obs_kernel, settings.rule)
@@ -126,7 +123,7 @@ def _scaled(basis: Any, x: Array) -> Callable[[Array], Array]:
     """Scale features so that their variance over samples is 1."""
     centre = mean_embedding(basis, x)
     square = mean_embedding(lambda one: jnp.sum((basis(one) - centre[None]) ** 2, axis=1, keepdims=True), x)
-    return lambda one: basis(one) * jax.lax.rsqrt(square)
+    return lambda one: basis(one) * jax.lax.rsqrt(square)[None]
 
 
 def _total(settings: Settings, rule: Rule, data: TrainingData, targets: tuple[dict, dict], score: Callable) -> Array:
