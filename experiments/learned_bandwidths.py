@@ -256,7 +256,7 @@ def by_rivals(study: str, name: str, train: np.ndarray, test: np.ndarray, args: 
         tuned |= rivals.tune_rivals(train, [copy], searches={key: search})
         if key in tuned:
             learn_s = time.perf_counter() - begin
-            found, pictures[key] = _with_rival(tuned[key], noisy)
+            found, pictures[PLACES[key]] = _with_rival(tuned[key], noisy)
             options = {f"option {option}": value for option, value in tuned[key].options.items()}
             rows.append(row_of(study, name, PLACES[key], found, test, learn_s, **options))
     return rows, pictures, tuned
@@ -345,29 +345,32 @@ def draw(rows: list[dict], pictures: dict[str, Any]) -> Any:
     """Draw RMSE over grey levels, what each lever is worth, transfer, and pictures."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(14, 10), layout="constrained")
+    figure = Figure(figsize=(15, 11), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=[2, 3])
+    left, middle, right = above.subplots(1, 3, width_ratios=[3, 2, 2])
+    _draw_levels(left, [row for row in rows if row["study"] == "sunset"])
+    _draw_bars(middle, [row for row in rows if row["study"] == "levers"])
+    _draw_transfer(right, [row for row in rows if row["study"] == "transfer"])
     shown = ["noisy", "authors' bandwidths", "learned", "learned, deviation", "BM3D"]
-    mosaic: Any = [["levels"] * 2 + ["levers"] * 2 + ["transfer"]]
-    mosaic += [[f"{subject} {name}" for name in shown] for subject in pictures]
-    axes = figure.subplot_mosaic(mosaic)
-    _draw_levels(axes["levels"], [row for row in rows if row["study"] == "sunset"])
-    _draw_bars(axes["levers"], [row for row in rows if row["study"] == "levers"])
-    _draw_transfer(axes["transfer"], [row for row in rows if row["study"] == "transfer"])
-    for subject, images in pictures.items():
-        for name in shown:
-            axis = axes[f"{subject} {name}"]
-            axis.set_axis_off()
-            if name not in images:
-                axis.text(0.5, 0.5, f"no {name}", ha="center")
-                continue
-            spread = name.endswith("deviation")
-            span = {"cmap": "magma", "vmin": 0} if spread else {"cmap": "gray", "vmin": 0, "vmax": 255}
-            shade = axis.imshow(images[name], interpolation="nearest", **span)
-            error = np.sqrt(np.mean((images[name] - images["clean"]) ** 2))
-            axis.set_title(f"{subject}: {name}" + ("" if spread else f" ({error:.1f})"), fontsize=9)
-            if spread:
-                figure.colorbar(shade, ax=axis, shrink=0.7, label="grey levels")
+    axes = below.subplots(len(pictures), len(shown), squeeze=False)
+    for line, (subject, images) in zip(axes, pictures.items(), strict=True):
+        for axis, name in zip(line, shown, strict=True):
+            _draw_picture(below, axis, subject, name, images)
     return figure
+
+
+def _draw_picture(figure: Any, axis: Any, subject: str, name: str, images: dict[str, np.ndarray]) -> None:
+    axis.set_axis_off()
+    if name not in images:
+        axis.text(0.5, 0.5, f"no {name}", ha="center")
+        return
+    spread = name.endswith("deviation")
+    span = {"cmap": "magma", "vmin": 0} if spread else {"cmap": "gray", "vmin": 0, "vmax": 255}
+    shade = axis.imshow(images[name], interpolation="nearest", **span)
+    error = np.sqrt(np.mean((images[name] - images["clean"]) ** 2))
+    axis.set_title(f"{subject}:\n{name}" + ("" if spread else f", RMSE {error:.1f}"), fontsize=9)
+    if spread:
+        figure.colorbar(shade, ax=axis, shrink=0.6, label="grey levels")
 
 
 def _draw_levels(axis: Any, rows: list[dict]) -> None:
@@ -378,14 +381,17 @@ def _draw_levels(axis: Any, rows: list[dict]) -> None:
             axis.plot(counts, [row["rmse_mean"] for row in mine], "o-", color=colour, label=method)
     axis.set(xlabel="grey levels of the sunset image", ylabel="RMSE (grey values of 0 .. 255)", ylim=(0, None))
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8, ncols=2)
+    axis.legend(fontsize=8, ncols=2, loc=(0.35, 0.48))
 
 
 def _draw_bars(axis: Any, rows: list[dict]) -> None:
     names = [("" if i == 0 else "+ ") + row["method"] for i, row in enumerate(rows)]
-    axis.barh(names, [row["rmse_mean"] for row in rows], color="#D55E00")
+    errors = [row["rmse_mean"] for row in rows]
+    axis.barh(range(len(rows)), errors, color="#E69F00")
+    for i, (name, error) in enumerate(zip(names, errors, strict=True)):
+        axis.text(0.05, i, f"{name}: {error:.2f}", va="center", fontsize=9)
     axis.invert_yaxis()
-    axis.set(xlabel="RMSE after learning", title=rows[0]["image"] if rows else "")
+    axis.set(xlabel="RMSE after learning", yticks=[], title=rows[0]["image"] if rows else "")
 
 
 def _draw_transfer(axis: Any, rows: list[dict]) -> None:
@@ -394,9 +400,11 @@ def _draw_transfer(axis: Any, rows: list[dict]) -> None:
         errors = [row["rmse_mean"] for row in rows if row["method"] == method]
         colour = COLOURS.get(method, COLOURS["learned"])
         axis.bar(np.arange(len(images)) + 0.2 * i, errors, 0.2, color=colour, label=method)
-    axis.set_xticks(np.arange(len(images)) + 0.3, images, fontsize=7)
-    axis.set(ylabel="RMSE", title="transfer")
-    axis.legend(fontsize=6)
+    axis.set_xticks(
+        np.arange(len(images)) + 0.3, [image.replace(" turned", "\nturned") for image in images], fontsize=8
+    )
+    axis.set(xlabel="tested on", ylabel="RMSE", title="transfer", ylim=(0, 8))
+    axis.legend(fontsize=8)
 
 
 if __name__ == "__main__":

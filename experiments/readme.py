@@ -28,6 +28,7 @@ def main(argv: list[str] | None = None) -> int:
         "fit": fit(_rows("benchmarks/results/fit.json")),
         "loops": loops(_rows("experiments/results/convergence.json")),
         "fixed": fixed(_rows("experiments/results/convergence.json", "fixed_points")),
+        "gradients": gradients(_rows("benchmarks/results/gradients.json")),
         "learned": learned(_rows("experiments/results/learned_bandwidths.json")),
         "levers": levers(_rows("experiments/results/learned_bandwidths.json")),
         "transfer": transfer(_rows("experiments/results/learned_bandwidths.json")),
@@ -141,6 +142,17 @@ def learned(rows: list[dict]) -> str:
             cells.append((f"**{error}**" if row["rmse_mean"] == best else error) + f" ({row['run_s']:.2g})")
         body.append([*cells, f"{found['learned']['cover90']:.2f}", f"{found['learned']['learn_s']:.0f}"])
     return _markdown(["image", *methods, "learned: cover", "learned: s to learn"], body)
+
+
+def gradients(rows: list[dict]) -> str:
+    """Lay memory and time of gradients out."""
+    header = ["model", "iterations", "run MiB", "gradient MiB", "gradient / run", "kept, in messages", "time / run"]
+    body = []
+    for row in rows:
+        cells = [row["model"], row["iterations"], *(f"{row[key]:.0f}" for key in ("run_mib", "gradient_mib"))]
+        cells += [f"{row['gradient / run']:.2f}", "" if row["kept"] is None else f"{row['kept']:.1f}"]
+        body.append([*cells, f"{row['gradient_s / run_s']:.1f}"])
+    return _markdown(header, body)
 
 
 def levers(rows: list[dict]) -> str:
