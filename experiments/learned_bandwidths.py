@@ -346,7 +346,8 @@ def draw(rows: list[dict], pictures: dict[str, Any]) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(15, 11), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=[2, 3])
+    panels: Any = figure.subfigures(2, 1, height_ratios=[2, 3])
+    above, below = panels
     left, middle, right = above.subplots(1, 3, width_ratios=[3, 2, 2])
     _draw_levels(left, [row for row in rows if row["study"] == "sunset"])
     _draw_bars(middle, [row for row in rows if row["study"] == "levers"])
