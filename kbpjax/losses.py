@@ -68,6 +68,3 @@ class IntervalScore(eqx.Module):
         below = jnp.cumsum(weights, axis=-1) - weights / 2
         at = jnp.asarray(level, points.dtype)
         return jax.vmap(lambda row: jnp.interp(at, row, points[order]))(below)
-
-
-Loss = SquaredError | NegativeLogBelief | IntervalScore

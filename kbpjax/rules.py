@@ -60,6 +60,8 @@ class Held(eqx.Module):
     def node_basis(self, kernel: Kernel, power: int, data: TrainingData, node_type: int) -> NodeBasis:
         """Build the bases of a node type on its landmarks; residuals are not looked at, and NaN."""
         unknown = jnp.full((), jnp.nan)
+        self._require(node_type in self.messages or isinstance(self.rule.features, RandomFourier), node_type)
+        self._require(node_type in self.products or isinstance(self.rule, LinearTime), node_type)
         if node_type in self.messages:
             messages = cholesky_basis(kernel, *self.messages[node_type])
         else:
@@ -72,11 +74,16 @@ class Held(eqx.Module):
     def observation_basis(self, kernel: Kernel, y: Array, node_type: int) -> tuple[FeatureMap, Array]:
         """Build the basis of observations on its landmarks."""
         del y
+        self._require(node_type in self.observations, node_type)
         return cholesky_basis(kernel, *self.observations[node_type]), jnp.full((), jnp.nan)
 
     def check_memory(self, data: TrainingData, positive: bool = False) -> None:
         """Raise ValueError if the matrices of a model would take more than half of the memory."""
         self.rule.check_memory(data, positive)
+
+    def _require(self, held: bool, node_type: int) -> None:
+        fix = "Call kbpjax.hold on data with all types and kinds of observations."
+        _checks.require(held, "rule", f"must hold landmarks of node type {node_type}", "none", fix)
 
     def hold(self, nodes: dict[int, NodeBasis], observations: dict[int, FeatureMap]) -> "Held":
         """Return itself, which has nothing to choose."""

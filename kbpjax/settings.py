@@ -57,6 +57,9 @@ class Settings(eqx.Module):
         num_iters: iterations of belief propagation; with `tol` the most there can be.
         tol: where to stop; None: after `num_iters`.
 
+    Raises:
+        ValueError: floor, damping, evidence_power or temperature out of range; `fit` and `run` check the others.
+
     Example:
         >>> import numpy as np, kbpjax as kbp
         >>> x = np.linspace(0, 1, 200).reshape(20, 10)
@@ -83,6 +86,12 @@ class Settings(eqx.Module):
     form: Expectation | DensityRatio = Expectation()
     num_iters: int = eqx.field(static=True, default=10)
     tol: float | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self) -> None:
+        for name in ("floor", "damping"):
+            _checks.require_number(name, getattr(self, name), least=0, below=1)
+        for name in ("evidence_power", "temperature"):
+            _checks.require_number(name, getattr(self, name), above=0)
 
     def fit(self, data: TrainingData) -> KernelMRF:
         """Learn the model (`kbpjax.fit`)."""

@@ -271,3 +271,14 @@ def test_without_edges_a_mapping_of_ridges_may_be_empty():
     options = {"kernel": kbp.RBF(0.7), "obs_kernel": kbp.RBF(0.7), "rule": kbp.FullRank()}
     empty, single = kbp.fit(data, ridge={}, obs_ridge=1e-2, **options), kbp.fit(data, ridge=1e-2, **options)
     np.testing.assert_array_equal(empty.observations[0].expectation, single.observations[0].expectation)
+
+
+def test_landmarks_of_other_types_and_of_observations_are_not_made_up():
+    x = np.linspace(-1, 1, 30).reshape(10, 3)
+    two = kbp.Graph.from_edges([(0, 1), (1, 2)], 3, edge_type=[0, 1], node_type=[0, 0, 1])
+    one = kbp.pool(kbp.chain_graph(3), x)
+    held = kbp.hold(one, kernel=kbp.RBF(0.5))
+    with pytest.raises(ValueError, match=r"^rule: must hold landmarks of node type 1"):
+        kbp.fit(kbp.pool(two, x), kernel=kbp.RBF(0.5), rule=held)
+    with pytest.raises(ValueError, match=r"^rule: must hold landmarks of node type 0"):
+        kbp.fit(kbp.pool(kbp.chain_graph(3), x, x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5), rule=held)

@@ -53,7 +53,7 @@ def tuned(truth, noisy) -> dict[str, rivals.Rival]:
 @pytest.mark.parametrize("name", SMALL)
 def test_a_rival_halves_the_error_at_least(tuned, truth, noisy, name):
     if name == "bm3d":
-        pytest.importorskip("bm3d")
+        pytest.importorskip("bm3d", reason="bm3d, whose licence allows non-commercial use only, is not installed")
     rival = tuned[name]
     denoised = rival(noisy)
     assert rival.name == name and rival.sigma == SIGMA

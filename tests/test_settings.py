@@ -96,16 +96,6 @@ def test_an_edge_type_without_exponent_is_named():
         given.run(settings().fit(draw()), GRAPH, None)
 
 
-@pytest.mark.parametrize(
-    ("changed", "argument"),
-    [({"evidence_power": 0.0}, "power"), ({"temperature": -1.0}, "temperature"), ({"damping": 1.0}, "damping")],
-)
-def test_numbers_out_of_range_are_named_when_used(changed, argument):
-    given = settings(**changed)
-    with pytest.raises(ValueError, match=f"^{argument}: must be"):
-        given.answer(settings().fit(draw()), GRAPH, SEEN, POINTS)
-
-
 def test_points_by_node_type_give_beliefs_by_node_type():
     graph = kbp.chain_graph(3, node_type=[0, 1, 0])
     x = np.random.default_rng(1).normal(size=(8, 3))
@@ -237,3 +227,12 @@ def test_gradients_are_finite_where_messages_lie_exactly_on_the_floor():
     slopes, weights = jax.jit(jax.grad(of, (0, 1, 2, 3), has_aux=True))(0.0, 0.7, 1.2, 0.0)
     np.testing.assert_allclose(weights, np.tile([0, 1, 0], (3, 1)), atol=1e-12)
     assert np.all(np.isfinite(slopes))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("damping", 1.0), ("damping", -0.1), ("floor", 1.0), ("evidence_power", 0.0), ("temperature", -1)],
+)
+def test_numbers_out_of_range_are_refused_at_once(name, value):
+    with pytest.raises(ValueError, match=f"^{name}: must be finite and"):
+        kbp.Settings(kbp.RBF(1.0), **{name: value})
