@@ -23,6 +23,7 @@ from jaxtyping import Array, Float
 
 from kbpjax import _checks
 from kbpjax._precision import einsum
+from kbpjax.arithmetic import InLogs, SumProduct
 from kbpjax.graph import Graph
 from kbpjax.propagate import Solution, problem
 from kbpjax.update import Operators, evaluate, flatten, of_type, slot_powers, tile_of, untile
@@ -46,7 +47,7 @@ def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -
         log Z. NaN where an estimate that is not positive gives a normaliser below 0.
 
     Raises:
-        ValueError: a clamp, or a solution of another model or graph.
+        ValueError: a clamp, a model with maxima, or a solution of another model or graph.
 
     Example:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -58,6 +59,9 @@ def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -
     fix = "Use kbpjax.likelihood for a value that is known but for a little noise."
     _checks.require(not getattr(evidence, "values", None), "evidence", "must have no clamps", "some", fix)
     operators, graph, local = problem(model, graph, evidence)
+    sums = operators.arithmetic in (SumProduct(), InLogs(SumProduct()))
+    fix = "Max-product has no partition function: run the same model with sums."
+    _checks.require(sums, "model", "must add with sums", repr(operators.arithmetic), fix)
     messages = solution.passed_on
     shape = (graph.num_edges, operators.passed_on.shape[1])
     fix = "Pass what kbpjax.run returned for this model and graph."
@@ -89,5 +93,7 @@ def _log_partition(
     update = einsum("tep,trp->ter", products, of_type(operators.passed_on, graph.edge_tiles.types))
     sizes = largest + jnp.log(jnp.linalg.norm(update, axis=-1, keepdims=True))
     log_c = untile([sizes], graph.edge_place)[:, 0]
+    if operators.log_scale is not None:
+        log_c = log_c + operators.log_scale[graph.edge_type]
     both = jnp.concatenate([powers, powers])
     return jnp.sum(log_z) + jnp.sum(both * (log_c - log_z[graph.senders])) / 2

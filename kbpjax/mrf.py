@@ -86,6 +86,12 @@ class KernelMRF(eqx.Module):
         return {v: (basis.rank, len(self.points[v])) for v, basis in self.bases.items()}
 
     @property
+    def sizes(self) -> tuple[int, int, Any]:
+        """Numbers of evaluation points and of coefficients of a message, and the precision."""
+        _, points, rank = self.operators.evaluate.shape
+        return points, rank, self.operators.evaluate.dtype
+
+    @property
     def positivity(self) -> dict[int, tuple[tuple[Array, Array], tuple[Array, Array]]]:
         """{edge type: (forth, back)}: share of negative entries and of their mass in the estimated evaluate @ project.
 
@@ -111,8 +117,9 @@ class KernelMRF(eqx.Module):
         fix = "Fit the model on data with all of the graph's types, or build the graph with the model's."
         unknown = [v for v, *_ in graph.node_types if v not in self.bases]
         _checks.require(not unknown, "graph", f"must have node types among {sorted(self.bases)}", unknown, fix)
-        strange = [ends for ends in graph.edge_types if ends not in self.edge_types]
-        rule = f"must have edge types (type, first, second) among {list(self.edge_types)}"
+        known = set(self.edge_types)
+        strange = [ends for ends in graph.edge_types if ends not in known]
+        rule = f"must have edge types (type, first, second) among {list(self.edge_types[:20])}"
         _checks.require(not strange, "graph", rule, strange, fix)
 
 

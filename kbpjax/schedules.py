@@ -185,6 +185,6 @@ def mix(old: Array, new: Array, size: Array, damping: Array) -> Array:
     """Mix messages of norm 1 in the proportion damping : (1 - damping) size; return them with norm 1."""
     total = damping + (1 - damping) * size
     weight = jnp.where(total > 0, (1 - damping) * size / jnp.where(total > 0, total, 1), 1)
-    mixed = old + weight * (new - old)
+    mixed = (1 - weight) * old + weight * new  # not old + weight * (new - old), which loses what is small in `new`
     square = jnp.sum(mixed**2, axis=-1, keepdims=True)
     return mixed * jax.lax.rsqrt(jnp.where(square > 0, square, 1))

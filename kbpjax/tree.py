@@ -114,7 +114,8 @@ def _pass_on(
     operators: Operators, product: Float[Array, "cell point"], direction: Array, receiver_type: Array, copies: Array
 ) -> tuple[Float[Array, "cell point"], Float[Array, "cell coordinate"]]:
     """Return the values that one row of cells passes on, and its messages."""
-    message, _ = unit(matmul(product, of_type(operators.passed_on, direction).T))
+    matrix = of_type(operators.passed_on, direction)
+    message, _ = unit(operators.arithmetic.apply(matrix[None], product[None])[0])
     values = message
     if operators.positive is None:
         values = matmul(message, of_type(operators.evaluate, receiver_type).T)

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._precision import einsum
+from kbpjax.arithmetic import Arithmetic, SumProduct, log_or_least
 from kbpjax.graph import Graph, Tiles
 from kbpjax.parts import Part
 
@@ -44,6 +45,9 @@ class Operators(eqx.Module):
             and `project` gives the coefficients that beliefs read from the last of them.
         prior: what the expectation under the marginal of a node type weighs the values at its points with [node_type,
             point]; None: 1 each, a sum over states. Only `log_partition` reads it.
+        arithmetic: `SumProduct()`, `MaxProduct()`, or either `InLogs`.
+        log_scale: logarithm of what the updates along each edge type have been divided by; None: nothing. Only
+            `log_partition` reads it.
     """
 
     evaluate: Float[Array, "node_type point rank"]
@@ -51,6 +55,8 @@ class Operators(eqx.Module):
     floor: ScalarLike | Float[Array, " node_type"] = 0.0
     positive: Float[Array, "edge_direction point point"] | None = None
     prior: Float[Array, "node_type point"] | None = None
+    arithmetic: Arithmetic = SumProduct()
+    log_scale: Float[Array, " edge_type"] | None = None
 
     @property
     def passed_on(self) -> Float[Array, "edge_direction coordinate point"]:
@@ -91,14 +97,14 @@ def outgoing(
     incoming = _evaluate(operators, part, gathered)
     wholes = [tile_of(part, local, tiles) for tiles in part.node_tiles]
     if exponents is None:
-        others = [leave_one_out(values, whole) for values, whole in zip(incoming, wholes, strict=True)]
+        others = [operators.arithmetic.others(*both) for both in zip(incoming, wholes, strict=True)]
     else:
         others = [
             _reweighted(values, whole, slot_powers(exponents, slots))
             for values, whole, slots in zip(incoming, wholes, part.slots, strict=True)
         ]
     products = flatten(others)[part.route]
-    return einsum("tep,trp->ter", products, of_type(matrices, part.edge_tiles.types))
+    return operators.arithmetic.apply(of_type(matrices, part.edge_tiles.types), products)
 
 
 def slot_powers(exponents: Float[Array, " pair"], slots: Int[Array, "*axes deg"]) -> Float[Array, "*axes deg one"]:
@@ -115,7 +121,7 @@ def _reweighted(
 
     From nine slots on, the largest value is scaled to that of `whole`, so that no number of messages underflows.
     """
-    logs = jnp.log(jnp.maximum(values, jnp.finfo(values.dtype).tiny))
+    logs = log_or_least(values)
     total = einsum("...dp,...d->...p", logs, exponents[..., 0])  # its gradient is quicker than that of a sum
     others = total[..., None, :] - logs
     if values.shape[-2] > 8:
@@ -185,28 +191,6 @@ def floors(operators: Operators) -> Float[Array, " node_type"]:
 def of_type(matrices: Float[Array, "type *axes"], types: Int[Array, "*tiles"]) -> Array:
     """Return the matrices of some types; a single matrix serves all."""
     return matrices[types if matrices.shape[0] > 1 else jnp.zeros_like(types)]
-
-
-def leave_one_out(
-    values: Float[Array, "*axes deg point"], whole: Float[Array, "*axes point"], level: int = 0
-) -> Float[Array, "*axes deg point"]:
-    """Return, for each slot, `whole` times the product of the other slots: a balanced tree, exact at zeros.
-
-    The product of every eight slots is scaled to largest value 1, so that no number of messages underflows.
-    """
-    num_slots = values.shape[-2]
-    if num_slots == 1:
-        return whole[..., None, :]
-    if num_slots % 2:
-        values = jnp.concatenate([values, jnp.ones_like(values[..., :1, :])], axis=-2)
-    left, right = values[..., 0::2, :], values[..., 1::2, :]
-    pairs = left * right
-    if level % 3 == 2:
-        largest = jnp.max(pairs, axis=-1, keepdims=True)
-        pairs = pairs / jnp.where(largest > 0, largest, 1)
-    above = leave_one_out(pairs, whole, level + 1)
-    others = jnp.stack([above * right, above * left], axis=-2)
-    return others.reshape(values.shape)[..., :num_slots, :]
 
 
 def tile_of(

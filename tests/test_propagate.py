@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from kbpjax.arithmetic import leave_one_out
 from kbpjax.propagate import ignore_incoming
-from kbpjax.update import evaluate_local, leave_one_out, unit
+from kbpjax.update import evaluate_local, unit
 
 # --- plain twins ----------------------------------------------------------------------------------
 

@@ -1,0 +1,330 @@
+r"""Discrete belief propagation: variables with finitely many states, tables as potentials, through the same engine.
+
+    p(x) ~ prod_s psi_s(x_s) prod_st psi_st(x_s, x_t),
+    m_ts(x_s) = sum_{x_t} psi_st(x_s, x_t) psi_t(x_t) local_t(x_t) prod_{u in G(t) \ s} m_ut(x_t),
+
+in a `KernelMRF` whose features are indicators of the states: evidence, `run`, `run_tree`, schedules, beliefs of nodes
+and edges and `log_partition` are those of the package. Tables are given, or estimated as pseudo-moments (Wainwright,
+Jaakkola, Willsky 2003; supplement, section 2), which make the marginals of the data a fixed point:
+
+    psi_s = P(x_s),    psi_st = P(x_s, x_t) / (P(x_s) P(x_t)).
+
+A table that edges share multiplies all their messages in one matrix product. Continuous variables are put into bins.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, ScalarLike, Shaped
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax.arithmetic import Arithmetic, SumProduct
+from kbpjax.features import FeatureMap
+from kbpjax.kernels.base import as_floats
+from kbpjax.mrf import KernelMRF
+from kbpjax.training import TrainingData
+from kbpjax.update import Operators
+
+States = Numbers | Mapping[int, Numbers]
+Tables = Numbers | Mapping[int, Numbers]
+
+
+class Indicators(FeatureMap):
+    """Indicators of states: 1 for the state nearest to a point, else 0.
+
+    Attributes:
+        states: the states, or centres of bins [state, *dim].
+        dtype: the precision of the indicators.
+    """
+
+    states: Shaped[Array, "state *dim"]
+    dtype: Any = eqx.field(static=True)
+
+    def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
+        """Return the indicators of points [sample, *dim]."""
+        return jax.nn.one_hot(self.nearest(x), len(self.states), dtype=self.dtype)
+
+    def nearest(self, x: Shaped[Array, "sample *dim"]) -> Array:
+        """Return the number of the nearest state of each point [sample]; of two as near, the first."""
+        states, points = as_floats(self.states), as_floats(x)
+        points = points.astype(states.dtype)
+        if states.ndim > 1:
+            states, points = states.reshape(len(states), -1), points.reshape(len(points), -1)
+            distance = jnp.sum((points[:, None] - states[None]) ** 2, axis=-1)
+            return jnp.argmin(distance, axis=1)
+        order = jnp.argsort(states)
+        middles = (states[order][1:] + states[order][:-1]) / 2
+        return order[jnp.searchsorted(middles, points)]
+
+    @property
+    def rank(self) -> int:
+        """The number of states."""
+        return len(self.states)
+
+    @property
+    def point(self) -> jax.ShapeDtypeStruct:
+        """The shape and dtype of a single point."""
+        return jax.ShapeDtypeStruct(self.states.shape[1:], self.states.dtype)
+
+
+def bins(x: Numbers, num_bins: int) -> Float[Array, " bin"]:
+    """Return the centres of bins of equal width between the least and the largest of some numbers.
+
+    Args:
+        x: numbers [sample].
+        num_bins: number of bins, >= 1.
+
+    Raises:
+        ValueError: no numbers, NaN or infinity, or no bins.
+
+    Example:
+        >>> from kbpjax.baselines import discrete
+        >>> discrete.bins([0.0, 4.0], 2).tolist()
+        [1.0, 3.0]
+    """
+    _checks.require_count("num_bins", num_bins)
+    values = _checks.as_array("x", x)
+    ok = values.ndim == 1 and len(values) > 0
+    _checks.require(ok, "x", "must be numbers [sample]", f"shape {values.shape}", "Bin one coordinate at a time.")
+    _checks.require_finite("x", values, "Drop those values.")
+    low, high = jnp.min(as_floats(values)), jnp.max(as_floats(values))
+    return low + (high - low) * (jnp.arange(num_bins, dtype=low.dtype) + 0.5) / num_bins
+
+
+def fit(
+    data: TrainingData,
+    states: States | None = None,
+    *,
+    pseudo_count: ScalarLike = 1.0,
+    arithmetic: Arithmetic = SumProduct(),
+) -> KernelMRF:
+    """Estimate pseudo-moment potentials from counts, and return the model.
+
+    Args:
+        data: training data; observations are not used: evidence is a known `kbpjax.likelihood`, or one learned with
+            `kbpjax.baselines.density`.
+        states: states or centres of bins [state, *dim], or {node type: states}; each sample counts for the nearest.
+            None: all values in the data.
+        pseudo_count: what is added to the count of every pair of states, >= 0; so a state's own count grows by this
+            times the number of states of a neighbour. With 0, pairs that have not been seen are impossible.
+        arithmetic: `SumProduct()`, `MaxProduct()`, or either `InLogs`.
+
+    Raises:
+        ValueError: an option out of range, states of another shape than the variables, or with pseudo_count 0 a state
+            that the data do not have.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> from kbpjax.baselines import discrete
+        >>> graph, x = kbp.chain_graph(4), np.array([[0, 0, 1, 1], [1, 1, 1, 0], [0, 0, 0, 1]])
+        >>> model = discrete.fit(kbp.pool(graph, x), pseudo_count=1.0)
+        >>> kbp.beliefs(model, graph, None, kbp.run_tree(model, graph), [0, 1]).weights.round(1)[0].tolist()
+        [0.5, 0.5]
+    """
+    _checks.require_number("pseudo_count", pseudo_count, least=0)
+    known = {v: Indicators(x, jnp.result_type(float)) for v, x in _states_of(data, states).items()}
+    joints, around = {}, {v: [] for v in known}
+    for k, a, b in data.ends:
+        first, second = (known[v].nearest(x) for v, x in zip((a, b), data.edges[k], strict=True))
+        sizes = known[a].rank, known[b].rank
+        joints[k] = _counts(first * sizes[1] + second, sizes[0] * sizes[1]).reshape(sizes) + pseudo_count
+        _check_seen(k, joints[k])
+        around[a].append(sizes[1])
+        around[b].append(sizes[0])
+    nodes = {}
+    for v, x in data.nodes.items():
+        neighbour = sum(around[v]) / len(around[v]) if around[v] else 1
+        nodes[v] = _counts(known[v].nearest(x), known[v].rank) + pseudo_count * neighbour
+    edges = {k: joint / (joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)) for k, joint in joints.items()}
+    edges = {k: psi * jnp.sum(joints[k]) for k, psi in edges.items()}
+    ends = {k: (a, b) for k, a, b in data.ends}
+    return from_potentials({v: own.states for v, own in known.items()}, nodes, edges, ends=ends, arithmetic=arithmetic)
+
+
+def from_potentials(
+    states: States,
+    nodes: Tables,
+    edges: Tables,
+    *,
+    ends: Mapping[int, tuple[int, int]] | None = None,
+    arithmetic: Arithmetic = SumProduct(),
+) -> KernelMRF:
+    """Return the model with given potentials: a template for any graph with its types.
+
+    A potential of one node's own is evidence: `kbpjax.likelihood` with a table. With exponents rho, an edge's potential
+    counts as psi ** rho: for `kbpjax.tree_reweighting` pass psi ** (1 / rho).
+
+    Args:
+        states: the states [state, *dim], or {node type: states}.
+        nodes: potential of each state [state], >= 0, or {node type: potentials}.
+        edges: potential of each pair of states [edge_type, first, second], >= 0, or {edge type: [first, second]}.
+        ends: {edge type: (node type of first end, node type of second end)}. May be left out for one node type.
+        arithmetic: `SumProduct()`, `MaxProduct()`, or either `InLogs`.
+
+    Raises:
+        ValueError: negative entries, NaN, a state that no pair allows (a row or column of zeros), numbers of states
+            that do not match, or node types without potentials.
+
+    Example:
+        >>> import kbpjax as kbp
+        >>> from kbpjax.baselines import discrete
+        >>> model, graph = discrete.from_potentials([0, 1], [1.0, 2.0], [[[3.0, 1.0], [1.0, 3.0]]]), kbp.chain_graph(2)
+        >>> kbp.beliefs(model, graph, None, kbp.run_tree(model, graph), [0, 1]).weights.round(2).tolist()
+        [[0.26, 0.74], [0.26, 0.74]]
+    """
+    known = {v: _checks.as_array("states", x) for v, x in _by_type(states).items()}
+    own = {v: _checks.as_array("nodes", psi) for v, psi in _by_type(nodes).items()}
+    fix = "Pass one potential and one set of states for each node type."
+    _checks.require(sorted(own) == sorted(known), "nodes", f"must have node types {sorted(known)}", sorted(own), fix)
+    if isinstance(edges, Mapping):
+        tables = {k: _checks.as_array(f"edges[{k}]", psi) for k, psi in edges.items()}
+    else:
+        tables = _checks.as_array("edges", edges)
+    fix = "Pass one table for each edge type."
+    ok = isinstance(tables, Mapping) or tables.ndim == 3
+    _checks.require(ok, "edges", "must have shape [edge_type, first, second]", f"{tables}"[:80], fix)
+    kinds = sorted(tables) if isinstance(tables, Mapping) else list(range(len(tables)))
+    fix = "Pass ends={edge type: (first, second)}."
+    _checks.require(ends is not None or len(known) == 1, "ends", "must be given for several node types", "None", fix)
+    alike = min(known), min(known)
+    joined = dict.fromkeys(kinds, alike) if ends is None else {k: (int(a), int(b)) for k, (a, b) in ends.items()}
+    fix = "Give one (first, second) for each table."
+    _checks.require(sorted(joined) == kinds, "ends", f"must name edge types {kinds[:10]}", sorted(joined)[:10], fix)
+    for v in known:
+        _check_node(v, own[v], known[v])
+    _check_edges(tables, joined, {v: len(x) for v, x in known.items()})
+    size = max(len(x) for x in known.values())
+    stacked = tables if not isinstance(tables, Mapping) else _stack(tables, size)
+    return _model(known, own, stacked, tuple((k, joined[k][0], joined[k][1]) for k in kinds), arithmetic)
+
+
+def _model(
+    states: dict[int, Array],
+    nodes: dict[int, Array],
+    edges: Float[Array, "edge_type first second"],
+    ends: tuple[tuple[int, int, int], ...],
+    arithmetic: Arithmetic,
+) -> KernelMRF:
+    size, count = edges.shape[1], 1 + max(states)
+    dtype = jnp.result_type(edges.dtype, *(psi.dtype for psi in nodes.values()))
+    nodes = {v: psi.astype(dtype) / jnp.sum(psi).astype(dtype) for v, psi in nodes.items()}
+    own, identity = jnp.zeros((count, size), dtype), jnp.zeros((count, size, size), dtype)
+    for v, psi in nodes.items():
+        own = own.at[v, : len(psi)].set(psi)
+        identity = identity.at[v].set(jnp.diag((jnp.arange(size) < len(psi)).astype(dtype)))
+    first, second = (np.zeros(len(edges), np.int32) for _ in range(2))
+    for k, a, b in ends:
+        first[k], second[k] = a, b
+    forth = edges.mT.astype(dtype) * own[first][:, None]
+    back = edges.astype(dtype) * own[second][:, None]
+    # Updates of size 1 or less, so that the weight of the old message, damping, is what it says.
+    scale = jnp.maximum(jnp.max(jnp.sum(forth, axis=2), axis=1), jnp.max(jnp.sum(back, axis=2), axis=1))
+    project = jnp.stack([forth, back], axis=1) / jnp.where(scale > 0, scale, 1)[:, None, None, None]
+    project = project.reshape(-1, size, size)
+    joints = own[first][:, :, None] * back
+    total = jnp.sum(joints, axis=(1, 2), keepdims=True)
+    zero = jnp.zeros((), dtype)
+    return KernelMRF(
+        bases={v: Indicators(x, dtype) for v, x in states.items()},
+        points=states,
+        operators=Operators(identity, project, zero, project, own, arithmetic, jnp.log(scale)),
+        observations={},
+        marginals=nodes,
+        moments={v: jnp.diag(psi) for v, psi in nodes.items()},
+        joints=joints / jnp.where(total > 0, total, 1),
+        residuals=dict.fromkeys(states, (zero, zero)),
+        ridges=dict.fromkeys(states, zero),
+        edge_types=ends,
+    )
+
+
+def _by_type(given: Any) -> Mapping[int, Any]:
+    return given if isinstance(given, Mapping) else {0: given}
+
+
+def _states_of(data: TrainingData, states: States | None) -> dict[int, Array]:
+    """Check the states of each node type; none given: all values in the data."""
+    if states is None:
+        fix = "Pass states, which must be known where data are traced."
+        _checks.require(not _checks.is_traced(data.nodes), "states", "must be given inside jax.jit", "None", fix)
+        return {v: jnp.asarray(np.unique(np.asarray(x), axis=0)) for v, x in data.nodes.items()}
+    given = states if isinstance(states, Mapping) else dict.fromkeys(data.nodes, states)
+    fix = "Pass states for each node type, of the shape of its samples."
+    for v, x in data.nodes.items():
+        _checks.require(v in given, "states", f"must have node type {v}", sorted(given), fix)
+        own = _checks.as_array("states", given[v])
+        _checks.require_finite("states", own, "Drop those states.")
+        ok = own.ndim == x.ndim and len(own) > 0 and own.shape[1:] == x.shape[1:]
+        _checks.require(ok, "states", f"must have shape [state, *{x.shape[1:]}]", f"shape {own.shape}", fix)
+    return {v: _checks.as_array("states", given[v]) for v in data.nodes}
+
+
+def _counts(numbers: Array, length: int) -> Float[Array, " length"]:
+    return jnp.bincount(numbers, length=length).astype(jnp.result_type(float))
+
+
+def _check_seen(edge_type: int, joint: Array) -> None:
+    if _checks.is_traced(joint):
+        return
+    table = np.asarray(joint)
+    unseen = [np.flatnonzero(table.sum(axis) == 0)[:5].tolist() for axis in (1, 0)]
+    fix = "Pass pseudo_count > 0, or states that the data have at both ends."
+    rule = f"must be > 0 where a state is not in the pairs of edge type {edge_type}"
+    _checks.require(not any(unseen), "pseudo_count", rule, f"0, and states number {unseen[0] or unseen[1]}", fix)
+
+
+def _check_node(node_type: int, psi: Array, states: Array) -> None:
+    argument = f"nodes[{node_type}]"
+    fix = "Give one potential for each state."
+    ok = states.ndim >= 1 and len(states) > 0 and psi.shape == (len(states),)
+    rule = f"must have shape ({len(states) if states.ndim else 0},), one for each state"
+    _checks.require(ok, argument, rule, f"shape {psi.shape}", fix)
+    _check_entries(argument, psi)
+    some = _checks.is_traced(psi) or bool(np.any(np.asarray(psi) > 0))
+    _checks.require(some, argument, "must have a potential > 0", "zeros", "Give a state that is possible.")
+
+
+def _check_edges(tables: Any, ends: Mapping[int, tuple[int, int]], sizes: dict[int, int]) -> None:
+    strange = [k for k, pair in ends.items() if not set(pair) <= set(sizes) or pair[0] > pair[1]]
+    fix = "As in a graph, an edge runs from the smaller node type to the larger."
+    rule = f"must be (first, second) of node types {sorted(sizes)} with first <= second"
+    _checks.require(not strange, "ends", rule, [ends[k] for k in strange[:3]], fix)
+    for k, pair in ends.items() if isinstance(tables, Mapping) else [(0, (min(sizes),) * 2)]:
+        table = tables[k] if isinstance(tables, Mapping) else tables
+        expected = sizes[pair[0]], sizes[pair[1]]
+        fix = "Give an entry for each pair of states: rows are those of the first end."
+        argument, got = f"edges[{k}]" if isinstance(tables, Mapping) else "edges", table.shape[-2:]
+        _checks.require(got == expected, argument, f"must have {expected} states", f"shape {table.shape}", fix)
+        _check_entries(argument, table)
+        _check_rows(argument, table)
+
+
+def _check_entries(argument: str, table: Array) -> None:
+    _checks.require_finite(argument, table, "Potentials are finite numbers >= 0.")
+    if _checks.is_traced(table):
+        return
+    least = float(np.min(np.asarray(table), initial=0))
+    _checks.require(
+        least >= 0, argument, "must have no negative entries", f"{least}", "Pass potentials, not logarithms."
+    )
+
+
+def _check_rows(argument: str, table: Array) -> None:
+    if _checks.is_traced(table):
+        return
+    values = np.asarray(table)
+    ok = bool(np.all(values.max(-1, initial=0) > 0) and np.all(values.max(-2, initial=0) > 0))
+    fix = "Leave out states that are never possible, or add a small number."
+    _checks.require(ok, argument, "must have an entry > 0 in every row and column", "a row or column of zeros", fix)
+
+
+def _stack(tables: Mapping[int, Array], size: int) -> Float[Array, "edge_type first second"]:
+    """Stack tables by edge type, padded with zeros; numbers that are not there hold zeros."""
+    padded = {k: jnp.pad(psi, [(0, size - n) for n in psi.shape]) for k, psi in tables.items()}
+    empty = jnp.zeros((size, size), jnp.result_type(float))
+    return jnp.stack([padded.get(k, empty).astype(empty.dtype) for k in range(1 + max(padded, default=-1))])
