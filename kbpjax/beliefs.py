@@ -28,6 +28,7 @@ from kbpjax.graph import Graph
 from kbpjax.kernels.base import like
 from kbpjax.marginals import Marginal, MeanEmbedding
 from kbpjax.mrf import KernelMRF
+from kbpjax.own_points import own_likelihoods
 from kbpjax.propagate import Solution
 from kbpjax.update import slot_powers
 
@@ -140,7 +141,8 @@ def log_belief(
 
     Returns:
         log p(x) + log local(x) + sum_u log m_us(x) up to a constant of each node [node_of_type, own]; -inf where the
-        belief is 0. Clamps are left out. With a known likelihood the cost is quadratic in the number of nodes.
+        belief is 0. Clamps are left out. A known likelihood that does not broadcast (`kbpjax.likelihood`) costs the
+        number of nodes squared.
     """
     check_problem(model, graph, evidence, solution)
     types = [v for v, *_ in graph.node_types]
@@ -153,9 +155,7 @@ def log_belief(
     count = points.shape[:2]
     flat = like(points, model.points[node_type].dtype).reshape(-1, *shape)
     dtype = solution.messages.dtype
-    known = log_likelihoods(evidence, node_type, flat, num_nodes, dtype)
-    own = jnp.arange(num_nodes, dtype=jnp.int32)
-    known = known if known.shape[1] != len(flat) else known.reshape(num_nodes, *count)[own, own]
+    known = log_or_zero(own_likelihoods(evidence, node_type, flat.reshape(*count, *shape))).astype(dtype)
     prior = log_or_zero(_density(marginal, model, node_type, flat)).reshape(count).astype(dtype)
     at_points = features(model.bases[node_type], flat).reshape(*count, -1)
     return _log_messages(model, graph, learned_factors(evidence), solution, at_points, node_type) + prior + known

@@ -10,7 +10,7 @@ Evidences of one problem combine with `*`: several observations of a node, or di
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -28,6 +28,25 @@ from kbpjax.graph import Graph
 from kbpjax.kernels.base import like
 from kbpjax.mrf import KernelMRF, ObservationModel
 from kbpjax.update import evaluate_local, unit
+
+
+@runtime_checkable
+class Model(Protocol):
+    """What `likelihood` needs of a model: `KernelMRF`, or a `PairwiseMRF` of `kbpjax.baselines`."""
+
+    @property
+    def points(self) -> Mapping[int, Array]:
+        """{node type: where messages are evaluated [point, *dim]}."""
+        ...
+
+    @property
+    def sizes(self) -> tuple[int, int, Any]:
+        """Numbers of points and of coefficients of a message, and the precision."""
+        ...
+
+    def check_types(self, graph: Graph) -> None:
+        """Raise ValueError unless the model has all types of a graph."""
+        ...
 
 
 class Expectation(eqx.Module):
@@ -109,20 +128,25 @@ class Evidence(eqx.Module):
         _checks.require_number("power", power, above=0, fix="Leave out evidence that is to say nothing.")
         power = jnp.asarray(power, self.local.dtype)
         positive = self.local > 0  # 0 ** power is 0, and its derivative too
-        raised = jnp.where(positive, jnp.where(positive, self.local, 1) ** power, 0)
+        local = jnp.where(positive, jnp.where(positive, self.local, 1) ** power, 0)
         return Evidence(
-            jnp.where(self.clamped[:, None], self.local, raised),
+            jnp.where(self.clamped[:, None], self.local, local),
             self.messages,
             self.observed,
             self.exponents * power,
-            tuple({v: Partial(_power, power, fn) for v, fn in known.items()} for known in self.likelihoods),
+            tuple({v: Partial(raised, power, fn) for v, fn in known.items()} for known in self.likelihoods),
             self.clamped,
             self.values,
         )
 
 
-def _power(power: Array, fn: Partial, points: Array) -> Array:
-    values = jnp.asarray(fn(points))
+def raised(power: Array, fn: Partial, points: Array) -> Array:
+    """Raise what a likelihood says at points to a power."""
+    return raise_values(jnp.asarray(fn(points)), power)
+
+
+def raise_values(values: Array, power: Array) -> Array:
+    """Raise values to a power; 0 stays 0, with a derivative of 0."""
     return jnp.where(values > 0, jnp.where(values > 0, values, 1) ** power.astype(values.dtype), values)
 
 
@@ -180,7 +204,7 @@ def observe(
 
 
 def likelihood(
-    model: KernelMRF,
+    model: Model,
     graph: Graph,
     fn: Callable[[Array], Array] | Mapping[int, Callable[[Array], Array]],
 ) -> Evidence:
@@ -195,7 +219,9 @@ def likelihood(
         graph: the graph.
         fn: function from points [point, *dim] to likelihoods >= 0 of any scale [node, point], all 1 for a node of which
             nothing is known; or {node type: such a function for its nodes [node_of_type, point]}, the other types
-            having no evidence.
+            having no evidence. One that also takes points of each node's own, [node, point, *dim], as a function that
+            broadcasts does, is asked for these where they are needed (`log_belief`, particles); one that does not
+            costs the number of nodes squared there.
 
     Raises:
         ValueError: unknown node types, values of another shape, negative or not finite, or 0 at all evaluation points
@@ -206,7 +232,7 @@ def likelihood(
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
         >>> seen = jnp.array([0.5, 0.1, -0.5])
-        >>> evidence = kbp.likelihood(model, graph, lambda x: jnp.exp(-((seen[:, None] - x[None]) ** 2)))
+        >>> evidence = kbp.likelihood(model, graph, lambda x: jnp.exp(-((seen[:, None] - x) ** 2)))
     """
     model.check_types(graph)
     types = [v for v, *_ in graph.node_types]
@@ -216,11 +242,13 @@ def likelihood(
         functions = {v: Partial(f) for v, f in fn.items()}
     else:
         _checks.require(callable(fn), "fn", "must be a function of points", repr(fn), "Pass fn(points [point, *dim]).")
-        functions = {v: Partial(_select, Partial(fn), graph.node_type, graph.nodes_of_type(v)) for v in types}
+        functions = {v: Partial(of_all_nodes, Partial(fn), graph.node_type, graph.nodes_of_type(v)) for v in types}
     evidence = _nothing(model, graph)
     local = evidence.local
     for v, function in functions.items():
         nodes, points = graph.nodes_of_type(v), model.points[v]
+        if len(points) == 0:  # of particles and mixtures, which ask where they need to
+            continue
         values = likelihood_values(function, points, len(nodes)).astype(local.dtype)
         largest = jnp.max(values, axis=-1, keepdims=True)
         if not _checks.is_traced(largest):
@@ -328,15 +356,14 @@ def _clamp(
     )
 
 
-def _nothing(model: KernelMRF, graph: Graph) -> Evidence:
+def _nothing(model: Model, graph: Graph) -> Evidence:
     """Return evidence that says nothing."""
-    nodes, (_, points, rank) = graph.num_nodes, model.operators.evaluate.shape
-    dtype = model.operators.evaluate.dtype
+    nodes, (points, rank, dtype) = graph.num_nodes, model.sizes
     messages, observed, exponents = jnp.zeros((0, nodes, rank), dtype), jnp.zeros((0, nodes), bool), jnp.zeros(0, dtype)
     return Evidence(jnp.ones((nodes, points), dtype), messages, observed, exponents, (), jnp.zeros(nodes, bool), {})
 
 
-def _select(fn: Callable[[Array], Array], every: Array, nodes: Array, points: Array) -> Array:
+def of_all_nodes(fn: Callable[[Array], Array], every: Array, nodes: Array, points: Array) -> Array:
     """Ask a likelihood of all nodes, and keep those of one type."""
     values = jnp.asarray(fn(points))
     shape, fix = (len(every), len(points)), "Broadcast it: nodes on axis 0, points on axis 1."

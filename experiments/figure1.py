@@ -1,0 +1,173 @@
+"""Compare kernel belief propagation with discrete, Gaussian, mixture and particle belief propagation: Figure 1 again.
+
+Denoising of the sunset images as in section 7 of the paper, each method at the paper's settings and at settings tuned
+on noise of their own: options are searched one after the other at a few numbers of grey levels, and each image takes
+those of the nearest. Methods that take minutes for an image clean a part of it, and the fast ones that part too.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import kbpjax as kbp
+from experiments import _harness, data
+from experiments.competitors import METHODS, Lesson, Method
+from experiments.denoising import add_noise, rmse
+
+PART = (slice(20, 60), slice(30, 70))
+"""The part of an image that slow methods clean: 40 x 40 pixels, rings and the black below the horizon."""
+
+SMALL = (slice(26, 54), slice(36, 64))
+"""The part on which their options are searched, 28 x 28 pixels."""
+
+TUNED_AT = {False: (10, 100, 250), True: (10, 100)}
+"""Numbers of grey levels at which options are searched: of fast methods and of slow ones."""
+
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.figure1", description=(__doc__ or "").split("\n")[0])
+    _harness.add_common_arguments(parser)
+    levels = f"grey levels of the image, of {data.SUNSET_LEVELS} (default: all; 10 if quick)"
+    parser.add_argument("--levels", type=int, nargs="+", help=levels)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, help="methods (default: all; the fast if quick)")
+    parser.add_argument("--draws", type=int, help="noisy images to clean, of whole images (default: 10; 2 if quick)")
+    parser.add_argument("--part-draws", type=int, default=2, help="the same of parts (default: 2)")
+    return _harness.main(run, parser, argv)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the experiment: a table on standard output, a JSON and a PNG file in `args.out`."""
+    draws = (2 if args.quick else 10) if args.draws is None else args.draws
+    for name, count in (("--draws", draws), ("--part-draws", args.part_draws)):
+        if count < 1:
+            raise ValueError(f"{name}: must be at least 1; got {count}. Ask for one or more noisy images.")
+    levels = tuple(args.levels or ((10,) if args.quick else data.SUNSET_LEVELS))
+    names = args.methods or [name for name, method in METHODS.items() if not (args.quick and method.slow)]
+    directory = data.data_directory(args.data)
+    images = {count: data.sunset(count, directory)[0].astype(np.float32) for count in levels}
+    rows, searches = [], []
+    config = {**vars(args), "levels": levels, "methods": names, "draws": draws, "tuned_at": dict(TUNED_AT)}
+    config |= {"part": [[cut.start, cut.stop] for cut in PART], "small": [[cut.start, cut.stop] for cut in SMALL]}
+    for name in _harness.progress(names, "methods"):
+        found: dict[int, dict[str, Any]] = {}
+        at = [count for count in TUNED_AT[METHODS[name].slow] if count in levels] or levels[:1]
+        for count in () if args.quick else at:
+            found[count], trials = search(METHODS[name], images[count], args.seed)
+            searches += [{"method": name, "levels": count, **trial} for trial in trials]
+        for count in _harness.progress(levels, name):
+            tuned = found[min(found, key=lambda other: abs(other - count))] if found else None
+            rows += measure(METHODS[name], images[count], tuned, draws, args)
+            _harness.write_results(args.out / "figure1.json", config, rows, searches=searches)
+    _harness.save_figure(draw(rows), args.out / "figure1.png")
+    _harness.print_table(rows, [key for key in rows[0] if key != "options"])
+    print("\nRMSE of grey values 0 .. 255, mean over the noisy images; run_s: seconds an image, after compilation.")
+    print(f"Figures: {args.out / 'figure1.json'}\nPicture: {args.out / 'figure1.png'}")
+
+
+def lesson_of(image: np.ndarray, seed: int) -> Lesson:
+    """Return what all methods learn from: the image and a noisy copy of it."""
+    return Lesson(image, add_noise(np.random.default_rng([seed, 0]), image))
+
+
+def search(method: Method, image: np.ndarray, seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Choose options on a noisy image of its own, one option after the other; return them and all trials."""
+    lesson, target = lesson_of(image, seed), image[SMALL] if method.slow else image
+    noisy = add_noise(np.random.default_rng([seed, 1]), target)[None]
+    best: dict[str, Any] = dict(method.paper)
+    least, trials = np.inf, []
+    for option, values in method.search.items():
+        for value in values:
+            options = {**best, option: value}
+            if trials and value == best[option]:
+                continue
+            errors = clean(method, lesson, target, noisy, options)[0]
+            error, estimate = min((errors[key], key) for key in ("mode", "mean"))
+            trials.append({"option": option, "value": str(value), "estimate": estimate, "rmse": error})
+            if error < least:
+                least, best = error, {**options, "estimate": estimate}
+    return best, trials
+
+
+def measure(
+    method: Method, image: np.ndarray, tuned: Mapping[str, Any] | None, draws: int, args: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Clean test images at both settings, whole ones and parts; return flat records."""
+    lesson = lesson_of(image, args.seed)
+    rng = np.random.default_rng([args.seed, 2])
+    parts = np.stack([add_noise(rng, image[PART]) for _ in range(args.part_draws)])
+    wholes = np.stack([add_noise(rng, image) for _ in range(draws)])
+    rows = []
+    for setting, options in (("paper", {**method.paper, "estimate": "mode"}), ("tuned", tuned)):
+        for size, target, noisy in (("part", image[PART], parts), ("whole", image, wholes)):
+            if options is None or (method.slow and size == "whole"):
+                continue
+            errors, learn_s, compile_s, run_s = clean(method, lesson, target, noisy, options)
+            told = {name: str(value) for name, value in options.items()}
+            record = {"method": method.name, "setting": setting, "levels": len(lesson.grey), "image": size}
+            record |= {"draws": len(noisy), "iters": options["num_iters"], "estimate": options["estimate"]}
+            record |= {"rmse": errors[options["estimate"]], "rmse_mode": errors["mode"], "rmse_mean": errors["mean"]}
+            record |= {"learn_s": learn_s, "compile_s": compile_s, "run_s": run_s}
+            rows.append({**record, "options": ", ".join(f"{name} {value}" for name, value in told.items())})
+    return rows
+
+
+def clean(
+    method: Method, lesson: Lesson, target: np.ndarray, noisy: np.ndarray, options: Mapping[str, Any]
+) -> tuple[dict[str, float], float, float, float]:
+    """Learn, and clean noisy images; return RMSE of modes and means, seconds to learn, to compile, and for an image."""
+    start = time.perf_counter()
+    model = jax.block_until_ready(method.learn(lesson, options))
+    learn_s = time.perf_counter() - start
+    graph = kbp.grid_graph(*target.shape)
+    compiled = jax.jit(method.clean(model, graph, lesson.grey, options))
+    images, keys = jnp.asarray(noisy.reshape(len(noisy), -1)), jax.random.split(jax.random.key(1), len(noisy))
+    start = time.perf_counter()
+    compiled = compiled.lower(images[0], keys[0]).compile()
+    compile_s, answers, seconds = time.perf_counter() - start, [], []
+    for y, key in zip(images, keys, strict=True):
+        start = time.perf_counter()
+        answers.append([np.asarray(answer) for answer in compiled(y, key)])
+        seconds.append(time.perf_counter() - start)
+    modes, means = map(np.stack, zip(*answers, strict=True))
+    truth = target.reshape(1, -1)
+    return {"mode": rmse(modes, truth), "mean": rmse(means, truth)}, learn_s, compile_s, statistics.median(seconds)
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    """Draw RMSE and time against grey levels: lines at the paper's settings, dashes tuned, open markers parts."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for name, colour in zip(METHODS, COLOURS, strict=True):
+        size = "part" if METHODS[name].slow else "whole"
+        for setting, style in (("paper", "-"), ("tuned", "--")):
+            mine = [row for row in rows if (row["method"], row["setting"], row["image"]) == (name, setting, size)]
+            levels = [row["levels"] for row in mine]
+            label = name + (" (40 x 40 part)" if size == "part" else "") if mine and setting == "paper" else None
+            look = {"color": colour, "linestyle": style, "marker": "o", "markersize": 4, "label": label}
+            look["markerfacecolor"] = "white" if size == "part" else colour
+            left.plot(levels, [row["rmse"] for row in mine], **look)
+            right.plot(levels, [row["run_s"] for row in mine], **look)
+    left.set(xlabel="grey levels in the image", ylabel="RMSE (grey levels of 0 .. 255)", ylim=(0, None))
+    right.set(xlabel="grey levels in the image", ylabel="seconds an image", yscale="log")
+    left.set_title("solid: the paper's settings, dashed: tuned", fontsize=10)
+    right.set_title("parts have 0.16 of the pixels", fontsize=10)
+    right.legend(fontsize=8)
+    for panel in (left, right):
+        panel.grid(alpha=0.3)
+    return figure
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Input to Gaussian fields: numbers, observations and matrices, checked and laid out."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax.baselines.mixtures import as_vectors
+from kbpjax.graph import Graph
+
+ROUNDING = 100
+"""Units of relative rounding error that a matrix may be off symmetry, or off zero where the graph has no edge."""
+
+
+def floats(argument: str, values: Any, dtype: Any = None) -> Array:
+    """Make a finite array of floats."""
+    array = _checks.as_array(argument, values)
+    _checks.require_finite(argument, array, "Drop or impute what is missing first.")
+    wanted = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else jnp.result_type(float)
+    return array.astype(wanted if dtype is None else dtype)
+
+
+def one_or_each(
+    argument: str, value: Numbers, size: int, dtype: Any, *, above: float | None = None, least: float | None = None
+) -> Array:
+    """Check one number or one for each of `size` things, and return the latter."""
+    array = floats(argument, value, dtype)
+    rule = f"must have shape () or ({size},)"
+    _checks.require(array.shape in ((), (size,)), argument, rule, array.shape, "Pass one number for all, or one each.")
+    if not _checks.is_traced(array) and array.size:
+        _checks.require_number(argument, np.asarray(array).min(), above=above, least=least)
+    return jnp.broadcast_to(array, (size,))
+
+
+def observations(graph: Graph, y: Numbers, mask: Numbers | None, dtype: Any = None) -> tuple[Array, Array]:
+    """Return which nodes are observed [node], and what was seen, 0 elsewhere [node, obs_dim]."""
+    count = graph.num_nodes
+    seen = jnp.ones(count, bool) if mask is None else jnp.asarray(mask)
+    fix = "Pass a boolean for each node, True where it is observed."
+    ok = seen.shape == (count,) and seen.dtype == bool
+    _checks.require(ok, "mask", f"must be boolean of shape ({count},)", f"{seen.dtype}{seen.shape}", fix)
+    values = _checks.as_array("y", y)
+    fix = "Give one observation for each node."
+    ok = values.ndim >= 1 and len(values) == count
+    _checks.require(ok, "y", f"must have shape [{count}, *obs_dim]", values.shape, fix)
+    values = as_vectors("y", values)
+    values = jnp.where(seen[:, None], values, 0).astype(values.dtype if dtype is None else dtype)
+    _checks.require_finite("y", values, "Mask nodes that were not observed.")
+    return seen, values
+
+
+def require_definite(argument: str, matrices: Array, fix: str, rule: str = "must be positive definite") -> None:
+    """Check that matrices [some, size, size] are symmetric and positive definite, each to its rounding error."""
+    if _checks.is_traced(matrices):
+        return
+    values = np.asarray(matrices)
+    size = np.finfo(values.dtype).eps * np.abs(values).max(axis=(1, 2))
+    off = np.abs(values - np.swapaxes(values, 1, 2)).max(axis=(1, 2))
+    bad = np.flatnonzero(off > ROUNDING * size)
+    got = f"number {bad[0]}, off by {off[bad[0]]:.2g}" if len(bad) else ""
+    _checks.require(len(bad) == 0, argument, "must be symmetric", got, "Take (M + M') / 2.")
+    least = np.linalg.eigvalsh(values)[:, 0]
+    bad = np.flatnonzero(~(least > values.shape[1] * size))
+    got = f"number {bad[0]} with least eigenvalue {least[bad[0]]:.3g}" if len(bad) else ""
+    _checks.require(len(bad) == 0, argument, rule, got, fix)

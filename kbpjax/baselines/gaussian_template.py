@@ -1,0 +1,209 @@
+"""Gaussian fields learned from samples: potentials by node and edge type with the moments of the data."""
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, ScalarLike
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax._precision import einsum
+from kbpjax.baselines.gaussian_field import Factors, GaussianMRF, sum_to_senders
+from kbpjax.baselines.gaussian_inputs import observations, require_definite
+from kbpjax.baselines.mixtures import as_vectors
+from kbpjax.graph import Graph
+from kbpjax.propagate import Exponents, pair_exponents
+from kbpjax.training import TrainingData
+
+
+class GaussianTemplate(eqx.Module):
+    """Gaussian potentials by type, which are the row numbers; `fit` learns them, `build` lays them out on a graph.
+
+    Attributes:
+        nodes: N(x) of each node type.
+        ends: what N(x_a, x_b) / (N(x_a) N(x_b)) has of x_a alone, in row 2 type, and of x_b alone, in row 2 type + 1.
+        coupling: its block of x_a and x_b [edge_type, dim, dim].
+        observed: what N(y | x) has of x alone, of each node type; 1 for those not observed.
+        gain: its block of x and y [node_type, dim, obs_dim].
+        node_types: the types learned.
+        edge_types: (type, node type of the first end, node type of the second end) of those learned.
+    """
+
+    nodes: Factors
+    ends: Factors
+    coupling: Float[Array, "edge_type dim dim"]
+    observed: Factors
+    gain: Float[Array, "node_type dim obs_dim"]
+    node_types: tuple[int, ...] = eqx.field(static=True)
+    edge_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
+
+    def build(
+        self,
+        graph: Graph,
+        y: Numbers | None = None,
+        mask: Numbers | None = None,
+        *,
+        exponents: Exponents = None,
+    ) -> GaussianMRF:
+        """Lay the potentials out on a graph, and multiply in the likelihoods of observations.
+
+        Args:
+            graph: the graph; its types must be among those of the template.
+            y: one observation for each node [node, *obs_dim], or None for none.
+            mask: which nodes are observed [node]; None: all. What y holds elsewhere, even NaN, does not matter. Nodes
+                of a type for which the template has seen no observations have none.
+            exponents: powers of the pair potentials, > 0, [pair] or one for all. None: 1, exact on trees; on loopy
+                graphs the field is not normalisable where neighbours depend strongly (on a wide grid without
+                observations, where they correlate by more than 1/3). `kbpjax.tree_reweighting(graph)`: a mean of trees,
+                always normalisable, and of scalar nodes walk-summable.
+
+        Raises:
+            ValueError: types that were not learned, a shape that does not fit, NaN or infinity in an observed node.
+        """
+        self._check_types(graph)
+        half, dtype = graph.num_edges // 2, self.gain.dtype
+        powers = pair_exponents(graph, exponents, dtype)
+        powers = jnp.ones(half, dtype) if powers is None else powers
+        _checks.require(y is not None or mask is None, "mask", "must come with y", "y None", "Pass both, or neither.")
+        view = None if y is None else self._seen(graph, y, mask)
+        return GaussianMRF(*_lay_out(self, graph, powers, view))
+
+    def _seen(self, graph: Graph, y: Numbers, mask: Numbers | None) -> tuple[Array, Array]:
+        """Check observations; return which nodes are observed, and the observations."""
+        size = self.gain.shape[2]
+        _checks.require(size > 0, "y", "must be None for a template without observations", "y", "Fit it on some.")
+        seen, values = observations(graph, y, mask, self.gain.dtype)
+        fix = "Pass observations like those learned."
+        _checks.require(values.shape[1] == size, "y", f"must hold {size} numbers a node", values.shape[1], fix)
+        return seen, values
+
+    def _check_types(self, graph: Graph) -> None:
+        fix = "Fit the template on data of these types."
+        strange = [v for v, *_ in graph.node_types if v not in self.node_types]
+        _checks.require(not strange, "graph", f"must have node types among {self.node_types}", strange, fix)
+        strange = [ends for ends in graph.edge_types if ends not in self.edge_types]
+        rule = f"must have edge types (type, first, second) among {self.edge_types}"
+        _checks.require(not strange, "graph", rule, strange, fix)
+
+
+@jax.jit
+def _lay_out(
+    template: GaussianTemplate, graph: Graph, powers: Array, view: tuple[Array, Array] | None
+) -> tuple[Array, Array, Array]:
+    """Multiply the potentials of each node and edge; return precision, information and coupling."""
+    half, kinds = graph.num_edges // 2, graph.node_type
+    # The senders of the first half of the directed edges are the first ends, those of the second half the second.
+    end_types = 2 * graph.edge_type + jnp.repeat(jnp.arange(2, dtype=jnp.int32), half)
+    both = jnp.concatenate([powers, powers])
+    ends = jax.tree.map(lambda leaf: sum_to_senders(graph, _scale(both, leaf[end_types])), template.ends)
+    total = jax.tree.map(lambda own, end: own[kinds] + end, template.nodes, ends)
+    if view is not None:
+        seen, y = view
+        shift = template.observed.information[kinds] - einsum("nij,nj->ni", template.gain[kinds], y)
+        likelihood = Factors(_scale(seen, template.observed.precision[kinds]), _scale(seen, shift))
+        total = jax.tree.map(jnp.add, total, likelihood)
+    return total.precision, total.information, _scale(powers, template.coupling[graph.edge_type[:half]])
+
+
+def fit(data: TrainingData, *, ridge: ScalarLike = 0.0) -> GaussianTemplate:
+    """Learn a Gaussian field by pseudo-moment matching (Wainwright, Jaakkola & Willsky 2003).
+
+    Nodes have the potential N(x), edges N(x_a, x_b) / (N(x_a) N(x_b)) and observations N(x, y) / N(x), the linear
+    regression of y on x, all with the moments of the samples.
+
+    Args:
+        data: the samples; those of all node types must be of one length, and those of all observations.
+        ridge: variance added to each coordinate of every covariance, >= 0, in its units.
+
+    Raises:
+        ValueError: types of unequal length, samples whose covariance is singular, or a ridge out of range.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> from kbpjax.baselines import gaussian
+        >>> x, graph = np.array([[1.0, 2.0], [2.0, 1.0], [-1.0, -2.0], [-2.0, -1.0]]), kbp.chain_graph(2)
+        >>> model = gaussian.fit(kbp.pool(graph, x)).build(graph)
+        >>> gaussian.run(model, graph).covariance.round(2).ravel().tolist()
+        [2.5, 2.5]
+    """
+    _checks.require_number("ridge", ridge, least=0)
+    nodes = {v: as_vectors(f"nodes[{v}]", x) for v, x in data.nodes.items()}
+    dim, dtype = _one_length("nodes", nodes), nodes[min(nodes)].dtype
+    views = {v: as_vectors(f"observations[{v}]", y) for v, (_, y) in data.observations.items()}
+    obs_dim = _one_length("observations", views) if views else 0
+
+    def moments(argument: str, *parts: Array) -> tuple[Array, Array]:
+        vectors = [as_vectors(argument, part).astype(dtype) for part in parts]
+        return _moments(argument, jnp.concatenate(vectors, axis=1), jnp.asarray(ridge, dtype))
+
+    alone = {v: _potential(*moments(f"nodes[{v}]", x)) for v, x in nodes.items()}
+    joint = {k: _dependence(*moments(f"edges[{k}]", *pair), dim) for k, pair in data.edges.items()}
+    view = {v: _dependence(*moments(f"observations[{v}]", *pair), dim) for v, pair in data.observations.items()}
+    ends = {2 * k + end: pair[end] for k, pair in joint.items() for end in range(2)}
+    none = jnp.zeros((dim, dim), dtype), jnp.zeros(dim, dtype)
+    last = max(nodes)
+    return GaussianTemplate(
+        nodes=Factors(*_table(alone, none, last)),
+        ends=Factors(*_table(ends, none, max(ends, default=1))),
+        coupling=_table({k: block for k, (*_, block) in joint.items()}, none[0], max(joint, default=0)),
+        observed=Factors(*_table({v: first for v, (first, *_) in view.items()}, none, last)),
+        gain=_table({v: block for v, (*_, block) in view.items()}, jnp.zeros((dim, obs_dim), dtype), last),
+        node_types=tuple(sorted(nodes)),
+        edge_types=data.ends,
+    )
+
+
+def _moments(argument: str, x: Array, ridge: Array) -> tuple[Array, Array]:
+    """Return the mean and the covariance of samples [sample, dim], which must not be singular."""
+    mean, covariance = _mean_and_covariance(x, ridge)
+    fix = "Pass more samples, drop coordinates that others determine, or pass a ridge."
+    require_definite(argument, covariance[None], fix, "must have a covariance that is positive definite")
+    return mean, covariance
+
+
+@jax.jit
+def _mean_and_covariance(x: Array, ridge: Array) -> tuple[Array, Array]:
+    mean = jnp.mean(x, axis=0)
+    deviations = x - mean[None]
+    covariance = einsum("si,sj->ij", deviations, deviations) / len(x)
+    return mean, covariance + ridge * jnp.eye(x.shape[1], dtype=x.dtype)
+
+
+@jax.jit
+def _potential(mean: Array, covariance: Array) -> tuple[Array, Array]:
+    """Return a Gaussian's precision and information."""
+    inverse = jnp.linalg.inv(covariance)
+    precision = (inverse + inverse.T) / 2
+    return precision, einsum("ij,j->i", precision, mean)
+
+
+@partial(jax.jit, static_argnames="dim")
+def _dependence(mean: Array, covariance: Array, dim: int) -> tuple[Any, Any, Array]:
+    """Return N(x, y) / (N(x) N(y)): its potential of x [dim] alone, that of y alone, and the block of both."""
+    precision, information = _potential(mean, covariance)
+
+    def less_alone(end: slice) -> tuple[Array, Array]:
+        alone = _potential(mean[end], covariance[end, end])
+        return precision[end, end] - alone[0], information[end] - alone[1]
+
+    return less_alone(slice(dim)), less_alone(slice(dim, None)), precision[:dim, dim:]
+
+
+def _table(rows: dict[int, Any], empty: Any, last: int) -> Any:
+    """Stack arrays by type, 0 .. last."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(rows.get(row, empty) for row in range(last + 1)))
+
+
+def _one_length(argument: str, samples: dict[int, Array]) -> int:
+    lengths = {v: x.shape[1] for v, x in samples.items()}
+    fix = "Pad the shorter ones, or model the types apart."
+    _checks.require(len(set(lengths.values())) == 1, argument, "must be of one length in all types", lengths, fix)
+    return min(lengths.values())
+
+
+def _scale(factors: Array, values: Array) -> Array:
+    """Multiply each of some values [some, ..] by a factor [some]."""
+    return factors.reshape(-1, *(1,) * (values.ndim - 1)).astype(values.dtype) * values

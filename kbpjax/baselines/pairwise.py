@@ -1,0 +1,287 @@
+r"""Pairwise models of continuous variables whose potentials are functions: what particle and mixture methods work on.
+
+    p(x) ~ prod_s psi_s(x_s) local_s(x_s) prod_st psi_st(x_s, x_t)
+
+`PairwiseMRF` holds potentials of one's own, or those that `fit` learns from the same data as `kbpjax.fit` (supplement,
+section 1), by least-squares conditional density estimation and Parzen estimates of the marginals. As `Ratios`,
+
+    psi_s = P(x_s),    psi_st = P(x_t | x_s) / P(x_t),
+
+a message is the same conditional expectation as in kernel belief propagation (eq. 4). As `Conditionals`, psi_s = 1 and
+psi_st = P(x_s | x_t) in the message to s: marginals then count once for each neighbour, but there is nothing to divide
+by, and messages made of samples are steadier.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, Shaped
+
+from kbpjax import _checks
+from kbpjax.baselines import density
+from kbpjax.baselines.density import ConditionalDensity
+from kbpjax.baselines.mixtures import Mixture
+from kbpjax.baselines.potentials import Conditionals as Conditionals
+from kbpjax.baselines.potentials import EdgePotential as EdgePotential
+from kbpjax.baselines.potentials import NodePotential as NodePotential
+from kbpjax.baselines.potentials import Ratios as Ratios
+from kbpjax.beliefs import Belief, check_some, log_or_zero
+from kbpjax.evidence import Evidence
+from kbpjax.graph import Graph
+from kbpjax.own_points import own_likelihoods
+from kbpjax.training import TrainingData
+
+BATCH, PAIRS = 64, 2**22
+"""Most edges, and most pairs of points, for which potentials are evaluated at a time: more do not stay in caches."""
+
+
+class PairwiseMRF(eqx.Module):
+    """A pairwise Markov random field of vectors: a template for any graph with its types.
+
+    Attributes:
+        nodes: `NodePotential` or `Mixture`, its arrays stacked on a first axis [node_type]; of size 1: shared by all.
+        edges: `EdgePotential`, its arrays stacked on a first axis [edge_direction]: rows 2 k and 2 k + 1 are messages
+            along edges of type k from first to second end and back; of size 1: shared by all.
+        shape: the shape of one variable, () for numbers; potentials see them as vectors [dim].
+    """
+
+    nodes: Any
+    edges: Any
+    shape: tuple[int, ...] = eqx.field(static=True, default=())
+
+    def __check_init__(self) -> None:
+        for name, one in (("nodes", self.nodes), ("edges", self.edges)):
+            leaves = [jnp.shape(leaf) for leaf in jax.tree.leaves(one)]
+            stacked = bool(leaves) and all(shape and shape[0] == leaves[0][:1][0] for shape in leaves)
+            fix = "Stack them: jax.tree.map(lambda *a: jnp.stack(a), ...); for one shared by all, a[None]."
+            _checks.require(stacked, name, "must have arrays with a common first axis of types", leaves[:4], fix)
+
+    @property
+    def dim(self) -> int:
+        """The number of entries of a variable."""
+        size = 1
+        for length in self.shape:
+            size *= length
+        return size
+
+    @property
+    def points(self) -> dict[int, Float[Array, "_ ..."]]:
+        """No points: messages are evaluated where the method chooses."""
+        count = len(jax.tree.leaves(self.nodes)[0])
+        return {v: jnp.zeros((0, *self.shape), self.sizes[2]) for v in range(count)}
+
+    @property
+    def sizes(self) -> tuple[int, int, Any]:
+        """No points and coefficients of messages, and the precision."""
+        return 0, 0, jnp.result_type(*jax.tree.leaves(self.nodes))
+
+    def check_types(self, graph: Graph) -> None:
+        """Raise ValueError unless there are potentials for all types of a graph."""
+        nodes, edges = (len(jax.tree.leaves(one)[0]) for one in (self.nodes, self.edges))
+        wanted = 1 + max(v for v, *_ in graph.node_types), 2 + 2 * max((k for k, *_ in graph.edge_types), default=-1)
+        fix = "Build the graph with the model's types, or fit on data with all of them."
+        ok = nodes in (1, *range(wanted[0], nodes + 1)) and edges in (1, *range(wanted[1], edges + 1))
+        rule = f"needs potentials of {wanted[0]} node types and {wanted[1]} edge directions, or one for all"
+        _checks.require(ok, "model", rule, f"{nodes} and {edges}", fix)
+
+
+def fit(
+    data: TrainingData,
+    key: Key[Array, ""],
+    *,
+    potentials: Ratios | Conditionals = Ratios(),
+    num_centres: int = 100,
+    widths: Any = None,
+    ridges: Any = None,
+    marginal_widths: Any = None,
+) -> PairwiseMRF:
+    """Learn potentials: Parzen marginals, and conditional densities of both directions of every edge type.
+
+    Args:
+        data: training data; observations are not used: evidence is a known `kbpjax.likelihood`, or one learned with
+            `kbpjax.baselines.density.fit_regression`.
+        key: random key, for the choice of centres and the folds of cross-validation.
+        potentials: `Ratios()` or `Conditionals()`.
+        num_centres: components of each estimate, >= 1; also of the marginals.
+        widths: candidates for `density.fit_conditional`; None: its own.
+        ridges: candidates for `density.fit_conditional`; None: its own.
+        marginal_widths: candidates for `density.parzen`; None: its own.
+
+    Raises:
+        ValueError: an option out of range, no key, or variables of different shapes.
+
+    Example:
+        >>> import jax, numpy as np, kbpjax as kbp
+        >>> from kbpjax.baselines import pairwise
+        >>> x = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1)
+        >>> model = pairwise.fit(kbp.pool(kbp.chain_graph(3), x), jax.random.key(0), num_centres=20)
+        >>> model.edges.sender.weights.shape
+        (2, 20)
+    """
+    require_key(key)
+    _checks.require_count("num_centres", num_centres)
+    shapes = {x.shape[1:] for x in data.nodes.values()}
+    fix = "Pad the smaller ones, or use kernel belief propagation, which takes any domains."
+    _checks.require(len(shapes) == 1, "data", "must have variables of one shape", sorted(shapes), fix)
+    keys = jax.random.split(key, 1 + max(data.nodes) + 2 * (1 + max((k for k, *_ in data.ends), default=-1)))
+    marginals = {
+        v: density.parzen(x, widths=marginal_widths, num_centres=min(num_centres, len(x)), key=keys[v])
+        for v, x in data.nodes.items()
+    }
+    conditionals = {}
+    for k, a, b in data.ends:
+        first, second = data.edges[k]
+        options = {"num_centres": num_centres, "widths": widths, "ridges": ridges}
+        of_second = density.fit_conditional(second, first, keys[-1 - 2 * k], **options)
+        of_first = density.fit_conditional(first, second, keys[-2 - 2 * k], **options)
+        marginals[a] = _at_least_as_wide(marginals[a], of_first)
+        marginals[b] = _at_least_as_wide(marginals[b], of_second)
+        conditionals[k] = a, b, of_first, of_second
+    edges = {}
+    for k, (a, b, of_first, of_second) in conditionals.items():
+        edges[2 * k] = potentials.edge(of_first, of_second, marginals[a], marginals[b])
+        edges[2 * k + 1] = potentials.edge(of_second, of_first, marginals[b], marginals[a])
+    nodes = {v: potentials.node(marginal) for v, marginal in marginals.items()}
+    return PairwiseMRF(_stack(nodes), _stack(edges), next(iter(shapes)))
+
+
+def _at_least_as_wide(marginal: Mixture, conditional: ConditionalDensity) -> Mixture:
+    """Widen a marginal to the tails of a conditional density of the same variable, so that their ratio is bounded."""
+    return Mixture(marginal.weights, marginal.means, jnp.maximum(marginal.bandwidth, conditional.bandwidth))
+
+
+def _stack(parts: dict[int, Any]) -> Any:
+    """Stack pytrees by number; a number that is not there gets a copy of another."""
+    other = next(iter(parts.values()))
+    return jax.tree.map(lambda *arrays: jnp.stack(arrays), *(parts.get(i, other) for i in range(1 + max(parts))))
+
+
+def of_type(stacked: Any, types: Array) -> Any:
+    """Return the potentials of some types [*types]; one that is shared serves all."""
+    shared = len(jax.tree.leaves(stacked)[0]) == 1
+    return jax.tree.map(lambda a: a[jnp.zeros_like(types) if shared else types], stacked)
+
+
+def directions(graph: Graph) -> Array:
+    """Return 2 type + (0 forth or 1 back) of each directed edge [edge]."""
+    back = jnp.arange(graph.num_edges, dtype=jnp.int32) >= graph.num_edges // 2
+    return 2 * graph.edge_type + back.astype(jnp.int32)
+
+
+def log_nodes(
+    model: PairwiseMRF, graph: Graph, evidence: Evidence | None, x: Float[Array, "node own dim"]
+) -> Float[Array, "node own"]:
+    """Return log psi_s + log local_s of every node at points of its own [node, own, dim]."""
+
+    def prior(one: tuple[Array, Array]) -> Array:
+        points, kind = one
+        return of_type(model.nodes, kind).log_density(points)
+
+    logs = jax.lax.map(prior, (x, graph.node_type), batch_size=BATCH)
+    return logs + log_local(model, graph, evidence, x)
+
+
+def log_starts(model: PairwiseMRF, graph: Graph, x: Float[Array, "node own dim"]) -> Float[Array, "node own"]:
+    """Return the logarithms of the densities that the node potentials draw from, at points of each node's own."""
+
+    def start(one: tuple[Array, Array]) -> Array:
+        points, kind = one
+        potential = of_type(model.nodes, kind)
+        return (potential.log_density if isinstance(potential, Mixture) else potential.log_start)(points)
+
+    return jax.lax.map(start, (x, graph.node_type), batch_size=BATCH)
+
+
+def log_local(
+    model: PairwiseMRF, graph: Graph, evidence: Evidence | None, x: Float[Array, "node own dim"]
+) -> Float[Array, "node own"]:
+    """Return the log likelihood of every node at points of its own [node, own, dim]."""
+    logs = jnp.zeros(x.shape[:2], x.dtype)
+    points = x.reshape(*x.shape[:2], *model.shape)
+    for v, *_ in graph.node_types if evidence is not None else ():
+        nodes = graph.nodes_of_type(v)
+        logs = logs.at[nodes].add(log_or_zero(own_likelihoods(evidence, v, points[nodes])).astype(x.dtype))
+    return logs
+
+
+def log_tables(
+    model: PairwiseMRF, graph: Graph, receivers: Float[Array, "node p dim"], senders: Float[Array, "node q dim"]
+) -> Float[Array, "edge p q"]:
+    """Return log psi_st of every directed edge between points of its receiver and of its sender."""
+
+    def table(edge: tuple[Array, Array, Array]) -> Array:
+        sender, receiver, direction = edge
+        return of_type(model.edges, direction).log_table(receivers[receiver], senders[sender])
+
+    edges = graph.senders, graph.receivers, directions(graph)
+    return jax.lax.map(table, edges, batch_size=_batch(receivers, senders))
+
+
+def log_messages(
+    model: PairwiseMRF,
+    graph: Graph,
+    receivers: Float[Array, "node p dim"],
+    senders: Float[Array, "node q dim"],
+    log_weights: Float[Array, "edge q"],
+) -> Float[Array, "edge p"]:
+    """Return log sum_j psi_st(x_s, x_t^j) weight_j of every directed edge at points of its receiver."""
+
+    def message(edge: tuple[Array, Array, Array, Array]) -> Array:
+        sender, receiver, direction, weights = edge
+        return of_type(model.edges, direction).log_message(receivers[receiver], senders[sender], weights)
+
+    edges = graph.senders, graph.receivers, directions(graph), log_weights
+    return jax.lax.map(message, edges, batch_size=_batch(receivers, senders))
+
+
+def _batch(receivers: Array, senders: Array) -> int:
+    """Return for how many edges to evaluate potentials at a time, so that the memory needed is bounded."""
+    return max(1, min(BATCH, PAIRS // max(1, receivers.shape[1] * senders.shape[1])))
+
+
+def sum_incoming(graph: Graph, logs: Float[Array, "edge *axes"]) -> Float[Array, "node *axes"]:
+    """Add what comes in at every node."""
+    return jax.ops.segment_sum(logs, graph.receivers, graph.num_nodes)
+
+
+def candidates(model: PairwiseMRF, points: Any) -> tuple[Shaped[Array, "point *dim"], Float[Array, "point dim"]]:
+    """Check candidate points; return them as given and as vectors."""
+    x = _checks.as_array("points", points)
+    ok = x.ndim >= 1 and len(x) > 0 and x.shape[1:] == model.shape
+    fix = "Pass candidates of the shape of the variables."
+    _checks.require(ok, "points", f"must have shape [point, *{model.shape}]", f"shape {x.shape}", fix)
+    _checks.require_finite("points", x, "Drop those points.")
+    return x, x.reshape(len(x), -1).astype(model.sizes[2])
+
+
+def as_belief(points: Array, logs: Float[Array, "node point"]) -> Belief:
+    """Normalise logarithms of beliefs on common points."""
+    check_some("nodes", jnp.arange(len(logs)), logs)
+    return Belief(points, jax.nn.softmax(logs, axis=1))
+
+
+def check_problem(model: Any, graph: Any, evidence: Any) -> None:
+    """Raise ValueError unless model, graph and evidence belong together."""
+    fix = "Learn one with kbpjax.baselines.pairwise.fit."
+    ok = isinstance(model, PairwiseMRF)
+    _checks.require(ok, "model", "must be a PairwiseMRF", type(model).__name__, fix)
+    fix = "The model comes first: run(model, graph, evidence)."
+    _checks.require(isinstance(graph, Graph), "graph", "must be a kbpjax.Graph", type(graph).__name__, fix)
+    model.check_types(graph)
+    if evidence is not None:
+        fix = "Make it with kbpjax.likelihood(model, graph, fn)."
+        known = isinstance(evidence, Evidence)
+        _checks.require(known, "evidence", "must be Evidence or None", type(evidence).__name__, fix)
+        size = len(evidence.clamped)
+        fix = "Make it with kbpjax.likelihood(model, graph, fn) for this model and graph."
+        _checks.require(size == graph.num_nodes, "evidence", f"must be of {graph.num_nodes} nodes", size, fix)
+        ok = len(evidence.messages) == 0 and not evidence.values
+        _checks.require(ok, "evidence", "must be known likelihoods", "learned evidence or clamps of another model", fix)
+
+
+def require_key(key: Any) -> None:
+    """Raise ValueError unless given a random key."""
+    ok = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ()
+    _checks.require(ok, "key", "must be a random key", repr(key)[:80], "Pass jax.random.key(0).")

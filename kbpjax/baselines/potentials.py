@@ -1,0 +1,181 @@
+"""Potentials of continuous variables as functions: what one must offer, and those made of learned densities."""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from kbpjax.baselines.density import ConditionalDensity
+from kbpjax.baselines.mixtures import Mixture, log_normal
+
+
+class NodePotential(eqx.Module):
+    """A potential psi_s >= 0 of one variable, with a density to start from; `Mixture` is one too."""
+
+    @abc.abstractmethod
+    def log_density(self, x: Float[Array, "point dim"]) -> Float[Array, " point"]:
+        """Return log psi_s at points, up to a constant."""
+
+    @abc.abstractmethod
+    def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "sample dim"]:
+        """Draw samples of the density that is proportional to psi_s, or of another that covers the variable."""
+
+    def log_start(self, x: Float[Array, "point dim"]) -> Float[Array, " point"]:
+        """Return the logarithm of the density that `sample` draws from, up to a constant: psi_s unless told."""
+        return self.log_density(x)
+
+
+class EdgePotential(eqx.Module):
+    """The potential psi_st >= 0 of the two ends of an edge, as the message from t (sender) to s (receiver) needs it."""
+
+    @abc.abstractmethod
+    def log_table(
+        self, receiver: Float[Array, "receiver_point dim"], sender: Float[Array, "sender_point dim"]
+    ) -> Float[Array, "receiver_point sender_point"]:
+        """Return log psi_st at all pairs of points, up to a constant."""
+
+    def log_message(
+        self,
+        receiver: Float[Array, "receiver_point dim"],
+        sender: Float[Array, "sender_point dim"],
+        log_weights: Float[Array, " sender_point"],
+    ) -> Float[Array, " receiver_point"]:
+        """Return log sum_j psi_st(x, x_t^j) weight_j at points of the receiver."""
+        return jax.nn.logsumexp(self.log_table(receiver, sender) + log_weights[None], axis=1)
+
+    @abc.abstractmethod
+    def propose(
+        self, key: Key[Array, ""], sender: Float[Array, "point dim"]
+    ) -> tuple[Float[Array, "point dim"], Float[Array, " point"]]:
+        """Draw a point of the receiver for each of the sender; return them and log (psi_st / density drawn from)."""
+
+
+class RatioEdge(EdgePotential):
+    """psi_st = P(x_t | x_s) / P(x_t) = P(x_s | x_t) / P(x_s), either as it was estimated.
+
+    Attributes:
+        sender: P(x_t | x_s).
+        receiver: P(x_s | x_t).
+        sender_marginal, receiver_marginal: P(x_t), P(x_s).
+    """
+
+    sender: ConditionalDensity
+    receiver: ConditionalDensity
+    sender_marginal: Mixture
+    receiver_marginal: Mixture
+
+    def log_table(
+        self, receiver: Float[Array, "receiver_point dim"], sender: Float[Array, "sender_point dim"]
+    ) -> Float[Array, "receiver_point sender_point"]:
+        """Return log P(x_t | x_s) / P(x_t) at all pairs."""
+        return self.sender.log_density(sender, receiver).T - self.sender_marginal.log_density(sender)[None]
+
+    def log_message(
+        self,
+        receiver: Float[Array, "receiver_point dim"],
+        sender: Float[Array, "sender_point dim"],
+        log_weights: Float[Array, " sender_point"],
+    ) -> Float[Array, " receiver_point"]:
+        """Return log sum_j P(x_t^j | x) weight_j / P(x_t^j) by way of weights of the centres, without the table."""
+        near = log_normal(sender, self.sender.centres, self.sender.bandwidth)
+        weights = log_weights - self.sender_marginal.log_density(sender)
+        centres = jax.nn.logsumexp(near + weights[:, None], axis=0)
+        given = log_normal(receiver, self.sender.given_centres, self.sender.given_bandwidth)
+        given = given + jnp.log(self.sender.weights)[None]
+        return jax.nn.logsumexp(given + centres[None], axis=1) - jax.nn.logsumexp(given, axis=1)
+
+    def propose(
+        self, key: Key[Array, ""], sender: Float[Array, "point dim"]
+    ) -> tuple[Float[Array, "point dim"], Float[Array, " point"]]:
+        """Draw from P(x_s | x_t); the weight is 1 / P(x_s)."""
+        drawn = self.receiver.sample(key, sender)
+        return drawn, -self.receiver_marginal.log_density(drawn)
+
+
+class ConditionalEdge(EdgePotential):
+    """psi_st = P(x_s | x_t) in the message from t to s.
+
+    Attributes:
+        receiver: P(x_s | x_t).
+    """
+
+    receiver: ConditionalDensity
+
+    def log_table(
+        self, receiver: Float[Array, "receiver_point dim"], sender: Float[Array, "sender_point dim"]
+    ) -> Float[Array, "receiver_point sender_point"]:
+        """Return log P(x_s | x_t) at all pairs."""
+        return self.receiver.log_density(receiver, sender)
+
+    def log_message(
+        self,
+        receiver: Float[Array, "receiver_point dim"],
+        sender: Float[Array, "sender_point dim"],
+        log_weights: Float[Array, " sender_point"],
+    ) -> Float[Array, " receiver_point"]:
+        """Return log sum_j P(x | x_t^j) weight_j by way of weights of the centres, without the table."""
+        given = log_normal(sender, self.receiver.given_centres, self.receiver.given_bandwidth)
+        given = given + jnp.log(self.receiver.weights)[None]
+        weights = log_weights - jax.nn.logsumexp(given, axis=1)
+        centres = jax.nn.logsumexp(given + weights[:, None], axis=0)
+        near = log_normal(receiver, self.receiver.centres, self.receiver.bandwidth)
+        return jax.nn.logsumexp(near + centres[None], axis=1)
+
+    def propose(
+        self, key: Key[Array, ""], sender: Float[Array, "point dim"]
+    ) -> tuple[Float[Array, "point dim"], Float[Array, " point"]]:
+        """Draw from P(x_s | x_t); all weights are 1."""
+        return self.receiver.sample(key, sender), jnp.zeros(len(sender), sender.dtype)
+
+
+class Flat(NodePotential):
+    """psi_s = 1, with a density to start from.
+
+    Attributes:
+        start: the density to draw samples from.
+    """
+
+    start: Mixture
+
+    def log_density(self, x: Float[Array, "point dim"]) -> Float[Array, " point"]:
+        """Return zeros [point]."""
+        return jnp.zeros(len(x), x.dtype)
+
+    def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "sample dim"]:
+        """Draw samples of the density to start from."""
+        return self.start.sample(key, num_samples)
+
+    def log_start(self, x: Float[Array, "point dim"]) -> Float[Array, " point"]:
+        """Return the logarithm of the density to start from."""
+        return self.start.log_density(x)
+
+
+class Ratios(eqx.Module):
+    """Make potentials psi_s = P(x_s), psi_st = P(x_t | x_s) / P(x_t) of learned densities."""
+
+    def node(self, marginal: Mixture) -> Mixture:
+        """Return P(x_s)."""
+        return marginal
+
+    def edge(
+        self, of_sender: ConditionalDensity, of_receiver: ConditionalDensity, sender: Mixture, receiver: Mixture
+    ) -> RatioEdge:
+        """Return P(x_t | x_s) / P(x_t)."""
+        return RatioEdge(of_sender, of_receiver, sender, receiver)
+
+
+class Conditionals(eqx.Module):
+    """Make potentials psi_s = 1, psi_st = P(x_s | x_t) of learned densities."""
+
+    def node(self, marginal: Mixture) -> Flat:
+        """Return 1, starting from P(x_s)."""
+        return Flat(marginal)
+
+    def edge(
+        self, of_sender: ConditionalDensity, of_receiver: ConditionalDensity, sender: Mixture, receiver: Mixture
+    ) -> ConditionalEdge:
+        """Return P(x_s | x_t)."""
+        del of_sender, sender, receiver
+        return ConditionalEdge(of_receiver)

@@ -1,0 +1,180 @@
+"""Nonparametric belief propagation against exact Gaussians and a fine grid."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+from kbpjax.baselines import mixture, pairwise
+from kbpjax.baselines.mixtures import Mixture, log_normal, rule_of_thumb
+
+COUPLING = 1.5
+GRAPH = kbp.Graph.from_edges([(0, 1), (1, 2), (1, 3), (3, 4)], 5)
+SEEN = np.array([1.0, -0.5, 0.3, 2.0, -1.5])
+
+
+class Spring(pairwise.EdgePotential):
+    """psi_st = exp(-COUPLING (x_s - x_t)^2 / 2)."""
+
+    stiffness: jax.Array
+
+    def log_table(self, receiver, sender):
+        return log_normal(receiver, sender, self.stiffness[None] ** -0.5)
+
+    def propose(self, key, sender):
+        noise = jax.random.normal(key, sender.shape, sender.dtype)
+        return sender + noise * self.stiffness**-0.5, jnp.zeros(len(sender), sender.dtype)
+
+
+def springs(dtype=np.float64):
+    """Return the model with psi_s = N(0, 1), psi_st a spring."""
+    node = Mixture(*(jnp.asarray(a, dtype) for a in ([[1.0]], [[[0.0]]], [[1.0]])))
+    return pairwise.PairwiseMRF(node, Spring(jnp.array([COUPLING], dtype)))
+
+
+def seen(model, graph=GRAPH, noise=0.7):
+    y = jnp.asarray(SEEN, model.sizes[2])
+    return kbp.likelihood(model, graph, lambda x: jnp.exp(-0.5 * ((y[:, None] - jnp.atleast_2d(x)) / noise) ** 2))
+
+
+def exact_posterior(noise=0.7):
+    precision = np.eye(5) * (1 + noise**-2)
+    for a, b in zip(np.asarray(GRAPH.senders)[:4], np.asarray(GRAPH.receivers)[:4], strict=True):
+        precision[[a, b], [a, b]] += COUPLING
+        precision[[a, b], [b, a]] -= COUPLING
+    covariance = np.linalg.inv(precision)
+    return covariance @ (SEEN / noise**2), np.sqrt(np.diag(covariance))
+
+
+POINTS = np.linspace(-4, 4, 81)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [mixture.Gibbs(10), mixture.Multiscale(capacity=64), mixture.Exact()],
+    ids=["gibbs", "multiscale", "exact"],
+)
+def test_means_and_deviations_on_a_gaussian_tree(sampler):
+    """Over 12 keys; the rule of thumb widens every message, which pulls means and widens beliefs by a few per cent."""
+    model = springs()
+    evidence = seen(model)
+    count = 12 if isinstance(sampler, mixture.Exact) else 100
+
+    @jax.jit
+    @jax.vmap
+    def estimate(key):
+        solution = mixture.run(model, GRAPH, evidence, key=key, num_components=count, num_iters=5, sampler=sampler)
+        belief = mixture.beliefs(model, GRAPH, evidence, solution, POINTS)
+        return kbp.mean(belief), jnp.sqrt(kbp.variance(belief)), solution.bounds, solution.effective
+
+    means, deviations, bounds, effective = map(np.asarray, estimate(jax.random.split(jax.random.key(0), 12)))
+    expected, spread = exact_posterior()
+    error = means.std(axis=0, ddof=1) / np.sqrt(12)
+    assert np.all(np.abs(means.mean(axis=0) - expected) < 4 * error + 0.06 * spread)
+    np.testing.assert_allclose(deviations.mean(axis=0), spread, rtol=0.15)
+    assert means.shape == (12, 5) and effective.shape == (12, 5) and 0.2 < effective.min() <= effective.max() <= 1
+    assert np.isnan(bounds).all() if isinstance(sampler, mixture.Gibbs) else (bounds[:, 0] < 1e-6).all()
+
+
+def test_learned_potentials_of_both_forms_agree_with_a_grid():
+    """A bimodal chain whose evidence leaves two modes; averages over 8 keys."""
+    rng = np.random.default_rng(0)
+    x = np.zeros((400, 3))
+    x[:, 0] = np.where(rng.random(400) < 0.5, -2.0, 2.0) + 0.4 * rng.standard_normal(400)
+    for i in (1, 2):
+        x[:, i] = 0.9 * x[:, i - 1] + 0.5 * rng.standard_normal(400)
+    graph, points = kbp.chain_graph(3), np.linspace(-4, 4, 81)
+    at = jnp.tile(jnp.asarray(points)[None, :, None], (3, 1, 1))
+    y, keys = jnp.array([0.1, 0.0, 0.05]), jax.random.split(jax.random.key(1), 8)
+    for potentials in (pairwise.Ratios(), pairwise.Conditionals()):
+        model = pairwise.fit(kbp.pool(graph, x), jax.random.key(0), potentials=potentials, num_centres=60)
+        evidence = kbp.likelihood(model, graph, lambda x: jnp.exp(-0.5 * (y[:, None] - jnp.atleast_2d(x)) ** 2))
+
+        @jax.jit
+        @jax.vmap
+        def estimate(key, model=model, evidence=evidence):
+            options = {"num_components": 100, "num_iters": 3, "sampler": mixture.Gibbs(20)}
+            solution = mixture.run(model, graph, evidence, key=key, **options)
+            return mixture.beliefs(model, graph, evidence, solution, points).weights[1]
+
+        weights = np.asarray(estimate(keys))
+        own = np.exp(pairwise.log_nodes(model, graph, evidence, at))
+        tables = np.exp(pairwise.log_tables(model, graph, at, at))  # messages 0 > 1, 1 > 2, 1 > 0, 2 > 1
+        expected = own[1] * (tables[0] @ own[0]) * (tables[3] @ own[2])
+        expected = expected / expected.sum()
+        modes = expected[points < 0].sum(), expected[points > 0].sum()
+        assert min(modes) > 0.1
+        shift = np.abs(np.cumsum(weights.mean(axis=0)) - np.cumsum(expected)).max()
+        assert shift < 0.08, (shift, modes)
+
+
+def test_keys_batches_and_precision():
+    model = springs(np.float32)
+    evidence = seen(model)
+    options = {"num_components": 16, "num_iters": 2, "sampler": mixture.Gibbs(2)}
+    keys = jax.random.split(jax.random.key(3), 2)
+
+    def run(key):
+        return mixture.run(model, GRAPH, evidence, key=key, **options)
+
+    one, again, other = run(keys[0]), run(keys[0]), run(keys[1])
+    assert one.messages.means.dtype == jnp.float32
+    np.testing.assert_array_equal(one.messages.means, again.messages.means)
+    assert not np.allclose(one.messages.means, other.messages.means)
+    both = jax.vmap(run)(keys)
+    np.testing.assert_allclose(both.messages.means[1], other.messages.means, atol=1e-4)
+    np.testing.assert_allclose(one.messages.weights.sum(axis=1), 1, atol=1e-5)
+
+
+def test_bandwidths_follow_the_rule_of_thumb():
+    rng = np.random.default_rng(0)
+    x, weights = rng.standard_normal((50, 2)) * [1, 3], np.full(50, 1 / 50)
+    got = rule_of_thumb(jnp.asarray(x), jnp.asarray(weights), jnp.zeros(2))
+    np.testing.assert_allclose(got, (4 / (4 * 50)) ** (1 / 6) * x.std(axis=0), rtol=1e-12)
+    same = rule_of_thumb(jnp.ones((5, 1)), jnp.full(5, 0.2), jnp.array([0.3]))
+    np.testing.assert_allclose(same, [0.3])
+
+
+def test_mixture_densities_and_samples():
+    weights, means, bandwidth = [0.3, 0.7, 0.0], [[-1.0], [2.0], [9.0]], [0.5]
+    mixed = Mixture(*map(jnp.asarray, (weights, means, bandwidth)))
+    grid = np.linspace(-5, 6, 2001)
+    density = np.exp(mixed.log_density(jnp.asarray(grid)[:, None]))
+    np.testing.assert_allclose(np.trapezoid(density, grid), 1, atol=1e-6)
+    np.testing.assert_allclose(mixed.mean, np.trapezoid(density * grid, grid), atol=1e-6)
+    np.testing.assert_allclose(mixed.variance, np.trapezoid(density * grid**2, grid) - mixed.mean**2, atol=1e-5)
+    drawn = mixed.sample(jax.random.key(0), 4000)
+    np.testing.assert_allclose(drawn.mean(axis=0), mixed.mean, atol=4 * float(np.sqrt(mixed.variance[0] / 4000)))
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"key": 0}, r"key: must be a random key; got 0. Pass jax.random.key\(0\)"),
+        ({"num_components": 0}, r"num_components: must be an integer >= 1; got 0"),
+        ({"num_iters": 0}, r"num_iters: must be an integer >= 1"),
+        ({"least_bandwidth": 0.0}, r"least_bandwidth: must be finite and > 0"),
+        ({"sampler": "gibbs"}, r"sampler: must be a sampler of products; got 'gibbs'"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        mixture.run(springs(), GRAPH, **({"key": jax.random.key(0)} | options))
+
+
+def test_bad_problems_are_refused():
+    model = springs()
+    with pytest.raises(ValueError, match=r"num_sweeps: must be an integer >= 1"):
+        mixture.Gibbs(0)
+    with pytest.raises(ValueError, match=r"eps: must be finite and > 0"):
+        mixture.Multiscale(eps=0.0)
+    other = kbp.chain_graph(2)
+    messages = Mixture(jnp.ones((2, 1)), jnp.zeros((2, 1, 1)), jnp.ones((2, 1)))
+    solution = mixture.MixtureSolution(messages, jnp.int32(1), jnp.zeros(1), jnp.ones(1))
+    with pytest.raises(ValueError, match=r"solution: must have 8 messages; got 2"):
+        mixture.beliefs(model, GRAPH, None, solution, POINTS)
+    with pytest.raises(ValueError, match=r"points: must have shape \[point, \*\(\)\]; got shape \(1, 2\)"):
+        mixture.beliefs(model, other, None, solution, [[0.0, 1.0]])
+    with pytest.raises(ValueError, match=r"evidence: must be of 2 nodes; got 5"):
+        mixture.run(model, other, seen(model), key=jax.random.key(0))

@@ -1,0 +1,315 @@
+"""Particle belief propagation against linear algebra on Gaussians, and against sums over fine grids of points."""
+
+import dataclasses
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.tree_util import Partial
+from jaxtyping import Array, Float
+
+import kbpjax as kbp
+from kbpjax.baselines import pairwise, particle
+
+GRID = kbp.grid_graph(4, 4)
+TREE = kbp.Graph.from_edges([(0, 1), (1, 2), (1, 3), (3, 4)], 5)
+LOOP = kbp.grid_graph(2, 2)
+METHODS = [
+    partial(particle.run, num_iters=12, resample_every=5, num_moves=5),
+    partial(particle.run_expectation, num_iters=12),
+]
+NAMES = ["moves", "expectation"]
+
+
+class Normal(pairwise.NodePotential):
+    mean: Float[Array, " dim"]
+    deviation: Float[Array, " dim"]
+
+    def log_density(self, x):
+        return -0.5 * jnp.sum(((x - self.mean[None]) / self.deviation[None]) ** 2, axis=1)
+
+    def sample(self, key, num_samples):
+        noise = jax.random.normal(key, (num_samples, len(self.mean)), self.mean.dtype)
+        return self.mean[None] + self.deviation[None] * noise
+
+
+class Spring(pairwise.EdgePotential):
+    stiffness: Float[Array, ""]
+
+    def log_table(self, receiver, sender):
+        return -0.5 * self.stiffness * jnp.sum((receiver[:, None] - sender[None]) ** 2, axis=2)
+
+    def propose(self, key, sender):
+        raise NotImplementedError
+
+
+def springs(stiffness=1.0, dtype=jnp.float64, dim=1):
+    nodes = Normal(jnp.full((1, dim), 0.5, dtype), jnp.full((1, dim), 2.0, dtype))
+    return pairwise.PairwiseMRF(nodes, Spring(jnp.full(1, stiffness, dtype)), () if dim == 1 else (dim,))
+
+
+def near(y, deviation, x):
+    return jnp.exp(-0.5 * ((y[:, None] - jnp.atleast_2d(x)) / deviation) ** 2)
+
+
+def near_vectors(y, x):
+    return jnp.exp(-0.5 * jnp.sum((y[:, None] - (x if x.ndim == 3 else x[None])) ** 2, axis=-1))
+
+
+def seen(model, graph, deviation=1.0, seed=0):
+    """Return observations of all nodes, and the evidence of them."""
+    y = 2 * np.random.default_rng(seed).standard_normal(graph.num_nodes)
+    y = jnp.asarray(y, model.sizes[2])
+    return np.asarray(y), kbp.likelihood(model, graph, Partial(near, y, deviation))
+
+
+@cache
+def on_grid():
+    """Return a model, observations and evidence on the grid: one object, so that compiled programs are shared."""
+    model = springs()
+    return model, *seen(model, GRID)
+
+
+def exact(graph, y, stiffness=1.0, deviation=1.0):
+    """Return means and variances from the matrix of all variables."""
+    half = graph.num_edges // 2
+    matrix = np.diag(np.full(graph.num_nodes, 1 / 2.0**2 + 1 / deviation**2))
+    for a, b in zip(np.asarray(graph.senders)[:half], np.asarray(graph.receivers)[:half], strict=True):
+        matrix[[a, b, a, b], [a, b, b, a]] += stiffness * np.array([1, 1, -1, -1])
+    return np.linalg.solve(matrix, 0.5 / 2.0**2 + y / deviation**2), np.diag(np.linalg.inv(matrix))
+
+
+@partial(jax.jit, static_argnums=(0, 5))
+def many(method, model, graph, evidence, keys, num_particles):
+    """Run with each key, one after the other."""
+    return jax.lax.map(lambda key: method(model, graph, evidence, key=key, num_particles=num_particles), keys)
+
+
+@cache
+def on_a_loop(number):
+    """Return the errors of means on a loop of four, in f32, for growing numbers of particles."""
+    model = springs(dtype=jnp.float32)
+    y, evidence = seen(model, LOOP)
+    method, errors = partial(METHODS[number], num_iters=8), []
+    for count, repeats in ((10, 200), (100, 40), (1000, 5)):
+        keys = jax.random.split(jax.random.key(count), repeats)
+        solution = many(method, model, LOOP, evidence, keys, count)
+        means = np.asarray(jax.vmap(particle.mean)(solution))[..., 0]
+        errors.append((count, np.sqrt(np.mean((means - exact(LOOP, y)[0]) ** 2))))
+    return np.array(errors)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=NAMES)
+def test_means_on_a_grid_are_those_of_the_dense_solve(number):
+    model, y, evidence = on_grid()
+    repeats = 30
+    solution = many(METHODS[number], model, GRID, evidence, jax.random.split(jax.random.key(1), repeats), 100)
+    means = np.asarray(jax.vmap(particle.mean)(solution))[..., 0]
+    error = means.std(axis=0, ddof=1) / repeats**0.5
+    truth, _ = exact(GRID, y)
+    assert np.all(np.abs(means.mean(axis=0) - truth) < 3 * error)
+    assert np.all(error < 0.05 * np.ptp(truth))  # so that this means something
+    sizes = np.asarray(solution.effective_sizes)
+    assert np.all((sizes >= 1) & (sizes <= 100)) and sizes[:, -1].min() > 60
+    if number == 0:
+        rates, residuals = np.asarray(solution.acceptance), np.asarray(solution.residuals)
+        assert np.all((rates > 0.3) & (rates < 0.6))
+        assert np.all(residuals[:, 4] < residuals[:, 0]) and np.all(residuals[:, 9] < 0.1)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=NAMES)
+def test_means_and_variances_on_a_tree_are_exact(number):
+    model = springs()
+    y, evidence = seen(model, TREE, seed=3)
+    repeats, points = 30, np.linspace(-8, 8, 161)
+    solution = many(METHODS[number], model, TREE, evidence, jax.random.split(jax.random.key(2), repeats), 200)
+    truth = exact(TREE, y)
+
+    def agree(got, expected):
+        error = got.std(axis=0, ddof=1) / repeats**0.5
+        assert np.all(np.abs(got.mean(axis=0) - expected) < 3 * error) and np.all(error < 0.03)
+
+    for got, expected in zip((particle.mean, particle.variance), truth, strict=True):
+        agree(np.asarray(jax.vmap(got)(solution))[..., 0], expected)
+    read = jax.jit(lambda one: particle.beliefs(model, TREE, evidence, one, points).weights)
+    weights = np.asarray(jax.vmap(read)(solution))
+    middle = weights @ points
+    agree(middle, truth[0])
+    agree(np.einsum("knp,knp->kn", weights, (points - middle[..., None]) ** 2), truth[1])
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=NAMES)
+def test_errors_fall_like_one_over_the_root_of_the_number_of_particles(number):
+    counts, errors = on_a_loop(number).T
+    slope = np.polyfit(np.log(counts), np.log(errors), 1)[0]
+    assert -0.65 < slope < -0.35
+    assert errors[-1] < 0.03
+
+
+def test_one_iteration_is_the_formula():
+    """Ihler & McAllester's eq. 8 in NumPy, from the particles that were drawn; damping and least weight, too."""
+    model, least, damping = springs(), 0.05, 0.3
+    y, evidence = seen(model, TREE)
+    options = {"key": jax.random.key(0), "num_particles": 7, "resample_every": 3, "least_weight": least}
+    x = np.asarray(particle.run(model, TREE, evidence, num_iters=1, **options).particles)[..., 0]
+    edges = list(zip(np.asarray(TREE.senders), np.asarray(TREE.receivers), strict=True))
+    local = np.exp(-0.5 * (y[:, None] - x) ** 2)  # psi / W is 1
+    messages, old = {edge: np.ones(7) for edge in edges}, {}
+    for turn in range(3):
+        weights = {}
+        for t, s in edges:
+            w = local[t] * np.prod([messages[u, v] for u, v in edges if v == t and u != s], axis=0)
+            w = np.where(w / w.sum() < least, 0, w)
+            weights[t, s] = w / w.sum()
+        old = weights if turn == 0 else {e: damping * old[e] + (1 - damping) * weights[e] for e in edges}
+        messages = {(t, s): np.exp(-0.5 * (x[s][:, None] - x[t]) ** 2) @ old[t, s] for t, s in edges}
+    solution = particle.run(model, TREE, evidence, num_iters=3, damping=damping, **options)
+    np.testing.assert_array_equal(solution.particles[..., 0], x)
+    np.testing.assert_allclose(np.exp(solution.log_senders), [old[e] for e in edges], atol=1e-12)
+    assert np.any(np.asarray(solution.log_senders) == -np.inf)
+    expected = np.array([messages[e] / messages[e].max() for e in edges])
+    np.testing.assert_allclose(np.exp(solution.log_messages), expected, rtol=1e-10)
+    belief = np.stack([local[s] * np.prod([messages[e] for e in edges if e[1] == s], axis=0) for s in range(5)])
+    belief /= belief.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(np.exp(solution.log_weights), belief, rtol=1e-10)
+    np.testing.assert_allclose(solution.effective_sizes[-1], np.mean(1 / np.sum(belief**2, axis=1)), rtol=1e-10)
+    np.testing.assert_allclose(particle.mean(solution)[:, 0], np.sum(belief * x, axis=1), rtol=1e-10)
+    assert np.isnan(solution.acceptance)
+
+
+def on_points(model, graph, local, points):
+    """Pass messages between fine grids of points until they have crossed the graph; return beliefs [node, point]."""
+    x = jnp.asarray(points)[:, None]
+    kinds = np.asarray(pairwise.directions(graph))
+    edges = list(zip(np.asarray(graph.senders), np.asarray(graph.receivers), kinds, strict=True))
+    tables = {k: np.exp(pairwise.of_type(model.edges, jnp.int32(k)).log_table(x, x)) for k in set(kinds)}
+    psi = np.exp([pairwise.of_type(model.nodes, v).log_density(x) for v in graph.node_type]) * local
+    messages = {(t, s): np.ones(len(points)) for t, s, _ in edges}
+    for _ in range(graph.num_nodes):
+        arriving = {(t, s): [messages[u, v] for u, v, _ in edges if v == t and u != s] for t, s, _ in edges}
+        messages = {(t, s): tables[k] @ (psi[t] * np.prod(arriving[t, s], axis=0)) for t, s, k in edges}
+        messages = {edge: message / message.max() for edge, message in messages.items()}
+    belief = [psi[n] * np.prod([messages[t, s] for t, s, _ in edges if s == n], axis=0) for n in range(len(psi))]
+    return np.stack(belief) / np.sum(belief, axis=1, keepdims=True)
+
+
+@cache
+def wells():
+    """Return a model learned from a chain of numbers near -2 or 2, mostly near that of their neighbour."""
+    rng = np.random.default_rng(0)
+    sign = np.cumprod(np.where(rng.random((80, 4)) < [0.4, 0.2, 0.2, 0.2], -1, 1), axis=1)
+    x = 2 * sign + 0.5 * rng.standard_normal(sign.shape)
+    options = {"widths": [0.2], "ridges": [0.01], "marginal_widths": [0.2], "num_centres": 40}
+    return pairwise.fit(kbp.pool(kbp.chain_graph(4), x), jax.random.key(0), **options)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=NAMES)
+def test_learned_potentials_give_both_modes_of_beliefs_on_a_fine_grid(number):
+    model, points = wells(), np.linspace(-5, 5, 101)
+    y = jnp.array([1.0, -4.0, 0.0, 0.0, 2.0])
+    evidence = kbp.likelihood(model, TREE, Partial(near, y, 2.0))
+    truth = on_points(model, TREE, np.exp(-0.5 * ((np.asarray(y)[:, None] - points) / 2) ** 2), points)
+    solution = METHODS[number](model, TREE, evidence, key=jax.random.key(0), num_particles=300)
+    got = np.asarray(particle.beliefs(model, TREE, evidence, solution, points).weights)
+    mass = truth[:, points < 0].sum(axis=1)
+    assert mass.max() - mass.min() > 0.2 and mass.min() > 0.05 and mass.max() < 0.95
+    np.testing.assert_allclose(got[:, points < 0].sum(axis=1), mass, atol=0.06)
+    assert 0.5 * np.abs(got - truth).sum(axis=1).max() < 0.06
+    for side in (points < 0, points > 0):
+        found, best = (points[side][belief[:, side].argmax(axis=1)] for belief in (got, truth))
+        np.testing.assert_allclose(found, best, atol=0.35)
+    shares = np.sum(np.exp(solution.log_weights) * (np.asarray(solution.particles)[..., 0] < 0), axis=1)
+    np.testing.assert_allclose(shares, mass, atol=0.1)
+
+
+def test_a_learned_message_is_that_of_its_table():
+    edge = pairwise.of_type(wells().edges, jnp.int32(0))
+    receiver, sender = jnp.linspace(-4, 4, 9)[:, None], jnp.linspace(-3, 3, 7)[:, None]
+    weights = jnp.log(jnp.arange(7.0) / 21)
+    expected = np.log(np.exp(edge.log_table(receiver, sender)) @ np.exp(weights))
+    np.testing.assert_allclose(edge.log_message(receiver, sender, weights), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=NAMES)
+def test_keys_decide_and_transforms_change_nothing(number):
+    """The loop over keys inside `jax.jit`, which the other tests use, against `jax.vmap` and plain calls."""
+    keys, (model, _, evidence) = jax.random.split(jax.random.key(1), 30), on_grid()
+    method = partial(METHODS[number], model, GRID, evidence, num_particles=100)
+    looped = jax.tree.map(lambda leaf: leaf[:2], many(METHODS[number], model, GRID, evidence, keys, 100))
+    mapped = jax.vmap(lambda key: method(key=key))(keys[:2])
+    plain = [method(key=key) for key in keys[:2]]
+
+    def same(got, expected):
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+    same(mapped, looped)
+    same(jax.tree.map(lambda *leaves: jnp.stack(leaves), *plain), looped)
+    np.testing.assert_array_equal(method(key=keys[0]).particles, plain[0].particles)
+    assert np.all(np.abs(np.asarray(plain[0].particles) - np.asarray(plain[1].particles)).max(axis=(1, 2)) > 0)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=NAMES)
+def test_vectors_in_single_precision(number):
+    """Two coordinates that know nothing of each other have the answers of two problems of numbers."""
+    model = springs(dtype=jnp.float32, dim=2)
+    y = np.random.default_rng(5).standard_normal((5, 2)).astype(np.float32)
+    evidence = kbp.likelihood(model, TREE, Partial(near_vectors, y))
+    solution = METHODS[number](model, TREE, evidence, key=jax.random.key(0), num_particles=400)
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(solution))
+    truth = np.stack([exact(TREE, y[:, i])[0] for i in range(2)], axis=1)
+    np.testing.assert_allclose(particle.mean(solution), truth, atol=0.15)
+    points = np.stack(np.meshgrid(*[np.linspace(-4, 4, 33)] * 2), axis=-1).reshape(-1, 2)
+    belief = particle.beliefs(model, TREE, evidence, solution, points)
+    assert belief.weights.shape == (5, 33**2) and belief.weights.dtype == jnp.float32
+    np.testing.assert_allclose(np.asarray(belief.weights) @ points, truth, atol=0.15)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=NAMES)
+def test_likelihoods_that_underflow_and_nodes_without_edges(number):
+    """Where all particles are impossible, weights are equal, and nothing is NaN."""
+    model, graph = springs(dtype=jnp.float32), kbp.chain_graph(1)
+    evidence = kbp.likelihood(model, graph, lambda x: jnp.exp(-0.5 * ((x.reshape(1, -1) - 40) / 0.1) ** 2))
+    solution = METHODS[number](model, graph, evidence, key=jax.random.key(0), num_particles=30)
+    np.testing.assert_allclose(np.exp(solution.log_weights), 1 / 30, rtol=1e-5)
+    assert np.all(np.isfinite(solution.particles))
+
+
+def test_mistakes_are_named():
+    model, key = springs(), jax.random.key(0)
+    _, evidence = seen(model, TREE)
+    good = {"key": key, "num_particles": 1, "num_iters": 1}
+
+    def fails(text, method, *problem, **options):
+        with pytest.raises(ValueError, match=text):
+            method(*problem, **options)
+
+    for method in (particle.run, particle.run_expectation):
+        for name in ("num_particles", "num_iters"):
+            fails(f"{name}: must be an integer >= 1; got 0", method, model, TREE, **(good | {name: 0}))
+        fails("key: must be a random key; got None", method, model, TREE)
+        fails("damping: must be finite and >= 0 and < 1; got 1", method, model, TREE, **good, damping=1.0)
+        learned = dataclasses.replace(
+            evidence, messages=jnp.zeros((1, 5, 0)), observed=jnp.ones((1, 5), bool), exponents=jnp.ones(1)
+        )
+        fails("evidence: must be known likelihoods; got learned", method, model, TREE, learned, **good)
+        fails("evidence: must be of 16 nodes; got 5", method, model, GRID, evidence, **good)
+        typed = kbp.chain_graph(3, node_type=[0, 1, 0])
+        two = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), model)
+        fails("model: needs potentials of 3 node types", method, two, kbp.chain_graph(2, node_type=[0, 2]), **good)
+        one = method(two, typed, **good)
+        assert np.all(np.isfinite(one.particles)) and one.particles.shape == (3, 1, 1)
+        np.testing.assert_array_equal(one.log_weights, 0)
+    for name in ("resample_every", "num_moves"):
+        fails(f"{name}: must be an integer >= 1; got 0", particle.run, model, TREE, **good, **{name: 0})
+    fails("least_weight: must be finite and >= 0 and < 1; got 1", particle.run, model, TREE, **good, least_weight=1.0)
+    fails("model: must be a PairwiseMRF; got int", pairwise.check_problem, 3, TREE, None)
+    fails("graph: must be a kbpjax.Graph; got NoneType", pairwise.check_problem, model, None, None)
+    fails("evidence: must be Evidence or None; got int", pairwise.check_problem, model, TREE, 3)
+    solution = particle.run(model, TREE, evidence, **good)
+    fails("solution: must be of 16 nodes and 48 messages", particle.beliefs, model, GRID, None, solution, [0.0])
+    fails(r"points: must have shape \[point", particle.beliefs, model, TREE, evidence, solution, [[0.0]])
+    fails("points: must be finite", particle.beliefs, model, TREE, evidence, solution, [np.nan])
+    fails("nodes: ", particle.beliefs, model, TREE, evidence, solution, [1e5])
