@@ -28,7 +28,7 @@ from kbpjax.baselines import discrete
 STATES = (10, 50, 100)
 ITERS, SIDE, DAMPING = 30, 100, 0.2
 RESULTS = Path("benchmarks/results")
-PEER_LIMIT_S = 300
+PEER_LIMIT_S = 150
 
 
 def main() -> int:

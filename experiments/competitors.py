@@ -18,9 +18,6 @@ from experiments.denoising import SETTINGS, SIGMA, Setting, learn
 from kbpjax.baselines import discrete, gaussian, mixture, pairwise, particle
 
 Options = Mapping[str, Any]
-Clean = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
-"""From a noisy image [node] and a random key to the modes and means of the beliefs [node]."""
-
 POTENTIALS = {"conditionals": pairwise.Conditionals(), "ratios": pairwise.Ratios()}
 
 
@@ -42,14 +39,15 @@ class Lesson:
         return kbp.pool(kbp.grid_graph(*self.clean.shape), self.clean.reshape(1, -1))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Method:
     """One competitor.
 
     Attributes:
         name: as in tables.
         learn: from a lesson and options to a model.
-        clean: from a model, a graph, grey levels and options to the function that cleans one image.
+        solve: from a model, a graph, options, a noisy image [node] and a random key to a solution.
+        answer: from a model, a graph, a noisy image, a solution and grey levels to the belief.
         paper: options as in the paper, or near them where it is silent.
         search: {option: values to try}, one option after the other, each with the best of those before.
         slow: whether it takes minutes for an image: measured on a part of it.
@@ -57,7 +55,8 @@ class Method:
 
     name: str
     learn: Callable[[Lesson, Options], Any]
-    clean: Callable[[Any, kbp.Graph, np.ndarray, Options], Clean]
+    solve: Callable[[Any, kbp.Graph, Options, jax.Array, jax.Array], Any]
+    answer: Callable[[Any, kbp.Graph, jax.Array, Any, jax.Array], kbp.Belief]
     paper: Options
     search: Mapping[str, tuple]
     slow: bool = False
@@ -74,30 +73,30 @@ def _learn_kernel(lesson: Lesson, options: Options) -> kbp.KernelMRF:
     return learn(lesson.clean, lesson.noisy, Setting(**{name: options[name] for name in names}), unset)[0]
 
 
-def _clean_kernel(model: kbp.KernelMRF, graph: kbp.Graph, grey: np.ndarray, options: Options) -> Clean:
-    def clean(y: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        del key
-        evidence = kbp.observe(model, graph, y)
-        solution = kbp.run(model, graph, evidence, num_iters=options["num_iters"], damping=options["damping"])
-        belief = kbp.beliefs(model, graph, evidence, solution, grey)
-        return kbp.mode(belief), kbp.mean(belief)
+def _solve_kernel(model: kbp.KernelMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
+    del key
+    evidence = kbp.observe(model, graph, y)
+    return kbp.run(model, graph, evidence, num_iters=options["num_iters"], damping=options["damping"])
 
-    return clean
+
+def _answer_kernel(model: kbp.KernelMRF, graph: kbp.Graph, y: jax.Array, solution: Any, grey: jax.Array) -> kbp.Belief:
+    return kbp.beliefs(model, graph, kbp.observe(model, graph, y), solution, grey)
 
 
 def _learn_discrete(lesson: Lesson, options: Options) -> kbp.KernelMRF:
     return discrete.fit(lesson.data, lesson.grey, pseudo_count=options["pseudo_count"])
 
 
-def _clean_discrete(model: kbp.KernelMRF, graph: kbp.Graph, grey: np.ndarray, options: Options) -> Clean:
-    def clean(y: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        del key
-        evidence = kbp.likelihood(model, graph, known_noise(y))
-        solution = kbp.run(model, graph, evidence, num_iters=options["num_iters"], damping=options["damping"])
-        belief = kbp.beliefs(model, graph, evidence, solution, grey)
-        return kbp.mode(belief), kbp.mean(belief)
+def _solve_discrete(model: kbp.KernelMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
+    del key
+    evidence = kbp.likelihood(model, graph, known_noise(y))
+    return kbp.run(model, graph, evidence, num_iters=options["num_iters"], damping=options["damping"])
 
-    return clean
+
+def _answer_discrete(
+    model: kbp.KernelMRF, graph: kbp.Graph, y: jax.Array, solution: Any, grey: jax.Array
+) -> kbp.Belief:
+    return kbp.beliefs(model, graph, kbp.likelihood(model, graph, known_noise(y)), solution, grey)
 
 
 def _learn_gaussian(lesson: Lesson, options: Options) -> dict[str, float]:
@@ -110,41 +109,46 @@ def _learn_gaussian(lesson: Lesson, options: Options) -> dict[str, float]:
     }
 
 
-def _clean_gaussian(model: dict[str, float], graph: kbp.Graph, grey: np.ndarray, options: Options) -> Clean:
-    def clean(y: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        del key
-        field = gaussian.thin_membrane(graph, y, noise=SIGMA, **model)
-        belief = gaussian.beliefs(gaussian.run(field, graph, num_iters=options["num_iters"]), grey)
-        return kbp.mode(belief), kbp.mean(belief)
+def _solve_gaussian(
+    model: dict[str, float], graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array
+) -> gaussian.GaussianSolution:
+    del key
+    return gaussian.run(gaussian.thin_membrane(graph, y, noise=SIGMA, **model), graph, num_iters=options["num_iters"])
 
-    return clean
+
+def _answer_gaussian(model: Any, graph: kbp.Graph, y: jax.Array, solution: Any, grey: jax.Array) -> kbp.Belief:
+    del model, graph, y
+    return gaussian.beliefs(solution, grey)
 
 
 def _learn_pairwise(lesson: Lesson, options: Options) -> pairwise.PairwiseMRF:
     return pairwise.fit(lesson.data, jax.random.key(0), potentials=POTENTIALS[options["potentials"]])
 
 
-def _sampling(run: Callable[..., Any], beliefs: Callable[..., kbp.Belief], names: tuple[str, ...]) -> Callable:
-    """Return `Method.clean` of a method that draws samples; `names` are the options that its `run` takes."""
+def _solving(run: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    """Return `Method.solve` of a method that draws samples; `names` are the options that its `run` takes."""
 
-    def make(model: pairwise.PairwiseMRF, graph: kbp.Graph, grey: np.ndarray, options: Options) -> Clean:
-        chosen = {name: options[name] for name in names}
+    def solve(model: pairwise.PairwiseMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
+        evidence = kbp.likelihood(model, graph, known_noise(y))
+        return run(model, graph, evidence, key=key, **{name: options[name] for name in names})
 
-        def clean(y: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-            evidence = kbp.likelihood(model, graph, known_noise(y))
-            solution = run(model, graph, evidence, key=key, **chosen)
-            belief = beliefs(model, graph, evidence, solution, grey)
-            return kbp.mode(belief), kbp.mean(belief)
+    return solve
 
-        return clean
 
-    return make
+def _answering(beliefs: Callable[..., kbp.Belief]) -> Callable[..., kbp.Belief]:
+    """Return `Method.answer` of a method that draws samples."""
+
+    def answer(model: Any, graph: kbp.Graph, y: jax.Array, solution: Any, grey: jax.Array) -> kbp.Belief:
+        return beliefs(model, graph, kbp.likelihood(model, graph, known_noise(y)), solution, grey)
+
+    return answer
 
 
 KERNEL = Method(
     "kernel BP",
     _learn_kernel,
-    _clean_kernel,
+    _solve_kernel,
+    _answer_kernel,
     {**dataclasses.asdict(SETTINGS["paper"]), "num_iters": 30},
     {
         "bandwidth": (1.0, 0.5, 0.25, 0.125),
@@ -157,7 +161,8 @@ KERNEL = Method(
 DISCRETE = Method(
     "discrete BP",
     _learn_discrete,
-    _clean_discrete,
+    _solve_discrete,
+    _answer_discrete,
     {"pseudo_count": 1.0, "damping": 0.2, "num_iters": 30},
     {
         "pseudo_count": (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-6),
@@ -168,14 +173,16 @@ DISCRETE = Method(
 GAUSSIAN = Method(
     "Gaussian BP",
     _learn_gaussian,
-    _clean_gaussian,
+    _solve_gaussian,
+    _answer_gaussian,
     {"stiffness": 1.0, "prior": 1.0, "num_iters": 100},
     {"stiffness": (1.0, 0.5, 0.25, 2.0, 4.0, 8.0), "prior": (1.0, 0.1, 0.01)},
 )
 MIXTURE = Method(
     "mixture BP",
     _learn_pairwise,
-    _sampling(mixture.run, mixture.beliefs, ("num_components", "num_iters", "least_bandwidth", "sampler")),
+    _solving(mixture.run, "num_components", "num_iters", "least_bandwidth", "sampler"),
+    _answering(mixture.beliefs),
     {
         "potentials": "conditionals",
         "least_bandwidth": 1e-3,
@@ -189,9 +196,10 @@ MIXTURE = Method(
 PARTICLE = Method(
     "particle BP",
     _learn_pairwise,
-    _sampling(particle.run, particle.beliefs, ("num_particles", "num_iters", "resample_every", "num_moves", "damping")),
+    _solving(particle.run, "num_particles", "num_iters", "resample_every", "num_moves", "damping"),
+    _answering(particle.beliefs),
     {
-        "potentials": "conditionals",
+        "potentials": "ratios",
         "num_particles": 30,
         "num_iters": 30,
         "resample_every": 15,
@@ -199,19 +207,20 @@ PARTICLE = Method(
         "damping": 0.0,
     },
     {
-        "potentials": ("conditionals", "ratios"),
-        "damping": (0.0, 0.5),
+        "potentials": ("ratios", "conditionals"),
+        "damping": (0.0, 0.5, 0.8),
         "resample_every": (15, 5),
-        "num_particles": (30, 60),
+        "num_particles": (30, 100),
     },
     slow=True,
 )
 EXPECTATION = Method(
     "expectation particle BP",
     _learn_pairwise,
-    _sampling(particle.run_expectation, particle.beliefs, ("num_particles", "num_iters", "damping")),
-    {"potentials": "conditionals", "num_particles": 30, "num_iters": 15, "damping": 0.5},
-    {"potentials": ("conditionals", "ratios"), "damping": (0.5, 0.8), "num_particles": (30, 60)},
+    _solving(particle.run_expectation, "num_particles", "num_iters", "damping"),
+    _answering(particle.beliefs),
+    {"potentials": "ratios", "num_particles": 30, "num_iters": 30, "damping": 0.5},
+    {"potentials": ("ratios", "conditionals"), "damping": (0.5, 0.8), "num_particles": (30, 100)},
     slow=True,
 )
 METHODS = {method.name: method for method in (KERNEL, DISCRETE, GAUSSIAN, MIXTURE, PARTICLE, EXPECTATION)}

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/loops.md", "docs/learning.md")
+PAGES = ("README.md", "docs/loops.md", "docs/learning.md", "docs/competitors.md")
 BLOCK = re.compile(r"(<!-- begin (\w+): .*? -->\n)(.*?)(<!-- end \w+ -->)", re.DOTALL)
 
 
@@ -32,7 +32,11 @@ def main(argv: list[str] | None = None) -> int:
         "learned": learned(_rows("experiments/results/learned_bandwidths.json")),
         "levers": levers(_rows("experiments/results/learned_bandwidths.json")),
         "transfer": transfer(_rows("experiments/results/learned_bandwidths.json")),
+        "tables": tables_of_states(_rows("benchmarks/results/discrete.json")),
     }
+    compared = _rows("experiments/results/figure1.json")
+    both = [(image, setting) for image in ("whole", "part") for setting in ("paper", "tuned")]
+    tables |= {f"{image}_{setting}": competitors(compared, image, setting) for image, setting in both}
     stale = 0
     for path in (ROOT / name for name in PAGES):
         old = path.read_text(encoding="utf-8")
@@ -142,6 +146,33 @@ def learned(rows: list[dict]) -> str:
             cells.append((f"**{error}**" if row["rmse_mean"] == best else error) + f" ({row['run_s']:.2g})")
         body.append([*cells, f"{found['learned']['cover90']:.2f}", f"{found['learned']['learn_s']:.0f}"])
     return _markdown(["image", *methods, "learned: cover", "learned: s to learn"], body)
+
+
+def competitors(rows: list[dict], image: str, setting: str) -> str:
+    """Lay methods out by grey levels: RMSE, in brackets seconds an image; the least error is bold."""
+    mine = [row for row in rows if (row["image"], row["setting"]) == (image, setting)]
+    methods = list(dict.fromkeys(row["method"] for row in mine))
+    body = []
+    for levels in dict.fromkeys(row["levels"] for row in mine):
+        found = {row["method"]: row for row in mine if row["levels"] == levels}
+        best = min(row["rmse"] for row in found.values())
+        cells = [f"{levels}"]
+        for method in methods:
+            row = found[method]
+            error = f"**{row['rmse']:.1f}**" if row["rmse"] == best else f"{row['rmse']:.1f}"
+            cells.append(f"{error} ({row['run_s']:.2g})")
+        body.append(cells)
+    return _markdown(["levels", *methods], body)
+
+
+def tables_of_states(rows: list[dict]) -> str:
+    """Lay the benchmark of discrete belief propagation out."""
+    header = ["states", "run s", "dense s", "run / dense", "peak GiB", "max-product s"]
+    header += ["PGMax s", "its set-up s", "its peak GiB"]
+    keys = ("run_s", "dense_s", "run/dense", "peak_gib", "max_product_s")
+    keys += ("pgmax_run_s", "pgmax_build_s", "pgmax_peak_gib")
+    body = [[f"{row['states']}", *("" if row.get(key) is None else f"{row[key]:.2f}" for key in keys)] for row in rows]
+    return _markdown(header, body)
 
 
 def gradients(rows: list[dict]) -> str:

@@ -22,3 +22,12 @@ def forget_compiled_programs():
     """Drop what a test file has compiled: some hundred programs a file add up to gigabytes."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(scope="module")
+def quick_compilation():
+    """Compile in half of the time, for test files whose programs are short."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)

@@ -21,17 +21,11 @@ def as_users_have_it():
     return jax.numpy_dtype_promotion("standard")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    """Compile in half of the time; these programs are short."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @pytest.fixture(scope="module")
-def page():
+def page(quick_compilation):
     """Run all blocks of the page in order, and return its names."""
     names = {"__name__": "page"}
     with as_users_have_it():

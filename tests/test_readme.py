@@ -1,5 +1,6 @@
 """The README tells the truth: its example prints what it says, its table is what the committed results say."""
 
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 from experiments import readme
 
 ROOT = Path(__file__).resolve().parent.parent
+QUICK = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "true"}
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -71,3 +73,17 @@ def test_make_targets_exist():
     targets = set(re.findall(r"^make (\w+)", TEXT, re.MULTILINE))
     assert targets == {"demo", "test"}
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+
+
+def test_page_on_competitors_runs_as_written():
+    set_up, _, _ = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)[1].partition("model =")
+    page = (ROOT / "docs" / "competitors.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code = "import jax, jax.numpy as jnp\n" + set_up.replace("60", "12").replace("59", "11") + block
+    outcome = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, env=QUICK
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    said = dict(re.findall(r"(\w+) \[(.*?)\]", outcome.stdout))
+    assert set(said) == {"discrete", "Gaussian", "particles", "mixtures"}
+    assert all(0 <= float(x) <= 255 for numbers in said.values() for x in numbers.split())

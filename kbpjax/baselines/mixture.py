@@ -119,7 +119,7 @@ def run(
     num_components: int = 30,
     num_iters: int = 10,
     sampler: Sampler = Multiscale(),
-    least_bandwidth: ScalarLike = 1e-3,
+    least_bandwidth: ScalarLike = 0.1,
 ) -> MixtureSolution:
     """Run nonparametric belief propagation, all messages at once.
 
@@ -131,8 +131,9 @@ def run(
         num_components: components of each message, >= 1.
         num_iters: iterations, >= 1.
         sampler: `Multiscale(eps, capacity)`, `Gibbs(num_sweeps)` or `Exact()`.
-        least_bandwidth: smallest bandwidth, > 0, for samples that coincide, as a share of the standard deviation of
-            samples of the node potentials.
+        least_bandwidth: smallest bandwidth, > 0, as a share of the standard deviation of samples of the node
+            potentials. The rule of thumb alone gives samples that agree hardly any width, and what they agree on is
+            certain ever after.
 
     Raises:
         ValueError: an option out of range, no key, types that the model has no potentials for, or evidence that is

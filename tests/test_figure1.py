@@ -1,0 +1,68 @@
+"""The comparison of Figure 1 runs on the real data, and its committed results are those of a full run."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import data, figure1
+from experiments.competitors import METHODS
+
+RESULTS = Path(__file__).resolve().parent.parent / "experiments" / "results" / "figure1.json"
+FAST = [name for name, method in METHODS.items() if not method.slow]
+SLOW = [name for name, method in METHODS.items() if method.slow]
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return json.loads(RESULTS.read_text())
+
+
+def select(rows, image, setting):
+    found = {}
+    for row in rows:
+        if (row["image"], row["setting"]) == (image, setting):
+            found.setdefault(row["method"], {})[row["levels"]] = row
+    return found
+
+
+def test_quick_run_compares_the_fast_methods(tmp_path):
+    assert figure1.main(["--quick", "--out", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "figure1.json").read_text())["rows"]
+    assert [row["method"] for row in rows if row["image"] == "whole"] == FAST
+    assert all(0 < row["rmse"] < 30 for row in rows)  # the noise has 30
+    assert (tmp_path / "figure1.png").stat().st_size > 10_000
+
+
+def test_options_are_searched_one_after_the_other():
+    image = data.rings(10, 24).astype(np.float32)
+    best, trials = figure1.search(METHODS["Gaussian BP"], image, 0)
+    least = min(trials, key=lambda trial: trial["rmse"])
+    assert str(best[least["option"]]) == least["value"]
+    assert len(trials) == 6 + 3 - 1  # the best of the first option is not tried again with the second
+
+
+def test_committed_results_have_all_methods_at_all_levels(committed):
+    rows = committed["rows"]
+    for setting in ("paper", "tuned"):
+        whole, part = (select(rows, image, setting) for image in ("whole", "part"))
+        assert list(whole) == FAST and list(part) == [*FAST, *SLOW]
+        assert all(len(found) == len(data.SUNSET_LEVELS) for found in (*whole.values(), *part.values()))
+        assert all(row["draws"] == 10 for found in whole.values() for row in found.values())
+    assert {trial["method"] for trial in committed["searches"]} == set(METHODS)
+
+
+def test_kernel_bp_is_ahead_of_mixtures_and_particles_at_the_papers_settings(committed):
+    """At least as accurate at every number of levels, and 20 times faster than the methods of the paper."""
+    found = select(committed["rows"], "part", "paper")
+    for name in ("mixture BP", "particle BP"):
+        for levels, row in found[name].items():
+            kernel = found["kernel BP"][levels]
+            assert kernel["rmse"] <= row["rmse"]
+            assert 20 * kernel["run_s"] / kernel["iters"] <= row["run_s"] / row["iters"]
+
+
+@pytest.mark.parametrize("option", [["--draws", "0"], ["--part-draws", "0"], ["--levels", "7"], ["--methods", "x"]])
+def test_wrong_arguments_are_refused(option, tmp_path):
+    assert figure1.main(["--quick", "--out", str(tmp_path), *option]) == 2

@@ -1,0 +1,57 @@
+"""Known likelihoods at points of each node's own, asked at once or node by node."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+from kbpjax.baselines.discrete import from_potentials
+from kbpjax.own_points import own_likelihoods
+
+SEEN = np.array([0.5, -1.0, 2.0])
+POINTS = np.random.default_rng(0).standard_normal((3, 4))
+EXPECTED = np.exp(-((SEEN[:, None] - POINTS) ** 2))
+
+
+def broadcasting(x):
+    return jnp.exp(-((jnp.asarray(SEEN)[:, None] - jnp.atleast_2d(x)) ** 2))
+
+
+def not_broadcasting(x):
+    return jnp.exp(-((jnp.asarray(SEEN)[:, None] - x[None]) ** 2))
+
+
+def model_of(types):
+    graph = kbp.Graph.from_edges([(0, 1), (1, 2)], 3, node_type=types)
+    states = {v: [0.0, 1.0] for v in sorted(set(types))}
+    kinds = {k: (a, b) for k, a, b in graph.edge_types}
+    tables = {k: np.ones((2, 2)) for k in kinds}
+    return from_potentials(states, {v: [1.0, 1.0] for v in states}, tables, ends=kinds), graph
+
+
+@pytest.mark.parametrize("fn", [broadcasting, not_broadcasting])
+def test_all_nodes_at_points_of_their_own(fn):
+    model, graph = model_of([0, 0, 0])
+    evidence = kbp.likelihood(model, graph, fn)
+    np.testing.assert_allclose(own_likelihoods(evidence, 0, jnp.asarray(POINTS)), EXPECTED)
+    sharpened = evidence**2.0 * evidence
+    np.testing.assert_allclose(own_likelihoods(sharpened, 0, jnp.asarray(POINTS)), EXPECTED**3)
+    np.testing.assert_array_equal(own_likelihoods(None, 0, jnp.asarray(POINTS)), np.ones((3, 4)))
+
+
+@pytest.mark.parametrize("fn", [broadcasting, not_broadcasting])
+def test_nodes_of_one_type_of_several(fn):
+    model, graph = model_of([0, 1, 0])
+    evidence = kbp.likelihood(model, graph, fn)
+    np.testing.assert_allclose(own_likelihoods(evidence, 0, jnp.asarray(POINTS[[0, 2]])), EXPECTED[[0, 2]])
+    np.testing.assert_allclose(own_likelihoods(evidence, 1, jnp.asarray(POINTS[[1]])), EXPECTED[[1]])
+    only = kbp.likelihood(model, graph, {1: lambda x: jnp.atleast_2d(x) ** 2})
+    np.testing.assert_allclose(own_likelihoods(only, 1, jnp.asarray(POINTS[[1]])), POINTS[[1]] ** 2)
+    np.testing.assert_array_equal(own_likelihoods(only, 0, jnp.asarray(POINTS[[0, 2]])), np.ones((2, 4)))
+
+
+def test_a_function_of_the_wrong_shape_is_refused():
+    model, graph = model_of([0, 0, 0])
+    evidence = kbp.likelihood(model, graph, lambda x: jnp.ones((3, 2)))
+    with pytest.raises(ValueError, match=r"fn: must return values of shape \(3, 4\); got \(3, 2\)"):
+        own_likelihoods(evidence, 0, jnp.asarray(POINTS))
