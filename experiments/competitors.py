@@ -210,7 +210,7 @@ PARTICLE = Method(
         "potentials": ("ratios", "conditionals"),
         "damping": (0.0, 0.5, 0.8),
         "resample_every": (15, 5),
-        "num_particles": (30, 100),
+        "num_particles": (30, 50),
     },
     slow=True,
 )
@@ -220,7 +220,7 @@ EXPECTATION = Method(
     _solving(particle.run_expectation, "num_particles", "num_iters", "damping"),
     _answering(particle.beliefs),
     {"potentials": "ratios", "num_particles": 30, "num_iters": 30, "damping": 0.5},
-    {"potentials": ("ratios", "conditionals"), "damping": (0.5, 0.8), "num_particles": (30, 100)},
+    {"potentials": ("ratios", "conditionals"), "damping": (0.5, 0.8), "num_particles": (30, 50)},
     slow=True,
 )
 METHODS = {method.name: method for method in (KERNEL, DISCRETE, GAUSSIAN, MIXTURE, PARTICLE, EXPECTATION)}

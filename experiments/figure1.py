@@ -199,7 +199,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     right.set(xlabel="grey levels in the image", ylabel="seconds an image", yscale="log")
     left.set_title("solid: the paper's settings, dashed: tuned", fontsize=10)
     right.set_title("parts have 0.16 of the pixels", fontsize=10)
-    right.legend(fontsize=8)
+    left.legend(fontsize=8, loc="upper right")
     for panel in (left, right):
         panel.grid(alpha=0.3)
     return figure
