@@ -232,7 +232,7 @@ def likelihood(
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
         >>> seen = jnp.array([0.5, 0.1, -0.5])
-        >>> evidence = kbp.likelihood(model, graph, lambda x: jnp.exp(-((seen[:, None] - x) ** 2)))
+        >>> evidence = kbp.likelihood(model, graph, lambda x: jnp.exp(-((seen[:, None] - x[None]) ** 2)))
     """
     model.check_types(graph)
     types = [v for v, *_ in graph.node_types]

@@ -118,7 +118,7 @@ def test_logs_keep_what_plain_products_lose():
     contrast = np.full((3, 3), tiny) + np.eye(3)
     model = rw.Discrete([(0, 3), (1, 3), (2, 3), (3, 4)], [np.ones(3)] * 5, [contrast] * 4)
     for s in range(3):
-        model.node[s] = np.where(np.arange(3) == s, 1.0, tiny * 10.0**-s)
+        model.node[s] = np.where(np.arange(3) == s, 1.0, tiny * 10.0 ** (2 - s))
     for arithmetic, lost in (
         (SumProduct(), True),
         (InLogs(), False),
