@@ -23,12 +23,13 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._precision import einsum, matmul
 from kbpjax.evidence import Evidence, likelihood_values
+from kbpjax.evidence import log_or_zero as log_or_zero
 from kbpjax.features import features
 from kbpjax.graph import Graph
 from kbpjax.kernels.base import like
 from kbpjax.marginals import Marginal, MeanEmbedding
 from kbpjax.mrf import KernelMRF
-from kbpjax.own_points import own_likelihoods
+from kbpjax.own_points import own_log_likelihoods
 from kbpjax.propagate import Solution
 from kbpjax.update import slot_powers
 
@@ -155,7 +156,7 @@ def log_belief(
     count = points.shape[:2]
     flat = like(points, model.points[node_type].dtype).reshape(-1, *shape)
     dtype = solution.messages.dtype
-    known = log_or_zero(own_likelihoods(evidence, node_type, flat.reshape(*count, *shape))).astype(dtype)
+    known = own_log_likelihoods(evidence, node_type, flat.reshape(*count, *shape)).astype(dtype)
     prior = log_or_zero(_density(marginal, model, node_type, flat)).reshape(count).astype(dtype)
     at_points = features(model.bases[node_type], flat).reshape(*count, -1)
     return _log_messages(model, graph, learned_factors(evidence), solution, at_points, node_type) + prior + known
@@ -211,12 +212,6 @@ def log_values(messages: Array, owner: Array, at_points: Array, floor: Array) ->
     else:
         values = einsum("er,epr->ep", coefficients, at_points[jnp.minimum(owner, len(at_points) - 1)])
     return log_or_zero(jnp.maximum(values, floor.astype(values.dtype)))
-
-
-def log_or_zero(values: Array) -> Array:
-    """Take logarithms, -inf of what is not positive, with a gradient of 0 there; NaN stays NaN."""
-    dark = values <= 0
-    return jnp.where(dark, -jnp.inf, jnp.log(jnp.where(dark, 1, values)))
 
 
 def raise_logs(logs: Array, power: Array) -> Array:

@@ -150,6 +150,12 @@ def raise_values(values: Array, power: Array) -> Array:
     return jnp.where(values > 0, jnp.where(values > 0, values, 1) ** power.astype(values.dtype), values)
 
 
+def log_or_zero(values: Array) -> Array:
+    """Take logarithms, -inf of what is not positive, with a gradient of 0 there; NaN stays NaN."""
+    dark = values <= 0
+    return jnp.where(dark, -jnp.inf, jnp.log(jnp.where(dark, 1, values)))
+
+
 def expand(mask: Array, ndim: int) -> Array:
     """Append axes of size 1 to a mask up to a number of axes."""
     return mask.reshape(*mask.shape, *(1,) * (ndim - mask.ndim))

@@ -8,13 +8,13 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
-from kbpjax.evidence import Evidence, of_all_nodes, raise_values, raised
+from kbpjax.evidence import Evidence, log_or_zero, of_all_nodes, raise_values, raised
 
 
-def own_likelihoods(
+def own_log_likelihoods(
     evidence: Evidence | None, node_type: int, points: Shaped[Array, "node own *dim"]
 ) -> Float[Array, "node own"]:
-    """Multiply the known likelihoods of the nodes of a type at points of each node's own.
+    """Sum the logarithms of the known likelihoods of the nodes of a type at points of each node's own.
 
     Args:
         evidence: the evidence, or None.
@@ -22,10 +22,10 @@ def own_likelihoods(
         points: points of each of its nodes [node_of_type, own, *dim].
     """
     floating = jnp.issubdtype(points.dtype, jnp.floating)
-    total = jnp.ones(points.shape[:2], points.dtype if floating else jnp.result_type(float))
+    total = jnp.zeros(points.shape[:2], points.dtype if floating else jnp.result_type(float))
     for functions in () if evidence is None else evidence.likelihoods:
         if node_type in functions:
-            total = total * _own(functions[node_type], points).astype(total.dtype)
+            total = total + log_or_zero(_own(functions[node_type], points)).astype(total.dtype)
     return total
 
 

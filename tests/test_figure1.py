@@ -66,3 +66,13 @@ def test_kernel_bp_is_ahead_of_mixtures_and_particles_at_the_papers_settings(com
 @pytest.mark.parametrize("option", [["--draws", "0"], ["--part-draws", "0"], ["--levels", "7"], ["--methods", "x"]])
 def test_wrong_arguments_are_refused(option, tmp_path):
     assert figure1.main(["--quick", "--out", str(tmp_path), *option]) == 2
+
+
+def test_keeping_leaves_the_results_of_other_methods(tmp_path):
+    path = tmp_path / "figure1.json"
+    with pytest.raises(ValueError, match="--keep: needs results in figure1.json; got none"):
+        figure1.kept(path, FAST)
+    records = [{"method": name} for name in METHODS]
+    path.write_text(json.dumps({"rows": records, "searches": records}))
+    rows, searches = figure1.kept(path, FAST)
+    assert [row["method"] for row in rows] == [row["method"] for row in searches] == SLOW

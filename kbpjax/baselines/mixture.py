@@ -136,8 +136,8 @@ def run(
             certain ever after.
 
     Raises:
-        ValueError: an option out of range, no key, types that the model has no potentials for, or evidence that is
-            learned.
+        ValueError: an option out of range, no key, a graph without edges, types that the model has no potentials for,
+            or evidence that is learned.
 
     Example:
         >>> import jax, numpy as np, kbpjax as kbp
@@ -150,6 +150,8 @@ def run(
         (3, 7)
     """
     check_problem(model, graph, evidence)
+    fix = "Without messages a belief is psi_s local_s: exponentiate kbpjax.baselines.pairwise.log_nodes."
+    _checks.require(graph.num_edges > 0, "graph", "must have an edge", "none", fix)
     require_key(key)
     _checks.require_count("num_components", num_components)
     _checks.require_count("num_iters", num_iters)

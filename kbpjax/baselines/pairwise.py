@@ -27,10 +27,10 @@ from kbpjax.baselines.potentials import Conditionals as Conditionals
 from kbpjax.baselines.potentials import EdgePotential as EdgePotential
 from kbpjax.baselines.potentials import NodePotential as NodePotential
 from kbpjax.baselines.potentials import Ratios as Ratios
-from kbpjax.beliefs import Belief, check_some, log_or_zero
+from kbpjax.beliefs import Belief, check_some
 from kbpjax.evidence import Evidence
 from kbpjax.graph import Graph
-from kbpjax.own_points import own_likelihoods
+from kbpjax.own_points import own_log_likelihoods
 from kbpjax.training import TrainingData
 
 BATCH, PAIRS = 64, 2**22
@@ -202,7 +202,7 @@ def log_local(
     points = x.reshape(*x.shape[:2], *model.shape)
     for v, *_ in graph.node_types if evidence is not None else ():
         nodes = graph.nodes_of_type(v)
-        logs = logs.at[nodes].add(log_or_zero(own_likelihoods(evidence, v, points[nodes])).astype(x.dtype))
+        logs = logs.at[nodes].add(own_log_likelihoods(evidence, v, points[nodes]).astype(x.dtype))
     return logs
 
 

@@ -178,3 +178,5 @@ def test_bad_problems_are_refused():
         mixture.beliefs(model, other, None, solution, [[0.0, 1.0]])
     with pytest.raises(ValueError, match=r"evidence: must be of 2 nodes; got 5"):
         mixture.run(model, other, seen(model), key=jax.random.key(0))
+    with pytest.raises(ValueError, match=r"graph: must have an edge; got none"):
+        mixture.run(model, kbp.Graph.from_edges([], 2), key=jax.random.key(0))
