@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/loops.md", "docs/learning.md", "docs/competitors.md")
+PAGES = ("README.md", "docs/loops.md", "docs/learning.md", "docs/competitors.md", "docs/performance.md")
 BLOCK = re.compile(r"(<!-- begin (\w+): .*? -->\n)(.*?)(<!-- end \w+ -->)", re.DOTALL)
 
 
@@ -23,6 +23,10 @@ def main(argv: list[str] | None = None) -> int:
     tables = {
         "denoising": denoising(_rows("experiments/results/denoising.json")),
         "propagate": propagate(_rows("benchmarks/results/propagate.json")),
+        "floor": propagate(_rows("benchmarks/results/propagate.json")),
+        "scale": scale(_rows("benchmarks/results/scale.json")),
+        "expect": expect(_rows("benchmarks/results/scale.json")),
+        "streaming": streaming(_rows("benchmarks/results/streaming.json")),
         "trees": trees(_rows("benchmarks/results/propagate.json", "trees")),
         "rules": rules(_rows("experiments/results/update_rules.json")),
         "fit": fit(_rows("benchmarks/results/fit.json")),
@@ -64,11 +68,43 @@ def denoising(rows: list[dict]) -> str:
 def propagate(rows: list[dict]) -> str:
     """Lay the rows of the benchmark of message passing out."""
     header = ["ranks", "first call s", "loop s", "products s", "loop / products"]
-    keys = ("first_call_s", "loop_s", "first_s")
+    keys = ("first_call_s", "loop_s", "last_s")
     body = [
-        [f"{row['rank']}, {row['points']}", *(f"{row[key]:.3f}" for key in keys), f"{row['loop/first']:.2f}"]
+        [f"{row['rank']}, {row['points']}", *(f"{row[key]:.3f}" for key in keys), f"{row['loop/last']:.2f}"]
         for row in rows
     ]
+    return _markdown(header, body)
+
+
+def scale(rows: list[dict]) -> str:
+    """Lay the rows of the benchmark of sizes and kinds of graphs out."""
+    header = ["case", "messages", "build s", "ns a message", "loop / products", "to grid", "peak GiB"]
+    body = [
+        [row["case"], f"{row['messages']:,}", f"{row['build_s']:.2g}", f"{row['ns_per_message']:.0f}"]
+        + [f"{row[key]:.2f}" for key in ("loop/bare", "to grid", "peak_gib")]
+        for row in rows
+        if row["case"] not in ("discrete", "fit")
+    ]
+    return _markdown(header, body)
+
+
+def expect(rows: list[dict]) -> str:
+    """Say what large graphs take, from the time for a message on the largest grid and the memory held for one."""
+    grids = [row for row in rows if row["case"].startswith("grid")]
+    seconds = grids[-1]["ns_per_message"] / 1e9
+    held = 2**30 * (grids[-1]["peak_gib"] - grids[0]["peak_gib"]) / (grids[-1]["messages"] - grids[0]["messages"])
+    body = [
+        [f"{count:.0e}".replace("e+", "e"), _amount(held * count / 2**30, "GiB"), _amount(30 * seconds * count, "s")]
+        for count in (1e6, 1e8, 1e10)
+    ]
+    return _markdown(["messages", f"memory ({held:.0f} bytes each)", "30 iterations, two cores"], body)
+
+
+def streaming(rows: list[dict]) -> str:
+    """Lay the rows of the benchmark of learning out of core out."""
+    header = ["pairs", "fit s", "microseconds a pair", "fit / products", "peak GiB"]
+    keys = ("fit_s", "us_per_pair", "fit/products", "peak_gib")
+    body = [[f"{row['pairs']:,}", *(f"{row[key]:.2g}" for key in keys)] for row in rows]
     return _markdown(header, body)
 
 
@@ -215,6 +251,10 @@ def trees(rows: list[dict]) -> str:
         [row["tree"], f"{row['nodes']:,}", f"{row['levels']:,}", *(f"{row[key]:.2g}" for key in keys)] for row in rows
     ]
     return _markdown(header, body)
+
+
+def _amount(number: float, unit: str) -> str:
+    return f"{number:,.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
 
 
 def _rows(path: str, key: str = "rows") -> list[dict]:

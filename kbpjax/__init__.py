@@ -1,5 +1,6 @@
 """kbpjax: kernel belief propagation in JAX."""
 
+from kbpjax import parallel as parallel
 from kbpjax.acceleration import AdaptiveDamping as AdaptiveDamping
 from kbpjax.acceleration import Anderson as Anderson
 from kbpjax.answers import covariance as covariance
@@ -69,6 +70,8 @@ from kbpjax.schedules import coloured as coloured
 from kbpjax.selectors import median_settings as median_settings
 from kbpjax.selectors import select as select
 from kbpjax.settings import Settings as Settings
+from kbpjax.streaming import chunked as chunked
+from kbpjax.streaming import fit_chunks as fit_chunks
 from kbpjax.training import TrainingData as TrainingData
 from kbpjax.training import pool as pool
 from kbpjax.tree import run_tree as run_tree

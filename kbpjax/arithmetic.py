@@ -2,14 +2,37 @@
 
 With sums, beliefs are marginals; with maxima over tables of potentials >= 0, max-marginals, whose modes are on trees
 the most probable joint state (max-product). Both are one update with another addition.
+
+Arrays have their points last, as everywhere, but are computed on with their points first (`kbpjax.layout`):
+in memory the many messages stand one after the other, which is up to four times as fast.
 """
+
+import math
+from functools import reduce
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kbpjax._precision import einsum
+from kbpjax._precision import einsum, matmul
+from kbpjax.layout import (
+    add_rows,
+    largest_row,
+    long_first,
+    long_last,
+    slot_axis,
+    slots_first,
+    slots_last,
+    split,
+    spread,
+)
+
+FEW = 16
+"""Tiles up to which each has a matrix product of its own, which is faster than one product of all."""
+
+SHORT = 8
+"""Slots up to which products are formed slot by slot."""
 
 UNROLL = 8
 """Points whose maxima are taken in one pass over memory."""
@@ -28,10 +51,10 @@ class SumProduct(eqx.Module):
         return leave_one_out(values, whole)
 
     def apply(
-        self, matrices: Float[Array, "tile rank point"], products: Float[Array, "tile edge point"]
-    ) -> Float[Array, "tile edge rank"]:
-        """Return sum_p matrices_rp products_ep of each tile."""
-        return einsum("tep,trp->ter", products, matrices)
+        self, matrices: Float[Array, "tile_or_1 rank point"], products: Float[Array, "*tiles edge point"]
+    ) -> Float[Array, "*tiles edge rank"]:
+        """Return sum_p matrices_rp products_ep of each tile; a single matrix serves all tiles."""
+        return apply_by_tile(matrices, products)
 
 
 class MaxProduct(eqx.Module):
@@ -44,17 +67,21 @@ class MaxProduct(eqx.Module):
         return leave_one_out(values, whole)
 
     def apply(
-        self, matrices: Float[Array, "tile rank point"], products: Float[Array, "tile edge point"]
-    ) -> Float[Array, "tile edge rank"]:
-        """Return max_p matrices_rp products_ep of each tile."""
+        self, matrices: Float[Array, "tile_or_1 rank point"], products: Float[Array, "*tiles edge point"]
+    ) -> Float[Array, "*tiles edge rank"]:
+        """Return max_p matrices_rp products_ep of each tile; a single matrix serves all tiles."""
+        turned = long_last(products)
+        num_points, *tiles, num_edges = turned.shape
+        columns = jnp.moveaxis(matrices, 0, -1)[..., None]
 
         def larger(best: Array, column: tuple[Array, Array]) -> tuple[Array, None]:
             of_ranks, of_edges = column
-            return jnp.maximum(best, of_edges[:, :, None] * of_ranks[:, None, :]), None
+            return jnp.maximum(best, of_ranks * of_edges[None]), None
 
-        columns = jnp.moveaxis(matrices, -1, 0), jnp.moveaxis(products, -1, 0)
-        least = jnp.zeros((*products.shape[:2], matrices.shape[1]), products.dtype)
-        return jax.lax.scan(larger, least, columns, unroll=UNROLL)[0]
+        both = jnp.moveaxis(columns, 1, 0), turned.reshape(num_points, math.prod(tiles), num_edges)
+        least = jnp.zeros((matrices.shape[1], *both[1].shape[1:]), products.dtype)
+        best = jax.lax.scan(larger, least, both, unroll=UNROLL)[0]
+        return long_first(best.reshape(len(best), *tiles, num_edges))
 
 
 class InLogs(eqx.Module):
@@ -73,17 +100,45 @@ class InLogs(eqx.Module):
         self, values: Float[Array, "*axes deg point"], whole: Float[Array, "*axes point"]
     ) -> Float[Array, "*axes deg point"]:
         """Return, for each slot, `whole` times the product of the other slots, scaled up where that is very small."""
-        logs, known = log_or_least(values), log_or_least(whole)[..., None, :]
-        others = jnp.sum(logs, axis=-2, keepdims=True) - logs + known
-        largest = jax.lax.stop_gradient(jnp.max(others, axis=-1, keepdims=True))
+        logs, known = log_or_least(slots_last(values)), long_last(whole)
+        axis = slot_axis(logs)
+        by_slot = jnp.moveaxis(logs, axis, 0)
+        total = add_rows(by_slot) + log_or_least(known)[None]
+        others = jnp.moveaxis(spread(total, len(by_slot)) - by_slot, 0, axis)
+        largest = jax.lax.stop_gradient(largest_row(others))
         products = jnp.exp(others - jnp.minimum(largest + FAINT, 0))
-        return jnp.where(whole[..., None, :] > 0, products, 0)
+        return slots_first(jnp.where(jnp.expand_dims(known, axis) > 0, products, 0))
 
     def apply(
-        self, matrices: Float[Array, "tile rank point"], products: Float[Array, "tile edge point"]
-    ) -> Float[Array, "tile edge rank"]:
+        self, matrices: Float[Array, "tile_or_1 rank point"], products: Float[Array, "*tiles edge point"]
+    ) -> Float[Array, "*tiles edge rank"]:
         """Return what the addition does."""
         return self.addition.apply(matrices, products)
+
+
+def apply_by_tile(
+    matrices: Float[Array, "tile_or_1 out column"], values: Float[Array, "*tiles row column"]
+) -> Float[Array, "*tiles row out"]:
+    """Return sum_c matrices_oc values_c of each tile; a single matrix serves all tiles."""
+    turned = long_last(values)
+    size, *tiles, num_rows = turned.shape
+    num_tiles = math.prod(tiles)
+    if len(matrices) == 1:
+        flat = matmul(matrices[0], turned.reshape(size, num_tiles * num_rows))
+    elif 0 < num_tiles <= FEW:
+        of_tile = zip(matrices, _by_tile(turned, len(tiles)), strict=True)
+        flat = jnp.concatenate([matmul(*both) for both in of_tile], axis=1)
+    else:
+        flat = einsum("toc,cta->ota", matrices, turned.reshape(size, num_tiles, num_rows))
+    return long_first(flat.reshape(matrices.shape[1], *tiles, num_rows))
+
+
+def _by_tile(turned: Array, num_axes: int) -> list[Array]:
+    """Take the axes of the tiles apart, the last first, which is the one that products were put together on."""
+    if num_axes == 0:
+        return [turned]
+    of_last = [_by_tile(part, num_axes - 1) for part in split(turned, num_axes)]
+    return [part for tiles in zip(*of_last, strict=True) for part in tiles]
 
 
 Arithmetic = SumProduct | MaxProduct | InLogs
@@ -95,22 +150,39 @@ def log_or_least(values: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
 
 
 def leave_one_out(
-    values: Float[Array, "*axes deg point"], whole: Float[Array, "*axes point"], level: int = 0
+    values: Float[Array, "*axes deg point"], whole: Float[Array, "*axes point"]
 ) -> Float[Array, "*axes deg point"]:
     """Return, for each slot, `whole` times the product of the other slots: a balanced tree, exact at zeros.
 
     The product of every eight slots is scaled to largest value 1, so that no number of messages underflows.
     """
-    num_slots = values.shape[-2]
+    turned, known = slots_last(values), long_last(whole)
+    axis = slot_axis(turned)
+    if turned.shape[axis] > SHORT:
+        return slots_first(_others(turned, jnp.expand_dims(known, axis), axis, 0))
+    return slots_first(jnp.stack(_each(split(turned, axis), known), axis=axis))
+
+
+def _each(values: list[Array], whole: Array) -> list[Array]:
+    """Return, for each slot, `whole` times the product of the others; a compiler keeps them apart."""
+    if len(values) == 1:
+        return [whole]
+    left, right = values[: len(values) // 2], values[len(values) // 2 :]
+    return _each(left, whole * reduce(jnp.multiply, right)) + _each(right, whole * reduce(jnp.multiply, left))
+
+
+def _others(values: Array, whole: Array, axis: int, level: int) -> Array:
+    num_slots = values.shape[axis]
     if num_slots == 1:
-        return whole[..., None, :]
+        return whole
     if num_slots % 2:
-        values = jnp.concatenate([values, jnp.ones_like(values[..., :1, :])], axis=-2)
-    left, right = values[..., 0::2, :], values[..., 1::2, :]
+        one = jnp.ones_like(jax.lax.slice_in_dim(values, 0, 1, axis=axis))
+        values = jnp.concatenate([values, one], axis=axis)
+    left, right = (jax.lax.slice_in_dim(values, side, None, 2, axis) for side in (0, 1))
     pairs = left * right
     if level % 3 == 2:
-        largest = jnp.max(pairs, axis=-1, keepdims=True)
-        pairs = pairs / jnp.where(largest > 0, largest, 1)
-    above = leave_one_out(pairs, whole, level + 1)
-    others = jnp.stack([above * right, above * left], axis=-2)
-    return others.reshape(values.shape)[..., :num_slots, :]
+        largest = largest_row(pairs)
+        pairs = pairs / spread(jnp.where(largest > 0, largest, 1), len(pairs))
+    above = _others(pairs, whole, axis, level + 1)
+    others = jnp.stack([above * right, above * left], axis=axis + 1).reshape(values.shape)
+    return jax.lax.slice_in_dim(others, 0, num_slots, axis=axis)

@@ -8,7 +8,8 @@ How far features on landmarks take the operator from the one of the features the
 `error_bound` bounds it (supplement, section 8).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -70,28 +71,46 @@ def covariances(
 
     Pairs from `count` on are padding: whatever they hold, even NaN, does not matter.
     """
-    num_samples = len(x_given)
+
+    def products(valid: Array, x_given: Array, x_target: Array) -> tuple[Array, Array]:
+        left = jnp.where(valid, given(x_given), 0)
+        right = jnp.where(valid, target(x_target).astype(left.dtype), 0)
+        return matmul(left.T, left), matmul(left.T, right)
+
+    return sum_chunks(products, (x_given, x_target), count)
+
+
+def sum_chunks(products: Callable[..., Any], columns: Sequence[Array], count: ScalarLike | None = None) -> Any:
+    """Sum a function of samples, chunk by chunk, so that no more than `CHUNK` of them are held.
+
+    Args:
+        products: from which samples count [chunk, 1] and the samples of each column [chunk, *dim] to a pytree of sums
+            over those that count.
+        columns: arrays of equally many samples.
+        count: number of samples, >= 1; what follows them is padding and does not matter, even NaN. None: all.
+
+    Returns:
+        The sums over all samples.
+
+    Raises:
+        ValueError: count out of range.
+    """
+    num_samples = len(columns[0])
     if count is not None:
         _checks.require_number("count", count, least=0, most=num_samples)
-    num_pairs = jnp.asarray(num_samples if count is None else count, jnp.int32)
+    total = jnp.asarray(num_samples if count is None else count, jnp.int32)
     chunk = min(CHUNK, num_samples)
     starts = jnp.arange(0, num_samples, chunk, dtype=jnp.int32)
 
     @jax.checkpoint
     def add(sums, start):
         rows = start + jnp.arange(chunk, dtype=jnp.int32)
-        clipped = jnp.clip(rows, 0, jnp.maximum(num_pairs - 1, 0))  # so that no feature of padding is ever taken
-        valid = (rows < num_pairs)[:, None]
-        left = given(x_given[clipped])
-        left = jnp.where(valid, left, 0)
-        right = jnp.where(valid, target(x_target[clipped]).astype(left.dtype), 0)
-        return (sums[0] + matmul(left.T, left), sums[1] + matmul(left.T, right)), None
+        clipped = jnp.clip(rows, 0, jnp.maximum(total - 1, 0))  # so that no feature of padding is ever taken
+        more = products((rows < total)[:, None], *(column[clipped] for column in columns))
+        return jax.tree.map(jnp.add, sums, more), None
 
-    shapes = jax.eval_shape(lambda: (given(x_given[:1]), target(x_target[:1])))
-    rank, target_rank = shapes[0].shape[1], shapes[1].shape[1]
-    dtype = shapes[0].dtype
-    zeros = (jnp.zeros((rank, rank), dtype), jnp.zeros((rank, target_rank), dtype))
-    return jax.lax.scan(add, zeros, starts)[0]
+    shapes = jax.eval_shape(lambda: products(jnp.ones((1, 1), bool), *(column[:1] for column in columns)))
+    return jax.lax.scan(add, jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes), starts)[0]
 
 
 def ridge_solve(

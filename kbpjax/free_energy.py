@@ -26,7 +26,7 @@ from kbpjax._precision import einsum
 from kbpjax.arithmetic import InLogs, SumProduct
 from kbpjax.graph import Graph
 from kbpjax.propagate import Solution, problem
-from kbpjax.update import Operators, evaluate, flatten, of_type, slot_powers, tile_of, untile
+from kbpjax.update import Operators, evaluate, of_type, sent, slot_powers, tile_of, untile
 
 
 def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -> Float[Array, ""]:
@@ -87,7 +87,7 @@ def _log_partition(
         others.append(whole[..., None, :] - logs)
     log_z = untile(normalisers, graph.node_place)[:, 0]
 
-    outgoing = flatten(others)[graph.route]
+    outgoing = sent(graph, others).reshape(*graph.edge_tiles.rows.shape, -1)
     largest = jnp.max(outgoing, axis=-1, keepdims=True)
     products = jnp.exp(outgoing - largest)
     update = einsum("tep,trp->ter", products, of_type(operators.passed_on, graph.edge_tiles.types))

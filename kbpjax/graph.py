@@ -16,17 +16,11 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax.tables import edge_columns, inbox, place_slots, positions, slots_in_order, tile_rows, tile_size
 from kbpjax.tree_schedule import Schedule
-
-TILE = 64
-"""Rows of one tile where the types are of uneven size."""
 
 SMALL = 4096
 """Slots below which a table is not worth splitting by degree."""
-
-
-INBOX = 8
-"""Most slots of one row of an inbox."""
 
 
 class Tiles(eqx.Module):
@@ -57,12 +51,13 @@ class Graph(eqx.Module):
         edge_place: where each directed edge stands in the flattened `edge_tiles` [edge]; None as for nodes.
         slots: incoming directed edges of each node, in the order of `node_tiles`, each [tile, tile_size, deg]; padding
             holds the number of directed edges.
-        route: for each place of `edge_tiles`, the place in the flattened `slots`, one after the other, whose product,
-            without itself, that edge sends.
+        route: for each place of `edge_tiles`, the place whose product, without itself, that edge sends, in `slots`
+            flattened as [tile, deg, tile_size], one after the other.
         schedule: the order of exact inference; None for a graph with a cycle or without edges.
         inboxes: {node type: (incoming directed edges [row, slot], position of each row's node among those of its type
             [row])}; padding holds the number of directed edges. A node with many neighbours has several rows; None
             where each node has one.
+        in_columns: whether each product stands in `slots` where the edge that sends it stands in `edge_tiles`.
         num_nodes, num_edges: numbers of nodes and of directed edges.
         node_types: (type, number of nodes, largest degree) of every node type present.
         edge_types: (type, node type of the first end, node type of the second end) of every edge type present.
@@ -81,6 +76,7 @@ class Graph(eqx.Module):
     route: Int[Array, "edge_tile edge_tile_size"]
     schedule: Schedule | None
     inboxes: dict[int, tuple[Int[Array, "row slot"], Int[Array, " row"] | None]]
+    in_columns: bool = eqx.field(static=True)
     num_nodes: int = eqx.field(static=True)
     num_edges: int = eqx.field(static=True)
     node_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
@@ -127,6 +123,11 @@ class Graph(eqx.Module):
         pairs, ends = _orient(pairs, edge_types, node_types)
         return cls._build(pairs, node_types, edge_types, ends)
 
+    @property
+    def nodes_in_order(self) -> bool:
+        """Whether the nodes stand in `node_tiles` in the order of their numbers, without padding."""
+        return self.node_place is None
+
     def nodes_of_type(self, node_type: int) -> Int[Array, " node_of_type"]:
         """Return the numbers of the nodes of one type, which must be present."""
         count = {v: n for v, n, *_ in self.node_types}[node_type]
@@ -140,8 +141,14 @@ class Graph(eqx.Module):
         both = np.concatenate([edge_type, edge_type])
         degree = np.bincount(receivers, minlength=num_nodes)
         node_tiles = [_tile(node_type, members) for members in degree_classes(degree)]
-        edge_tiles = _tile(2 * both + (np.arange(2 * num_pairs) >= num_pairs), np.arange(2 * num_pairs))
-        slots, slot_of_edge = place_slots([rows for rows, _ in node_tiles], receivers, degree)
+        kinds = 2 * both + (np.arange(2 * num_pairs) >= num_pairs)
+        tables = [rows for rows, _ in node_tiles]
+        columns = edge_columns(tables, receivers, node_type, kinds[reverse])
+        slots, place_of = place_slots(tables, receivers, columns[0] if columns else slots_in_order(receivers, degree))
+        if columns:
+            edge_tiles = tile_columns(slots[0], node_tiles[0][1], columns[1], reverse)
+        else:
+            edge_tiles = _tile(kinds, np.arange(2 * num_pairs))
 
         def index(array: NDArray) -> Array:
             return jnp.asarray(array, jnp.int32)
@@ -150,10 +157,10 @@ class Graph(eqx.Module):
             rows = np.concatenate([rows.reshape(-1) for rows, _ in tiles])
             if len(tiles) == 1 and np.array_equal(rows, np.arange(count)):
                 return None
-            return index(_positions(rows, count))
+            return index(positions(rows, count))
 
-        def inbox(v: int) -> tuple[Array, Array | None]:
-            rows, owner = _inbox(receivers, degree, node_type == v)
+        def inbox_of(v: int) -> tuple[Array, Array | None]:
+            rows, owner = inbox(receivers, degree, node_type == v)
             return index(rows), None if owner is None else index(owner)
 
         return cls(
@@ -167,9 +174,10 @@ class Graph(eqx.Module):
             edge_tiles=Tiles(*map(index, edge_tiles)),
             edge_place=place([edge_tiles], 2 * num_pairs),
             slots=tuple(map(index, slots)),
-            route=index(np.append(slot_of_edge[reverse], 0)[edge_tiles[0]]),
+            route=index(np.append(place_of[reverse], 0)[edge_tiles[0]]),
             schedule=Schedule.build(pairs, edge_type, node_type),
-            inboxes={int(v): inbox(v) for v in np.unique(node_type).tolist()},
+            inboxes={int(v): inbox_of(v) for v in np.unique(node_type).tolist()},
+            in_columns=columns is not None,
             num_nodes=num_nodes,
             num_edges=2 * num_pairs,
             node_types=tuple(
@@ -285,71 +293,17 @@ def _tile(types: NDArray, members: NDArray) -> tuple[NDArray, NDArray]:
     return tile_rows(types, members, tile_size(types[members]))
 
 
-def tile_size(types: NDArray) -> int:
-    """Return how many rows of these types make a tile: all of a type where the types are of about equal size."""
-    counts = np.unique(types, return_counts=True)[1]
-    largest = int(counts.max(initial=1))
-    return largest if len(counts) * largest <= 1.25 * len(types) else min(TILE, largest)
-
-
-def tile_rows(types: NDArray, members: NDArray, size: int) -> tuple[NDArray, NDArray]:
-    """Group members by type into tiles.
+def tile_columns(slots: NDArray, tile_types: NDArray, kinds: NDArray, reverse: NDArray) -> tuple[NDArray, NDArray]:
+    """Tile directed edges by the slots that their answers stand in, as `edge_columns` chose them.
 
     Args:
-        types: type of every row.
-        members: the rows to group.
-        size: rows of a tile.
+        slots: incoming edges [*part, tile, tile_size, deg].
+        tile_types: node type of each tile [*part, tile].
+        kinds: kind of the edges sent in each slot [node_type, deg].
+        reverse: the directed edge that goes the other way.
 
     Returns:
-        Row numbers [tile, tile_size], padded with the number of all rows, and the type of each tile.
+        Edges [*part, tile * deg, tile_size], padded with the number of all edges, and their kinds [*part, tile * deg].
     """
-    present, counts = np.unique(types[members], return_counts=True)
-    tiles_of_type = -(-counts // size)
-    within = np.arange(len(members)) - np.repeat(np.cumsum(counts) - counts, counts)
-    first_place = np.repeat(size * (np.cumsum(tiles_of_type) - tiles_of_type), counts)
-    rows = np.full(tiles_of_type.sum() * size, len(types))
-    rows[first_place + within] = members[np.argsort(types[members], kind="stable")]
-    return rows.reshape(-1, size), np.repeat(present, tiles_of_type)
-
-
-def place_slots(tables: list[NDArray], receivers: NDArray, degree: NDArray) -> tuple[list[NDArray], NDArray]:
-    """List the incoming edges of the nodes of each table; return the lists, and each edge's place in all of them."""
-    num_nodes, num_edges = len(degree), len(receivers)
-    widths = [max(1, np.append(degree, 0)[rows].max()) for rows in tables]
-    sizes = [rows.size * width for rows, width in zip(tables, widths, strict=True)]
-    ends = np.cumsum(sizes)
-    first = [
-        end - size + width * np.arange(rows.size)
-        for rows, width, size, end in zip(tables, widths, sizes, ends, strict=True)
-    ]
-    nodes = np.concatenate([rows.reshape(-1) for rows in tables])
-    first_of_node = np.concatenate(first)[_positions(nodes, num_nodes)]
-    order = np.argsort(receivers, kind="stable")
-    within = np.empty(num_edges, int)
-    within[order] = np.arange(num_edges) - np.repeat(np.cumsum(degree) - degree, degree)
-    place = first_of_node[receivers] + within
-    flat = np.full(ends[-1], num_edges)
-    flat[place] = np.arange(num_edges)
-    parts = np.split(flat, ends[:-1])
-    slots = [part.reshape(*rows.shape, w) for part, rows, w in zip(parts, tables, widths, strict=True)]
-    return slots, place
-
-
-def _inbox(receivers: NDArray, degree: NDArray, members: NDArray) -> tuple[NDArray, NDArray | None]:
-    """Lay the incoming edges of some nodes out in rows of a few slots; return them and whose they are."""
-    wanted, first = degree[members], (np.cumsum(degree) - degree)[members]
-    width = int(np.clip(wanted.max(initial=1), 1, INBOX))
-    rows = np.maximum(1, -(-wanted // width))
-    owner = np.repeat(np.arange(len(wanted)), rows)
-    within = np.arange(len(owner)) - np.repeat(np.cumsum(rows) - rows, rows)
-    number = width * within[:, None] + np.arange(width)
-    order = np.append(np.argsort(receivers, kind="stable"), len(receivers))
-    place = np.where(number < wanted[owner][:, None], first[owner][:, None] + number, len(receivers))
-    return order[place], None if len(owner) == len(wanted) else owner
-
-
-def _positions(rows: NDArray, count: int) -> NDArray:
-    """Return where each of `count` rows stands in `rows`, whose padding holds `count`."""
-    place = np.empty(count + 1, int)
-    place[rows] = np.arange(len(rows))
-    return place[:count]
+    sent = np.swapaxes(np.append(reverse, len(reverse))[slots], -1, -2)
+    return sent.reshape(*slots.shape[:-3], -1, slots.shape[-2]), kinds[tile_types].reshape(*tile_types.shape[:-1], -1)

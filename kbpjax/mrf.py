@@ -9,25 +9,26 @@ linear, and points at which their products are known (section 5). Observations e
 no graph: it is a template for any graph with its types.
 """
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._precision import matmul
-from kbpjax.embedding import covariances, ridge_solve
+from kbpjax.embedding import ridge_solve
 from kbpjax.features import FeatureMap, features
 from kbpjax.graph import Graph
 from kbpjax.kernels import Kernel
 from kbpjax.landmarks import choose
 from kbpjax.positivity import Clipped, ConstrainedFit, positivity
 from kbpjax.rules import ConstantTime, NodeBasis, Rule
+from kbpjax.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 from kbpjax.training import TrainingData
 from kbpjax.update import Operators
 
@@ -168,83 +169,116 @@ def fit(
     """
     fix = "Pass for instance kbpjax.ConstantTime(eps=1e-2)."
     _checks.require(isinstance(rule, Rule), "rule", "must be an update rule", repr(rule), fix)
-    ridges = _ridges("ridge", ridge, data.edges, "edge")
-    fix = "Pass obs_ridge too where ridges differ between edge types."
-    told = obs_ridge is not None or not isinstance(ridge, Mapping)
-    _checks.require(told, "obs_ridge", "must be given beside {edge type: ridge}", "None", fix)
-    obs_ridges = _ridges("obs_ridge", ridge if obs_ridge is None else obs_ridge, data.nodes, "node")
-    _checks.require_number("floor", floor, least=0, below=1)
-    fix = "Pass kbpjax.Clipped(), kbpjax.ConstrainedFit() or None."
-    ok = positive is None or isinstance(positive, Positive)
-    _checks.require(ok, "positive", "must say how to make updates positive", repr(positive), fix)
+    regression = Regression.of(data.ends, list(data.nodes), ridge, obs_ridge, floor, positive)
     rule.check_memory(data, positive is not None)
     chosen, seen = choose(data, kernel, obs_kernel, rule)
-    bases = {v: basis.messages for v, basis in chosen.items()}
-
-    evaluate = {v: features(basis.messages, basis.points) for v, basis in chosen.items()}
-    size = tuple(max(matrix.shape[i] for matrix in evaluate.values()) for i in (0, 1))
-    evaluate = _stack(evaluate, size)
-    largest = jnp.sqrt(jnp.max(jnp.sum(evaluate**2, axis=-1), axis=-1))  # of each node type
-    project, joints, tables = _learn_edges(data, chosen, size[::-1], evaluate.dtype, ridges, positive)
-    priors = {v: _prior(basis, data.nodes[v], positive is not None) for v, basis in chosen.items()}
-    prior = _stack(priors, (size[0], 1))[..., 0].astype(evaluate.dtype)
-    averages = {v: _averages(basis, data.nodes[v]) for v, basis in bases.items()}
-    return KernelMRF(
-        bases=bases,
-        points={v: basis.points for v, basis in chosen.items()},
-        operators=Operators(evaluate, project, jnp.asarray(floor, largest.dtype) * largest, tables, prior),
-        observations={
-            v: _observation_model(bases[v], basis, residual, *data.observations[v], obs_ridges[v])
-            for v, (basis, residual) in seen.items()
-        },
-        marginals={v: mean for v, (mean, _) in averages.items()},
-        moments={v: moment for v, (_, moment) in averages.items()},
-        joints=joints,
-        residuals={v: basis.residuals for v, basis in chosen.items()},
-        ridges={v: jnp.asarray(obs_ridges[v], largest.dtype) for v in data.nodes},
-        edge_types=data.ends,
+    return regression.model(
+        chosen,
+        seen,
+        edge_sums(chosen, data),
+        {v: node_sums(basis, data.nodes[v]) for v, basis in chosen.items()},
+        {v: observation_sums(chosen[v].messages, seen[v][0], *pair) for v, pair in data.observations.items()},
     )
 
 
-def _learn_edges(
-    data: TrainingData,
-    bases: dict[int, NodeBasis],
-    size: tuple[int, int],
-    dtype: jnp.dtype,
-    ridges: dict[int, ScalarLike],
-    positive: Positive | None,
-) -> tuple[Array, Array, Array | None]:
-    """Learn updates [2 type + direction, rank, point], joint embeddings [type, rank, rank], and positive tables.
+@dataclasses.dataclass(frozen=True)
+class Regression:
+    """How `fit` gets from sums over samples to a model.
 
-    Types between the same node types with about equally many pairs are learned in one compiled loop.
+    Attributes:
+        ends: (edge type, node type of first end, node type of second end) of every edge type.
+        ridges: {edge type: lambda of eq. 11}.
+        obs_ridges: {node type: lambda of what is learned of observations}.
+        floor: least value of an evaluated message, as a share.
+        positive: how to make the updates positive.
     """
-    alike: dict[tuple, list[int]] = {}
-    for k, a, b in data.ends:
-        alike.setdefault((a, b, len(data.edges[k][0]).bit_length()), []).append(k)
-    num_types, (rank, points) = 1 + max(data.edges, default=0), size
-    project = jnp.zeros((num_types, 2, rank, points), dtype)
-    joints = jnp.zeros((num_types, rank, rank), dtype)
-    tables = None if positive is None else jnp.zeros((num_types, 2, points, points), dtype)
-    for (a, b, _), types in alike.items():
-        columns = [[data.edges[k][end] for k in types] for end in (0, 1)]
-        if bases[a].products is None:
-            places = [data.places(k) for k in types]
-            columns += [[place[end] for place in places] for end in (0, 1)]
-        counts = np.array([len(x) for x in columns[0]], np.int32)
-        padded = [_pad(column, int(counts.max())) for column in columns]
-        own = jnp.stack([jnp.asarray(ridges[k], jnp.result_type(float)) for k in types])
-        learned = _learn_pairs(bases[a], bases[b], padded, jnp.asarray(counts), own, positive)
-        project, joints, tables = _place((project, joints, tables), jnp.asarray(types, jnp.int32), learned)
-    tables = None if tables is None else tables.reshape(-1, points, points)
-    return project.reshape(-1, rank, points), joints, tables
 
+    ends: tuple[tuple[int, int, int], ...]
+    ridges: dict[int, ScalarLike]
+    obs_ridges: dict[int, ScalarLike]
+    floor: ScalarLike
+    positive: Positive | None
 
-def _pad(arrays: list[Array], size: int) -> Any:
-    """Stack arrays of different length, padded with copies of their first rows."""
-    if _checks.is_traced(arrays):
-        return jnp.stack([jnp.concatenate([array, array[: size - len(array)]]) for array in arrays])
-    rows = map(np.asarray, arrays)  # a compiled copy for each length would cost more
-    return np.stack([np.concatenate([row, row[: size - len(row)]]) for row in rows])
+    @classmethod
+    def of(
+        cls,
+        ends: tuple[tuple[int, int, int], ...],
+        nodes: Sequence[int],
+        ridge: Any,
+        obs_ridge: Any,
+        floor: ScalarLike,
+        positive: Any,
+    ) -> "Regression":
+        """Check the options of `fit` against the edge and node types of the training data."""
+        ridges = _ridges("ridge", ridge, [k for k, *_ in ends], "edge")
+        fix = "Pass obs_ridge too where ridges differ between edge types."
+        told = obs_ridge is not None or not isinstance(ridge, Mapping)
+        _checks.require(told, "obs_ridge", "must be given beside {edge type: ridge}", "None", fix)
+        obs_ridges = _ridges("obs_ridge", ridge if obs_ridge is None else obs_ridge, nodes, "node")
+        _checks.require_number("floor", floor, least=0, below=1)
+        fix = "Pass kbpjax.Clipped(), kbpjax.ConstrainedFit() or None."
+        ok = positive is None or isinstance(positive, Positive)
+        _checks.require(ok, "positive", "must say how to make updates positive", repr(positive), fix)
+        return cls(ends, ridges, {v: obs_ridges[v] for v in nodes}, floor, positive)
+
+    def model(
+        self,
+        chosen: Mapping[int, NodeBasis],
+        seen: Mapping[int, tuple[FeatureMap, Array]],
+        edges: Iterable[tuple[list[int], EdgeSums]],
+        nodes: Mapping[int, NodeSums],
+        observations: Mapping[int, ObservationSums],
+    ) -> KernelMRF:
+        """Return the model of some sums.
+
+        Args:
+            chosen: {node type: its bases}.
+            seen: {node type: (features of its observations, their residual)}.
+            edges: edge types between the same node types, and their sums [type, ...].
+            nodes: {node type: its sums}.
+            observations: {node type: sums of its observations}.
+        """
+        bases = {v: basis.messages for v, basis in chosen.items()}
+        evaluate = {v: features(basis.messages, basis.points) for v, basis in chosen.items()}
+        size = tuple(max(matrix.shape[i] for matrix in evaluate.values()) for i in (0, 1))
+        evaluate = _stack(evaluate, size)
+        largest = jnp.sqrt(jnp.max(jnp.sum(evaluate**2, axis=-1), axis=-1))  # of each node type
+        project, joints, tables = self._edges(chosen, edges, size[::-1], evaluate.dtype)
+        averages = {v: _averages(chosen[v], sums, self.positive is not None) for v, sums in nodes.items()}
+        prior = _stack({v: weights for v, (_, _, weights) in averages.items()}, (size[0], 1))
+        prior = prior[..., 0].astype(evaluate.dtype)
+        return KernelMRF(
+            bases=bases,
+            points={v: basis.points for v, basis in chosen.items()},
+            operators=Operators(evaluate, project, jnp.asarray(self.floor, largest.dtype) * largest, tables, prior),
+            observations={
+                v: _observation_model(basis, residual, observations[v], self.obs_ridges[v])
+                for v, (basis, residual) in seen.items()
+            },
+            marginals={v: mean for v, (mean, _, _) in averages.items()},
+            moments={v: moment for v, (_, moment, _) in averages.items()},
+            joints=joints,
+            residuals={v: basis.residuals for v, basis in chosen.items()},
+            ridges={v: jnp.asarray(ridge, largest.dtype) for v, ridge in self.obs_ridges.items()},
+            edge_types=self.ends,
+        )
+
+    def _edges(
+        self, bases: Mapping[int, NodeBasis], edges: Iterable[Any], size: tuple[int, int], dtype: jnp.dtype
+    ) -> tuple[Array, Array, Array | None]:
+        """Learn updates [2 type + direction, rank, point], joint embeddings [type, rank, rank], positive tables."""
+        ends = {k: (a, b) for k, a, b in self.ends}
+        num_types, (rank, points) = 1 + max(ends, default=0), size
+        project = jnp.zeros((num_types, 2, rank, points), dtype)
+        joints = jnp.zeros((num_types, rank, rank), dtype)
+        tables = None if self.positive is None else jnp.zeros((num_types, 2, points, points), dtype)
+        for types, sums in edges:
+            first, second = (bases[v] for v in ends[types[0]])
+            ridges = jnp.stack([jnp.asarray(self.ridges[k], jnp.result_type(float)) for k in types])
+            learned = _learn_pairs(first, second, sums, ridges, self.positive)
+            project, joints, tables = _place((project, joints, tables), jnp.asarray(types, jnp.int32), learned)
+        tables = None if tables is None else tables.reshape(-1, points, points)
+        return project.reshape(-1, rank, points), joints, tables
 
 
 @jax.jit
@@ -263,54 +297,32 @@ def _place(arrays: tuple[Any, ...], types: Array, learned: tuple[Any, ...]) -> t
 
 @jax.jit
 def _learn_pairs(
-    first: NodeBasis,
-    second: NodeBasis,
-    columns: list[Any],
-    counts: Array,
-    ridges: Array,
-    positive: Positive | None,
+    first: NodeBasis, second: NodeBasis, sums: EdgeSums, ridges: Array, positive: Positive | None
 ) -> tuple[Any, ...]:
-    """Learn edge types one after another from their pairs [type, sample, *dim], of which `counts` are no padding."""
+    """Learn edge types one after another from their sums [type, ...]."""
 
-    def learn(one):
-        (x_first, x_second, *places), count, ridge = one
-        place_first, place_second = places or (None, None)
-        forth = _update_operator(second, first, x_second, x_first, place_first, count, ridge, positive)
-        back = _update_operator(first, second, x_first, x_second, place_second, count, ridge, positive)
-        _, joint = covariances(first.messages, second.messages, x_first, x_second, count)
-        return forth, back, joint / count.astype(joint.dtype)
+    def learn(one: tuple[EdgeSums, Array]) -> tuple[Any, ...]:
+        sums, ridge = one
+        penalty = ridge * sums.count.astype(ridge.dtype)
+        forth = _update_operator(second, first, sums.second, sums.forth, penalty, positive)
+        back = _update_operator(first, second, sums.first, sums.back, penalty, positive)
+        return forth, back, sums.joint / sums.count.astype(sums.joint.dtype)
 
-    return jax.lax.map(learn, (columns, counts, ridges))
+    return jax.lax.map(learn, (sums, ridges))
 
 
 def _update_operator(
-    receiver: NodeBasis,
-    sender: NodeBasis,
-    x_receiver: Array,
-    x_sender: Array,
-    places: Array | None,
-    count: Array,
-    ridge: ScalarLike,
-    positive: Positive | None,
+    receiver: NodeBasis, sender: NodeBasis, covariance: Array, cross: Array, penalty: Array, positive: Positive | None
 ) -> tuple[Array, Array | None]:
     """Map values of a product at the sender's points to coefficients at the receiver (eq. 12 and 15) [rank, point].
 
     Where the points are landmarks, a product with values v there is the function products(x) @ transform.T @ v; where
-    they are the training samples, sample i of the sender stands in row places[i]. The second array, if wanted, maps to
-    values at the receiver's points [point, point].
+    they are the training samples, `cross` is between features and points. The second array, if wanted, maps to values
+    at the receiver's points [point, point].
     """
-    penalty = ridge * count.astype(jnp.result_type(ridge, float))
+    project = ridge_solve(covariance, cross, penalty)
     if sender.products is not None:
-        covariance, cross = covariances(receiver.messages, sender.products, x_receiver, x_sender, count)
-        project = matmul(ridge_solve(covariance, cross, penalty), sender.products.transform.T)
-        cross = matmul(cross, sender.products.transform.T)
-    else:
-        assert places is not None
-        valid = jnp.arange(len(places), dtype=jnp.int32) < count
-        at_pairs = jnp.where(valid[:, None], receiver.messages(x_receiver), 0)
-        cross = jnp.zeros((len(sender.points), at_pairs.shape[1]), at_pairs.dtype).at[places].add(at_pairs).T
-        covariance = matmul(at_pairs.T, at_pairs)
-        project = ridge_solve(covariance, cross, penalty)
+        project, cross = (matmul(matrix, sender.products.transform.T) for matrix in (project, cross))
     if positive is None:
         return project, None
     at_points = receiver.messages(receiver.points)
@@ -318,40 +330,34 @@ def _update_operator(
     return project, positive.operator(at_points, penalised, cross, project)
 
 
-@partial(jax.jit, static_argnames="positive")
-def _prior(basis: NodeBasis, x: Array, positive: bool) -> Array:
-    """Weigh values at the points of a node type so that they sum to the expectation over its samples [point, 1]."""
-    if basis.products is None:
-        return jnp.full((len(basis.points), 1), 1 / len(basis.points), jnp.result_type(float))
-    mean, _ = _averages(basis.products, x)
-    weights = matmul(basis.products.transform, mean)
-    if positive:
-        weights = jnp.maximum(weights, 0)
-        weights = weights / jnp.sum(weights)
-    return weights[:, None]
-
-
 @jax.jit
 def _observation_model(
-    basis: FeatureMap, observed: FeatureMap, residual: Array, x: Array, y: Array, ridge: ScalarLike
+    observed: FeatureMap, residual: Array, sums: ObservationSums, ridge: ScalarLike
 ) -> ObservationModel:
     """Learn both forms of evidence: (C_xx + ridge)^{-1} C_xy, and the same times (C_yy + ridge)^{-1}."""
-    penalty = ridge * len(x)
-    covariance, cross = covariances(basis, observed, x, y)
-    expectation = ridge_solve(covariance, cross, penalty)
-    own, _ = covariances(observed, observed, y, y)
-    return ObservationModel(observed, expectation, ridge_solve(own, expectation.T, penalty).T, residual)
+    penalty = ridge * sums.count.astype(jnp.result_type(ridge, float))
+    expectation = ridge_solve(sums.variable, sums.cross, penalty)
+    return ObservationModel(observed, expectation, ridge_solve(sums.observed, expectation.T, penalty).T, residual)
 
 
-@jax.jit
-def _averages(basis: FeatureMap, x: Array) -> tuple[Array, Array]:
-    """Return the means of the features and of their outer products."""
-    ones = jnp.ones(len(x), jax.eval_shape(basis, x[:1]).dtype)
-    moment, total = covariances(basis, lambda one: one[:, None], x, ones)
-    return total[:, 0] / len(x), moment / len(x)
+@partial(jax.jit, static_argnames="positive")
+def _averages(basis: NodeBasis, sums: NodeSums, positive: bool) -> tuple[Array, Array, Array]:
+    """Return the means of the features and of their outer products, and weights of values at the points [point, 1].
+
+    Weighed values sum to the expectation over the samples.
+    """
+    mean, moment = (total / sums.count.astype(total.dtype) for total in (sums.mean, sums.moment))
+    if basis.products is None:
+        weights = jnp.full(len(basis.points), 1 / len(basis.points), jnp.result_type(float))
+    else:
+        weights = matmul(basis.products.transform, sums.products / sums.count.astype(sums.products.dtype))
+        if positive:
+            weights = jnp.maximum(weights, 0)
+            weights = weights / jnp.sum(weights)
+    return mean, moment, weights[:, None]
 
 
-def _ridges(argument: str, ridge: Any, known: Mapping[int, Any], of: str) -> dict[int, Any]:
+def _ridges(argument: str, ridge: Any, known: Sequence[int], of: str) -> dict[int, Any]:
     """Give every type its ridge."""
     given = dict(ridge) if isinstance(ridge, Mapping) else dict.fromkeys(known, ridge)
     missing = [k for k in known if k not in given]

@@ -6,7 +6,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 from numpy.typing import NDArray
 
-from kbpjax.graph import Graph, Tiles, degree_classes, place_slots, tile_rows, tile_size
+from kbpjax.graph import Graph, Tiles, degree_classes, tile_columns
+from kbpjax.tables import edge_columns, place_slots, slots_in_order, tile_rows, tile_size
 
 
 class Part(eqx.Module):
@@ -15,6 +16,8 @@ class Part(eqx.Module):
     Attributes:
         node_tiles, slots: the sending nodes and their incoming directed edges, as in `Graph`.
         edge_tiles, route: the directed edges from them, and where in `slots` each stands, as in `Graph`.
+        in_columns: as in `Graph`.
+        nodes_in_order: whether the nodes stand in `node_tiles` in the order of their numbers, without padding.
         num_edges: number of directed edges of the graph.
     """
 
@@ -22,7 +25,9 @@ class Part(eqx.Module):
     slots: tuple[Int[Array, "*part _ _ _"], ...]
     edge_tiles: Tiles
     route: Int[Array, "*part edge_tile edge_tile_size"]
+    in_columns: bool = eqx.field(static=True)
     num_edges: int = eqx.field(static=True)
+    nodes_in_order: bool = eqx.field(static=True, default=False)
 
 
 def ignore_incoming(part: Graph | Part, nodes: Bool[Array, " node"]) -> tuple[Int[Array, "*part _ _ _"], ...]:
@@ -34,16 +39,40 @@ def ignore_incoming(part: Graph | Part, nodes: Bool[Array, " node"]) -> tuple[In
     )
 
 
+def by_place(graph: Graph) -> Part:
+    """Return a whole graph with directed edges numbered by where they stand in `edge_tiles`, padding included."""
+    rows = graph.edge_tiles.rows
+    places = jnp.arange(rows.size, dtype=jnp.int32)
+    place = places if graph.edge_place is None else graph.edge_place
+    place = jnp.append(place, jnp.int32(rows.size))
+    return Part(
+        node_tiles=graph.node_tiles,
+        slots=tuple(place[slots] for slots in graph.slots),
+        edge_tiles=Tiles(
+            jnp.where(rows < graph.num_edges, places.reshape(rows.shape), rows.size), graph.edge_tiles.types
+        ),
+        route=graph.route,
+        in_columns=graph.in_columns,
+        num_edges=rows.size,
+        nodes_in_order=graph.node_place is None,
+    )
+
+
 def parts_of(graph: Graph, numbers: NDArray) -> Part:
     """Split a graph by the number of the part that each node belongs to, 0 .. k - 1; stack the parts [part, ...]."""
     receivers, node_type = np.asarray(graph.receivers), np.asarray(graph.node_type)
     degree = np.bincount(receivers, minlength=graph.num_nodes)
     count = 1 + int(numbers.max())
     nodes = [_stack(node_type, members, numbers, count) for members in degree_classes(degree)]
-    direction = np.arange(graph.num_edges) >= graph.num_edges // 2
-    kinds, sender_part = 2 * np.asarray(graph.edge_type) + direction, numbers[np.asarray(graph.senders)]
-    edge_rows, edge_types = _stack(kinds, np.arange(graph.num_edges), sender_part, count)
-    slots, place = place_slots([rows for rows, _ in nodes], receivers, degree)
+    tables = [rows for rows, _ in nodes]
+    reverse = np.asarray(graph.reverse)
+    kinds = 2 * np.asarray(graph.edge_type) + (np.arange(graph.num_edges) >= graph.num_edges // 2)
+    columns = edge_columns(tables, receivers, node_type, kinds[reverse])
+    slots, place = place_slots(tables, receivers, columns[0] if columns else slots_in_order(receivers, degree))
+    if columns:
+        edge_rows, edge_types = tile_columns(slots[0], nodes[0][1], columns[1], reverse)
+    else:
+        edge_rows, edge_types = _stack(kinds, np.arange(graph.num_edges), numbers[np.asarray(graph.senders)], count)
 
     # `place` counts through all parts of one class of degrees before the next class; a route counts inside its part.
     sizes = np.array([slot.size for slot in slots])
@@ -51,12 +80,13 @@ def parts_of(graph: Graph, numbers: NDArray) -> Part:
     own = sizes // count
     first, first_in_part = np.cumsum(sizes) - sizes, np.cumsum(own) - own
     inside = first_in_part[group] + (place - first[group]) % own[group]
-    route = np.append(inside[np.asarray(graph.reverse)], 0)[edge_rows]
+    route = np.append(inside[reverse], 0)[edge_rows]
     return Part(
         node_tiles=tuple(Tiles(_index(rows), _index(types)) for rows, types in nodes),
         slots=tuple(map(_index, slots)),
         edge_tiles=Tiles(_index(edge_rows), _index(edge_types)),
         route=_index(route),
+        in_columns=columns is not None,
         num_edges=graph.num_edges,
     )
 

@@ -5,10 +5,8 @@ Damping mixes the old message, of norm 1, with the new one before that is normal
 the way, and its size no longer says so much.
 """
 
-import math
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -21,25 +19,12 @@ from kbpjax import _checks, parts
 from kbpjax.acceleration import AdaptiveDamping, Anderson
 from kbpjax.graph import Graph
 from kbpjax.implicit import InParts, Iteration, fixed_point, in_parts, trust
-from kbpjax.schedules import Coloured, ResidualFirst, Schedule, Synchronous
+from kbpjax.loops import BPState as BPState
+from kbpjax.loops import iterate, start_state
+from kbpjax.schedules import Coloured, InPlace, ResidualFirst, Schedule, Synchronous
 from kbpjax.update import Operators, check_types, coefficients, of_type, unit, untile
 
 Exponents = _checks.Numbers | ScalarLike | None
-
-
-class BPState(eqx.Module):
-    """What one iteration leaves to the next.
-
-    Attributes:
-        messages: coefficients of each directed edge's message [edge, rank], of 2-norm 1 (or 0).
-        residual: largest difference between a coefficient of a message and of its undamped update, both of 2-norm 1; of
-            positive messages, which are values, between these scaled to maximum 1. 0 at a fixed point.
-        count: iterations done.
-    """
-
-    messages: Float[Array, "edge rank"]
-    residual: Float[Array, ""]
-    count: Int[Array, ""]
 
 
 class Solution(eqx.Module):
@@ -73,11 +58,7 @@ def init(operators: Operators, graph: Graph) -> BPState:
     check_types(operators, graph)
     ones = jnp.sum(of_type(operators.passed_on, graph.edge_tiles.types), axis=-1)
     spread = jnp.broadcast_to(ones[:, None], (*graph.edge_tiles.rows.shape, ones.shape[-1]))
-    return _state(unit(untile([spread], graph.edge_place))[0])
-
-
-def _state(messages: Array) -> BPState:
-    return BPState(messages, jnp.array(jnp.inf, messages.dtype), jnp.int32(0))
+    return start_state(unit(untile([spread], graph.edge_place))[0])
 
 
 def step(
@@ -160,14 +141,14 @@ def run(
     Raises:
         ValueError: an option out of range, a type that the model has not learned, evidence or a start of another shape.
     """
-    _check_options(num_iters, damping, tol, schedule, acceleration)
+    check_options(num_iters, damping, tol, schedule, acceleration)
     operators, known, local = problem(model, graph, evidence)
     if isinstance(schedule, Coloured):
         schedule.check(graph)
     if known is not graph:
         schedule = schedule.ignore_incoming(evidence.clamped)
     powers = pair_exponents(graph, exponents, local.dtype)
-    first = None if start is None else _first(operators, graph, start)
+    first = None if start is None else first_messages(operators, graph, start)
     parts = None
     differentiable = tol is not None and _checks.is_traced((operators, local, powers, damping))
     if differentiable and not isinstance(schedule, Coloured) and not _checks.is_traced(graph):
@@ -240,95 +221,21 @@ def _search(
     num_iters: int,
 ) -> tuple[BPState, Array]:
     """Iterate; return the last state and all residuals."""
-    state = init(operators, graph) if first is None else _state(first)
-    enough = None if tol is None else jnp.asarray(tol, state.residual.dtype)
-    iteration = partial(step, operators, graph, local, exponents=exponents, schedule=schedule)
-    carry, advance = _begin(iteration, damping, acceleration, state, enough)
-    return _count(carry, advance, num_iters) if enough is None else _until(carry, advance, enough, num_iters)
+    messages = init(operators, graph).messages if first is None else first
+    turns = InPlace.of(graph) if isinstance(schedule, Synchronous) and exponents is None else schedule
 
+    def sweep(local: Array, messages: Array, damping: Array) -> tuple[Array, Array]:
+        return turns.sweep(operators, graph, local, messages, damping, exponents)
 
-def _count(carry: Any, advance: Callable[[Any], Any], num_iters: int) -> tuple[BPState, Array]:
-    """Iterate a fixed number of times, in nested loops; return the last state and all residuals.
-
-    Reverse mode keeps what each loop starts its turns from, of one turn of the loop around it at a time.
-    """
-
-    def iterate(carry: Any, _: None) -> Any:
-        carry = advance(carry)
-        return carry, carry[0].residual
-
-    def repeat(body: Callable[..., Any], turns: int) -> Callable[..., Any]:
-        return lambda carry, _: jax.lax.scan(jax.checkpoint(body, prevent_cse=False), carry, length=turns)
-
-    loops, rest = _loops(num_iters)
-    carry, residuals = reduce(repeat, loops, iterate)(carry, None)
-    residuals = residuals.reshape(-1)
-    if rest:
-        carry, last = repeat(iterate, rest)(carry, None)
-        residuals = jnp.concatenate([residuals, last])
-    return carry[0], residuals
-
-
-def _loops(num_iters: int) -> tuple[list[int], int]:
-    """Split a number of iterations into turns of up to three nested loops, the inner first, and a rest after them.
-
-    The sum of the turns, what reverse mode keeps, is the least there is. As many as the inner loops have can come after
-    them at no cost: they are done with when the inner loops begin.
-    """
-    if num_iters <= 8:
-        return [num_iters], 0
-    few = range(1, 1 + math.isqrt(num_iters))
-    ways = [((i, j, k := num_iters // (i * j)), num_iters - i * j * k) for i in few for j in few if i * j <= num_iters]
-    good = [(sum(way), rest > 0, way, rest) for way, rest in ways if rest <= way[0] + way[1] and rest != 1]
-    _, _, way, rest = min(good)
-    return [turns for turns in way if turns > 1], rest
-
-
-def _until(carry: Any, advance: Callable[[Any], Any], enough: Array, num_iters: int) -> tuple[BPState, Array]:
-    """Iterate until the residual is small enough; return the last state and all residuals."""
-
-    def unfinished(carry: Any) -> Array:
-        (state, *_), _ = carry
-        return (state.count < num_iters) & (state.residual > enough)
-
-    def iterate(carry: Any) -> Any:
-        before, residuals = carry
-        after = advance(before)
-        return after, residuals.at[before[0].count].set(after[0].residual)
-
-    residuals = jnp.full(num_iters, jnp.nan, enough.dtype)
-    (last, *_), residuals = jax.lax.while_loop(unfinished, iterate, (carry, residuals))
+    if isinstance(turns, InPlace):
+        messages = messages.at[turns.rows].get(mode="fill", fill_value=0)
+    last, residuals = iterate(sweep, local, messages, damping, acceleration, tol, num_iters)
+    if isinstance(turns, InPlace):
+        last = replace(last, messages=last.messages[turns.place])
     return last, residuals
 
 
-def _begin(
-    iteration: Callable[..., BPState],
-    damping: Any,
-    acceleration: Anderson | None,
-    state: BPState,
-    enough: Array | None,
-) -> tuple[Any, Callable[[Any], Any]]:
-    """Return what a loop carries at first, and the function that does one damped and accelerated iteration on it."""
-    adaptive = isinstance(damping, AdaptiveDamping)
-    weight = jnp.asarray(damping.start if adaptive else damping, state.messages.dtype)
-    history = None if acceleration is None else acceleration.start(state.messages)
-
-    def advance(carry: Any) -> Any:
-        state, weight, history = carry
-        new = iteration(state, damping=weight)
-        if adaptive:
-            weight = damping.next(weight, state.residual, new.residual)
-        if acceleration is not None:
-            history, mixed = acceleration.advance(history, state.messages, new.messages, new.residual)
-            if enough is not None:  # what has converged is not extrapolated: its residual would not be known
-                mixed = jnp.where(new.residual <= enough, new.messages, mixed)
-            new = replace(new, messages=mixed)
-        return new, weight, history
-
-    return (state, weight, history), advance
-
-
-def _first(operators: Operators, graph: Graph, start: Any) -> Array:
+def first_messages(operators: Operators, graph: Graph, start: Any) -> Array:
     """Check the messages to start from and scale them to norm 1."""
     messages = start.passed_on if isinstance(start, Solution) else jnp.asarray(start)
     shape = (graph.num_edges, operators.passed_on.shape[1])
@@ -366,7 +273,8 @@ def ignore_incoming(graph: Graph, nodes: Bool[Array, " node"]) -> Graph:
     return replace(graph, slots=parts.ignore_incoming(graph, nodes), schedule=schedule)
 
 
-def _check_options(num_iters: int, damping: Any, tol: Any, schedule: Any, acceleration: Any) -> None:
+def check_options(num_iters: int, damping: Any, tol: Any, schedule: Any, acceleration: Any) -> None:
+    """Check the options of `run`."""
     _checks.require_count("num_iters", num_iters)
     if not isinstance(damping, AdaptiveDamping):
         check_damping(damping)

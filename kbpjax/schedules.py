@@ -17,8 +17,12 @@ from numpy.typing import NDArray
 from kbpjax import _checks
 from kbpjax.colouring import colour_nodes
 from kbpjax.graph import Graph
-from kbpjax.parts import Part, ignore_incoming, parts_of
+from kbpjax.layout import add_squares, fold, long_first, long_last, spread
+from kbpjax.parts import Part, by_place, ignore_incoming, parts_of
 from kbpjax.update import Operators, flatten, unit, untile, updates
+
+TIE = 1e-3
+"""Relative difference up to which changes count as equal, so that rounding does not choose among messages."""
 
 Exponents = Float[Array, " pair"] | None
 
@@ -32,16 +36,42 @@ class Synchronous(eqx.Module):
         """Do one iteration; return the messages, and the largest difference between one and its undamped update."""
         update = updates(operators, graph, local, messages, exponents, operators.passed_on)
         update, size = unit(untile([update], graph.edge_place))
-        if operators.positive is None:  # one reduction is quicker than the largest of each message
-            change = jnp.max(jnp.abs(jax.lax.stop_gradient(update - messages)), initial=0)
-        else:
-            change = jnp.max(changes(operators, messages, update), initial=0)
-        return mix(messages, update, size, damping), change
+        return mix(messages, update, size, damping), largest_change(operators, messages, update)
 
     def ignore_incoming(self, nodes: Bool[Array, " node"]) -> "Synchronous":
         """Return this: the graph says which messages are ignored."""
         del nodes
         return self
+
+
+class InPlace(eqx.Module):
+    """Update all messages at once, with messages numbered as `kbpjax.parts.by_place` does: each is moved only once.
+
+    Attributes:
+        part: the whole graph, so numbered.
+        rows: the edge that stands in each place [place]; padding holds the number of edges.
+        place: the place of each edge [edge].
+    """
+
+    part: Part
+    rows: Int[Array, " place"]
+    place: Int[Array, " edge"]
+
+    @classmethod
+    def of(cls, graph: Graph) -> "InPlace":
+        """Number the messages of a graph."""
+        rows = graph.edge_tiles.rows.reshape(-1)
+        place = jnp.arange(graph.num_edges, dtype=jnp.int32) if graph.edge_place is None else graph.edge_place
+        return cls(by_place(graph), rows, place)
+
+    def sweep(
+        self, operators: Operators, graph: Graph, local: Array, messages: Array, damping: Array, exponents: Exponents
+    ) -> tuple[Array, Array]:
+        """Do one iteration; return the messages, and the largest difference between one and its undamped update."""
+        del graph
+        update = flatten([updates(operators, self.part, local, messages, exponents, operators.passed_on)])
+        update, size = unit(update, self.rows < len(self.place))
+        return mix(messages, update, size, damping), largest_change(operators, messages, update)
 
 
 class ResidualFirst(eqx.Module):
@@ -73,7 +103,7 @@ class ResidualFirst(eqx.Module):
             return messages, jnp.max(change, initial=0)
         count = max(1, round(self.share * len(change)))
         least = jax.lax.top_k(change, count)[0][-1]
-        chosen = (change >= least) | jnp.isnan(change)  # NaN is to stay visible
+        chosen = (change >= (1 - TIE) * least) | jnp.isnan(change)  # NaN is to stay visible
         return jnp.where(chosen[:, None], mix(messages, update, size, damping), messages), jnp.max(change)
 
     def ignore_incoming(self, nodes: Bool[Array, " node"]) -> "ResidualFirst":
@@ -169,22 +199,35 @@ def _identity(graph: Graph) -> tuple[Array, Array, Array, Array]:
     return graph.senders, graph.receivers, graph.edge_type, graph.node_type
 
 
+def largest_change(operators: Operators, old: Array, new: Array) -> Float[Array, ""]:
+    """Return the largest of `changes`."""
+    if operators.positive is not None:
+        return jnp.max(changes(operators, old, new), initial=0)
+    # One reduction is quicker than the largest of each message.
+    return jnp.max(jnp.abs(jax.lax.stop_gradient(long_last(new) - long_last(old))), initial=0)
+
+
 def changes(operators: Operators, old: Array, new: Array) -> Float[Array, " message"]:
     """Return the largest difference between coefficients of each message and its update, both of 2-norm 1.
 
     Positive messages are values: of these, the largest difference when they are scaled to maximum 1.
     """
-    difference = jnp.max(jnp.abs(jax.lax.stop_gradient(new - old)), axis=-1, initial=0)
+    if new.shape[-1] == 0:
+        return jnp.zeros_like(new, shape=len(new))
+    old, new = map(long_last, jax.lax.stop_gradient((old, new)))
+    difference = fold(jnp.maximum, new - old, jnp.abs)[0]
     if operators.positive is None:
         return difference
-    largest = jnp.max(jax.lax.stop_gradient(new), axis=-1, initial=0)
+    largest = fold(jnp.maximum, new)[0]
     return difference / jnp.where(largest > 0, largest, 1)
 
 
 def mix(old: Array, new: Array, size: Array, damping: Array) -> Array:
     """Mix messages of norm 1 in the proportion damping : (1 - damping) size; return them with norm 1."""
+    old, new, size = map(long_last, (old, new, size))
     total = damping + (1 - damping) * size
-    weight = jnp.where(total > 0, (1 - damping) * size / jnp.where(total > 0, total, 1), 1)
-    mixed = (1 - weight) * old + weight * new  # not old + weight * (new - old), which loses what is small in `new`
-    square = jnp.sum(mixed**2, axis=-1, keepdims=True)
-    return mixed * jax.lax.rsqrt(jnp.where(square > 0, square, 1))
+    total = jnp.where(total > 0, total, jnp.inf)
+    keep, take = (spread(share / total, len(old)) for share in (damping, (1 - damping) * size))
+    mixed = keep * old + take * new  # not old + take * (new - old), which loses what is small in `new`
+    square = add_squares(mixed, jnp.ones_like(size))
+    return long_first(mixed * spread(jax.lax.rsqrt(jnp.where(square > 0, square, 1)), len(old)))

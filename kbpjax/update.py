@@ -15,17 +15,29 @@ which is tree-reweighted (rho: the share of spanning trees that have the edge) o
 is the first line. The scale of a message is free: messages have 2-norm 1.
 """
 
+import math
 from collections.abc import Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, ScalarLike
+from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from kbpjax import _checks
-from kbpjax._precision import einsum
-from kbpjax.arithmetic import Arithmetic, SumProduct, log_or_least
+from kbpjax.arithmetic import Arithmetic, SumProduct, apply_by_tile, log_or_least
 from kbpjax.graph import Graph, Tiles
+from kbpjax.layout import (
+    add_rows,
+    add_squares,
+    fold,
+    largest_row,
+    long_first,
+    long_last,
+    slot_axis,
+    slots_first,
+    slots_last,
+    spread,
+)
 from kbpjax.parts import Part
 
 
@@ -103,8 +115,18 @@ def outgoing(
             _reweighted(values, whole, slot_powers(exponents, slots))
             for values, whole, slots in zip(incoming, wholes, part.slots, strict=True)
         ]
-    products = flatten(others)[part.route]
-    return operators.arithmetic.apply(of_type(matrices, part.edge_tiles.types), products)
+    update = long_last(operators.arithmetic.apply(matrices_of(matrices, part.edge_tiles.types), sent(part, others)))
+    return long_first(update.reshape(len(update), *part.edge_tiles.rows.shape))
+
+
+def sent(part: Graph | Part, others: Sequence[Float[Array, "_ _ _ point"]]) -> Float[Array, "*tiles size point"]:
+    """Lay products without one message each, in the order of `slots`, out in that of `edge_tiles`."""
+    turned = [slots_last(block) for block in others]
+    if part.in_columns:
+        return long_first(turned[0])
+    flat = [block.reshape(len(block), math.prod(block.shape[1:])) for block in turned]
+    placed = flat[0] if len(flat) == 1 else jnp.concatenate(flat, axis=1)
+    return long_first(placed.at[:, part.route].get(mode="clip"))
 
 
 def slot_powers(exponents: Float[Array, " pair"], slots: Int[Array, "*axes deg"]) -> Float[Array, "*axes deg one"]:
@@ -121,12 +143,15 @@ def _reweighted(
 
     From nine slots on, the largest value is scaled to that of `whole`, so that no number of messages underflows.
     """
-    logs = log_or_least(values)
-    total = einsum("...dp,...d->...p", logs, exponents[..., 0])  # its gradient is quicker than that of a sum
-    others = total[..., None, :] - logs
-    if values.shape[-2] > 8:
-        others = others - jnp.max(others, axis=-1, keepdims=True)
-    return whole[..., None, :] * jnp.exp(others)
+    logs, powers, known = slots_last(values), slots_last(exponents), long_last(whole)[None]
+    axis, num_points = slot_axis(logs), len(logs)
+    num_slots = logs.shape[axis]
+    logs = log_or_least(logs)
+    total = add_rows(jnp.moveaxis(logs * spread(powers, num_points), axis, 0))
+    others = jnp.moveaxis(spread(total, num_slots), 0, axis) - logs
+    if num_slots > 8:
+        others = others - spread(largest_row(others), num_points)
+    return slots_first(jnp.moveaxis(spread(known, num_slots), 0, axis) * jnp.exp(others))
 
 
 def coefficients(
@@ -153,19 +178,29 @@ def evaluate(
 def gather(
     part: Graph | Part, messages: Float[Array, "edge coordinate"]
 ) -> tuple[Float[Array, "_ _ _ coordinate"], ...]:
-    """Return the incoming messages of every node; 0 in empty slots; one array for each of `slots`."""
-    padded = jnp.concatenate([messages, jnp.zeros_like(messages, shape=(1, messages.shape[1]))])
-    return tuple(padded[slots] for slots in part.slots)
+    """Return the incoming messages of every node; any number in empty slots; one array for each of `slots`."""
+    if len(messages) == 0:
+        return tuple(jnp.zeros_like(messages, shape=(*slots.shape, messages.shape[1])) for slots in part.slots)
+
+    def incoming(slots: Array) -> Array:
+        return jnp.swapaxes(messages.at[jnp.swapaxes(slots, -1, -2)].get(mode="clip"), -2, -3)
+
+    return tuple(map(incoming, part.slots))
 
 
 def _evaluate(
     operators: Operators, part: Graph | Part, gathered: Sequence[Float[Array, "_ _ _ coordinate"]]
 ) -> tuple[Float[Array, "_ _ _ point"], ...]:
     def values_of(tiles: Tiles, slots: Array, values: Array) -> Array:
+        turned = slots_last(values)
+        num_columns, num_tiles, num_slots, size = turned.shape
         if operators.positive is None:
-            values = einsum("tndr,tpr->tndp", values, of_type(operators.evaluate, tiles.types))
-        values = jnp.maximum(values, of_type(floors(operators), tiles.types)[:, None, None, None])
-        return jnp.where((slots < part.num_edges)[..., None], values, 1)
+            by_tile = long_first(turned.reshape(num_columns, num_tiles, num_slots * size))
+            turned = long_last(apply_by_tile(matrices_of(operators.evaluate, tiles.types), by_tile))
+            turned = turned.reshape(len(turned), num_tiles, num_slots, size)
+        floor = jnp.broadcast_to(of_type(floors(operators), tiles.types), num_tiles)[None, :, None, None]
+        present = jnp.swapaxes(slots, -1, -2) < part.num_edges
+        return slots_first(jnp.where(present[None], jnp.maximum(turned, floor), 1))
 
     return tuple(map(values_of, part.node_tiles, part.slots, gathered))
 
@@ -177,7 +212,7 @@ def evaluate_local(
 
     def values_of(tiles: Tiles) -> Array:
         tiled = tile_of(graph, messages, tiles)
-        values = einsum("tnr,tpr->tnp", tiled, of_type(operators.evaluate, tiles.types))
+        values = apply_by_tile(matrices_of(operators.evaluate, tiles.types), tiled)
         return jnp.maximum(values, of_type(floors(operators), tiles.types)[:, None, None])
 
     return untile([values_of(tiles) for tiles in graph.node_tiles], graph.node_place)
@@ -186,6 +221,11 @@ def evaluate_local(
 def floors(operators: Operators) -> Float[Array, " node_type"]:
     """Return the floor of each node type; length 1: shared by all."""
     return jnp.asarray(operators.floor, operators.evaluate.dtype).reshape(-1)
+
+
+def matrices_of(matrices: Float[Array, "type out column"], types: Int[Array, " tile"]) -> Array:
+    """Return the matrix of each tile; one for all where there is a single one."""
+    return matrices if len(matrices) == 1 else matrices[types]
 
 
 def of_type(matrices: Float[Array, "type *axes"], types: Int[Array, "*tiles"]) -> Array:
@@ -197,31 +237,38 @@ def tile_of(
     part: Graph | Part, rows: Float[Array, "node column"], tiles: Tiles
 ) -> Float[Array, "tile tile_size column"]:
     """Lay rows of nodes out in the order of tiles; the padding holds copies of the last row."""
-    if isinstance(part, Graph) and part.node_place is None:  # they stand so already
-        return rows.reshape(*tiles.rows.shape, -1)
-    return rows[jnp.minimum(tiles.rows, len(rows) - 1)]
+    by_column = long_last(rows)
+    if part.nodes_in_order:
+        return long_first(by_column.reshape(len(by_column), *tiles.rows.shape))
+    return long_first(by_column.at[:, tiles.rows].get(mode="clip"))
 
 
 def untile(tiled: Sequence[Array], place: Int[Array, " row"] | None) -> Float[Array, "row column"]:
     """Return rows from the tiles, one after the other, that hold them; None: they stand in order."""
     flat = flatten(tiled)
-    return flat if place is None else flat[place]
+    return flat if place is None else long_first(long_last(flat).at[:, place].get(mode="clip"))
 
 
 def flatten(blocks: Sequence[Array]) -> Float[Array, "place column"]:
     """Put the rows of all blocks one after the other."""
-    return jnp.concatenate([block.reshape(-1, block.shape[-1]) for block in blocks])
+    turned = [long_last(block).reshape(block.shape[-1], math.prod(block.shape[:-1])) for block in blocks]
+    return long_first(turned[0] if len(turned) == 1 else jnp.concatenate(turned, axis=1))
 
 
-def unit(messages: Float[Array, "*axes rank"]) -> tuple[Float[Array, "*axes rank"], Float[Array, "*axes one"]]:
-    """Scale messages to 2-norm 1, whatever their size, and return their norms; what is zero stays zero."""
+def unit(
+    messages: Float[Array, "*axes rank"], present: Bool[Array, "*axes"] | None = None
+) -> tuple[Float[Array, "*axes rank"], Float[Array, "*axes one"]]:
+    """Scale messages to 2-norm 1, whatever their size, and return their norms; what is zero or not present is zero."""
+    rows = long_last(messages)
     # The sum keeps squares in range as well as the maximum would, and is faster.
-    size = jax.lax.stop_gradient(jnp.sum(jnp.abs(messages), axis=-1, keepdims=True))
+    size = jax.lax.stop_gradient(fold(jnp.add, rows, jnp.abs))
     zero = size < jnp.finfo(messages.dtype).tiny  # false for NaN, which is to stay
-    scale = jnp.where(zero, 0, 1 / jnp.where(zero, 1, size))
-    square = jnp.sum((messages * scale) ** 2, axis=-1, keepdims=True)
+    if present is not None:
+        zero = zero | ~present[None]
+    scale = 1 / jnp.where(zero, jnp.inf, size)  # 0 by a selection around the quotient is 10 times as slow
+    square = add_squares(rows, scale)
     inverse = jax.lax.rsqrt(jnp.where(zero, 1, square))
-    return messages * (scale * inverse), size * square * inverse
+    return long_first(rows * spread(scale * inverse, len(rows))), long_first(size * square * inverse)
 
 
 def check_types(operators: Operators, graph: Graph) -> None:

@@ -24,10 +24,11 @@ def forget_compiled_programs():
     jax.clear_caches()
 
 
-@pytest.fixture(scope="module")
-def quick_compilation():
-    """Compile in half of the time, for test files whose programs are short."""
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation(request):
+    """Compile in half of the time, except for a test file that says `OPTIMISED = True`: the programs are short."""
     before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
+    optimised = getattr(getattr(request.node, "obj", None), "OPTIMISED", False)
+    jax.config.update("jax_disable_most_optimizations", before or not optimised)
     yield
     jax.config.update("jax_disable_most_optimizations", before)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from kbpjax.parts import parts_of
 
 
 def random_edges(seed, num_nodes, num_edges, node_kinds, split):
@@ -72,7 +73,7 @@ def check_graph(graph, edges, num_nodes, node_type, edge_type):
         for node, listed in zip(np.asarray(tiles.rows).ravel(), np.asarray(table).reshape(tiles.rows.size, -1)):
             assert np.all(listed <= 2 * half)
             assert sorted(listed[listed < 2 * half].tolist()) == (incoming[node] if node < num_nodes else [])
-    slots = np.concatenate([np.asarray(table).ravel() for table in graph.slots])
+    slots = np.concatenate([np.swapaxes(table, -1, -2).ravel() for table in graph.slots])
 
     route, edge_rows = np.asarray(graph.route).ravel(), np.asarray(graph.edge_tiles.rows).ravel()
     for place, e in enumerate(edge_rows.tolist()):
@@ -211,7 +212,7 @@ def test_a_star_of_10000_leaves_has_small_tables(hub):
     graph = kbp.Graph.from_edges(np.stack([np.full(10_000, hub), leaves], axis=1), 10_001)
     assert sorted(table.shape for table in graph.slots) == [(1, 1, 10_000), (1, 10_000, 1)]
     check_tiles(graph.node_tiles, graph.node_place, [0] * 10_001)
-    slots = np.concatenate([np.asarray(table).ravel() for table in graph.slots])
+    slots = np.concatenate([np.swapaxes(table, -1, -2).ravel() for table in graph.slots])
     edges = np.asarray(graph.edge_tiles.rows).ravel()
     assert slots[np.asarray(graph.route).ravel()].tolist() == np.asarray(graph.reverse)[edges].tolist()
 
@@ -295,3 +296,38 @@ def test_grid_types_must_fit_the_grid():
         kbp.grid_graph(2, 3, edge_type=[0] * 6)
     with pytest.raises(ValueError, match="^node_type: must be 6 whole numbers"):
         kbp.grid_graph(2, 3, node_type=[0] * 5)
+
+
+# --- columns ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["grid", "chain", "two kinds of nodes", "rows of their own", "cycle"])
+def test_nodes_that_are_alike_stand_in_columns(name):
+    graph = {
+        "grid": kbp.grid_graph(30, 40),
+        "chain": kbp.chain_graph(500),
+        "two kinds of nodes": kbp.grid_graph(20, 20, node_type=np.add.outer(np.arange(20), np.arange(20)).ravel() % 2),
+        "rows of their own": kbp.grid_graph(8, 40, node_type=np.repeat(np.arange(8), 40)),
+        "cycle": kbp.Graph.from_edges([(i, (i + 1) % 50) for i in range(50)], 50),
+    }[name]
+    assert graph.in_columns
+    places = graph.edge_tiles.rows.size
+    assert graph.num_edges <= places <= 1.25 * graph.num_edges
+    assert np.asarray(graph.route)[np.asarray(graph.edge_tiles.rows) < graph.num_edges].tolist() == (
+        np.flatnonzero(np.asarray(graph.edge_tiles.rows).ravel() < graph.num_edges).tolist()
+    )
+    parts = parts_of(graph, np.arange(graph.num_nodes) * 3 // graph.num_nodes)
+    assert parts.in_columns or name == "rows of their own"  # whose tiles are cut
+    rows = np.asarray(parts.edge_tiles.rows)
+    assert sorted(rows[rows < graph.num_edges].tolist()) == list(range(graph.num_edges))
+    kinds = 2 * np.asarray(graph.edge_type) + (np.arange(graph.num_edges) >= graph.num_edges // 2)
+    for part_rows, part_types in zip(rows, np.asarray(parts.edge_tiles.types), strict=True):
+        for edges, kind in zip(part_rows, part_types, strict=True):
+            assert set(kinds[edges[edges < graph.num_edges]].tolist()) <= {int(kind)}
+
+
+def test_nodes_that_differ_do_not():
+    rng = np.random.default_rng(0)
+    typed = kbp.grid_graph(20, 20, edge_type=rng.integers(30, size=760))
+    hubs = kbp.Graph.from_edges(attachment_edges(0, 300, 2), 300)
+    assert not typed.in_columns and not hubs.in_columns

@@ -150,6 +150,9 @@ def test_repeated_calls_with_new_values_do_not_trace_again(model, seen):
         "mrf._learn_pairs",
         "mrf._observation_model",
         "mrf._averages",
+        "sums._sum_pairs",
+        "sums._sum_samples",
+        "sums._sum_observations",
     )
     caches = []
     for name in names:

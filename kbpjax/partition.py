@@ -1,0 +1,238 @@
+"""One graph over several devices: which nodes each has, and which messages it has to hear from the others.
+
+A device has the nodes of its block and the messages that these send. Of the others it needs only the messages that
+cross into its block. It gets them from device to device, those of one distance (receiver minus sender, counted round
+the devices) at a time. All of that is worked out once in NumPy and stored as a row for each device.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, Int
+from numpy.typing import NDArray
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax.graph import Graph, Tiles
+from kbpjax.parts import Part, parts_of
+
+
+class Block(eqx.Module):
+    """What each device knows of its block, stacked on a first axis [device, ...].
+
+    Messages of a block are numbered through: first those that its nodes send, in the order of `part.edge_tiles`, then
+    those that it hears from other devices.
+
+    Attributes:
+        part: the nodes and messages of the block, all in its own numbers.
+        nodes: the nodes of the block in the whole graph [device, node]; padding holds the number of nodes.
+        sends: the directed edges that its nodes send along, in the whole graph [device, sent]; padding holds their
+            number.
+        real: which of these are no padding [device, sent].
+        pairs: the undirected edge of each message of the block [device, message]; 0 in padding.
+        leaving: for each distance, the messages that go to the device so far away [device, leaving]; 0 in padding.
+    """
+
+    part: Part
+    nodes: Int[Array, "*device node"]
+    sends: Int[Array, "*device sent"]
+    real: Bool[Array, "*device sent"]
+    pairs: Int[Array, "*device message"]
+    leaving: tuple[Int[Array, "*device _"], ...]
+
+
+class Partition(eqx.Module):
+    """A graph in blocks of nodes, one for each device; make it with `partition_graph`.
+
+    Attributes:
+        graph: the graph.
+        block: what each device knows.
+        edge_place: where each directed edge stands among the messages that the devices send, one device after the other
+            [edge].
+        routes: for each distance, the pairs (from, to) of devices that exchange messages.
+        boundary: directed edges between blocks: the messages that have to be exchanged in an iteration.
+        mesh: the devices, along one axis.
+    """
+
+    graph: Graph
+    block: Block
+    edge_place: Int[Array, " edge"]
+    routes: tuple[tuple[tuple[int, int], ...], ...] = eqx.field(static=True)
+    boundary: int = eqx.field(static=True)
+    mesh: Mesh = eqx.field(static=True)
+
+    @property
+    def exchanged(self) -> int:
+        """Messages sent in an iteration: `boundary`, and padding where pairs at one distance have uneven numbers."""
+        pairs = zip(self.routes, self.block.leaving, strict=True)
+        return sum(len(devices) * messages.shape[-1] for devices, messages in pairs)
+
+    @property
+    def axis(self) -> str:
+        """The name of the mesh axis."""
+        return self.mesh.axis_names[0]
+
+
+def partition_graph(graph: Graph, devices: Mesh | int | None = None, *, parts: Numbers | None = None) -> Partition:
+    """Split a graph into blocks of nodes, one for each device, for `kbpjax.parallel.run`.
+
+    It is made once for a graph, outside `jax.jit`, and can be passed into it.
+
+    Args:
+        graph: the graph.
+        devices: a mesh with one axis; or the number of devices, the first of `jax.devices()`; None: all of them.
+        parts: the block of each node [node], whole numbers 0 .. devices - 1, each of which has a node. None: equal
+            blocks in the order of node numbers (strips of a grid) or in the reverse Cuthill-McKee order, whichever cuts
+            fewer edges.
+
+    Returns:
+        The partition; its arrays lie on the devices.
+
+    Raises:
+        ValueError: a traced graph, fewer nodes than devices, a mesh of several axes, parts of another shape or a device
+            without nodes.
+
+    Example:
+        >>> import kbpjax as kbp
+        >>> from kbpjax.parallel import partition_graph
+        >>> partition_graph(kbp.grid_graph(4, 3), 1).boundary
+        0
+    """
+    fix = "Make the partition before you compile, and pass it in."
+    _checks.require(not _checks.is_traced(graph), "graph", "must be known", "a traced graph", fix)
+    mesh = mesh_of(devices)
+    rule, fix = "must be a mesh of one axis", "Make it with jax.make_mesh((count,), ('device',))."
+    _checks.require(len(mesh.axis_names) == 1, "devices", rule, f"axes {mesh.axis_names}", fix)
+    count, fix = mesh.size, "Use fewer devices."
+    _checks.require(count <= graph.num_nodes, "devices", f"must be at most {graph.num_nodes} nodes", count, fix)
+    owner = _blocks(graph, count) if parts is None else _given(parts, graph.num_nodes, count)
+    block, edge_place, routes, boundary = _localise(graph, owner, count, partial(_put, mesh, mesh.axis_names[0]))
+    return Partition(graph, block, _put(mesh, None, edge_place), routes, boundary, mesh)
+
+
+def mesh_of(devices: Mesh | int | None) -> Mesh:
+    """Return a mesh whose axes are left to the compiler: the one given, or of the first devices, or of all."""
+    if isinstance(devices, Mesh):
+        return Mesh(devices.devices, devices.axis_names, axis_types=(AxisType.Auto,) * len(devices.axis_names))
+    known = jax.devices()
+    count = len(known) if devices is None else devices
+    _checks.require_count("devices", count)
+    fix = "On a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count before JAX starts."
+    _checks.require(count <= len(known), "devices", f"must be at most {len(known)}, which there are", count, fix)
+    return jax.make_mesh((count,), ("device",), axis_types=(AxisType.Auto,), devices=known[:count])
+
+
+def _put(mesh: Mesh, axis: str | None, array: Any) -> Array:
+    """Lay an array on devices, each of which takes its rows without asking the others; None: all of them."""
+    known = np.asarray(array)
+    known = known if known.dtype == bool else known.astype(np.int32)
+    sharding = NamedSharding(mesh, PartitionSpec(axis))
+    return jax.make_array_from_callback(known.shape, sharding, lambda index: known[index])
+
+
+def _given(parts: Numbers, num_nodes: int, count: int) -> NDArray:
+    """Check blocks that the user has chosen."""
+    owner = np.asarray(parts)
+    ok = owner.shape == (num_nodes,) and np.issubdtype(owner.dtype, np.integer)
+    ok = ok and np.array_equal(np.unique(owner), np.arange(count))
+    rule = f"must be {num_nodes} whole numbers among which are just 0 .. {count - 1}"
+    fix = "Pass the number of the device of each node, and no device without nodes."
+    got = f"{owner.dtype}{owner.shape}, values {np.unique(owner)[:5]}"
+    _checks.require(ok, "parts", rule, got, fix)
+    return owner.astype(int)
+
+
+def _blocks(graph: Graph, count: int) -> NDArray:
+    """Return the block of each node: equal runs of the order that cuts fewer edges."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
+    run = np.arange(graph.num_nodes) * count // graph.num_nodes
+    joined = coo_array((np.ones(len(senders), np.int8), (senders, receivers)), shape=(graph.num_nodes,) * 2)
+    ordered = np.empty_like(run)
+    ordered[reverse_cuthill_mckee(joined.tocsr(), symmetric_mode=True)] = run
+    return min((run, ordered), key=lambda owner: np.sum(owner[senders] != owner[receivers]))
+
+
+def _localise(
+    graph: Graph, owner: NDArray, count: int, put: Callable[[Any], Array]
+) -> tuple[Block, NDArray, tuple, int]:
+    """Number nodes and messages by block; return what devices know, where edges are, routes, and the boundary."""
+    senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
+    part = parts_of(graph, owner)
+    edges = np.asarray(part.edge_tiles.rows).reshape(count, -1)
+    own = edges.shape[1]
+    place = np.zeros(graph.num_edges + 1, int)
+    place[edges] = np.arange(edges.size).reshape(edges.shape)
+    place = place[:-1]
+
+    cut = np.flatnonzero(owner[senders] != owner[receivers])
+    crossing, heard = _exchange(owner[senders[cut]], owner[receivers[cut]], count)
+    number = np.append(place % own, own + sum(most for _, most in crossing.values()))
+    number[cut] = own + heard
+    pairs = np.zeros((count, number[-1]), int)
+    pairs[np.arange(count)[:, None], np.arange(own)] = edges
+    pairs[owner[receivers[cut]], number[cut]] = cut
+    leaving, first = [], 0
+    distance = (owner[receivers[cut]] - owner[senders[cut]]) % count
+    for step, (_, most) in crossing.items():
+        goes = distance == step
+        leaving.append(np.zeros((count, most), int))
+        leaving[-1][owner[senders[cut[goes]]], heard[goes] - first] = place[cut[goes]] % own
+        first += most
+
+    nodes, node_number = _nodes(owner, count)
+    part = replace(
+        jax.tree.map(put, part),
+        node_tiles=tuple(Tiles(put(node_number[np.asarray(t.rows)]), put(t.types)) for t in part.node_tiles),
+        slots=tuple(put(number[np.asarray(slots)]) for slots in part.slots),
+        num_edges=int(number[-1]),
+    )
+    pairs = pairs % max(1, graph.num_edges // 2)  # both directions, and the padding, which is twice their number
+    block = Block(part, put(nodes), put(edges), put(edges < graph.num_edges), put(pairs), tuple(map(put, leaving)))
+    return block, place, tuple(devices for devices, _ in crossing.values()), len(cut)
+
+
+def _nodes(owner: NDArray, count: int) -> tuple[NDArray, NDArray]:
+    """Return the nodes of each block [device, node], and the number of each node in its block, padding included."""
+    members = [np.flatnonzero(owner == device) for device in range(count)]
+    largest = max(map(len, members))
+    number = np.full(len(owner) + 1, largest)
+    for group in members:
+        number[group] = np.arange(len(group))
+    padded = [np.pad(group, (0, largest - len(group)), constant_values=len(owner)) for group in members]
+    return np.stack(padded), number
+
+
+def _exchange(source: NDArray, target: NDArray, count: int) -> tuple[dict[int, tuple[tuple, int]], NDArray]:
+    """Group messages between devices by distance.
+
+    Args:
+        source: the device that sends each message [message].
+        target: the device that hears it [message].
+        count: number of devices.
+
+    Returns:
+        {distance: (pairs of devices, largest number of messages of one of them)}, and the place of each message among
+        all that its device hears, with room for that number at each distance [message].
+    """
+    messages = np.zeros((count, count), int)
+    np.add.at(messages, (source, target), 1)
+    order = np.lexsort((target, source))
+    starts = np.cumsum(messages.reshape(-1)) - messages.reshape(-1)
+    within = np.empty(len(source), int)
+    within[order] = np.arange(len(source)) - np.repeat(starts, messages.reshape(-1))
+    crossing, first, total = {}, np.zeros(count, int), 0
+    for step in range(1, count):
+        pairs = tuple((i, (i + step) % count) for i in range(count) if messages[i, (i + step) % count])
+        if pairs:
+            crossing[step] = pairs, max(int(messages[pair]) for pair in pairs)
+            first[step], total = total, total + crossing[step][1]
+    return crossing, first[(target - source) % count] + within

@@ -1,0 +1,376 @@
+"""Learning out of core: `fit` from chunks of training data that are never in memory together.
+
+Two passes: one keeps a uniform sample of every node type and of its observations, a reservoir, from which landmarks are
+chosen; the other adds up the sums over samples that a model is made of (`kbpjax.sums`). Memory is that of one chunk,
+the reservoirs and the sums, whatever the number of samples. Sums of a chunk have the precision of the samples; between
+chunks they are added in double precision.
+"""
+
+import dataclasses
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ScalarLike
+
+from kbpjax import _checks
+from kbpjax.checkpoint import Checkpoint, State, digest
+from kbpjax.features import FeatureMap
+from kbpjax.kernels import Kernel
+from kbpjax.landmarks import choose
+from kbpjax.mrf import KernelMRF, Regression
+from kbpjax.rules import ConstantTime, Held, NodeBasis, Rule
+from kbpjax.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
+from kbpjax.training import TrainingData
+
+SAVE_EVERY = 10.0
+"""Seconds between checkpoints."""
+
+
+def fit_chunks(
+    chunks: Any,
+    *,
+    kernel: Kernel | Mapping[int, Kernel],
+    obs_kernel: Kernel | Mapping[int, Kernel] | None = None,
+    rule: Rule = ConstantTime(),
+    ridge: ScalarLike | Mapping[int, ScalarLike] = 1e-6,
+    obs_ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
+    floor: ScalarLike = 1e-6,
+    positive: Any = None,
+    reservoir: int = 20_000,
+    seed: int = 0,
+    checkpoint: str | os.PathLike | None = None,
+    progress: Callable[[Iterable], Iterable] | None = None,
+) -> KernelMRF:
+    """Learn the model that `fit` learns from all chunks together, with landmarks chosen from a sample of them.
+
+    Time is linear in the number of samples; memory does not depend on it. The chunks are read twice, with a rule of
+    `kbpjax.hold` once. `residuals` of the model are those over the reservoirs.
+
+    Args:
+        chunks: training data in pieces, all with the same types, ends, degrees and shapes of points: a function that
+            returns a fresh iterator of them, the same at every call, or a sequence, such as `chunked` makes of arrays
+            on disk.
+        kernel: as in `fit`.
+        obs_kernel: as in `fit`.
+        rule: `ConstantTime`, or a rule of `kbpjax.hold` that it has chosen.
+        ridge: as in `fit`.
+        obs_ridge: as in `fit`.
+        floor: as in `fit`.
+        positive: as in `fit`.
+        reservoir: samples to keep of every node type, and of its observations, >= 1. Fewer samples than that are all
+            kept, in their order: then the landmarks are those of `fit`.
+        seed: of the reservoirs, a whole number >= 0.
+        checkpoint: path of a file to save in about every ten seconds, after an exception or an interrupt, and at the
+            end. A call with the same file goes on after the last chunk in it, and gives the same model as one that
+            nothing stopped. The file stays: from a finished one, models with other ridges, floors and ways to be
+            positive come without reading a chunk. Delete it to start again. None: nothing is saved.
+        progress: function that wraps the iterable of each pass, for instance `tqdm`. None: none.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: as `fit`; a rule that multiplies messages at all samples; no chunk; a chunk unlike the first, which
+            is named; a checkpoint of other settings or chunks, or a file that is none.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> from kbpjax.streaming import chunked, fit_chunks
+        >>> x = np.random.default_rng(0).normal(size=(1000, 2))
+        >>> chunks = chunked(edges={0: (x[:, 0], x[:, 1])}, nodes={0: x[:, 0]}, size=100)
+        >>> model = fit_chunks(chunks, kernel=kbp.RBF(1.0), rule=kbp.ConstantTime(eps=1e-2))
+        >>> len(chunks), model.ranks[0][0] < 20
+        (10, True)
+    """
+    _check_options(rule, reservoir, seed)
+    source = _Source(chunks, progress)
+    settings = {"kernel": kernel, "obs_kernel": obs_kernel, "rule": rule, "reservoir": reservoir, "seed": seed}
+    settings["number of chunks"] = source.total
+    saved = Checkpoint(checkpoint, {name: digest(value) for name, value in settings.items()})
+    state = saved.load()
+    if not state.types:
+        state = source.first("sum" if isinstance(rule, Held) else "sample")
+    types = json.loads(state.types)
+    ends = tuple((k, a, b) for k, a, b in types["ends"])
+    regression = Regression.of(ends, [v for v, *_ in types["nodes"]], ridge, obs_ridge, floor, positive)
+    bases = partial(choose, kernel=kernel, obs_kernel=obs_kernel, rule=rule)
+    if state.stage == "sample":
+        jax.eval_shape(bases, _training_data(types, {}))  # refuses kernels before anything is read
+        state = source.read(state, saved, lambda state, chunk: _sample(state, chunk, reservoir, seed))
+        state = dataclasses.replace(state, stage="sum", done=0, total=state.done)
+    chosen, seen = bases(_training_data(types, state.arrays))
+    state = _with_landmarks(state, saved, rule.hold(chosen, {v: basis for v, (basis, _) in seen.items()}))
+    if state.stage == "sum":
+        state = source.read(state, saved, lambda state, chunk: _add(state, chunk, chosen, seen))
+        fix = "The function must return the same chunks at every call."
+        ok = state.total in (0, state.done)
+        _checks.require(ok, "chunks", f"must be as many in both passes, {state.total}", state.done, fix)
+        saved.save(dataclasses.replace(state, stage="done", total=state.done))
+    return regression.model(chosen, seen, *_totals(ends, chosen, seen, state.arrays))
+
+
+def chunked(
+    edges: Mapping[int, tuple[Any, Any]],
+    nodes: Mapping[int, Any],
+    observations: Mapping[int, tuple[Any, Any]] | None = None,
+    *,
+    ends: Mapping[int, tuple[int, int]] | None = None,
+    degrees: Mapping[int, int] | None = None,
+    size: int = 65_536,
+) -> "Chunks":
+    """Divide arrays of training data into chunks that are read when they are wanted.
+
+    Args:
+        edges: as in `TrainingData`, of arrays with a length and slices: NumPy arrays, those that
+            `numpy.load(path, mmap_mode="r")` leaves on disk, and others.
+        nodes: as in `TrainingData`.
+        observations: as in `TrainingData`.
+        ends: as in `TrainingData`.
+        degrees: as in `TrainingData`.
+        size: most rows of an array in one chunk, >= 1.
+
+    Returns:
+        A sequence of training data. Chunk i of c has rows n i // c up to n (i + 1) // c of an array of n rows.
+
+    Raises:
+        ValueError: an array with fewer rows than there are chunks; when a chunk is read, as `TrainingData`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kbpjax.streaming import chunked
+        >>> x = np.arange(10.0)
+        >>> [chunk.nodes[0].tolist() for chunk in chunked({0: (x, x)}, {0: x[:5]}, size=4)]
+        [[0.0], [1.0, 2.0], [3.0, 4.0]]
+    """
+    _checks.require_count("size", size)
+    pairs = [("edges", edges), ("observations", observations or {})]
+    named = {f"{name}[{k}][{i}]": x for name, both in pairs for k, pair in both.items() for i, x in enumerate(pair)}
+    lengths = {name: len(x) for name, x in (named | {f"nodes[{v}]": x for v, x in nodes.items()}).items()}
+    count = -(-max(lengths.values(), default=0) // size)
+    short = [name for name, length in lengths.items() if length < max(count, 1)]
+    fix = "Pass a larger size, or more rows."
+    rule = f"must have a row for each of the {count} chunks"
+    _checks.require(not short, ", ".join(short), rule, [lengths[name] for name in short], fix)
+    return Chunks(edges, nodes, observations, {"ends": ends, "degrees": degrees}, count)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunks(Sequence):
+    """A sequence of training data that is cut from arrays when it is read; made by `chunked`."""
+
+    edges: Mapping[int, tuple[Any, Any]]
+    nodes: Mapping[int, Any]
+    observations: Mapping[int, tuple[Any, Any]] | None
+    options: dict[str, Any]
+    number: int
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __getitem__(self, index: Any) -> Any:
+        i = range(self.number)[index]  # as of a list, negative numbers and errors included
+
+        def rows(x: Any) -> np.ndarray:
+            return np.asarray(x[len(x) * i // self.number : len(x) * (i + 1) // self.number])
+
+        def pairs(both: Mapping[int, tuple[Any, Any]] | None) -> dict[int, Any]:
+            return {k: tuple(map(rows, pair)) for k, pair in (both or {}).items()}
+
+        nodes = {v: rows(x) for v, x in self.nodes.items()}
+        return TrainingData(pairs(self.edges), nodes, pairs(self.observations), **self.options)
+
+
+class _Source:
+    """Where chunks come from."""
+
+    def __init__(self, chunks: Any, progress: Callable[[Iterable], Iterable] | None):
+        ok = isinstance(chunks, Sequence) or callable(chunks)
+        fix = "Pass a function that returns a fresh iterator, or a list; an iterator can be read only once."
+        _checks.require(ok, "chunks", "must be a function or a sequence", type(chunks).__name__, fix)
+        self.chunks: Any = chunks
+        self.progress = progress or iter
+        self.total = len(chunks) if isinstance(chunks, Sequence) else None
+
+    def first(self, stage: str) -> State:
+        """Return the state before the first chunk, which tells what all chunks have in common."""
+        for chunk in self.rest(0):
+            _check_chunk(0, chunk)
+            return State(stage, types=_types(chunk))
+        raise ValueError("chunks: must hold at least one chunk; got none. Pass training data in pieces.")
+
+    def rest(self, start: int) -> Any:
+        """Return the chunks from one on; those before it are not read where there is a choice."""
+        if self.total is None:
+            return itertools.islice(self.chunks(), start, None)
+        return _Rest(self.chunks, start)
+
+    def read(self, state: State, saved: "Checkpoint", step: Callable[[State, TrainingData], State]) -> State:
+        """Take one step for each chunk that is left, and save the state now and then."""
+        last = time.monotonic()
+        try:
+            for chunk in self.progress(self.rest(state.done)):
+                _check_chunk(state.done, chunk)
+                fix = "Give all chunks the same types, ends, degrees, shapes and dtypes."
+                types = _types(chunk)
+                ok = types == state.types
+                _checks.require(ok, f"chunk {state.done}", f"must be like the first, {state.types}", types, fix)
+                state = dataclasses.replace(step(state, chunk), done=state.done + 1)
+                if time.monotonic() - last > SAVE_EVERY:
+                    saved.save(state)
+                    last = time.monotonic()
+        except BaseException:
+            saved.save(state)
+            raise
+        return state
+
+
+class _Rest(Sequence):
+    """The chunks of a sequence from one on."""
+
+    def __init__(self, chunks: Any, start: int):
+        self.chunks, self.start = chunks, start
+
+    def __len__(self) -> int:
+        return len(self.chunks) - self.start
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.chunks[self.start + range(len(self))[index]]
+
+
+def _check_chunk(number: int, chunk: Any) -> None:
+    ok = isinstance(chunk, TrainingData)
+    fix = "kbpjax.pool makes training data."
+    _checks.require(ok, f"chunk {number}", "must be TrainingData", type(chunk).__name__, fix)
+
+
+def _check_options(rule: Any, reservoir: Any, seed: Any) -> None:
+    own = rule.rule if isinstance(rule, Held) else rule
+    fix = "Use kbpjax.ConstantTime(...), or kbpjax.hold with it."
+    ok = isinstance(own, ConstantTime)
+    _checks.require(ok, "rule", "must not multiply messages at all samples", type(own).__name__, fix)
+    _checks.require_count("reservoir", reservoir)
+    ok = isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0
+    _checks.require(ok, "seed", "must be a whole number >= 0", repr(seed), "Pass for instance 0.")
+
+
+def _with_landmarks(state: State, saved: Checkpoint, held: Rule) -> State:
+    """Note the landmarks, or check that sums on them can be added to."""
+    landmarks = digest(held)
+    ok = state.landmarks in ("", landmarks)
+    fix = "Delete the file to start again: another machine or version has chosen others."
+    _checks.require(ok, "checkpoint", "must have sums on the landmarks of its reservoirs", f"{saved.path}", fix)
+    return dataclasses.replace(state, landmarks=landmarks)
+
+
+def _types(data: TrainingData) -> str:
+    """Describe what all chunks must have in common."""
+
+    def point(x: Any) -> list[Any]:
+        return [list(x.shape[1:]), str(x.dtype)]
+
+    about = {
+        "ends": data.ends,
+        "degrees": data.degrees,
+        "nodes": [[v, *point(x)] for v, x in sorted(data.nodes.items())],
+        "observations": [[v, *point(y)] for v, (_, y) in sorted(data.observations.items())],
+    }
+    return json.dumps(about)
+
+
+def _training_data(types: dict[str, Any], arrays: Mapping[str, Any]) -> TrainingData:
+    """Make data of reservoirs, or of one row of zeros where there are none: a held rule asks only for shapes."""
+
+    def column(name: str, shape: list[int], dtype: str) -> np.ndarray:
+        return arrays.get(name, np.zeros((1, *shape), jnp.dtype(dtype)))
+
+    points = {v: point for v, *point in types["nodes"]}
+    nodes = {v: column(f"sample/nodes/{v}/0", *point) for v, point in points.items()}
+    observations = {
+        v: (column(f"sample/observations/{v}/0", *points[v]), column(f"sample/observations/{v}/1", *point))
+        for v, *point in types["observations"]
+    }
+    return TrainingData({}, nodes, observations, degrees=dict(types["degrees"]))
+
+
+def _sample(state: State, chunk: TrainingData, size: int, seed: int) -> State:
+    """Let the samples of a chunk into the reservoirs (Vitter 1985, algorithm R), each with its own random numbers."""
+    arrays = dict(state.arrays)
+    pools = [("nodes", v, (x,)) for v, x in chunk.nodes.items()]
+    pools += [("observations", v, pair) for v, pair in chunk.observations.items()]
+    for kind, v, columns in pools:
+        name = f"sample/{kind}/{v}"
+        before = int(arrays.get(f"{name}/seen", 0))
+        after = before + len(columns[0])
+        rng = np.random.default_rng([seed, state.done, int(kind == "nodes"), v])
+        numbers = np.arange(before, after)
+        slots = np.where(numbers < size, numbers, rng.integers(0, numbers + 1))
+        rows = np.flatnonzero(slots < size)
+        for i, column in enumerate(map(np.asarray, columns)):
+            pool = np.empty((min(after, size), *column.shape[1:]), column.dtype)
+            pool[: min(before, size)] = arrays.get(f"{name}/{i}", pool[:0])
+            pool[slots[rows]] = column[rows]  # of several for one slot, the last stays
+            arrays[f"{name}/{i}"] = pool
+        arrays[f"{name}/seen"] = np.asarray(after)
+    return dataclasses.replace(state, arrays=arrays)
+
+
+def _add(
+    state: State, chunk: TrainingData, chosen: Mapping[int, NodeBasis], seen: Mapping[int, tuple[FeatureMap, Any]]
+) -> State:
+    """Add the sums over a chunk."""
+    arrays = dict(state.arrays)
+
+    def add(kind: str, types: list[int], sums: Any) -> None:
+        """Add sums [type, ...] to those of each type."""
+        for name, values in vars(sums).items():
+            for k, value in zip(types, np.asarray(values, np.float64), strict=True):
+                arrays[f"{kind}/{k}/{name}"] = arrays.get(f"{kind}/{k}/{name}", 0.0) + value
+
+    for types, sums in edge_sums(chosen, chunk):
+        add("edges", types, sums)
+    for v, x in chunk.nodes.items():
+        add("nodes", [v], jax.tree.map(lambda a: a[None], node_sums(chosen[v], x)))
+    for v, pair in chunk.observations.items():
+        own = observation_sums(chosen[v].messages, seen[v][0], *pair)
+        add("observations", [v], jax.tree.map(lambda a: a[None], own))
+    return dataclasses.replace(state, arrays=arrays)
+
+
+def _totals(
+    ends: Sequence[tuple[int, int, int]],
+    chosen: Mapping[int, NodeBasis],
+    seen: Mapping[int, tuple[FeatureMap, Any]],
+    arrays: Mapping[str, Any],
+) -> tuple[Iterable[tuple[list[int], EdgeSums]], dict[int, NodeSums], dict[int, ObservationSums]]:
+    """Return the sums of edge types with the same ends, of node types and of observations, in the data's precision."""
+    floats = {v: _dtype(basis.messages) for v, basis in chosen.items()}
+
+    def totals(kind: str, types: list[int], of: Any, dtype: Any, **other: Any) -> Any:
+        names = [field.name for field in dataclasses.fields(of)]
+        stacks = {name: np.stack([arrays[f"{kind}/{k}/{name}"] for k in types]) for name in names}
+        return of(**{name: jnp.asarray(stack, other.get(name, dtype)) for name, stack in stacks.items()})
+
+    edges = []
+    for a, b in sorted({(a, b) for _, a, b in ends}):
+        types = [k for k, *pair in ends if pair == [a, b]]
+        edges.append((types, totals("edges", types, EdgeSums, floats[a], second=floats[b], forth=floats[b])))
+    nodes = {v: totals("nodes", [v], NodeSums, floats[v]) for v in chosen}
+    observations = {
+        v: totals("observations", [v], ObservationSums, floats[v], observed=_dtype(basis))
+        for v, (basis, _) in seen.items()
+    }
+    one = jax.tree.map(lambda a: a[0], (nodes, observations))
+    return edges, *one
+
+
+def _dtype(feature_map: FeatureMap) -> Any:
+    point = feature_map.point
+    return jax.eval_shape(feature_map, jax.ShapeDtypeStruct((1, *point.shape), point.dtype)).dtype

@@ -1,0 +1,144 @@
+"""Index tables of a graph, built in NumPy: rows grouped by type, and places for the incoming edges of each node."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+TILE = 64
+"""Rows of one tile where the types are of uneven size."""
+
+INBOX = 8
+"""Most slots of one row of an inbox."""
+
+SPARE = 1.25
+"""Places for one row up to which padding costs less than what it saves."""
+
+
+def tile_size(types: NDArray) -> int:
+    """Return how many rows of these types make a tile: all of a type where the types are of about equal size."""
+    counts = np.unique(types, return_counts=True)[1]
+    largest = int(counts.max(initial=1))
+    return largest if len(counts) * largest <= 1.25 * len(types) else min(TILE, largest)
+
+
+def tile_rows(types: NDArray, members: NDArray, size: int) -> tuple[NDArray, NDArray]:
+    """Group members by type into tiles.
+
+    Args:
+        types: type of every row.
+        members: the rows to group.
+        size: rows of a tile.
+
+    Returns:
+        Row numbers [tile, tile_size], padded with the number of all rows, and the type of each tile.
+    """
+    present, counts = np.unique(types[members], return_counts=True)
+    tiles_of_type = -(-counts // size)
+    within = np.arange(len(members)) - np.repeat(np.cumsum(counts) - counts, counts)
+    first_place = np.repeat(size * (np.cumsum(tiles_of_type) - tiles_of_type), counts)
+    rows = np.full(tiles_of_type.sum() * size, len(types))
+    rows[first_place + within] = members[np.argsort(types[members], kind="stable")]
+    return rows.reshape(-1, size), np.repeat(present, tiles_of_type)
+
+
+def edge_columns(
+    tables: list[NDArray], receivers: NDArray, node_type: NDArray, reply: NDArray
+) -> tuple[NDArray, NDArray] | None:
+    """Choose the slot of each incoming edge so that all nodes of a type answer in one slot with edges of one kind.
+
+    Products then stand where the edges do that send them, and need not be moved: on grids, chains and other graphs
+    whose nodes are alike.
+
+    Args:
+        tables: rows of nodes, one table for each class of degrees; padding holds the number of nodes.
+        receivers: receiver of each directed edge.
+        node_type: type of each node.
+        reply: kind of the edge that goes back, for each directed edge.
+
+    Returns:
+        The slot of each edge, and the kind of each slot [node_type, slot]; None where that needs too many slots.
+    """
+    if len(tables) > 1 or len(receivers) == 0:
+        return None
+    order = np.lexsort((reply, receivers))
+    both = np.stack([receivers, reply])[:, order]
+    starts = np.flatnonzero(np.append(True, np.any(both[:, 1:] != both[:, :-1], axis=0)))
+    counts = np.diff(np.append(starts, len(order)))
+    group = np.stack([node_type[both[0, starts]], both[1, starts]])
+    of_type, inverse = np.unique(group, axis=1, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    needed = np.zeros(of_type.shape[1], int)
+    np.maximum.at(needed, inverse, counts)
+    before = np.cumsum(needed) - needed
+    first_of_type = np.searchsorted(of_type[0], of_type[0])
+    base = before - before[first_of_type]
+    width = int((base + needed).max())
+    if width * tables[0].size > SPARE * len(receivers):
+        return None
+    slot = np.empty(len(order), int)
+    slot[order] = np.repeat(base[inverse] - starts, counts) + np.arange(len(order))
+    kinds = np.zeros((1 + node_type.max(), width), int)
+    types = np.repeat(of_type[0], needed)
+    kinds[types, np.arange(len(types)) - np.repeat(before[first_of_type], needed)] = np.repeat(of_type[1], needed)
+    return slot, kinds
+
+
+def slots_in_order(receivers: NDArray, degree: NDArray) -> NDArray:
+    """Number the incoming edges of each node 0, 1, 2, ..."""
+    order = np.argsort(receivers, kind="stable")
+    slot = np.empty(len(receivers), int)
+    slot[order] = np.arange(len(receivers)) - np.repeat(np.cumsum(degree) - degree, degree)
+    return slot
+
+
+def place_slots(tables: list[NDArray], receivers: NDArray, slot: NDArray) -> tuple[list[NDArray], NDArray]:
+    """List the incoming edges of the nodes of each table, and find each edge's place.
+
+    Args:
+        tables: rows of nodes [*part, tile, tile_size], each node in one; padding holds the number of nodes.
+        receivers: receiver of each directed edge.
+        slot: number of each edge among those that its receiver gets.
+
+    Returns:
+        The edges [*part, tile, tile_size, deg] of each table, padding holding the number of edges; and each edge's
+        place in all of them, flattened as [*part, tile, deg, tile_size], one after the other.
+    """
+    num_edges = len(receivers)
+    num_nodes = 1 + max(int(rows.max()) for rows in tables)
+    width_of = np.zeros(num_nodes, int)
+    np.maximum.at(width_of, receivers, slot + 1)
+    widths = [max(1, int(width_of[rows].max())) for rows in tables]
+    ends = np.cumsum([rows.size * width for rows, width in zip(tables, widths, strict=True)])
+    first, stride = np.empty(num_nodes, int), np.empty(num_nodes, int)
+    for rows, width, end in zip(tables, widths, ends, strict=True):
+        size = rows.shape[-1]
+        tile, inside = np.divmod(np.arange(rows.size), size)
+        first[rows.reshape(-1)] = end - rows.size * width + tile * size * width + inside
+        stride[rows.reshape(-1)] = size
+    place = first[receivers] + slot * stride[receivers]
+    flat = np.full(ends[-1], num_edges)
+    flat[place] = np.arange(num_edges)
+    slots = [
+        np.swapaxes(listed.reshape(*rows.shape[:-1], width, rows.shape[-1]), -1, -2)
+        for listed, rows, width in zip(np.split(flat, ends[:-1]), tables, widths, strict=True)
+    ]
+    return slots, place
+
+
+def inbox(receivers: NDArray, degree: NDArray, members: NDArray) -> tuple[NDArray, NDArray | None]:
+    """Lay the incoming edges of some nodes out in rows of a few slots; return them and whose they are."""
+    wanted, first = degree[members], (np.cumsum(degree) - degree)[members]
+    width = int(np.clip(wanted.max(initial=1), 1, INBOX))
+    rows = np.maximum(1, -(-wanted // width))
+    owner = np.repeat(np.arange(len(wanted)), rows)
+    within = np.arange(len(owner)) - np.repeat(np.cumsum(rows) - rows, rows)
+    number = width * within[:, None] + np.arange(width)
+    order = np.append(np.argsort(receivers, kind="stable"), len(receivers))
+    place = np.where(number < wanted[owner][:, None], first[owner][:, None] + number, len(receivers))
+    return order[place], None if len(owner) == len(wanted) else owner
+
+
+def positions(rows: NDArray, count: int) -> NDArray:
+    """Return where each of `count` rows stands in `rows`, whose padding holds `count`."""
+    place = np.empty(count + 1, int)
+    place[rows] = np.arange(len(rows))
+    return place[:count]

@@ -1,0 +1,371 @@
+"""Several devices against one: messages, residuals and gradients; what is exchanged, read from the compiled program."""
+
+import re
+from dataclasses import replace
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+from kbpjax import parallel
+from tests.test_partition import hub_graph
+from tests.test_schedules import random_problem
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+GRAPHS = {"grid": kbp.grid_graph(8, 5), "hub": hub_graph(), "chain": kbp.chain_graph(9)}
+GRAPHS["no edges"] = kbp.Graph.from_edges([], 5)
+
+
+@pytest.fixture(scope="module")
+def images():
+    """Return a model of images, the same with positive messages, their graph, noisy images and grey levels."""
+    rng = np.random.default_rng(0)
+    graph = kbp.grid_graph(8, 6)
+    x = np.sin(np.arange(48) / 5 + rng.uniform(0, 6, (40, 1))) + 0.1 * rng.normal(size=(40, 48))
+    y = x + 0.5 * rng.normal(size=x.shape)
+    data = kbp.pool(graph, x.astype(np.float32), y.astype(np.float32))
+    options = {"kernel": kbp.RBF(0.4), "obs_kernel": kbp.RBF(0.4), "rule": kbp.ConstantTime(eps=0.1), "ridge": 1e-4}
+    positive = kbp.fit(data, **options, positive=kbp.Clipped())
+    plain = eqx.tree_at(lambda model: model.operators.positive, positive, None)
+    return {None: plain, "clipped": positive}, graph, jnp.asarray(y[:8], jnp.float32), jnp.linspace(-1, 1, 9)
+
+
+def positive_problem(graph, seed=0):
+    """Return operators whose messages converge, and local factors."""
+    rng = np.random.default_rng(seed)
+    nodes, edges = 1 + max(v for v, *_ in graph.node_types), 2 + 2 * max(k for k, *_ in graph.edge_types)
+    evaluate, project = rng.uniform(0.5, 1, (nodes, 4, 3)), rng.uniform(0.5, 1, (edges, 3, 4))
+    return kbp.Operators(jnp.asarray(evaluate), jnp.asarray(project)), rng.uniform(0.5, 1.5, (graph.num_nodes, 4))
+
+
+def same(got, expected, **tolerance):
+    """Check that two pytrees have the same form and numbers."""
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, **({"rtol": 1e-10, "atol": 1e-12} | tolerance))
+
+
+# --- one graph --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "count"), [("grid", 1), ("grid", 4), ("hub", 3), ("chain", 2), ("no edges", 2)])
+def test_blocks_give_the_solution_of_one_device(name, count):
+    graph = GRAPHS[name]
+    operators, local, _ = random_problem(graph)
+    powers = np.random.default_rng(1).uniform(0.5, 1, graph.num_edges // 2)
+    partition = parallel.partition_graph(graph, count)
+    options = {"num_iters": 5} if name == "chain" else {"num_iters": 7, "damping": 0.3, "exponents": powers}
+    same(parallel.run(operators, partition, local, **options), kbp.run(operators, graph, local, **options))
+
+
+def test_tolerance_adaptive_damping_and_a_start():
+    graph = GRAPHS["grid"]
+    operators, local = positive_problem(graph)
+    partition = parallel.partition_graph(graph, 4, parts=np.random.default_rng(0).integers(0, 4, graph.num_nodes))
+    options = {"num_iters": 80, "tol": 1e-6, "damping": kbp.AdaptiveDamping(start=0.5)}
+    whole = kbp.run(operators, graph, local, **options)
+    solution = parallel.run(operators, partition, local, **options)
+    same(solution, whole)
+    assert bool(solution.converged) and 2 < int(solution.num_iters) < 80
+    again = parallel.run(operators, partition, local, tol=1e-6, start=solution)
+    assert bool(again.converged) and int(again.num_iters) == 1
+
+
+@pytest.mark.parametrize("positive", [None, "clipped"])
+def test_learned_models_with_clamped_nodes(images, positive):
+    models, graph, y, levels = images
+    model, partition = models[positive], parallel.partition_graph(graph, 4)
+    seen = kbp.observe(model, graph, y[0])
+    evidence = seen * kbp.clamp(model, graph, [0, 13, 30], [0.5, -0.5, 0.0])
+    whole = kbp.run(model, graph, evidence, num_iters=8)
+    solution = parallel.run(model, partition, evidence, num_iters=8)
+    same(solution, whole, rtol=1e-5, atol=1e-5)
+    if positive:
+        weights = [kbp.beliefs(model, graph, evidence, each, levels).weights for each in (solution, whole)]
+        same(*weights, rtol=1e-5, atol=1e-5)
+    else:  # the clamps matter
+        free = parallel.run(model, partition, seen.local, num_iters=8)
+        assert np.abs(free.messages - solution.messages).max() > 1e-3
+
+
+def loss(run, graph, options):
+    """Return a function of everything that can be differentiated by."""
+
+    def function(operators, local, powers, damping):
+        messages = run(operators, graph, local, damping=damping, exponents=powers, **options).messages
+        return jnp.sum(messages**3)
+
+    return function
+
+
+@pytest.mark.parametrize("options", [{"num_iters": 9}, {"num_iters": 200, "tol": 1e-11}], ids=["iterations", "tol"])
+def test_gradients_are_those_of_one_device(options):
+    graph = GRAPHS["grid"]
+    operators, local = positive_problem(graph)
+    powers = jnp.asarray(np.random.default_rng(1).uniform(0.5, 1, graph.num_edges // 2))
+    args = operators, jnp.asarray(local), powers, jnp.array(0.3)
+    functions = [loss(kbp.run, graph, options), loss(parallel.run, parallel.partition_graph(graph, 4), options)]
+    whole, blocks = (jax.jit(jax.value_and_grad(function, argnums=(0, 1, 2, 3)))(*args) for function in functions)
+    same(blocks, whole, rtol=1e-7, atol=1e-9)
+    assert float(jnp.max(jnp.abs(blocks[1][1]))) > 1e-4
+
+
+@pytest.mark.parametrize("options", [{"num_iters": 3}, {"num_iters": 90, "tol": 1e-11}], ids=["iterations", "tol"])
+def test_forward_derivatives_agree_with_finite_differences(options):
+    graph = GRAPHS["chain"]
+    operators, local = positive_problem(graph)
+    partition = parallel.partition_graph(graph, 2)
+    direction = jnp.asarray(np.random.default_rng(2).normal(size=local.shape))
+
+    @jax.jit
+    def along(size):
+        return jnp.sum(parallel.run(operators, partition, local + size * direction, **options).messages ** 3)
+
+    _, slope = jax.jit(lambda at: jax.jvp(along, (at,), (jnp.ones(()),)))(jnp.array(0.0))
+    np.testing.assert_allclose(slope, (along(1e-5) - along(-1e-5)) / 2e-5, rtol=1e-6)
+
+
+def test_gradients_through_a_positive_model(images):
+    models, graph, y, _ = images
+    partition, local = parallel.partition_graph(graph, 3), kbp.observe(models["clipped"], graph, y[0]).local
+
+    def total(run, where, local):
+        return jnp.sum(run(models["clipped"].operators, where, local, num_iters=2).messages ** 3)
+
+    whole, blocks = (
+        jax.jit(jax.grad(partial(total, *args)))(local) for args in ((kbp.run, graph), (parallel.run, partition))
+    )
+    same(blocks, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_batch_of_problems_on_one_partition():
+    graph = GRAPHS["grid"]
+    operators, local, _ = random_problem(graph)
+    partition = parallel.partition_graph(graph, 4)
+    many = jnp.asarray(local)[None] ** jnp.array([0.5, 1.0, 2.0])[:, None, None]
+    together = jax.vmap(lambda local: parallel.run(operators, partition, local, num_iters=5))(many)
+    for i in range(3):
+        same(jax.tree.map(lambda leaf: leaf[i], together), kbp.run(operators, graph, many[i], num_iters=5))  # noqa: B023
+
+
+def test_not_a_number_in_one_block_is_seen_by_all():
+    graph = GRAPHS["grid"]
+    operators, local, _ = random_problem(graph)
+    local[-1] = np.nan
+    solution = parallel.run(operators, parallel.partition_graph(graph, 4), local, num_iters=30, tol=1e-3)
+    assert int(solution.num_iters) == 1 and np.isnan(solution.residuals[0])
+
+
+def test_is_traced_once(monkeypatch):
+    graph = kbp.grid_graph(5, 4)
+    operators, local, _ = random_problem(graph)
+    partition, calls = parallel.partition_graph(graph, 2), []
+    sweep = parallel.InBlocks.sweep
+    monkeypatch.setattr(parallel.InBlocks, "sweep", lambda *args: calls.append(1) or sweep(*args))
+    first = parallel.run(operators, partition, local, num_iters=4)
+    traced = len(calls)
+    second = parallel.run(operators, parallel.partition_graph(graph, 2), 2 * local, num_iters=4, damping=0.5)
+    assert traced > 0 and len(calls) == traced
+    assert np.abs(first.messages - second.messages).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"partition": kbp.chain_graph(3)}, "partition: must be a partition of a graph; got Graph. Make it with"),
+        ({"num_iters": 0}, "num_iters: must be an integer >= 1"),
+        ({"damping": 1.0}, "damping: must be finite and >= 0 and < 1"),
+        ({"tol": 0.0}, "tol: must be finite and > 0"),
+        ({"exponents": np.ones(3)}, "exponents: must have shape"),
+        ({"evidence": np.ones((2, 4))}, "evidence: local factors must have shape"),
+        ({"start": np.ones((2, 4))}, "start: messages must have shape"),
+    ],
+)
+def test_wrong_arguments_are_refused(change, words):
+    graph = kbp.chain_graph(6)
+    operators, local, _ = random_problem(graph)
+    given = {"partition": parallel.partition_graph(graph, 2), "evidence": local} | change
+    with pytest.raises(ValueError, match=words):
+        parallel.run(operators, **given)
+
+
+# --- what is exchanged and held ---------------------------------------------------------------------------------------
+
+
+def compiled_run(graph, count, rank=3, points=4):
+    """Compile ten iterations in single precision; return the program and the partition."""
+    operators, local, _ = random_problem(graph, rank=rank, points=points)
+    partition = parallel.partition_graph(graph, count)
+    operators, local = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (operators, local))
+
+    def iterate(operators, partition, local):
+        block, *rows = parallel._enter(operators, partition, local, None, None, None)
+        return parallel._run(operators, parallel.InBlocks(replace(partition, block=block)), *rows, 0.2, None, 10)
+
+    return jax.jit(iterate).lower(operators, partition, local).compile(), partition
+
+
+def collectives(text):
+    """Return {computation: [(kind, numbers sent by all devices)]} of a compiled program."""
+    found, computation = {}, ""
+    for line in text.splitlines():
+        if re.match(r"\S.*\{$", line):
+            computation = line.split()[0]
+        match = re.search(
+            r"= \(?(\w+)\[([\d,]*)\]\S* (collective-permute|all-gather|all-reduce|all-to-all|reduce-scatter|"
+            r"collective-broadcast|ragged-all-to-all)(?:-start)?\(",
+            line,
+        )
+        if match:
+            kind, dims, name = match.groups()
+            numbers = int(np.prod([int(d) for d in dims.split(",") if d], initial=1))
+            if name == "collective-permute":
+                pairs = re.search(r"source_target_pairs=\{(\{[\d,{}]*\})\}", line).group(1)
+                numbers *= len(re.findall(r"\{\d+,\d+\}", pairs))
+            found.setdefault(computation, []).append((name, int(re.sub(r"\D", "", kind)) // 8 * numbers))
+    return found
+
+
+def test_an_iteration_exchanges_the_boundary_messages_and_a_residual_of_each_device():
+    rank = 3
+    program, partition = compiled_run(kbp.grid_graph(16, 7), 4, rank=rank)
+    bodies = collectives(program.as_text())
+    assert bodies  # one for each loop in which an iteration stands
+    for body in bodies.values():
+        exchanged = sum(size for name, size in body if name == "collective-permute")
+        assert exchanged == partition.boundary * rank * 4 == 3 * 2 * 7 * rank * 4
+        assert [entry for entry in body if entry[0] != "collective-permute"] == [("all-gather", 4 * 4)]
+
+
+def test_no_neighbours_no_exchange():
+    graph = kbp.Graph.from_edges([(0, 1), (2, 3), (4, 5), (6, 7)], 8)
+    program, partition = compiled_run(graph, 4)
+    assert partition.boundary == 0 and partition.routes == ()
+    assert "collective-permute" not in program.as_text()
+
+
+def test_memory_of_a_device_shrinks_with_its_block():
+    graph = kbp.grid_graph(64, 32)
+    whole, quarter = (compiled_run(graph, count, 8, 16)[0].memory_analysis() for count in (1, 4))
+    assert quarter.temp_size_in_bytes < 0.35 * whole.temp_size_in_bytes
+    assert quarter.output_size_in_bytes < 0.3 * whole.output_size_in_bytes
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+def denoiser(images):
+    """Return a function from one noisy image to its posterior mean."""
+    models, graph, _, levels = images
+
+    def denoise(y):
+        evidence = kbp.observe(models[None], graph, y)
+        solution = kbp.run(models[None], graph, evidence, num_iters=5)
+        return kbp.mean(kbp.beliefs(models[None], graph, evidence, solution, levels))
+
+    return denoise
+
+
+def test_sharded_batch_gives_what_one_device_gives(images):
+    denoise, ys = jax.jit(jax.vmap(denoiser(images))), images[2]
+    sharded = parallel.shard_batch(ys)
+    assert {shard.data.shape for shard in sharded.addressable_shards} == {(2, 48)}
+    compiled = denoise.lower(sharded).compile()
+    assert not collectives(compiled.as_text())
+    result = denoise(sharded)
+    assert result.sharding.is_equivalent_to(sharded.sharding, 2)
+    same(result, denoise(ys), rtol=1e-5, atol=1e-5)
+
+
+def many_problems(count):
+    """Return a function from local factors to messages, and local factors of several problems."""
+    graph = kbp.chain_graph(9)
+    operators, local = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), random_problem(graph)[:2])
+    powers = jnp.linspace(0.5, 2, count, dtype=jnp.float32)[:, None, None]
+
+    def messages(operators, local):
+        return kbp.run(operators, graph, local, num_iters=3).messages
+
+    return messages, operators, local[None] ** powers
+
+
+def test_gradient_of_a_sharded_batch():
+    messages, operators, many = many_problems(8)
+
+    @jax.jit
+    @jax.grad
+    def slope(operators, many):
+        return jnp.sum(jax.vmap(partial(messages, operators))(many) ** 3)
+
+    same(slope(operators, parallel.shard_batch(many)), slope(operators, many), rtol=1e-4, atol=1e-4)
+
+
+def test_inside_a_users_pmap():
+    messages, operators, many = many_problems(4)
+    result = jax.pmap(partial(messages, operators))(many)
+    assert len(result.sharding.device_set) == 4
+    same(np.asarray(result), np.asarray(jax.vmap(partial(messages, operators))(many)), rtol=1e-5, atol=1e-5)
+
+
+def test_batches_in_a_mesh_of_two_axes_and_in_a_pytree():
+    mesh = jax.make_mesh((2, 2), ("hosts", "local"))
+    batch = parallel.shard_batch({"y": np.ones((8, 3)), "mask": np.ones((4,), bool)}, mesh)
+    assert {shard.data.shape for shard in batch["y"].addressable_shards} == {(2, 3)}
+    assert {shard.data.shape for shard in batch["mask"].addressable_shards} == {(1,)}
+
+
+def test_batches_that_cannot_be_split():
+    with pytest.raises(ValueError, match="batch: must have a first axis that 4 devices divide; .* Pad it to 8"):
+        parallel.shard_batch(np.ones((5, 3)), 4)
+    with pytest.raises(ValueError, match="batch: must be arrays with a first axis; got a scalar"):
+        parallel.shard_batch({"y": np.ones((4, 3)), "sigma": 0.5}, 4)
+
+
+def test_thousands_of_problems_in_the_memory_of_a_few():
+    """As docs/parallel.md has it: one call, memory of one batch besides inputs and outputs."""
+    messages, operators, many = many_problems(19)  # a last batch that is not full
+
+    def first(local):
+        return messages(operators, local)[0]
+
+    solve = jax.jit(lambda many: jax.lax.map(first, many, batch_size=8))
+    together = jax.jit(jax.vmap(first))
+
+    def memory(solve, count):
+        shape = jax.ShapeDtypeStruct((count, *many.shape[1:]), jnp.float32)
+        return solve.lower(shape).compile().memory_analysis().temp_size_in_bytes
+
+    outputs = 4096 * 3 * 4  # a copy of which may be made where batches are put together
+    assert memory(solve, 4096) <= memory(solve, 64) + outputs
+    assert memory(together, 4096) > 10 * (memory(solve, 64) + outputs)
+    same(solve(many), together(many), rtol=1e-5, atol=1e-5)
+
+
+def test_batches_in_bounded_memory_on_each_device():
+    """As docs/parallel.md has it: the batch axis is split, the other is gone through in turn."""
+    messages, operators, many = many_problems(12)
+    by_device = parallel.shard_batch(many.reshape(3, 4, *many.shape[1:]).swapaxes(0, 1))
+    solve = jax.jit(jax.vmap(lambda some: jax.lax.map(partial(messages, operators), some)))
+    assert not collectives(solve.lower(by_device).compile().as_text())
+    expected = jax.vmap(partial(messages, operators))(many)
+    same(solve(by_device).swapaxes(0, 1).reshape(expected.shape), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_donated_messages_are_used_again():
+    """As docs/parallel.md has it: going on from earlier messages without a second copy of them."""
+    graph = GRAPHS["grid"]
+    operators, local, _ = random_problem(graph)
+
+    def go_on(messages, local):
+        return kbp.run(operators, graph, local, num_iters=5, start=messages).messages
+
+    messages = kbp.run(operators, graph, local, num_iters=5).messages
+    expected = kbp.run(operators, graph, local, num_iters=10).messages
+    new = jax.jit(go_on, donate_argnums=0)(messages, local)
+    assert messages.is_deleted()
+    same(new, expected)
