@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
 def alone(case: str, repeats: int) -> dict[str, Any]:
     """Measure one case in a fresh process."""
     flags = "--xla_force_host_platform_device_count=2" if case == "partition" else ""
-    known = {**os.environ, "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}"}
+    known = {**os.environ, "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
     command = [sys.executable, __file__, "--one", case, "--repeats", str(repeats)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=known)
     if done.returncode:

@@ -129,7 +129,10 @@ def apply_by_tile(
         of_tile = zip(matrices, _by_tile(turned, len(tiles)), strict=True)
         flat = jnp.concatenate([matmul(*both) for both in of_tile], axis=1)
     else:
-        flat = einsum("toc,cta->ota", matrices, turned.reshape(size, num_tiles, num_rows))
+        by_tile = jnp.moveaxis(turned.reshape(size, num_tiles, num_rows), 1, 0)
+        # Without barriers a compiler moves the axes inside the product, which is then five times as slow.
+        by_tile = einsum("toc,tca->toa", matrices, jax.lax.optimization_barrier(by_tile))
+        flat = jnp.moveaxis(by_tile, 1, 0)
     return long_first(flat.reshape(matrices.shape[1], *tiles, num_rows))
 
 
@@ -178,11 +181,11 @@ def _others(values: Array, whole: Array, axis: int, level: int) -> Array:
     if num_slots % 2:
         one = jnp.ones_like(jax.lax.slice_in_dim(values, 0, 1, axis=axis))
         values = jnp.concatenate([values, one], axis=axis)
-    left, right = (jax.lax.slice_in_dim(values, side, None, 2, axis) for side in (0, 1))
+    left, right = jnp.split(values, 2, axis=axis)
     pairs = left * right
     if level % 3 == 2:
         largest = largest_row(pairs)
         pairs = pairs / spread(jnp.where(largest > 0, largest, 1), len(pairs))
     above = _others(pairs, whole, axis, level + 1)
-    others = jnp.stack([above * right, above * left], axis=axis + 1).reshape(values.shape)
+    others = jnp.concatenate([above * right, above * left], axis=axis)
     return jax.lax.slice_in_dim(others, 0, num_slots, axis=axis)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax.tables import edge_columns, inbox, place_slots, positions, slots_in_order, tile_rows, tile_size
+from kbpjax.tables import alike, edge_columns, inbox, place_slots, positions, slots_in_order, tile_rows, tile_size
 from kbpjax.tree_schedule import Schedule
 
 SMALL = 4096
@@ -140,15 +140,22 @@ class Graph(eqx.Module):
         reverse = np.roll(np.arange(2 * num_pairs), num_pairs)
         both = np.concatenate([edge_type, edge_type])
         degree = np.bincount(receivers, minlength=num_nodes)
-        node_tiles = [_tile(node_type, members) for members in degree_classes(degree)]
         kinds = 2 * both + (np.arange(2 * num_pairs) >= num_pairs)
-        tables = [rows for rows, _ in node_tiles]
-        columns = edge_columns(tables, receivers, node_type, kinds[reverse])
+        classes = degree_classes(degree)
+        for group in (alike(node_type, receivers, both), node_type):
+            tiled = [_tile(group, members) for members in classes]
+            tables = [rows for rows, _ in tiled]
+            columns = edge_columns(tables, receivers, group, kinds[reverse])
+            if columns:
+                break
         slots, place_of = place_slots(tables, receivers, columns[0] if columns else slots_in_order(receivers, degree))
         if columns:
-            edge_tiles = tile_columns(slots[0], node_tiles[0][1], columns[1], reverse)
+            edge_tiles = tile_columns(slots[0], tiled[0][1], columns[1], reverse)
         else:
             edge_tiles = _tile(kinds, np.arange(2 * num_pairs))
+        type_of = np.zeros(1 + group.max(), int)
+        type_of[group] = node_type
+        node_tiles = [(rows, type_of[groups]) for rows, groups in tiled]
 
         def index(array: NDArray) -> Array:
             return jnp.asarray(array, jnp.int32)
@@ -293,17 +300,17 @@ def _tile(types: NDArray, members: NDArray) -> tuple[NDArray, NDArray]:
     return tile_rows(types, members, tile_size(types[members]))
 
 
-def tile_columns(slots: NDArray, tile_types: NDArray, kinds: NDArray, reverse: NDArray) -> tuple[NDArray, NDArray]:
+def tile_columns(slots: NDArray, tile_groups: NDArray, kinds: NDArray, reverse: NDArray) -> tuple[NDArray, NDArray]:
     """Tile directed edges by the slots that their answers stand in, as `edge_columns` chose them.
 
     Args:
         slots: incoming edges [*part, tile, tile_size, deg].
-        tile_types: node type of each tile [*part, tile].
-        kinds: kind of the edges sent in each slot [node_type, deg].
+        tile_groups: group of the nodes of each tile [*part, tile].
+        kinds: kind of the edges sent in each slot [group, deg].
         reverse: the directed edge that goes the other way.
 
     Returns:
         Edges [*part, tile * deg, tile_size], padded with the number of all edges, and their kinds [*part, tile * deg].
     """
     sent = np.swapaxes(np.append(reverse, len(reverse))[slots], -1, -2)
-    return sent.reshape(*slots.shape[:-3], -1, slots.shape[-2]), kinds[tile_types].reshape(*tile_types.shape[:-1], -1)
+    return sent.reshape(*slots.shape[:-3], -1, slots.shape[-2]), kinds[tile_groups].reshape(*tile_groups.shape[:-1], -1)

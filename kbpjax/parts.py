@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Int
 from numpy.typing import NDArray
 
 from kbpjax.graph import Graph, Tiles, degree_classes, tile_columns
-from kbpjax.tables import edge_columns, place_slots, slots_in_order, tile_rows, tile_size
+from kbpjax.tables import alike, edge_columns, place_slots, slots_in_order, tile_rows, tile_size
 
 
 class Part(eqx.Module):
@@ -63,16 +63,22 @@ def parts_of(graph: Graph, numbers: NDArray) -> Part:
     receivers, node_type = np.asarray(graph.receivers), np.asarray(graph.node_type)
     degree = np.bincount(receivers, minlength=graph.num_nodes)
     count = 1 + int(numbers.max())
-    nodes = [_stack(node_type, members, numbers, count) for members in degree_classes(degree)]
-    tables = [rows for rows, _ in nodes]
-    reverse = np.asarray(graph.reverse)
-    kinds = 2 * np.asarray(graph.edge_type) + (np.arange(graph.num_edges) >= graph.num_edges // 2)
-    columns = edge_columns(tables, receivers, node_type, kinds[reverse])
+    reverse, edge_type = np.asarray(graph.reverse), np.asarray(graph.edge_type)
+    kinds = 2 * edge_type + (np.arange(graph.num_edges) >= graph.num_edges // 2)
+    classes = degree_classes(degree)
+    for group in (alike(node_type, receivers, edge_type), node_type):
+        tiled = [_stack(group, members, numbers, count) for members in classes]
+        tables = [rows for rows, _ in tiled]
+        columns = edge_columns(tables, receivers, group, kinds[reverse])
+        if columns:
+            break
     slots, place = place_slots(tables, receivers, columns[0] if columns else slots_in_order(receivers, degree))
     if columns:
-        edge_rows, edge_types = tile_columns(slots[0], nodes[0][1], columns[1], reverse)
+        edge_rows, edge_types = tile_columns(slots[0], tiled[0][1], columns[1], reverse)
     else:
         edge_rows, edge_types = _stack(kinds, np.arange(graph.num_edges), numbers[np.asarray(graph.senders)], count)
+    type_of = np.zeros(1 + group.max(), int)
+    type_of[group] = node_type
 
     # `place` counts through all parts of one class of degrees before the next class; a route counts inside its part.
     sizes = np.array([slot.size for slot in slots])
@@ -82,7 +88,7 @@ def parts_of(graph: Graph, numbers: NDArray) -> Part:
     inside = first_in_part[group] + (place - first[group]) % own[group]
     route = np.append(inside[reverse], 0)[edge_rows]
     return Part(
-        node_tiles=tuple(Tiles(_index(rows), _index(types)) for rows, types in nodes),
+        node_tiles=tuple(Tiles(_index(rows), _index(type_of[groups])) for rows, groups in tiled),
         slots=tuple(map(_index, slots)),
         edge_tiles=Tiles(_index(edge_rows), _index(edge_types)),
         route=_index(route),

@@ -9,6 +9,9 @@ TILE = 64
 INBOX = 8
 """Most slots of one row of an inbox."""
 
+ALIKE = 32
+"""Nodes of a group, on average, from which groups are worth tiles of their own."""
+
 SPARE = 1.25
 """Places for one row up to which padding costs less than what it saves."""
 
@@ -40,10 +43,26 @@ def tile_rows(types: NDArray, members: NDArray, size: int) -> tuple[NDArray, NDA
     return rows.reshape(-1, size), np.repeat(present, tiles_of_type)
 
 
+def alike(node_type: NDArray, receivers: NDArray, edge_type: NDArray) -> NDArray:
+    """Number groups of nodes of one type with neighbours along the same edge types, by their first nodes.
+
+    The types themselves are returned where such groups are small.
+    """
+    count = 1 + int(edge_type.max(initial=0))
+    node, kind = np.divmod(np.unique(receivers.astype(np.int64) * count + edge_type), count)
+    marks = np.random.default_rng(0).integers(2**62, size=count + 1 + int(node_type.max()), dtype=np.uint64)
+    mark = marks[count + node_type]
+    np.add.at(mark, node, marks[kind])
+    _, first, group = np.unique(mark, return_index=True, return_inverse=True)
+    if len(node_type) < ALIKE * len(first):
+        return node_type
+    return np.argsort(np.argsort(first))[group.reshape(-1)]
+
+
 def edge_columns(
-    tables: list[NDArray], receivers: NDArray, node_type: NDArray, reply: NDArray
+    tables: list[NDArray], receivers: NDArray, group: NDArray, reply: NDArray
 ) -> tuple[NDArray, NDArray] | None:
-    """Choose the slot of each incoming edge so that all nodes of a type answer in one slot with edges of one kind.
+    """Choose the slot of each incoming edge so that all nodes of a group answer in one slot with edges of one kind.
 
     Products then stand where the edges do that send them, and need not be moved: on grids, chains and other graphs
     whose nodes are alike.
@@ -51,11 +70,11 @@ def edge_columns(
     Args:
         tables: rows of nodes, one table for each class of degrees; padding holds the number of nodes.
         receivers: receiver of each directed edge.
-        node_type: type of each node.
+        group: group of each node.
         reply: kind of the edge that goes back, for each directed edge.
 
     Returns:
-        The slot of each edge, and the kind of each slot [node_type, slot]; None where that needs too many slots.
+        The slot of each edge, and the kind of each slot [group, slot]; None where that needs too many slots.
     """
     if len(tables) > 1 or len(receivers) == 0:
         return None
@@ -63,22 +82,22 @@ def edge_columns(
     both = np.stack([receivers, reply])[:, order]
     starts = np.flatnonzero(np.append(True, np.any(both[:, 1:] != both[:, :-1], axis=0)))
     counts = np.diff(np.append(starts, len(order)))
-    group = np.stack([node_type[both[0, starts]], both[1, starts]])
-    of_type, inverse = np.unique(group, axis=1, return_inverse=True)
+    pairs = np.stack([group[both[0, starts]], both[1, starts]])
+    of_group, inverse = np.unique(pairs, axis=1, return_inverse=True)
     inverse = inverse.reshape(-1)
-    needed = np.zeros(of_type.shape[1], int)
+    needed = np.zeros(of_group.shape[1], int)
     np.maximum.at(needed, inverse, counts)
     before = np.cumsum(needed) - needed
-    first_of_type = np.searchsorted(of_type[0], of_type[0])
-    base = before - before[first_of_type]
+    first_of_group = np.searchsorted(of_group[0], of_group[0])
+    base = before - before[first_of_group]
     width = int((base + needed).max())
     if width * tables[0].size > SPARE * len(receivers):
         return None
     slot = np.empty(len(order), int)
     slot[order] = np.repeat(base[inverse] - starts, counts) + np.arange(len(order))
-    kinds = np.zeros((1 + node_type.max(), width), int)
-    types = np.repeat(of_type[0], needed)
-    kinds[types, np.arange(len(types)) - np.repeat(before[first_of_type], needed)] = np.repeat(of_type[1], needed)
+    kinds = np.zeros((1 + group.max(), width), int)
+    groups = np.repeat(of_group[0], needed)
+    kinds[groups, np.arange(len(groups)) - np.repeat(before[first_of_group], needed)] = np.repeat(of_group[1], needed)
     return slot, kinds
 
 

@@ -21,9 +21,6 @@ def as_users_have_it():
     return jax.numpy_dtype_promotion("standard")
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 @pytest.fixture(scope="module")
 def page(quick_compilation):
     """Run all blocks of the page in order, and return its names."""

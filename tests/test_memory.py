@@ -10,6 +10,8 @@ from kbpjax.implicit import in_parts
 from kbpjax.propagate import ignore_incoming
 from kbpjax.schedules import Synchronous
 
+OPTIMISED = True  # memory is that of programs as they are used
+
 SIDE, POINTS, RANK = 48, 16, 10
 GRAPH = kbp.grid_graph(SIDE, SIDE)
 

@@ -15,7 +15,7 @@ from kbpjax import parallel
 from tests.test_partition import hub_graph
 from tests.test_schedules import random_problem
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+OPTIMISED = True  # what is exchanged is read from compiled programs
 
 GRAPHS = {"grid": kbp.grid_graph(8, 5), "hub": hub_graph(), "chain": kbp.chain_graph(9)}
 GRAPHS["no edges"] = kbp.Graph.from_edges([], 5)

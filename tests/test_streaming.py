@@ -18,8 +18,6 @@ from kbpjax import streaming, sums
 from kbpjax.features import RandomFourier
 from kbpjax.streaming import chunked, fit_chunks
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 # Two node types, of numbers and of pairs of numbers, three edge types, observations of one node type.
 KERNELS = {"kernel": {0: kbp.RBF(1.0), 1: kbp.RBF(1.4)}, "obs_kernel": {0: kbp.RBF(0.8)}}
 OPTIONS = {"ridge": {0: 1e-3, 1: 2e-3, 2: 1e-2}, "obs_ridge": 1e-3, "floor": 1e-3}

@@ -10,8 +10,6 @@ from kbpjax.arithmetic import InLogs, MaxProduct, SumProduct
 from kbpjax.baselines import discrete
 from tests import reweighted as rw
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 TREE = [(0, 1), (1, 2), (1, 3), (3, 4)]
 
 

@@ -9,8 +9,6 @@ import kbpjax as kbp
 from kbpjax.baselines import mixture, pairwise
 from kbpjax.baselines.mixtures import Mixture, log_normal, rule_of_thumb
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 COUPLING = 1.5
 GRAPH = kbp.Graph.from_edges([(0, 1), (1, 2), (1, 3), (3, 4)], 5)
 SEEN = np.array([1.0, -0.5, 0.3, 2.0, -1.5])

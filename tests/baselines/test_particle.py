@@ -13,8 +13,6 @@ from jaxtyping import Array, Float
 import kbpjax as kbp
 from kbpjax.baselines import pairwise, particle
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 GRID = kbp.grid_graph(4, 4)
 TREE = kbp.Graph.from_edges([(0, 1), (1, 2), (1, 3), (3, 4)], 5)
 LOOP = kbp.grid_graph(2, 2)
