@@ -1,5 +1,6 @@
 """kbpjax: kernel belief propagation in JAX."""
 
+from kbpjax import kernels as kernels
 from kbpjax import parallel as parallel
 from kbpjax.acceleration import AdaptiveDamping as AdaptiveDamping
 from kbpjax.acceleration import Anderson as Anderson

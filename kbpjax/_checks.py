@@ -62,6 +62,12 @@ def require_count(argument: str, value: Any) -> None:
     require(ok, argument, "must be an integer >= 1", repr(value), "Pass a positive whole number.")
 
 
+def require_seed(seed: Any) -> None:
+    """Check that the seed of random numbers is a whole number >= 0."""
+    ok = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= seed < 2**32
+    require(ok, "seed", "must be a whole number >= 0 and < 2^32", repr(seed), "Pass for instance 0.")
+
+
 def require_finite(argument: str, array: Any, fix: str) -> None:
     """Check that an array of numbers, if its values are known, has no NaN and no infinity."""
     if is_traced(array):
@@ -82,6 +88,6 @@ def as_array(argument: str, values: Any) -> jax.Array:
     result = jnp.asarray(array)
     if np.issubdtype(array.dtype, np.integer) and result.dtype != array.dtype:
         fix = "Subtract an offset, convert to float, or enable jax_enable_x64."
-        same = bool(np.array_equal(np.asarray(result), array))
+        same = bool(np.array_equal(array.astype(result.dtype), array))
         require(same, argument, f"must fit in {result.dtype}", f"values up to {np.abs(array).max()}", fix)
     return result

@@ -298,4 +298,6 @@ def _candidates_of(model: KernelMRF, node_type: int, points: Numbers) -> Array:
     ok = points.ndim >= 1 and len(points) > 0 and points.shape[1:] == shape
     _checks.require(ok, "points", rule, f"shape {points.shape}", "Pass candidates, or {node type: candidates}.")
     _checks.require_finite("points", points, "Drop those points.")
-    return like(_checks.as_array("points", points), model.points[node_type].dtype)
+    candidates = like(_checks.as_array("points", points), model.points[node_type].dtype)
+    model.bases[node_type].check("points", candidates)
+    return candidates

@@ -319,7 +319,7 @@ def clamp(
     _checks.require(known.ndim > 0 and len(known) == len(numbers), "values", count, f"shape {known.shape}", fix)
     _checks.require_finite("values", known, "Leave these nodes out.")
     shapes = {v: model.points[v].shape[1:] for v, *_ in graph.node_types}
-    _check_clamped(graph, numbers, known, shapes)
+    _check_clamped(model, graph, numbers, known, shapes)
     alike = [v for v, shape in shapes.items() if shape == known.shape[1:]]
     numbers = numbers.astype(jnp.int32)
     clamped = jnp.zeros(graph.num_nodes, bool).at[numbers].set(True)
@@ -327,17 +327,21 @@ def clamp(
     return _clamp(model, graph, clamped, {v: of_nodes[graph.nodes_of_type(v)] for v in alike}, form)
 
 
-def _check_clamped(graph: Graph, nodes: Array, values: Array, shapes: dict[int, tuple[int, ...]]) -> None:
+def _check_clamped(
+    model: KernelMRF, graph: Graph, nodes: Array, values: Array, shapes: dict[int, tuple[int, ...]]
+) -> None:
     if _checks.is_traced((nodes, graph)):
         return
     numbers = np.asarray(nodes)
     ok = bool(np.all((numbers >= 0) & (numbers < graph.num_nodes))) and len(np.unique(numbers)) == len(numbers)
     rule = f"must be different nodes among 0 .. {graph.num_nodes - 1}"
     _checks.require(ok, "nodes", rule, numbers[:10].tolist(), "Name each node once.")
-    for v in np.unique(np.asarray(graph.node_type)[numbers.astype(int)]):
+    types = np.asarray(graph.node_type)[numbers.astype(int)]
+    for v in np.unique(types).tolist():
         fix = "Clamp nodes of other types in a call of their own, and multiply."
         rule = f"must have shape [some, *{shapes[v]}], as the variables of node type {v}"
         _checks.require(values.shape[1:] == shapes[v], "values", rule, f"shape {values.shape}", fix)
+        model.bases[v].check("values", values[types == v])
 
 
 @jax.jit
@@ -393,7 +397,9 @@ def _of_nodes(model: KernelMRF, graph: Graph, node_type: int, y: Array, seen: Ar
     known = seen[nodes] if own else seen
     if not _checks.is_traced((y, known)):
         fix = "Pass mask=, False where nothing was observed."
-        _checks.require_finite("y", np.asarray(y)[np.asarray(known)], fix)
+        seen_only = np.asarray(y)[np.asarray(known)]
+        _checks.require_finite("y", seen_only, fix)
+        model.observations[node_type].basis.check("y", jnp.asarray(seen_only))
     return y if own else y[nodes]
 
 

@@ -1,7 +1,7 @@
 """Numbers of settings as free parameters, which a gradient step may take anywhere: logarithms, logits, themselves."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Array
 
 from kbpjax import _checks
+from kbpjax.kernels import Kernel
 
 KERNELS = ("kernel", "obs_kernel")
 SHARES = ("floor", "damping")
@@ -42,7 +43,8 @@ class Numbers:
     def of(cls, settings: Any, frozen: Callable[[Any], Any]) -> "Numbers":
         """Learn all numbers but the frozen ones and those that are 0 where they must not be negative."""
         leaves, tree = jax.tree_util.tree_flatten_with_path(settings)
-        fixed = set(jax.tree.leaves(frozen(jax.tree.unflatten(tree, list(range(len(leaves)))))))
+        numbered = jax.tree.unflatten(tree, list(range(len(leaves))))
+        fixed = set(jax.tree.leaves(frozen(numbered))) | set(_constants(numbered))
         names, forms = [], []
         for i, (path, leaf) in enumerate(leaves):
             form = _form(path[0].name, leaf)
@@ -79,6 +81,13 @@ def descend(
         change, state = optimizer.update(slopes, state, free)
         after: Any = optax.apply_updates(free, change)
     return after, state
+
+
+def _constants(numbered: Any) -> Iterator[int]:
+    """Yield the leaves that are not parameters of their kernels."""
+    for kernel in jax.tree.leaves(numbered, is_leaf=lambda node: isinstance(node, Kernel) and bool(node.constants)):
+        for name in kernel.constants if isinstance(kernel, Kernel) else ():
+            yield from jax.tree.leaves(getattr(kernel, name))
 
 
 def _form(field: str, leaf: Array) -> tuple[Callable, Callable] | None:

@@ -59,10 +59,22 @@ def choose(
     _checks.require(isinstance(rule, Rule), "rule", "must be an update rule", repr(rule), fix)
     kernels = _kernels("kernel", kernel, data.nodes)
     obs_kernels = _kernels("obs_kernel", obs_kernel, data.observations)
+    _check_domains(data, kernels, obs_kernels)
     degrees = dict(data.degrees)
     powers = {v: max(1, degrees.get(v, DEFAULT_DEGREE) - 1) for v in data.nodes}
     chosen = {v: rule.node_basis(kernels[v], powers[v], data, v) for v in data.nodes}
     return chosen, {v: rule.observation_basis(obs_kernels[v], y, v) for v, (_, y) in data.observations.items()}
+
+
+def _check_domains(data: TrainingData, kernels: dict[int, Kernel], obs_kernels: dict[int, Kernel]) -> None:
+    """Show the training samples to the kernels; those of edges too, unless they are known to be among the nodes'."""
+    for v, x in data.nodes.items():
+        kernels[v].check(f"nodes[{v}]", x)
+    for v, (_, y) in data.observations.items():
+        obs_kernels[v].check(f"observations[{v}]", y)
+    for k, *ends in data.ends if data.rows is None else ():
+        for v, x in zip(ends, data.edges[k], strict=True):
+            kernels[v].check(f"edges[{k}]", x)
 
 
 def _kernels(argument: str, kernel: Any, samples: Mapping[int, Any]) -> dict[int, Kernel]:

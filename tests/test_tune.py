@@ -254,6 +254,13 @@ def test_frozen_numbers_stay_to_the_bit():
     assert tuned.settings.evidence_power != start.evidence_power
 
 
+def test_data_of_kernels_are_not_learned():
+    known = kbp.kernels.Precomputed(np.eye(3) + 1)
+    projected = 2.0 * kbp.kernels.RandomProjection(4, 3) + kbp.RBF(0.5)
+    names = Numbers.of(kbp.Settings(projected, known), lambda s: ()).names
+    assert {name for name in names if "kernel" in name} == {"kernel.left.weight", "kernel.right.bandwidth"}
+
+
 def test_only_what_is_named_is_frozen_of_kernels_that_are_one_object():
     kernel = kbp.RBF(2.0)
     names = Numbers.of(kbp.Settings(kernel, kernel), lambda s: s.obs_kernel).names

@@ -6,7 +6,6 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
-from kbpjax import _checks
 from kbpjax.kernels import Kernel
 
 
@@ -16,6 +15,10 @@ class FeatureMap(eqx.Module):
     @abc.abstractmethod
     def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
         """Return the features of points [sample, *dim]."""
+
+    def check(self, argument: str, x: Shaped[Array, "sample *dim"]) -> None:
+        """Raise ValueError, naming the argument, unless points lie in the domain; tracers pass."""
+        del argument, x
 
     @property
     @abc.abstractmethod
@@ -65,9 +68,3 @@ def features(feature_map: FeatureMap, x: Shaped[Array, "sample *dim"]) -> Float[
         Features [sample, rank].
     """
     return feature_map(x)
-
-
-def check_seed(seed: object) -> None:
-    """Raise ValueError unless a seed is a whole number >= 0."""
-    ok = isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**32
-    _checks.require(ok, "seed", "must be a whole number >= 0 and < 2^32", repr(seed), "Pass for instance 0.")

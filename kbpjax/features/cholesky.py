@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._precision import matmul
-from kbpjax.features.base import Chooser, FeatureMap, check_seed
+from kbpjax.features.base import Chooser, FeatureMap
 from kbpjax.kernels import Kernel, diagonal, gram
 
 
@@ -41,6 +41,10 @@ class Basis(FeatureMap):
     def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
         """Return the coordinates r(x) of points [sample, *dim] in the basis."""
         return matmul(gram(self.kernel, x, self.landmarks), self.transform)
+
+    def check(self, argument: str, x: Shaped[Array, "sample *dim"]) -> None:
+        """Ask the kernel."""
+        self.kernel.check(argument, x)
 
     @property
     def rank(self) -> int:
@@ -106,9 +110,10 @@ def incomplete_cholesky(
         rows, residual, indices, rank = carry
         if key is None:
             scores = residual
-        else:  # the largest of Gumbel scores is a draw; a residual of rounding size or 0 never wins
+        else:  # the largest of Gumbel scores is a draw; a residual near rounding wins only where no larger one is left
             gumbel = jax.random.gumbel(jax.random.fold_in(key, rank), residual.shape, residual.dtype)
-            scores = jnp.where(residual > rounding, jnp.log(residual) + gumbel, -jnp.inf)
+            least = jnp.minimum(16 * rounding, jnp.max(residual) / 2)
+            scores = jnp.where(residual > least, jnp.log(residual) + gumbel, -jnp.inf)
         pivot = jnp.argmax(scores).astype(jnp.int32)
         column = jax.vmap(partial(kernel, x[pivot]))(x)
         row = (column - matmul(rows[:, pivot], rows)) * jax.lax.rsqrt(residual[pivot])
@@ -126,7 +131,7 @@ def cholesky_basis(
     kernel: Kernel,
     landmarks: Shaped[Array, "rank *dim"],
     valid: Bool[Array, " rank"] | None = None,
-    rounding: ScalarLike = 4.0,
+    rounding: ScalarLike | None = None,
 ) -> Basis:
     """Build the orthonormal basis of given landmarks; differentiable in the kernel and the landmarks.
 
@@ -134,8 +139,9 @@ def cholesky_basis(
         kernel: the kernel.
         landmarks: points [rank, *dim] with linearly independent features.
         valid: which landmarks count; the features of the others are 0. None: all.
-        rounding: what is added to k(x, x), in machine epsilons of the largest, so that the factorisation exists. 4
-            does for landmarks that a choice by residuals made; any set of points takes their number.
+        rounding: what is added to k(x, x), in machine epsilons of the largest, so that the factorisation exists. None:
+            the root of the number of landmarks and no less than 4, which does for a choice by residuals; any set of
+            points takes their number.
 
     Returns:
         The basis.
@@ -145,7 +151,8 @@ def cholesky_basis(
     used = jnp.ones(len(landmarks), bool) if valid is None else valid
     scale = jnp.max(jnp.where(used, jnp.diagonal(gram_matrix), 0))
     gram_matrix = jnp.where(used[:, None] & used[None], gram_matrix, scale * identity)
-    jitter = jnp.asarray(rounding, scale.dtype) * jnp.finfo(scale.dtype).eps * scale
+    share = max(4.0, len(landmarks) ** 0.5) if rounding is None else rounding
+    jitter = jnp.asarray(share, scale.dtype) * jnp.finfo(scale.dtype).eps * scale
     factor = jnp.linalg.cholesky(gram_matrix + jitter * identity)
     inverse = jax.scipy.linalg.solve_triangular(factor, identity, lower=True)
     return Basis(landmarks, kernel, jnp.where(used[:, None] & used[None], inverse.T, 0))
@@ -201,7 +208,7 @@ class RandomPivots(Chooser):
     seed: int = eqx.field(static=True, default=0)
 
     def __check_init__(self) -> None:
-        check_seed(self.seed)
+        _checks.require_seed(self.seed)
 
     def feature_map(
         self, kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: ScalarLike, max_rank: int

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._precision import matmul
-from kbpjax.features.base import Chooser, FeatureMap, check_seed, features
+from kbpjax.features.base import Chooser, FeatureMap, features
 from kbpjax.features.cholesky import Greedy
 from kbpjax.kernels import RBF, Kernel, Power, gram
 from kbpjax.kernels.base import as_floats
@@ -85,7 +85,7 @@ class RandomFourier(Chooser):
         ok = isinstance(count, int) and not isinstance(count, bool) and count >= 2 and count % 2 == 0
         fix = "Features come in pairs of a cosine and a sine."
         _checks.require(ok, "num_features", "must be an even integer >= 2", repr(count), fix)
-        check_seed(self.seed)
+        _checks.require_seed(self.seed)
 
     def feature_map(
         self, kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: ScalarLike, max_rank: int

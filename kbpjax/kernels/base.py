@@ -1,15 +1,24 @@
 """A kernel is one method on single points; `+`, `*` and integer `**` build kernels from kernels; `gram` does the rest.
 
-For positive definite k1 and k2 the kernels k1 + k2, k1 k2 and k1^p are positive definite too. The p-th power is the
-kernel of the p-fold tensor product feature, in which products of p messages live (Song et al. 2011, section 5.2).
+For positive definite k1 and k2, w >= 0 and any function f, the kernels k1 + k2, w k1, k1 k2, k1^p and k1(f(x), f(y))
+are positive definite too. The p-th power is the kernel of the p-fold tensor product feature, in which products of p
+messages live (Song et al. 2011, section 5.2).
+
+What a kernel computes of one point alone (its features, its norm) `gram` computes once for each point, not for each
+pair: `jax.vmap` leaves out of the inner loop what does not depend on it.
 """
 
 import abc
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Shaped
+import numpy as np
+from jax.tree_util import Partial
+from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 
@@ -17,17 +26,34 @@ from kbpjax import _checks
 class Kernel(eqx.Module):
     """A positive definite function of two points; a pytree whose leaves are its parameters."""
 
+    __array_ufunc__ = None  # so that NumPy leaves `number * kernel` to the kernel
+    constants: ClassVar[tuple[str, ...]] = ()
+    """Names of fields that are data and not parameters: `tune` does not learn them."""
+
     @abc.abstractmethod
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return k(x, y) for two single points of the same shape."""
+
+    def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
+        """Raise ValueError, naming the argument, unless points lie in the kernel's domain.
+
+        `gram`, `fit`, `observe`, `clamp` and `beliefs` call it with what they are given; tracers pass. By default any
+        point will do.
+        """
+        del argument, points
 
     def __add__(self, other: "Kernel") -> "Sum":
         """Return the kernel k1(x, y) + k2(x, y)."""
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
-    def __mul__(self, other: "Kernel") -> "Product":
-        """Return the kernel k1(x, y) k2(x, y)."""
-        return Product(self, other) if isinstance(other, Kernel) else NotImplemented
+    def __mul__(self, other: "Kernel | ScalarLike") -> "Product | Scaled":
+        """Return the kernel k1(x, y) k2(x, y), or that with a weight."""
+        if isinstance(other, Kernel):
+            return Product(self, other)
+        number = isinstance(other, int | float | np.generic | np.ndarray | jax.Array) and np.ndim(other) == 0
+        return Scaled(self, other) if number else NotImplemented
+
+    __rmul__ = __mul__
 
     def __pow__(self, exponent: int) -> "Power":
         """Return the kernel k(x, y)^p for a whole number p >= 1."""
@@ -44,6 +70,11 @@ class Sum(Kernel):
         """Return k1(x, y) + k2(x, y)."""
         return self.left(x, y) + self.right(x, y)
 
+    def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
+        """Ask both kernels."""
+        self.left.check(argument, points)
+        self.right.check(argument, points)
+
 
 class Product(Kernel):
     """The product of two kernels: k1(x, y) k2(x, y)."""
@@ -55,8 +86,23 @@ class Product(Kernel):
         """Return k1(x, y) k2(x, y)."""
         return self.left(x, y) * self.right(x, y)
 
+    def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
+        """Ask both kernels."""
+        self.left.check(argument, points)
+        self.right.check(argument, points)
 
-class Power(Kernel):
+
+class Wrapper(Kernel):
+    """A kernel made of one other, on the same points."""
+
+    base: eqx.AbstractVar[Kernel]
+
+    def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
+        """Ask the kernel inside."""
+        self.base.check(argument, points)
+
+
+class Power(Wrapper):
     """A whole power of a kernel: k(x, y)^p."""
 
     base: Kernel
@@ -70,20 +116,199 @@ class Power(Kernel):
         return self.base(x, y) ** self.exponent
 
 
-def gram(kernel: Kernel, x: Shaped[Array, "left *dim"], y: Shaped[Array, "right *dim"]) -> Float[Array, "left right"]:
+class Scaled(Wrapper):
+    """A kernel with a weight: w k(x, y), which `2.0 * kernel` makes.
+
+    Args:
+        base: the kernel.
+        weight: > 0; a parameter that can be learned, as the weights of a sum of kernels.
+
+    Raises:
+        ValueError: weight is not a positive finite number.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> kernel = 0.25 * kbp.RBF(1.0) + 0.75 * kbp.RBF(10.0)
+        >>> float(kernel(jnp.array(1.0), jnp.array(1.0)))
+        1.0
+    """
+
+    base: Kernel
+    weight: Float[Array, ""]
+
+    def __init__(self, base: Kernel, weight: ScalarLike):
+        self.base = base
+        self.weight = positive_number("weight", weight)
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return w k(x, y)."""
+        value = self.base(x, y)
+        return self.weight.astype(value.dtype) * value
+
+
+class Normalised(Wrapper):
+    """The cosine of two features: k(x, y) / sqrt(k(x, x) k(y, y)), and 0 where either feature is 0.
+
+    Strings and graphs want it: without it the largest are most like everything.
+
+    Args:
+        base: the kernel.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> round(float(kbp.kernels.Normalised(kbp.Linear())(jnp.array([3.0, 4.0]), jnp.array([1.0, 0.0]))), 4)
+        0.6
+    """
+
+    base: Kernel
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return k(x, y) / sqrt(k(x, x) k(y, y))."""
+        return self.base(x, y) * _inverse_root(self.base(x, x)) * _inverse_root(self.base(y, y))
+
+
+class Transformed(Kernel):
+    """A kernel of what a function makes of the points: k(f(x), f(y)); with `Linear` an explicit feature map.
+
+    Args:
+        transform: a function of a single point [*dim] that JAX can trace; a network with parameters to learn if it is
+            a pytree, such as an `equinox.Module`.
+        base: the kernel of the transformed points.
+
+    Raises:
+        ValueError: transform is not a function, or base not a kernel.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> kernel = kbp.kernels.Transformed(lambda x: jnp.stack([x, x**2]), kbp.Linear())
+        >>> float(kernel(jnp.array(2.0), jnp.array(3.0)))
+        42.0
+    """
+
+    transform: Callable[[Array], Array]
+    base: Kernel
+
+    def __init__(self, transform: Any, base: Any):
+        _checks.require(callable(transform), "transform", "must be a function", repr(transform), "Pass f(x [*dim]).")
+        fix = "Pass for instance kbpjax.Linear()."
+        _checks.require(isinstance(base, Kernel), "base", "must be a kernel", repr(base), fix)
+        pytree: Any = transform if isinstance(transform, eqx.Module | Partial) else Partial(transform)
+        self.transform = pytree
+        self.base = base
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return k(f(x), f(y))."""
+        return self.base(self.transform(x), self.transform(y))
+
+
+class Part(Kernel):
+    """A kernel of one part of a structured variable: k(x[start:stop], y[start:stop]).
+
+    A variable of several parts is one array with the parts side by side; sums of kernels of parts compare them each for
+    itself, products all at once.
+
+    Args:
+        base: the kernel of the part.
+        start: where the part begins on the first axis of a point, >= 0.
+        stop: where it ends, > start.
+        shape: of the part as the kernel wants it, such as (3, 3) or (); None: as cut out.
+
+    Raises:
+        ValueError: start and stop out of range, or a shape of another size.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.kernels import Part
+        >>> kernel = Part(kbp.RBF(1.0), 0, 2) * Part(kbp.Delta(), 2, 3)  # a place in the plane, and a label
+        >>> float(kernel(jnp.array([0.0, 1.0, 5.0]), jnp.array([0.0, 1.0, 6.0])))
+        0.0
+    """
+
+    base: Kernel
+    start: int = eqx.field(static=True)
+    stop: int = eqx.field(static=True)
+    shape: tuple[int, ...] | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self) -> None:
+        ok = 0 <= self.start < self.stop
+        got = f"{self.start}, {self.stop}"
+        _checks.require(ok, "start, stop", "must be 0 <= start < stop", got, "Number the entries from 0.")
+        if self.shape is not None:
+            rule = "must have the size of the part in vectors, stop - start"
+            fits = math.prod(self.shape) == self.stop - self.start
+            _checks.require(fits, "shape", rule, self.shape, f"The part has {self.stop - self.start} entries.")
+
+    def cut(self, x: Shaped[Array, "*dim"]) -> Shaped[Array, "..."]:
+        """Return the part of a single point."""
+        fix = "Let stop be at most the length of a point."
+        _checks.require(x.ndim > 0, "points", "must have an axis to cut parts from", f"shape {x.shape}", fix)
+        long = self.stop <= x.shape[0]
+        _checks.require(long, "points", f"must have {self.stop} entries or more", f"shape {x.shape}", fix)
+        part = x[self.start : self.stop]
+        return part if self.shape is None else part.reshape(self.shape)
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return the kernel of the parts."""
+        return self.base(self.cut(x), self.cut(y))
+
+    def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
+        """Show the kernel inside its part."""
+        self.base.check(argument, jax.vmap(self.cut)(points))
+
+
+def gram(
+    kernel: Kernel,
+    x: Shaped[Array, "left *dim"],
+    y: Shaped[Array, "right *dim"],
+    *,
+    block_size: int | None = None,
+) -> Float[Array, "left right"]:
     """Evaluate a kernel at all pairs of two sets of points: K_ij = k(x_i, y_j).
+
+    Args:
+        kernel: the kernel.
+        x: points [left, *dim].
+        y: points [right, *dim].
+        block_size: how many rows to compute at a time, one block after the other: bounds the memory of kernels that
+            need more than a number for each pair, as those of strings and graphs do. None: all at once.
+
+    Returns:
+        The kernel's values [left, right].
+
+    Raises:
+        ValueError: points outside the kernel's domain; block_size < 1.
 
     Example:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> kbp.gram(kbp.Linear(), jnp.array([1.0, 2.0]), jnp.array([3.0])).tolist()
         [[3.0], [6.0]]
     """
+    kernel.check("x", x)
+    kernel.check("y", y)
+    if block_size is not None:
+        _checks.require_count("block_size", block_size)
+        return jax.lax.map(lambda a: jax.vmap(lambda b: kernel(a, b))(y), x, batch_size=block_size)
     return jax.vmap(lambda a: jax.vmap(lambda b: kernel(a, b))(y))(x)
 
 
 def diagonal(kernel: Kernel, x: Shaped[Array, "sample *dim"]) -> Float[Array, " sample"]:
     """Evaluate a kernel at each point with itself: k(x_i, x_i)."""
     return jax.vmap(lambda a: kernel(a, a))(x)
+
+
+def positive_number(argument: str, value: ScalarLike) -> Float[Array, ""]:
+    """Return a parameter as an array in a float precision, if it is finite and > 0 there."""
+    _checks.require_number(argument, value, above=0)
+    given = as_floats(jnp.asarray(value))
+    array = given.astype(given.dtype)  # of no weak type, which would compile twice
+    _checks.require_number(argument, array, above=0, fix="Scale the data: it vanishes in this precision.")
+    return array
+
+
+def _inverse_root(value: Float[Array, ""]) -> Float[Array, ""]:
+    """Return value^(-1/2), and 0 for what is not > 0."""
+    ok = value > 0
+    return jnp.where(ok, jax.lax.rsqrt(jnp.where(ok, value, 1)), 0)
 
 
 def as_floats(x: Shaped[Array, "*dim"]) -> Float[Array, "*dim"]:

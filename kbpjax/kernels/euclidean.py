@@ -1,12 +1,21 @@
-"""Kernels on R^d (points of any fixed shape; scalars too), and the bandwidth heuristic that goes with them."""
+"""Kernels on R^d (points of any fixed shape; scalars too), and the bandwidth heuristic that goes with them.
 
+All are positive definite in any dimension, and their gradients at x = y are finite: 0 where the kernel is smooth there,
+and 0 by choice (the mean of the two sides) at the kinks of `Laplace` and of `Matern` with smoothness 1/2.
+"""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax.kernels.base import Kernel, as_floats
+from kbpjax._precision import matmul
+from kbpjax.kernels.base import Kernel, as_floats, positive_number
 
 
 class RBF(Kernel):
@@ -27,18 +36,169 @@ class RBF(Kernel):
     bandwidth: Float[Array, ""]
 
     def __init__(self, bandwidth: ScalarLike):
-        _checks.require_number("bandwidth", bandwidth, above=0)
-        given = as_floats(jnp.asarray(bandwidth))
-        self.bandwidth = given.astype(given.dtype)  # of no weak type, which would compile twice
-        _checks.require_number(
-            "bandwidth", self.bandwidth, above=0, fix="Scale the data: it vanishes in this precision."
-        )
+        self.bandwidth = positive_number("bandwidth", bandwidth)
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return exp(-||x - y||^2 / (2 bandwidth^2))."""
-        difference = as_floats(x) - as_floats(y)
-        scaled = difference / self.bandwidth.astype(difference.dtype)
-        return jnp.exp(-0.5 * jnp.sum(scaled**2))
+        return jnp.exp(-0.5 * jnp.sum(_scaled(x, y, self.bandwidth) ** 2))
+
+
+class ARD(Kernel):
+    """The Gaussian kernel with a bandwidth for each coordinate: exp(-sum_i (x_i - y_i)^2 / (2 bandwidth_i^2)).
+
+    Learned, they say which coordinates matter (automatic relevance determination): one that does not gets a wide one.
+
+    Args:
+        bandwidths: length scales > 0 [*dim], in the units of the coordinates.
+
+    Raises:
+        ValueError: a bandwidth that is not positive and finite; points of another shape than `bandwidths`.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> kernel = kbp.kernels.ARD(jnp.array([1.0, 1e6]))  # does not see the second coordinate
+        >>> round(float(kernel(jnp.array([0.0, 5.0]), jnp.array([1.0, 9.0]))), 4)
+        0.6065
+    """
+
+    bandwidths: Float[Array, "*dim"]
+
+    def __init__(self, bandwidths: Numbers):
+        array = as_floats(_checks.as_array("bandwidths", bandwidths))
+        _checks.require_finite("bandwidths", array, "Pass a number for each coordinate.")
+        if not _checks.is_traced(array):
+            least = float(np.min(np.asarray(array), initial=np.inf))
+            _checks.require(least > 0, "bandwidths", "must be > 0", f"{least} as the least", "Pass positive numbers.")
+        self.bandwidths = array
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return exp(-sum_i (x_i - y_i)^2 / (2 bandwidth_i^2))."""
+        shape = self.bandwidths.shape
+        fix = "Give a bandwidth for each coordinate of a point."
+        _checks.require(x.shape == shape, "points", f"must have shape {shape}, as bandwidths", x.shape, fix)
+        return jnp.exp(-0.5 * jnp.sum(_scaled(x, y, self.bandwidths) ** 2))
+
+
+class Laplace(Kernel):
+    """The Laplace kernel exp(-sum_i |x_i - y_i| / bandwidth): rough functions, in which single coordinates may jump.
+
+    Args:
+        bandwidth: length scale > 0, in the units of the points.
+
+    Raises:
+        ValueError: bandwidth is not a positive finite number.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> round(float(kbp.kernels.Laplace(2.0)(jnp.array(1.0), jnp.array(3.0))), 4)
+        0.3679
+    """
+
+    bandwidth: Float[Array, ""]
+
+    def __init__(self, bandwidth: ScalarLike):
+        self.bandwidth = positive_number("bandwidth", bandwidth)
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return exp(-||x - y||_1 / bandwidth)."""
+        return jnp.exp(-jnp.sum(jnp.abs(_scaled(x, y, self.bandwidth))))
+
+
+class Matern(Kernel):
+    """The Matern kernel of smoothness 1/2, 3/2 or 5/2: functions that are 0, 1 or 2 times differentiable.
+
+    With r = ||x - y|| / bandwidth and s = sqrt(2 smoothness) r: exp(-s) times 1, 1 + s, or 1 + s + s^2 / 3 (Rasmussen
+    and Williams 2006, eq. 4.17).
+
+    Args:
+        bandwidth: length scale > 0, in the units of the points.
+        smoothness: 0.5, 1.5 or 2.5; `RBF` is the limit of infinite smoothness.
+
+    Raises:
+        ValueError: bandwidth is not a positive finite number; another smoothness.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> round(float(kbp.kernels.Matern(1.0, smoothness=0.5)(jnp.array(0.0), jnp.array(1.0))), 4)
+        0.3679
+    """
+
+    bandwidth: Float[Array, ""]
+    smoothness: float = eqx.field(static=True)
+
+    def __init__(self, bandwidth: ScalarLike, smoothness: float = 1.5):
+        rule = "must be 0.5, 1.5 or 2.5"
+        fix = "Other orders need Bessel functions; between 2.5 and RBF there is little."
+        _checks.require(smoothness in (0.5, 1.5, 2.5), "smoothness", rule, smoothness, fix)
+        self.bandwidth, self.smoothness = positive_number("bandwidth", bandwidth), float(smoothness)
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return the kernel of the scaled distance."""
+        square = 2 * self.smoothness * jnp.sum(_scaled(x, y, self.bandwidth) ** 2)
+        s = jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
+        factor = {0.5: 1, 1.5: 1 + s, 2.5: 1 + s + square / 3}[self.smoothness]
+        return factor * jnp.exp(-s)
+
+
+class RationalQuadratic(Kernel):
+    """The rational quadratic kernel (1 + ||x - y||^2 / (2 mixture bandwidth^2))^-mixture: many length scales at once.
+
+    It is a mixture of Gaussian kernels whose inverse squared bandwidths follow a gamma distribution of shape `mixture`.
+
+    Args:
+        bandwidth: length scale > 0, in the units of the points.
+        mixture: > 0; the smaller, the heavier the tails; `RBF` is the limit of a large one.
+
+    Raises:
+        ValueError: bandwidth or mixture is not a positive finite number.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> float(kbp.kernels.RationalQuadratic(1.0, mixture=0.5)(jnp.array(0.0), jnp.array(0.0)))
+        1.0
+    """
+
+    bandwidth: Float[Array, ""]
+    mixture: Float[Array, ""]
+
+    def __init__(self, bandwidth: ScalarLike, mixture: ScalarLike = 1.0):
+        self.bandwidth = positive_number("bandwidth", bandwidth)
+        self.mixture = positive_number("mixture", mixture)
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return (1 + r^2 / (2 mixture))^-mixture."""
+        square = jnp.sum(_scaled(x, y, self.bandwidth) ** 2)
+        mixture = self.mixture.astype(square.dtype)
+        return jnp.exp(-mixture * jnp.log1p(square / (2 * mixture)))
+
+
+class Periodic(Kernel):
+    """The periodic kernel exp(-2 sum_i sin^2(pi (x_i - y_i) / period) / bandwidth^2): angles, hours, phases.
+
+    Args:
+        period: > 0, in the units of the points; 2 pi for angles in radians.
+        bandwidth: > 0, without unit: length scale on a circle of radius 1.
+
+    Raises:
+        ValueError: period or bandwidth is not a positive finite number.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> kernel = kbp.kernels.Periodic(period=24.0)
+        >>> bool(kernel(jnp.array(23.0), jnp.array(1.0)) > kernel(jnp.array(23.0), jnp.array(12.0)))
+        True
+    """
+
+    period: Float[Array, ""]
+    bandwidth: Float[Array, ""]
+
+    def __init__(self, period: ScalarLike, bandwidth: ScalarLike = 1.0):
+        self.period, self.bandwidth = positive_number("period", period), positive_number("bandwidth", bandwidth)
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return exp(-2 sum_i sin^2(pi (x_i - y_i) / period) / bandwidth^2)."""
+        sines = jnp.sin(jnp.pi * _scaled(x, y, self.period))
+        return jnp.exp(-2 * jnp.sum((sines / self.bandwidth.astype(sines.dtype)) ** 2))
 
 
 class Linear(Kernel):
@@ -53,6 +213,83 @@ class Linear(Kernel):
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return <x, y>."""
         return jnp.sum(as_floats(x) * as_floats(y))
+
+
+class Polynomial(Kernel):
+    """The inhomogeneous polynomial kernel (<x, y> + offset)^degree: all monomials up to a degree.
+
+    Args:
+        degree: a whole number >= 1.
+        offset: > 0; the larger, the more the low degrees count. Without one it is `Linear() ** degree`.
+
+    Raises:
+        ValueError: degree is not a whole number >= 1, or offset not a positive finite number.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> float(kbp.kernels.Polynomial(2)(jnp.array([1.0, 2.0]), jnp.array([1.0, 1.0])))
+        16.0
+    """
+
+    degree: int = eqx.field(static=True)
+    offset: Float[Array, ""]
+
+    def __init__(self, degree: Any, offset: ScalarLike = 1.0):
+        _checks.require_count("degree", degree)
+        self.degree, self.offset = int(degree), positive_number("offset", offset)
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return (<x, y> + offset)^degree."""
+        inner = jnp.sum(as_floats(x) * as_floats(y))
+        return (inner + self.offset.astype(inner.dtype)) ** self.degree
+
+
+class RandomProjection(Kernel):
+    """The inner product of random projections, <A x, A y>, with entries of A [feature, dim] from N(0, 1 / feature).
+
+    Close to `Linear` for long sparse vectors such as sets of labels, in few dimensions (Song et al. 2011, supplement
+    section 4).
+
+    Args:
+        num_features: rows of A, >= 1.
+        dim: entries of a point, >= 1.
+        seed: of the draw, a whole number >= 0.
+
+    Raises:
+        ValueError: an argument out of range.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> kernel, x = kbp.kernels.RandomProjection(100, dim=1000), jnp.zeros(1000).at[7].set(1.0)
+        >>> bool(abs(kernel(x, x) - 1) < 0.5)
+        True
+    """
+
+    constants: ClassVar = ("matrix",)
+    matrix: Float[Array, "feature dim"]
+
+    def __init__(self, num_features: Any, dim: Any, *, seed: Any = 0):
+        _checks.require_count("num_features", num_features)
+        _checks.require_count("dim", dim)
+        _checks.require_seed(seed)
+        self.matrix = jax.random.normal(jax.random.key(seed), (num_features, dim)) * float(num_features) ** -0.5
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return <A x, A y>."""
+        fix = f"Points have {self.matrix.shape[1]} entries."
+        _checks.require(x.shape == self.matrix.shape[1:], "points", "must be vectors of A's width", x.shape, fix)
+        return matmul(self.features(x), self.features(y))
+
+    def features(self, x: Shaped[Array, "*sample dim"]) -> Float[Array, "*sample feature"]:
+        """Return A x of one point or several."""
+        x = as_floats(x)
+        return matmul(x, self.matrix.T.astype(x.dtype))
+
+
+def _scaled(x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"], scale: Float[Array, "..."]) -> Float[Array, "*dim"]:
+    """Return (x - y) / scale."""
+    difference = as_floats(x) - as_floats(y)
+    return difference / scale.astype(difference.dtype)
 
 
 def median_bandwidth(points: Numbers, *, max_points: int = 3000) -> float:

@@ -1,9 +1,14 @@
-"""Kernels on finite sets."""
+"""Kernels on finite sets: labels, sets of labels, orders, and whatever a Gram matrix has been computed for."""
+
+from typing import ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Shaped
+import numpy as np
+from jaxtyping import Array, Float, ScalarLike, Shaped
 
-from kbpjax.kernels.base import Kernel, as_floats
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax.kernels.base import Kernel, as_floats, positive_number
 
 
 class Delta(Kernel):
@@ -18,3 +23,181 @@ class Delta(Kernel):
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return 1 if x equals y, else 0."""
         return jnp.all(x == y).astype(as_floats(x).dtype)
+
+
+class Precomputed(Kernel):
+    """A kernel known by its Gram matrix: points are indices, and k(i, j) = matrix[i, j].
+
+    So any program may compute the kernel, a loop in plain Python too. `matrix` covers all points that will ever be
+    asked for: training samples, observations and candidates.
+
+    Args:
+        matrix: Gram matrix [item, item], symmetric and positive semi-definite.
+        tolerance: largest asymmetry, and largest negative eigenvalue, as a share of the largest eigenvalue.
+
+    Raises:
+        ValueError: a matrix that is not square, symmetric or positive semi-definite, which says by how much; indices
+            out of range (where they are known).
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> words = ["tree", "three", "free"]
+        >>> common = [[len(set(a) & set(b)) for b in words] for a in words]
+        >>> float(kbp.kernels.Precomputed(common)(jnp.array(0), jnp.array(1)))
+        3.0
+    """
+
+    constants: ClassVar = ("matrix",)
+    matrix: Float[Array, "item item"]
+
+    def __init__(self, matrix: Numbers, *, tolerance: float = 1e-5):
+        array = as_floats(_checks.as_array("matrix", matrix))
+        square = array.ndim == 2 and array.shape[0] == array.shape[1] and array.size > 0
+        fix = "Compute the kernel of each point with each."
+        _checks.require(square, "matrix", "must be square", f"shape {array.shape}", fix)
+        _checks.require_finite("matrix", array, fix)
+        _checks.require_number("tolerance", tolerance, least=0)
+        if not _checks.is_traced(array):
+            _check_gram(np.asarray(array, np.float64), float(tolerance))
+        self.matrix = array
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return the entry of two indices."""
+        fix = "Pass one index for each point, [sample]."
+        _checks.require(x.ndim == 0, "points", "must be single indices", f"points of shape {x.shape}", fix)
+        return self.matrix[x.astype(jnp.int32), y.astype(jnp.int32)]
+
+    def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
+        """Raise ValueError unless points are indices of the matrix."""
+        if _checks.is_traced(points) or points.size == 0:
+            return
+        x, last = np.asarray(points), len(self.matrix) - 1
+        wrong = x[(x != np.round(x)) | (x < 0) | (x > last)]
+        rule = f"must be indices among 0 .. {last}, rows of the Gram matrix"
+        _checks.require(wrong.size == 0, argument, rule, wrong[:5].tolist(), "Compute a larger matrix.")
+
+
+def _check_gram(matrix: np.ndarray, tolerance: float) -> None:
+    largest = float(np.max(np.abs(matrix)))
+    skew = float(np.max(np.abs(matrix - matrix.T)))
+    fix = "Take the mean of it and its transpose, if that is rounding; else mend the kernel."
+    rule = "must be symmetric"
+    _checks.require(
+        skew <= tolerance * largest, "matrix", rule, f"entries that differ by {skew:.3g} of {largest:.3g}", fix
+    )
+    eigenvalues = np.linalg.eigvalsh((matrix + matrix.T) / 2)
+    rule, got = "must be positive semi-definite", f"eigenvalues from {eigenvalues[0]:.3g} to {eigenvalues[-1]:.3g}"
+    fix = "Clip them: kbpjax.kernels.nearest_gram(matrix)."
+    _checks.require(eigenvalues[0] >= -tolerance * max(eigenvalues[-1], 0), "matrix", rule, got, fix)
+
+
+def nearest_gram(matrix: Numbers) -> np.ndarray:
+    """Return the symmetric positive semi-definite matrix nearest to a matrix: its negative eigenvalues set to 0.
+
+    Makes a Gram matrix of similarities that are none, such as exp(-edit distance). It is a kernel on these points only:
+    the value of two of them depends on the others.
+
+    Args:
+        matrix: similarities [item, item].
+
+    Raises:
+        ValueError: a matrix that is not square, NaN or infinity.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> kbp.kernels.nearest_gram(np.array([[0.0, 1.0], [1.0, 0.0]])).round(6).tolist()
+        [[0.5, 0.5], [0.5, 0.5]]
+    """
+    array = np.asarray(matrix, np.float64)
+    square = array.ndim == 2 and array.shape[0] == array.shape[1]
+    _checks.require(square, "matrix", "must be square", f"shape {array.shape}", "Compare each point with each.")
+    _checks.require_finite("matrix", array, "Compare each point with each.")
+    values, vectors = np.linalg.eigh((array + array.T) / 2)
+    return (vectors * np.maximum(values, 0)) @ vectors.T
+
+
+class Jaccard(Kernel):
+    """The overlap of two sets, |x and y| / |x or y|; of counts, sum_i min(x_i, y_i) / sum_i max(x_i, y_i).
+
+    A point [item] holds an indicator or a count >= 0 of each item. Positive definite (it is also called Tanimoto, or
+    MinMax kernel). Two empty sets have 1.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> float(kbp.kernels.Jaccard()(jnp.array([1, 1, 0, 0]), jnp.array([0, 1, 1, 1])))
+        0.25
+    """
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return sum_i min(x_i, y_i) / sum_i max(x_i, y_i)."""
+        x, y = as_floats(x), as_floats(y)
+        union = jnp.sum(jnp.maximum(x, y))
+        overlap = jnp.sum(jnp.minimum(x, y))
+        return jnp.where(union > 0, overlap / jnp.where(union > 0, union, 1), 1)
+
+    def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
+        """Raise ValueError for entries below 0."""
+        if not _checks.is_traced(points) and points.size:
+            least = np.min(np.asarray(points))
+            _checks.require(least >= 0, argument, "must be >= 0", least, "Pass indicators or counts.")
+
+
+class Kendall(Kernel):
+    """The Kendall kernel of two orders: pairs of items that both order alike less those that they do not, of all pairs.
+
+    A point [item] holds the rank of each item, or any score: only the order counts, and items of equal score have none.
+    Positive definite (Jiao and Vert 2015). O(item^2) for each pair of points; needs two items.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> round(float(kbp.kernels.Kendall()(jnp.array([0, 1, 2]), jnp.array([0, 2, 1]))), 4)
+        0.3333
+    """
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return the mean over pairs of items of sign(x_i - x_j) sign(y_i - y_j)."""
+        return jnp.sum(_orders(x) * _orders(y)) / (len(x) * (len(x) - 1))
+
+
+class Mallows(Kernel):
+    """The Mallows kernel of two orders, exp(-sharpness discordant), of the share of pairs of items ordered differently.
+
+    A point [item] holds the rank of each item, all different. Positive definite (Jiao and Vert 2015).
+
+    Args:
+        sharpness: > 0; the kernel of an order and its reverse is exp(-sharpness).
+
+    Raises:
+        ValueError: sharpness is not a positive finite number; points with items of equal rank (where they are known).
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> round(float(kbp.kernels.Mallows(3.0)(jnp.array([0, 1, 2]), jnp.array([0, 2, 1]))), 4)
+        0.3679
+    """
+
+    sharpness: Float[Array, ""]
+
+    def __init__(self, sharpness: ScalarLike):
+        self.sharpness = positive_number("sharpness", sharpness)
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return exp(-sharpness (1 - Kendall) / 2)."""
+        discordant = (1 - Kendall()(x, y)) / 2
+        return jnp.exp(-self.sharpness.astype(discordant.dtype) * discordant)
+
+    def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
+        """Raise ValueError unless each point orders its items."""
+        if _checks.is_traced(points) or points.ndim != 2:
+            return
+        ordered = np.sort(np.asarray(points), axis=1)
+        ties = int(np.sum(np.any(ordered[:, 1:] == ordered[:, :-1], axis=1)))
+        fix = "Break the ties, or use kbpjax.kernels.Kendall()."
+        _checks.require(ties == 0, argument, "must rank all items differently", f"{ties} points with ties", fix)
+
+
+def _orders(x: Shaped[Array, "*dim"]) -> Float[Array, "item item"]:
+    """Return the sign of x_i - x_j for all pairs of items."""
+    fix = "Points are the ranks of two or more items, [sample, item]."
+    _checks.require(x.ndim == 1 and len(x) > 1, "points", "must be orders", f"points of shape {x.shape}", fix)
+    return (x[:, None] > x[None]).astype(as_floats(x).dtype) - (x[:, None] < x[None]).astype(as_floats(x).dtype)

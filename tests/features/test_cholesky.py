@@ -279,3 +279,13 @@ def test_is_a_pytree():
     basis = cholesky_basis(kbp.RBF(0.7), jnp.asarray(X[:3]))
     again = jax.tree.map(lambda leaf: leaf, basis)
     assert isinstance(again, Basis) and len(jax.tree.leaves(basis)) == 3
+
+
+@pytest.mark.parametrize("dim,decay,bandwidth", [(12, 0.6, 1.5), (6, 0.8, 3.0)])
+def test_hundreds_of_landmarks_in_single_precision_have_a_finite_basis(dim, decay, bandwidth):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(900, dim)) * decay ** np.arange(dim), jnp.float32)
+    kernel = kbp.RBF(jnp.float32(bandwidth))
+    indices = np.asarray(incomplete_cholesky(kernel, x, 1e-3, 600).indices)
+    basis = cholesky_basis(kernel, x[indices[: len(np.unique(indices))]])
+    assert basis.rank > 300
+    assert np.isfinite(basis.transform).all()

@@ -1,0 +1,259 @@
+"""Kernels on spheres and rotations.
+
+Distances along a curved space do not make a kernel: exp(-angle^2) is not positive definite on a sphere or on the
+rotations. Inner products do (power series with coefficients >= 0), and so does heat that spreads from a point.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, ScalarLike, Shaped
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax.kernels.base import Kernel, as_floats, positive_number
+from kbpjax.kernels.euclidean import median_bandwidth
+
+TOLERANCE = 1e-3
+"""Largest difference of a norm from 1, or of R'R from the identity, that counts as rounding."""
+
+
+class Sphere(Kernel):
+    """The exponential of the inner product of unit vectors, exp(sharpness (<x, y> - 1)): k(x, x) = 1.
+
+    Positive definite on spheres of any dimension (Song et al. 2011, section 7, protein structure).
+
+    Args:
+        sharpness: > 0; the kernel falls to half at an angle of about 1.2 / sqrt(sharpness) radians. `median_sharpness`
+            suggests one.
+
+    Raises:
+        ValueError: sharpness is not a positive finite number; points that are no unit vectors (where they are known).
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> round(float(kbp.kernels.Sphere(2.0)(jnp.array([1.0, 0.0, 0.0]), jnp.array([0.0, 1.0, 0.0]))), 4)
+        0.1353
+    """
+
+    sharpness: Float[Array, ""]
+
+    def __init__(self, sharpness: ScalarLike):
+        self.sharpness = positive_number("sharpness", sharpness)
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return exp(sharpness (<x, y> - 1))."""
+        inner = jnp.sum(as_floats(x) * as_floats(y))
+        return jnp.exp(self.sharpness.astype(inner.dtype) * (inner - 1))
+
+    def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
+        """Raise ValueError unless points are unit vectors."""
+        fix = "Points on a sphere are vectors [sample, dim]."
+        _checks.require(points.ndim >= 2, argument, "must be vectors", f"shape {points.shape}", fix)
+        if _checks.is_traced(points):
+            return
+        norms = np.linalg.norm(np.asarray(points, np.float64).reshape(len(points), -1), axis=1)
+        worst = norms[np.argmax(np.abs(norms - 1))] if len(norms) else 1.0
+        fix = "Normalise them: kbpjax.kernels.unit_vectors(x)."
+        _checks.require(abs(worst - 1) <= TOLERANCE, argument, "must be unit vectors", f"a norm of {worst:.4g}", fix)
+
+
+class Rotations(Kernel):
+    """The trace kernel on the rotations of space: exp(sharpness (tr(R'S) - 3) / 2).
+
+    It is exp(sharpness (cos a - 1)), with a the angle between R and S. Rotations are matrices [3, 3] or unit
+    quaternions [4] (q and -q are one rotation).
+
+    Args:
+        sharpness: > 0; close to a Gaussian of the angle with bandwidth 1 / sqrt(sharpness) radians.
+
+    Raises:
+        ValueError: sharpness is not a positive finite number; points that are no rotations (where they are known).
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> half_turn = jnp.diag(jnp.array([1.0, -1.0, -1.0]))
+        >>> round(float(kbp.kernels.Rotations(1.0)(jnp.eye(3), half_turn)), 4)
+        0.1353
+    """
+
+    sharpness: Float[Array, ""]
+
+    def __init__(self, sharpness: ScalarLike):
+        self.sharpness = positive_number("sharpness", sharpness)
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return exp(sharpness (cos(angle) - 1))."""
+        cosine = cosine_between(x, y)
+        return jnp.exp(self.sharpness.astype(cosine.dtype) * (cosine - 1))
+
+    def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
+        """Raise ValueError unless points are rotations."""
+        _check_rotations(argument, points)
+
+
+class Heat(Kernel):
+    """The heat kernel on the rotations of space: the heat at S that a point source at R gives, over that at R.
+
+    With chi_l(a) = 1 + 2 sum_{j<=l} cos(j a) the character of order l, a the angle between R and S, it is
+    sum_l (2 l + 1) exp(-l (l + 1) bandwidth^2 / 2) chi_l(a), divided by its value at a = 0: for a small bandwidth close
+    to a Gaussian of the angle. Rotations as in `Rotations`.
+
+    Args:
+        bandwidth: in radians, > 0.
+        num_orders: terms of the sum, l < num_orders. A kernel with any number of them; weights of the terms left out
+            are below 1e-3 of the largest from 4 / bandwidth on, and below rounding from 6 / bandwidth.
+
+    Raises:
+        ValueError: bandwidth is not a positive finite number, or below 4 / num_orders; points that are no rotations
+            (where they are known).
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> turn = jnp.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> round(float(kbp.kernels.Heat(0.5)(jnp.eye(3), turn)), 3)
+        0.008
+    """
+
+    bandwidth: Float[Array, ""]
+    num_orders: int = eqx.field(static=True)
+
+    def __init__(self, bandwidth: ScalarLike, num_orders: Any = 60):
+        _checks.require_count("num_orders", num_orders)
+        self.bandwidth, self.num_orders = positive_number("bandwidth", bandwidth), int(num_orders)
+        fix = "Pass num_orders of 6 / bandwidth or more."
+        _checks.require_number("bandwidth", self.bandwidth, least=4 / self.num_orders, fix=fix)
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return the heat at y over the heat at x."""
+        cosine = cosine_between(x, y)
+        order = jnp.arange(self.num_orders, dtype=cosine.dtype)
+        decay = jnp.exp(-0.5 * order * (order + 1) * self.bandwidth.astype(cosine.dtype) ** 2)
+        weights = (2 * order + 1) * decay  # of chi_l; cos(j a) is in chi_l for all l >= j
+        of_cosines = jnp.cumsum(weights[::-1])[::-1] * jnp.where(order > 0, 2, 1).astype(cosine.dtype)
+        return _clenshaw(of_cosines, cosine) / jnp.sum(of_cosines)
+
+    def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
+        """Raise ValueError unless points are rotations."""
+        _check_rotations(argument, points)
+
+
+def _clenshaw(coefficients: Float[Array, " order"], cosine: Float[Array, ""]) -> Float[Array, ""]:
+    """Return sum_j c_j cos(j a) from cos(a): a polynomial, whose gradient has no pole at a = 0."""
+
+    def step(later, coefficient):
+        following, after = later
+        return (coefficient + 2 * cosine * following - after, following), None
+
+    zero = jnp.zeros_like(cosine)
+    (first, second), _ = jax.lax.scan(step, (zero, zero), coefficients[:0:-1])
+    return coefficients[0] + cosine * first - second
+
+
+def cosine_between(x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+    """Return the cosine of the angle between two rotations, matrices [3, 3] or unit quaternions [4]."""
+    fix = "Pass matrices [sample, 3, 3] or quaternions [sample, 4]."
+    _checks.require(x.shape in ((3, 3), (4,)), "points", "must be rotations", f"points of shape {x.shape}", fix)
+    inner = jnp.sum(as_floats(x) * as_floats(y))  # tr(R'S) = 1 + 2 cos(angle); <p, q> = cos(angle / 2)
+    return (inner - 1) / 2 if x.ndim == 2 else 2 * inner**2 - 1
+
+
+def unit_vectors(x: Numbers) -> Float[Array, "*sample dim"]:
+    """Divide vectors by their lengths.
+
+    Args:
+        x: vectors [*sample, dim], none of them 0.
+
+    Returns:
+        Unit vectors [*sample, dim].
+
+    Raises:
+        ValueError: a vector of length 0.
+
+    Example:
+        >>> import kbpjax as kbp
+        >>> [round(float(c), 4) for c in kbp.kernels.unit_vectors([3.0, 4.0])]
+        [0.6, 0.8]
+    """
+    array = as_floats(_checks.as_array("x", x))
+    norm = jnp.linalg.norm(array, axis=-1, keepdims=True)
+    if not _checks.is_traced(norm):
+        none = int(np.sum(~(np.asarray(norm) > 0)))
+        _checks.require(none == 0, "x", "must have no vector of length 0", f"{none} of them", "Drop them.")
+    return array / norm
+
+
+def nearest_rotations(x: Numbers) -> Float[Array, "*sample 3 3"]:
+    """Replace each matrix by the rotation nearest to it, in the sum of squares of the differences.
+
+    The mean of rotations, such as `mean` of a belief, is a matrix with entries that are too small; the nearest rotation
+    is the one of least expected squared (chordal) error.
+
+    Args:
+        x: matrices [*sample, 3, 3].
+
+    Returns:
+        Rotations [*sample, 3, 3].
+
+    Raises:
+        ValueError: another shape, NaN or infinity.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> bool(jnp.allclose(kbp.kernels.nearest_rotations(0.5 * jnp.eye(3)), jnp.eye(3)))
+        True
+    """
+    array = as_floats(_checks.as_array("x", x))
+    _checks.require(array.shape[-2:] == (3, 3), "x", "must be matrices [..., 3, 3]", f"shape {array.shape}", "Reshape.")
+    _checks.require_finite("x", array, "Drop or impute missing matrices first.")
+    left, _, right = jnp.linalg.svd(array)
+    sign = jnp.sign(jnp.linalg.det(jnp.matmul(left, right, precision="highest")))
+    signs = jnp.stack([jnp.ones_like(sign), jnp.ones_like(sign), sign], axis=-1)
+    return jnp.matmul(left * signs[..., None, :], right, precision="highest")
+
+
+def median_sharpness(points: Numbers, *, max_points: int = 3000) -> float:
+    """Return 1 / (1 - the median inner product) of pairs of unit vectors, the first choice of `Sphere.sharpness`.
+
+    The kernel of the median pair is then exp(-1). Points beyond `max_points` are thinned evenly. Not differentiable.
+
+    Args:
+        points: unit vectors [sample, dim], at least two of them different.
+        max_points: the most points to compare, >= 2.
+
+    Raises:
+        ValueError: points that are no unit vectors, too few, or all equal.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> round(kbp.kernels.median_sharpness(jnp.eye(3)), 4)
+        1.0
+    """
+    Sphere(1.0).check("points", _checks.as_array("points", points))
+    distance = median_bandwidth(points, max_points=max_points)
+    return 2 / distance**2
+
+
+def _check_rotations(argument: str, points: Shaped[Array, "sample *dim"]) -> None:
+    """Raise ValueError unless points are rotation matrices or unit quaternions."""
+    shape = points.shape[1:]
+    fix = "Pass matrices [sample, 3, 3] or quaternions [sample, 4]."
+    _checks.require(shape in ((3, 3), (4,)), argument, "must be rotations", f"points of shape {shape}", fix)
+    if _checks.is_traced(points) or len(points) == 0:
+        return
+    x = np.asarray(points, np.float64)
+    if x.ndim == 2:
+        worst = float(np.max(np.abs(np.linalg.norm(x, axis=1) - 1)))
+        fix = "Normalise them: kbpjax.kernels.unit_vectors(q)."
+        rule = "must be unit quaternions"
+        _checks.require(worst <= TOLERANCE, argument, rule, f"a norm that is {worst:.2g} from 1", fix)
+        return
+    fix = "Take the nearest rotations: kbpjax.kernels.nearest_rotations(x)."
+    worst = float(np.max(np.abs(np.swapaxes(x, 1, 2) @ x - np.eye(3))))
+    rule = "must be orthogonal matrices"
+    _checks.require(worst <= TOLERANCE, argument, rule, f"an entry of R'R that is {worst:.2g} off", fix)
+    mirrored = int(np.sum(np.linalg.det(x) < 0))
+    _checks.require(mirrored == 0, argument, "must have determinant 1", f"{mirrored} reflections", fix)
