@@ -11,7 +11,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/loops.md", "docs/learning.md", "docs/competitors.md", "docs/performance.md")
+PAGES = (
+    "README.md",
+    "docs/loops.md",
+    "docs/learning.md",
+    "docs/competitors.md",
+    "docs/performance.md",
+    "docs/structured.md",
+)
 BLOCK = re.compile(r"(<!-- begin (\w+): .*? -->\n)(.*?)(<!-- end \w+ -->)", re.DOTALL)
 
 
@@ -36,6 +43,10 @@ def main(argv: list[str] | None = None) -> int:
         "learned": learned(_rows("experiments/results/learned_bandwidths.json")),
         "levers": levers(_rows("experiments/results/learned_bandwidths.json")),
         "transfer": transfer(_rows("experiments/results/learned_bandwidths.json")),
+        "orientation": orientation(_rows("experiments/results/orientation.json")),
+        "lengths": lengths(_rows("experiments/results/retrieval.json")),
+        "leaves": leaves(_rows("experiments/results/retrieval.json")),
+        "words": words(_rows("experiments/results/words.json")),
         "tables": tables_of_states(_rows("benchmarks/results/discrete.json")),
     }
     compared = _rows("experiments/results/figure1.json")
@@ -74,6 +85,54 @@ def propagate(rows: list[dict]) -> str:
         for row in rows
     ]
     return _markdown(header, body)
+
+
+def orientation(rows: list[dict]) -> str:
+    """Lay the errors of the camera's orientation out, a line for each method."""
+    header = ["method", "ambiguous frames", "median", "under 10 degrees", "clear frames", "median"]
+    body = []
+    for method in dict.fromkeys(row["method"] for row in rows):
+        of = {row["frames"]: row for row in rows if row["method"] == method}
+        hard, clear = of["ambiguous"], of["clear"]
+        body.append([method, f"{hard['degrees']:.1f} ± {hard['stderr']:.1f}", f"{hard['median']:.1f}"])
+        body[-1] += [
+            f"{hard['below10']:.0%}",
+            f"{clear['degrees']:.1f} ± {clear['stderr']:.1f}",
+            f"{clear['median']:.1f}",
+        ]
+    return _markdown(header, body)
+
+
+def lengths(rows: list[dict]) -> str:
+    """Lay recall against the length of the chain out, a line for each length."""
+    return _recalls(rows, "length", "edges")
+
+
+def leaves(rows: list[dict]) -> str:
+    """Lay recall against the number of observed leaves out."""
+    return _recalls(rows, "leaves", "observed")
+
+
+def _recalls(rows: list[dict], tree: str, label: str) -> str:
+    rows = [row for row in rows if row["tree"] == tree]
+    columns = list(dict.fromkeys((row["regime"], row["method"]) for row in rows))
+    body = []
+    for count in dict.fromkeys(row["count"] for row in rows):
+        of = {(row["regime"], row["method"]): row for row in rows if row["count"] == count}
+        body.append([str(count), *(f"{of[key]['recall@1']:.2f} ± {of[key]['se@1']:.2f}" for key in columns)])
+    short = {"kernel belief propagation": "KBP"}
+    return _markdown([label, *(f"{regime}: {short.get(method, method)}" for regime, method in columns)], body)
+
+
+def words(rows: list[dict]) -> str:
+    """Lay recall at 1 and 5 over all target languages out, a line for each number of observed languages."""
+    rows = [row for row in rows if row["target"] == "all"]
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    body = []
+    for count in dict.fromkeys(row["observed"] for row in rows):
+        of = {row["method"]: row for row in rows if row["observed"] == count}
+        body.append([str(count), *(f"{of[m]['recall@1']:.2f}, {of[m]['recall@5']:.2f}" for m in methods)])
+    return _markdown(["observed", *methods], body)
 
 
 def scale(rows: list[dict]) -> str:
