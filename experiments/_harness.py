@@ -136,6 +136,11 @@ def in_turn(calls: Sequence[Callable[[], Any]], repeats: int) -> list[tuple[floa
     return [tuple(seconds(call) for call in calls) for _ in range(repeats)]
 
 
+def standard_error(values: np.ndarray) -> float:
+    """Return the standard error of a mean of independent values; NaN of a single one."""
+    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+
+
 def progress(iterable: Iterable[T], description: str, total: int | None = None) -> Iterable[T]:
     """Iterate with a progress bar on standard error where that is a terminal, silently elsewhere."""
     from tqdm import tqdm

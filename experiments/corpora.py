@@ -5,9 +5,8 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+from experiments import data
 
 LANGUAGES = {
     "da": "danish",
@@ -48,7 +47,7 @@ def europarl(directory: Path | None) -> dict[str, list[list[str]]]:
         ValueError: no such files, which says where to get them; damaged ones; the stemmer is not installed.
     """
     texts: dict[str, dict[str, str]] = {language: {} for language in LANGUAGES}
-    lines = _read(directory, "europarl/europarl_q42000_11lang.jsonl.gz", EUROPARL, _json_lines)
+    lines = data.read(directory, "europarl/europarl_q42000_11lang.jsonl.gz", EUROPARL, _json_lines)
     for record in lines:
         texts.setdefault(record["lang"], {})[record["id"]] = record["text"]
     ids = sorted(texts["sv"])
@@ -57,7 +56,7 @@ def europarl(directory: Path | None) -> dict[str, list[list[str]]]:
         raise ValueError(
             f"data must hold the same documents in {len(LANGUAGES)} languages; got others. It is {EUROPARL}."
         )
-    stop = _read(directory, "europarl/stopwords_11lang.json", EUROPARL, lambda file: json.loads(file.read_bytes()))
+    stop = data.read(directory, "europarl/stopwords_11lang.json", EUROPARL, lambda file: json.loads(file.read_bytes()))
     return {
         language: [_stems(texts[language][name], language, frozenset(stop[language])) for name in ids]
         for language in LANGUAGES
@@ -73,7 +72,7 @@ def swadesh(directory: Path | None) -> dict[str, list[list[str]]]:
     Raises:
         ValueError: no such file, which says where to get it, or a damaged one.
     """
-    raw = _read(directory, "strings/swadesh207_13lang.json", SWADESH, lambda file: json.loads(file.read_bytes()))
+    raw = data.read(directory, "strings/swadesh207_13lang.json", SWADESH, lambda file: json.loads(file.read_bytes()))
     if len({len(concepts) for concepts in raw.values()}) != 1:
         raise ValueError(f"data must hold as many concepts in every language; got others. It is {SWADESH}.")
     return {language: [_spellings(words) for words in concepts] for language, concepts in raw.items()}
@@ -104,21 +103,3 @@ def _stemmer(language: str) -> Callable[[str], str]:
 def _json_lines(file: Path) -> list[dict[str, str]]:
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
-
-
-def _read(directory: Path | None, name: str, layout: str, read: Callable[[Path], Any]) -> Any:
-    """Read a file of the data sets, or say which file is wanted and where it comes from."""
-    if directory is None or not (Path(directory) / name).is_file():
-        where = "no folder of data sets" if directory is None else f"{str(directory)!r} without {name}"
-        raise ValueError(f"data must be a folder with {layout}; got {where}. Pass --data or set KBPJAX_DATA.")
-    try:
-        return read(Path(directory) / name)
-    except (OSError, EOFError, ValueError, KeyError) as fault:
-        raise ValueError(
-            f"data must be readable; got {name}, which is damaged ({type(fault).__name__}). It is {layout}."
-        ) from None
-
-
-def standard_error(values: np.ndarray) -> float:
-    """Return the standard error of a mean of independent values; NaN of a single one."""
-    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")

@@ -6,7 +6,9 @@ variable `KBPJAX_DATA`; the denoising image has a generator here and needs neith
 
 import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -41,6 +43,29 @@ def data_directory(given: str | Path | None = None) -> Path | None:
             "Name the folder that holds the data sets, or leave it out."
         )
     return directory
+
+
+def read(directory: Path | None, name: str, layout: str, read: Callable[[Path], Any]) -> Any:
+    """Read a file of the data sets, or say which file is wanted and where it comes from.
+
+    Args:
+        directory: the folder of `data_directory`.
+        name: the file's path inside it.
+        layout: what the file holds and where it is made from, for messages.
+        read: reads it; OSError, EOFError, ValueError, LookupError, zlib.error and BadZipFile mean that it is damaged.
+
+    Raises:
+        ValueError: no such file, or a damaged one.
+    """
+    if directory is None or not (Path(directory) / name).is_file():
+        where = "no folder of data sets" if directory is None else f"{str(directory)!r} without {name}"
+        raise ValueError(f"data must be a folder with {layout}; got {where}. Pass --data or set KBPJAX_DATA.")
+    try:
+        return read(Path(directory) / name)
+    except (OSError, EOFError, ValueError, LookupError, zlib.error, BadZipFile) as fault:
+        raise ValueError(
+            f"data must be readable; got {name}, which is damaged ({type(fault).__name__}). It is {layout}."
+        ) from None
 
 
 def sunset(levels: int, directory: str | Path | None = None) -> tuple[np.ndarray, str]:

@@ -18,7 +18,7 @@ import numpy as np
 
 import kbpjax as kbp
 from experiments import _harness, corpora, data
-from experiments.corpora import standard_error
+from experiments._harness import standard_error
 
 SOURCE, TARGET = "en", "sv"
 LEAVES = ("en", "fi", "el", "it")

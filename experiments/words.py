@@ -17,7 +17,7 @@ import numpy as np
 
 import kbpjax as kbp
 from experiments import _harness, corpora, data
-from experiments.corpora import standard_error
+from experiments._harness import standard_error
 from kbpjax.kernels import Alphabet, Normalised, Precomputed, Spectrum
 
 TREE = (
