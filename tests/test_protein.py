@@ -1,0 +1,298 @@
+"""Protein chains: reading them, angles as vectors and back, credible sets, and the experiment as a user runs it."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import Ridge
+
+import kbpjax as kbp
+from experiments import chains, protein
+from experiments import protein_rivals as rivals
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = os.environ.get("KBPJAX_DATA")
+QUICK = {
+    **os.environ,
+    "MPLBACKEND": "Agg",
+    "XLA_FLAGS": "",
+    "PYTHONPATH": str(ROOT),
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",
+}
+
+
+def program(*arguments, **environment):
+    command = [sys.executable, "-m", "experiments.protein", *map(str, arguments)]
+    settings = {**QUICK, **environment}
+    return subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
+
+
+def arrays(lengths=(5, 4), seed=0):
+    """Random chains in the layout of the file."""
+    rng, count = np.random.default_rng(seed), sum(lengths)
+    offsets = np.cumsum([0, *lengths])
+    found = {
+        "offsets": offsets,
+        "aa": rng.integers(0, 20, count).astype(np.int8),
+        "pssm": rng.integers(-13, 14, (count, 20)).astype(np.float32),
+        "theta": rng.uniform(0, 180, count).astype(np.float32),
+        "tau": rng.uniform(-180, 180, count).astype(np.float32),
+        "ca_bond": np.full(count, 3.8, np.float32),
+    }
+    found["ca_bond"][offsets[1:] - 1] = np.nan
+    return found
+
+
+def written(folder, content):
+    (folder / "protein").mkdir(exist_ok=True)
+    np.savez(folder / chains.NAME, **content)
+    return folder
+
+
+def made(lengths, seed=0):
+    """Chains without a file, all known."""
+    content = arrays(lengths, seed)
+    linked = np.isfinite(content["ca_bond"])
+    profiles = (1 / (1 + np.exp(-content["pssm"] / 5))).astype(np.float32)
+    vectors = chains.vectors_of(content["theta"], content["tau"]).astype(np.float32)
+    return chains.Chains(content["offsets"], content["aa"].astype(int), profiles, vectors, linked)
+
+
+def test_chains_are_cut_where_they_break_and_what_is_missing_is_counted(tmp_path):
+    content = arrays()
+    content["ca_bond"][1] = 9.0  # a gap
+    content["ca_bond"][6] = np.nan  # an unknown distance
+    content["theta"][2] = np.nan
+    content["tau"][[2, 8]] = np.nan
+    content["pssm"][3, 7] = np.nan
+    found = chains.load(written(tmp_path, content))
+    assert found.linked.tolist() == [True, False, True, True, False, True, False, True, False]
+    assert np.flatnonzero(~found.scored).tolist() == [2, 8]
+    assert np.flatnonzero(~found.observed).tolist() == [3]
+    expected = {"chains": 2, "residues": 9, "without_angles": 2, "without_profile": 1, "breaks": 2}
+    assert found.counts() == expected
+    np.testing.assert_allclose(found.profiles[0], 1 / (1 + np.exp(-content["pssm"][0])), rtol=1e-5)
+    assert found.chain.tolist() == [0] * 5 + [1] * 4
+
+
+def test_part_keeps_chains_whole():
+    every = made((5, 4, 6))
+    some = every.part(np.array([2, 0]))
+    assert some.offsets.tolist() == [0, 6, 11]
+    np.testing.assert_array_equal(some.vectors, np.concatenate([every.vectors[9:], every.vectors[:5]]))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda content: content.pop("tau"),
+        lambda content: content.update(theta=content["theta"][:-1]),
+        lambda content: content.update(offsets=np.array([0, 5, 5, 9])),
+        lambda content: content.update(tau=content["tau"] * 3),
+        lambda content: content.update(aa=content["aa"] + 20),
+    ],
+    ids=["no key", "other length", "empty chain", "no angles", "no residue"],
+)
+def test_arrays_that_do_not_fit_are_refused(spoil, tmp_path):
+    content = arrays()
+    spoil(content)
+    with pytest.raises(ValueError, match=r"data must be readable; got .*, which is damaged .*GraphPPIS"):
+        chains.load(written(tmp_path, content))
+
+
+def test_a_truncated_file_is_refused(tmp_path):
+    path = written(tmp_path, arrays()) / chains.NAME
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(ValueError, match="which is damaged"):
+        chains.load(tmp_path)
+
+
+def test_without_data_one_line_says_where_to_get_them(tmp_path):
+    outcome = program("--quick", "--out", tmp_path, KBPJAX_DATA="")
+    assert outcome.returncode == 2 and outcome.stderr.count("\n") == 1
+    assert "rcsb.org" in outcome.stderr and "Pass --data or set KBPJAX_DATA" in outcome.stderr
+
+
+@pytest.mark.parametrize("options", [{"folds": 11}, {"folds": -1}, {"windows": [4]}])
+def test_bad_arguments_are_refused(options):
+    args = argparse.Namespace(**{"folds": 1, "windows": [7], "quick": True, **options})
+    with pytest.raises(ValueError, match="--folds must be 1 .. 10 and --windows odd"):
+        protein.run(args)
+
+
+def test_angles_are_vectors_and_back():
+    theta, tau = np.array([10.0, 91.0, 123.0, np.nan]), np.array([-170.0, 50.0, 165.0, 20.0])
+    vectors = chains.vectors_of(theta, tau)
+    np.testing.assert_allclose(np.linalg.norm(vectors[:3], axis=1), 1)
+    assert np.isnan(vectors[3]).all()
+    np.testing.assert_allclose(chains.vectors_of(90.0, 90.0), [0, 1, 0], atol=1e-12)
+    np.testing.assert_allclose(chains.vectors_of(0.0, 77.0), [0, 0, 1], atol=1e-12)
+    for ours, wanted in zip(chains.angles_of(2.5 * vectors[:3]), (theta, tau), strict=True):
+        np.testing.assert_allclose(ours, wanted[:3], atol=1e-9)
+
+
+def test_errors_of_angles_go_the_short_way_round():
+    found = chains.circular_error(np.array([179.0, -179.0, 10.0, 0.0]), np.array([-179.0, 179.0, -10.0, 180.0]))
+    np.testing.assert_allclose(found, [2, 2, 20, 180])
+
+
+def test_windows_end_with_the_chain_and_leave_out_missing_profiles():
+    every = made((3, 2))
+    every.profiles[1, 4] = np.nan
+    x = chains.windows(every, 3).reshape(5, 3, 21)
+    assert x[..., 20].tolist() == [[0, 1, 0], [1, 0, 1], [0, 1, 0], [0, 1, 1], [1, 1, 0]]
+    np.testing.assert_array_equal(x[3, 2, :20], every.profiles[4])
+    assert np.isfinite(x).all() and not x[2, 2].any() and not x[1, 1].any()
+
+
+def test_harmonics_are_orthogonal_of_one_size():
+    grid = chains.sphere_grid(20_000)
+    np.testing.assert_allclose(np.linalg.norm(grid, axis=1), 1, rtol=1e-6)
+    h = chains.harmonics(grid.astype(float))
+    np.testing.assert_allclose(h.T @ h / len(h), np.eye(8) / 3, atol=1e-3)
+    np.testing.assert_allclose(h.mean(axis=0), 0, atol=1e-3)
+
+
+def test_credible_sets_hold_the_likeliest_candidates():
+    points = np.eye(3)
+    weights = np.array([[0.6, 0.35, 0.05]] * 3 + [[0.95, 0.04, 0.01]] * 2)
+    true = points[[0, 1, 2, 0, 1]]
+    assert chains.inside(weights, points, true).tolist() == [True, True, False, True, False]
+    near = chains.unit(np.array([[0.9, 0.3, 0.1]] * 5))
+    assert chains.inside(weights, points, near).all()
+
+
+def test_credible_sets_cover_what_is_drawn_from_the_beliefs():
+    rng, points = np.random.default_rng(0), chains.sphere_grid(200)
+    weights = rng.dirichlet(np.full(200, 0.3), 4000)
+    drawn = np.array([rng.choice(200, p=row) for row in weights])
+    assert abs(np.mean(chains.inside(weights, points, points[drawn])) - 0.9) < 0.03
+
+
+@pytest.fixture(scope="module")
+def task():
+    every = made((40, 40, 40, 40), seed=3)
+    group = np.repeat([0, 1, 2, -1], 40)
+    every.profiles[5] = np.nan
+    every.vectors[[7, 130]] = np.nan
+    return rivals.Task(every, chains.windows(every, 3), group, 3)
+
+
+def test_a_task_tells_training_from_test_residues(task):
+    assert task.test.tolist() == list(range(120, 160))
+    assert task.train.tolist() == [i for i in range(120) if i not in (5, 7)]
+    inner = task.validation()
+    assert inner.test.tolist() == list(range(40)) and set(inner.group) == {-1, 0, 1}
+    np.testing.assert_array_equal(inner.chains.vectors, task.chains.vectors[:120])
+
+
+def test_ridge_is_ridge_regression(task):
+    rows = task.train
+    expected = Ridge(alpha=0.01 * len(rows)).fit(task.x[rows].astype(float), task.chains.vectors[rows].astype(float))
+    np.testing.assert_allclose(rivals.ridge(task, {"ridge": 0.01}), expected.predict(task.x[120:]), atol=1e-8)
+
+
+def test_summaries_are_kernel_regression_learned_from_other_chains(task):
+    options = {"scale": 1.0, "decay": 1.0, "landmarks": 1000, "ridges": (1e-2,)}
+    seen, ridge = rivals.summaries(task, options)
+    rows = task.train
+    y = chains.harmonics(task.chains.vectors.astype(float))
+    landmarks = task.x[np.random.default_rng(0).permutation(rows)]
+    gamma = 1 / (2 * kbp.median_bandwidth(landmarks) ** 2)
+    offset = y[rows].mean(axis=0)
+    for left_out, asked in ((-1, task.test), (1, np.arange(40, 80))):
+        learn = rows[task.group[rows] != left_out]
+        regression = KernelRidge(alpha=1e-2 * len(learn), kernel="rbf", gamma=gamma)
+        expected = regression.fit(task.x[learn], y[learn] - offset).predict(task.x[asked]) + offset
+        np.testing.assert_allclose(seen[asked], expected, atol=2e-3)
+    assert ridge == 1e-2
+
+
+def test_likelihoods_of_particles_agree_at_common_points_and_at_points_of_each_node():
+    rng = np.random.default_rng(0)
+    seen, weights = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((5, 8), (9, 8)))
+    x = jnp.asarray(chains.sphere_grid(7))
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        common = rivals._likelihood(seen, weights, np.float32(0.5), x)
+        own = rivals._likelihood(seen, weights, np.float32(0.5), jnp.broadcast_to(2 * x, (5, 7, 3)))
+    np.testing.assert_allclose(common, own, rtol=1e-4)
+    h = np.concatenate([chains.harmonics(np.asarray(x)), np.ones((7, 1))], axis=1)
+    square = np.sum((np.asarray(seen)[:, None] - h @ np.asarray(weights)) ** 2, axis=2)
+    np.testing.assert_allclose(common, np.exp(-0.25 * (square - 8)), rtol=1e-3)
+
+
+def test_graphs_join_neighbours_of_unbroken_chains_only(task):
+    task.chains.linked[125] = False
+    graph = rivals.graph_of(task, task.test, False)
+    senders = np.asarray(graph.senders)[: graph.num_edges // 2]
+    assert graph.num_nodes == 40 and senders.tolist() == [i for i in range(39) if i != 5]
+    cut = rivals.graph_of(task, task.test, True, cut=10)
+    first = np.asarray(cut.senders)[: cut.num_edges // 2]
+    assert sorted(first.tolist()) == [i for i in range(39) if i not in (5, 9, 19, 29)]
+    kinds = task.chains.kinds[task.test]
+    np.testing.assert_array_equal(cut.edge_type[: len(first)], 20 * kinds[first] + kinds[first + 1])
+
+
+def test_pairs_of_residues_learn_from_their_own_samples_and_some_of_all(task, monkeypatch):
+    monkeypatch.setattr(protein, "PRIOR", 3)
+    monkeypatch.setattr(protein, "SAMPLES", 400)
+    first = np.arange(30)
+    found, kinds = protein.by_residue(task, first), task.chains.kinds
+    types = 20 * kinds[first] + kinds[first + 1]
+    for k in range(400):
+        own = np.isin(found[k], first[types == k]).mean()
+        count = np.sum(types == k)
+        assert set(first[types == k]) <= set(found[k]) and abs(own - (count + 3 * count / 30) / (count + 3)) < 0.02
+
+
+def test_gain_is_the_paired_difference_over_folds():
+    rows = []
+    for fold, (ours, theirs, part, particles) in enumerate([(0.6, 0.5, 0.55, 0.4), (0.7, 0.65, 0.6, 0.5)]):
+        named = {protein.OURS: ours, "boosting": theirs, protein.PART_OF: part, "particle BP": particles}
+        common = {"study": "fold", "window": 7, "fold": fold, "residues": 10}
+        rows += [{**common, "method": method, "cosine": value} for method, value in named.items()]
+    found = {row["method"]: row for row in protein.summarise(rows)}
+    assert found["boosting"]["gain"] == pytest.approx(0.075) and found["boosting"]["gain_se"] == pytest.approx(0.025)
+    assert found["particle BP"]["gain"] == pytest.approx(0.125)
+    assert found[protein.OURS]["cosine"] == pytest.approx(0.65) and found[protein.OURS]["residues"] == 20
+
+
+def test_options_are_chosen_on_a_part_of_the_training_chains_and_all_trials_told(monkeypatch):
+    search = {name: {option: values[:1] for option, values in of.items()} for name, of in protein.SEARCH.items()}
+    search["ridge"] = {"ridge": (1e-4, 10.0)}
+    search[protein.OURS] |= {"power": (0.8, 1e-3)}
+    search["particle BP"] |= {"power": (1.0, 0.6), "sweeps": (2,)}
+    monkeypatch.setattr(protein, "SEARCH", search)
+    monkeypatch.setattr(protein, "RANK", 20)
+    monkeypatch.setattr(protein, "CANDIDATES", 50)
+    every = made((100, 100, 100, 100), seed=1)
+    signal = chains.harmonics(every.vectors)  # what the profiles tell
+    profiles = np.concatenate([signal, signal, signal[:, :4]], axis=1)
+    task = rivals.Task(every._replace(profiles=profiles), np.zeros(0), np.repeat([0, 1, 2, -1], 100), 1)
+    task = task._replace(x=chains.windows(task.chains, 1))
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        best, trials = protein.choose(task, quick=False)
+    assert best["ridge"]["ridge"] == 1e-4 and best[protein.OURS]["power"] == 0.8
+    assert [trial["method"] for trial in trials] == ["ridge"] * 2 + [protein.OURS] * 2 + ["particle BP"] * 2
+    assert all(trial["cosine"] > 0.5 for trial in trials[:4:2]) and trials[1]["cosine"] < trials[0]["cosine"]
+    assert np.isfinite([trial["cosine"] for trial in trials]).all()
+
+
+@pytest.mark.skipif(DATA is None or not (Path(DATA) / chains.NAME).exists(), reason="needs the protein chains")
+def test_quick_chains_are_better_than_their_residues_alone(tmp_path):
+    outcome = program("--quick", "--out", tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    rows = json.loads((tmp_path / "protein.json").read_text())["rows"]
+    found = {row["method"]: row["cosine"] for row in rows if row["study"] == "summary"}
+    assert found[protein.OURS] > found[f"{protein.OURS}, no chain"] + 0.01 > found["ridge"] + 0.03
+    (ours,) = (row for row in rows if row["study"] == "fold" and row["method"] == protein.OURS)
+    assert 0.7 < ours["coverage"] < 0.95 and ours["residues"] > 2000
+    assert (tmp_path / "protein.png").stat().st_size > 10_000
