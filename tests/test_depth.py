@@ -1,0 +1,247 @@
+"""Depth from images: reading scenes, features and graphs against plain formulas, and the experiment as run."""
+
+import json
+import os
+import subprocess
+import sys
+from io import BytesIO
+from pathlib import Path
+from zipfile import ZipFile
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.io import savemat
+
+from experiments import depth, depth_models, depth_regression, scenes
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = os.environ.get("KBPJAX_DATA")
+QUICK = {
+    **os.environ,
+    "MPLBACKEND": "Agg",
+    "XLA_FLAGS": "",
+    "PYTHONPATH": str(ROOT),
+    "OMP_NUM_THREADS": "1",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",
+}
+
+
+def program(*arguments, **environment):
+    command = [sys.executable, "-m", "experiments.depth", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env={**QUICK, **environment}, capture_output=True, text=True, check=False)
+
+
+def picture(seed, height=24, width=20):
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    file = BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=95)
+    return file.getvalue()
+
+
+def street(folder, count=16, **changed):
+    """Write a street of 16 frames of 3 x 5 cells: one cell and one frame without depth."""
+    depth = np.random.default_rng(0).uniform(2, 30, (count, 3, 5)).astype(np.float16)
+    depth[0, 1, 2] = depth[4] = np.nan
+    ids = np.array([f"street_{i}" for i in range(count)])
+    arrays = {"ids": ids, "depth_wide": depth, "box_wide": np.array([0, 0, 20, 24]), "frame": np.arange(count)}
+    (folder / "depth").mkdir()
+    np.savez(folder / "depth" / "street_depth.npz", **(arrays | changed))
+    with ZipFile(folder / "depth" / "street_images.zip", "w") as archive:
+        for i, name in enumerate(ids):
+            archive.writestr(f"{name}.jpg", picture(i))
+    return depth
+
+
+def test_frames_are_split_by_time_and_cells_without_depth_are_counted(tmp_path):
+    written = street(tmp_path)
+    read = scenes.load("street", tmp_path)
+    np.testing.assert_array_equal(read.depth, written.astype(np.float32))
+    assert read.images.shape == (16, 12, 20, 3)
+    np.testing.assert_array_equal(read.folds[:12], [0, 0, 0, 0, -1, 1, 1, 1, 2, 2, 2, 2])
+    np.testing.assert_array_equal(np.flatnonzero(read.test), [15])
+    told = read.describe()
+    counted = {key: told[key] for key in ("cells_without_depth", "scenes_without_depth", "train_scenes")}
+    assert counted == {"cells_without_depth": 16, "scenes_without_depth": 1, "train_scenes": 11}
+
+
+@pytest.mark.parametrize(
+    "changed,wanted",
+    [
+        ({"ids": np.array(["street_0"])}, "which is damaged"),
+        ({"box_wide": np.array([0, 0, 20])}, "which is damaged"),
+        ({"depth_wide": np.full((16, 3, 5), -1.0)}, "must be positive metres, or NaN .*; got 240 other values"),
+        ({"depth_wide": np.full((16, 3, 5), np.inf)}, "must be positive metres"),
+        ({"depth_wide": np.full((16, 3, 5), np.nan)}, "must have scenes with depth"),
+    ],
+)
+def test_arrays_that_make_no_scenes_are_refused(changed, wanted, tmp_path):
+    street(tmp_path, **changed)
+    with pytest.raises(ValueError, match=wanted):
+        scenes.load("street", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["street_depth.npz", "street_images.zip"])
+def test_truncated_and_missing_files_name_the_source(name, tmp_path):
+    street(tmp_path)
+    path = tmp_path / "depth" / name
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(ValueError, match="which is damaged.*KITTI"):
+        scenes.load("street", tmp_path)
+    path.unlink()
+    with pytest.raises(ValueError, match=f"without depth/{name}.*"):
+        scenes.load("street", tmp_path)
+
+
+def test_unknown_sets_are_refused():
+    with pytest.raises(ValueError, match="set must be one of kitchen"):
+        scenes.load("bathroom", None)
+
+
+def make3d(folder):
+    """Write three training scenes and one test scene in the published layout."""
+    laser = np.random.default_rng(1).uniform(1, 80, (4, 55, 305, 4))
+    laser[0, 0, 1, 3] = 0  # the nearest to the first cell
+    for i, place in enumerate(("Train400", "Train400", "Train400", "Test134")):
+        pictures, depths = ("Train400Img" if i < 3 else place), f"{place}Depth"
+        for part in (pictures, depths):
+            (folder / "make3d" / part).mkdir(parents=True, exist_ok=True)
+        (folder / "make3d" / pictures / f"img-math{i}.jpg").write_bytes(picture(i, 60, 40))
+        savemat(folder / "make3d" / depths / f"depth_sph_corr-math{i}.mat", {"Position3DGrid": laser[i]})
+    return laser
+
+
+def test_the_published_layout_of_make3d_is_read(tmp_path):
+    laser = make3d(tmp_path)
+    read = scenes.load("make3d", tmp_path)
+    assert read.ids == ["math0", "math1", "math2", "math3"]
+    assert read.depth.shape == (4, 107, 86) and read.images.shape == (4, 428, 344, 3)
+    np.testing.assert_array_equal(read.test, [False, False, False, True])
+    assert sorted(read.folds.tolist()) == [-1, 0, 1, 2]
+    for row, column in ((1, 0), (50, 40), (106, 85)):
+        near = round((row + 0.5) * 55 / 107 - 0.5), round((column + 0.5) * 305 / 86 - 0.5)
+        assert read.depth[2, row, column] == pytest.approx(laser[2][(*near, 3)])
+    assert np.isnan(read.depth[0, 0, 0]) and np.isfinite(read.depth[1:]).all()
+    (tmp_path / "make3d" / "Test134Depth" / "depth_sph_corr-math3.mat").write_bytes(b"MATLAB")
+    with pytest.raises(ValueError, match="which is damaged.*Make3D Range Image Data"):
+        scenes.load("make3d", tmp_path)
+
+
+def test_without_make3d_the_error_says_where_it_is(tmp_path):
+    for directory in (None, tmp_path):
+        with pytest.raises(ValueError, match="Make3D Range Image Data"):
+            scenes.load("make3d", directory)
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("street")
+    street(folder)
+    return scenes.load("street", folder)
+
+
+def test_there_are_273_features_and_windows_are_means(few):
+    found = scenes.features(few)
+    assert found.shape == (16, 3, 5, 273) and found.dtype == np.float32 and np.isfinite(found).all()
+    np.testing.assert_array_equal(found[0, :, 0, -1], [1, 0, -1])
+    filtered = scenes._filtered(few.images[2])
+    assert len(filtered) == 17
+    cell = (slice(None), slice(4, 8), slice(8, 12))
+    inside = filtered[cell].astype(np.float64)
+    own = found[2, 1, 2, :34]
+    np.testing.assert_allclose(own[:3], inside[:3].mean((1, 2)), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(own[3:17], np.sqrt((inside[3:] ** 2).mean((1, 2))), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(own[17:20], inside[:3].std((1, 2)), rtol=1e-2, atol=1e-4)
+    np.testing.assert_allclose(own[20:], (inside[3:] ** 4).mean((1, 2)) ** 0.25, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found[2, 0, :, 238:272], found[2, :1, :, :34].mean(1).repeat(5, 0), rtol=1e-5)
+
+
+def test_filters_of_a_slope_see_its_direction():
+    image = np.broadcast_to(np.arange(40, dtype=np.float32)[None, :, None], (40, 40, 3)).astype(np.uint8)
+    filtered = scenes._filtered(image)[:, 20, 20]
+    np.testing.assert_allclose(filtered[1:3], 0, atol=1e-6)  # grey has no colour
+    np.testing.assert_allclose(filtered[11:], np.cos(np.arange(6) * np.pi / 6) / 255, atol=1e-5)
+
+
+def test_regressions_do_not_see_the_scene_that_they_predict(few):
+    features = scenes.features(few)
+    kinds = [{"max_iter": 5, "min_samples_leaf": 2}]
+    first = depth_regression.regress(few, features.copy(), 150, kinds, 0)
+    other = few.depth.copy()
+    other[few.folds == 1] *= 7
+    changed = scenes.Scenes(few.name, few.ids, few.images, other, few.folds, few.test)
+    again = depth_regression.regress(changed, features.copy(), 150, kinds, 0)
+    if first.chosen["ridge_alpha"] == again.chosen["ridge_alpha"]:
+        np.testing.assert_allclose(first.ridge[few.folds == 1], again.ridge[few.folds == 1], rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(first.boosting[few.folds == 1], again.boosting[few.folds == 1])
+    assert not np.allclose(first.boosting[few.folds == 0], again.boosting[few.folds == 0])
+
+
+@pytest.mark.parametrize("bands", [1, 2, 4])
+def test_bands_of_rows_have_edges_and_pairs_of_their_own(bands):
+    rows, columns = 4, 3
+    grid = depth_models.Grid(rows, columns, bands)
+    graph = grid.graph
+    values = np.arange(2 * rows * columns, dtype=np.float32).reshape(2, rows, columns)
+    values[1, 0, 0] = np.nan
+    sample = grid.sample(values, values + 100, np.random.default_rng(0))
+    assert {k: (a, b) for k, a, b in graph.edge_types} == sample.ends
+    assert len(sample.ends) == (2 * bands if bands < rows else 2 * rows - 1) + (bands - 1) * (bands < rows)
+    expected = {k: set() for k in sample.ends}
+    half = graph.num_edges // 2
+    for a, b, k in zip(*(np.asarray(x)[:half] for x in (graph.senders, graph.receivers, graph.edge_type)), strict=True):
+        pairs = [tuple(values[i].ravel()[[a, b]].tolist()) for i in range(2)]
+        expected[int(k)] |= {pair for pair in pairs if not np.isnan(pair).any()}
+    found = {k: set(zip(*(x.tolist() for x in pair), strict=True)) for k, pair in sample.edges.items()}
+    assert found == expected
+    for v, (own, seen) in sample.observed.items():
+        assert len(own) == 2 * np.sum(grid.band == v) * columns - (v == 0)
+        np.testing.assert_array_equal(seen, own + 100)
+
+
+def test_an_image_is_smoothed_and_intervals_hold_the_truth():
+    rng = np.random.default_rng(3)
+    i, j = np.mgrid[:10, :12]
+    truth = np.stack([np.where(i + k > 8, 0.2, 0.6) + 0.01 * j for k in range(12)]).astype(np.float32)
+    seen = (truth + 0.1 * rng.standard_normal(truth.shape)).astype(np.float32)
+    grid = depth_models.Grid(10, 12)
+    sample = grid.sample(truth[:8], seen[:8], rng)
+    points = np.linspace(0.2, 0.71, 52, dtype=np.float32)
+    for learn, obs_ridge in ((depth_models.learn_kernel, 1e-3), (depth_models.learn_discrete, 1.0)):
+        setting = depth_models.Setting(power=1.0, ridge=1e-3, obs_ridge=obs_ridge)
+        found = depth_models.answer(learn(sample, setting), grid.graph, seen[8:], points, setting)
+        assert found.shape == (4, 3, 10, 12)
+        assert np.abs(found[:, 0] - truth[8:]).mean() < 0.5 * np.abs(seen[8:] - truth[8:]).mean()
+        assert (found[:, 1] <= found[:, 0]).all() and (found[:, 0] <= found[:, 2]).all()
+    with pytest.raises(ValueError, match="one band"):
+        depth_models.learn_discrete(depth_models.Grid(10, 12, 2).sample(truth, seen, rng), setting)
+
+
+def test_search_keeps_the_best_of_each_option():
+    wanted = depth_models.Setting(power=1.0, exponent=0.5, ridge=3e-2, ratio=True)
+
+    def error(setting):
+        return sum(getattr(setting, name) != getattr(wanted, name) for name in ("power", "exponent", "ridge", "ratio"))
+
+    found = depth_models.search("kernel", error)
+    assert error(found) == 0 and found.bandwidth == depth_models.Setting().bandwidth
+
+
+@pytest.mark.skipif(DATA is None or not (Path(DATA) / "depth").exists(), reason="needs the depth images")
+def test_quick_run_on_the_kitchen(tmp_path):
+    outcome = program("--quick", "--out", tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "cells have no depth" in outcome.stdout
+    written = json.loads((tmp_path / "depth.json").read_text())
+    found = {row["method"]: row for row in written["rows"]}
+    assert found["ridge"]["mae"] < 0.75 * found["constant"]["mae"]
+    ours = found[depth.ON_RIDGE]
+    assert ours["mae"] < 1.2 * found["ridge"]["mae"] and 0.3 < ours["cover"] < 1
+    assert written["sets"][0]["cells_without_depth"] > 0
+    assert (tmp_path / "depth.png").stat().st_size > 10_000
+
+
+def test_without_data_one_line_says_where_to_get_them(tmp_path):
+    outcome = program("--quick", "--out", tmp_path, KBPJAX_DATA="")
+    assert outcome.returncode == 2 and outcome.stderr.count("\n") == 1
+    assert "7-Scenes" in outcome.stderr and "Pass --data or set KBPJAX_DATA" in outcome.stderr
