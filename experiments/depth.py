@@ -138,6 +138,8 @@ def run(args: argparse.Namespace) -> None:
     directory = data.data_directory(args.data)
     start, rows, pictures, configs = time.perf_counter(), [], {}, []
     settings: dict[str, models.Setting] = {}
+    names = ("quick", "seed", "feature_kernel")
+    config = {name: getattr(args, name) for name in names} | {"iterations": models.NUM_ITERS}
     loaded = [scenes.load(name, directory) for name in (args.sets[:1] if args.quick else args.sets)]
     for some in loaded:
         problem = prepare(some, args)
@@ -145,17 +147,11 @@ def run(args: argparse.Namespace) -> None:
         rows += table(problem, found)
         pictures[some.name] = (problem, found)
         configs.append({**some.describe(), **problem.regressions.chosen})
+        chosen = {name: dataclasses.asdict(setting) for name, setting in settings.items()}
+        more = {"sets": configs, "settings": chosen, "seconds": time.perf_counter() - start}
+        _harness.write_results(args.out / "depth.json", config, rows, **more)
+        _harness.save_figure(depth_figure.draw(rows, pictures), args.out / "depth.png")
     _harness.print_table(rows, ["set", "method", "scenes", "mae", "se", "relative", "cover", "answer_s"])
-    config = {
-        "quick": args.quick,
-        "seed": args.seed,
-        "feature_kernel": args.feature_kernel,
-        "iterations": models.NUM_ITERS,
-    }
-    chosen = {name: dataclasses.asdict(setting) for name, setting in settings.items()}
-    seconds = time.perf_counter() - start
-    _harness.write_results(args.out / "depth.json", config, rows, sets=configs, settings=chosen, seconds=seconds)
-    _harness.save_figure(depth_figure.draw(rows, pictures), args.out / "depth.png")
     for one in configs:
         print(f"{one['set']}: {one['cells_without_depth']} of {one['cells']} cells have no depth, and are not scored")
     print(f"Wrote {args.out / 'depth.json'} and {args.out / 'depth.png'}")

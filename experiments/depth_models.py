@@ -112,6 +112,8 @@ class Grid:
     def sample(self, depth: np.ndarray, seen: np.ndarray, rng: np.random.Generator) -> Sample:
         """Draw pairs of neighbours, and of depth and observation, where both are known.
 
+        A band in which nothing is known, as above the reach of a laser, learns from all rows.
+
         Args:
             depth: log10 metres [scene, row, column], NaN where unknown.
             seen: observations [scene, row, column, *dim].
@@ -119,19 +121,23 @@ class Grid:
         """
         known, (across, down) = np.isfinite(depth), self.types
         edges, ends = {}, {}
+        beside, below = known[:, :, :-1] & known[:, :, 1:], known[:, :-1] & known[:, 1:]
         for kind in np.unique(across):
-            r = np.flatnonzero(across == kind)
-            both = known[:, r, :-1] & known[:, r, 1:]
-            edges[int(kind)] = _draw(both, rng, depth[:, r, :-1], depth[:, r, 1:])
+            r = _rows(across == kind, beside)
+            edges[int(kind)] = _draw(beside[:, r], rng, depth[:, r, :-1], depth[:, r, 1:])
             ends[int(kind)] = (int(kind), int(kind))
         for kind in np.unique(down):
-            r, place = np.flatnonzero(down == kind), int(kind) - self.bands
-            both = known[:, r] & known[:, r + 1]
-            edges[int(kind)] = _draw(both, rng, depth[:, r], depth[:, r + 1])
+            r, place = _rows(down == kind, below), int(kind) - self.bands
+            edges[int(kind)] = _draw(below[:, r], rng, depth[:, r], depth[:, r + 1])
             ends[int(kind)] = (place // 2, (place + 1) // 2)
-        rows = {int(v): np.flatnonzero(self.band == v) for v in np.unique(self.band)}
+        rows = {int(v): _rows(self.band == v, known) for v in np.unique(self.band)}
         observed = {v: _draw(known[:, r], rng, depth[:, r], seen[:, r]) for v, r in rows.items()}
         return Sample(edges, ends, observed)
+
+
+def _rows(chosen: np.ndarray, usable: np.ndarray) -> np.ndarray:
+    """Return the chosen rows, or all where those have nothing that is usable [scene, row, column]."""
+    return np.flatnonzero(chosen | ~usable[:, chosen].any())
 
 
 def _draw(usable: np.ndarray, rng: np.random.Generator, *arrays: np.ndarray) -> Any:

@@ -199,6 +199,16 @@ def test_bands_of_rows_have_edges_and_pairs_of_their_own(bands):
         np.testing.assert_array_equal(seen, own + 100)
 
 
+def test_a_band_without_depth_learns_from_all_rows():
+    values = np.arange(24, dtype=np.float32).reshape(1, 6, 4)
+    values[:, :2] = np.nan
+    sample = depth_models.Grid(6, 4, 3).sample(values, values, np.random.default_rng(0))
+    known = np.arange(8.0, 24).tolist()
+    assert sorted(sample.observed[0][0].tolist()) == known == sorted(sample.observed[0][1].tolist())
+    assert sorted(sample.observed[1][0].tolist()) == known[:8]
+    assert len(sample.edges[0][0]) == 12 and len(sample.edges[1][0]) == 6  # of all rows, and of two
+
+
 def test_an_image_is_smoothed_and_intervals_hold_the_truth():
     rng = np.random.default_rng(3)
     i, j = np.mgrid[:10, :12]
