@@ -10,6 +10,8 @@ import re
 import sys
 from pathlib import Path
 
+from experiments import tables as real
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
@@ -18,6 +20,7 @@ PAGES = (
     "docs/competitors.md",
     "docs/performance.md",
     "docs/structured.md",
+    "docs/real_data.md",
 )
 BLOCK = re.compile(r"(<!-- begin (\w+): .*? -->\n)(.*?)(<!-- end \w+ -->)", re.DOTALL)
 
@@ -52,6 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     compared = _rows("experiments/results/figure1.json")
     both = [(image, setting) for image in ("whole", "part") for setting in ("paper", "tuned")]
     tables |= {f"{image}_{setting}": competitors(compared, image, setting) for image, setting in both}
+    tables |= real_data()
     stale = 0
     for path in (ROOT / name for name in PAGES):
         old = path.read_text(encoding="utf-8")
@@ -60,6 +64,17 @@ def main(argv: list[str] | None = None) -> int:
         if not check:
             path.write_text(new, encoding="utf-8")
     return int(check and stale > 0)
+
+
+def real_data() -> dict[str, str]:
+    """Return the tables of the experiments on real data; those of several sets have the set in their name."""
+    found = {"protein": _markdown(*real.protein(_rows("experiments/results/protein.json")))}
+    for lay_out in (real.depth, real.categories):
+        name = lay_out.__name__
+        rows = _rows(f"experiments/results/{name}.json")
+        for one in dict.fromkeys(row["set"] for row in rows):
+            found[f"{name}_{one}"] = _markdown(*lay_out([row for row in rows if row["set"] == one]))
+    return found
 
 
 def denoising(rows: list[dict]) -> str:
