@@ -27,7 +27,8 @@ class Setting:
     """What is chosen on held-out folds; bandwidths in medians of the pairwise distances.
 
     `power` is that of the evidence: neighbouring patches err alike, so that each counts for less than one observation.
-    `exponent` is that of the messages: 1 is belief propagation, 1/2 weighs trees alike.
+    `exponent` is that of the messages: 1 is belief propagation, 1/2 weighs trees alike. `floor` is that of evaluated
+    messages, as pseudo-counts are that of tables: what keeps a neighbour that errs from ruling a depth out.
     """
 
     power: float = 0.3
@@ -37,14 +38,14 @@ class Setting:
     ridge: float = 1e-2
     obs_ridge: float = 1e-3
     ratio: bool = False
+    floor: float = 1e-4
     temperature: float = 1.0
 
     @property
     def of_learning(self) -> "Setting":
         """The same with all else at its default."""
-        return Setting(
-            bandwidth=self.bandwidth, obs_bandwidth=self.obs_bandwidth, ridge=self.ridge, obs_ridge=self.obs_ridge
-        )
+        names = ("bandwidth", "obs_bandwidth", "ridge", "obs_ridge", "floor")
+        return Setting(**{name: getattr(self, name) for name in names})
 
 
 TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0)
@@ -53,12 +54,13 @@ SEARCH = {
     "kernel": {
         "power": (0.1, 0.3, 1.0),
         "exponent": (0.5, 1.0),
+        "floor": (1e-4, 1e-2, 3e-2, 1e-1),
         "ridge": (1e-2, 3e-2),
         "ratio": (False, True),
         "bandwidth": (0.25, 0.125),
         "obs_bandwidth": (0.25, 0.5),
     },
-    "features": {"power": (0.1, 0.3, 1.0), "obs_ridge": (1e-3, 1e-2), "ratio": (False, True)},
+    "features": {"ratio": (False, True), "power": (0.01, 0.03, 0.1, 0.3, 1.0), "obs_ridge": (1e-3, 1e-2)},
     "discrete": {"power": (0.1, 0.3, 1.0), "exponent": (0.5, 1.0), "obs_ridge": (10.0, 1.0, 30.0)},
 }
 """Values to try, one option after the other, each with the best of those before."""
@@ -172,7 +174,7 @@ def learn_kernel(sample: Sample, setting: Setting, obs_kernel: kbp.Kernel | None
     rank = 40 if seen.ndim == 1 else 300
     rule = kbp.ConstantTime(eps=1e-3, max_rank=rank)
     ridges = {"ridge": setting.ridge, "obs_ridge": setting.obs_ridge}
-    options = {"floor": 1e-4, "positive": kbp.Clipped()}
+    options = {"floor": setting.floor, "positive": kbp.Clipped()}
     return Learned(kbp.fit(sample.data, kernel=kernel, obs_kernel=obs_kernel, rule=rule, **ridges, **options))
 
 
