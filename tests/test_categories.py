@@ -1,10 +1,7 @@
 """Categories of papers: reading and splitting networks, rivals against plain formulas, and the experiment as run."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,22 +10,9 @@ from sklearn.linear_model import Ridge, orthogonal_mp
 
 from experiments import categories, categories_models, papers
 from experiments import categories_rivals as rivals
+from tests.programs import SHORT, experiment, needs
 
-ROOT = Path(__file__).resolve().parent.parent
-DATA = os.environ.get("KBPJAX_DATA")
-QUICK = {
-    **os.environ,
-    "MPLBACKEND": "Agg",
-    "XLA_FLAGS": "",
-    "PYTHONPATH": str(ROOT),
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",
-}
-
-
-def program(*arguments, **environment):
-    command = [sys.executable, "-m", "experiments.categories", *map(str, arguments)]
-    settings = {**QUICK, **environment}
-    return subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
+program = partial(experiment, "categories", **SHORT)
 
 
 def network(folder, **changed):
@@ -170,7 +154,7 @@ def test_pairs_of_categories_are_those_of_linked_papers():
     np.testing.assert_allclose(shares, np.array([[0, 1, 0], [1, 1, 0], [0, 1, 0]]) / 4, atol=0.03)
 
 
-@pytest.mark.skipif(DATA is None or not (Path(DATA) / "citations").exists(), reason="needs the citation networks")
+@needs("citations")
 def test_quick_run_beats_regression_without_a_graph(tmp_path):
     outcome = program("--quick", "--out", tmp_path)
     assert outcome.returncode == 0, outcome.stderr

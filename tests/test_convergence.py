@@ -1,25 +1,16 @@
 """The study of convergence, as a user runs it."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from experiments import convergence
+from tests.programs import experiment
 
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def program(*arguments):
-    """Run the study with the default settings of jax."""
-    environment = {**os.environ, "MPLBACKEND": "Agg", "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "experiments.convergence", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+program = partial(experiment, "convergence")
 
 
 def test_quick_study_reaches_one_fixed_point_and_reports_what_did_not(tmp_path):

@@ -1,23 +1,17 @@
 """The denoising experiment as a user runs it: files, figures that the issue asks for, and one-line errors."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.programs import experiment
 
 
 def denoise(*arguments, out):
-    """Run the experiment as a program, with the default settings of jax."""
-    command = [sys.executable, "-m", "experiments.denoising", *map(str, arguments), "--out", str(out)]
-    environment = {**os.environ, "MPLBACKEND": "Agg", "XLA_FLAGS": ""}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    """Run the experiment as a program."""
+    return experiment("denoising", *arguments, "--out", out)
 
 
 @pytest.fixture

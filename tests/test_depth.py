@@ -1,11 +1,8 @@
 """Depth from images: reading scenes, features and graphs against plain formulas, and the experiment as run."""
 
 import json
-import os
-import subprocess
-import sys
+from functools import partial
 from io import BytesIO
-from pathlib import Path
 from zipfile import ZipFile
 
 import numpy as np
@@ -14,22 +11,9 @@ from PIL import Image
 from scipy.io import savemat
 
 from experiments import depth, depth_models, depth_regression, scenes
+from tests.programs import SHORT, experiment, needs
 
-ROOT = Path(__file__).resolve().parent.parent
-DATA = os.environ.get("KBPJAX_DATA")
-QUICK = {
-    **os.environ,
-    "MPLBACKEND": "Agg",
-    "XLA_FLAGS": "",
-    "PYTHONPATH": str(ROOT),
-    "OMP_NUM_THREADS": "1",
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",
-}
-
-
-def program(*arguments, **environment):
-    command = [sys.executable, "-m", "experiments.depth", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, env={**QUICK, **environment}, capture_output=True, text=True, check=False)
+program = partial(experiment, "depth", **SHORT)
 
 
 def picture(seed, height=24, width=20):
@@ -237,7 +221,7 @@ def test_search_keeps_the_best_of_each_option():
     assert error(found) == 0 and found.bandwidth == depth_models.Setting().bandwidth
 
 
-@pytest.mark.skipif(DATA is None or not (Path(DATA) / "depth").exists(), reason="needs the depth images")
+@needs("depth")
 def test_quick_run_on_the_kitchen(tmp_path):
     outcome = program("--quick", "--out", tmp_path)
     assert outcome.returncode == 0, outcome.stderr

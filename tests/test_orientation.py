@@ -2,10 +2,7 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,8 +11,8 @@ from PIL import Image
 
 from experiments import orientation, panorama
 from experiments.panorama import degrees_between, rotations_of
+from tests.programs import ROOT, experiment
 
-ROOT = Path(__file__).resolve().parent.parent
 SIDE = 40
 LOOKS = {"front": (0, 0), "back": (180, 0), "left": (90, 0), "right": (-90, 0), "ceiling": (0, 90), "floor": (0, -90)}
 
@@ -168,11 +165,7 @@ def test_summary_takes_trajectories_as_draws():
     assert np.isnan(orientation.summary(errors, np.zeros_like(errors, bool))["degrees"])
 
 
-def program(*arguments):
-    """Run the experiment with the default settings of jax."""
-    environment = {**os.environ, "MPLBACKEND": "Agg", "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "experiments.orientation", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+program = partial(experiment, "orientation")
 
 
 def degrees(rows, frames):

@@ -2,10 +2,7 @@
 
 import argparse
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -17,22 +14,9 @@ from sklearn.linear_model import Ridge
 import kbpjax as kbp
 from experiments import chains, protein
 from experiments import protein_rivals as rivals
+from tests.programs import SHORT, experiment, needs
 
-ROOT = Path(__file__).resolve().parent.parent
-DATA = os.environ.get("KBPJAX_DATA")
-QUICK = {
-    **os.environ,
-    "MPLBACKEND": "Agg",
-    "XLA_FLAGS": "",
-    "PYTHONPATH": str(ROOT),
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",
-}
-
-
-def program(*arguments, **environment):
-    command = [sys.executable, "-m", "experiments.protein", *map(str, arguments)]
-    settings = {**QUICK, **environment}
-    return subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
+program = partial(experiment, "protein", **SHORT)
 
 
 def arrays(lengths=(5, 4), seed=0):
@@ -286,7 +270,7 @@ def test_options_are_chosen_on_a_part_of_the_training_chains_and_all_trials_told
     assert np.isfinite([trial["cosine"] for trial in trials]).all()
 
 
-@pytest.mark.skipif(DATA is None or not (Path(DATA) / chains.NAME).exists(), reason="needs the protein chains")
+@needs(chains.NAME)
 def test_quick_chains_are_better_than_their_residues_alone(tmp_path):
     outcome = program("--quick", "--out", tmp_path)
     assert outcome.returncode == 0, outcome.stderr

@@ -1,39 +1,19 @@
 """Retrieval through languages and guessing words, as a user runs them; their rivals against plain formulas."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
 from experiments import corpora, retrieval, words
+from tests.programs import SHORT, experiment, needs
 
-ROOT = Path(__file__).resolve().parent.parent
-DATA = os.environ.get("KBPJAX_DATA")
-QUICK = {
-    **os.environ,
-    "MPLBACKEND": "Agg",
-    "XLA_FLAGS": "",
-    "PYTHONPATH": str(ROOT),
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",
-}
+program = partial(experiment, **SHORT)
 
 
-def program(name, *arguments, **environment):
-    command = [sys.executable, "-m", f"experiments.{name}", *map(str, arguments)]
-    settings = {**QUICK, **environment}
-    return subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
-
-
-def has(name):
-    return DATA is not None and (Path(DATA) / name).exists()
-
-
-@pytest.mark.skipif(not has("europarl"), reason="needs the Europarl documents")
+@needs("europarl")
 def test_quick_retrieval_finds_documents_through_a_language_and_more_with_two_leaves(tmp_path):
     outcome = program("retrieval", "--quick", "--out", tmp_path)
     assert outcome.returncode == 0, outcome.stderr
@@ -45,7 +25,7 @@ def test_quick_retrieval_finds_documents_through_a_language_and_more_with_two_le
     assert (tmp_path / "retrieval.png").stat().st_size > 10_000
 
 
-@pytest.mark.skipif(not has("strings"), reason="needs the Swadesh lists")
+@needs("strings")
 def test_quick_words_are_guessed_as_well_as_by_edit_distance(tmp_path):
     outcome = program("words", "--quick", "--out", tmp_path)
     assert outcome.returncode == 0, outcome.stderr

@@ -1,26 +1,15 @@
 """The study of the update rules and the benchmark of fit, as a user runs them."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from PIL import Image
 
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def program(*arguments):
-    """Run a program with the default settings of jax."""
-    environment = {**os.environ, "MPLBACKEND": "Agg", "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+from tests.programs import experiment, python
 
 
 def test_quick_study_compares_the_three_rules(tmp_path):
-    outcome = program("-m", "experiments.update_rules", "--quick", "--out", tmp_path)
+    outcome = experiment("update_rules", "--quick", "--out", tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     rows = json.loads((tmp_path / "update_rules.json").read_text())["rows"]
     small = {(row["rule"], row["eps"]): row for row in rows if row["side"] == 10}
@@ -41,12 +30,12 @@ def test_quick_study_compares_the_three_rules(tmp_path):
     ("arguments", "word"), [(("--side", 1), "side"), (("--levels", 7), "levels"), (("--data", "nowhere"), "nowhere")]
 )
 def test_bad_arguments_give_one_line_and_status_2(tmp_path, arguments, word):
-    outcome = program("-m", "experiments.update_rules", "--out", tmp_path, *arguments)
+    outcome = experiment("update_rules", "--out", tmp_path, *arguments)
     assert outcome.returncode == 2 and outcome.stderr.count("\n") == 1 and word in outcome.stderr
 
 
 def test_fit_stays_within_its_memory():
-    outcome = program("benchmarks/fit.py", "--one", 20_000, 50)
+    outcome = python("benchmarks/fit.py", "--one", 20_000, 50)
     assert outcome.returncode == 0, outcome.stderr
     row = json.loads(outcome.stdout)
     assert (row["pairs"], row["rank"], row["points"]) == (20_000, 50, 50)

@@ -1,0 +1,32 @@
+"""Programs of the project as a user runs them: in a process of their own, with the default settings of JAX."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = os.environ.get("KBPJAX_DATA")
+SETTINGS = {**os.environ, "MPLBACKEND": "Agg", "XLA_FLAGS": "", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+SHORT = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"}
+"""For programs that take longer to compile than to run."""
+
+
+def python(*arguments, **environment):
+    """Run Python with arguments from the project's root; return what it printed and its exit status."""
+    command = [sys.executable, *map(str, arguments)]
+    settings = {**SETTINGS, **environment}
+    return subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
+
+
+def experiment(name, *arguments, **environment):
+    """Run an experiment."""
+    return python("-m", f"experiments.{name}", *arguments, **environment)
+
+
+def needs(folder):
+    """Skip a test where a folder of the data is missing."""
+    missing = DATA is None or not (Path(DATA) / folder).exists()
+    return pytest.mark.skipif(missing, reason=f"needs the data in {folder}")
