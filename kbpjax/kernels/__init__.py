@@ -10,6 +10,12 @@ from kbpjax.kernels.base import Sum as Sum
 from kbpjax.kernels.base import Transformed as Transformed
 from kbpjax.kernels.base import diagonal as diagonal
 from kbpjax.kernels.base import gram as gram
+from kbpjax.kernels.distributions import Coordinates as Coordinates
+from kbpjax.kernels.distributions import EmbeddingRBF as EmbeddingRBF
+from kbpjax.kernels.distributions import ExpectedProduct as ExpectedProduct
+from kbpjax.kernels.distributions import MeanVariance as MeanVariance
+from kbpjax.kernels.distributions import median_embedding as median_embedding
+from kbpjax.kernels.distributions import median_mean_variance as median_mean_variance
 from kbpjax.kernels.euclidean import ARD as ARD
 from kbpjax.kernels.euclidean import RBF as RBF
 from kbpjax.kernels.euclidean import Laplace as Laplace

@@ -1,0 +1,399 @@
+"""Random Fourier features of the kernels of distributions, in one stage and in two (Jitkrittum et al. 2015, section 4).
+
+With frequencies w_j ~ N(0, diag(bandwidths^-2)) and phases b_j ~ U[0, 2 pi], the features of a Gaussian N(m, V)
+
+    phi_j = sqrt(2 / D) E cos(w_j . x + b_j) = sqrt(2 / D) cos(w_j . m + b_j) exp(-w_j' V w_j / 2)
+
+have inner products close to `kernels.ExpectedProduct`; ordinary random features of phi, close to
+`kernels.EmbeddingRBF`. Points are distributions [2, d] or [1 + d, d], as the kernels have them. Draws are made in
+single precision, so that a key means the same features in any.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, ScalarLike, Shaped
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax._precision import matmul
+from kbpjax.features.base import FeatureMap
+from kbpjax.kernels.base import as_floats, positive_number
+from kbpjax.kernels.distributions import (
+    check_distributions,
+    check_independent,
+    check_range,
+    check_shape,
+    marginal,
+    positive_numbers,
+)
+
+
+class _Cosines(FeatureMap):
+    """Features that are random cosines, one for each frequency."""
+
+    frequencies: Float[Array, "feature *dim"]
+    phases: Float[Array, " feature"]
+
+    @property
+    def rank(self) -> int:
+        """The number of features."""
+        return len(self.phases)
+
+
+class EmbeddingFeatures(_Cosines):
+    """Features of `ExpectedProduct`: expectations of random cosines under Gaussians of the given moments.
+
+    Attributes:
+        frequencies: w [feature, d], in units of 1 / coordinate.
+        phases: b [feature], in radians.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features import EmbeddingFeatures
+        >>> x = jnp.array([[[0.3], [0.5]], [[-0.2], [1.1]]])  # N(0.3, 0.5) and N(-0.2, 1.1)
+        >>> phi = EmbeddingFeatures.draw(jax.random.key(0), 4000, 1, bandwidths=0.9)(x)
+        >>> exact = kbp.gram(kbp.kernels.ExpectedProduct(0.9), x, x)
+        >>> phi.shape, bool(jnp.abs(phi @ phi.T - exact).max() < 0.05)
+        ((2, 4000), True)
+    """
+
+    @classmethod
+    def draw(
+        cls, key: PRNGKeyArray, num_features: int, num_coordinates: int, bandwidths: Numbers
+    ) -> "EmbeddingFeatures":
+        """Draw features.
+
+        Args:
+            key: of the draw.
+            num_features: D, >= 1.
+            num_coordinates: d, >= 1.
+            bandwidths: of `ExpectedProduct`, > 0: one for all coordinates, or one for each; of the features' dtype.
+
+        Raises:
+            ValueError: an argument out of range.
+        """
+        _checks.require_count("num_coordinates", num_coordinates)
+        return cls(*_draw(key, num_features, (num_coordinates,), positive_numbers("bandwidths", bandwidths)))
+
+    def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
+        """Return the features of distributions [sample, 2, d] or [sample, 1 + d, d]."""
+        check_shape("points", x.shape[1:])
+        _check_last(x, self.frequencies)
+        x = as_floats(x)
+        frequencies = self.frequencies.astype(x.dtype)
+        angles = matmul(x[:, 0], frequencies.T) + self.phases.astype(x.dtype)[None]
+        if x.shape[1] == 2:
+            spread = matmul(x[:, 1], (frequencies**2).T)
+        else:
+            products = frequencies[:, :, None] * frequencies[:, None, :]
+            spread = matmul(x[:, 1:].reshape(len(x), -1), products.reshape(len(products), -1).T)
+        return _amplitude(self.phases) * jnp.cos(angles) * jnp.exp(-0.5 * spread)
+
+    def check(self, argument: str, x: Shaped[Array, "sample *dim"]) -> None:
+        """Raise ValueError unless points are distributions."""
+        check_distributions(argument, x)
+
+    @property
+    def point(self) -> jax.ShapeDtypeStruct:
+        """The shape and dtype of a single point, as means and variances."""
+        return jax.ShapeDtypeStruct((2, self.frequencies.shape[1]), self.frequencies.dtype)
+
+
+class SampleFeatures(_Cosines):
+    """Features of distributions of which there are samples: means of random cosines over the draws [draw, d].
+
+    Example:
+        >>> import jax
+        >>> from kbpjax.features import SampleFeatures
+        >>> draws = jax.random.exponential(jax.random.key(1), (7, 50, 1))  # of 7 distributions, 50 draws of each
+        >>> SampleFeatures.draw(jax.random.key(0), 30, 1, bandwidths=1.0)(draws).shape
+        (7, 30)
+    """
+
+    @classmethod
+    def draw(cls, key: PRNGKeyArray, num_features: int, num_coordinates: int, bandwidths: Numbers) -> "SampleFeatures":
+        """Draw features; arguments and features are those of `EmbeddingFeatures.draw`."""
+        drawn = EmbeddingFeatures.draw(key, num_features, num_coordinates, bandwidths)
+        return cls(drawn.frequencies, drawn.phases)
+
+    def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
+        """Return the features of draws [sample, draw, d]."""
+        self.check("points", x)
+        x = as_floats(x)
+        angles = matmul(x, self.frequencies.T.astype(x.dtype)) + self.phases.astype(x.dtype)[None, None]
+        return _amplitude(self.phases) * jnp.mean(jnp.cos(angles), axis=1)
+
+    def check(self, argument: str, x: Shaped[Array, "sample *dim"]) -> None:
+        """Raise ValueError unless points are draws."""
+        ok = x.ndim == 3 and x.shape[1] >= 1 and x.shape[2] == self.frequencies.shape[1]
+        rule, got = f"must be draws [sample, draw, {self.frequencies.shape[1]}]", f"shape {x.shape}"
+        _checks.require(ok, argument, rule, got, "Pass the draws of each distribution.")
+
+    @property
+    def point(self) -> jax.ShapeDtypeStruct:
+        """The shape and dtype of a single point of one draw; there may be more."""
+        return jax.ShapeDtypeStruct((1, self.frequencies.shape[1]), self.frequencies.dtype)
+
+
+class TwoStage(FeatureMap):
+    """Features of the Gaussian kernel between the features of another map, exp(-||phi_x - phi_y||^2 / (2 width^2)).
+
+    With `EmbeddingFeatures` inside, those of `EmbeddingRBF` (KJIT). The outer ones matter more than the inner.
+
+    Attributes:
+        inner: the map phi.
+        frequencies: nu [feature, feature of inner].
+        phases: c [feature], in radians.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax.features import EmbeddingFeatures, TwoStage
+        >>> inner, outer = jax.random.split(jax.random.key(0))
+        >>> phi = EmbeddingFeatures.draw(inner, 300, 2, bandwidths=jnp.array([0.2, 1.1]))
+        >>> psi = TwoStage.draw(outer, 500, phi, width=0.5)
+        >>> psi(jnp.ones((1, 2, 2))).shape
+        (1, 500)
+    """
+
+    inner: FeatureMap
+    frequencies: Float[Array, "feature inner"]
+    phases: Float[Array, " feature"]
+
+    @classmethod
+    def draw(cls, key: PRNGKeyArray, num_features: int, inner: FeatureMap, width: ScalarLike) -> "TwoStage":
+        """Draw the outer features.
+
+        Args:
+            key: of the draw; not the one that the inner map was drawn with.
+            num_features: D, >= 1.
+            inner: the map of the first stage.
+            width: > 0, of distances between inner features.
+
+        Raises:
+            ValueError: an argument out of range.
+        """
+        scale = positive_number("width", width).astype(jax.eval_shape(as_floats, inner.point).dtype)
+        return cls(inner, *_draw(key, num_features, (inner.rank,), scale))
+
+    def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
+        """Return the features of points of the inner map."""
+        return cosines(self.inner(x), self.frequencies, self.phases)
+
+    def check(self, argument: str, x: Shaped[Array, "sample *dim"]) -> None:
+        """Ask the inner map."""
+        self.inner.check(argument, x)
+
+    @property
+    def rank(self) -> int:
+        """The number of features."""
+        return len(self.phases)
+
+    @property
+    def point(self) -> jax.ShapeDtypeStruct:
+        """The shape and dtype of a single point."""
+        return self.inner.point
+
+
+class MeanVarianceFeatures(_Cosines):
+    """Features of `MeanVariance`: random cosines of means and variances.
+
+    Attributes:
+        frequencies: w [feature, 2, d], those of the means and those of the variances.
+        phases: b [feature], in radians.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax.features import MeanVarianceFeatures
+        >>> phi = MeanVarianceFeatures.draw(jax.random.key(0), 30, 1, mean_widths=1.0, variance_widths=0.5)
+        >>> phi(jnp.ones((7, 2, 1))).shape
+        (7, 30)
+    """
+
+    @classmethod
+    def draw(
+        cls, key: PRNGKeyArray, num_features: int, num_coordinates: int, mean_widths: Numbers, variance_widths: Numbers
+    ) -> "MeanVarianceFeatures":
+        """Draw features.
+
+        Args:
+            key: of the draw.
+            num_features: D, >= 1.
+            num_coordinates: d, >= 1.
+            mean_widths: of `MeanVariance`, > 0: one for all coordinates, or one for each.
+            variance_widths: likewise.
+
+        Raises:
+            ValueError: an argument out of range.
+        """
+        _checks.require_count("num_coordinates", num_coordinates)
+        means = _broadcast("mean_widths", mean_widths, num_coordinates)
+        variances = _broadcast("variance_widths", variance_widths, num_coordinates)
+        widths = jnp.stack([means, variances.astype(means.dtype)])
+        return cls(*_draw(key, num_features, (2, num_coordinates), widths))
+
+    def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
+        """Return the features of means and variances [sample, 2, d]."""
+        check_independent("points", x.shape[1:])
+        _check_last(x, self.frequencies)
+        flat = self.frequencies.reshape(len(self.frequencies), -1)
+        return cosines(as_floats(x).reshape(len(x), -1), flat, self.phases)
+
+    def check(self, argument: str, x: Shaped[Array, "sample *dim"]) -> None:
+        """Raise ValueError unless points are means and variances."""
+        check_distributions(argument, x)
+        check_independent(argument, x.shape[1:])
+
+    @property
+    def point(self) -> jax.ShapeDtypeStruct:
+        """The shape and dtype of a single point."""
+        return jax.ShapeDtypeStruct(self.frequencies.shape[1:], self.frequencies.dtype)
+
+
+class _Pair(FeatureMap):
+    """Two maps on the same points."""
+
+    left: FeatureMap
+    right: FeatureMap
+
+    def check(self, argument: str, x: Shaped[Array, "sample *dim"]) -> None:
+        """Ask both maps."""
+        self.left.check(argument, x)
+        self.right.check(argument, x)
+
+    @property
+    def point(self) -> jax.ShapeDtypeStruct:
+        """The shape and dtype of a single point: the larger of the two, where one map sees a part of it."""
+        return max(self.left.point, self.right.point, key=lambda point: point.shape)
+
+
+class Kronecker(_Pair):
+    """Features of a product of kernels of the same points: all products of a feature of `left` and one of `right`."""
+
+    def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
+        """Return the products, those with the first feature of `left` first."""
+        return (self.left(x)[:, :, None] * self.right(x)[:, None, :]).reshape(len(x), -1)
+
+    @property
+    def rank(self) -> int:
+        """The number of features."""
+        return self.left.rank * self.right.rank
+
+
+class Concatenated(_Pair):
+    """Features of a sum of kernels of the same points: those of `left`, then those of `right`."""
+
+    def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
+        """Return the features of `left`, then those of `right`."""
+        return jnp.concatenate([self.left(x), self.right(x)], axis=1)
+
+    @property
+    def rank(self) -> int:
+        """The number of features."""
+        return self.left.rank + self.right.rank
+
+
+class Restricted(FeatureMap):
+    """Features of the marginal distributions of the coordinates start .. stop - 1, as `kernels.Coordinates`.
+
+    Attributes:
+        base: the map of the marginal distributions.
+        start: the first coordinate, >= 0.
+        stop: the one after the last, > start.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax.features import Concatenated, EmbeddingFeatures, Restricted
+        >>> keys = jax.random.split(jax.random.key(0))
+        >>> each = [Restricted(EmbeddingFeatures.draw(keys[i], 50, 1, bandwidths=1.0), i, i + 1) for i in range(2)]
+        >>> Concatenated(*each)(jnp.ones((7, 2, 2))).shape
+        (7, 100)
+    """
+
+    base: FeatureMap
+    start: int = eqx.field(static=True)
+    stop: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        check_range(self.start, self.stop)
+
+    def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
+        """Return the features of the marginal distributions."""
+        return self.base(self._cut(x))
+
+    def check(self, argument: str, x: Shaped[Array, "sample *dim"]) -> None:
+        """Show the map inside its marginal distributions."""
+        check_shape(argument, x.shape[1:])
+        self.base.check(argument, self._cut(x))
+
+    def _cut(self, x: Shaped[Array, "sample *dim"]) -> Shaped[Array, "sample *part"]:
+        return jax.vmap(lambda one: marginal(one, self.start, self.stop))(x)
+
+    @property
+    def rank(self) -> int:
+        """The number of features."""
+        return self.base.rank
+
+    @property
+    def point(self) -> jax.ShapeDtypeStruct:
+        """The shape and dtype of the smallest point with these coordinates, as means and variances."""
+        return jax.ShapeDtypeStruct((2, self.stop), self.base.point.dtype)
+
+
+def draw_frequencies(key: PRNGKeyArray, shape: tuple[int, ...], bandwidths: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Draw frequencies of a Gaussian kernel: normal of standard deviation 1 / bandwidths.
+
+    Args:
+        key: of the draw.
+        shape: of the frequencies, [feature, *dim].
+        bandwidths: > 0, one or as many as the last axes of a frequency [*dim]; of the dtype of the result.
+    """
+    normal = jax.random.normal(key, shape, jnp.float32).astype(bandwidths.dtype)
+    return normal / jnp.broadcast_to(bandwidths, shape)
+
+
+def draw_phases(key: PRNGKeyArray, num_features: int, dtype: np.dtype) -> Float[Array, " feature"]:
+    """Draw phases of the given dtype, uniform in [0, 2 pi)."""
+    return 2 * jnp.pi * jax.random.uniform(key, (num_features,), jnp.float32).astype(dtype)
+
+
+def cosines(
+    x: Float[Array, "sample coordinate"],
+    frequencies: Float[Array, "feature coordinate"],
+    phases: Float[Array, " feature"],
+) -> Float[Array, "sample feature"]:
+    """Return the random features sqrt(2 / D) cos(w_j . x + b_j) of vectors."""
+    angles = matmul(x, frequencies.T.astype(x.dtype)) + phases.astype(x.dtype)[None]
+    return _amplitude(phases) * jnp.cos(angles)
+
+
+def _draw(
+    key: PRNGKeyArray, num_features: int, shape: tuple[int, ...], bandwidths: Float[Array, "..."]
+) -> tuple[Float[Array, "..."], Float[Array, " feature"]]:
+    """Return frequencies and phases of one stage."""
+    _checks.require_count("num_features", num_features)
+    fits = bandwidths.shape in ((), shape)
+    rule, got = f"must be one number or of shape {shape}", f"shape {bandwidths.shape}"
+    _checks.require(fits, "bandwidths", rule, got, "Pass one for each coordinate.")
+    first, second = jax.random.split(key)
+    phases = draw_phases(second, num_features, bandwidths.dtype)
+    return draw_frequencies(first, (num_features, *shape), bandwidths), phases
+
+
+def _broadcast(argument: str, widths: Numbers, count: int) -> Float[Array, " coordinate"]:
+    array = positive_numbers(argument, widths)
+    fits, got = array.shape in ((), (count,)), f"shape {array.shape}"
+    _checks.require(fits, argument, f"must be one number or {count}", got, "Pass one for each coordinate.")
+    return jnp.broadcast_to(array, (count,))
+
+
+def _amplitude(phases: Float[Array, " feature"]) -> float:
+    """Return sqrt(2 / D)."""
+    return (2 / len(phases)) ** 0.5
+
+
+def _check_last(x: Shaped[Array, "sample *dim"], frequencies: Float[Array, "..."]) -> None:
+    count = frequencies.shape[-1]
+    rule = f"must have {count} coordinates, as the frequencies"
+    _checks.require(x.shape[-1] == count, "points", rule, f"shape {x.shape}", "Draw features of as many.")
