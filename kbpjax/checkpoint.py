@@ -3,8 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import os
-import secrets
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import jax
 import numpy as np
 
 from kbpjax import _checks
+from kbpjax._files import replacing
 
 FORMAT = "kbpjax.fit_chunks 1"
 
@@ -73,16 +72,9 @@ class Checkpoint:
             return
         about = {name: value for name, value in vars(state).items() if name != "arrays"}
         about |= {"format": FORMAT, "settings": self.settings}
-        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.tmp")
-        try:
-            with temporary.open("xb") as file:
-                arrays: dict[str, Any] = {"about": np.array(json.dumps(about)), **state.arrays}
-                np.savez(file, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        arrays: dict[str, Any] = {"about": np.array(json.dumps(about)), **state.arrays}
+        with replacing(self.path) as file:
+            np.savez(file, **arrays)
 
 
 def digest(value: Any) -> str:

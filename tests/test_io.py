@@ -1,0 +1,282 @@
+"""Files: what is saved is read again bit by bit; what is damaged, newer or foreign is refused; nothing is lost."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+from kbpjax import ep, io
+from tests.programs import python
+
+KEPT = Path(__file__).resolve().parent / "data" / "model-0.1.0.kbp"
+"""A model, a graph and a solution that kbpjax 0.1.0 has saved; made by `make_kept` below."""
+
+
+class Heavy(kbp.Kernel):
+    weight: jax.Array
+
+    def __call__(self, x, y):
+        return self.weight * jnp.sum(x * y)
+
+
+def example(dtype=np.float64, seed=0):
+    rng = np.random.default_rng(seed)
+    graph = kbp.grid_graph(4, 5)
+    x = rng.normal(size=(20, 20)).astype(dtype)
+    y = x + 0.3 * rng.normal(size=x.shape).astype(dtype)
+    kernel = {"kernel": kbp.RBF(1.0), "obs_kernel": kbp.RBF(1.5)}
+    model = kbp.fit(kbp.pool(graph, x, y), rule=kbp.ConstantTime(1e-2, 12), ridge=1e-2, **kernel)
+    solution = kbp.run(model, graph, kbp.observe(model, graph, y[0]), num_iters=4)
+    return model, graph, solution, y[0]
+
+
+def make_kept():
+    """Write the file that later versions must read, in single precision."""
+    model, graph, solution, y = example(np.float32)
+    io.save(KEPT, {"model": model, "graph": graph, "solution": solution, "y": y})
+
+
+def same(a, b):
+    """Say whether two pytrees have the same structure and the same bits."""
+    (left, one), (right, other) = jax.tree.flatten(a), jax.tree.flatten(b)
+    alike = [type(x) is type(y) and bits(x) == bits(y) for x, y in zip(left, right, strict=True)]
+    return one == other and all(alike)
+
+
+def bits(leaf):
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    array = np.asarray(leaf)
+    return array.dtype, array.shape, array.tobytes()
+
+
+@pytest.fixture(scope="module")
+def saved():
+    return example()
+
+
+def round_trip(path, value, **options):
+    kbp.save(path / "file.kbp", value)
+    return kbp.load(path / "file.kbp", **options)
+
+
+def test_model_graph_and_solution_come_back_bit_by_bit(saved, tmp_path):
+    model, graph, solution, y = saved
+    again = round_trip(tmp_path, {"model": model, "graph": graph, "solution": solution, "more": {3: (None, [1, True])}})
+    assert same(again, {"model": model, "graph": graph, "solution": solution, "more": {3: (None, [1, True])}})
+    evidence = kbp.observe(again["model"], again["graph"], y)
+    resumed = kbp.run(again["model"], again["graph"], evidence, num_iters=4)
+    assert bits(resumed.messages) == bits(solution.messages)
+
+
+def test_answers_need_no_training_data(saved, tmp_path):
+    model, graph, _, y = saved
+    kbp.save(tmp_path / "model.kbp", model)
+    with zipfile.ZipFile(tmp_path / "model.kbp") as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+    assert size < 4 * sum(leaf.nbytes for leaf in jax.tree.leaves(model))
+    np.save(tmp_path / "y.npy", y)
+    code = (
+        "import sys, jax, numpy as np; jax.config.update('jax_enable_x64', True); import kbpjax as kbp\n"
+        "model, y, graph = kbp.load(sys.argv[1]), np.load(sys.argv[2]), kbp.grid_graph(4, 5)\n"
+        "evidence = kbp.observe(model, graph, y)\n"
+        "belief = kbp.beliefs(model, graph, evidence, kbp.run(model, graph, evidence), np.linspace(-2, 2, 9))\n"
+        "np.save(sys.argv[2], kbp.mean(belief))\n"
+    )
+    outcome = python("-c", code, tmp_path / "model.kbp", tmp_path / "y.npy", JAX_DISABLE_MOST_OPTIMIZATIONS="true")
+    assert outcome.returncode == 0, outcome.stderr
+    evidence = kbp.observe(model, graph, y)
+    belief = kbp.beliefs(model, graph, evidence, kbp.run(model, graph, evidence), jnp.linspace(-2, 2, 9))
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), kbp.mean(belief), rtol=1e-9)
+
+
+VALUES = {
+    "settings": kbp.Settings(kernel=kbp.RBF(2.0), obs_kernel=kbp.kernels.Normalised(kbp.Linear()) ** 2),
+    "numbers": (1, 2.5, float("inf"), float("nan"), -0.0, True, None, "ü", np.float32(3), np.int8(-1)),
+    "arrays": [
+        np.arange(3, dtype=np.uint8),
+        np.ones((2, 0)),
+        jnp.ones(2, jnp.bfloat16),
+        jnp.arange(3, dtype=jnp.int32),
+    ],
+    "keys": jax.random.split(jax.random.key(3), 2),
+    "features": kbp.RandomFourier(4).feature_map(kbp.RBF(1.0), jnp.ones((3, 2)), 1e-2, 4)[0],
+    "rule": kbp.LinearTime(1e-2, 5),
+    "named": ep.logistic_integrals(ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_other_objects(name, tmp_path):
+    again = round_trip(tmp_path, VALUES[name])
+    assert type(again) is type(VALUES[name])
+    assert same(again, VALUES[name]) or str(again) == str(VALUES[name])
+
+
+def test_tree_schedules_and_operators_of_expectation_propagation(tmp_path):
+    like = (ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0))
+    learner = ep.Learner(num_inner=4, num_outer=5)
+    operator = ep.untrained(jax.random.key(0), like, variable=1, num_initial=3, learner=learner)
+    star = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3)], 4)
+    again = round_trip(tmp_path, (operator, star))
+    assert same(again, (operator, star))
+    assert again[0].families == (ep.Beta, ep.Gaussian)
+
+
+def test_a_model_of_this_release_is_read():
+    kept = kbp.load(KEPT)
+    assert io.describe(KEPT)["kbpjax"] == "0.1.0" and io.describe(KEPT)["class"] == "dict"
+    evidence = kbp.observe(kept["model"], kept["graph"], kept["y"])
+    solution = kbp.run(kept["model"], kept["graph"], evidence, num_iters=4)
+    np.testing.assert_allclose(solution.messages, kept["solution"].messages, atol=1e-4)
+    np.testing.assert_array_equal(kept["graph"].senders, kbp.grid_graph(4, 5).senders)
+
+
+def test_classes_of_ones_own_are_passed(tmp_path):
+    kernel = Heavy(jnp.array(2.0))
+    kbp.save(tmp_path / "own.kbp", kernel)
+    with pytest.raises(ValueError, match=r"^classes: must have all classes of the file; got no .*Heavy. Pass classes"):
+        kbp.load(tmp_path / "own.kbp")
+    assert same(kbp.load(tmp_path / "own.kbp", classes=(Heavy,)), kernel)
+    assert io.describe(tmp_path / "own.kbp")["class"].endswith("Heavy")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda x: x,
+        {"f": jax.jit(lambda x: x)},
+        object(),
+        np.array([None]),
+        kbp.kernels.Transformed(jnp.log, kbp.Linear()),
+    ],
+)
+def test_what_is_no_data_is_refused_and_the_old_file_stays(tmp_path, value):
+    path = tmp_path / "file.kbp"
+    kbp.save(path, 1)
+    with pytest.raises(ValueError, match="^value.*: must be"):
+        kbp.save(path, value)
+    assert kbp.load(path) == 1 and [p.name for p in tmp_path.iterdir()] == ["file.kbp"]
+
+
+def test_tracers_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="got a tracer. Save outside of"):
+        jax.jit(lambda x: kbp.save(tmp_path / "file.kbp", x))(1.0)
+
+
+def test_a_failing_disk_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "file.kbp"
+    kbp.save(path, 1)
+    monkeypatch.setattr(np.lib.format, "write_array", lambda *_, **__: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        kbp.save(path, jnp.ones(3))
+    assert kbp.load(path) == 1 and len(list(tmp_path.iterdir())) == 1
+
+
+def test_damaged_files_are_refused(saved, tmp_path):
+    path = tmp_path / "file.kbp"
+    kbp.save(path, saved[0])
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    kept, refused, harmless = jax.tree.leaves(saved[0]), 0, 0
+    for _ in range(150):
+        damaged = bytearray(whole)
+        damaged[rng.integers(len(whole))] ^= 1 << rng.integers(8)
+        path.write_bytes(damaged)
+        try:
+            again = kbp.load(path)
+        except ValueError as error:
+            refused += str(error).startswith(("path: ", "classes: "))
+        else:  # the bit was of no consequence, such as a time
+            harmless += all(bits(a) == bits(b) for a, b in zip(jax.tree.leaves(again), kept, strict=True))
+    assert refused + harmless == 150 and refused > 100
+    for length in (0, 1, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"^path: must be a file that kbpjax.save has written; got file.kbp"):
+            kbp.load(path)
+
+
+def change_header(path, change):
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    header = json.loads(entries[io.HEADER])
+    entries[io.HEADER] = json.dumps(change(header)).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+
+
+CHANGES = {
+    "newer": (
+        lambda h: h | {"format": 2, "kbpjax": "9.0"},
+        "of format 1 or older; got format 2 of kbpjax 9.0. Up",
+    ),
+    "no format": (lambda h: {"root": h["root"]}, "must be a file that kbpjax.save has written"),
+    "a list": (lambda h: [h], "must be a file that kbpjax.save has written"),
+    "kind": (lambda h: h | {"root": {"lambda": "x"}}, "must be of a known layout; got lambda"),
+    "function": (lambda h: h | {"root": {"class": "kbpjax.io.load", "fields": {}}}, "must have all classes"),
+    "other package": (lambda h: h | {"root": {"class": "subprocess.Popen", "fields": {}}}, "must have all classes"),
+    "no data": (lambda h: h | {"root": {"class": "kbpjax.io.Path", "fields": {}}}, "must hold data"),
+    "strange field": (lambda h: edit(h, lambda f: f | {"colour": 1}), "must have fields of RBF; got ['colour']"),
+    "no field": (lambda h: edit(h, lambda f: {}), "must have all fields of RBF; got no ['bandwidth']"),
+    "no array": (
+        lambda h: edit(h, lambda f: {"bandwidth": {"array": "a9", "kind": "jax", "dtype": "float64"}}),
+        "arrays",
+    ),
+}
+
+
+def edit(header, change):
+    header["root"]["fields"] = change(header["root"]["fields"])
+    return header
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_headers_that_say_something_else(name, tmp_path):
+    path = tmp_path / "file.kbp"
+    kbp.save(path, kbp.RBF(1.0))
+    change, said = CHANGES[name]
+    change_header(path, change)
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        kbp.load(path)
+    assert said in str(error.value)
+
+
+def test_a_field_that_is_new_takes_its_default(tmp_path):
+    path = tmp_path / "file.kbp"
+    kbp.save(path, kbp.ConstantTime(1e-2, 7))
+    change_header(path, lambda h: edit(h, lambda f: {"max_rank": f["max_rank"]}))
+    assert kbp.load(path) == kbp.ConstantTime(1e-3, 7)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x05\x06" + 18 * b"\0"])
+def test_foreign_files_are_refused(tmp_path, content):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(ValueError, match="^path: must be a file that kbpjax.save has written"):
+        kbp.load(tmp_path / "file")
+
+
+def test_places_that_are_none(tmp_path):
+    with pytest.raises(ValueError, match="^path: must be in a folder that exists"):
+        kbp.save(tmp_path / "nowhere" / "file.kbp", 1)
+    with pytest.raises(ValueError, match="^path: must be a file; got"):
+        kbp.load(tmp_path)
+
+
+def test_double_precision_is_not_cut_off(tmp_path):
+    kbp.save(tmp_path / "file.kbp", jnp.array(1 / 3))
+    with jax.enable_x64(False), pytest.raises(ValueError, match=r"fit the precision of float32; got float64. Call jax"):
+        kbp.load(tmp_path / "file.kbp")
+
+
+def test_models_of_networks_are_data(tmp_path):
+    network = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+    kernel = kbp.kernels.Transformed(network, kbp.RBF(1.0))
+    again = round_trip(tmp_path, kernel, classes=(eqx.nn.Linear,))
+    assert same(again, kernel)
