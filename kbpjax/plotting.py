@@ -1,0 +1,295 @@
+"""Pictures of beliefs, runs and models, for people who would rather look than read; needs `pip install 'kbpjax[plot]'`.
+
+Every function draws on the axes that it is given, or on new ones, and returns them. Colours can be told apart by
+everybody (Okabe and Ito 2008), and the maps go from dark to light.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax.answers import interval, mean, mode, variance
+from kbpjax.beliefs import Belief
+from kbpjax.graph import Graph
+from kbpjax.mrf import KernelMRF
+from kbpjax.propagate import Solution, init
+
+BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "0.4"
+
+
+def plot_belief(
+    belief: Belief, node: int, *, truth: float | None = None, coverage: float = 0.9, label: str = "x", ax: Any = None
+) -> Any:
+    """Draw the belief of one variable: its density with mode, mean and interval, and the truth where it is known.
+
+    Args:
+        belief: of variables that are single numbers.
+        node: the variable.
+        truth: its value; None: not drawn.
+        coverage: of the interval, in (0, 1).
+        label: of the variable, with its units.
+        ax: axes; None: new ones.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: variables that are not single numbers; no such node.
+    """
+    points = _numbers(belief, node)
+    order = np.argsort(points)
+    weights = np.asarray(belief.weights)[node, order]
+    spacing = np.gradient(points[order]) if len(points) > 1 else np.ones(1)
+    one = Belief(belief.points, belief.weights[node][None])
+    low, high = (float(end[0]) for end in interval(one, coverage))
+    ax = _axes(ax)
+    density = weights / np.maximum(spacing, np.finfo(float).tiny)
+    ax.plot(points[order], density, color=BLUE, label="belief")
+    inside = (points[order] >= low) & (points[order] <= high)
+    ax.fill_between(points[order], density, where=inside, color=BLUE, alpha=0.2, label=f"{coverage:.0%} interval")
+    ax.axvline(float(mode(one)[0]), color=ORANGE, linestyle="--", label="mode")
+    ax.axvline(float(mean(one)[0]), color=GREEN, linestyle=":", label="mean")
+    if truth is not None:
+        ax.axvline(truth, color=RED, linewidth=1, label="truth")
+    ax.set(xlabel=label, ylabel="density", title=f"belief of node {node}", ylim=(0, None))
+    ax.legend(fontsize="small")
+    return ax
+
+
+def plot_map(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes: Sequence[Any] | None = None) -> Any:
+    """Draw means and standard deviations of a grid of variables.
+
+    Args:
+        belief: of variables that are single numbers, numbered row by row.
+        shape: rows and columns.
+        label: of the variables, with their units.
+        axes: two axes; None: new ones.
+
+    Returns:
+        The two axes.
+
+    Raises:
+        ValueError: a shape of another number of nodes; variables that are not single numbers.
+    """
+    _numbers(belief, 0)
+    count = belief.weights.shape[0]
+    rule, fix = f"must have {count} cells, as many as nodes", "Pass (rows, columns) of the grid."
+    _checks.require(len(shape) == 2 and shape[0] * shape[1] == count, "shape", rule, shape, fix)
+    both = _several(axes, 2, (4.2 * 2, 4.0))
+    images = {"mean": (mean(belief), "viridis"), "standard deviation": (variance(belief) ** 0.5, "magma")}
+    for ax, (name, (values, colours)) in zip(both, images.items(), strict=True):
+        drawn = ax.imshow(np.asarray(values).reshape(shape), cmap=colours, interpolation="nearest")
+        ax.figure.colorbar(drawn, ax=ax, label=f"{name} of {label}", shrink=0.8)
+        ax.set(title=name, xlabel="column", ylabel="row")
+        ax.locator_params(integer=True)
+    return both
+
+
+def plot_residuals(solutions: Solution | Mapping[str, Solution], *, tol: float | None = None, ax: Any = None) -> Any:
+    """Draw the residual of each iteration: whether, and how fast, messages settle.
+
+    Args:
+        solutions: one, or several by name.
+        tol: drawn as a line; None: none.
+        ax: axes; None: new ones.
+
+    Returns:
+        The axes.
+    """
+    named = solutions if isinstance(solutions, Mapping) else {"": solutions}
+    ax = _axes(ax)
+    colours = (BLUE, ORANGE, GREEN, RED, GREY)
+    for number, (name, solution) in enumerate(named.items()):
+        residuals = np.asarray(solution.residuals)
+        style = ("-", "--", ":", "-.")[number // len(colours) % 4]
+        steps = np.arange(1, len(residuals) + 1)
+        ax.semilogy(steps, residuals, style, color=colours[number % len(colours)], label=name, marker=".")
+    if tol is not None:
+        ax.axhline(tol, color=GREY, linewidth=1, label=f"tolerance {tol:g}")
+    ax.set(xlabel="iteration", ylabel="residual: largest change of a message")
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.grid(alpha=0.3)
+    if any(named) or tol is not None:
+        ax.legend(fontsize="small")
+    return ax
+
+
+def plot_messages(model: KernelMRF, graph: Graph, solution: Solution, *, ax: Any = None) -> Any:
+    """Draw how much each message says: its distance from the message that says nothing, smallest first.
+
+    Messages have norm 1, so that distances are between 0 (nothing) and 2.
+
+    Args:
+        model: the model.
+        graph: the graph.
+        solution: of `run` or `run_tree`.
+        ax: axes; None: new ones.
+
+    Returns:
+        The axes.
+    """
+    nothing = init(model.operators, graph).messages
+    same = nothing.shape == solution.passed_on.shape
+    fix = "Pass the model, graph and solution of one run."
+    rule = f"must be of {nothing.shape[0]} directed edges"
+    _checks.require(same, "solution", rule, f"messages of shape {solution.passed_on.shape}", fix)
+    distances = np.sort(np.linalg.norm(np.asarray(solution.passed_on - nothing), axis=1))
+    ax = _axes(ax)
+    ax.plot(np.linspace(0, 100, len(distances)), distances, color=BLUE)
+    ax.set(xlabel="share of messages (%)", ylabel="distance from the message that says nothing", ylim=(0, None))
+    ax.grid(alpha=0.3)
+    return ax
+
+
+def plot_graph(
+    graph: Graph, belief: Belief, *, positions: Numbers | None = None, label: str = "mean of x", ax: Any = None
+) -> Any:
+    """Draw a graph whose nodes have the colour of their means, and the larger the surer they are.
+
+    Args:
+        graph: the graph; of up to some hundred nodes, more are a cloud.
+        belief: of variables that are single numbers.
+        positions: of the nodes [node, 2]; None: laid out by springs (networkx).
+        label: of the colours.
+        ax: axes; None: new ones.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: a belief of other nodes; positions of another shape.
+    """
+    _numbers(belief, 0)
+    count = graph.num_nodes
+    fix = "Pass the belief of this graph's nodes."
+    _checks.require(belief.weights.shape[0] == count, "belief", f"must be of {count} nodes", belief.weights.shape, fix)
+    ends = np.stack([np.asarray(graph.senders), np.asarray(graph.receivers)], axis=1)
+    ends = ends[ends[:, 0] < ends[:, 1]]
+    places = _layout(ends, count) if positions is None else np.asarray(positions, float)
+    rule, fix = f"must have shape {(count, 2)}", "Give two coordinates for each node."
+    _checks.require(places.shape == (count, 2), "positions", rule, places.shape, fix)
+    ax = _axes(ax)
+    spread = np.sqrt(np.maximum(np.asarray(variance(belief)), 0))
+    sure = 1 - (spread - spread.min()) / max(np.ptp(spread), np.finfo(float).tiny)
+    from matplotlib.collections import LineCollection
+
+    ax.add_collection(LineCollection(places[ends].tolist(), colors="0.7", linewidths=0.8, zorder=1))
+    drawn = ax.scatter(*places.T, c=np.asarray(mean(belief)), s=20 + 100 * sure, cmap="viridis", zorder=2)
+    ax.figure.colorbar(drawn, ax=ax, label=label, shrink=0.8)
+    ax.set(xticks=[], yticks=[], xlabel="larger: surer")
+    return ax
+
+
+def plot_landmarks(model: KernelMRF, node_type: int = 0, *, samples: Numbers | None = None, ax: Any = None) -> Any:
+    """Draw the points at which messages of a node type are evaluated and multiplied: its landmarks.
+
+    Args:
+        model: the model.
+        node_type: the node type.
+        samples: training samples [sample, *dim], drawn beneath; None: none.
+        ax: axes; None: new ones.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: points of more than two coordinates; no such node type.
+    """
+    fix = f"Choose among {sorted(model.points)}."
+    _checks.require(node_type in model.points, "node_type", "must be one of the model's", node_type, fix)
+    points = np.asarray(model.points[node_type])
+    flat = points.reshape(len(points), -1)
+    fix = "Draw two coordinates of them yourself: model.points[node_type]."
+    _checks.require(flat.shape[1] <= 2, "model", "must have points of one or two numbers", points.shape[1:], fix)
+    ax = _axes(ax)
+    known = None if samples is None else np.asarray(samples, float).reshape(len(np.asarray(samples)), -1)
+    if flat.shape[1] == 1:
+        if known is not None:
+            ax.hist(known[:, 0], bins=60, density=True, color=BLUE, alpha=0.3, label=f"{len(known)} samples")
+        ax.plot(flat[:, 0], np.zeros(len(flat)), "|", color=RED, markersize=18, label=f"{len(flat)} landmarks")
+        ax.set(xlabel="x", ylabel="density of the samples")
+    else:
+        if known is not None:
+            ax.plot(*known.T, ".", color=BLUE, alpha=0.3, markersize=2, label=f"{len(known)} samples")
+        ax.plot(*flat.T, "x", color=RED, label=f"{len(flat)} landmarks")
+        ax.set(xlabel="first coordinate", ylabel="second coordinate")
+    ax.set_title(f"landmarks of node type {node_type}")
+    ax.legend(fontsize="small")
+    return ax
+
+
+def plot_costs(
+    costs: Mapping[str, tuple[Numbers, Numbers]], *, error: str = "error", baseline: float | None = None, ax: Any = None
+) -> Any:
+    """Draw run time against error of several methods: down and to the left is better.
+
+    Args:
+        costs: {method: (seconds, errors)}, numbers or lists of them, which are joined.
+        error: what the errors are, with their units.
+        baseline: an error to beat, drawn as a line; None: none.
+        ax: axes; None: new ones.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: other numbers of seconds than of errors; seconds <= 0.
+    """
+    ax = _axes(ax)
+    for number, (name, pair) in enumerate(costs.items()):
+        seconds, errors = (np.atleast_1d(np.asarray(values, float)) for values in pair)
+        same = seconds.shape == errors.shape and seconds.ndim == 1
+        got, fix = f"{seconds.shape} and {errors.shape} of {name}", "Give an error for each time."
+        _checks.require(same, "costs", "must have as many seconds as errors", got, fix)
+        positive = bool((seconds > 0).all())
+        _checks.require(positive, "costs", "must have seconds > 0", f"{seconds.min()} of {name}", "Time them again.")
+        style = {"marker": "osD^vP*X"[number % 8], "color": (BLUE, ORANGE, GREEN, RED, GREY)[number % 5]}
+        ax.plot(seconds, errors, linestyle="-" if len(seconds) > 1 else "", label=name, **style)
+    if baseline is not None:
+        ax.axhline(baseline, color=GREY, linewidth=1, linestyle="--", label="to beat")
+    ax.set(xscale="log", xlabel="seconds", ylabel=error)
+    ax.grid(alpha=0.3)
+    ax.legend(fontsize="small")
+    return ax
+
+
+def _numbers(belief: Belief, node: int) -> np.ndarray:
+    """Return the points of a belief of single numbers."""
+    points = np.asarray(belief.points)
+    fix = "Draw one coordinate: Belief(points[:, i], weights)."
+    _checks.require(points.ndim == 1, "belief", "must be of variables that are single numbers", points.shape, fix)
+    count = belief.weights.shape[0]
+    _checks.require(-count <= node < count, "node", f"must be one of {count} nodes", node, "Count from 0.")
+    return points.astype(float)
+
+
+def _axes(ax: Any) -> Any:
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(figsize=(5.5, 4), layout="constrained")[1]
+
+
+def _several(axes: Sequence[Any] | None, count: int, size: tuple[float, float]) -> Any:
+    if axes is not None:
+        fix = "Pass as many as there are pictures, or none."
+        _checks.require(len(axes) == count, "axes", f"must be {count} axes", len(axes), fix)
+        return axes
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(1, count, figsize=size, layout="constrained")[1]
+
+
+def _layout(ends: np.ndarray, count: int) -> np.ndarray:
+    """Lay out a graph by springs, always alike."""
+    import networkx
+
+    drawn = networkx.Graph()
+    drawn.add_nodes_from(range(count))
+    drawn.add_edges_from(ends.tolist())
+    found = networkx.spring_layout(drawn, seed=0)
+    return np.array([found[node] for node in range(count)])

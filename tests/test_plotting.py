@@ -1,0 +1,156 @@
+"""Pictures: what is drawn is what the answers say, on the axes that are given; wrong input is refused."""
+
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+from kbpjax import plotting
+
+
+@pytest.fixture(scope="module")
+def problem():
+    rng = np.random.default_rng(0)
+    graph = kbp.grid_graph(4, 5)
+    x = np.cumsum(rng.normal(size=(60, 20)), axis=1) / 4
+    y = x + 0.5 * rng.normal(size=x.shape)
+    kernel = {"kernel": kbp.RBF(1.0), "obs_kernel": kbp.RBF(1.0)}
+    model = kbp.fit(kbp.pool(graph, x, y), rule=kbp.ConstantTime(1e-2, 12), ridge=1e-2, **kernel)
+    evidence = kbp.observe(model, graph, y[0])
+    solution = kbp.run(model, graph, evidence, num_iters=6)
+    belief = kbp.beliefs(model, graph, evidence, solution, jnp.linspace(-4, 4, 81))
+    return model, graph, solution, belief, x
+
+
+@pytest.fixture(autouse=True)
+def close():
+    yield
+    plt.close("all")
+
+
+def test_belief_has_its_density_and_marks(problem):
+    belief = problem[3]
+    ax = plotting.plot_belief(belief, 3, truth=0.5, label="height (m)")
+    density = ax.lines[0].get_xydata()
+    np.testing.assert_allclose(np.trapezoid(density[:, 1], density[:, 0]), 1, atol=0.02)
+    marks = {line.get_label(): line.get_xdata()[0] for line in ax.lines[1:]}
+    assert marks == {"mode": float(kbp.mode(belief)[3]), "mean": float(kbp.mean(belief)[3]), "truth": 0.5}
+    assert ax.get_xlabel() == "height (m)" and "90% interval" in ax.get_legend_handles_labels()[1]
+
+
+def test_unsorted_points_are_drawn_in_order(problem):
+    belief = problem[3]
+    order = np.random.default_rng(0).permutation(81)
+    mixed = kbp.Belief(belief.points[order], belief.weights[:, order])
+    given, found = (plotting.plot_belief(b, 3).lines[0].get_xydata() for b in (belief, mixed))
+    np.testing.assert_allclose(given, found)
+
+
+def test_map_shows_means_and_deviations(problem):
+    belief = problem[3]
+    axes = plotting.plot_map(belief, (4, 5))
+    np.testing.assert_allclose(axes[0].images[0].get_array(), kbp.mean(belief).reshape(4, 5))
+    np.testing.assert_allclose(axes[1].images[0].get_array(), np.sqrt(kbp.variance(belief)).reshape(4, 5))
+
+
+def test_residuals_by_name_and_alone(problem):
+    solution = problem[2]
+    ax = plotting.plot_residuals({"a": solution, "b": solution}, tol=1e-3)
+    assert [line.get_label() for line in ax.lines] == ["a", "b", "tolerance 0.001"]
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), solution.residuals)
+    assert plotting.plot_residuals(solution).get_legend() is None
+
+
+def test_messages_that_say_nothing_have_distance_0(problem):
+    model, graph, solution, *_ = problem
+    silent = kbp.run(model, graph, None, num_iters=1)
+    spoken = plotting.plot_messages(model, graph, solution).lines[0].get_ydata()
+    assert spoken.shape == (graph.num_edges,) and (np.diff(spoken) >= 0).all() and 0 < spoken.max() <= 2
+    assert spoken.mean() > plotting.plot_messages(model, graph, silent).lines[0].get_ydata().mean()
+
+
+def test_graph_has_its_edges_and_means(problem):
+    _, graph, _, belief, _ = problem
+    ax = plotting.plot_graph(graph, belief)
+    lines, nodes = ax.collections
+    assert len(lines.get_segments()) == graph.num_edges // 2
+    np.testing.assert_allclose(nodes.get_array(), kbp.mean(belief))
+    sizes, spread = nodes.get_sizes(), np.asarray(kbp.variance(belief))
+    assert sizes[spread.argmin()] == sizes.max() > sizes.min() == sizes[spread.argmax()]
+    placed = plotting.plot_graph(graph, belief, positions=np.arange(40).reshape(20, 2))
+    np.testing.assert_array_equal(placed.collections[1].get_offsets(), np.arange(40).reshape(20, 2))
+
+
+def test_landmarks_in_one_and_two_dimensions(problem):
+    model, *_, x = problem
+    ax = plotting.plot_landmarks(model, samples=x.ravel())
+    np.testing.assert_allclose(ax.lines[0].get_xdata(), model.points[0])
+    rng = np.random.default_rng(0)
+    both = rng.normal(size=(40, 3, 2))
+    flat = kbp.fit(kbp.pool(kbp.chain_graph(3), both), kernel=kbp.RBF(1.0), rule=kbp.ConstantTime(1e-2, 9))
+    ax = plotting.plot_landmarks(flat, samples=both.reshape(-1, 2))
+    np.testing.assert_allclose(ax.lines[1].get_xydata(), flat.points[0])
+
+
+def test_costs(problem):
+    ax = plotting.plot_costs({"a": ([1, 2], [3, 1]), "b": (0.1, 2)}, error="RMSE (m)", baseline=2.5)
+    assert ax.get_xscale() == "log" and ax.get_ylabel() == "RMSE (m)"
+    np.testing.assert_array_equal(ax.lines[0].get_xydata(), [[1, 3], [2, 1]])
+
+
+def test_axes_are_taken_and_returned(problem):
+    model, graph, solution, belief, _ = problem
+    drawn, axes = plt.subplots(1, 2)
+    assert plotting.plot_belief(belief, 0, ax=axes[0]) is axes[0]
+    assert plotting.plot_map(belief, (4, 5), axes=axes) is axes
+    calls = (
+        lambda ax: plotting.plot_residuals(solution, ax=ax),
+        lambda ax: plotting.plot_messages(model, graph, solution, ax=ax),
+        lambda ax: plotting.plot_graph(graph, belief, ax=ax),
+        lambda ax: plotting.plot_landmarks(model, ax=ax),
+        lambda ax: plotting.plot_costs({"a": (1, 1)}, ax=ax),
+    )
+    drawn, axes = plt.subplots(1, len(calls))
+    assert all(call(ax) is ax for call, ax in zip(calls, axes, strict=True))
+    drawn.canvas.draw()
+
+
+WRONG = {
+    "node": (lambda p: plotting.plot_belief(p[3], 20), r"^node: must be one of 20 nodes; got 20"),
+    "dim": (
+        lambda p: plotting.plot_belief(kbp.Belief(jnp.ones((3, 2)), jnp.ones((1, 3)) / 3), 0),
+        "^belief: must be of",
+    ),
+    "shape": (lambda p: plotting.plot_map(p[3], (4, 4)), r"^shape: must have 20 cells"),
+    "axes": (lambda p: plotting.plot_map(p[3], (4, 5), axes=[None]), r"^axes: must be 2 axes; got 1"),
+    "solution": (
+        lambda p: plotting.plot_messages(p[0], kbp.grid_graph(2, 2), p[2]),
+        "^solution: must be of 8",
+    ),
+    "belief": (lambda p: plotting.plot_graph(kbp.chain_graph(3), p[3]), "^belief: must be of 3 nodes"),
+    "positions": (lambda p: plotting.plot_graph(p[1], p[3], positions=[[0, 0]]), "^positions: must have shape"),
+    "node_type": (lambda p: plotting.plot_landmarks(p[0], 7), r"^node_type: must be one of the model's; got 7"),
+    "costs": (lambda p: plotting.plot_costs({"a": ([1, 2], [1])}), "^costs: must have as many"),
+    "seconds": (lambda p: plotting.plot_costs({"a": (0, 1)}), "^costs: must have seconds > 0"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_input_is_refused(name, problem):
+    call, said = WRONG[name]
+    with pytest.raises(ValueError, match=said):
+        call(problem)
+
+
+def test_the_package_does_not_import_matplotlib():
+    code = "import sys, kbpjax, kbpjax.plotting; print(any(m in sys.modules for m in ('matplotlib', 'networkx')))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
