@@ -7,6 +7,7 @@ join the same two node types, and its two directions have operators of their own
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -122,6 +123,55 @@ class Graph(eqx.Module):
         edge_types = _type_array("edge_type", types, len(pairs), "edge")
         pairs, ends = _orient(pairs, edge_types, node_types)
         return cls._build(pairs, node_types, edge_types, ends)
+
+    @classmethod
+    def from_networkx(cls, graph: Any) -> "tuple[Graph, list[Any]]":
+        """Build a graph from one of networkx, whose nodes and edges may have the attribute "type", by default 0.
+
+        Args:
+            graph: an undirected networkx graph; node 0 is the first of its nodes, and so on. The ends of an edge are in
+                the order of `graph.edges`.
+
+        Returns:
+            The graph, and the names of its nodes in order.
+
+        Raises:
+            ValueError: a directed graph or one with several edges between two nodes; as `from_edges`.
+
+        Example:
+            >>> import networkx, kbpjax as kbp
+            >>> graph, names = kbp.Graph.from_networkx(networkx.path_graph(["a", "b", "c"]))
+            >>> graph.num_nodes, names
+            (3, ['a', 'b', 'c'])
+        """
+        ok = hasattr(graph, "is_directed") and not (graph.is_directed() or graph.is_multigraph())
+        fix = "Convert it: networkx.Graph(graph)."
+        _checks.require(ok, "graph", "must be a networkx.Graph", type(graph).__name__, fix)
+        names = list(graph.nodes)
+        place = {name: number for number, name in enumerate(names)}
+        edges = [(place[a], place[b]) for a, b in graph.edges]
+        kinds = [int(data.get("type", 0)) for _, _, data in graph.edges(data=True)]
+        given = any("type" in data for _, _, data in graph.edges(data=True))
+        nodes = [int(data.get("type", 0)) for _, data in graph.nodes(data=True)]
+        pairs = np.array(edges, int).reshape(-1, 2)
+        return cls.from_edges(pairs, len(names), edge_type=kinds if given else None, node_type=nodes), names
+
+    def to_networkx(self) -> Any:
+        """Return a networkx graph of nodes 0, 1, .. and edges, each with its "type"; needs networkx.
+
+        Example:
+            >>> import kbpjax as kbp
+            >>> sorted(kbp.chain_graph(3).to_networkx().edges)
+            [(0, 1), (1, 2)]
+        """
+        import networkx
+
+        graph = networkx.Graph()
+        graph.add_nodes_from((number, {"type": int(v)}) for number, v in enumerate(np.asarray(self.node_type)))
+        half = self.num_edges // 2
+        columns = (np.asarray(of)[:half].tolist() for of in (self.senders, self.receivers, self.edge_type))
+        graph.add_edges_from((a, b, {"type": k}) for a, b, k in zip(*columns, strict=True))
+        return graph
 
     @property
     def nodes_in_order(self) -> bool:
