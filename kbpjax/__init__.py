@@ -1,5 +1,6 @@
 """kbpjax: kernel belief propagation in JAX."""
 
+from kbpjax import ep as ep
 from kbpjax import kernels as kernels
 from kbpjax import parallel as parallel
 from kbpjax.acceleration import AdaptiveDamping as AdaptiveDamping
@@ -38,6 +39,8 @@ from kbpjax.free_energy import log_partition as log_partition
 from kbpjax.graph import Graph as Graph
 from kbpjax.graph import chain_graph as chain_graph
 from kbpjax.graph import grid_graph as grid_graph
+from kbpjax.io import load as load
+from kbpjax.io import save as save
 from kbpjax.kernels import RBF as RBF
 from kbpjax.kernels import Delta as Delta
 from kbpjax.kernels import Kernel as Kernel

@@ -1,0 +1,211 @@
+"""Messages of expectation propagation: Gaussian, Beta and Gamma distributions, and what is done with them.
+
+A message is an unnormalised member of an exponential family, exp(<natural parameters, statistics>). Products of
+messages add natural parameters and ratios subtract them, so that a ratio may be no distribution (`ratio` says what to
+send then). Leading axes are batches: one object holds one message or many.
+"""
+
+import abc
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax.kernels.base import as_floats
+
+if TYPE_CHECKING:
+    from typing import Self as Self
+else:
+    Self = Any  # the checker of shapes takes Self in no single method
+
+
+class Distribution(eqx.Module):
+    """A member of a family; fields are arrays of the same leading axes. What a family of one's own must have.
+
+    `outputs` and `from_outputs` are the two numbers that a regression learns of a distribution, unbounded ones;
+    `project` fits the member to weighted samples, exactly in the sense of KL(samples || member).
+    """
+
+    @property
+    @abc.abstractmethod
+    def mean(self) -> Float[Array, "..."]:
+        """The mean."""
+
+    @property
+    @abc.abstractmethod
+    def variance(self) -> Float[Array, "..."]:
+        """The variance."""
+
+    @property
+    @abc.abstractmethod
+    def outputs(self) -> Float[Array, "*batch out"]:
+        """What a regression learns."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_outputs(cls, outputs: Float[Array, "*batch out"]) -> Self:
+        """Return the member with these `outputs`."""
+
+    @abc.abstractmethod
+    def relative_outputs(self, reference: Any) -> Float[Array, "*batch out"]:
+        """Return what a regression learns, in units of another member."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_relative(cls, outputs: Float[Array, "*batch out"], reference: Any) -> Self:
+        """Return the member with these `relative_outputs`."""
+
+    @abc.abstractmethod
+    def __mul__(self, other: Any) -> Self:
+        """Return the product."""
+
+    @abc.abstractmethod
+    def __truediv__(self, other: Any) -> Self:
+        """Return the ratio, whether or not it is a distribution."""
+
+    @abc.abstractmethod
+    def exceeds(self, other: Any) -> Bool[Array, "..."]:
+        """Say whether the ratio to another is a message that can be sent."""
+
+    @abc.abstractmethod
+    def keep_mean(self, other: Any) -> Self:
+        """Return a message whose product with another has the mean of this."""
+
+    @abc.abstractmethod
+    def uniform(self) -> Self:
+        """Return the message that says nothing, of the same shape."""
+
+    @abc.abstractmethod
+    def log_density(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Return the logarithm of the normalised density."""
+
+    @classmethod
+    @abc.abstractmethod
+    def project(cls, x: Float[Array, "*batch draw"], weights: Float[Array, "*batch draw"]) -> Self:
+        """Return the member that is nearest to samples with weights that sum to 1, in KL(samples || member)."""
+
+    def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "draw ..."]:
+        """Draw samples; importance sampling and `Draws` want it."""
+        name, fix = type(self).__name__, "Give the class a method sample(key, num_samples)."
+        raise ValueError(f"{name}: must have a sampler to be drawn from; got a family without one. {fix}")
+
+    def characteristic(self, frequencies: Float[Array, " feature"]) -> tuple[Array, Array]:
+        """Return E cos(w x) and E sin(w x) of a single distribution [feature]; `Exact` wants it."""
+        name, fix = type(self).__name__, "Represent messages by Moments() or Draws(), or give it the method."
+        raise ValueError(f"{name}: must have characteristic(frequencies) for Exact(); got a family without it. {fix}")
+
+    @abc.abstractmethod
+    def kl(self, other: Any) -> Float[Array, "..."]:
+        """Return KL(self || other), in nats."""
+
+    @property
+    def proper(self) -> Bool[Array, "..."]:
+        """Whether mean and variance are those of a distribution: finite, and the variance > 0."""
+        return jnp.isfinite(self.mean) & jnp.isfinite(self.variance) & (self.variance > 0)
+
+
+Member = TypeVar("Member", bound=Distribution)
+
+
+def as_parameters(argument: str, *values: Numbers) -> list[Float[Array, "..."]]:
+    """Return numbers or arrays as arrays of one shape and precision, which arrays choose over numbers."""
+    numbers = [isinstance(value, bool | int | float) for value in values]
+    arrays = [as_floats(_checks.as_array(argument, value)) for value in values]
+    try:
+        shape = jnp.broadcast_shapes(*(array.shape for array in arrays))
+    except ValueError:
+        got = ", ".join(str(array.shape) for array in arrays)
+        raise ValueError(f"{argument}: must have shapes that broadcast; got {got}. Give arrays of one shape.") from None
+    kinds = [array.dtype for array, number in zip(arrays, numbers, strict=True) if not number]
+    kind = jnp.result_type(*kinds) if kinds else jnp.result_type(float)
+    return [jnp.broadcast_to(array.astype(kind), shape) for array in arrays]
+
+
+def require_positive(argument: str, values: Any) -> None:
+    """Check that all numbers, if they are known, are > 0."""
+    if not _checks.is_traced(values):
+        least = float(jnp.min(values, initial=jnp.inf))
+        fix = "Only ratios of messages may be improper; make those with ratio."
+        _checks.require(least > 0, argument, "must be > 0", f"{least} as the least", fix)
+
+
+def sample_moments(
+    x: Float[Array, "*batch draw"], weights: Float[Array, "*batch draw"]
+) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"]]:
+    """Return mean and variance of samples with weights that sum to 1."""
+    mean = jnp.sum(weights * x, axis=-1, keepdims=True)
+    return mean[..., 0], jnp.sum(weights * (x - mean) ** 2, axis=-1)
+
+
+class Improper(eqx.Module):
+    """What to send where the ratio of a belief to the incoming message is no message."""
+
+    @abc.abstractmethod
+    def __call__(self, belief: Member, incoming: Member) -> Member:
+        """Return what to send."""
+
+
+class MeanPreserving(Improper):
+    """Send the message that says least and leaves the belief its mean."""
+
+    def __call__(self, belief: Member, incoming: Member) -> Member:
+        """Return that message."""
+        return belief.keep_mean(incoming)
+
+
+class Uniform(Improper):
+    """Send the message that says nothing."""
+
+    def __call__(self, belief: Member, incoming: Member) -> Member:
+        """Return that message."""
+        return incoming.uniform()
+
+
+def ratio(belief: Member, incoming: Member, *, improper: Improper = MeanPreserving()) -> Member:
+    """Divide a belief by the incoming message: the message that a factor sends.
+
+    Where the belief is wider than the incoming message (Gaussian: of less precision; Beta, Gamma: of a lesser
+    parameter), the ratio would be no message, and `improper` says what to send.
+
+    Args:
+        belief: the projected belief [*batch].
+        incoming: the message from the variable [*batch], of the same family.
+        improper: `MeanPreserving()` or `Uniform()`.
+
+    Raises:
+        ValueError: two families.
+
+    Example:
+        >>> from kbpjax.ep import Gaussian, ratio
+        >>> sent = ratio(Gaussian.from_moments(1.0, 2.0), Gaussian.from_moments(0.0, 1.0))
+        >>> float(sent.precision), float(sent.shift)
+        (0.0, 1.0)
+    """
+    same, names = type(belief) is type(incoming), f"{type(belief).__name__} and {type(incoming).__name__}"
+    _checks.require(same, "belief, incoming", "must be of one family", names, "Project the belief to that of incoming.")
+    fine = belief.exceeds(incoming)
+    return jax.tree.map(lambda a, b: jnp.where(fine, a, b), belief / incoming, improper(belief, incoming))
+
+
+def kl(p: Member, q: Member) -> Float[Array, "..."]:
+    """Return the Kullback-Leibler divergence KL(p || q) in nats [*batch].
+
+    Args:
+        p: distributions [*batch].
+        q: distributions [*batch], of the same family.
+
+    Raises:
+        ValueError: two families.
+
+    Example:
+        >>> from kbpjax.ep import Gaussian, kl
+        >>> float(kl(Gaussian.from_moments(0.0, 1.0), Gaussian.from_moments(1.0, 1.0)))
+        0.5
+    """
+    names = f"{type(p).__name__} and {type(q).__name__}"
+    _checks.require(type(p) is type(q), "p, q", "must be of one family", names, "Project one to the other's.")
+    return p.kl(q)

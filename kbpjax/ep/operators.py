@@ -1,0 +1,259 @@
+"""Message operators: Bayesian linear regressions on random features of incoming messages (KJIT).
+
+Jitkrittum et al. (2015), "Kernel-Based Just-In-Time Learning for Passing Expectation Propagation Messages". A tuple of
+incoming messages becomes a point; each output of the message has its own two-stage features of that point and its own
+regression, whose log predictive variance says how far it can be trusted.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax.ep.messages import Distribution, Improper, MeanPreserving, ratio
+from kbpjax.ep.parameters import Parameters
+from kbpjax.ep.regression import BayesianRegression, fit_regression
+from kbpjax.ep.representations import Incoming, Moments, Representation
+from kbpjax.ep.targets import RelativeBelief, Targets
+from kbpjax.features import TwoStage
+from kbpjax.kernels import median_embedding
+
+
+class Learner(eqx.Module):
+    """What operators are made of.
+
+    Args:
+        num_inner: features of the first stage, of the embeddings of messages.
+        num_outer: features of the second stage, of the Gaussian kernel between them; they matter more.
+        noise: variance of the regression's noise, > 0: the least predictive variance.
+        width_scale: > 0; the squared width of the Gaussian kernel is this times the median squared distance.
+        targets: what is predicted: `RelativeBelief()`, or the paper's `AbsoluteBelief()` or `Message()`.
+        improper: what to send where a ratio of belief and incoming message is no message.
+        representation: what features are of: `Moments()`, `Exact()` or `Draws()`.
+
+    Raises:
+        ValueError: an argument out of range.
+
+    Example:
+        >>> from kbpjax import ep
+        >>> ep.Learner(num_inner=100, num_outer=200).num_outer
+        200
+    """
+
+    num_inner: int = eqx.field(static=True, default=300)
+    num_outer: int = eqx.field(static=True, default=500)
+    noise: float = eqx.field(static=True, default=1e-4)
+    width_scale: float = eqx.field(static=True, default=0.5)
+    targets: Targets = RelativeBelief()
+    improper: Improper = MeanPreserving()
+    representation: Representation = Moments()
+
+    def __check_init__(self) -> None:
+        _checks.require_count("num_inner", self.num_inner)
+        _checks.require_count("num_outer", self.num_outer)
+        _checks.require_number("noise", self.noise, above=0)
+        _checks.require_number("width_scale", self.width_scale, above=0)
+
+    @property
+    def parameters(self) -> Parameters:
+        """Its kernel and noise, the same for all outputs."""
+        return Parameters(self.width_scale, 1.0, self.noise)
+
+
+class Buffer(eqx.Module):
+    """The mini-batch that an untrained operator collects.
+
+    Attributes:
+        points: of the messages [initial, row, coordinate].
+        moments: means and variances [initial, 2, coordinate], of which the kernel's parameters are chosen.
+        outputs: what the oracle said [initial, out].
+        count: how many are there [].
+        keys: of the features of each output [out].
+    """
+
+    points: Float[Array, "initial row coordinate"]
+    moments: Float[Array, "initial 2 coordinate"]
+    outputs: Float[Array, "initial out"]
+    count: Int[Array, ""]
+    keys: Key[Array, " out"]
+
+    @property
+    def full(self) -> Bool[Array, ""]:
+        """Whether the operator has been trained."""
+        return self.count >= len(self.points)
+
+
+class Operator(eqx.Module):
+    """A map from incoming messages to an outgoing one that knows how sure it is; a pytree to save and carry on with.
+
+    Attributes:
+        maps: features of each output (leaves [out, ...]).
+        regressions: of each output (leaves [out, ...]).
+        thresholds: log predictive variances from which on the oracle is asked [out].
+        buffer: the initial mini-batch; None: trained for good.
+        learner: what it is made of.
+        families: of the incoming messages.
+        variable: the place among them of the variable that the message goes to.
+    """
+
+    maps: TwoStage
+    regressions: BayesianRegression
+    thresholds: Float[Array, " out"]
+    buffer: Buffer | None
+    learner: Learner
+    families: tuple[type[Distribution], ...] = eqx.field(static=True)
+    variable: int = eqx.field(static=True)
+
+    @property
+    def trained(self) -> Bool[Array, ""]:
+        """Whether it can predict."""
+        return jnp.asarray(True) if self.buffer is None else self.buffer.full
+
+
+class Prediction(NamedTuple):
+    """What an operator says of incoming messages [*batch].
+
+    Attributes:
+        belief: of the variable.
+        message: to the variable.
+        log_variance: log predictive variances of the outputs [*batch, out].
+    """
+
+    belief: Distribution
+    message: Distribution
+    log_variance: Array
+
+
+def learn(
+    key: Key[Array, ""],
+    incoming: Incoming,
+    beliefs: Distribution,
+    *,
+    variable: int,
+    threshold: Numbers = -8.5,
+    learner: Learner = Learner(),
+    parameters: Parameters | None = None,
+) -> Operator:
+    """Learn an operator from a batch of messages and an oracle's beliefs.
+
+    Args:
+        key: of the random features.
+        incoming: messages [sample].
+        beliefs: of the variable [sample].
+        variable: its place among the incoming messages.
+        threshold: as in `untrained`.
+        learner: what the operator is made of.
+        parameters: of the kernel and the noise, for all outputs or for each [out], as `select` chooses them; None: the
+            learner's.
+
+    Raises:
+        ValueError: as `untrained`; messages or beliefs that are no distributions, or not one for each sample.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax import ep
+        >>> z = ep.Gaussian.from_moments(jnp.linspace(-3.0, 3.0, 200), jnp.ones(200))
+        >>> incoming = ep.Beta(2.0 * jnp.ones(200), jnp.ones(200)), z
+        >>> truth = ep.logistic_integrals(*incoming).z
+        >>> operator = ep.learn(jax.random.key(0), incoming, truth, variable=1)
+        >>> bool(ep.kl(truth, ep.predict(operator, incoming).belief).max() < 1e-3)
+        True
+    """
+    check_samples(incoming, beliefs, variable)
+    target = incoming[variable]
+    message = ratio(beliefs, target, improper=learner.improper)
+    outputs = learner.targets.encode(beliefs, message, target)
+    num_outputs = outputs.shape[-1]
+    points, moments = learner.representation.points(incoming), Moments().points(incoming)
+    thresholds = as_thresholds(threshold, num_outputs, points.dtype)
+    chosen = (learner.parameters if parameters is None else parameters).of_outputs(num_outputs, points.dtype)
+    maps = draw_maps(jax.random.split(key, num_outputs), learner, incoming, moments, chosen)
+    regressions = fit_maps(maps, points, outputs, chosen.noise)
+    families = tuple(type(message) for message in incoming)
+    return Operator(maps, regressions, thresholds, None, learner, families, variable)
+
+
+def predict(operator: Operator, incoming: Incoming) -> Prediction:
+    """Predict messages without asking: a batch [sample] of incoming messages at once.
+
+    Args:
+        operator: a trained one; of an untrained one the answers are NaN.
+        incoming: messages [sample].
+
+    Raises:
+        ValueError: messages of other families than it was made for.
+    """
+    names = [[family.__name__ for family in of] for of in (operator.families, map(type, incoming))]
+    fix = "Pass messages in the order that the operator was made with."
+    _checks.require(names[0] == names[1], "incoming", f"must be {names[0]}", names[1], fix)
+    learner = operator.learner
+    points = learner.representation.points(incoming)
+    outputs, variances = jax.vmap(_predict_one, in_axes=(0, 0, None), out_axes=-1)(
+        operator.maps, operator.regressions, points
+    )
+    known = operator.trained
+    outputs, variances = (jnp.where(known, of, jnp.nan) for of in (outputs, variances))
+    belief, message = learner.targets.decode(outputs, incoming[operator.variable], learner.improper)
+    return Prediction(belief, message, jnp.log(variances))
+
+
+def draw_maps(
+    keys: Key[Array, " out"], learner: Learner, incoming: Incoming, moments: Array, parameters: Parameters
+) -> TwoStage:
+    """Draw the features of all outputs, of kernels in units of the medians of moments [sample, 2, coordinate]."""
+    bandwidths, width = median_embedding(moments)
+
+    def one(key: Key[Array, ""], of: Parameters) -> TwoStage:
+        inner, outer = jax.random.split(key)
+        first = learner.representation.draw(inner, learner.num_inner, incoming, of.bandwidth_scale**0.5 * bandwidths)
+        return TwoStage.draw(outer, learner.num_outer, first, of.width_scale**0.5 * width)
+
+    return jax.vmap(one)(keys, parameters)
+
+
+def fit_maps(maps: TwoStage, points: Array, outputs: Array, noise: Array) -> BayesianRegression:
+    """Fit the regressions of all outputs."""
+    return jax.vmap(lambda of, y, s: fit_regression(of(points), y, s), in_axes=(0, 1, 0))(maps, outputs, noise)
+
+
+def _predict_one(features: TwoStage, regression: BayesianRegression, points: Array) -> tuple[Array, Array]:
+    return regression.predict(features(points))
+
+
+def as_thresholds(threshold: Numbers, num_outputs: int, kind: Any) -> Float[Array, " out"]:
+    """Check thresholds, and return one for each output."""
+    given = jnp.asarray(threshold, kind)
+    fits = given.shape in ((), (num_outputs,))
+    fix = "Pass one number for all outputs, or one for each."
+    _checks.require(fits, "threshold", f"must be one number or {num_outputs} of them", f"shape {given.shape}", fix)
+    known = _checks.is_traced(given) or not bool(jnp.isnan(given).any())
+    _checks.require(known, "threshold", "must not be NaN", "NaN", fix)
+    return jnp.broadcast_to(given, (num_outputs,))
+
+
+def check_incoming(incoming: Incoming, variable: int) -> None:
+    """Check that incoming messages are a tuple of messages, and the variable one of their places."""
+    kinds = [type(message).__name__ for message in incoming]
+    fine = len(incoming) > 0 and all(isinstance(message, Distribution) for message in incoming)
+    _checks.require(fine, "incoming", "must be a tuple of messages", kinds, "Pass for instance (Beta, Gaussian).")
+    inside = isinstance(variable, int) and 0 <= variable < len(incoming)
+    rule, fix = f"must be a place among {len(incoming)} messages", "Count them from 0."
+    _checks.require(inside, "variable", rule, repr(variable), fix)
+
+
+def check_samples(incoming: Incoming, beliefs: Distribution, variable: int) -> None:
+    """Check messages and beliefs to learn from."""
+    check_incoming(incoming, variable)
+    shapes = [jnp.shape(message.mean) for message in incoming]
+    fine = len(shapes[0]) == 1 and len(set(shapes)) == 1
+    _checks.require(fine, "incoming", "must be messages of one shape [sample]", shapes, "Give one for each sample.")
+    shape, fix = jnp.shape(beliefs.mean), "Give one for each sample."
+    _checks.require(shape == shapes[0], "beliefs", f"must have shape {shapes[0]}", shape, fix)
+    for argument, of in (("beliefs", beliefs), *(("incoming", message) for message in incoming)):
+        if not _checks.is_traced(of):
+            bad, fix = int(jnp.sum(~of.proper)), "Leave out what the oracle could not answer."
+            _checks.require(bad == 0, argument, "must be distributions", f"{bad} that are not", fix)

@@ -1,0 +1,70 @@
+"""Parameters of an operator's kernel and noise, in units of the data, and sets of them to choose among."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax.ep.messages import Self, as_parameters, require_positive
+
+
+class Parameters(eqx.Module):
+    """Kernel and noise: single ones, or as many as there are outputs or candidates [*batch].
+
+    Args:
+        width_scale: > 0; squared width of the Gaussian kernel, in medians of the squared distances of embeddings.
+        bandwidth_scale: > 0; squared bandwidths of the embedding, in mean variances of the messages.
+        noise: variance of the regression's noise > 0.
+
+    Raises:
+        ValueError: any not > 0; shapes that do not broadcast.
+    """
+
+    width_scale: Float[Array, "*batch"]
+    bandwidth_scale: Float[Array, "*batch"]
+    noise: Float[Array, "*batch"]
+
+    def __init__(self, width_scale: Numbers = 0.5, bandwidth_scale: Numbers = 1.0, noise: Numbers = 1e-4):
+        given = as_parameters("width_scale, bandwidth_scale, noise", width_scale, bandwidth_scale, noise)
+        for name, values in zip(("width_scale", "bandwidth_scale", "noise"), given, strict=True):
+            require_positive(name, values)
+        self.width_scale, self.bandwidth_scale, self.noise = given
+
+    def of_outputs(self, num_outputs: int, dtype: jnp.dtype) -> Self:
+        """Return one set for each output [out]; raises ValueError for other numbers of them."""
+        shape = self.noise.shape
+        fix = "Pass one for all outputs, or one for each."
+        fits = shape in ((), (num_outputs,))
+        _checks.require(fits, "parameters", f"must be single or {num_outputs} of them", f"shape {shape}", fix)
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_outputs,)).astype(dtype), self)
+
+
+def grid_candidates(
+    width_scales: Numbers = (0.1, 0.2, 1 / 3, 0.5, 1.0, 2.0, 5.0, 10.0),
+    noises: Numbers = (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+) -> Parameters:
+    """Return all pairs of a width and a noise [candidate]; the defaults are the grid of the authors of KJIT."""
+    width, noise = (jnp.asarray(values, jnp.result_type(float)) for values in (width_scales, noises))
+    pairs = jnp.meshgrid(width, noise, indexing="ij")
+    return Parameters(pairs[0].ravel(), jnp.ones(pairs[0].size, pairs[0].dtype), pairs[1].ravel())
+
+
+def random_candidates(
+    key: Key[Array, ""],
+    num_candidates: int,
+    *,
+    width_scales: tuple[float, float] = (0.05, 20.0),
+    bandwidth_scales: tuple[float, float] = (0.1, 10.0),
+    noises: tuple[float, float] = (1e-7, 1e-1),
+) -> Parameters:
+    """Draw candidates uniformly in the logarithms of the ranges [candidate]; raises ValueError for empty ranges."""
+    _checks.require_count("num_candidates", num_candidates)
+    ranges = {"width_scales": width_scales, "bandwidth_scales": bandwidth_scales, "noises": noises}
+    drawn = []
+    for place, (name, (least, most)) in zip(jax.random.split(key, 3), ranges.items(), strict=True):
+        _checks.require(0 < least <= most, name, "must be 0 < least <= most", f"{least}, {most}", "Swap the two.")
+        logs = jax.random.uniform(place, (num_candidates,), minval=jnp.log(least), maxval=jnp.log(most))
+        drawn.append(jnp.exp(logs))
+    return Parameters(*drawn)

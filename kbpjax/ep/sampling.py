@@ -1,0 +1,167 @@
+"""Messages of any factor by importance sampling: the factor is a forward sampler or a log density.
+
+Variables are in the order of the incoming messages, the output of a forward sampler first, its inputs after it.
+"""
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from kbpjax import _checks
+from kbpjax.ep.gaussian import Gaussian
+from kbpjax.ep.messages import Distribution
+from kbpjax.ep.oracles import Oracle
+from kbpjax.kernels.base import as_floats
+
+Draws = tuple[list[Float[Array, " draw"]], Float[Array, " draw"]]
+"""Values of each variable, and log weights before those of the incoming messages."""
+
+
+class Factor(eqx.Module):
+    """A factor that one can draw from, with weights."""
+
+    @abc.abstractmethod
+    def draw(self, key: Key[Array, ""], num_samples: int) -> Draws:
+        """Draw values of all variables [draw], with log weights [draw]."""
+
+
+class ForwardSampler(Factor):
+    """A directed factor x_out ~ f(. | x_in), of which one can sample the output.
+
+    Args:
+        function: of a key and arrays of the inputs [draw], to an array of outputs [draw]; JAX must be able to trace it.
+        proposals: distributions that the inputs are drawn from, one for each input; wide ones.
+
+    Raises:
+        ValueError: function is not a function; no proposals, or others than distributions.
+
+    Example:
+        >>> import jax
+        >>> from kbpjax import ep
+        >>> factor = ep.ForwardSampler(lambda key, z: jax.nn.sigmoid(z), (ep.Gaussian.from_moments(0.0, 200.0),))
+        >>> oracle = ep.ImportanceSampling(factor, variable=1, num_samples=100_000)
+        >>> belief = oracle((ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0)), jax.random.key(0))
+        >>> round(float(belief.mean), 1)
+        0.4
+    """
+
+    function: Any
+    proposals: tuple[Distribution, ...]
+
+    def __init__(self, function: Any, proposals: Distribution | Sequence[Distribution]):
+        self.function, self.proposals = _pytree(function), _distributions(proposals)
+
+    def draw(self, key: Key[Array, ""], num_samples: int) -> Draws:
+        """Draw inputs from the proposals and the output from the factor."""
+        of_inputs, of_output = jax.random.split(key)
+        keys = jax.random.split(of_inputs, len(self.proposals))
+        inputs = [r.sample(k, num_samples) for r, k in zip(self.proposals, keys, strict=True)]
+        output = self.function(of_output, *inputs)
+        shape = jnp.shape(output)
+        fix = "Return an array of an output for each draw."
+        _checks.require(shape == (num_samples,), "function", f"must return shape ({num_samples},)", shape, fix)
+        log_proposal = sum(r.log_density(x) for r, x in zip(self.proposals, inputs, strict=True))
+        return [output, *inputs], jnp.zeros(num_samples, inputs[0].dtype) - log_proposal
+
+
+class LogDensity(Factor):
+    """A factor of known log density, normalised or not.
+
+    Args:
+        function: of arrays of all variables [draw], to log densities [draw]; JAX must be able to trace it.
+        proposals: distributions that the variables are drawn from, one for each; wide ones.
+
+    Raises:
+        ValueError: function is not a function; no proposals, or others than distributions.
+    """
+
+    function: Any
+    proposals: tuple[Distribution, ...]
+
+    def __init__(self, function: Any, proposals: Distribution | Sequence[Distribution]):
+        self.function, self.proposals = _pytree(function), _distributions(proposals)
+
+    def draw(self, key: Key[Array, ""], num_samples: int) -> Draws:
+        """Draw all variables from the proposals; weigh them by the factor."""
+        keys = jax.random.split(key, len(self.proposals))
+        values = [r.sample(k, num_samples) for r, k in zip(self.proposals, keys, strict=True)]
+        log_factor = self.function(*values)
+        shape, fix = jnp.shape(log_factor), "Return a log density for each draw."
+        _checks.require(shape == (num_samples,), "function", f"must return shape ({num_samples},)", shape, fix)
+        return values, log_factor - sum(r.log_density(x) for r, x in zip(self.proposals, values, strict=True))
+
+
+def _pytree(function: Any) -> Any:
+    _checks.require(
+        callable(function), "function", "must be a function", repr(function), "Pass one that JAX can trace."
+    )
+    known = isinstance(function, eqx.Module | jax.tree_util.Partial)
+    return function if known else jax.tree_util.Partial(function)
+
+
+def _distributions(proposals: Any) -> tuple[Distribution, ...]:
+    given = tuple(proposals) if isinstance(proposals, list | tuple) else (proposals,)
+    fine = len(given) > 0 and all(isinstance(r, Distribution) and not jnp.shape(r.mean) for r in given)
+    fix = "Pass for instance (Gaussian.from_moments(0.0, 200.0),)."
+    _checks.require(fine, "proposals", "must be single distributions, one for each variable drawn", repr(given), fix)
+    return given
+
+
+class ImportanceSampling(Oracle):
+    """Beliefs from draws of the factor with weights prod_V m_V(x_V) / proposal, normalised by their sum.
+
+    Args:
+        factor: `ForwardSampler` or `LogDensity`.
+        variable: the place of the variable whose belief is wanted, among the incoming messages.
+        num_samples: draws.
+
+    Raises:
+        ValueError: num_samples < 1; variable < 0; another number of messages than variables (when called).
+    """
+
+    factor: Factor
+    variable: int = eqx.field(static=True)
+    num_samples: int = eqx.field(static=True, default=500_000)
+
+    def __check_init__(self) -> None:
+        _checks.require_count("num_samples", self.num_samples)
+
+    @property
+    def batch_size(self) -> int:
+        """As many messages as there is memory for 200,000 draws."""
+        return max(1, 200_000 // self.num_samples)
+
+    def __call__(self, incoming: tuple[Distribution, ...], key: Key[Array, ""]) -> Distribution:
+        """Return the belief; NaN or of variance 0 where hardly a draw has weight."""
+        return self.weigh(incoming, key)[0]
+
+    def weigh(self, incoming: tuple[Distribution, ...], key: Key[Array, ""]) -> tuple[Distribution, Float[Array, ""]]:
+        """Return the belief and the effective sample size (sum w)^2 / sum w^2."""
+        values, log_weights = self.factor.draw(key, self.num_samples)
+        fix = "Pass a message for each variable of the factor, the output's first."
+        rule = f"must be {len(values)} messages"
+        ok = len(incoming) == len(values) and self.variable < len(values)
+        _checks.require(ok, "incoming", rule, f"{len(incoming)}, of which number {self.variable} is wanted", fix)
+        for message, x in zip(incoming, values, strict=True):
+            log_weights = log_weights + message.log_density(as_floats(x))
+        log_weights = jnp.where(jnp.isnan(log_weights), -jnp.inf, log_weights)
+        weights = jax.nn.softmax(log_weights)
+        belief = type(incoming[self.variable]).project(values[self.variable], weights)
+        return belief, 1 / jnp.sum(weights**2)
+
+
+def _logistic(key: Key[Array, ""], z: Float[Array, " draw"]) -> Float[Array, " draw"]:
+    del key
+    p = jax.nn.sigmoid(z)
+    ends = jnp.finfo(p.dtype)
+    return jnp.clip(p, ends.tiny, 1 - ends.epsneg)
+
+
+def logistic_sampler() -> ForwardSampler:
+    """Return the logistic factor p = 1 / (1 + exp(-z)) as a forward sampler, with the paper's proposal N(0, 200)."""
+    return ForwardSampler(_logistic, (Gaussian.from_moments(0.0, 200.0),))
