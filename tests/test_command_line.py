@@ -1,0 +1,123 @@
+"""The command line, as a user types it: pictures, saved models, benchmarks; one line for a mistake."""
+
+import numpy as np
+from PIL import Image
+
+import kbpjax as kbp
+from kbpjax.__main__ import main
+from tests.programs import SHORT, python
+
+
+def picture(path, seed=0, colours=1, noise=0.0):
+    rng = np.random.default_rng(seed)
+    i, j = np.mgrid[:30, :24]
+    waves = [128 + 100 * np.sin((i + k * j) / 6 + seed) for k in range(1, colours + 1)]
+    pixels = np.stack(waves, axis=-1) + noise * rng.normal(size=(30, 24, colours))
+    pixels = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
+    Image.fromarray(pixels[..., 0] if colours == 1 else pixels).save(path)
+    return pixels
+
+
+def pixels_of(path):
+    with Image.open(path) as image:
+        return np.asarray(image, float)
+
+
+def run(*arguments):
+    return main([str(argument) for argument in arguments])
+
+
+def test_a_picture_is_cleaned_and_its_model_used_again(tmp_path, capsys):
+    picture(tmp_path / "clean.png")
+    truth = picture(tmp_path / "other.png", seed=1)[..., 0]
+    noisy = picture(tmp_path / "noisy.png", seed=1, noise=30)[..., 0]
+    paths = tmp_path / "noisy.png", tmp_path / "cleaned.png"
+    assert run("denoise", *paths, "--learn", tmp_path / "clean.png", "--save", tmp_path / "model.kbp") == 0
+    said = capsys.readouterr().out
+    assert "30 x 24 pixels, 1 colours" in said and f"Wrote {paths[1]}" in said and "model.kbp" in said
+    cleaned = pixels_of(paths[1])
+    rmse = [np.sqrt(np.mean((of - truth.astype(float)) ** 2)) for of in (noisy.astype(float), cleaned)]
+    assert rmse[1] < 0.5 * rmse[0]
+    again = tmp_path / "again.png"
+    assert run("denoise", paths[0], again, "--model", tmp_path / "model.kbp") == 0
+    np.testing.assert_array_equal(pixels_of(again), cleaned)
+    assert run("info", tmp_path / "model.kbp") == 0
+    said = capsys.readouterr().out
+    assert "kbpjax.mrf.KernelMRF" in said and "edge types   0 (0 - 0)" in said and "observed     0" in said
+
+
+def test_colours_and_jpeg(tmp_path):
+    picture(tmp_path / "clean.png", colours=3)
+    picture(tmp_path / "noisy.png", seed=1, colours=3, noise=20)
+    out = tmp_path / "cleaned.jpg"
+    options = ("--learn", tmp_path / "clean.png", "--noise", 20, "--iters", 3)
+    assert run("denoise", tmp_path / "noisy.png", out, *options) == 0
+    with Image.open(out) as image:
+        assert image.format == "JPEG" and image.mode == "RGB" and image.size == (24, 30)
+
+
+def test_files_that_exist_are_replaced_only_if_asked(tmp_path, capsys):
+    picture(tmp_path / "a.png")
+    before = (tmp_path / "a.png").read_bytes()
+    given = ("denoise", tmp_path / "a.png", tmp_path / "a.png", "--learn", tmp_path / "a.png", "--iters", 1)
+    assert run(*given) == 2
+    assert "must not exist; got a file. Pass --force" in capsys.readouterr().err
+    assert (tmp_path / "a.png").read_bytes() == before
+    assert run(*given, "--force") == 0
+    assert (tmp_path / "a.png").read_bytes() != before
+
+
+def wrong(folder):
+    picture(folder / "a.png")
+    Image.fromarray(np.full((5, 5), 7, np.uint8)).save(folder / "flat.png")
+    Image.fromarray(np.zeros((1, 9), np.uint8)).save(folder / "thin.png")
+    (folder / "text.png").write_text("no picture")
+    kbp.save(folder / "graph.kbp", kbp.chain_graph(3))
+    a, out = folder / "a.png", folder / "out.png"
+    denoise = lambda *more, noisy=a, out=out: ("denoise", noisy, out, *more)
+    return {
+        "nothing": ((), "usage"),
+        "no source": (denoise(), "one of the arguments --learn --model is required"),
+        "both": (denoise("--learn", a, "--model", a), "not allowed with"),
+        "missing": (denoise("--learn", a, noisy=folder / "none.png"), "picture: must be a file"),
+        "no picture": (denoise("--learn", a, noisy=folder / "text.png"), "must be one that Pillow reads"),
+        "thin": (denoise("--learn", a, noisy=folder / "thin.png"), "must have 2 x 2 pixels"),
+        "flat": (denoise("--learn", folder / "flat.png"), "--learn: must not be of one grey value; got 7"),
+        "noise": (denoise("--learn", a, "--noise", 0), "--noise: must be finite and > 0"),
+        "iters": (denoise("--learn", a, "--iters", 0), "--iters: must be an integer >= 1"),
+        "seed": (denoise("--learn", a, "--seed", -1), "must be a whole number >= 0"),
+        "model": (denoise("--model", folder / "graph.kbp"), "--model: must hold a model"),
+        "no model": (denoise("--model", a), "path: must be a file that kbpjax.save has written"),
+        "folder": (denoise("--learn", a, out=folder / "nowhere" / "out.png"), "must be in a folder that exists"),
+        "save": (denoise("--learn", a, "--save", a), "must not exist"),
+        "info": (("info", folder / "none.kbp"), "path: must be a file"),
+        "side": (("bench", "--side", 0), "--side: must be an integer >= 1"),
+    }
+
+
+def test_mistakes_give_one_line_and_status_2(tmp_path, capsys):
+    for arguments, said in wrong(tmp_path).values():
+        assert run(*arguments) == 2
+        error = capsys.readouterr().err
+        assert said in error and "Traceback" not in error
+        assert error.startswith("usage") or error.count("\n") == 1
+    assert not (tmp_path / "out.png").exists()
+
+
+def test_an_interrupt_is_no_traceback(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("kbpjax.__main__.describe", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert run("info", tmp_path) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_bench_times_three_ranks(capsys):
+    assert run("bench", "--side", 5, "--iters", 2, "--repeats", 1) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "5 x 5 grid, 80 messages" in lines[0] and [line.split()[0] for line in lines[2:]] == ["6", "17", "39"]
+
+
+def test_help_teaches():
+    for command in ((), ("denoise",), ("info",), ("bench",)):
+        outcome = python("-m", "kbpjax", *command, "--help", **SHORT)
+        assert outcome.returncode == 0 and "usage: python -m kbpjax" in outcome.stdout
+        assert not command or f"python -m kbpjax {command[0]} " in outcome.stdout
