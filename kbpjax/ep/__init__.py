@@ -7,6 +7,7 @@ from kbpjax.ep.gaussian import Gaussian as Gaussian
 from kbpjax.ep.gaussian import MultivariateGaussian as MultivariateGaussian
 from kbpjax.ep.just_in_time import Record as Record
 from kbpjax.ep.just_in_time import send as send
+from kbpjax.ep.just_in_time import send_all as send_all
 from kbpjax.ep.just_in_time import untrained as untrained
 from kbpjax.ep.linear_model import LinearPosterior as LinearPosterior
 from kbpjax.ep.linear_model import Parallel as Parallel
@@ -15,6 +16,7 @@ from kbpjax.ep.linear_model import linear_model as linear_model
 from kbpjax.ep.linear_model import logistic_predictive as logistic_predictive
 from kbpjax.ep.linear_model import logistic_regression as logistic_regression
 from kbpjax.ep.messages import Distribution as Distribution
+from kbpjax.ep.messages import Improper as Improper
 from kbpjax.ep.messages import MeanPreserving as MeanPreserving
 from kbpjax.ep.messages import Uniform as Uniform
 from kbpjax.ep.messages import kl as kl
@@ -51,3 +53,4 @@ from kbpjax.ep.selection import select as select
 from kbpjax.ep.targets import AbsoluteBelief as AbsoluteBelief
 from kbpjax.ep.targets import Message as Message
 from kbpjax.ep.targets import RelativeBelief as RelativeBelief
+from kbpjax.ep.targets import Targets as Targets

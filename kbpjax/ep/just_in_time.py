@@ -1,7 +1,7 @@
 """Just-in-time learning: send the operator's message where it is sure, and else ask the oracle and learn from it."""
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -27,6 +27,8 @@ from kbpjax.ep.representations import Incoming, Moments
 from kbpjax.features import TwoStage
 
 State = TypeVar("State")
+BLOCK = 32
+"""Messages that `send_all` predicts at once: what it predicts behind a question is thrown away."""
 
 
 class Record(NamedTuple):
@@ -131,10 +133,76 @@ def send(operator: Operator, incoming: Incoming, oracle: Oracle, key: Key[Array,
     _checks.require(same, "oracle", f"must answer for variable {operator.variable}", oracle.variable, fix)
     guess = predict(operator, jax.tree.map(lambda leaf: leaf[None], incoming))
     message, log_variance = jax.tree.map(lambda leaf: leaf[0], (guess.message, guess.log_variance))
-    asked = ~(jnp.all(log_variance < operator.thresholds) & _finite(message))
+    asked = ~_sure(operator, message, log_variance)
     state = operator, message, jnp.asarray(False)
     operator, message, failed = _when(asked, lambda s: _ask(s[0], incoming, oracle, key), state)
     return operator, Record(incoming, message, log_variance, asked, failed)
+
+
+def send_all(operator: Operator, incoming: Incoming, oracle: Oracle, keys: Key[Array, " message"]) -> Any:
+    """Send messages one after the other that are all known beforehand: the same as `send` in a `jax.lax.scan`.
+
+    It predicts `BLOCK` messages at once, keeps those before the first that it is unsure of, asks for that one, learns,
+    and goes on behind it: products of matrices, of which a message takes a third of the time that it takes alone.
+
+    Args:
+        operator: trained or not.
+        incoming: messages [message].
+        oracle: answers for the same variable.
+        keys: of the oracle's draws [message].
+
+    Returns:
+        The operator, and the record [message].
+
+    Raises:
+        ValueError: as `send`.
+    """
+    count = len(keys)
+    size = min(BLOCK, count)
+    shapes = jax.eval_shape(lambda: send(operator, *_one(incoming, 0), oracle, keys[0])[1])
+    record = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), shapes)
+
+    def body(carry: tuple[Operator, Record, Array]) -> tuple[Operator, Record, Array]:
+        operator, record, done = carry
+        start = jnp.minimum(done, count - size)
+        block = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), incoming)
+        guess = predict(operator, block)
+        sure = jax.vmap(lambda m, v: _sure(operator, m, v))(guess.message, guess.log_variance)
+        places = start + jnp.arange(size)
+        unsure = jnp.min(jnp.where(~sure & (places >= done), places, start + size))
+        kept = (places >= done) & (places <= unsure)
+        guessed = Record(block, guess.message, guess.log_variance, places == unsure, jnp.zeros(size, bool))
+        record = jax.tree.map(lambda all_of, some: _put(all_of, some, kept, start), record, guessed)
+        ask = lambda s: _asked_at(s[0], s[1], incoming, oracle, keys, unsure)
+        operator, record = _when(unsure < start + size, ask, (operator, record))
+        return operator, record, jnp.minimum(unsure + 1, start + size)
+
+    state = operator, record, jnp.asarray(0)
+    return jax.lax.while_loop(lambda carry: carry[2] < count, body, state)[:2]
+
+
+def _asked_at(
+    operator: Operator, record: Record, incoming: Incoming, oracle: Oracle, keys: Key[Array, " message"], place: Array
+) -> tuple[Operator, Record]:
+    """Ask for one message, and enter it into the record."""
+    operator, message, failed = _ask(operator, *_one(incoming, place), oracle, keys[place])
+    message = jax.tree.map(lambda leaf, new: leaf.at[place].set(new), record.message, message)
+    return operator, record._replace(message=message, failed=record.failed.at[place].set(failed))
+
+
+def _put(whole: Array, some: Array, kept: Array, start: Array) -> Array:
+    """Put a block into an array, where it is kept."""
+    before = jax.lax.dynamic_slice_in_dim(whole, start, len(some))
+    chosen = jnp.where(kept.reshape(-1, *[1] * (some.ndim - 1)), some, before)
+    return jax.lax.dynamic_update_slice_in_dim(whole, chosen, start, 0)
+
+
+def _one(incoming: Incoming, place: Any) -> tuple[Incoming]:
+    return (jax.tree.map(lambda leaf: leaf[place], incoming),)
+
+
+def _sure(operator: Operator, message: Distribution, log_variance: Array) -> Bool[Array, ""]:
+    return jnp.all(log_variance < operator.thresholds) & _finite(message)
 
 
 def _when(needed: Bool[Array, ""], act: Callable[[State], State], state: State) -> State:

@@ -19,7 +19,7 @@ from kbpjax._checks import Numbers
 from kbpjax._precision import matmul
 from kbpjax.ep.beta import Beta
 from kbpjax.ep.gaussian import Gaussian
-from kbpjax.ep.just_in_time import Record, send
+from kbpjax.ep.just_in_time import Record, send, send_all
 from kbpjax.ep.messages import Distribution, Uniform, ratio
 from kbpjax.ep.operators import Operator
 from kbpjax.ep.oracles import LogisticToZ, Oracle
@@ -222,7 +222,7 @@ def _sweep_at_once(
     if operator is None:
         record = jax.lax.map(lambda of: asked(oracle, *of), (incoming, keys), batch_size=oracle.batch_size)
     else:
-        operator, record = jax.lax.scan(lambda state, of: send(state, of[0], oracle, of[1]), operator, (incoming, keys))
+        operator, record = send_all(operator, incoming, oracle, keys)
     return _damped(record.message, sites, damping), operator, record
 
 

@@ -1,5 +1,7 @@
 """The just-in-time loop against a plain loop, and against what it must do at its limits."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -237,3 +239,31 @@ def test_an_oracle_of_another_variable_is_refused(trained):
 def test_messages_of_other_families_are_refused(trained):
     with pytest.raises(ValueError, match=r"^incoming: must be \['Beta', 'Gaussian'\]; got \['Gaussian', 'Beta'\]"):
         ep.send(trained[0], LIKE[::-1], ORACLE, KEY)
+
+
+# --- messages that are all known -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_messages", [1, 31, 32, 80])
+def test_looking_ahead_changes_nothing(num_messages):
+    incoming = stream(num_messages)
+    keys = jax.random.split(KEY, num_messages)
+    operator, record = jax.jit(ep.send_all)(fresh(), incoming, ORACLE, keys)
+    expected, one_by_one = run(fresh(), incoming)
+    np.testing.assert_array_equal(record.asked, one_by_one.asked)
+    same(record, one_by_one, rtol=1e-9, atol=1e-9)
+    same(operator, expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("threshold", [-np.inf, np.inf])
+def test_looking_ahead_at_the_limits(threshold, trained):
+    operator = dataclasses.replace(trained[0], thresholds=jnp.full(2, threshold))
+    _, record = jax.jit(ep.send_all)(operator, stream(70, 1), ORACLE, jax.random.split(KEY, 70))
+    assert bool(record.asked.all()) == (threshold == -np.inf) and bool(record.asked.any()) == (threshold == -np.inf)
+    same(record, run(operator, stream(70, 1))[1], rtol=1e-9, atol=1e-9)
+
+
+def test_looking_ahead_goes_on_where_the_oracle_fails():
+    broken = Broken(jnp.array(-jnp.inf))
+    operator, record = jax.jit(ep.send_all)(fresh(), stream(40), broken, jax.random.split(KEY, 40))
+    assert record.asked.all() and record.failed.all() and not bool(operator.trained)
