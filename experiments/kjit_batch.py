@@ -36,7 +36,6 @@ PUBLISHED = {
 estimates by importance sampling, and their comparison kernels stop after 30 steps of conjugate gradients."""
 SWEEPS = {"all": 0, "2-5": 1}
 """The first sweep (from 0) of which messages are taken."""
-CANDIDATES = ep.grid_candidates
 KEY = 17
 
 
@@ -88,8 +87,8 @@ def operator(settings: Settings, sweeps: str, targets: str, variable: int = 1) -
     beliefs = messages.belief if variable else messages.belief_p
     tuned = jax.tree.map(lambda leaf: leaf[: settings.tuned], (messages.incoming, beliefs))
     keys = jax.random.split(jax.random.key(settings.seed + KEY))
-    best, _ = ep.select(keys[0], *tuned, CANDIDATES(), variable=variable, learner=few)
-    learn = jax.jit(lambda *of: ep.learn(keys[1], *of[:2], variable=variable, learner=many, parameters=of[2]))
+    best, _ = ep.select(keys[0], tuned[0], tuned[1], candidates(settings), variable=variable, learner=few)
+    learn = jax.jit(lambda a, b, chosen: ep.learn(keys[1], a, b, variable=variable, learner=many, parameters=chosen))
     return learn(messages.incoming, beliefs, best)
 
 
@@ -98,6 +97,16 @@ def forest(settings: Settings, sweeps: str, name: str, targets: str) -> tuple[An
     """Choose a forest's options, and learn it."""
     train = batch(settings, sweeps).train
     return kjit_forests.fit(name, train, TARGETS[targets], settings.trees, settings.seed)
+
+
+def ranges(settings: Settings) -> list[str]:
+    """Return the ranges of sweeps to draw messages of."""
+    return list(SWEEPS)[: 1 if settings.quick else None]
+
+
+def candidates(settings: Settings) -> ep.Parameters:
+    """Return the authors' grid of widths and noises; of a quick run two of each."""
+    return ep.grid_candidates((0.5, 2.0), (1e-4, 1e-2)) if settings.quick else ep.grid_candidates()
 
 
 predict = jax.jit(ep.predict)
@@ -143,7 +152,7 @@ def cholesky_joint(key: Any, count: int, points: jax.Array, scale: jax.Array) ->
 def cholesky_sum(key: Any, count: int, points: jax.Array, scale: jax.Array) -> FeatureMap:
     def of(i: int) -> kernels.Kernel:
         bandwidths, width = kernels.median_embedding(points[:, :, i : i + 1], max_samples=1500)
-        width = jnp.where(width > 0, width, jnp.sqrt(1e-4))  # a message of two values may have the median 0
+        width = jnp.where(width > 1e-6, width, jnp.ones_like(width))  # a message of two values may have the median 0
         return kernels.Coordinates(kernels.EmbeddingRBF(bandwidths, scale**0.5 * width), i, i + 1)
 
     return _landmarks(of(0) + of(1), points, count)
@@ -189,7 +198,7 @@ def by_features(settings: Settings, data: Batch, draw: Draw) -> ep.Gaussian:
     targets, represent = TARGETS["absolute"], ep.Moments()
     points, asked = (represent.points(messages.incoming) for messages in data)
     outputs = jnp.asarray(kjit_forests.encode(data.train, targets))
-    grid = CANDIDATES()
+    grid = candidates(settings)
     scales, noises = (jnp.unique(of) for of in (grid.width_scale, grid.noise))
     keys = jax.random.split(jax.random.key(settings.seed + KEY))
     some = slice(settings.tuned)
@@ -200,14 +209,14 @@ def by_features(settings: Settings, data: Batch, draw: Draw) -> ep.Gaussian:
         scale, noise = np.unravel_index(np.argmin(found[:, :, i]), found.shape[:2])
         of_grid = scales[scale], noises[noise]
         answers.append(regress(draw, settings.many[1], keys[1], points, outputs[:, i], *of_grid, asked)[0])
-    return kjit_forests.decode(jnp.stack(answers, axis=-1), data.test, targets)
+    return kjit_forests.decode(np.stack(answers, axis=-1), data.test, targets)
 
 
-def quality(settings: Settings) -> tuple[list[Row], dict[str, Any]]:
+def quality(settings: Settings) -> tuple[list[Row], dict[Any, np.ndarray]]:
     """Score all methods; returns rows, and {(sweeps, method): log KL [message]} of messages to z."""
     found: dict[tuple[str, str], np.ndarray] = {}
     options: dict[tuple[str, str], str] = {}
-    for sweeps in SWEEPS:
+    for sweeps in ranges(settings):
         test = batch(settings, sweeps).test
         for name, targets in [(name, targets) for name in kjit_forests.FORESTS for targets in TARGETS]:
             model, chosen = forest(settings, sweeps, name, targets)
@@ -219,12 +228,13 @@ def quality(settings: Settings) -> tuple[list[Row], dict[str, Any]]:
             guess = predict(operator(settings, sweeps, targets), test.incoming)
             found[sweeps, f"KJIT, {targets}"] = log_kl(test.belief, guess.belief)
         found[sweeps, "the incoming message"] = log_kl(test.belief, test.incoming[1])
-    for name, draw in _harness.progress(FEATURES.items(), "features"):
+    chosen = list(FEATURES.items())[: 2 if settings.quick else None]
+    for name, draw in _harness.progress(chosen, "features"):
         data = batch(settings, "all")
         found["all", f"{name}, absolute"] = log_kl(data.test.belief, by_features(settings, data, draw))
     rows = [_row(settings, *label, "z", values, options.get(label)) for label, values in found.items()]
     test = batch(settings, "all").test
-    for targets in TARGETS:
+    for targets in list(TARGETS)[: 1 if settings.quick else None]:
         guess = predict(operator(settings, "all", targets, 0), test.incoming)
         rows.append(_row(settings, "all", f"KJIT, {targets}", "p", log_kl(test.belief_p, guess.belief), None))
     repeat = log_kl(test.belief_p, test.incoming[0])

@@ -2,14 +2,18 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 
 from experiments.kjit_settings import Row, log_kl
 from kbpjax import ep
+from kbpjax.ep.targets import Targets
 
 FORESTS = {"Breiman forest": RandomForestRegressor, "extra trees": ExtraTreesRegressor}
 GRID = [{"min_samples_leaf": leaf, "max_features": share} for leaf in (1, 3) for share in (1.0, 0.5)]
+LEAST = 1e-4
+"""Variance of trees that agree, as much as operators have of noise at least: the logarithm of 0 would be a step."""
 
 
 def tree_inputs(incoming: Any) -> np.ndarray:
@@ -28,7 +32,7 @@ def logistic(x: Any) -> np.ndarray:
     return 1 / (1 + np.exp(-np.asarray(x)))
 
 
-def fit(name: str, messages: Any, targets: ep.Targets, trees: int, seed: int) -> tuple[Any, Row]:
+def fit(name: str, messages: Any, targets: Targets, trees: int, seed: int) -> tuple[Any, Row]:
     """Choose a forest's options by log KL on the last fifth of the messages, and learn from all of them."""
     x, y = tree_inputs(messages.incoming), encode(messages, targets)
     cut = 4 * len(x) // 5
@@ -39,22 +43,22 @@ def fit(name: str, messages: Any, targets: ep.Targets, trees: int, seed: int) ->
         guess = decode(few.predict(x[cut:]), held_out, targets)
         return float(np.nanmean(log_kl(held_out.belief, guess)))
 
-    best = min(GRID, key=quality)
+    best = min(GRID if trees > 20 else GRID[:1], key=quality)
     return FORESTS[name](trees, n_jobs=2, random_state=seed, **best).fit(x, y), best
 
 
-def encode(messages: Any, targets: ep.Targets) -> np.ndarray:
+def encode(messages: Any, targets: Targets) -> np.ndarray:
     """Return the outputs to learn [message, out]."""
     z = messages.incoming[1]
     return np.asarray(targets.encode(messages.belief, ep.ratio(messages.belief, z), z))
 
 
-def decode(outputs: np.ndarray, messages: Any, targets: ep.Targets) -> Any:
+def decode(outputs: np.ndarray, messages: Any, targets: Targets) -> Any:
     """Return the belief that outputs [message, out] stand for."""
-    return targets.decode(outputs, messages.incoming[1], ep.MeanPreserving())[0]
+    return targets.decode(jnp.asarray(outputs), messages.incoming[1], ep.MeanPreserving())[0]
 
 
 def tree_uncertainty(forest: Any, x: np.ndarray) -> np.ndarray:
-    """Return the log variance of the trees' predictions, mean over outputs [message]."""
+    """Return the log variance of the trees' predictions, of `LEAST` or more, mean over outputs [message]."""
     answers = np.stack([tree.predict(x) for tree in forest.estimators_])
-    return np.log(np.maximum(answers.var(axis=0), 1e-12)).mean(axis=1)
+    return np.log(np.maximum(answers.var(axis=0), LEAST)).mean(axis=1)

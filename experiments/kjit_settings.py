@@ -56,8 +56,8 @@ class Settings(NamedTuple):
 
 def quick(seed: int) -> Settings:
     """Return settings of a run of less than a minute."""
-    small = {"dim": 5, "data": 60, "sets": 6, "train": 500, "test": 300, "tuned": 200, "few": (60, 80)}
-    small |= {"many": (80, 120), "trees": 20, "problems": 3, "sampled": 1, "particles": 2000, "initial": 60}
+    small = {"dim": 5, "data": 60, "sets": 6, "train": 300, "test": 200, "tuned": 150, "few": (60, 80)}
+    small |= {"many": (80, 120), "trees": 10, "problems": 3, "sampled": 1, "particles": 2000, "initial": 60}
     small |= {"precisions": (64,), "fresh": 1000, "gamma": 150, "wide": (60, 80), "real": 100}
     return Settings(seed=seed, quick=True, real_sets=("fertility",), **small)
 
@@ -87,6 +87,8 @@ def describe(values: np.ndarray) -> Row:
     """Return mean, standard deviation and quantiles of log divergences; those not finite are counted only."""
     fine = values[np.isfinite(values)]
     shares = {"q5": 5, "q25": 25, "median": 50, "q75": 75, "q95": 95, "q99": 99}
+    if not len(fine):
+        return {**dict.fromkeys(("mean", "sd", *shares)), "not_finite": len(values)}
     quantiles = dict(zip(shares, np.percentile(fine, list(shares.values())).tolist(), strict=True))
     return {"mean": float(fine.mean()), "sd": float(fine.std()), **quantiles, "not_finite": len(values) - len(fine)}
 

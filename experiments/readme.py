@@ -21,6 +21,7 @@ PAGES = (
     "docs/performance.md",
     "docs/structured.md",
     "docs/real_data.md",
+    "docs/expectation_propagation.md",
 )
 BLOCK = re.compile(r"(<!-- begin (\w+): .*? -->\n)(.*?)(<!-- end \w+ -->)", re.DOTALL)
 
@@ -74,7 +75,9 @@ def real_data() -> dict[str, str]:
         rows = _rows(f"experiments/results/{name}.json")
         for one in dict.fromkeys(row["set"] for row in rows):
             found[f"{name}_{one}"] = _markdown(*lay_out([row for row in rows if row["set"] == one]))
-    return found
+    messages = _rows("experiments/results/kjit.json")
+    parts = (real.kjit_batch, real.kjit_uncertainty, real.kjit_online, real.kjit_gamma, real.kjit_real, real.kjit_bands)
+    return found | {lay_out.__name__: _markdown(*lay_out(messages)) for lay_out in parts}
 
 
 def denoising(rows: list[dict]) -> str:

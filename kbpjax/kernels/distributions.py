@@ -215,7 +215,7 @@ def median_embedding(
     some = not known or bool(jnp.all(bandwidths > 0))
     _checks.require(some, "points", "must have a variance > 0 in each coordinate", "none in one", fix)
     width = jnp.sqrt(jnp.median(_squared_distances(few, bandwidths)))
-    differ = not known or bool(width > 0)
+    differ = not known or bool(width > jnp.finfo(width.dtype).eps)  # equal ones differ by rounding
     _checks.require(differ, "points", "must differ in over half of the pairs", "a median distance of 0", fix)
     return bandwidths, width
 
