@@ -20,7 +20,7 @@ endif
 BIN := .venv/bin
 PYTEST_ARGS ?= -n auto --dist loadfile
 
-.PHONY: help demo test lint format types notebooks clean
+.PHONY: help demo test lint format types notebooks docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -44,6 +44,9 @@ types: .venv/.installed-dev ## check the types with basedpyright
 
 notebooks: .venv/.installed-dev ## check that the notebooks are paired, without outputs, and run
 	$(BIN)/python .ci/check_notebooks.py
+
+docs: .venv/.installed-dev ## build the documentation site into build/site, without a warning
+	$(BIN)/python .ci/build_docs.py
 
 clean: ## remove .venv, caches and builds
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache

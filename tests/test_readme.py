@@ -61,15 +61,20 @@ def test_page_on_learning_runs_as_written():
     assert last < 0.7 * first and rmse < 15
 
 
-@pytest.mark.parametrize("page", [*readme.PAGES, "docs/composing.md", "docs/kernels.md"])
+PROGRAMS = ("kernels", "start", "troubleshooting", "choosing", "theory", "expectation_propagation")
+"""Pages whose code blocks are one program."""
+
+
+@pytest.mark.parametrize("page", sorted({*readme.PAGES, "docs/composing.md", *(f"docs/{p}.md" for p in PROGRAMS)}))
 def test_links_lead_to_files(page):
     links = re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text(encoding="utf-8"))
     assert len(links) >= 2
     assert all(((ROOT / page).parent / link).exists() for link in links if "://" not in link)
 
 
-def test_page_on_kernels_runs_and_prints_what_it_says():
-    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_pages_run_and_print_what_they_say(name):
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     said = "".join(re.findall(r"```text\n(.*?)```", page, re.DOTALL))
     outcome = subprocess.run(
@@ -79,8 +84,9 @@ def test_page_on_kernels_runs_and_prints_what_it_says():
     words = [re.findall(r"[A-Za-z_.']{2,}", text) for text in (outcome.stdout, said)]
     assert words[0] == words[1]
     numbers = [[float(x) for x in re.findall(r"-?\d+\.?\d*", text)] for text in (outcome.stdout, said)]
-    # Eigenvalues and shares of cases may differ in their last figures on another processor.
-    assert all(abs(got - shown) <= max(0.02 * abs(shown), 0.002) for got, shown in zip(*numbers, strict=True))
+    # Eigenvalues and shares of cases may differ in their last figures on another processor, errors by more.
+    slack = 0.02 if name == "kernels" else 0.2
+    assert all(abs(got - shown) <= max(slack * abs(shown), 0.002) for got, shown in zip(*numbers, strict=True))
 
 
 def test_make_targets_exist():
