@@ -196,7 +196,7 @@ def plot_landmarks(model: KernelMRF, node_type: int = 0, *, samples: Numbers | N
         The axes.
 
     Raises:
-        ValueError: points of more than two coordinates; no such node type.
+        ValueError: points of more than two coordinates; no such node type; samples of another shape.
     """
     fix = f"Choose among {sorted(model.points)}."
     _checks.require(node_type in model.points, "node_type", "must be one of the model's", node_type, fix)
@@ -206,6 +206,9 @@ def plot_landmarks(model: KernelMRF, node_type: int = 0, *, samples: Numbers | N
     _checks.require(flat.shape[1] <= 2, "model", "must have points of one or two numbers", points.shape[1:], fix)
     ax = _axes(ax)
     known = None if samples is None else np.asarray(samples, float).reshape(len(np.asarray(samples)), -1)
+    fits = known is None or known.shape[1] == flat.shape[1]
+    got, fix = None if known is None else known.shape[1], "Pass samples [sample, *dim] of this node type."
+    _checks.require(fits, "samples", f"must have {flat.shape[1]} numbers each", got, fix)
     if flat.shape[1] == 1:
         if known is not None:
             ax.hist(known[:, 0], bins=60, density=True, color=BLUE, alpha=0.3, label=f"{len(known)} samples")
