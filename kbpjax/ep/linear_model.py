@@ -96,7 +96,7 @@ def linear_model(
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax import ep
         >>> x = jax.random.normal(jax.random.key(0), (50, 2))
-        >>> y = x[:, 0] > 0
+        >>> y = (x[:, 0] > 0).astype(x.dtype)
         >>> posterior = ep.linear_model(x, ep.Beta(1.0 + y, 2.0 - y), oracle=ep.LogisticToZ())
         >>> bool(posterior.mean[0] > 1), bool(posterior.changes[-1] < 1e-3)
         (True, True)
