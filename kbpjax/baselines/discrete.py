@@ -80,7 +80,7 @@ def bins(x: Numbers, num_bins: int) -> Float[Array, " bin"]:
         num_bins: number of bins, >= 1.
 
     Raises:
-        ValueError: no numbers, NaN or infinity, or no bins.
+        ValueError: no numbers, NaN or infinity, no bins, or several bins of numbers that are all equal.
 
     Example:
         >>> from kbpjax.baselines import discrete
@@ -93,6 +93,8 @@ def bins(x: Numbers, num_bins: int) -> Float[Array, " bin"]:
     _checks.require(ok, "x", "must be numbers [sample]", f"shape {values.shape}", "Bin one coordinate at a time.")
     _checks.require_finite("x", values, "Drop those values.")
     low, high = jnp.min(as_floats(values)), jnp.max(as_floats(values))
+    differ = num_bins == 1 or _checks.is_traced(values) or bool(high > low)
+    _checks.require(differ, "x", "must differ for several bins", f"{low} only", "Take one bin, or leave it out.")
     return low + (high - low) * (jnp.arange(num_bins, dtype=low.dtype) + 0.5) / num_bins
 
 
