@@ -5,7 +5,6 @@ import json
 import math
 import os
 import platform
-import secrets
 import statistics
 import sys
 import time
@@ -17,6 +16,8 @@ from typing import IO, Any, TypeVar
 
 import jax
 import numpy as np
+
+from kbpjax._files import replacing
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
@@ -207,15 +208,8 @@ def _replacing(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a temporary file beside `path` that takes its place only if the block ends well."""
     path = Path(path)
     _make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        yield file
 
 
 def _make_folder(folder: Path) -> None:

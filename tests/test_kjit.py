@@ -1,10 +1,7 @@
 """Just-in-time learning of messages as a user runs it; its data, rivals and scores against plain formulas."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -15,22 +12,9 @@ from sklearn.ensemble import ExtraTreesRegressor
 from experiments import classification, kjit, kjit_batch, kjit_forests, kjit_online, kjit_uncertainty, tables
 from experiments.kjit_settings import describe, log_kl, problems, quick
 from kbpjax import ep
+from tests.programs import SHORT, experiment, needs
 
-ROOT = Path(__file__).resolve().parent.parent
-DATA = os.environ.get("KBPJAX_DATA")
-QUICK = {
-    **os.environ,
-    "MPLBACKEND": "Agg",
-    "XLA_FLAGS": "",
-    "PYTHONPATH": str(ROOT),
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",
-}
-
-
-def program(*arguments, **environment):
-    command = [sys.executable, "-m", "experiments.kjit", *map(str, arguments)]
-    settings = {**QUICK, **environment}
-    return subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
+program = partial(experiment, "kjit", **SHORT)
 
 
 def write(folder, name="fertility", **changes):
@@ -87,7 +71,7 @@ def test_without_data_one_line_says_where_to_get_them(tmp_path):
     assert "archive.ics.uci.edu" in outcome.stderr and "kernel-ep" in outcome.stderr
 
 
-@pytest.mark.skipif(DATA is None or not (Path(DATA) / "uci").exists(), reason="needs the UCI sets")
+@needs("uci")
 def test_the_quick_run_learns_messages(tmp_path):
     outcome = program("--quick", "--out", tmp_path)
     assert outcome.returncode == 0, outcome.stderr
