@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from kbpjax._checks import Numbers
 from kbpjax._precision import matmul
-from kbpjax.ep.messages import Distribution, Self, as_parameters, require_positive, sample_moments
+from kbpjax.ep.messages import Self, TwoPositive, as_parameters, require_positive, sample_moments
 
 NEWTON_STEPS = 60
 """Of the projection; each changes a logarithm by 1 at most."""
@@ -23,7 +23,7 @@ def log_beta(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..
     return jnp.where(a + b < 1000, gammaln(a) + gammaln(b) - gammaln(a + b), betaln(a, b))
 
 
-class Beta(Distribution):
+class Beta(TwoPositive):
     """Beta distributions on (0, 1): x^(alpha - 1) (1 - x)^(beta - 1).
 
     Args:
@@ -61,25 +61,6 @@ class Beta(Distribution):
         """The variance [*batch]."""
         total = self.alpha + self.beta
         return self.alpha * self.beta / (total**2 * (total + 1))
-
-    @property
-    def outputs(self) -> Float[Array, "*batch out"]:
-        """The logarithms of alpha and beta [*batch, 2]."""
-        return jnp.log(jnp.stack([self.alpha, self.beta], axis=-1))
-
-    @classmethod
-    def from_outputs(cls, outputs: Float[Array, "*batch out"]) -> Self:
-        """Return the Beta distributions of log alpha and log beta [*batch, 2]."""
-        return cls(jnp.exp(outputs[..., 0]), jnp.exp(outputs[..., 1]))
-
-    def relative_outputs(self, reference: Self) -> Float[Array, "*batch out"]:
-        """Return the logarithms of the shares of alpha and beta [*batch, 2]."""
-        return self.outputs - reference.outputs
-
-    @classmethod
-    def from_relative(cls, outputs: Float[Array, "*batch out"], reference: Self) -> Self:
-        """Invert `relative_outputs`."""
-        return cls.from_outputs(outputs + reference.outputs)
 
     def __mul__(self, other: Self) -> Self:
         """Return the product."""

@@ -46,7 +46,8 @@ def precision_posteriors(
         4.0
     """
     number, total = as_parameters("counts, squares", counts, squares)
-    _checks.require(number.ndim == 1, "counts", "must be a list of numbers", f"shape {number.shape}", "Pass [problem].")
+    some = number.ndim == 1 and number.size > 0
+    _checks.require(some, "counts", "must be a list of numbers", f"shape {number.shape}", "Pass [problem].")
     for argument, values in (("counts", number), ("squares", total)):
         fine = _checks.is_traced(values) or bool((values > 0).all())
         _checks.require(fine, argument, "must be > 0", "one that is not", "Leave out problems without samples.")

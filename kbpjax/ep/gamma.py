@@ -6,13 +6,13 @@ from jax.scipy.special import digamma, gammaln, polygamma
 from jaxtyping import Array, Bool, Float, Key
 
 from kbpjax._checks import Numbers
-from kbpjax.ep.messages import Distribution, Self, as_parameters, require_positive
+from kbpjax.ep.messages import Self, TwoPositive, as_parameters, require_positive
 
 NEWTON_STEPS = 60
 """Of the projection; each changes a logarithm by 1 at most."""
 
 
-class Gamma(Distribution):
+class Gamma(TwoPositive):
     """Gamma distributions on (0, inf): x^(shape - 1) exp(-rate x).
 
     Args:
@@ -48,25 +48,6 @@ class Gamma(Distribution):
     def variance(self) -> Float[Array, "*batch"]:
         """The variance [*batch]."""
         return self.shape / self.rate**2
-
-    @property
-    def outputs(self) -> Float[Array, "*batch out"]:
-        """The logarithms of shape and rate [*batch, 2]."""
-        return jnp.log(jnp.stack([self.shape, self.rate], axis=-1))
-
-    @classmethod
-    def from_outputs(cls, outputs: Float[Array, "*batch out"]) -> Self:
-        """Return the Gamma distributions of log shape and log rate [*batch, 2]."""
-        return cls(jnp.exp(outputs[..., 0]), jnp.exp(outputs[..., 1]))
-
-    def relative_outputs(self, reference: Self) -> Float[Array, "*batch out"]:
-        """Return the logarithms of the shares of shape and rate [*batch, 2]."""
-        return self.outputs - reference.outputs
-
-    @classmethod
-    def from_relative(cls, outputs: Float[Array, "*batch out"], reference: Self) -> Self:
-        """Invert `relative_outputs`."""
-        return cls.from_outputs(outputs + reference.outputs)
 
     def __mul__(self, other: Self) -> Self:
         """Return the product."""

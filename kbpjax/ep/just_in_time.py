@@ -126,11 +126,14 @@ def send(operator: Operator, incoming: Incoming, oracle: Oracle, key: Key[Array,
         The operator, which has learned if it asked, and a record of what happened.
 
     Raises:
-        ValueError: an oracle of another variable; messages of other families.
+        ValueError: an oracle of another variable; messages of other families, or of another precision.
     """
     fix = "Make operator and oracle for the same variable."
     same = oracle.variable == operator.variable
     _checks.require(same, "oracle", f"must answer for variable {operator.variable}", oracle.variable, fix)
+    kinds = operator.thresholds.dtype, incoming[operator.variable].mean.dtype
+    fix = "Convert the messages, or make the operator anew in their precision."
+    _checks.require(kinds[0] == kinds[1], "incoming", f"must be {kinds[0]}, as the operator", kinds[1], fix)
     guess = predict(operator, jax.tree.map(lambda leaf: leaf[None], incoming))
     message, log_variance = jax.tree.map(lambda leaf: leaf[0], (guess.message, guess.log_variance))
     asked = ~_sure(operator, message, log_variance)
@@ -139,7 +142,9 @@ def send(operator: Operator, incoming: Incoming, oracle: Oracle, key: Key[Array,
     return operator, Record(incoming, message, log_variance, asked, failed)
 
 
-def send_all(operator: Operator, incoming: Incoming, oracle: Oracle, keys: Key[Array, " message"]) -> Any:
+def send_all(
+    operator: Operator, incoming: Incoming, oracle: Oracle, keys: Key[Array, " message"]
+) -> tuple[Operator, Record]:
     """Send messages one after the other that are all known beforehand: the same as `send` in a `jax.lax.scan`.
 
     It predicts a block of messages at once, keeps those before the first that it is unsure of, asks for that one,
@@ -155,9 +160,10 @@ def send_all(operator: Operator, incoming: Incoming, oracle: Oracle, keys: Key[A
         The operator, and the record [message].
 
     Raises:
-        ValueError: as `send`.
+        ValueError: as `send`; no messages.
     """
     count = len(keys)
+    _checks.require(count > 0, "keys", "must be one for each message, and one at least", "none", "Send something.")
     shapes = jax.eval_shape(lambda: send(operator, _one(incoming, 0), oracle, keys[0])[1])
     record = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), shapes)
 

@@ -102,7 +102,9 @@ def linear_model(
         (True, True)
     """
     inputs = as_floats(_checks.as_array("x", x))
-    _checks.require(inputs.ndim == 2, "x", "must be [datum, dim]", f"shape {inputs.shape}", "Give a row each.")
+    some = inputs.ndim == 2 and inputs.size > 0
+    rule, fix = "must be [datum, dim], one of each at least", "Give a row to each datum."
+    _checks.require(some, "x", rule, f"shape {inputs.shape}", fix)
     _checks.require_finite("x", inputs, "Fill in or leave out what is missing.")
     shape = jnp.shape(child.mean)
     fix = "Give a message for each row of x."

@@ -108,6 +108,30 @@ class Distribution(eqx.Module):
         return jnp.isfinite(self.mean) & jnp.isfinite(self.variance) & (self.variance > 0)
 
 
+class TwoPositive(Distribution):
+    """A family of two positive parameters, of which regressions learn the logarithms."""
+
+    @property
+    def outputs(self) -> Float[Array, "*batch out"]:
+        """The logarithms of both parameters [*batch, 2]."""
+        return jnp.log(jnp.stack(jax.tree.leaves(self), axis=-1))
+
+    @classmethod
+    def from_outputs(cls, outputs: Float[Array, "*batch out"]) -> Self:
+        """Return the members of these logarithms [*batch, 2]."""
+        make: Any = cls
+        return make(jnp.exp(outputs[..., 0]), jnp.exp(outputs[..., 1]))
+
+    def relative_outputs(self, reference: Self) -> Float[Array, "*batch out"]:
+        """Return the logarithms of the shares of both parameters [*batch, 2]."""
+        return self.outputs - reference.outputs
+
+    @classmethod
+    def from_relative(cls, outputs: Float[Array, "*batch out"], reference: Self) -> Self:
+        """Invert `relative_outputs`."""
+        return cls.from_outputs(outputs + reference.outputs)
+
+
 Member = TypeVar("Member", bound=Distribution)
 
 

@@ -267,3 +267,15 @@ def test_looking_ahead_goes_on_where_the_oracle_fails():
     broken = Broken(jnp.array(-jnp.inf))
     operator, record = jax.jit(ep.send_all)(fresh(), stream(40), broken, jax.random.split(KEY, 40))
     assert record.asked.all() and record.failed.all() and not bool(operator.trained)
+
+
+def test_messages_of_another_precision_are_refused():
+    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), stream(3))
+    keys = jax.random.split(KEY, 3)
+    with pytest.raises(ValueError, match="^incoming: must be float64, as the operator; got float32. Convert"):
+        ep.send_all(fresh(), single, ORACLE, keys)
+
+
+def test_no_messages_are_refused():
+    with pytest.raises(ValueError, match="^keys: must be one for each message"):
+        ep.send_all(fresh(), stream(0), ORACLE, jax.random.split(KEY, 0))

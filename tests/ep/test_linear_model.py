@@ -218,7 +218,7 @@ def test_an_operator_asks_less_and_less_and_is_close(converged):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"x": X[0]}, "x: must be .datum, dim.; got shape .3,.. Give a row each."),
+        ({"x": X[0]}, "x: must be .datum, dim., one of each at least; got shape .3,.. Give a row to each datum."),
         ({"x": np.where(X > 2, np.nan, X)}, "x: must be finite; got .* NaN or infinite"),
         ({"y": Y[:5]}, "child: must have shape .40,.; got .5,."),
         ({"y": 2 * Y - 1}, "y: must be labels 0 or 1; got"),
@@ -302,3 +302,9 @@ def test_a_family_of_ones_own_has_a_factor_with_one_message():
     assert isinstance(belief, Drawn)
     np.testing.assert_allclose(belief.log.mean, 1 / 3, atol=0.03)
     np.testing.assert_allclose(belief.log.variance, expected.variance, rtol=0.05)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+def test_inputs_without_data_are_refused(shape):
+    with pytest.raises(ValueError, match=r"^x: must be \[datum, dim\], one of each at least; got shape"):
+        ep.logistic_regression(np.zeros(shape), np.zeros(shape[0]))
