@@ -247,7 +247,7 @@ def at_edges(belief, truth):
 fresh = {**cases, "observations": lambda key: second + noise * jax.random.normal(key, (1, second.size))}
 sharp = kbp.tune(tuned.settings, data, graph, **fresh, loss=at_edges, steps=30, every=10, progress=False)
 results["edges count"] = judge(sharp.settings)
-sharp.plot(plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")[1])
+sharp.plot(axes=plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")[1])
 
 # %% [markdown]
 # ## Honest intervals
