@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 
 from experiments import tables as real
+from experiments.summary import summary
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
+    "docs/images.md",
     "docs/loops.md",
     "docs/learning.md",
     "docs/competitors.md",
@@ -22,6 +24,17 @@ PAGES = (
     "docs/structured.md",
     "docs/real_data.md",
     "docs/expectation_propagation.md",
+)
+SUMMARISED = (
+    "learned_bandwidths",
+    "figure1",
+    "depth",
+    "protein",
+    "categories",
+    "orientation",
+    "retrieval",
+    "words",
+    "kjit",
 )
 BLOCK = re.compile(r"(<!-- begin (\w+): .*? -->\n)(.*?)(<!-- end \w+ -->)", re.DOTALL)
 
@@ -57,6 +70,7 @@ def main(argv: list[str] | None = None) -> int:
     both = [(image, setting) for image in ("whole", "part") for setting in ("paper", "tuned")]
     tables |= {f"{image}_{setting}": competitors(compared, image, setting) for image, setting in both}
     tables |= real_data()
+    tables["summary"] = _markdown(*summary({name: _rows(f"experiments/results/{name}.json") for name in SUMMARISED}))
     stale = 0
     for path in (ROOT / name for name in PAGES):
         old = path.read_text(encoding="utf-8")
