@@ -211,6 +211,9 @@ def sample(belief: Belief, key: Array, count: int) -> Shaped[Array, "sample node
         key: a key of `jax.random`.
         count: number of samples, >= 1.
 
+    Raises:
+        ValueError: no key, or a count out of range.
+
     Example:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
         >>> belief = kbp.Belief(jnp.array([3.0, 4.0]), jnp.array([[0.0, 1.0]]))
@@ -218,6 +221,7 @@ def sample(belief: Belief, key: Array, count: int) -> Shaped[Array, "sample node
         [[4.0], [4.0]]
     """
     _check_belief(belief)
+    _checks.require_key(key)
     _checks.require_count("count", count)
     logits = jnp.log(belief.weights)
     chosen = jax.random.categorical(key, logits, axis=-1, shape=(count, len(logits)))
@@ -289,7 +293,19 @@ def refine_mode(
         The refined modes [node_of_type, *dim].
 
     Raises:
-        ValueError: candidates that are whole numbers, beliefs of other nodes, an option out of range.
+        ValueError: candidates that are whole numbers, beliefs of other nodes, a node type that the graph does not have,
+            an option out of range.
+
+    Example:
+        >>> import jax, numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
+        >>> evidence = kbp.clamp(model, graph, [0], [0.3])
+        >>> solution = kbp.run(model, graph, evidence)
+        >>> belief = kbp.beliefs(model, graph, evidence, solution, np.linspace(-1, 1, 5))
+        >>> modes = jax.jit(kbp.refine_mode)(model, graph, evidence, solution, belief)
+        >>> kbp.mode(belief).tolist(), [round(float(x), 1) for x in modes]
+        ([0.5, 0.5, 0.5], [0.3, 0.3, 0.3])
     """
     _check_belief(belief)
     _checks.require_count("num_starts", num_starts)
@@ -352,8 +368,11 @@ def _check_belief(belief: Belief) -> None:
 
 
 def _keep_nan(belief: Belief, answers: Array) -> Array:
-    """Answer NaN where the belief is NaN, for points that are floats."""
+    """Answer NaN where the belief is NaN; whole numbers cannot, so for such points the belief is refused."""
     if not jnp.issubdtype(answers.dtype, jnp.floating):
+        broken = not _checks.is_traced(belief.weights) and bool(jnp.isnan(belief.weights).any())
+        fix = "See the page on troubleshooting for why it is NaN; points that are floats get NaN as answers."
+        _checks.require(not broken, "belief", "must have no NaN where points are whole numbers", "NaN", fix)
         return answers
     broken = jnp.isnan(belief.weights).any(axis=-1).reshape(-1, *(1,) * (answers.ndim - 1))
     return jnp.where(broken, jnp.nan, answers)

@@ -47,8 +47,13 @@ def conditional_operator(
         U [rank, target_rank], with E[target(X) | x] close to given(x) @ U.
 
     Raises:
-        ValueError: count out of range.
+        ValueError: no pairs, unequal numbers of points, count or ridge out of range.
     """
+    sizes, fix = (len(x_given), len(x_target)), "Pass the two points of each pair."
+    _checks.require(0 < sizes[0] == sizes[1], "x_given, x_target", "must have as many points, one or more", sizes, fix)
+    _checks.require_number("ridge", ridge, least=0)
+    if count is not None:
+        _checks.require_number("count", count, least=1, most=sizes[0])
     covariance, cross = covariances(given, target, x_given, x_target, count)
     num_pairs = jnp.asarray(len(x_given) if count is None else count, covariance.dtype)
     return ridge_solve(covariance, cross, jnp.asarray(ridge, covariance.dtype) * num_pairs)
@@ -56,6 +61,7 @@ def conditional_operator(
 
 def mean_embedding(feature_map: Callable[[Array], Array], x: Shaped[Array, "sample *dim"]) -> Float[Array, " rank"]:
     """Return the mean of features over samples, chunk by chunk: E[phi(X)], the embedding of the distribution of X."""
+    _checks.require(len(x) > 0, "x", "must have a sample", 0, "Pass the samples to average over.")
     ones = jnp.ones(len(x), jax.eval_shape(feature_map, x[:1]).dtype)
     return covariances(feature_map, lambda one: one[:, None], x, ones)[1][:, 0] / len(x)
 

@@ -10,11 +10,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.validation import check_is_fitted
 
 import kbpjax as kbp
 from kbpjax import _checks
+from kbpjax.propagate import check_damping
+
+try:
+    from sklearn.base import BaseEstimator, RegressorMixin
+    from sklearn.utils.validation import check_is_fitted
+except ImportError as missing:
+    raise ImportError("this needs scikit-learn. Install it: pip install 'kbpjax[estimator]'") from missing
 
 
 class GraphRegressor(RegressorMixin, BaseEstimator):
@@ -84,12 +89,16 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         """
         values, seen = np.asarray(y), np.asarray(X)
         fix = "Pass y [sample, node] or [sample, row, column], and X of the same first axes."
+        if not np.issubdtype(values.dtype, np.floating):
+            values = values.astype(float)
         fits = values.ndim in (2, 3) and seen.shape[: values.ndim] == values.shape
         _checks.require(fits, "X, y", "must have the same samples and nodes", f"{seen.shape} and {values.shape}", fix)
         _checks.require_number("bandwidth", self.bandwidth, above=0)
         _checks.require_number("obs_bandwidth", self.obs_bandwidth, above=0)
         _checks.require_number("evidence_power", self.evidence_power, above=0)
         _checks.require_count("num_points", self.num_points)
+        _checks.require_count("num_iters", self.num_iters)
+        check_damping(self.damping)
         _checks.require_finite("y", values, "Leave out samples that are not complete.")
         self.shape_ = values.shape[1:]
         if graph is None:

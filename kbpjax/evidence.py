@@ -25,7 +25,7 @@ from kbpjax._precision import matmul
 from kbpjax.embedding import ridge_solve
 from kbpjax.features import features
 from kbpjax.graph import Graph
-from kbpjax.kernels.base import like
+from kbpjax.kernels.base import as_floats, like
 from kbpjax.mrf import KernelMRF, ObservationModel
 from kbpjax.update import evaluate_local, unit
 
@@ -50,7 +50,18 @@ class Model(Protocol):
 
 
 class Expectation(eqx.Module):
-    """The expectation form E[k(y, Y) | x]: the likelihood smoothed by the kernel of y; wants a narrow bandwidth."""
+    """The expectation form E[k(y, Y) | x]: the likelihood smoothed by the kernel of y; wants a narrow bandwidth.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> data, y = kbp.pool(graph, x, observations=x), np.zeros(3)
+        >>> options = dict(kernel=kbp.RBF(0.5), rule=kbp.FullRank())
+        >>> models = [kbp.fit(data, obs_kernel=kbp.RBF(s), **options) for s in (0.5, 0.1)]
+        >>> wide, narrow = (kbp.observe(model, graph, y, form=kbp.Expectation()).local[0] for model in models)
+        >>> bool((narrow > narrow.max() / 2).sum() < (wide > wide.max() / 2).sum())
+        True
+    """
 
     def operator(self, observation: ObservationModel) -> Array:
         """Return the map from features of an observation to a message."""
@@ -63,7 +74,17 @@ class Expectation(eqx.Module):
 
 
 class DensityRatio(eqx.Module):
-    """The density-ratio form P(y | x) / P(y) (Song et al. 2010): not smoothed, but wants the right ridge."""
+    """The density-ratio form P(y | x) / P(y) (Song et al. 2010): not smoothed, but wants the right ridge.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x, observations=x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5))
+        >>> forms = kbp.Expectation(), kbp.DensityRatio()
+        >>> smooth, sharp = (kbp.observe(model, graph, np.zeros(3), form=form).local[0] for form in forms)
+        >>> bool((sharp > sharp.max() / 2).sum() < (smooth > smooth.max() / 2).sum())
+        True
+    """
 
     def operator(self, observation: ObservationModel) -> Array:
         """Return the map from features of an observation to a message."""
@@ -87,6 +108,15 @@ class Evidence(eqx.Module):
         clamped: which nodes have a known value [node].
         values: {node type: (which of its nodes are clamped [node_of_type], their values [node_of_type, *dim])}, of the
             types that can be.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x, observations=x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5))
+        >>> seen = kbp.observe(model, graph, [0.0, 0.1, np.nan], mask=[True, True, False])
+        >>> both = seen**0.5 * kbp.clamp(model, graph, [2], [0.2])  # trust what is seen less; node 2 is known
+        >>> both.observed.tolist(), both.exponents.tolist(), both.clamped.tolist()
+        ([[True, True, False]], [0.5], [False, False, True])
     """
 
     local: Float[Array, "node point"]
@@ -147,6 +177,7 @@ def raised(power: Array, fn: Partial, points: Array) -> Array:
 
 def raise_values(values: Array, power: Array) -> Array:
     """Raise values to a power; 0 stays 0, with a derivative of 0."""
+    values = as_floats(values)
     return jnp.where(values > 0, jnp.where(values > 0, values, 1) ** power.astype(values.dtype), values)
 
 
@@ -188,6 +219,15 @@ def observe(
 
     Raises:
         ValueError: a model without observations, a shape that does not fit, NaN or infinity in an observed node.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x, observations=x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5))
+        >>> evidence = kbp.observe(model, graph, [0.5, 0.5, np.nan], mask=[True, True, False])
+        >>> solution = kbp.run_tree(model, graph, evidence)
+        >>> kbp.mode(kbp.beliefs(model, graph, evidence, solution, np.linspace(-1, 1, 5))).tolist()
+        [0.5, 0.5, 0.5]
     """
     model.check_types(graph)
     _check_form(form)

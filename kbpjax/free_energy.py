@@ -87,7 +87,7 @@ def _log_partition(
         others.append(whole[..., None, :] - logs)
     log_z = untile(normalisers, graph.node_place)[:, 0]
 
-    outgoing = sent(graph, others).reshape(*graph.edge_tiles.rows.shape, -1)
+    outgoing = sent(graph, others).reshape(*graph.edge_tiles.rows.shape, others[0].shape[-1])
     largest = jnp.max(outgoing, axis=-1, keepdims=True)
     products = jnp.exp(outgoing - largest)
     update = einsum("tep,trp->ter", products, of_type(operators.passed_on, graph.edge_tiles.types))

@@ -11,10 +11,18 @@ from kbpjax.beliefs import Belief, log_or_zero
 
 
 class SquaredError(eqx.Module):
-    """The squared distance of the posterior mean from the truth."""
+    """The squared distance of the posterior mean from the truth.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.25, 0.5, 0.25]]))
+        >>> float(kbp.SquaredError()(belief, jnp.array([1.5])))  # or loss=kbp.SquaredError() in kbp.tune
+        0.25
+    """
 
     def __call__(self, belief: Belief, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
         """Return the mean over nodes."""
+        _check_truth(belief, truth)
         error = mean(belief) - truth.astype(belief.weights.dtype)
         return jnp.sum(error**2) / len(error)
 
@@ -23,10 +31,17 @@ class NegativeLogBelief(eqx.Module):
     """Minus the logarithm of the weight of the candidate that is nearest to the truth.
 
     Candidates closer together share the weight: compare only losses on the same candidates.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.25, 0.5, 0.25]]))
+        >>> round(float(kbp.NegativeLogBelief()(belief, jnp.array([0.9]))), 4)  # -log 0.5
+        0.6931
     """
 
     def __call__(self, belief: Belief, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
         """Return the mean over nodes."""
+        _check_truth(belief, truth)
         dtype = belief.weights.dtype
         points, values = (a.reshape(len(a), -1).astype(dtype) for a in (belief.points, truth))
         nearest = jnp.argmin(jnp.sum((values[:, None] - points[None]) ** 2, axis=-1), axis=-1)
@@ -42,6 +57,13 @@ class IntervalScore(eqx.Module):
 
     Args:
         coverage: probability inside the interval, in (0, 1).
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.25, 0.5, 0.25]]))
+        >>> score = kbp.IntervalScore(coverage=0.5)
+        >>> [round(float(score(belief, jnp.array([truth]))), 2) for truth in (1.0, 3.0)]  # fine: 4 a unit
+        [1.33, 6.67]
     """
 
     coverage: float = eqx.field(static=True, default=0.9, converter=float)
@@ -54,6 +76,7 @@ class IntervalScore(eqx.Module):
         scalar = belief.points.shape[1:] in ((), (1,))
         fix = "Use SquaredError() or NegativeLogBelief()."
         _checks.require(scalar, "belief", "must have scalar points", f"shape {belief.points.shape}", fix)
+        _check_truth(belief, truth)
         dtype, outside = belief.weights.dtype, 1 - self.coverage
         values = truth.reshape(-1).astype(dtype)
         low, high = (self._quantiles(belief, level) for level in (outside / 2, 1 - outside / 2))
@@ -68,3 +91,9 @@ class IntervalScore(eqx.Module):
         below = jnp.cumsum(weights, axis=-1) - weights / 2
         at = jnp.asarray(level, points.dtype)
         return jax.vmap(lambda row: jnp.interp(at, row, points[order]))(below)
+
+
+def _check_truth(belief: Belief, truth: Array) -> None:
+    shape = (len(belief.weights), *belief.points.shape[1:])
+    fix = "Give one value for each node, of the shape of a point."
+    _checks.require(truth.shape == shape, "truth", f"must have shape {shape}", truth.shape, fix)

@@ -232,7 +232,7 @@ def _run(
         return turns.sweep(known, turns.partition.graph, local, messages, damping, others)
 
     last, residuals = iterate(sweep, rows, start, weight, None, tol, num_iters)
-    if tol is None:
+    if tol is None or turns.partition.graph.num_edges == 0:
         return last, residuals
     enough = jnp.asarray(tol, messages.dtype)
     weight = jnp.asarray(0.5 if isinstance(damping, AdaptiveDamping) else damping, messages.dtype)

@@ -11,6 +11,7 @@ import numpy as np
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._extras import need
 from kbpjax.answers import interval, mean, mode, variance
 from kbpjax.beliefs import Belief
 from kbpjax.graph import Graph
@@ -174,16 +175,15 @@ def plot_graph(
     ax = _axes(ax)
     spread = np.sqrt(np.maximum(np.asarray(variance(belief)), 0))
     sure = 1 - (spread - spread.min()) / max(np.ptp(spread), np.finfo(float).tiny)
-    from matplotlib.collections import LineCollection
-
-    ax.add_collection(LineCollection(places[ends].tolist(), colors="0.7", linewidths=0.8, zorder=1))
+    lines = need("matplotlib.collections", "plot").LineCollection
+    ax.add_collection(lines(places[ends].tolist(), colors="0.7", linewidths=0.8, zorder=1))
     drawn = ax.scatter(*places.T, c=np.asarray(mean(belief)), s=20 + 100 * sure, cmap="viridis", zorder=2)
     ax.figure.colorbar(drawn, ax=ax, label=label, shrink=0.8)
     ax.set(xticks=[], yticks=[], xlabel="larger: surer")
     return ax
 
 
-def plot_landmarks(model: KernelMRF, node_type: int = 0, *, samples: Numbers | None = None, ax: Any = None) -> Any:
+def plot_landmarks(model: KernelMRF, *, node_type: int = 0, samples: Numbers | None = None, ax: Any = None) -> Any:
     """Draw the points at which messages of a node type are evaluated and multiplied: its landmarks.
 
     Args:
@@ -272,9 +272,7 @@ def _numbers(belief: Belief, node: int) -> np.ndarray:
 def _axes(ax: Any) -> Any:
     if ax is not None:
         return ax
-    import matplotlib.pyplot as plt
-
-    return plt.subplots(figsize=(5.5, 4), layout="constrained")[1]
+    return need("matplotlib.pyplot", "plot").subplots(figsize=(5.5, 4), layout="constrained")[1]
 
 
 def _several(axes: Sequence[Any] | None, count: int, size: tuple[float, float]) -> Any:
@@ -282,15 +280,12 @@ def _several(axes: Sequence[Any] | None, count: int, size: tuple[float, float]) 
         fix = "Pass as many as there are pictures, or none."
         _checks.require(len(axes) == count, "axes", f"must be {count} axes", len(axes), fix)
         return axes
-    import matplotlib.pyplot as plt
-
-    return plt.subplots(1, count, figsize=size, layout="constrained")[1]
+    return need("matplotlib.pyplot", "plot").subplots(1, count, figsize=size, layout="constrained")[1]
 
 
 def _layout(ends: np.ndarray, count: int) -> np.ndarray:
     """Lay out a graph by springs, always alike."""
-    import networkx
-
+    networkx = need("networkx", "plot")
     drawn = networkx.Graph()
     drawn.add_nodes_from(range(count))
     drawn.add_edges_from(ends.tolist())

@@ -38,6 +38,16 @@ class Solution(eqx.Module):
         exponents: exponent of each undirected edge [pair]; None: 1, belief propagation.
         values: values of the messages at the points of their receivers [edge, point], of 2-norm 1, where the model is
             positive and these are passed on; else None.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+        >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
+        >>> solution = kbp.run(agree, graph, local, tol=1e-4)
+        >>> bool(solution.converged), solution.messages.shape  # two directed edges for each of the two
+        (True, (4, 2))
+        >>> bool(solution.residuals[solution.num_iters - 1] <= 1e-4)
+        True
     """
 
     messages: Float[Array, "edge rank"]
@@ -54,7 +64,16 @@ class Solution(eqx.Module):
 
 
 def init(operators: Operators, graph: Graph) -> BPState:
-    """Return the state before the first iteration: each message is the update of 1, in a learned model the constant."""
+    """Return the state before the first iteration: each message is the update of 1, in a learned model the constant.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+        >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
+        >>> state = kbp.init(agree, graph)
+        >>> int(state.count), bool(jnp.allclose(state.messages, state.messages[0, 0]))  # all constant
+        (0, True)
+    """
     check_types(operators, graph)
     ones = jnp.sum(of_type(operators.passed_on, graph.edge_tiles.types), axis=-1)
     spread = jnp.broadcast_to(ones[:, None], (*graph.edge_tiles.rows.shape, ones.shape[-1]))
@@ -87,6 +106,16 @@ def step(
 
     Raises:
         ValueError: an option out of range, too few operators for the graph's types, or local factors of another shape.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+        >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
+        >>> state = kbp.init(agree, graph)
+        >>> for _ in range(3):
+        ...     state = kbp.step(agree, graph, local, state)
+        >>> int(state.count), bool(state.residual < 1e-4)  # twice to reach the other end, once more to see no change
+        (3, True)
     """
     check_types(operators, graph)
     check_damping(damping)
@@ -140,6 +169,17 @@ def run(
 
     Raises:
         ValueError: an option out of range, a type that the model has not learned, evidence or a start of another shape.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.grid_graph(2, 2), np.linspace(-1, 1, 80).reshape(20, 4)
+        >>> model = kbp.fit(kbp.pool(graph, x, observations=x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5))
+        >>> evidence = kbp.observe(model, graph, [0.5, 0.5, 0.5, np.nan], mask=[True, True, True, False])
+        >>> solution = kbp.run(model, graph, evidence, num_iters=200, tol=1e-2)
+        >>> bool(solution.converged)
+        True
+        >>> kbp.mode(kbp.beliefs(model, graph, evidence, solution, np.linspace(-1, 1, 5))).tolist()
+        [0.5, 0.5, 0.5, 0.5]
     """
     check_options(num_iters, damping, tol, schedule, acceleration)
     operators, known, local = problem(model, graph, evidence)
@@ -164,6 +204,9 @@ def problem(model: Any, graph: Graph, evidence: Any) -> tuple[Operators, Graph, 
     if isinstance(model, Operators):
         operators = model
     else:
+        fine = hasattr(model, "operators") and hasattr(model, "check_types")
+        fix = "Pass what kbpjax.fit returned."
+        _checks.require(fine, "model", "must be a KernelMRF or Operators", type(model).__name__, fix)
         operators = model.operators
         model.check_types(graph)
     shape, dtype = (graph.num_nodes, operators.evaluate.shape[1]), operators.evaluate.dtype
@@ -194,7 +237,7 @@ def _run(
         given = jax.lax.stop_gradient(given)
     last, residuals = _search(graph, *given, schedule, acceleration, tol, num_iters)
     enough = jnp.asarray(1e-3 if tol is None else tol, local.dtype)
-    if tol is not None:
+    if tol is not None and graph.num_edges > 0:
         turns = parts or (Synchronous() if isinstance(schedule, ResidualFirst) else schedule)
         weight = jnp.asarray(0.5 if isinstance(damping, AdaptiveDamping) else damping, local.dtype)
         iteration = Iteration(operators, graph, local, weight, exponents, turns, enough, 2 * int(num_iters))

@@ -635,3 +635,11 @@ def test_everything_under_jit_and_vmap():
         for name, expected in answers(jnp.asarray(y)).items():
             np.testing.assert_allclose(batch[name][i], expected, rtol=1e-6, atol=1e-6, err_msg=name)
     assert (np.asarray(batch["refined"][0]) != np.asarray(batch["refined"][1])).all()
+
+
+@pytest.mark.parametrize(
+    "ask", [kbp.mode, lambda b: kbp.quantile(b, 0.5), lambda b: kbp.sample(b, jax.random.key(0), 2)]
+)
+def test_a_belief_that_is_nan_has_no_answer_among_whole_numbers(ask):
+    with pytest.raises(ValueError, match="belief: must have no NaN"):
+        ask(kbp.Belief(jnp.array([3, 4]), jnp.array([[np.nan, np.nan]])))

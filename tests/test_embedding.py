@@ -370,3 +370,21 @@ def test_errors_of_operators_refuse_what_they_cannot_measure():
             operator_error(kbp.RBF(1.0), kbp.RBF(1.0), *maps, x, x, 0.1)
     with pytest.raises(ValueError, match=r"must project on landmarks \(a Basis\)"):
         feature_residual(kbp.RBF(1.0), fourier, x)
+
+
+@pytest.mark.parametrize(
+    "x, y, ridge, count, named",
+    [
+        (np.zeros((0, 1)), np.zeros((0, 1)), 0.1, None, "x_given, x_target"),
+        (np.zeros((3, 1)), np.zeros((3, 1)), -0.1, None, "ridge"),
+        (np.zeros((3, 1)), np.zeros((3, 1)), 0.1, 0, "count"),
+    ],
+)
+def test_an_operator_of_what_is_no_sample_is_refused(x, y, ridge, count, named):
+    with pytest.raises(ValueError, match=f"^{named}: must"):
+        conditional_operator(given, target, jnp.asarray(x), jnp.asarray(y), ridge, count)
+
+
+def test_the_mean_of_no_samples_is_refused():
+    with pytest.raises(ValueError, match="^x: must have a sample"):
+        embedding.mean_embedding(given, jnp.zeros((0, 1)))

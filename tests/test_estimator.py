@@ -148,3 +148,23 @@ def test_graphs_of_networkx_there_and_back():
 def test_other_graphs_are_refused(wrong):
     with pytest.raises(ValueError, match="^graph: must be a networkx.Graph; got"):
         kbp.Graph.from_networkx(wrong)
+
+
+def test_whole_numbers_are_answered_like_floats():
+    x, y = walks(40)
+    options = {"evidence_power": 0.5, "num_points": 50}
+    whole, floats = (GraphRegressor(**options).fit(x, kind(np.round(y))) for kind in (np.int32, np.float64))
+    np.testing.assert_allclose(whole.predict(x[:5]), floats.predict(x[:5]), atol=1e-6)
+    low, high = whole.predict_interval(x[:5])
+    assert (high - low).min() > 0.5
+
+
+@pytest.mark.parametrize("damping", [-1.0, 1.0, 1.5])
+def test_damping_out_of_range_is_refused(damping):
+    with pytest.raises(ValueError, match="damping: must be"):
+        GraphRegressor(damping=damping).fit(*walks(5))
+
+
+def test_no_iterations_are_refused():
+    with pytest.raises(ValueError, match="num_iters: must be"):
+        GraphRegressor(num_iters=0).fit(*walks(5))

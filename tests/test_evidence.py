@@ -337,3 +337,15 @@ def test_a_form_that_is_none():
             ask("ratio")
     with pytest.raises(ValueError, match="^fn: must be a function of points; got 3. Pass fn"):
         inspect.unwrap(kbp.likelihood)(numbers_and_vectors(), NUMBERS, 3)
+
+
+def test_a_power_of_a_likelihood_of_whole_numbers_is_that_of_floats():
+    model = loopy_model()
+    whole, floats = (
+        kbp.likelihood(
+            model, GRAPH, lambda x, kind=kind: jnp.ones((GRAPH.num_nodes, 1), kind) * (1 + (x > 0)).astype(kind)
+        )
+        for kind in (np.int64, np.float64)
+    )
+    np.testing.assert_allclose((whole**0.5).local, (floats**0.5).local, atol=1e-12)
+    assert np.ptp(np.asarray((whole**0.5).local)) > 0.1

@@ -137,3 +137,10 @@ def test_interval_score_refuses_vectors():
 def test_coverage_out_of_range_is_refused(coverage):
     with pytest.raises(ValueError, match="^coverage: must be finite and > 0 and < 1"):
         kbp.IntervalScore(coverage)
+
+
+@pytest.mark.parametrize("loss", [kbp.SquaredError(), kbp.NegativeLogBelief(), kbp.IntervalScore(0.8)])
+@pytest.mark.parametrize("points, truth", [(POINTS[:, None], TRUTH), (POINTS, TRUTH[:, None]), (POINTS, TRUTH[:2])])
+def test_truth_of_another_shape_than_a_point_is_refused_and_not_broadcast(loss, points, truth):
+    with pytest.raises(ValueError, match="truth: must have shape"):
+        loss(belief(points=points), jnp.asarray(truth))
