@@ -20,7 +20,7 @@ endif
 BIN := .venv/bin
 PYTEST_ARGS ?= -n auto --dist loadfile
 
-.PHONY: help demo test lint format types notebooks docs clean
+.PHONY: help demo test coverage mutants lint format types notebooks docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -30,6 +30,12 @@ demo: .venv/.installed-experiments ## run the denoising experiment, quick versio
 
 test: .venv/.installed-dev ## run the tests and the docstring examples (PYTEST_ARGS="-x -k grid")
 	MPLBACKEND=Agg $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+coverage: .venv/.installed-dev ## run the tests and say which lines of the package none of them reaches
+	MPLBACKEND=Agg $(BIN)/python -m pytest $(PYTEST_ARGS) --cov --cov-report=term-missing:skip-covered
+
+mutants: .venv/.installed-dev ## change the code in many small ways and see whether the tests notice (an hour or two)
+	$(BIN)/python .ci/check_mutants.py $(MUTANTS_ARGS)
 
 lint: .venv/.installed-dev ## check rules and formatting with ruff
 	$(BIN)/python -m ruff check .
