@@ -14,11 +14,11 @@ SHORT = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"}
 """For programs that take longer to compile than to run."""
 
 
-def python(*arguments, **environment):
-    """Run Python with arguments from the project's root; return what it printed and its exit status."""
+def python(*arguments, folder=ROOT, **environment):
+    """Run Python with arguments in a folder; return what it printed and its exit status."""
     command = [sys.executable, *map(str, arguments)]
     settings = {**SETTINGS, **environment}
-    return subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
 
 
 def experiment(name, *arguments, **environment):
