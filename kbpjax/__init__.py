@@ -20,6 +20,7 @@ from kbpjax.answers import variance as variance
 from kbpjax.beliefs import Belief as Belief
 from kbpjax.beliefs import beliefs as beliefs
 from kbpjax.beliefs import log_belief as log_belief
+from kbpjax.clamping import clamp as clamp
 from kbpjax.diagnosis import Diagnosis as Diagnosis
 from kbpjax.diagnosis import NotConverged as NotConverged
 from kbpjax.diagnosis import check as check
@@ -29,7 +30,6 @@ from kbpjax.edges import edge_beliefs as edge_beliefs
 from kbpjax.evidence import DensityRatio as DensityRatio
 from kbpjax.evidence import Evidence as Evidence
 from kbpjax.evidence import Expectation as Expectation
-from kbpjax.evidence import clamp as clamp
 from kbpjax.evidence import likelihood as likelihood
 from kbpjax.evidence import observe as observe
 from kbpjax.features import Greedy as Greedy

@@ -1,0 +1,102 @@
+"""Variables whose values are known: evidence that cuts what is behind them off."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax._precision import matmul
+from kbpjax.evidence import DensityRatio, Evidence, Expectation, check_form, nothing
+from kbpjax.features import features
+from kbpjax.graph import Graph
+from kbpjax.mrf import KernelMRF
+
+
+def clamp(
+    model: KernelMRF,
+    graph: Graph,
+    nodes: Numbers,
+    values: Numbers,
+    *,
+    form: Expectation | DensityRatio = Expectation(),
+) -> Evidence:
+    """Fix variables of the model at known values: their outgoing messages no longer depend on the incoming ones.
+
+    A message from a node with value v stands for P(v | x_s): smoothed by the kernel, E[k(v, X_t) | x_s], or
+    P(v | x_s) / P(v) with `DensityRatio()`. The belief of a clamped node is the candidate most like its value.
+
+    Args:
+        model: the model.
+        graph: the graph.
+        nodes: numbers of the nodes whose values are known [some], each once.
+        values: their values [some, *dim].
+        form: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel.
+
+    Raises:
+        ValueError: nodes out of range or twice, values of another shape than the nodes' variables, NaN or infinity.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
+        >>> kbp.clamp(model, graph, [0], [0.25]).clamped.tolist()
+        [True, False, False]
+    """
+    model.check_types(graph)
+    check_form(form)
+    numbers, known = jnp.asarray(nodes), _checks.as_array("values", values)
+    fix = "Pass node numbers [some] and one value for each [some, *dim]."
+    whole = jnp.issubdtype(numbers.dtype, jnp.integer) or numbers.size == 0
+    _checks.require(numbers.ndim == 1 and whole, "nodes", "must be whole numbers [some]", f"{numbers.dtype}", fix)
+    count = f"must hold a value for each of the {len(numbers)} nodes"
+    _checks.require(known.ndim > 0 and len(known) == len(numbers), "values", count, f"shape {known.shape}", fix)
+    _checks.require_finite("values", known, "Leave these nodes out.")
+    shapes = {v: model.points[v].shape[1:] for v, *_ in graph.node_types}
+    _check_clamped(model, graph, numbers, known, shapes)
+    alike = [v for v, shape in shapes.items() if shape == known.shape[1:]]
+    numbers = numbers.astype(jnp.int32)
+    clamped = jnp.zeros(graph.num_nodes, bool).at[numbers].set(True)
+    of_nodes = jnp.zeros((graph.num_nodes, *known.shape[1:]), known.dtype).at[numbers].set(known)
+    return _clamp(model, graph, clamped, {v: of_nodes[graph.nodes_of_type(v)] for v in alike}, form)
+
+
+def _check_clamped(
+    model: KernelMRF, graph: Graph, nodes: Array, values: Array, shapes: dict[int, tuple[int, ...]]
+) -> None:
+    if _checks.is_traced((nodes, graph)):
+        return
+    numbers = np.asarray(nodes)
+    ok = bool(np.all((numbers >= 0) & (numbers < graph.num_nodes))) and len(np.unique(numbers)) == len(numbers)
+    rule = f"must be different nodes among 0 .. {graph.num_nodes - 1}"
+    _checks.require(ok, "nodes", rule, numbers[:10].tolist(), "Name each node once.")
+    types = np.asarray(graph.node_type)[numbers.astype(int)]
+    for v in np.unique(types).tolist():
+        fix = "Clamp nodes of other types in a call of their own, and multiply."
+        rule = f"must have shape [some, *{shapes[v]}], as the variables of node type {v}"
+        _checks.require(values.shape[1:] == shapes[v], "values", rule, f"shape {values.shape}", fix)
+        model.bases[v].check("values", values[types == v])
+
+
+@jax.jit
+def _clamp(
+    model: KernelMRF, graph: Graph, clamped: Array, values: dict[int, Array], form: Expectation | DensityRatio
+) -> Evidence:
+    evidence = nothing(model, graph)
+    local, by_type = evidence.local, {}
+    for v, value in values.items():
+        nodes, points, basis = graph.nodes_of_type(v), model.points[v], model.bases[v]
+        value = value.astype(points.dtype) if jnp.issubdtype(points.dtype, jnp.floating) else value
+        mass = form.point_mass(features(basis, value), model.moments[v], model.ridges[v])
+        factor = matmul(mass, features(basis, points).T).astype(local.dtype)
+        known = clamped[nodes]
+        local = local.at[nodes, : len(points)].set(jnp.where(known[:, None], factor, 1))
+        by_type[v] = known, value
+    return eqx.tree_at(
+        lambda e: (e.local, e.clamped, e.values),
+        evidence,
+        (local, clamped, by_type),
+        is_leaf=lambda x: isinstance(x, dict),
+    )
