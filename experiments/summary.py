@@ -1,7 +1,7 @@
 """The table of the README: kernel belief propagation beside its rivals, a line for each task.
 
-All numbers are from the committed results. The first method of a line is ours: the variant that its experiment is about,
-chosen before and not for being the best on the test. Rivals are at their best settings.
+All numbers are from the committed results. The first method of a line is ours: the variant that its experiment is
+about, chosen before and not for being the best on the test. Rivals are at their best settings.
 """
 
 from typing import Any, NamedTuple

@@ -204,7 +204,7 @@ def _read(path: Path) -> np.ndarray:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
-        raise ValueError("pictures need Pillow. Install it: pip install pillow") from None
+        raise ValueError("picture: must be read by Pillow; got none. Install it: pip install pillow") from None
     _checks.require(path.is_file(), "picture", "must be a file", str(path), "Check the name.")
     try:
         with Image.open(path) as picture:
@@ -229,12 +229,6 @@ def _write(path: Path, pixels: np.ndarray) -> None:
         Image.fromarray(whole[..., 0] if whole.shape[2] == 1 else whole).save(
             file, FORMATS.get(path.suffix.lower(), "PNG")
         )
-
-
-def _format(path: Path) -> str:
-    return {".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF"}.get(
-        path.suffix.lower(), "PNG"
-    )
 
 
 def _check_free(path: Path | None, force: bool) -> None:

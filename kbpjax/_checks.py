@@ -62,10 +62,23 @@ def require_count(argument: str, value: Any) -> None:
     require(ok, argument, "must be an integer >= 1", repr(value), "Pass a positive whole number.")
 
 
+def whole(value: Any) -> Any:
+    """Return an integer of NumPy as one of Python, which may be a static field, and anything else as it is."""
+    return int(value) if isinstance(value, np.integer) else value
+
+
 def require_seed(seed: Any) -> None:
     """Check that the seed of random numbers is a whole number >= 0."""
     ok = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= seed < 2**32
     require(ok, "seed", "must be a whole number >= 0 and < 2^32", repr(seed), "Pass for instance 0.")
+
+
+def require_key(key: Any) -> None:
+    """Check that a value is a random key of JAX, of either kind."""
+    kind, shape = getattr(key, "dtype", None), np.shape(key)
+    typed = kind is not None and jnp.issubdtype(kind, jax.dtypes.prng_key) and shape == ()
+    ok = typed or (kind == np.uint32 and len(shape) == 1)
+    require(ok, "key", "must be a random key", repr(key)[:80], "Pass jax.random.key(0).")
 
 
 def require_finite(argument: str, array: Any, fix: str) -> None:

@@ -46,6 +46,16 @@ class Anderson(eqx.Module):
 
     Raises:
         ValueError: depth out of range.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.5, 1.0], [1.0, 2.5]]]))
+        >>> graph, local = kbp.grid_graph(4, 4), jnp.ones((16, 2)).at[0, 0].set(2.0)
+        >>> options = dict(num_iters=200, damping=0.0, tol=1e-5)
+        >>> plain = kbp.run(agree, graph, local, **options)
+        >>> quick = kbp.run(agree, graph, local, acceleration=kbp.Anderson(depth=5), **options)
+        >>> 2 * int(quick.num_iters) < int(plain.num_iters)
+        True
     """
 
     depth: int = eqx.field(static=True, default=5)
@@ -112,6 +122,14 @@ class AdaptiveDamping(eqx.Module):
 
     Raises:
         ValueError: start or most out of range.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
+        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbours want to differ
+        >>> local = jnp.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
+        >>> [bool(kbp.run(differ, graph, local, damping=d).converged) for d in (0.0, kbp.AdaptiveDamping())]
+        [False, True]
     """
 
     start: float = eqx.field(static=True, default=0.0, converter=float)

@@ -25,7 +25,19 @@ WAYS_OUT = (
 
 
 class NotConverged(RuntimeError):
-    """Messages that are not at a fixed point; the text says what is seen and what to try."""
+    """Messages that are not at a fixed point; the text says what is seen and what to try.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
+        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbours want to differ
+        >>> local = jnp.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
+        >>> try:
+        ...     kbp.check(kbp.run(differ, graph, local, damping=0.0))
+        ... except kbp.NotConverged as error:
+        ...     print(str(error).partition(":")[0])
+        residual 0.53 after 30 iterations, and not falling
+    """
 
 
 class Diagnosis(eqx.Module):
@@ -36,6 +48,16 @@ class Diagnosis(eqx.Module):
         spectral_radius: by how much a small disturbance of the messages grows in an iteration: below 1 an iteration
             comes closer to the fixed point, above 1 it moves away.
         moved_once, moved_twice: largest change of a message after one and after two iterations.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
+        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbours want to differ
+        >>> local = jnp.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
+        >>> solution = kbp.run(differ, graph, local, damping=0.5)
+        >>> plain, damped = (kbp.diagnose(differ, graph, local, solution, damping=d) for d in (0.0, 0.5))
+        >>> bool(plain.spectral_radius > 1), bool(damped.spectral_radius < 1)  # it stands still only if damped
+        (True, True)
     """
 
     residual: Float[Array, ""]
@@ -70,15 +92,25 @@ def diagnose(
         damping: the damping that `run` had, in [0, 1).
         schedule: the schedule that `run` had.
         num_iters: iterations of the power method, >= 2; each costs about two of `run`.
-        seed: seed of the disturbance.
+        seed: seed of the disturbance, a whole number >= 0.
 
     Returns:
         The diagnosis. The spectral radius is a mean over the last half of the iterations: complex eigenvalues turn.
 
     Raises:
         ValueError: an option out of range, or a solution of another model or graph.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
+        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbours want to differ
+        >>> local = jnp.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
+        >>> solution = kbp.run(differ, graph, local, damping=0.0)
+        >>> bool(kbp.diagnose(differ, graph, local, solution, damping=0.0).oscillates)
+        True
     """
     _checks.require_count("num_iters", num_iters)
+    _checks.require_seed(seed)
     check_damping(damping)
     _checks.require(num_iters >= 2, "num_iters", "must be at least 2", num_iters, "Pass for instance 40.")
     operators, known, local = problem(model, graph, evidence)

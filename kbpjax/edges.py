@@ -40,6 +40,15 @@ class EdgeBelief(eqx.Module):
     Attributes:
         first, second: candidates of the first and second ends [point, *dim].
         weights: probabilities [edge, first, second]; those of an edge sum to 1.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> states = jnp.array([0.0, 1.0])
+        >>> pair = kbp.EdgeBelief(states, states, jnp.array([[[0.5, 0.0], [0.25, 0.25]]]))
+        >>> pair.weights.sum(axis=2).tolist()  # of the first end alone
+        [[0.5, 0.5]]
+        >>> pair.weights.trace(axis1=1, axis2=2).tolist()  # that both are in one state
+        [0.75]
     """
 
     first: Shaped[Array, "first ..."]

@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax.tables import alike, edge_columns, inbox, place_slots, positions, slots_in_order, tile_rows, tile_size
+from kbpjax._extras import need
+from kbpjax.tables import inbox, positions, tabulate, tile_rows, tile_size
 from kbpjax.tree_schedule import Schedule
-
-SMALL = 4096
-"""Slots below which a table is not worth splitting by degree."""
 
 
 class Tiles(eqx.Module):
@@ -62,6 +60,14 @@ class Graph(eqx.Module):
         num_nodes, num_edges: numbers of nodes and of directed edges.
         node_types: (type, number of nodes, largest degree) of every node type present.
         edge_types: (type, node type of the first end, node type of the second end) of every edge type present.
+
+    Example:
+        >>> import kbpjax as kbp
+        >>> graph = kbp.Graph.from_edges([(0, 1), (1, 2), (1, 3)], 4, node_type=[0, 0, 1, 1])
+        >>> graph.num_nodes, graph.num_edges  # each edge is two directed ones
+        (4, 6)
+        >>> graph.edge_types  # type 0 joins nodes of type 0, type 1 those of types 0 and 1
+        ((0, 0, 0), (1, 0, 1))
     """
 
     senders: Int[Array, " edge"]
@@ -136,7 +142,8 @@ class Graph(eqx.Module):
             The graph, and the names of its nodes in order.
 
         Raises:
-            ValueError: a directed graph or one with several edges between two nodes; as `from_edges`.
+            ValueError: a directed graph or one with several edges between two nodes; a type that is no whole number; as
+                `from_edges`.
 
         Example:
             >>> import networkx, kbpjax as kbp
@@ -150,9 +157,9 @@ class Graph(eqx.Module):
         names = list(graph.nodes)
         place = {name: number for number, name in enumerate(names)}
         edges = [(place[a], place[b]) for a, b in graph.edges]
-        kinds = [int(data.get("type", 0)) for _, _, data in graph.edges(data=True)]
+        kinds = _attributes("edges", [data for _, _, data in graph.edges(data=True)])
         given = any("type" in data for _, _, data in graph.edges(data=True))
-        nodes = [int(data.get("type", 0)) for _, data in graph.nodes(data=True)]
+        nodes = _attributes("nodes", [data for _, data in graph.nodes(data=True)])
         pairs = np.array(edges, int).reshape(-1, 2)
         return cls.from_edges(pairs, len(names), edge_type=kinds if given else None, node_type=nodes), names
 
@@ -164,9 +171,7 @@ class Graph(eqx.Module):
             >>> sorted(kbp.chain_graph(3).to_networkx().edges)
             [(0, 1), (1, 2)]
         """
-        import networkx
-
-        graph = networkx.Graph()
+        graph = need("networkx", "plot").Graph()
         graph.add_nodes_from((number, {"type": int(v)}) for number, v in enumerate(np.asarray(self.node_type)))
         half = self.num_edges // 2
         columns = (np.asarray(of)[:half].tolist() for of in (self.senders, self.receivers, self.edge_type))
@@ -179,9 +184,11 @@ class Graph(eqx.Module):
         return self.node_place is None
 
     def nodes_of_type(self, node_type: int) -> Int[Array, " node_of_type"]:
-        """Return the numbers of the nodes of one type, which must be present."""
-        count = {v: n for v, n, *_ in self.node_types}[node_type]
-        return jnp.nonzero(self.node_type == node_type, size=count)[0].astype(jnp.int32)
+        """Return the numbers of the nodes of one type; raises ValueError for a type that the graph does not have."""
+        counts = {v: n for v, n, *_ in self.node_types}
+        fix = "Choose one of the graph's."
+        _checks.require(node_type in counts, "node_type", f"must be one of {list(counts)}", node_type, fix)
+        return jnp.nonzero(self.node_type == node_type, size=counts[node_type])[0].astype(jnp.int32)
 
     @classmethod
     def _build(cls, pairs: NDArray, node_type: NDArray, edge_type: NDArray, ends: tuple) -> "Graph":
@@ -190,22 +197,7 @@ class Graph(eqx.Module):
         reverse = np.roll(np.arange(2 * num_pairs), num_pairs)
         both = np.concatenate([edge_type, edge_type])
         degree = np.bincount(receivers, minlength=num_nodes)
-        kinds = 2 * both + (np.arange(2 * num_pairs) >= num_pairs)
-        classes = degree_classes(degree)
-        for group in (alike(node_type, receivers, both), node_type):
-            tiled = [_tile(group, members) for members in classes]
-            tables = [rows for rows, _ in tiled]
-            columns = edge_columns(tables, receivers, group, kinds[reverse])
-            if columns:
-                break
-        slots, place_of = place_slots(tables, receivers, columns[0] if columns else slots_in_order(receivers, degree))
-        if columns:
-            edge_tiles = tile_columns(slots[0], tiled[0][1], columns[1], reverse)
-        else:
-            edge_tiles = _tile(kinds, np.arange(2 * num_pairs))
-        type_of = np.zeros(1 + group.max(), int)
-        type_of[group] = node_type
-        node_tiles = [(rows, type_of[groups]) for rows, groups in tiled]
+        tables = tabulate(node_type, both, receivers, reverse, _tile, lambda kinds: _tile(kinds, np.arange(len(kinds))))
 
         def index(array: NDArray) -> Array:
             return jnp.asarray(array, jnp.int32)
@@ -226,15 +218,15 @@ class Graph(eqx.Module):
             reverse=index(reverse),
             edge_type=index(both),
             node_type=index(node_type),
-            node_tiles=tuple(Tiles(index(rows), index(types)) for rows, types in node_tiles),
-            node_place=place(node_tiles, num_nodes),
-            edge_tiles=Tiles(*map(index, edge_tiles)),
-            edge_place=place([edge_tiles], 2 * num_pairs),
-            slots=tuple(map(index, slots)),
-            route=index(np.append(place_of[reverse], 0)[edge_tiles[0]]),
+            node_tiles=tuple(Tiles(*map(index, tiles)) for tiles in tables.nodes),
+            node_place=place(tables.nodes, num_nodes),
+            edge_tiles=Tiles(*map(index, tables.edges)),
+            edge_place=place([tables.edges], 2 * num_pairs),
+            slots=tuple(map(index, tables.slots)),
+            route=index(np.append(tables.place[reverse], 0)[tables.edges[0]]),
             schedule=Schedule.build(pairs, edge_type, node_type),
             inboxes={int(v): inbox_of(v) for v in np.unique(node_type).tolist()},
-            in_columns=columns is not None,
+            in_columns=tables.in_columns,
             num_nodes=num_nodes,
             num_edges=2 * num_pairs,
             node_types=tuple(
@@ -281,6 +273,15 @@ def chain_graph(num_nodes: int, *, edge_type: Numbers | None = None, node_type: 
     _checks.require_count("num_nodes", num_nodes)
     edges = np.stack([np.arange(num_nodes - 1), np.arange(1, num_nodes)], axis=1)
     return Graph.from_edges(edges, num_nodes, edge_type=edge_type, node_type=node_type)
+
+
+def _attributes(argument: str, data: list[Any]) -> list[int]:
+    """Return the types of the nodes or edges of a networkx graph."""
+    kinds = [attributes.get("type", 0) for attributes in data]
+    strange = [kind for kind in kinds if not isinstance(kind, int | np.integer)]
+    rule, fix = 'must have whole numbers as "type"', "Number the types from 0."
+    _checks.require(not strange, argument, rule, strange[:3], fix)
+    return [int(kind) for kind in kinds]
 
 
 def _edge_array(edges: Numbers, num_nodes: int) -> NDArray:
@@ -337,30 +338,5 @@ def _orient(pairs: NDArray, edge_type: NDArray, node_type: NDArray) -> tuple[NDA
     return pairs, tuple((int(k), int(a), int(b)) for k, (a, b) in zip(present, ends[first], strict=True))
 
 
-def degree_classes(degree: NDArray) -> list[NDArray]:
-    """Split nodes so that slots padded to the largest degree of a class are few: one class where that is so already."""
-    degree = np.maximum(degree, 1)
-    if len(degree) * degree.max() <= max(4 * degree.sum(), SMALL):
-        return [np.arange(len(degree))]
-    exponent = np.frexp(degree - 1)[1]  # degrees 1, 2, 3 .. 4, 5 .. 8, and so on
-    return [np.flatnonzero(exponent == e) for e in np.unique(exponent)]
-
-
 def _tile(types: NDArray, members: NDArray) -> tuple[NDArray, NDArray]:
     return tile_rows(types, members, tile_size(types[members]))
-
-
-def tile_columns(slots: NDArray, tile_groups: NDArray, kinds: NDArray, reverse: NDArray) -> tuple[NDArray, NDArray]:
-    """Tile directed edges by the slots that their answers stand in, as `edge_columns` chose them.
-
-    Args:
-        slots: incoming edges [*part, tile, tile_size, deg].
-        tile_groups: group of the nodes of each tile [*part, tile].
-        kinds: kind of the edges sent in each slot [group, deg].
-        reverse: the directed edge that goes the other way.
-
-    Returns:
-        Edges [*part, tile * deg, tile_size], padded with the number of all edges, and their kinds [*part, tile * deg].
-    """
-    sent = np.swapaxes(np.append(reverse, len(reverse))[slots], -1, -2)
-    return sent.reshape(*slots.shape[:-3], -1, slots.shape[-2]), kinds[tile_groups].reshape(*tile_groups.shape[:-1], -1)

@@ -76,6 +76,18 @@ def load(path: str | Path, *, classes: Iterable[type] = ()) -> Any:
     Raises:
         ValueError: no such file, a damaged one, one of another program or of a newer format; classes not known;
             double precision where `jax_enable_x64` is off.
+
+    Example:
+        >>> import os, tempfile, jax.numpy as jnp, kbpjax as kbp
+        >>> class Angle(kbp.Kernel):
+        ...     def __call__(self, x, y):
+        ...         return jnp.cos(x - y)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = os.path.join(folder, "both.kbp")
+        ...     kbp.save(path, {"kernel": Angle(), "graph": kbp.chain_graph(3)})
+        ...     found = kbp.load(path, classes=[Angle])
+        >>> found["kernel"], found["graph"].num_nodes
+        (Angle(), 3)
     """
     header, arrays = _read(Path(path))
     known = {_name_of(cls): cls for cls in classes}
@@ -87,6 +99,14 @@ def describe(path: str | Path) -> dict[str, Any]:
 
     Raises:
         ValueError: as `load`, but classes need not be known.
+
+    Example:
+        >>> import os, tempfile, kbpjax as kbp
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     kbp.save(os.path.join(folder, "kernel.kbp"), kbp.RBF(2.0))
+        ...     found = kbp.io.describe(os.path.join(folder, "kernel.kbp"))
+        >>> found["class"], found["arrays"]
+        ('kbpjax.kernels.euclidean.RBF', 1)
     """
     header, arrays = _read(Path(path))
     root = header["root"]

@@ -29,6 +29,14 @@ class BPState(eqx.Module):
         residual: largest difference between a coefficient of a message and of its undamped update, both of 2-norm 1; of
             positive messages, which are values, between these scaled to maximum 1. 0 at a fixed point.
         count: iterations done.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+        >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
+        >>> state = kbp.step(agree, graph, local, kbp.init(agree, graph))
+        >>> int(state.count), state.messages.shape, bool(state.residual > 0)
+        (1, (4, 2), True)
     """
 
     messages: Float[Array, "edge rank"]

@@ -68,6 +68,16 @@ class KernelMRF(eqx.Module):
             largest feature norm. Well above `eps` means that `max_rank` was too small for the kernel's bandwidth.
         ridges: {node type: lambda of eq. 11 for what is learned of its values and their observations}.
         edge_types: (type, node type of first end, node type of second end) of every edge type.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
+        >>> rank, points = model.ranks[0]
+        >>> rank < 20, bool(model.residuals[0][0] < 1e-3)  # of 60 samples
+        (True, True)
+        >>> kbp.run(model, kbp.chain_graph(9)).messages.shape == (16, rank)  # a template for any graph of its types
+        True
     """
 
     bases: dict[int, FeatureMap]
@@ -363,6 +373,8 @@ def _ridges(argument: str, ridge: Any, known: Sequence[int], of: str) -> dict[in
     missing = [k for k in known if k not in given]
     rule = f"must be one number, or one for each {of} type {sorted(known)}"
     _checks.require(not missing, argument, rule, f"none for {missing}", "Pass for instance 1e-6.")
+    extra = [k for k in given if k not in known]
+    _checks.require(not extra, argument, rule, f"one for {extra}, which the data lack", "Leave it out.")
     for k, value in given.items() if known or isinstance(ridge, Mapping) else ((0, ridge),):
         _checks.require_number(f"{argument}[{k}]" if isinstance(ridge, Mapping) else argument, value, least=0)
     return given

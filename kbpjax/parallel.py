@@ -135,6 +135,17 @@ class InBlocks(Synchronous):
 
     Attributes:
         partition: the graph in blocks.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax import parallel
+        >>> graph, table = kbp.chain_graph(4), jnp.array([[2.0, 1.0], [1.0, 2.0]])
+        >>> operators, local = kbp.Operators(jnp.eye(2)[None], table[None]), jnp.ones((4, 2)).at[0, 0].set(3.0)
+        >>> turns, messages = parallel.InBlocks(parallel.partition_graph(graph, 1)), jnp.full((6, 2), 0.5**0.5)
+        >>> once = jax.jit(lambda turns, old: turns.sweep(operators, graph, local, old, jnp.array(0.0), None))
+        >>> messages, change = once(turns, messages)
+        >>> messages.shape, round(float(change), 3)
+        ((6, 2), 0.126)
     """
 
     partition: Partition

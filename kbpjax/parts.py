@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 from numpy.typing import NDArray
 
-from kbpjax.graph import Graph, Tiles, degree_classes, tile_columns
-from kbpjax.tables import alike, edge_columns, place_slots, slots_in_order, tile_rows, tile_size
+from kbpjax.graph import Graph, Tiles
+from kbpjax.tables import tabulate, tile_rows, tile_size
 
 
 class Part(eqx.Module):
@@ -61,24 +61,17 @@ def by_place(graph: Graph) -> Part:
 def parts_of(graph: Graph, numbers: NDArray) -> Part:
     """Split a graph by the number of the part that each node belongs to, 0 .. k - 1; stack the parts [part, ...]."""
     receivers, node_type = np.asarray(graph.receivers), np.asarray(graph.node_type)
-    degree = np.bincount(receivers, minlength=graph.num_nodes)
     count = 1 + int(numbers.max())
     reverse, edge_type = np.asarray(graph.reverse), np.asarray(graph.edge_type)
-    kinds = 2 * edge_type + (np.arange(graph.num_edges) >= graph.num_edges // 2)
-    classes = degree_classes(degree)
-    for group in (alike(node_type, receivers, edge_type), node_type):
-        tiled = [_stack(group, members, numbers, count) for members in classes]
-        tables = [rows for rows, _ in tiled]
-        columns = edge_columns(tables, receivers, group, kinds[reverse])
-        if columns:
-            break
-    slots, place = place_slots(tables, receivers, columns[0] if columns else slots_in_order(receivers, degree))
-    if columns:
-        edge_rows, edge_types = tile_columns(slots[0], tiled[0][1], columns[1], reverse)
-    else:
-        edge_rows, edge_types = _stack(kinds, np.arange(graph.num_edges), numbers[np.asarray(graph.senders)], count)
-    type_of = np.zeros(1 + group.max(), int)
-    type_of[group] = node_type
+    of_edges = numbers[np.asarray(graph.senders)]
+    nodes, edges, slots, place, in_columns = tabulate(
+        node_type,
+        edge_type,
+        receivers,
+        reverse,
+        lambda types, members: _stack(types, members, numbers, count),
+        lambda kinds: _stack(kinds, np.arange(graph.num_edges), of_edges, count),
+    )
 
     # `place` counts through all parts of one class of degrees before the next class; a route counts inside its part.
     sizes = np.array([slot.size for slot in slots])
@@ -86,13 +79,13 @@ def parts_of(graph: Graph, numbers: NDArray) -> Part:
     own = sizes // count
     first, first_in_part = np.cumsum(sizes) - sizes, np.cumsum(own) - own
     inside = first_in_part[group] + (place - first[group]) % own[group]
-    route = np.append(inside[reverse], 0)[edge_rows]
+    route = np.append(inside[reverse], 0)[edges[0]]
     return Part(
-        node_tiles=tuple(Tiles(_index(rows), _index(type_of[groups])) for rows, groups in tiled),
+        node_tiles=tuple(Tiles(*map(_index, tiles)) for tiles in nodes),
         slots=tuple(map(_index, slots)),
-        edge_tiles=Tiles(_index(edge_rows), _index(edge_types)),
+        edge_tiles=Tiles(*map(_index, edges)),
         route=_index(route),
-        in_columns=columns is not None,
+        in_columns=in_columns,
         num_edges=graph.num_edges,
     )
 

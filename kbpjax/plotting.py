@@ -39,6 +39,15 @@ def plot_belief(
 
     Raises:
         ValueError: variables that are not single numbers; no such node.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp, matplotlib.pyplot as plt
+        >>> from kbpjax.plotting import plot_belief
+        >>> belief = kbp.Belief(jnp.linspace(0.0, 2.0, 5), jnp.array([[0.1, 0.2, 0.4, 0.2, 0.1]]))
+        >>> ax = plot_belief(belief, 0, truth=1.2, label="height (m)")
+        >>> ax.get_title(), ax.get_xlabel()
+        ('belief of node 0', 'height (m)')
+        >>> plt.close(ax.figure)
     """
     points = _numbers(belief, node)
     order = np.argsort(points)
@@ -74,6 +83,15 @@ def plot_map(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes: 
 
     Raises:
         ValueError: a shape of another number of nodes; variables that are not single numbers.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp, matplotlib.pyplot as plt
+        >>> from kbpjax.plotting import plot_map
+        >>> belief = kbp.Belief(jnp.array([0.0, 1.0]), jnp.full((6, 2), 0.5))  # of a grid of 2 x 3
+        >>> left, right = plot_map(belief, (2, 3))
+        >>> left.get_title(), right.get_title()
+        ('mean', 'standard deviation')
+        >>> plt.close(left.figure)
     """
     _numbers(belief, 0)
     count = belief.weights.shape[0]
@@ -99,6 +117,16 @@ def plot_residuals(solutions: Solution | Mapping[str, Solution], *, tol: float |
 
     Returns:
         The axes.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp, matplotlib.pyplot as plt
+        >>> from kbpjax.plotting import plot_residuals
+        >>> operators = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+        >>> solution = kbp.run(operators, kbp.grid_graph(2, 2), jnp.ones((4, 2)).at[0, 0].set(3.0), num_iters=5)
+        >>> ax = plot_residuals({"a loop of four": solution}, tol=1e-3)
+        >>> [line.get_label() for line in ax.lines]
+        ['a loop of four', 'tolerance 0.001']
+        >>> plt.close(ax.figure)
     """
     named = solutions if isinstance(solutions, Mapping) else {"": solutions}
     ax = _axes(ax)
@@ -107,10 +135,12 @@ def plot_residuals(solutions: Solution | Mapping[str, Solution], *, tol: float |
         residuals = np.asarray(solution.residuals)
         style = ("-", "--", ":", "-.")[number // len(colours) % 4]
         steps = np.arange(1, len(residuals) + 1)
-        ax.semilogy(steps, residuals, style, color=colours[number % len(colours)], label=name, marker=".")
+        ax.plot(steps, residuals, style, color=colours[number % len(colours)], label=name, marker=".")
     if tol is not None:
         ax.axhline(tol, color=GREY, linewidth=1, label=f"tolerance {tol:g}")
     ax.set(xlabel="iteration", ylabel="residual: largest change of a message")
+    if any(np.any(np.asarray(solution.residuals) > 0) for solution in named.values()):  # else nothing to take logs of
+        ax.set_yscale("log")
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.grid(alpha=0.3)
     if any(named) or tol is not None:
@@ -131,6 +161,17 @@ def plot_messages(model: KernelMRF, graph: Graph, solution: Solution, *, ax: Any
 
     Returns:
         The axes.
+
+    Example:
+        >>> import kbpjax as kbp, matplotlib.pyplot as plt, numpy as np
+        >>> from kbpjax.plotting import plot_messages
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5), rule=kbp.FullRank())
+
+        >>> ax = plot_messages(model, graph, kbp.run(model, graph, num_iters=3))
+        >>> len(ax.lines[0].get_xdata())  # directed edges
+        4
+        >>> plt.close(ax.figure)
     """
     nothing = init(model.operators, graph).messages
     same = nothing.shape == solution.passed_on.shape
@@ -162,6 +203,15 @@ def plot_graph(
 
     Raises:
         ValueError: a belief of other nodes; positions of another shape.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp, matplotlib.pyplot as plt
+        >>> from kbpjax.plotting import plot_graph
+        >>> belief = kbp.Belief(jnp.array([0.0, 1.0]), jnp.array([[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]]))
+        >>> ax = plot_graph(kbp.chain_graph(3), belief)
+        >>> len(ax.collections[0].get_segments()), len(ax.collections[1].get_offsets())  # edges and nodes
+        (2, 3)
+        >>> plt.close(ax.figure)
     """
     _numbers(belief, 0)
     count = graph.num_nodes
@@ -197,6 +247,17 @@ def plot_landmarks(model: KernelMRF, *, node_type: int = 0, samples: Numbers | N
 
     Raises:
         ValueError: points of more than two coordinates; no such node type; samples of another shape.
+
+    Example:
+        >>> import kbpjax as kbp, matplotlib.pyplot as plt, numpy as np
+        >>> from kbpjax.plotting import plot_landmarks
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
+
+        >>> ax = plot_landmarks(model, samples=x.ravel())
+        >>> ax.get_title()
+        'landmarks of node type 0'
+        >>> plt.close(ax.figure)
     """
     fix = f"Choose among {sorted(model.points)}."
     _checks.require(node_type in model.points, "node_type", "must be one of the model's", node_type, fix)
@@ -240,6 +301,15 @@ def plot_costs(
 
     Raises:
         ValueError: other numbers of seconds than of errors; seconds <= 0.
+
+    Example:
+        >>> import matplotlib.pyplot as plt
+        >>> from kbpjax.plotting import plot_costs
+        >>> costs = {"kernel": ([0.1, 1.0], [5.0, 4.0]), "particle": (10.0, 4.5)}  # seconds, errors
+        >>> ax = plot_costs(costs, error="RMSE (grey levels)", baseline=6.0)
+        >>> [line.get_label() for line in ax.lines]
+        ['kernel', 'particle', 'to beat']
+        >>> plt.close(ax.figure)
     """
     ax = _axes(ax)
     for number, (name, pair) in enumerate(costs.items()):

@@ -32,7 +32,18 @@ RELAXATION = 1.6
 
 
 class Clipped(eqx.Module):
-    """Set negative entries to 0 and scale rows: B_ij = max(B_ij, 0) / sum_j max(B_ij, 0)."""
+    """Set negative entries to 0 and scale rows: B_ij = max(B_ij, 0) / sum_j max(B_ij, 0).
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5), positive=kbp.Clipped())
+        >>> bool((model.operators.positive >= 0).all())
+        True
+        >>> forth, back = model.positivity[0]  # of the estimate: share of negative entries, and of their mass
+        >>> bool(forth[0] > 0.2)
+        True
+    """
 
     def operator(
         self,
@@ -76,6 +87,14 @@ class ConstrainedFit(eqx.Module):
 
     Raises:
         ValueError: num_iters out of range.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5), positive=kbp.ConstrainedFit(num_iters=100))
+        >>> table = model.operators.positive
+        >>> bool((table >= 0).all()), bool(jnp.allclose(table.sum(axis=2), 1.0, atol=1e-4))
+        (True, True)
     """
 
     num_iters: int = eqx.field(static=True, default=500)

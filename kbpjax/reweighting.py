@@ -29,7 +29,7 @@ NUM_TREES = 100
 
 
 def tree_reweighting(
-    graph: Graph, probabilities: Numbers | None = None, *, num_trees: int | None = None, seed: int = 0
+    graph: Graph, *, probabilities: Numbers | None = None, num_trees: int | None = None, seed: int = 0
 ) -> Float[Array, " pair"]:
     """Return the probability that each undirected edge is in a random spanning tree.
 
@@ -43,7 +43,7 @@ def tree_reweighting(
             that the trees cover all edges evenly; they are not draws from the uniform distribution. More are added
             until every edge is in one of them: a complete graph needs at least half as many trees as it has nodes.
             None: as said for `probabilities`.
-        seed: seed of the sampled trees, >= 0.
+        seed: seed of the sampled trees, a whole number >= 0.
 
     Returns:
         The probabilities [pair], in the order of the first half of the directed edges: that in which the edges were
@@ -68,8 +68,7 @@ def tree_reweighting(
         _checks.require_count("num_trees", num_trees)
         fix = "Leave one of the two out."
         _checks.require(probabilities is None, "num_trees", "must be None with probabilities", num_trees, fix)
-    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
-    _checks.require(whole, "seed", "must be an integer >= 0", repr(seed), "Pass a whole number that is not negative.")
+    _checks.require_seed(seed)
 
     pairs = np.stack([graph.senders, graph.receivers])[:, : graph.num_edges // 2].astype(np.int32)
     component = _components(pairs, graph.num_nodes)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
-from kbpjax.features import Basis, FeatureMap, Greedy, RandomFourier, RandomPivots, cholesky_basis
+from kbpjax.features import Basis, Chooser, FeatureMap, Greedy, RandomFourier, cholesky_basis
 from kbpjax.kernels import Kernel
 from kbpjax.training import TrainingData
 
@@ -96,6 +96,12 @@ class FullRank(eqx.Module):
 
     O(m^2) memory and time per message, O(m^3) once: the reference for small m. Repeated samples are kept; where many
     repeat, `ConstantTime` with a small `eps` gives the same answers at the cost of the different ones.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> data = kbp.pool(kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3))
+        >>> kbp.fit(data, kernel=kbp.RBF(0.5), rule=kbp.FullRank()).ranks  # 60 samples
+        {0: (60, 60)}
     """
 
     def node_basis(self, kernel: Kernel, power: int, data: TrainingData, node_type: int) -> NodeBasis:
@@ -126,15 +132,14 @@ class _Landmarked(eqx.Module):
     """What the two rules with landmarks have in common."""
 
     eps: float = eqx.field(static=True, default=1e-3, converter=float)
-    max_rank: int = eqx.field(static=True, default=128)
-    features: Greedy | RandomPivots | RandomFourier = Greedy()
+    max_rank: int = eqx.field(static=True, default=128, converter=_checks.whole)
+    features: Chooser = Greedy()
 
     def __check_init__(self) -> None:
         _checks.require_number("eps", self.eps, above=0)
         _checks.require_count("max_rank", self.max_rank)
-        choosers = (Greedy, RandomPivots, RandomFourier)
-        fix = "Pass Greedy(), RandomPivots(seed) or RandomFourier(num_features, seed)."
-        ok = isinstance(self.features, choosers)
+        fix = "Pass Greedy(), RandomPivots(seed), RandomFourier(num_features, seed) or a `Chooser` of your own."
+        ok = isinstance(self.features, Chooser)
         _checks.require(ok, "features", "must be a choice of features", repr(self.features), fix)
 
     def observation_basis(self, kernel: Kernel, y: Array, node_type: int) -> tuple[FeatureMap, Array]:
@@ -160,6 +165,13 @@ class LinearTime(_Landmarked):
 
     Raises:
         ValueError: an option out of range.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> data = kbp.pool(kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3))
+        >>> rank, points = kbp.fit(data, kernel=kbp.RBF(0.5), rule=kbp.LinearTime(eps=1e-2)).ranks[0]
+        >>> rank < 15, points  # landmarks of messages, products at all samples
+        (True, 60)
     """
 
     def node_basis(self, kernel: Kernel, power: int, data: TrainingData, node_type: int) -> NodeBasis:
@@ -188,6 +200,13 @@ class ConstantTime(_Landmarked):
 
     Raises:
         ValueError: an option out of range.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> data = kbp.pool(kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3))
+        >>> coarse, fine = (kbp.fit(data, kernel=kbp.RBF(0.5), rule=kbp.ConstantTime(eps=eps)) for eps in (0.1, 0.001))
+        >>> coarse.ranks[0] < fine.ranks[0] < (15, 15)
+        True
     """
 
     tensor_eps: float | None = eqx.field(static=True, default=None)

@@ -76,7 +76,7 @@ def select(
         The settings of least score.
 
     Raises:
-        ValueError: an option out of range, or scores that are not finite.
+        ValueError: an option out of range, data without any pairs, or scores that are not finite.
 
     Example:
         >>> import numpy as np, kbpjax as kbp
@@ -89,6 +89,11 @@ def select(
     """
     _checks.require_count("steps", steps)
     _checks.require_count("every", every)
+    fix = "Pass kbpjax.selection.leave_one_out or generalised_cross_validation."
+    _checks.require(callable(score), "score", "must be a function", repr(score), fix)
+    some = bool(data.ends or data.observations)
+    fix = "There is nothing to choose by."
+    _checks.require(some, "data", "must have pairs of edges or of observations", "none", fix)
     rest = lambda s: (s.floor, s.damping, s.exponents, s.evidence_power, s.temperature)
     learned = Numbers.of(settings, lambda s: (rest(s), frozen(s)))
     parts = _targets(settings, data)

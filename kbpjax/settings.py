@@ -39,6 +39,9 @@ def _number(value: Any) -> Any:
 class Settings(eqx.Module):
     """What `fit`, `observe`, `run` and `beliefs` are told, as one object; `tune` learns its numbers.
 
+    Defaults are for learning, and not those of `fit` and `run`: a floor of 1e-3, where derivatives are tame, and fewer
+    iterations and landmarks, as each step of `tune` fits and runs anew.
+
     Args:
         kernel: kernel of the variables, or {node type: kernel}.
         obs_kernel: kernel of the observations, or {node type: kernel}.

@@ -92,8 +92,8 @@ def fit_chunks(
     """
     _check_options(rule, reservoir, seed)
     source = _Source(chunks, progress)
-    settings = {"kernel": kernel, "obs_kernel": obs_kernel, "rule": rule, "reservoir": reservoir, "seed": seed}
-    settings["number of chunks"] = source.total
+    settings = {"kernel": kernel, "obs_kernel": obs_kernel, "rule": rule, "reservoir": reservoir}
+    settings |= {"seed": int(seed), "number of chunks": source.total}
     saved = Checkpoint(checkpoint, {name: digest(value) for name, value in settings.items()})
     state = saved.load()
     if not state.types:
@@ -257,8 +257,7 @@ def _check_options(rule: Any, reservoir: Any, seed: Any) -> None:
     ok = isinstance(own, ConstantTime)
     _checks.require(ok, "rule", "must not multiply messages at all samples", type(own).__name__, fix)
     _checks.require_count("reservoir", reservoir)
-    ok = isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0
-    _checks.require(ok, "seed", "must be a whole number >= 0", repr(seed), "Pass for instance 0.")
+    _checks.require_seed(seed)
 
 
 def _with_landmarks(state: State, saved: Checkpoint, held: Rule) -> State:

@@ -1,5 +1,8 @@
 """Index tables of a graph, built in NumPy: rows grouped by type, and places for the incoming edges of each node."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,11 +12,68 @@ TILE = 64
 INBOX = 8
 """Most slots of one row of an inbox."""
 
+SMALL = 4096
+"""Slots below which a table is not worth splitting by degree."""
+
 ALIKE = 32
 """Nodes of a group, on average, from which groups are worth tiles of their own."""
 
 SPARE = 1.25
 """Places for one row up to which padding costs less than what it saves."""
+
+
+class Tables(NamedTuple):
+    """Where nodes, the edges that they get and the edges that they send stand in flat arrays.
+
+    Attributes:
+        nodes: rows of nodes, and the node type of each tile, for each class of degrees.
+        edges: rows of directed edges, and the kind of each tile: 2 type + (0 forth or 1 back).
+        slots: incoming edges, in the order of `nodes`.
+        place: each edge's place in all `slots`, flattened.
+        in_columns: whether each product stands in `slots` where the edge that sends it stands in `edges`.
+    """
+
+    nodes: list[tuple[NDArray, NDArray]]
+    edges: tuple[NDArray, NDArray]
+    slots: list[NDArray]
+    place: NDArray
+    in_columns: bool
+
+
+def tabulate(
+    node_type: NDArray,
+    edge_type: NDArray,
+    receivers: NDArray,
+    reverse: NDArray,
+    tile_nodes: Callable[[NDArray, NDArray], tuple[NDArray, NDArray]],
+    tile_edges: Callable[[NDArray], tuple[NDArray, NDArray]],
+) -> Tables:
+    """Lay out a graph: products in the columns of the edges that send them where that is cheap.
+
+    Args:
+        node_type: type of each node.
+        edge_type: type of each directed edge.
+        receivers: receiver of each directed edge.
+        reverse: the directed edge that goes the other way.
+        tile_nodes: from the group of each node, and the nodes of a class, to rows [*part, tile, tile_size] and groups
+            [*part, tile] of tiles.
+        tile_edges: from the kind of each edge to rows and kinds of tiles.
+    """
+    num_edges = len(receivers)
+    degree = np.bincount(receivers, minlength=len(node_type))
+    kinds = 2 * edge_type + (np.arange(num_edges) >= num_edges // 2)
+    classes = degree_classes(degree)
+    for group in (alike(node_type, receivers, edge_type), node_type):
+        tiled = [tile_nodes(group, members) for members in classes]
+        rows = [rows for rows, _ in tiled]
+        columns = edge_columns(rows, receivers, group, kinds[reverse])
+        if columns:
+            break
+    slots, place = place_slots(rows, receivers, columns[0] if columns else slots_in_order(receivers, degree))
+    edges = tile_columns(slots[0], tiled[0][1], columns[1], reverse) if columns else tile_edges(kinds)
+    type_of = np.zeros(1 + group.max(), int)
+    type_of[group] = node_type
+    return Tables([(rows, type_of[groups]) for rows, groups in tiled], edges, slots, place, columns is not None)
 
 
 def tile_size(types: NDArray) -> int:
@@ -41,6 +101,15 @@ def tile_rows(types: NDArray, members: NDArray, size: int) -> tuple[NDArray, NDA
     rows = np.full(tiles_of_type.sum() * size, len(types))
     rows[first_place + within] = members[np.argsort(types[members], kind="stable")]
     return rows.reshape(-1, size), np.repeat(present, tiles_of_type)
+
+
+def degree_classes(degree: NDArray) -> list[NDArray]:
+    """Split nodes so that slots padded to the largest degree of a class are few: one class where that is so already."""
+    degree = np.maximum(degree, 1)
+    if len(degree) * degree.max() <= max(4 * degree.sum(), SMALL):
+        return [np.arange(len(degree))]
+    exponent = np.frexp(degree - 1)[1]  # degrees 1, 2, 3 .. 4, 5 .. 8, and so on
+    return [np.flatnonzero(exponent == e) for e in np.unique(exponent)]
 
 
 def alike(node_type: NDArray, receivers: NDArray, edge_type: NDArray) -> NDArray:
@@ -99,6 +168,22 @@ def edge_columns(
     groups = np.repeat(of_group[0], needed)
     kinds[groups, np.arange(len(groups)) - np.repeat(before[first_of_group], needed)] = np.repeat(of_group[1], needed)
     return slot, kinds
+
+
+def tile_columns(slots: NDArray, tile_groups: NDArray, kinds: NDArray, reverse: NDArray) -> tuple[NDArray, NDArray]:
+    """Tile directed edges by the slots that their answers stand in, as `edge_columns` chose them.
+
+    Args:
+        slots: incoming edges [*part, tile, tile_size, deg].
+        tile_groups: group of the nodes of each tile [*part, tile].
+        kinds: kind of the edges sent in each slot [group, deg].
+        reverse: the directed edge that goes the other way.
+
+    Returns:
+        Edges [*part, tile * deg, tile_size], padded with the number of all edges, and their kinds [*part, tile * deg].
+    """
+    sent = np.swapaxes(np.append(reverse, len(reverse))[slots], -1, -2)
+    return sent.reshape(*slots.shape[:-3], -1, slots.shape[-2]), kinds[tile_groups].reshape(*tile_groups.shape[:-1], -1)
 
 
 def slots_in_order(receivers: NDArray, degree: NDArray) -> NDArray:

@@ -68,7 +68,7 @@ class TrainingData(eqx.Module):
             _checks.require(told, "ends", "must say which node types each edge type joins", "None", fix)
         joined = dict.fromkeys(pairs, (min(self.nodes),) * 2) if ends is None else dict(ends)
         rule = f"must give a pair of node types for each of the edge types {sorted(pairs)}"
-        matched = sorted(joined) == sorted(pairs) and all(len(pair) == 2 for pair in joined.values())
+        matched = sorted(joined) == sorted(pairs) and all(np.shape(pair) == (2,) for pair in joined.values())
         _checks.require(matched, "ends", rule, joined, "Give one (first, second) for each edge type.")
         # As in a graph, a pair of different node types runs from the smaller to the larger.
         forward = {k: joined[k][0] <= joined[k][1] for k in pairs}

@@ -37,6 +37,17 @@ class Tuned:
         checks: {step: validation loss of the settings before that step, with landmarks chosen anew}.
         history: {name of a number: its values before each step [step, ...]}, of those that were learned.
         stopped: why it ended: "all steps done", "no better", "interrupted" or "not finite".
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> data = kbp.pool(kbp.chain_graph(2), *np.linspace(-1, 1, 20).reshape(2, 5, 2))
+        >>> settings = kbp.Settings(kbp.RBF(0.5), kbp.RBF(0.5), ridge=2e-3, rule=kbp.FullRank())
+        >>> losses, checks, ridges = np.array([1.0, 0.8]), {0: 1.0, 2: 0.75}, np.array([1e-3, 2e-3])
+        >>> tuned = kbp.Tuned(settings, settings.fit(data), losses, checks, {"ridge": ridges}, "all steps done")
+        >>> min(tuned.checks.values()) / tuned.checks[0]  # validation loss, as a share of that at the start
+        0.75
+        >>> tuned.history["ridge"].tolist(), round(float(tuned.settings.ridge), 4)
+        ([0.001, 0.002], 0.002)
     """
 
     settings: Settings
@@ -46,7 +57,7 @@ class Tuned:
     history: dict[str, np.ndarray]
     stopped: str
 
-    def plot(self, axes: Any = None) -> Any:
+    def plot(self, *, axes: Any = None) -> Any:
         """Draw the losses, and the numbers as multiples of their first values; return the two axes.
 
         Args:
@@ -140,6 +151,7 @@ def tune(
     """
     for name, count in {"steps": steps, "every": every, "patience": patience}.items():
         _checks.require_count(name, count)
+    _checks.require_seed(seed)
     learned = Numbers.of(settings, frozen)
     cases = _Cases.of(truth, observations, validation, batch, seed)
 

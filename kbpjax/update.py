@@ -60,6 +60,14 @@ class Operators(eqx.Module):
         arithmetic: `SumProduct()`, `MaxProduct()`, or either `InLogs`.
         log_scale: logarithm of what the updates along each edge type have been divided by; None: nothing. Only
             `log_partition` reads it.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[3.0, 1.0], [1.0, 3.0]]]))
+        >>> known = jnp.array([[1.0, 0.0], [1.0, 1.0]])  # node 0 is in state 0
+        >>> forth, back = kbp.run_tree(agree, kbp.chain_graph(2), known).messages
+        >>> round(float(forth[0] / forth[1]), 3)  # so node 1 is three times as likely to be in state 0
+        3.0
     """
 
     evaluate: Float[Array, "node_type point rank"]
@@ -277,5 +285,5 @@ def check_types(operators: Operators, graph: Graph) -> None:
     nodes = 1 + max(v for v, *_ in graph.node_types)
     edges = 2 + 2 * max((k for k, *_ in graph.edge_types), default=-1)
     fix = "Pass one matrix for each node type and two for each edge type (forth and back), or one for all."
-    _checks.require(node in (1, *range(nodes, node + 1)), "evaluate", f"needs 1 or >= {nodes} matrices", node, fix)
-    _checks.require(edge in (1, *range(edges, edge + 1)), "project", f"needs 1 or >= {edges} matrices", edge, fix)
+    _checks.require(node in (1, *range(nodes, node + 1)), "evaluate", f"must have 1 or >= {nodes} matrices", node, fix)
+    _checks.require(edge in (1, *range(edges, edge + 1)), "project", f"must have 1 or >= {edges} matrices", edge, fix)

@@ -6,14 +6,14 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
+import jaxtyping
 import pytest
-from jaxtyping import install_import_hook
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-with install_import_hook("kbpjax", "beartype.beartype"):
+with jaxtyping.install_import_hook("kbpjax", "beartype.beartype"):
     import kbpjax as kbpjax
 
 
@@ -22,6 +22,14 @@ def forget_compiled_programs():
     """Drop what a test file has compiled: some hundred programs a file add up to gigabytes."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture
+def as_users_have_it():
+    """Without the tests' own type checker, which refuses some wrong arguments before the package can."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,13 +10,16 @@ import re
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
+import networkx
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
 import kbpjax as kbp
 from kbpjax import ep, kernels
-from kbpjax.baselines import discrete, gaussian
+from kbpjax.baselines import density, discrete, gaussian, pairwise
+from kbpjax.features import EmbeddingFeatures
+from kbpjax.kernels.graphs import encode_graphs
 from tests.programs import SHORT, python
 
 RNG = np.random.default_rng(0)
@@ -40,6 +43,15 @@ def fit(**changed):
     return kbp.fit(kbp.pool(CHAIN, X, Y), **{"rule": RULE, **KERNELS, **changed})
 
 
+def named(**types):
+    """Return a networkx graph of one edge whose first node has a type."""
+    graph = networkx.path_graph(2)
+    graph.nodes[0].update(types)
+    return graph
+
+
+ALONE = kbp.TrainingData({}, {0: X[:, 0]})
+START = kbp.Settings(**KERNELS, rule=RULE)
 NAN = np.where(np.arange(80).reshape(20, 4) == 7, np.nan, X)
 GAUSSIAN = ep.Gaussian.from_moments(0.0, 1.0)
 MISTAKES = {
@@ -54,7 +66,12 @@ MISTAKES = {
     "a negative type": (lambda m, e, s, b: kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, -1]), "node_type"),
     "a grid without columns": (lambda m, e, s, b: kbp.grid_graph(3, 0), "width"),
     "a chain of half a node": (lambda m, e, s, b: kbp.chain_graph(0.5), "must be"),
+    "a type that is a word": (lambda m, e, s, b: kbp.Graph.from_networkx(named(type="pixel")), "nodes"),
+    "nodes of no type": (lambda m, e, s, b: CHAIN.nodes_of_type(3), "node_type"),
+    "colours of neighbours": (lambda m, e, s, b: kbp.coloured(CHAIN, colours=[0, 0, 1, 1]), "colours"),
+    "trees of a half seed": (lambda m, e, s, b: kbp.tree_reweighting(CHAIN, seed=0.5), "seed"),
     # data
+    "ends that are no pair": (lambda m, e, s, b: kbp.TrainingData({0: (X, Y)}, {0: X}, ends={0: 0}), "ends"),
     "samples of another graph": (lambda m, e, s, b: kbp.pool(CHAIN, X[:, :3]), "samples"),
     "samples with NaN": (lambda m, e, s, b: kbp.pool(CHAIN, NAN), "samples"),
     "no samples": (lambda m, e, s, b: kbp.pool(CHAIN, X[:0]), "samples"),
@@ -67,6 +84,8 @@ MISTAKES = {
     "a bandwidth of a kind": (lambda m, e, s, b: kbp.RBF("wide"), "bandwidth"),
     "a negative ridge": (lambda m, e, s, b: fit(ridge=-1.0), "ridge"),
     "a ridge for no edge": (lambda m, e, s, b: fit(ridge={7: 1.0}), "ridge"),
+    "a ridge for an edge too many": (lambda m, e, s, b: fit(ridge={0: 1.0, 7: 1.0}, obs_ridge=1.0), "ridge"),
+    "an obs_ridge for a node too many": (lambda m, e, s, b: fit(obs_ridge={0: 1.0, 7: 1.0}), "obs_ridge"),
     "a floor of 1": (lambda m, e, s, b: fit(floor=1.0), "floor"),
     "a rank of 0": (lambda m, e, s, b: kbp.ConstantTime(1e-2, 0), "max_rank"),
     "eps of 0": (lambda m, e, s, b: kbp.ConstantTime(0.0), "eps"),
@@ -75,6 +94,20 @@ MISTAKES = {
     "points off the sphere": (lambda m, e, s, b: kbp.gram(kernels.Sphere(1.0), 2 * np.eye(3), np.eye(3)), "x"),
     "a median of one point": (lambda m, e, s, b: kbp.median_bandwidth([1.0]), "points"),
     "a power of one half": (lambda m, e, s, b: kbp.RBF(1.0) ** 0.5, "exponent"),
+    "a score of a name": (lambda m, e, s, b: kbp.select(START, kbp.pool(CHAIN, X, Y), score="loo"), "score"),
+    "a choice by nothing": (lambda m, e, s, b: kbp.select(START, ALONE), "data"),
+    "a seed that is a word": (
+        lambda m, e, s, b: kbp.tune(START, kbp.pool(CHAIN, X, Y), CHAIN, X, Y, POINTS, seed="x"),
+        "seed",
+    ),
+    "reservoirs of a half seed": (
+        lambda m, e, s, b: kbp.fit_chunks([kbp.pool(CHAIN, X, Y)], rule=RULE, **KERNELS, seed=0.5),
+        "seed",
+    ),
+    "features of no key": (lambda m, e, s, b: EmbeddingFeatures.draw(0, 5, 1, 1.0), "key"),
+    "a graph without nodes": (lambda m, e, s, b: encode_graphs([([], [])]), "graphs[0]"),
+    "edges of three nodes": (lambda m, e, s, b: encode_graphs([([0, 0, 0], [[0, 1, 2]])]), "graphs[0]"),
+    "labels of no edge": (lambda m, e, s, b: encode_graphs([([0, 0], [[0, 1]], [1, 2])]), "graphs[0]"),
     # evidence
     "observations of another graph": (lambda m, e, s, b: kbp.observe(m, CHAIN, Y[0, :3]), "y"),
     "an observation that is NaN": (lambda m, e, s, b: kbp.observe(m, CHAIN, np.full(4, np.nan)), "y"),
@@ -84,6 +117,12 @@ MISTAKES = {
     "a likelihood of other nodes": (lambda m, e, s, b: kbp.likelihood(m, CHAIN, lambda p: jnp.ones((3, len(p)))), "fn"),
     "a negative power": (lambda m, e, s, b: e**-1.0, "power"),
     # messages
+    "no model": (lambda m, e, s, b: kbp.run(None, CHAIN), "model"),
+    "too few matrices": (
+        lambda m, e, s, b: kbp.run(m.operators, kbp.chain_graph(4, edge_type=[0, 1, 2]), e),
+        "project",
+    ),
+    "a disturbance of a half seed": (lambda m, e, s, b: kbp.diagnose(m, CHAIN, e, s, seed=0.5), "seed"),
     "no iterations": (lambda m, e, s, b: kbp.run(m, CHAIN, e, num_iters=0), "num_iters"),
     "a damping of 1": (lambda m, e, s, b: kbp.run(m, CHAIN, e, damping=1.0), "damping"),
     "a tolerance of 0": (lambda m, e, s, b: kbp.run(m, CHAIN, e, tol=0.0), "tol"),
@@ -98,11 +137,19 @@ MISTAKES = {
     "a quantile of 2": (lambda m, e, s, b: kbp.quantile(b, 2.0), "level"),
     "a temperature of 0": (lambda m, e, s, b: kbp.temper(b, 0.0), "temperature"),
     "samples of a belief, none": (lambda m, e, s, b: kbp.sample(b, jax.random.key(0), 0), "count"),
+    "samples of no key": (lambda m, e, s, b: kbp.sample(b, 0, 3), "key"),
+    "a mode of no type": (lambda m, e, s, b: kbp.refine_mode(m, CHAIN, e, s, b, node_type=3), "node_type"),
+    "a Parzen estimate of a width": (lambda m, e, s, b: kbp.Parzen(1.0, X[:, 0]), "kernel"),
     # competitors
+    "a density of no key": (lambda m, e, s, b: density.fit_conditional(X[:, 0], Y[:, 0], 0), "key"),
+    "a regression of no key": (lambda m, e, s, b: density.fit_regression(X[:, 0], Y[:, 0], None), "key"),
+    "potentials of no edges": (lambda m, e, s, b: pairwise.fit(ALONE, jax.random.key(0)), "data"),
     "bins of one value": (lambda m, e, s, b: discrete.bins(np.ones(5), 3), "must"),
     "noise of 0": (lambda m, e, s, b: gaussian.thin_membrane(CHAIN, Y[0], noise=0.0, edge_precision=1.0), "noise"),
     # expectation propagation
     "a negative variance": (lambda m, e, s, b: ep.Gaussian.from_moments(0.0, -1.0), "variance"),
+    "a mean outside": (lambda m, e, s, b: ep.Beta.from_moments(2.0, 0.1), "mean, variance"),
+    "noise of 0, as a parameter": (lambda m, e, s, b: ep.Parameters(noise=0), "noise"),
     "a ratio of two families": (lambda m, e, s, b: ep.ratio(GAUSSIAN, ep.Gamma(1.0, 1.0)), "belief, incoming"),
     "labels of 2": (lambda m, e, s, b: ep.logistic_regression(X, np.full(20, 2)), "y"),
     "features, none": (lambda m, e, s, b: ep.Learner(num_outer=0), "num_outer"),

@@ -311,6 +311,17 @@ def test_seeds_are_whole_numbers(seed):
         RandomFourier(8, seed)
 
 
+@pytest.mark.usefixtures("as_users_have_it")
+def test_counts_and_seeds_may_be_those_of_numpy():
+    x, kernel = jnp.linspace(0, 1, 5), kbp.RBF(1.0)
+    one, other = (
+        of.feature_map(kernel, x, 1e-2, 3)[0] for of in (RandomFourier(np.int64(8), np.int64(1)), RandomFourier(8, 1))
+    )
+    np.testing.assert_array_equal(one.frequencies, other.frequencies)
+    assert RandomPivots(np.int64(4)) == RandomPivots(4)
+    assert kbp.ConstantTime(1e-2, np.int64(8)) == kbp.ConstantTime(1e-2, 8)
+
+
 def test_choosers_are_static():
     """As options of a jitted function they are compared, not traced."""
     for chooser in CHOOSERS.values():

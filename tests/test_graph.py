@@ -4,6 +4,7 @@ import inspect
 import re
 
 import jax.numpy as jnp
+import networkx
 import numpy as np
 import pytest
 
@@ -104,6 +105,15 @@ def test_random_graphs_mean_what_plain_loops_say(seed, num_nodes, num_edges, nod
     edges, node_type, edge_type = random_edges(seed, num_nodes, num_edges, node_kinds, split)
     graph = kbp.Graph.from_edges(edges, num_nodes, edge_type=edge_type, node_type=node_type)
     check_graph(graph, edges, num_nodes, node_type, edge_type)
+
+
+def test_types_of_a_networkx_graph_are_whole_numbers():
+    graph = networkx.path_graph(3)
+    networkx.set_edge_attributes(graph, np.int64(4), "type")
+    assert kbp.Graph.from_networkx(graph)[0].edge_types == ((4, 0, 0),)
+    graph.edges[0, 1]["type"] = 1.5
+    with pytest.raises(ValueError, match='^edges: must have whole numbers as "type"; got .1.5.'):
+        kbp.Graph.from_networkx(graph)
 
 
 def test_several_tiles_of_a_type_are_used_and_right():

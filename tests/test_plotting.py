@@ -137,7 +137,10 @@ WRONG = {
     ),
     "belief": (lambda p: plotting.plot_graph(kbp.chain_graph(3), p[3]), "^belief: must be of 3 nodes"),
     "positions": (lambda p: plotting.plot_graph(p[1], p[3], positions=[[0, 0]]), "^positions: must have shape"),
-    "node_type": (lambda p: plotting.plot_landmarks(p[0], 7), r"^node_type: must be one of the model's; got 7"),
+    "node_type": (
+        lambda p: plotting.plot_landmarks(p[0], node_type=7),
+        r"^node_type: must be one of the model's; got 7",
+    ),
     "samples": (lambda p: plotting.plot_landmarks(p[0], samples=p[4]), "^samples: must have 1 numbers each; got 20"),
     "costs": (lambda p: plotting.plot_costs({"a": ([1, 2], [1])}), "^costs: must have as many"),
     "seconds": (lambda p: plotting.plot_costs({"a": (0, 1)}), "^costs: must have seconds > 0"),

@@ -561,10 +561,10 @@ def test_operators_with_too_few_types_are_refused():
     graph = kbp.Graph.from_edges([(0, 1), (1, 2)], 3, node_type=[0, 1, 2])  # edge types 0 and 1
     evaluate, project = jnp.ones((3, 2, 2)), jnp.ones((4, 2, 2))
     kbp.run(kbp.Operators(evaluate, project), graph, num_iters=1)
-    with pytest.raises(ValueError, match="^evaluate: needs 1 or >= 3 matrices; got 2"):
+    with pytest.raises(ValueError, match="^evaluate: must have 1 or >= 3 matrices; got 2"):
         kbp.run(kbp.Operators(evaluate[:2], project), graph)
     for too_few in (2, 3):
-        with pytest.raises(ValueError, match=f"^project: needs 1 or >= 4 matrices; got {too_few}"):
+        with pytest.raises(ValueError, match=f"^project: must have 1 or >= 4 matrices; got {too_few}"):
             kbp.run(kbp.Operators(evaluate, project[:too_few]), graph)
 
 

@@ -4,7 +4,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -391,14 +390,6 @@ def test_a_node_type_of_one_sample_without_edges(rule):
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def as_users_have_it():
-    """Without the tests' own type checker, which refuses some wrong arguments before the package can."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize("rule", [kbp.LinearTime, kbp.ConstantTime])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-import kbpjax.graph
+import kbpjax.tables
 from kbpjax.colouring import colour_nodes
 from kbpjax.propagate import ignore_incoming
 from tests import discrete
@@ -83,7 +83,7 @@ GRAPHS = {
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_coloured_iteration_equals_the_twin(name, monkeypatch):
-    monkeypatch.setattr(kbpjax.graph, "SMALL", 0)
+    monkeypatch.setattr(kbpjax.tables, "SMALL", 0)
     graph = GRAPHS[name]()
     assert (len(graph.node_tiles) > 1) == (name == "hubs")
     operators, local, messages = random_problem(graph)
@@ -105,7 +105,7 @@ def test_given_colours_say_who_sends_first():
     graph = GRAPHS["odd"]()
     operators, local, messages = random_problem(graph, 1)
     for colours in ([5, 0, 2, 0, 9, 5, 0], [0, 1, 2, 3, 4, 5, 6]):
-        got, residual = sweep(graph, kbp.coloured(graph, np.array(colours)), operators, local, messages)
+        got, residual = sweep(graph, kbp.coloured(graph, colours=np.array(colours)), operators, local, messages)
         expected, change = twin_sweep(operators, graph, local, messages, np.array(colours), 0.0)
         np.testing.assert_allclose(got, expected, atol=1e-12)
         np.testing.assert_allclose(residual, change, atol=1e-12)
@@ -113,7 +113,7 @@ def test_given_colours_say_who_sends_first():
 
 @pytest.mark.parametrize("name", ["types", "hubs"])
 def test_marked_nodes_ignore_their_incoming_messages(name, monkeypatch):
-    monkeypatch.setattr(kbpjax.graph, "SMALL", 0)
+    monkeypatch.setattr(kbpjax.tables, "SMALL", 0)
     graph = GRAPHS[name]()
     operators, local, messages = random_problem(graph, 2)
     known = np.zeros(graph.num_nodes, bool)
@@ -242,7 +242,7 @@ def test_wrong_colours_and_graphs_are_refused():
         (np.array([0, 0, 1, 1, 0, 0, 1, 1, 0]), r"must differ between neighbours; got .*\(0, 1\)"),
     ]:
         with pytest.raises(ValueError, match=f"^colours: {text}"):
-            kbp.coloured(graph, colours)
+            kbp.coloured(graph, colours=colours)
     with pytest.raises(ValueError, match="^graph: must be known"):
         jax.jit(lambda graph: kbp.coloured(graph).parts.slots)(graph)
     with pytest.raises(ValueError, match="^schedule: must be of a graph"):

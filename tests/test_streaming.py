@@ -194,10 +194,13 @@ def test_reservoirs_are_seeded_and_keep_pairs_together():
     assert set(one["sample/observations/0/0"]) != set(one["sample/nodes/0/0"])
 
 
+@pytest.mark.usefixtures("as_users_have_it")
 def test_landmarks_come_from_the_reservoir():
     x = ARRAYS["nodes"][0]
     parts = chunked({0: (x, x[::-1])}, {0: x}, size=60)
-    model = fit_chunks(parts, kernel=kbp.RBF(1.0), rule=kbp.ConstantTime(eps=1e-6, max_rank=8), reservoir=5, seed=3)
+    model = fit_chunks(
+        parts, kernel=kbp.RBF(1.0), rule=kbp.ConstantTime(eps=1e-6, max_rank=8), reservoir=5, seed=np.int64(3)
+    )
     assert model.ranks[0] == (5, 5)  # all there are
     state = checkpoints.State()
     for i, chunk in enumerate(parts, 1):

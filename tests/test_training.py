@@ -1,6 +1,5 @@
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -91,14 +90,6 @@ def test_pool_under_jit():
     graph = kbp.chain_graph(3)
     data = jax.jit(lambda x: kbp.pool(graph, x))(jnp.arange(6.0).reshape(2, 3))
     assert data.edges[0][1].tolist() == [1.0, 2.0, 4.0, 5.0] and dict(data.degrees) == {0: 2}
-
-
-@pytest.fixture
-def as_users_have_it():
-    """Without the tests' own type checker, which refuses some wrong arguments before the package can."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 GRAPH = kbp.chain_graph(3)

@@ -108,7 +108,7 @@ def test_plot_draws_losses_and_numbers_on_labelled_axes(learned):
     from matplotlib.figure import Figure
 
     axes = Figure().subplots(1, 2)
-    assert learned.plot(axes)[1] is axes[1]
+    assert learned.plot(axes=axes)[1] is axes[1]
 
 
 def test_two_node_types_with_all_by_type_and_a_loss_over_types():

@@ -165,6 +165,6 @@ def check_options(
 ) -> None:
     """Raise ValueError for arguments that both methods share."""
     pairwise.check_problem(model, graph, evidence)
-    pairwise.require_key(key)
+    _checks.require_key(key)
     _checks.require_count("num_particles", num_particles)
     _checks.require_count("num_iters", num_iters)

@@ -137,6 +137,7 @@ def fit_conditional(
         [9.0]
     """
     v, u = _pairs("v", v, "u", u)
+    _checks.require_key(key)
     _checks.require_count("num_centres", num_centres)
     _checks.require_count("folds", folds)
     _checks.require(folds >= 2, "folds", "must be >= 2", folds, "Hold out a half of the pairs, or less.")
@@ -216,9 +217,9 @@ def fit_regression(
         [[0.25]]
     """
     x, y = _pairs("x", x, "y", y)
+    _checks.require_key(key)
     _checks.require_count("num_centres", num_centres)
-    default = np.geomspace(0.1, 10, 8) * y.shape[1] ** 0.5
-    widths = _grid("widths", default if widths is None else widths, x)
+    widths = _grid("widths", np.geomspace(0.1, 10, 8) * y.shape[1] ** 0.5 if widths is None else widths, x)
     ridges = _grid("ridges", np.geomspace(1e-6, 1, 7) if ridges is None else ridges, x)
     return _fit_regression(x, y, key, widths, ridges, min(num_centres, len(x)))
 
@@ -361,10 +362,8 @@ def _deal(key: Key[Array, ""], number: int, folds: int) -> tuple[Int[Array, "fol
     return jax.random.permutation(key, number)[jnp.minimum(position, number - 1)], position < number
 
 
-def _apart(
-    x: Float[Array, "point dim"], centres: Float[Array, "centre dim"], scale: Float[Array, " dim"]
-) -> Float[Array, "point centre"]:
-    """Return half the squared distances of all pairs, each coordinate in its own units."""
+def _apart(x: Float[Array, "point dim"], centres: Float[Array, "centre dim"], scale: Float[Array, " dim"]) -> Array:
+    """Return half the squared distances of all pairs [point, centre], each coordinate in its own units."""
     return 0.5 * jnp.sum(((x[:, None] - centres[None]) / scale[None, None]) ** 2, axis=-1)
 
 

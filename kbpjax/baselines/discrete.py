@@ -50,7 +50,10 @@ class Indicators(FeatureMap):
         return jax.nn.one_hot(self.nearest(x), len(self.states), dtype=self.dtype)
 
     def nearest(self, x: Shaped[Array, "sample *dim"]) -> Array:
-        """Return the number of the nearest state of each point [sample]; of two as near, the first."""
+        """Return the number of the nearest state of each point [sample].
+
+        Of two as near, the lower if they are scalars, else the first.
+        """
         states, points = as_floats(self.states), as_floats(x)
         points = points.astype(states.dtype)
         if states.ndim > 1:
@@ -329,4 +332,4 @@ def _stack(tables: Mapping[int, Array], size: int) -> Float[Array, "edge_type fi
     """Stack tables by edge type, padded with zeros; numbers that are not there hold zeros."""
     padded = {k: jnp.pad(psi, [(0, size - n) for n in psi.shape]) for k, psi in tables.items()}
     empty = jnp.zeros((size, size), jnp.result_type(float))
-    return jnp.stack([padded.get(k, empty).astype(empty.dtype) for k in range(1 + max(padded, default=-1))])
+    return jnp.stack([padded.get(k, empty).astype(empty.dtype) for k in range(1 + max(padded, default=0))])

@@ -44,7 +44,7 @@ def run_expectation(
     graph: Graph,
     evidence: Evidence | None = None,
     *,
-    key: Key[Array, ""] | None = None,
+    key: Key[Array, ""],
     num_particles: int = 30,
     num_iters: int = 30,
     damping: ScalarLike = 0.5,

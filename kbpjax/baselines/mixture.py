@@ -31,7 +31,6 @@ from kbpjax.baselines.pairwise import (
     log_local,
     log_nodes,
     of_type,
-    require_key,
 )
 from kbpjax.baselines.products import exact, gibbs
 from kbpjax.beliefs import Belief
@@ -152,7 +151,7 @@ def run(
     check_problem(model, graph, evidence)
     fix = "Without messages a belief is psi_s local_s: exponentiate kbpjax.baselines.pairwise.log_nodes."
     _checks.require(graph.num_edges > 0, "graph", "must have an edge", "none", fix)
-    require_key(key)
+    _checks.require_key(key)
     _checks.require_count("num_components", num_components)
     _checks.require_count("num_iters", num_iters)
     _checks.require_number("least_bandwidth", least_bandwidth, above=0)

@@ -83,7 +83,7 @@ class PairwiseMRF(eqx.Module):
         wanted = 1 + max(v for v, *_ in graph.node_types), 2 + 2 * max((k for k, *_ in graph.edge_types), default=-1)
         fix = "Build the graph with the model's types, or fit on data with all of them."
         ok = nodes in (1, *range(wanted[0], nodes + 1)) and edges in (1, *range(wanted[1], edges + 1))
-        rule = f"needs potentials of {wanted[0]} node types and {wanted[1]} edge directions, or one for all"
+        rule = f"must have potentials of {wanted[0]} node types and {wanted[1]} edge directions, or one for all"
         _checks.require(ok, "model", rule, f"{nodes} and {edges}", fix)
 
 
@@ -110,7 +110,7 @@ def fit(
         marginal_widths: candidates for `density.parzen`; None: its own.
 
     Raises:
-        ValueError: an option out of range, no key, or variables of different shapes.
+        ValueError: an option out of range, no key, no pairs, or variables of different shapes.
 
     Example:
         >>> import jax, numpy as np, kbpjax as kbp
@@ -120,11 +120,13 @@ def fit(
         >>> model.edges.sender.weights.shape
         (2, 20)
     """
-    require_key(key)
+    _checks.require_key(key)
     _checks.require_count("num_centres", num_centres)
     shapes = {x.shape[1:] for x in data.nodes.values()}
     fix = "Pad the smaller ones, or use kernel belief propagation, which takes any domains."
     _checks.require(len(shapes) == 1, "data", "must have variables of one shape", sorted(shapes), fix)
+    fix = "Nodes that nothing joins need no messages: use density.parzen."
+    _checks.require(bool(data.ends), "data", "must have pairs of at least one edge type", "none", fix)
     keys = jax.random.split(key, 1 + max(data.nodes) + 2 * (1 + max((k for k, *_ in data.ends), default=-1)))
     marginals = {
         v: density.parzen(x, widths=marginal_widths, num_centres=min(num_centres, len(x)), key=keys[v])
@@ -279,9 +281,3 @@ def check_problem(model: Any, graph: Any, evidence: Any) -> None:
         _checks.require(size == graph.num_nodes, "evidence", f"must be of {graph.num_nodes} nodes", size, fix)
         ok = len(evidence.messages) == 0 and not evidence.values
         _checks.require(ok, "evidence", "must be known likelihoods", "learned evidence or clamps of another model", fix)
-
-
-def require_key(key: Any) -> None:
-    """Raise ValueError unless given a random key."""
-    ok = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ()
-    _checks.require(ok, "key", "must be a random key", repr(key)[:80], "Pass jax.random.key(0).")

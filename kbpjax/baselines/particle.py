@@ -68,7 +68,7 @@ def run(
     graph: Graph,
     evidence: Evidence | None = None,
     *,
-    key: Key[Array, ""] | None = None,
+    key: Key[Array, ""],
     num_particles: int = 30,
     num_iters: int = 30,
     resample_every: int = 15,

@@ -2,9 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import betaln, digamma, gammaln, polygamma
 from jaxtyping import Array, Bool, Float, Key
 
+from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._precision import matmul
 from kbpjax.ep.messages import Self, TwoPositive, as_parameters, require_positive, sample_moments
@@ -21,6 +23,16 @@ def log_beta(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..
     if a.dtype != jnp.float64:
         return betaln(a, b)
     return jnp.where(a + b < 1000, gammaln(a) + gammaln(b) - gammaln(a + b), betaln(a, b))
+
+
+def _require_room(mean: Float[Array, "..."], variance: Float[Array, "..."]) -> None:
+    """Check that variances, if they are known, are those of a distribution on (0, 1)."""
+    if _checks.is_traced((mean, variance)):
+        return
+    wrong = np.flatnonzero(~np.asarray(variance < mean * (1 - mean)))
+    got = ", ".join(f"mean {mean.ravel()[i]} and variance {variance.ravel()[i]}" for i in wrong[:1])
+    rule = "must be 0 < mean < 1 and variance < mean (1 - mean)"
+    _checks.require(not len(wrong), "mean, variance", rule, got, "A variable in (0, 1) has no others.")
 
 
 class Beta(TwoPositive):
@@ -44,10 +56,14 @@ class Beta(TwoPositive):
 
     @classmethod
     def from_moments(cls, mean: Numbers, variance: Numbers) -> Self:
-        """Return the Beta distribution of a mean in (0, 1) and a variance in (0, mean (1 - mean)) [*batch]."""
+        """Return the Beta distribution of a mean in (0, 1) and a variance in (0, mean (1 - mean)) [*batch].
+
+        Raises:
+            ValueError: other means or variances, where they are known.
+        """
         mean, variance = as_parameters("mean, variance", mean, variance)
         require_positive("variance", variance)
-        require_positive("mean (1 - mean) - variance", mean * (1 - mean) - variance)
+        _require_room(mean, variance)
         total = mean * (1 - mean) / variance - 1
         return cls(total * mean, total * (1 - mean))
 

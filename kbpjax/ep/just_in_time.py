@@ -40,6 +40,16 @@ class Record(NamedTuple):
         log_variance: log predictive variances [out]; NaN before training.
         asked: whether the oracle was asked.
         failed: whether its answer was no distribution: it is not learned, and the message says nothing.
+
+    Example:
+        >>> import jax
+        >>> from kbpjax import ep
+        >>> x = jax.random.normal(jax.random.key(0), (10, 2))
+        >>> record = ep.logistic_regression(x, x[:, 0] > 0, num_sweeps=3).record  # [sweep, datum]
+        >>> record.asked.shape, bool(record.asked.all()), bool(record.failed.any())
+        ((3, 10), True, False)
+        >>> record.message.mean.shape, record.incoming[1].variance.shape
+        ((3, 10), (3, 10))
     """
 
     incoming: Incoming
@@ -127,6 +137,19 @@ def send(operator: Operator, incoming: Incoming, oracle: Oracle, key: Key[Array,
 
     Raises:
         ValueError: an oracle of another variable; messages of other families, or of another precision.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax import ep
+        >>> like, few = (ep.Beta(2.0, 1.0), ep.Gaussian(1.0, 0.0)), ep.Learner(num_inner=20, num_outer=20)
+        >>> z = ep.Gaussian(jnp.ones(8), jnp.arange(8.0) % 5)  # five messages, of which three come twice
+        >>> def stream(key):
+        ...     operator = ep.untrained(key, like, variable=1, num_initial=5, threshold=-7.0, learner=few)
+        ...     step = lambda operator, z: ep.send(operator, (like[0], z), ep.LogisticToZ(), key)
+        ...     return jax.lax.scan(step, operator, z)
+        >>> operator, record = jax.jit(stream)(jax.random.key(0))
+        >>> record.asked.tolist()  # what it has seen it knows
+        [True, True, True, True, True, False, False, False]
     """
     fix = "Make operator and oracle for the same variable."
     same = oracle.variable == operator.variable
@@ -161,6 +184,19 @@ def send_all(
 
     Raises:
         ValueError: as `send`; no messages.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax import ep
+        >>> like, few = (ep.Beta(2.0, 1.0), ep.Gaussian(1.0, 0.0)), ep.Learner(num_inner=20, num_outer=20)
+        >>> z = ep.Gaussian(jnp.ones(8), jnp.arange(8.0) % 5)  # five messages, of which three come twice
+        >>> def stream(key):
+        ...     operator = ep.untrained(key, like, variable=1, num_initial=5, threshold=-7.0, learner=few)
+        ...     messages = ep.Beta(jnp.full(8, 2.0), jnp.ones(8)), z
+        ...     return ep.send_all(operator, messages, ep.LogisticToZ(), jax.random.split(key, 8))
+        >>> operator, record = jax.jit(stream)(jax.random.key(0))
+        >>> record.asked.tolist()  # what it has seen it knows
+        [True, True, True, True, True, False, False, False]
     """
     count = len(keys)
     _checks.require(count > 0, "keys", "must be one for each message, and one at least", "none", "Send something.")

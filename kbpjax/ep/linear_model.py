@@ -34,11 +34,30 @@ class Schedule(eqx.Module):
 
 
 class Parallel(Schedule):
-    """All sites at once, from the sites of the sweep before (the paper's)."""
+    """All sites at once, from the sites of the sweep before (the paper's).
+
+    Example:
+        >>> import jax
+        >>> from kbpjax import ep
+        >>> x = jax.random.normal(jax.random.key(0), (10, 2))
+        >>> posterior = ep.logistic_regression(x, x[:, 0] > 0, schedule=ep.Parallel(), damping=0.1)
+        >>> bool(posterior.changes[-1] < 0.01 * posterior.changes[0])
+        True
+    """
 
 
 class Sequential(Schedule):
-    """One site after the other, each from all before it: fewer sweeps, one rank-one update for each message."""
+    """One site after the other, each from all before it: fewer sweeps, one rank-one update for each message.
+
+    Example:
+        >>> import jax
+        >>> from kbpjax import ep
+        >>> x = jax.random.normal(jax.random.key(0), (10, 2))
+        >>> in_turn = ep.logistic_regression(x, x[:, 0] > 0, schedule=ep.Sequential(), num_sweeps=5)
+        >>> at_once = ep.logistic_regression(x, x[:, 0] > 0, num_sweeps=5)
+        >>> bool(in_turn.changes[-1] < at_once.changes[-1])  # the same answer, in fewer sweeps
+        True
+    """
 
 
 class LinearPosterior(eqx.Module):
@@ -51,6 +70,16 @@ class LinearPosterior(eqx.Module):
         changes: largest change of the mean of the weights in each sweep [sweep]: small once it has converged.
         operator: what the operator has become; None with an oracle alone.
         record: of all invocations [sweep, datum].
+
+    Example:
+        >>> import jax
+        >>> from kbpjax import ep
+        >>> x = jax.random.normal(jax.random.key(0), (10, 2))
+        >>> posterior = ep.logistic_regression(x, x[:, 0] > 0)
+        >>> posterior.mean.shape, posterior.covariance.shape, posterior.sites.mean.shape
+        ((2,), (2, 2), (10,))
+        >>> bool(posterior.changes[-1] < 1e-3)  # it has converged
+        True
     """
 
     mean: Float[Array, " dim"]
@@ -154,7 +183,17 @@ def logistic_regression(
 
 @jax.jit
 def logistic_predictive(posterior: LinearPosterior, x: Float[Array, "datum dim"]) -> Float[Array, " datum"]:
-    """Return P(y = 1) at new inputs: the logistic function averaged over the posterior of w'x, exactly."""
+    """Return P(y = 1) at new inputs: the logistic function averaged over the posterior of w'x, exactly.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax import ep
+        >>> x = jax.random.normal(jax.random.key(0), (10, 2))
+        >>> posterior = ep.logistic_regression(x, x[:, 0] > 0)
+        >>> no, even, yes = ep.logistic_predictive(posterior, jnp.array([[-2.0, 0.0], [0.0, 0.0], [2.0, 0.0]])).tolist()
+        >>> no < 0.3, round(even, 3), yes > 0.7
+        (True, 0.5, True)
+    """
     mean = matmul(x, posterior.mean)[:, None]
     spread = jnp.sqrt(jnp.maximum(jnp.sum(matmul(x, posterior.covariance) * x, axis=1), 0))[:, None]
     nodes = (2 * jnp.arange(PREDICTIVE_NODES, dtype=x.dtype)[None] + 1) / PREDICTIVE_NODES - 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from kbpjax import _checks
@@ -28,6 +29,16 @@ class Distribution(eqx.Module):
 
     `outputs` and `from_outputs` are the two numbers that a regression learns of a distribution, unbounded ones;
     `project` fits the member to weighted samples, exactly in the sense of KL(samples || member).
+
+    Example:
+        >>> from kbpjax import ep
+        >>> for p in (ep.Gaussian.from_moments(1.0, 2.0), ep.Beta(2.0, 2.0), ep.Gamma(3.0, 1.0)):
+        ...     again = p.from_outputs(p.outputs)
+        ...     same, nothing = abs(float(ep.kl(p, again))) < 1e-5, p.uniform()
+        ...     print(type(p).__name__, float(p.mean), float((p * nothing).mean), same)
+        Gaussian 1.0 1.0 True
+        Beta 0.5 0.5 True
+        Gamma 3.0 3.0 True
     """
 
     @property
@@ -149,11 +160,14 @@ def as_parameters(argument: str, *values: Numbers) -> list[Float[Array, "..."]]:
     return [jnp.broadcast_to(array.astype(kind), shape) for array in arrays]
 
 
-def require_positive(argument: str, values: Any) -> None:
+IMPROPER = "Only ratios of messages may be improper; make those with ratio."
+"""What to do about parameters of a message that are not > 0."""
+
+
+def require_positive(argument: str, values: Any, *, fix: str = IMPROPER) -> None:
     """Check that all numbers, if they are known, are > 0."""
     if not _checks.is_traced(values):
-        least = float(jnp.min(values, initial=jnp.inf))
-        fix = "Only ratios of messages may be improper; make those with ratio."
+        least = float(np.min(np.asarray(values), initial=np.inf))  # of NumPy, so that nothing here is traced
         _checks.require(least > 0, argument, "must be > 0", f"{least} as the least", fix)
 
 
@@ -166,7 +180,17 @@ def sample_moments(
 
 
 class Improper(eqx.Module):
-    """What to send where the ratio of a belief to the incoming message is no message."""
+    """What to send where the ratio of a belief to the incoming message is no message.
+
+    Example:
+        >>> from kbpjax import ep
+        >>> class Flat(ep.Improper):  # a wide message, in place of one that says nothing
+        ...     def __call__(self, belief, incoming):
+        ...         return ep.Gaussian.from_moments(0.0, 100.0)
+        >>> wide, narrow = ep.Gaussian.from_moments(0.0, 2.0), ep.Gaussian.from_moments(0.0, 1.0)
+        >>> round(float(ep.ratio(wide, narrow, improper=Flat()).variance), 3)
+        100.0
+    """
 
     @abc.abstractmethod
     def __call__(self, belief: Member, incoming: Member) -> Member:
@@ -174,7 +198,15 @@ class Improper(eqx.Module):
 
 
 class MeanPreserving(Improper):
-    """Send the message that says least and leaves the belief its mean."""
+    """Send the message that says least and leaves the belief its mean.
+
+    Example:
+        >>> from kbpjax import ep
+        >>> belief, incoming = ep.Gaussian.from_moments(1.0, 2.0), ep.Gaussian.from_moments(0.0, 1.0)
+        >>> sent = ep.ratio(belief, incoming, improper=ep.MeanPreserving())
+        >>> float((sent * incoming).mean), float((sent * incoming).variance)
+        (1.0, 1.0)
+    """
 
     def __call__(self, belief: Member, incoming: Member) -> Member:
         """Return that message."""
@@ -182,7 +214,15 @@ class MeanPreserving(Improper):
 
 
 class Uniform(Improper):
-    """Send the message that says nothing."""
+    """Send the message that says nothing.
+
+    Example:
+        >>> from kbpjax import ep
+        >>> belief, incoming = ep.Gaussian.from_moments(1.0, 2.0), ep.Gaussian.from_moments(0.0, 1.0)
+        >>> sent = ep.ratio(belief, incoming, improper=ep.Uniform())
+        >>> float((sent * incoming).mean), float((sent * incoming).variance)
+        (0.0, 1.0)
+    """
 
     def __call__(self, belief: Member, incoming: Member) -> Member:
         """Return that message."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from kbpjax import _checks
@@ -44,8 +45,8 @@ class Learner(eqx.Module):
         200
     """
 
-    num_inner: int = eqx.field(static=True, default=300)
-    num_outer: int = eqx.field(static=True, default=500)
+    num_inner: int = eqx.field(static=True, default=300, converter=_checks.whole)
+    num_outer: int = eqx.field(static=True, default=500, converter=_checks.whole)
     noise: float = eqx.field(static=True, default=1e-4)
     width_scale: float = eqx.field(static=True, default=0.5)
     targets: Targets = RelativeBelief()
@@ -98,6 +99,18 @@ class Operator(eqx.Module):
         learner: what it is made of.
         families: of the incoming messages.
         variable: the place among them of the variable that the message goes to.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax import ep
+        >>> incoming = ep.Beta(jnp.full(50, 2.0), jnp.ones(50)), ep.Gaussian(jnp.ones(50), jnp.linspace(-3.0, 3.0, 50))
+        >>> learn = jax.jit(ep.learn, static_argnames="variable")
+        >>> operator = learn(jax.random.key(0), incoming, jax.jit(ep.LogisticToZ())(incoming), variable=1)
+
+        >>> bool(operator.trained), operator.variable, [family.__name__ for family in operator.families]
+        (True, 1, ['Beta', 'Gaussian'])
+        >>> operator.thresholds.tolist()  # of the mean and of the log variance
+        [-8.5, -8.5]
     """
 
     maps: TwoStage
@@ -121,6 +134,20 @@ class Prediction(NamedTuple):
         belief: of the variable.
         message: to the variable.
         log_variance: log predictive variances of the outputs [*batch, out].
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax import ep
+        >>> incoming = ep.Beta(jnp.full(50, 2.0), jnp.ones(50)), ep.Gaussian(jnp.ones(50), jnp.linspace(-3.0, 3.0, 50))
+        >>> learn = jax.jit(ep.learn, static_argnames="variable")
+        >>> operator = learn(jax.random.key(0), incoming, jax.jit(ep.LogisticToZ())(incoming), variable=1)
+
+        >>> near = ep.predict(operator, incoming)
+        >>> near.belief.mean.shape, near.message.mean.shape, near.log_variance.shape
+        ((50,), (50,), (50, 2))
+        >>> strange = incoming[0], ep.Gaussian(jnp.ones(50), jnp.full(50, 20.0))
+        >>> bool(near.log_variance.max() < ep.predict(operator, strange).log_variance.min())
+        True
     """
 
     belief: Distribution
@@ -186,6 +213,18 @@ def predict(operator: Operator, incoming: Incoming) -> Prediction:
 
     Raises:
         ValueError: messages of other families than it was made for.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax import ep
+        >>> incoming = ep.Beta(jnp.full(50, 2.0), jnp.ones(50)), ep.Gaussian(jnp.ones(50), jnp.linspace(-3.0, 3.0, 50))
+        >>> learn = jax.jit(ep.learn, static_argnames="variable")
+        >>> operator = learn(jax.random.key(0), incoming, jax.jit(ep.LogisticToZ())(incoming), variable=1)
+
+        >>> new = ep.Beta(jnp.full(1, 2.0), jnp.ones(1)), ep.Gaussian(jnp.ones(1), jnp.full(1, 0.5))
+        >>> belief = jax.jit(ep.predict)(operator, new).belief
+        >>> bool(ep.kl(jax.jit(ep.LogisticToZ())(new), belief)[0] < 1e-3)
+        True
     """
     names = [[family.__name__ for family in of] for of in (operator.families, map(type, incoming))]
     fix = "Pass messages in the order that the operator was made with."
@@ -206,6 +245,8 @@ def draw_maps(
 ) -> TwoStage:
     """Draw the features of all outputs, of kernels in units of the medians of moments [sample, 2, coordinate]."""
     bandwidths, width = median_embedding(moments)
+    rounding = 10 * jnp.finfo(width.dtype).eps ** 0.5
+    width = jnp.where(width > rounding, width, 1)  # over half of the pairs are equal: embeddings have norms below 1
 
     def one(key: Key[Array, ""], of: Parameters) -> TwoStage:
         inner, outer = jax.random.split(key)
@@ -254,6 +295,7 @@ def check_samples(incoming: Incoming, beliefs: Distribution, variable: int) -> N
     shape, fix = jnp.shape(beliefs.mean), "Give one for each sample."
     _checks.require(shape == shapes[0], "beliefs", f"must have shape {shapes[0]}", shape, fix)
     for argument, of in (("beliefs", beliefs), *(("incoming", message) for message in incoming)):
-        if not _checks.is_traced(of):
-            bad, fix = int(jnp.sum(~of.proper)), "Leave out what the oracle could not answer."
+        proper = of.proper
+        if not _checks.is_traced(proper):
+            bad, fix = int(np.sum(~np.asarray(proper))), "Leave out what the oracle could not answer."
             _checks.require(bad == 0, argument, "must be distributions", f"{bad} that are not", fix)

@@ -33,6 +33,19 @@ class Oracle(eqx.Module):
     Attributes:
         variable: the place of the variable among the incoming messages. An oracle of one's own has it as
             `variable: int = eqx.field(static=True, default=1)`.
+
+    Example:
+        >>> import equinox as eqx, jax
+        >>> from kbpjax import ep
+        >>> class Step(ep.Oracle):  # x1 = x0 + noise of variance 1
+        ...     variable: int = eqx.field(static=True, default=1)
+        ...
+        ...     def __call__(self, incoming, key):
+        ...         x0, x1 = incoming
+        ...         return x1 * ep.Gaussian.from_moments(x0.mean, x0.variance + 1)
+        >>> belief = Step()((ep.Gaussian.from_moments(0.0, 1.0), ep.Gaussian.from_moments(3.0, 2.0)), jax.random.key(0))
+        >>> float(belief.mean), float(belief.variance)
+        (1.5, 1.0)
     """
 
     variable: eqx.AbstractVar[int]
@@ -67,7 +80,16 @@ class Projection(eqx.Module):
 
 
 class Nearest(Projection):
-    """The member of least KL(belief || member): it keeps the expected sufficient statistics, as theory wants it."""
+    """The member of least KL(belief || member): it keeps the expected sufficient statistics, as theory wants it.
+
+    Example:
+        >>> import jax
+        >>> from kbpjax import ep
+        >>> oracle = jax.jit(ep.LogisticToP(projection=ep.Nearest()))  # the default
+        >>> belief = oracle((ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 4.0)))
+        >>> round(float(belief.mean), 3), round(float(belief.variance), 4)
+        (0.691, 0.0568)
+    """
 
     def beta(self, found: "LogisticIntegrals") -> Beta:
         """Keep E log p and E log(1 - p)."""
@@ -80,7 +102,16 @@ class Nearest(Projection):
 
 
 class MatchingMoments(Projection):
-    """The member of the same mean and variance, as the authors of KJIT have it."""
+    """The member of the same mean and variance, as the authors of KJIT have it.
+
+    Example:
+        >>> import jax
+        >>> from kbpjax import ep
+        >>> oracle = jax.jit(ep.LogisticToP(projection=ep.MatchingMoments()))
+        >>> belief = oracle((ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 4.0)))
+        >>> round(float(belief.mean), 3), round(float(belief.variance), 4)  # those of `logistic_integrals`
+        (0.697, 0.0597)
+    """
 
     def beta(self, found: "LogisticIntegrals") -> Beta:
         """Keep E p and Var p."""
@@ -192,7 +223,14 @@ class LogisticToZ(Oracle):
     """Exact messages from the logistic factor to the log odds z; incoming messages are (Beta of p, Gaussian of z).
 
     Args:
-        num_nodes: as in `logistic_integrals`.
+        num_nodes: of the midpoint rule, >= 1; NaN where they are too few for the messages.
+
+    Example:
+        >>> import jax
+        >>> from kbpjax import ep
+        >>> belief = jax.jit(ep.LogisticToZ())((ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0)))  # of a label 1
+        >>> round(float(belief.mean), 3), round(float(belief.variance), 3)
+        (0.413, 0.829)
     """
 
     num_nodes: int = eqx.field(static=True, default=1200)
@@ -212,7 +250,14 @@ class LogisticToP(Oracle):
 
     Args:
         projection: `Nearest()` in KL, or `MatchingMoments()`.
-        num_nodes: as in `logistic_integrals`.
+        num_nodes: of the midpoint rule, >= 1; NaN where they are too few for the messages.
+
+    Example:
+        >>> import jax
+        >>> from kbpjax import ep
+        >>> belief = jax.jit(ep.LogisticToP())((ep.Beta(1.0, 1.0), ep.Gaussian.from_moments(2.0, 1.0)))  # no label seen
+        >>> round(float(belief.mean), 2), round(float(belief.variance) ** 0.5, 2)
+        (0.84, 0.12)
     """
 
     projection: Projection = Nearest()

@@ -20,6 +20,13 @@ class Parameters(eqx.Module):
 
     Raises:
         ValueError: any not > 0; shapes that do not broadcast.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from kbpjax import ep
+        >>> chosen = ep.Parameters(width_scale=1.0, noise=jnp.array([0.25, 0.5]))  # for ep.learn(parameters=chosen)
+        >>> chosen.width_scale.tolist(), chosen.noise.tolist()
+        ([1.0, 1.0], [0.25, 0.5])
     """
 
     width_scale: Float[Array, "*batch"]
@@ -29,7 +36,7 @@ class Parameters(eqx.Module):
     def __init__(self, width_scale: Numbers = 0.5, bandwidth_scale: Numbers = 1.0, noise: Numbers = 1e-4):
         given = as_parameters("width_scale, bandwidth_scale, noise", width_scale, bandwidth_scale, noise)
         for name, values in zip(("width_scale", "bandwidth_scale", "noise"), given, strict=True):
-            require_positive(name, values)
+            require_positive(name, values, fix="Pass positive numbers, for instance the defaults.")
         self.width_scale, self.bandwidth_scale, self.noise = given
 
     def of_outputs(self, num_outputs: int, dtype: jnp.dtype) -> Self:
@@ -45,7 +52,16 @@ def grid_candidates(
     width_scales: Numbers = (0.1, 0.2, 1 / 3, 0.5, 1.0, 2.0, 5.0, 10.0),
     noises: Numbers = (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
 ) -> Parameters:
-    """Return all pairs of a width and a noise [candidate]; the defaults are the grid of the authors of KJIT."""
+    """Return all pairs of a width and a noise [candidate]; the defaults are the grid of the authors of KJIT.
+
+    Example:
+        >>> from kbpjax import ep
+        >>> grid = ep.grid_candidates(width_scales=(0.5, 1.0), noises=(0.25, 0.125))
+        >>> grid.width_scale.tolist(), grid.noise.tolist()
+        ([0.5, 0.5, 1.0, 1.0], [0.25, 0.125, 0.25, 0.125])
+        >>> ep.grid_candidates().noise.shape
+        (40,)
+    """
     width, noise = (jnp.asarray(values, jnp.result_type(float)) for values in (width_scales, noises))
     pairs = jnp.meshgrid(width, noise, indexing="ij")
     return Parameters(pairs[0].ravel(), jnp.ones(pairs[0].size, pairs[0].dtype), pairs[1].ravel())
@@ -59,7 +75,15 @@ def random_candidates(
     bandwidth_scales: tuple[float, float] = (0.1, 10.0),
     noises: tuple[float, float] = (1e-7, 1e-1),
 ) -> Parameters:
-    """Draw candidates uniformly in the logarithms of the ranges [candidate]; raises ValueError for empty ranges."""
+    """Draw candidates uniformly in the logarithms of the ranges [candidate]; raises ValueError for empty ranges.
+
+    Example:
+        >>> import jax
+        >>> from kbpjax import ep
+        >>> drawn = ep.random_candidates(jax.random.key(0), 50, noises=(1e-4, 1e-2))
+        >>> drawn.noise.shape, bool(drawn.noise.min() > 0.99e-4), bool(drawn.noise.max() < 1.01e-2)
+        ((50,), True, True)
+    """
     _checks.require_count("num_candidates", num_candidates)
     ranges = {"width_scales": width_scales, "bandwidth_scales": bandwidth_scales, "noises": noises}
     drawn = []

@@ -2,6 +2,9 @@
 
 With features of a kernel this is a Gaussian process regression at a cost that does not grow with the number of
 observations. Its variance depends on the inputs only; the noise bounds it from below.
+
+Fits in a batch add the rounding error of phi' phi, machine epsilon times its trace, to the ridge, as
+`kbpjax.embedding.ridge_solve` does: less noise cannot be seen, and with it the factorisation exists at any.
 """
 
 import equinox as eqx
@@ -22,6 +25,15 @@ class BayesianRegression(eqx.Module):
         mean: [feature].
         covariance: [feature, feature].
         noise: variance of the noise > 0 [].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from kbpjax.ep import BayesianRegression
+        >>> line = BayesianRegression.prior(1, noise=0.01, variance=100.0)
+        >>> line = line.update(jnp.array([1.0]), jnp.array(2.0)).update(jnp.array([2.0]), jnp.array(4.0))
+        >>> mean, variance = line.predict(jnp.array([[3.0]]))
+        >>> round(float(mean[0]), 2), round(float(variance[0]), 3)  # noise included
+        (6.0, 0.028)
     """
 
     mean: Float[Array, " feature"]
@@ -101,12 +113,11 @@ def fit_regression(
 
 @jax.jit
 def _fit(phi: Array, y: Array, noise: ScalarLike, variance: ScalarLike) -> BayesianRegression:
-    ridge = jnp.asarray(noise / variance, phi.dtype)
-    factor = cho_factor(_normal(phi, ridge))
-    identity = jnp.eye(phi.shape[1], dtype=phi.dtype)
-    inverse = cho_solve(factor, identity)
-    covariance = jnp.asarray(noise, phi.dtype) * 0.5 * (inverse + inverse.T)
-    return BayesianRegression(cho_solve(factor, matmul(phi.T, y)), covariance, jnp.asarray(noise, phi.dtype))
+    noise, variance = jnp.asarray(noise, phi.dtype), jnp.asarray(variance, phi.dtype)
+    factor, ridge = _normal(phi, noise / variance)
+    inverse = cho_solve(factor, jnp.eye(phi.shape[1], dtype=phi.dtype))
+    covariance = ridge * variance * 0.5 * (inverse + inverse.T)
+    return BayesianRegression(cho_solve(factor, matmul(phi.T, y)), covariance, noise)
 
 
 def leave_one_out(
@@ -118,6 +129,13 @@ def leave_one_out(
 
     Raises:
         ValueError: ridge out of range, where it is known; shapes that do not fit.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from kbpjax.ep import leave_one_out
+        >>> residuals = leave_one_out(jnp.array([[1.0], [2.0], [3.0]]), jnp.array([1.0, 2.0, 9.0]), 1e-6)
+        >>> [round(r, 2) for r in residuals.tolist()]  # without the last the line is y = x, which it misses by 6
+        [-1.38, -3.6, 6.0]
     """
     _check(phi, y, ridge=ridge)
     return _leave_one_out(phi, y, ridge)
@@ -125,10 +143,12 @@ def leave_one_out(
 
 @jax.jit
 def _leave_one_out(phi: Array, y: Array, ridge: ScalarLike) -> Array:
-    factor = cho_factor(_normal(phi, jnp.asarray(ridge, phi.dtype)), lower=True)
+    factor, ridge = _normal(phi, jnp.asarray(ridge, phi.dtype))
     half = solve_triangular(factor[0], phi.T, lower=True)
     weights = cho_solve(factor, matmul(phi.T, y))
-    return (y - matmul(phi, weights)) / (1 - jnp.sum(half**2, axis=0))
+    # 1 - leverage is never less than if no other sample were near: with the bound, rounding cannot make it 0.
+    least = ridge / (ridge + jnp.sum(phi**2, axis=1))
+    return (y - matmul(phi, weights)) / jnp.maximum(1 - jnp.sum(half**2, axis=0), least)
 
 
 def log_evidence(
@@ -138,6 +158,14 @@ def log_evidence(
 
     Raises:
         ValueError: noise or variance out of range, where they are known; shapes that do not fit.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from kbpjax.ep import log_evidence
+        >>> phi, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([1.1, 1.9, 3.1])
+        >>> noises = (1e-4, 1e-2, 1.0)
+        >>> max(noises, key=lambda noise: float(log_evidence(phi, y, noise)))
+        0.01
     """
     _check(phi, y, noise=noise, variance=variance)
     return _log_evidence(phi, y, noise, variance)
@@ -145,16 +173,12 @@ def log_evidence(
 
 @jax.jit
 def _log_evidence(phi: Array, y: Array, noise: ScalarLike, variance: ScalarLike) -> Array:
-    count = len(y)
-    noise, variance = jnp.asarray(noise, phi.dtype), jnp.asarray(variance, phi.dtype)
-    scaled = jnp.eye(phi.shape[1], dtype=phi.dtype) + matmul(phi.T, phi) * (variance / noise)
-    factor = cho_factor(scaled, lower=True)
-    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(factor[0])))
-    inner = matmul(phi.T, y)
-    square = (
-        jnp.sum(y**2) - (variance / noise) * jnp.dot(inner, cho_solve(factor, inner), precision="highest")
-    ) / noise
-    return -0.5 * (count * jnp.log(2 * jnp.pi * noise) + log_det + square)
+    variance = jnp.asarray(variance, phi.dtype)
+    factor, ridge = _normal(phi, jnp.asarray(noise, phi.dtype) / variance)
+    weights = cho_solve(factor, matmul(phi.T, y))
+    square = (jnp.sum((y - matmul(phi, weights)) ** 2) + ridge * jnp.sum(weights**2)) / (ridge * variance)
+    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(factor[0]))) - phi.shape[1] * jnp.log(ridge)
+    return -0.5 * (len(y) * jnp.log(2 * jnp.pi * ridge * variance) + log_det + square)
 
 
 def _check(phi: Array, y: Array, **numbers: ScalarLike) -> None:
@@ -165,5 +189,8 @@ def _check(phi: Array, y: Array, **numbers: ScalarLike) -> None:
         _checks.require_number(name, value, above=0)
 
 
-def _normal(phi: Float[Array, "sample feature"], ridge: Array) -> Float[Array, "feature feature"]:
-    return matmul(phi.T, phi) + ridge * jnp.eye(phi.shape[1], dtype=phi.dtype)
+def _normal(phi: Float[Array, "sample feature"], ridge: Array) -> tuple[tuple[Array, bool], Array]:
+    """Return the Cholesky factor of phi' phi + ridge I, as `cho_solve` takes it, and the ridge with its rounding."""
+    covariance = matmul(phi.T, phi)
+    ridge = ridge + jnp.finfo(phi.dtype).eps * jnp.trace(covariance)
+    return cho_factor(covariance + ridge * jnp.eye(phi.shape[1], dtype=phi.dtype), lower=True), ridge

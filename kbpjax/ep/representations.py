@@ -37,7 +37,14 @@ class Representation(eqx.Module):
 
 
 class Moments(Representation):
-    """Means and variances [2, coordinate]: every message as a Gaussian."""
+    """Means and variances [2, coordinate]: every message as a Gaussian.
+
+    Example:
+        >>> from kbpjax import ep
+        >>> ep.Moments().points((ep.Gamma(2.0, 1.0), ep.Gaussian.from_moments(3.0, 4.0))).tolist()  # means, variances
+        [[2.0, 3.0], [2.0, 4.0]]
+        >>> learner = ep.Learner(representation=ep.Moments())  # the default
+    """
 
     def points(self, incoming: Incoming) -> Float[Array, "*batch row coordinate"]:
         """Return means in the first row and variances in the second."""
@@ -57,10 +64,17 @@ class Draws(Representation):
     Args:
         num_draws: of each message.
         seed: of the random numbers.
+
+    Example:
+        >>> from kbpjax import ep
+        >>> messages = ep.Gaussian.from_moments(0.0, 1.0), ep.Gaussian.from_moments(2.0, 4.0)
+        >>> ep.Draws(num_draws=100).points(messages).shape
+        (100, 2)
+        >>> learner = ep.Learner(representation=ep.Draws(num_draws=100))
     """
 
-    num_draws: int = eqx.field(static=True, default=200)
-    seed: int = eqx.field(static=True, default=0)
+    num_draws: int = eqx.field(static=True, default=200, converter=_checks.whole)
+    seed: int = eqx.field(static=True, default=0, converter=_checks.whole)
 
     def __check_init__(self) -> None:
         _checks.require_count("num_draws", self.num_draws)
@@ -86,7 +100,15 @@ class Draws(Representation):
 
 
 class Exact(Representation):
-    """Parameters of the messages [2, coordinate], for families of two parameters with a characteristic function."""
+    """Parameters of the messages [2, coordinate], for families of two parameters with a characteristic function.
+
+    Example:
+        >>> from kbpjax import ep
+        >>> messages = ep.Beta(2.0, 1.0), ep.Gaussian(precision=0.5, shift=3.0)
+        >>> ep.Exact().points(messages).tolist()  # alpha and precision, beta and shift
+        [[2.0, 0.5], [1.0, 3.0]]
+        >>> learner = ep.Learner(representation=ep.Exact())
+    """
 
     def points(self, incoming: Incoming) -> Float[Array, "*batch row coordinate"]:
         """Return first parameters in the first row and second ones in the second."""

@@ -78,6 +78,16 @@ class LogDensity(Factor):
 
     Raises:
         ValueError: function is not a function; no proposals, or others than distributions.
+
+    Example:
+        >>> import jax
+        >>> from kbpjax import ep
+        >>> near = lambda x, y: -((x - y) ** 2) / 2  # y = x + noise of variance 1
+        >>> factor = ep.LogDensity(near, [ep.Gaussian.from_moments(0.0, 9.0)] * 2)
+        >>> oracle = ep.ImportanceSampling(factor, variable=1, num_samples=100_000)
+        >>> messages = ep.Gaussian.from_moments(0.0, 1.0), ep.Gaussian.from_moments(3.0, 2.0)
+        >>> round(float(oracle(messages, jax.random.key(0)).mean), 1)
+        1.5
     """
 
     function: Any
@@ -122,6 +132,15 @@ class ImportanceSampling(Oracle):
 
     Raises:
         ValueError: num_samples < 1; variable < 0; another number of messages than variables (when called).
+
+    Example:
+        >>> import jax
+        >>> from kbpjax import ep
+        >>> oracle = ep.ImportanceSampling(ep.logistic_sampler(), variable=1, num_samples=100_000)
+        >>> messages = ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0)
+        >>> belief, effective = oracle.weigh(messages, jax.random.key(0))
+        >>> round(float(belief.mean), 1), 1_000 < float(effective) < 100_000  # most draws have hardly a weight
+        (0.4, True)
     """
 
     factor: Factor
@@ -163,5 +182,13 @@ def _logistic(key: Key[Array, ""], z: Float[Array, " draw"]) -> Float[Array, " d
 
 
 def logistic_sampler() -> ForwardSampler:
-    """Return the logistic factor p = 1 / (1 + exp(-z)) as a forward sampler, with the paper's proposal N(0, 200)."""
+    """Return the logistic factor p = 1 / (1 + exp(-z)) as a forward sampler, with the paper's proposal N(0, 200).
+
+    Example:
+        >>> import jax
+        >>> from kbpjax import ep
+        >>> (p, z), log_weights = ep.logistic_sampler().draw(jax.random.key(0), 5)
+        >>> bool(abs(p - jax.nn.sigmoid(z)).max() < 1e-6), log_weights.shape
+        (True, (5,))
+    """
     return ForwardSampler(_logistic, (Gaussian.from_moments(0.0, 200.0),))

@@ -26,7 +26,16 @@ class Criterion(eqx.Module):
 
 
 class LeaveOneOut(Criterion):
-    """The mean square of leave-one-out residuals, in closed form."""
+    """The mean square of leave-one-out residuals, in closed form.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from kbpjax import ep
+        >>> phi, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([1.0, 2.0, 9.0])
+        >>> criterion = ep.LeaveOneOut()  # for ep.select(..., criterion=criterion), the default
+        >>> round(float(criterion(phi, y, jnp.array(1e-6))), 2)  # the mean of 1.38^2, 3.6^2 and 6^2
+        16.96
+    """
 
     def __call__(
         self, phi: Float[Array, "sample rank"], y: Float[Array, " sample"], noise: Float[Array, ""]
@@ -36,7 +45,16 @@ class LeaveOneOut(Criterion):
 
 
 class Surprise(Criterion):
-    """The negative log evidence, -log p(y)."""
+    """The negative log evidence, -log p(y).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from kbpjax import ep
+        >>> phi, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([1.1, 1.9, 3.1])
+        >>> criterion = ep.Surprise()  # for ep.select(..., criterion=criterion)
+        >>> min((1e-4, 1e-2, 1.0), key=lambda noise: float(criterion(phi, y, jnp.array(noise))))
+        0.01
+    """
 
     def __call__(
         self, phi: Float[Array, "sample rank"], y: Float[Array, " sample"], noise: Float[Array, ""]

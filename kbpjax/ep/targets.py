@@ -9,7 +9,20 @@ from kbpjax.ep.messages import Distribution, Improper, ratio
 
 
 class Targets(eqx.Module):
-    """A pair of maps between the belief or message of a factor and the outputs of a regression."""
+    """A pair of maps between the belief or message of a factor and the outputs of a regression.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from kbpjax import ep
+        >>> class Natural(ep.Targets):  # precision and shift of the message
+        ...     def encode(self, belief, message, incoming):
+        ...         return jnp.stack([message.precision, message.shift], axis=-1)
+        ...
+        ...     def decode(self, outputs, incoming, improper):
+        ...         message = ep.Gaussian(outputs[..., 0], outputs[..., 1])
+        ...         return message * incoming, message
+        >>> learner = ep.Learner(targets=Natural())
+    """
 
     @abc.abstractmethod
     def encode(self, belief: Distribution, message: Distribution, incoming: Distribution) -> Float[Array, "*batch out"]:
@@ -26,6 +39,14 @@ class RelativeBelief(Targets):
     """The belief in units of the incoming message: (mean - m) / sqrt(v) and log(variance / v) for a Gaussian N(m, v).
 
     Our own. An error then moves the outgoing message in proportion, however narrow the belief is.
+
+    Example:
+        >>> from kbpjax import ep
+        >>> belief, incoming = ep.Gaussian.from_moments(3.0, 2.0), ep.Gaussian.from_moments(0.0, 4.0)
+        >>> outputs = ep.RelativeBelief().encode(belief, belief / incoming, incoming)
+        >>> [round(number, 2) for number in outputs.tolist()]  # (3 - 0) / sqrt(4) and log(2 / 4)
+        [1.5, -0.69]
+        >>> learner = ep.Learner(targets=ep.RelativeBelief())  # the default
     """
 
     def encode(self, belief: Distribution, message: Distribution, incoming: Distribution) -> Float[Array, "*batch out"]:
@@ -41,7 +62,16 @@ class RelativeBelief(Targets):
 
 
 class AbsoluteBelief(Targets):
-    """The belief: mean and log variance of a Gaussian, logarithms of the parameters of Beta and Gamma (the paper's)."""
+    """The belief: mean and log variance of a Gaussian, logarithms of the parameters of Beta and Gamma (the paper's).
+
+    Example:
+        >>> from kbpjax import ep
+        >>> belief, incoming = ep.Gaussian.from_moments(3.0, 2.0), ep.Gaussian.from_moments(0.0, 4.0)
+        >>> outputs = ep.AbsoluteBelief().encode(belief, belief / incoming, incoming)
+        >>> [round(number, 2) for number in outputs.tolist()]  # mean and log variance
+        [3.0, 0.69]
+        >>> learner = ep.Learner(targets=ep.AbsoluteBelief())
+    """
 
     def encode(self, belief: Distribution, message: Distribution, incoming: Distribution) -> Float[Array, "*batch out"]:
         """Return the belief's `outputs`."""
@@ -56,7 +86,16 @@ class AbsoluteBelief(Targets):
 
 
 class Message(Targets):
-    """The outgoing message itself, made proper before it is learned; the paper has it for the compound gamma factor."""
+    """The outgoing message itself, made proper before it is learned; the paper has it for the compound gamma factor.
+
+    Example:
+        >>> from kbpjax import ep
+        >>> belief, incoming = ep.Gaussian.from_moments(3.0, 2.0), ep.Gaussian.from_moments(0.0, 4.0)
+        >>> outputs = ep.Message().encode(belief, belief / incoming, incoming)
+        >>> [round(number, 2) for number in outputs.tolist()]  # the message is N(6, 4)
+        [6.0, 1.39]
+        >>> learner = ep.Learner(targets=ep.Message())
+    """
 
     def encode(self, belief: Distribution, message: Distribution, incoming: Distribution) -> Float[Array, "*batch out"]:
         """Return the message's `outputs`."""

@@ -10,7 +10,19 @@ from kbpjax.kernels import Kernel
 
 
 class FeatureMap(eqx.Module):
-    """A map from points to vectors, phi(x) in R^rank, with <phi(x), phi(y)> close to k(x, y)."""
+    """A map from points to vectors, phi(x) in R^rank, with <phi(x), phi(y)> close to k(x, y).
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax.features import FeatureMap, features
+        >>> class Line(FeatureMap):  # of the kernel 1 + x y
+        ...     rank, point = 2, jax.ShapeDtypeStruct((), jnp.result_type(float))
+        ...
+        ...     def __call__(self, x):
+        ...         return jnp.stack([jnp.ones_like(x), x], axis=1)
+        >>> features(Line(), jnp.array([2.0, 3.0])).tolist()
+        [[1.0, 2.0], [1.0, 3.0]]
+    """
 
     @abc.abstractmethod
     def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
@@ -32,7 +44,21 @@ class FeatureMap(eqx.Module):
 
 
 class Chooser(eqx.Module):
-    """A way to make a feature map for a kernel and samples."""
+    """A way to make a feature map for a kernel and samples.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features import Chooser, cholesky_basis
+        >>> class Thinned(Chooser):  # landmarks at even steps through the samples
+        ...     products = kbp.Greedy()
+        ...
+        ...     def feature_map(self, kernel, x, eps, max_rank):
+        ...         basis = cholesky_basis(kernel, x[:: -(-len(x) // max_rank)], rounding=max_rank)
+        ...         return basis, kbp.embedding.feature_residual(kernel, basis, x)
+        >>> basis, residual = Thinned().feature_map(kbp.RBF(1.0), jnp.linspace(0, 1, 50), 1e-2, 5)
+        >>> basis.rank, bool(residual < 0.1)
+        (5, True)
+    """
 
     @abc.abstractmethod
     def feature_map(
@@ -66,5 +92,13 @@ def features(feature_map: FeatureMap, x: Shaped[Array, "sample *dim"]) -> Float[
 
     Returns:
         Features [sample, rank].
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features import cholesky_basis, features
+        >>> x, kernel = jnp.array([0.0, 1.0, 3.0]), kbp.RBF(1.0)
+        >>> phi = features(cholesky_basis(kernel, x), x)
+        >>> bool(abs(phi @ phi.T - kbp.gram(kernel, x, x)).max() < 1e-5)
+        True
     """
     return feature_map(x)

@@ -32,6 +32,15 @@ class Basis(FeatureMap):
         landmarks: points [rank, *dim].
         kernel: the kernel whose features they are.
         transform: change of basis [rank, rank], L^{-T}; its features of x are k(x, landmarks) @ transform.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features import cholesky_basis
+        >>> basis = cholesky_basis(kbp.RBF(1.0), jnp.array([0.0, 2.0]))
+        >>> basis.rank, basis(jnp.linspace(-1, 3, 9)).shape
+        (2, (9, 2))
+        >>> basis.landmarks.tolist()
+        [0.0, 2.0]
     """
 
     landmarks: Shaped[Array, "rank *dim"]
@@ -64,6 +73,14 @@ class Pivots(eqx.Module):
         indices: positions of the chosen points, in order of choice; entries from `rank` on are padding (0).
         rank: how many were chosen.
         residual: the largest residual norm left over all points, as a share of the largest feature norm.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features import incomplete_cholesky
+        >>> x = jnp.array([1, 1, 1, 2, 2, 3])
+        >>> pivots = incomplete_cholesky(kbp.Delta(), x, eps=0.1, max_rank=5)
+        >>> int(pivots.rank), x[pivots.indices[: int(pivots.rank)]].tolist(), float(pivots.residual)
+        (3, [1, 2, 3], 0.0)
     """
 
     indices: Int[Array, " max_rank"]
@@ -95,6 +112,15 @@ def incomplete_cholesky(
 
     Returns:
         The pivots.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features import incomplete_cholesky
+        >>> x = jnp.linspace(0, 1, 200)
+        >>> greedy = incomplete_cholesky(kbp.RBF(0.5), x, 1e-2, 20)
+        >>> drawn = incomplete_cholesky(kbp.RBF(0.5), x, 1e-2, 20, key=jax.random.key(0))
+        >>> bool(greedy.rank < 10), bool(drawn.rank < 15), bool(drawn.residual <= 1e-2)
+        (True, True, True)
     """
     max_rank = min(max_rank, x.shape[0])
     variance = diagonal(kernel, x)
@@ -145,6 +171,14 @@ def cholesky_basis(
 
     Returns:
         The basis.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features import cholesky_basis
+        >>> landmarks = jnp.array([0.0, 1.0, 2.0])
+        >>> phi = cholesky_basis(kbp.RBF(1.0), landmarks)(landmarks)
+        >>> bool(abs(phi @ phi.T - kbp.gram(kbp.RBF(1.0), landmarks, landmarks)).max() < 1e-5)
+        True
     """
     gram_matrix = gram(kernel, landmarks, landmarks)
     identity = jnp.eye(len(landmarks), dtype=gram_matrix.dtype)
@@ -205,7 +239,7 @@ class RandomPivots(Chooser):
         (True, True)
     """
 
-    seed: int = eqx.field(static=True, default=0)
+    seed: int = eqx.field(static=True, default=0, converter=_checks.whole)
 
     def __check_init__(self) -> None:
         _checks.require_seed(self.seed)

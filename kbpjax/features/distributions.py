@@ -51,9 +51,8 @@ class EmbeddingFeatures(_Cosines):
 
     Example:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
-        >>> from kbpjax.features import EmbeddingFeatures
         >>> x = jnp.array([[[0.3], [0.5]], [[-0.2], [1.1]]])  # N(0.3, 0.5) and N(-0.2, 1.1)
-        >>> phi = EmbeddingFeatures.draw(jax.random.key(0), 4000, 1, bandwidths=0.9)(x)
+        >>> phi = kbp.features.EmbeddingFeatures.draw(jax.random.key(0), 4000, 1, bandwidths=0.9)(x)
         >>> exact = kbp.gram(kbp.kernels.ExpectedProduct(0.9), x, x)
         >>> phi.shape, bool(jnp.abs(phi @ phi.T - exact).max() < 0.05)
         ((2, 4000), True)
@@ -105,10 +104,9 @@ class SampleFeatures(_Cosines):
     """Features of distributions of which there are samples: means of random cosines over the draws [draw, d].
 
     Example:
-        >>> import jax
-        >>> from kbpjax.features import SampleFeatures
+        >>> import jax, kbpjax as kbp
         >>> draws = jax.random.exponential(jax.random.key(1), (7, 50, 1))  # of 7 distributions, 50 draws of each
-        >>> SampleFeatures.draw(jax.random.key(0), 30, 1, bandwidths=1.0)(draws).shape
+        >>> kbp.features.SampleFeatures.draw(jax.random.key(0), 30, 1, bandwidths=1.0)(draws).shape
         (7, 30)
     """
 
@@ -148,11 +146,10 @@ class TwoStage(FeatureMap):
         phases: c [feature], in radians.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from kbpjax.features import EmbeddingFeatures, TwoStage
+        >>> import jax, jax.numpy as jnp, kbpjax as kbp
         >>> inner, outer = jax.random.split(jax.random.key(0))
-        >>> phi = EmbeddingFeatures.draw(inner, 300, 2, bandwidths=jnp.array([0.2, 1.1]))
-        >>> psi = TwoStage.draw(outer, 500, phi, width=0.5)
+        >>> phi = kbp.features.EmbeddingFeatures.draw(inner, 300, 2, bandwidths=jnp.array([0.2, 1.1]))
+        >>> psi = kbp.features.TwoStage.draw(outer, 500, phi, width=0.5)
         >>> psi(jnp.ones((1, 2, 2))).shape
         (1, 500)
     """
@@ -163,17 +160,7 @@ class TwoStage(FeatureMap):
 
     @classmethod
     def draw(cls, key: PRNGKeyArray, num_features: int, inner: FeatureMap, width: ScalarLike) -> "TwoStage":
-        """Draw the outer features.
-
-        Args:
-            key: of the draw; not the one that the inner map was drawn with.
-            num_features: D, >= 1.
-            inner: the map of the first stage.
-            width: > 0, of distances between inner features.
-
-        Raises:
-            ValueError: an argument out of range.
-        """
+        """Draw the outer ones, as `EmbeddingFeatures.draw`, with another key; width > 0, of distances of inner ones."""
         scale = positive_number("width", width).astype(jax.eval_shape(as_floats, inner.point).dtype)
         return cls(inner, *_draw(key, num_features, (inner.rank,), scale))
 
@@ -197,16 +184,11 @@ class TwoStage(FeatureMap):
 
 
 class MeanVarianceFeatures(_Cosines):
-    """Features of `MeanVariance`: random cosines of means and variances.
-
-    Attributes:
-        frequencies: w [feature, 2, d], those of the means and those of the variances.
-        phases: b [feature], in radians.
+    """Features of `MeanVariance`: random cosines of means and variances, with frequencies [feature, 2, d] of these.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from kbpjax.features import MeanVarianceFeatures
-        >>> phi = MeanVarianceFeatures.draw(jax.random.key(0), 30, 1, mean_widths=1.0, variance_widths=0.5)
+        >>> import jax, jax.numpy as jnp, kbpjax as kbp
+        >>> phi = kbp.features.MeanVarianceFeatures.draw(jax.random.key(0), 30, 1, mean_widths=1.0, variance_widths=0.5)
         >>> phi(jnp.ones((7, 2, 1))).shape
         (7, 30)
     """
@@ -215,18 +197,7 @@ class MeanVarianceFeatures(_Cosines):
     def draw(
         cls, key: PRNGKeyArray, num_features: int, num_coordinates: int, mean_widths: Numbers, variance_widths: Numbers
     ) -> "MeanVarianceFeatures":
-        """Draw features.
-
-        Args:
-            key: of the draw.
-            num_features: D, >= 1.
-            num_coordinates: d, >= 1.
-            mean_widths: of `MeanVariance`, > 0: one for all coordinates, or one for each.
-            variance_widths: likewise.
-
-        Raises:
-            ValueError: an argument out of range.
-        """
+        """Draw features, as `EmbeddingFeatures.draw`; widths > 0 are of `MeanVariance`, one, or one a coordinate."""
         _checks.require_count("num_coordinates", num_coordinates)
         means = _broadcast("mean_widths", mean_widths, num_coordinates)
         variances = _broadcast("variance_widths", variance_widths, num_coordinates)
@@ -269,7 +240,14 @@ class _Pair(FeatureMap):
 
 
 class Kronecker(_Pair):
-    """Features of a product of kernels of the same points: all products of a feature of `left` and one of `right`."""
+    """Features of a product of kernels of the same points: all products of a feature of `left` and one of `right`.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> phi = kbp.features.cholesky_basis(kbp.Delta(), jnp.arange(3))
+        >>> kbp.features.Kronecker(phi, phi)(jnp.arange(5)).shape
+        (5, 9)
+    """
 
     def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
         """Return the products, those with the first feature of `left` first."""
@@ -282,7 +260,14 @@ class Kronecker(_Pair):
 
 
 class Concatenated(_Pair):
-    """Features of a sum of kernels of the same points: those of `left`, then those of `right`."""
+    """Features of a sum of kernels of the same points: those of `left`, then those of `right`.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> phi = kbp.features.cholesky_basis(kbp.Delta(), jnp.arange(3))
+        >>> kbp.features.Concatenated(phi, phi)(jnp.arange(5)).shape
+        (5, 6)
+    """
 
     def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
         """Return the features of `left`, then those of `right`."""
@@ -299,8 +284,7 @@ class Restricted(FeatureMap):
 
     Attributes:
         base: the map of the marginal distributions.
-        start: the first coordinate, >= 0.
-        stop: the one after the last, > start.
+        start, stop: the first coordinate, >= 0, and the one after the last, > start.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -342,19 +326,28 @@ class Restricted(FeatureMap):
 
 
 def draw_frequencies(key: PRNGKeyArray, shape: tuple[int, ...], bandwidths: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Draw frequencies of a Gaussian kernel: normal of standard deviation 1 / bandwidths.
+    """Draw frequencies [feature, *dim] of a Gaussian kernel: normal of standard deviation 1 / bandwidths.
 
-    Args:
-        key: of the draw.
-        shape: of the frequencies, [feature, *dim].
-        bandwidths: > 0, one or as many as the last axes of a frequency [*dim]; of the dtype of the result.
+    Bandwidths are > 0, one or as many as the last axes of a frequency [*dim], and of the dtype of the result.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, kbpjax as kbp
+        >>> w = kbp.features.draw_frequencies(jax.random.key(0), (1000,), jnp.array(0.5))
+        >>> round(float(w.std()))
+        2
     """
     normal = jax.random.normal(key, shape, jnp.float32).astype(bandwidths.dtype)
     return normal / jnp.broadcast_to(bandwidths, shape)
 
 
 def draw_phases(key: PRNGKeyArray, num_features: int, dtype: np.dtype) -> Float[Array, " feature"]:
-    """Draw phases of the given dtype, uniform in [0, 2 pi)."""
+    """Draw phases of the given dtype, uniform in [0, 2 pi).
+
+    Example:
+        >>> import jax, numpy as np, kbpjax as kbp
+        >>> kbp.features.draw_phases(jax.random.key(0), 5, np.dtype("float32")).shape
+        (5,)
+    """
     return 2 * jnp.pi * jax.random.uniform(key, (num_features,), jnp.float32).astype(dtype)
 
 
@@ -363,7 +356,13 @@ def cosines(
     frequencies: Float[Array, "feature coordinate"],
     phases: Float[Array, " feature"],
 ) -> Float[Array, "sample feature"]:
-    """Return the random features sqrt(2 / D) cos(w_j . x + b_j) of vectors."""
+    """Return the random features sqrt(2 / D) cos(w_j . x + b_j) of vectors.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> round(float(kbp.features.cosines(jnp.zeros((1, 2)), jnp.ones((1, 2)), jnp.zeros(1))[0, 0]), 3)
+        1.414
+    """
     angles = matmul(x, frequencies.T.astype(x.dtype)) + phases.astype(x.dtype)[None]
     return _amplitude(phases) * jnp.cos(angles)
 
@@ -372,6 +371,7 @@ def _draw(
     key: PRNGKeyArray, num_features: int, shape: tuple[int, ...], bandwidths: Float[Array, "..."]
 ) -> tuple[Float[Array, "..."], Float[Array, " feature"]]:
     """Return frequencies and phases of one stage."""
+    _checks.require_key(key)
     _checks.require_count("num_features", num_features)
     fits = bandwidths.shape in ((), shape)
     rule, got = f"must be one number or of shape {shape}", f"shape {bandwidths.shape}"

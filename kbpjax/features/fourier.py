@@ -34,6 +34,14 @@ class FourierBasis(FeatureMap):
         frequencies: standard normal directions w [pair of features, *dim].
         bandwidth: of the kernel.
         dtype: of the points.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> x = jnp.linspace(0, 1, 50)
+        >>> basis, _ = kbp.RandomFourier(1000).feature_map(kbp.RBF(1.0), x, 1e-2, 20)
+        >>> phi = basis(x)
+        >>> phi.shape, bool(abs((phi**2).sum(axis=1) - 1).max() < 1e-4)  # every point has norm 1
+        ((50, 1000), True)
     """
 
     frequencies: Float[Array, "pair *dim"]
@@ -77,8 +85,8 @@ class RandomFourier(Chooser):
         (1000, True)
     """
 
-    num_features: int = eqx.field(static=True)
-    seed: int = eqx.field(static=True, default=0)
+    num_features: int = eqx.field(static=True, converter=_checks.whole)
+    seed: int = eqx.field(static=True, default=0, converter=_checks.whole)
 
     def __check_init__(self) -> None:
         count = self.num_features

@@ -24,7 +24,17 @@ from kbpjax import _checks
 
 
 class Kernel(eqx.Module):
-    """A positive definite function of two points; a pytree whose leaves are its parameters."""
+    """A positive definite function of two points; a pytree whose leaves are its parameters.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> class Angle(kbp.Kernel):  # of points on a circle
+        ...     def __call__(self, x, y):
+        ...         return (1 + jnp.cos(x - y)) / 2
+        >>> kbp.gram(Angle(), jnp.array([0.0, jnp.pi]), jnp.array([0.0])).tolist()
+        [[1.0], [0.0]]
+        >>> kernel = (Angle() + kbp.RBF(1.0)) ** 2  # a kernel as well
+    """
 
     __array_ufunc__ = None  # so that NumPy leaves `number * kernel` to the kernel
     constants: ClassVar[tuple[str, ...]] = ()
@@ -61,7 +71,14 @@ class Kernel(eqx.Module):
 
 
 class Sum(Kernel):
-    """The sum of two kernels: k1(x, y) + k2(x, y)."""
+    """The sum of two kernels: k1(x, y) + k2(x, y).
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> kernel = kbp.Linear() + kbp.Delta()
+        >>> float(kernel(jnp.array(3.0), jnp.array(3.0))), float(kernel(jnp.array(3.0), jnp.array(2.0)))
+        (10.0, 6.0)
+    """
 
     left: Kernel
     right: Kernel
@@ -77,7 +94,14 @@ class Sum(Kernel):
 
 
 class Product(Kernel):
-    """The product of two kernels: k1(x, y) k2(x, y)."""
+    """The product of two kernels: k1(x, y) k2(x, y).
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> kernel = kbp.Linear() * kbp.Delta()
+        >>> float(kernel(jnp.array(3.0), jnp.array(3.0))), float(kernel(jnp.array(3.0), jnp.array(2.0)))
+        (9.0, 0.0)
+    """
 
     left: Kernel
     right: Kernel
@@ -103,7 +127,13 @@ class Wrapper(Kernel):
 
 
 class Power(Wrapper):
-    """A whole power of a kernel: k(x, y)^p."""
+    """A whole power of a kernel: k(x, y)^p.
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> float((kbp.Linear() ** 2)(jnp.array(3.0), jnp.array(2.0)))
+        36.0
+    """
 
     base: Kernel
     exponent: int = eqx.field(static=True)
@@ -292,7 +322,13 @@ def gram(
 
 
 def diagonal(kernel: Kernel, x: Shaped[Array, "sample *dim"]) -> Float[Array, " sample"]:
-    """Evaluate a kernel at each point with itself: k(x_i, x_i)."""
+    """Evaluate a kernel at each point with itself: k(x_i, x_i).
+
+    Example:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> kbp.kernels.diagonal(kbp.Linear(), jnp.array([1.0, 2.0, 3.0])).tolist()
+        [1.0, 4.0, 9.0]
+    """
     return jax.vmap(lambda a: kernel(a, a))(x)
 
 

@@ -4,6 +4,7 @@ All are positive definite in any dimension, and their gradients at x = y are fin
 and 0 by choice (the mean of the two sides) at the kinks of `Laplace` and of `Matern` with smoothness 1/2.
 """
 
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -101,7 +102,8 @@ class Laplace(Kernel):
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return exp(-||x - y||_1 / bandwidth)."""
-        return jnp.exp(-jnp.sum(jnp.abs(_scaled(x, y, self.bandwidth))))
+        difference = _scaled(x, y, self.bandwidth)
+        return jnp.exp(-jnp.sum(difference * jnp.sign(difference)))  # of derivative 0 at 0, unlike jnp.abs
 
 
 class Matern(Kernel):
@@ -135,9 +137,7 @@ class Matern(Kernel):
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return the kernel of the scaled distance."""
         square = 2 * self.smoothness * jnp.sum(_scaled(x, y, self.bandwidth) ** 2)
-        s = jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
-        factor = {0.5: 1, 1.5: 1 + s, 2.5: 1 + s + square / 3}[self.smoothness]
-        return factor * jnp.exp(-s)
+        return _matern(int(self.smoothness), square)
 
 
 class RationalQuadratic(Kernel):
@@ -284,6 +284,29 @@ class RandomProjection(Kernel):
         """Return A x of one point or several."""
         x = as_floats(x)
         return matmul(x, self.matrix.T.astype(x.dtype))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _matern(order: int, square: Float[Array, ""]) -> Float[Array, ""]:
+    """Return the Matern kernel of smoothness order + 1/2 from s^2, in which all its derivatives are right at 0.
+
+    Its slope in s^2 is that of the order below, times -1/2 or -1/6: by s, of which the slope at 0 is infinite, the
+    second derivatives in the points would be lost there.
+    """
+    s = jnp.sqrt(square)
+    factor = (1, 1 + s, 1 + s + square / 3)[order]
+    return factor * jnp.exp(-s)
+
+
+@_matern.defjvp
+def _matern_slope(order: int, primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    (square,), (tangent,) = primals, tangents
+    if order:
+        slope = _matern(order - 1, square) * (-1 / 2, -1 / 6)[order - 1]
+    else:  # infinite at 0, where points coincide: 0 is the mean of the two sides
+        safe = jnp.where(square > 0, square, 1)
+        slope = jnp.where(square > 0, -_matern(0, safe) / (2 * jnp.sqrt(safe)), 0)
+    return _matern(order, square), slope * tangent
 
 
 def _scaled(x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"], scale: Float[Array, "..."]) -> Float[Array, "*dim"]:

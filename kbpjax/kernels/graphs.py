@@ -177,16 +177,18 @@ def _read(argument: str, graph: Any) -> tuple[NDArray, NDArray, NDArray]:
         fix = "Pass (node labels, edges), (node labels, edges, edge labels) or a networkx graph."
         _checks.require(ok, argument, "must be a graph", f"{type(graph).__name__} {graph!r:.80}", fix)
         given = graph if len(graph) == 3 else (*graph, np.zeros(len(np.asarray(graph[1])), int))
-    rule = f"must have node labels that are whole numbers from 0 to {LARGEST_LABEL}"
+    rule, fix = f"must have node labels that are whole numbers from 0 to {LARGEST_LABEL}", "Give one label a node."
     labels = _whole_numbers(argument, rule, given[0], LARGEST_LABEL)
-    _checks.require(labels.ndim == 1 and len(labels) > 0, argument, "must have a node", f"shape {labels.shape}", "")
+    _checks.require(labels.ndim == 1 and len(labels) > 0, argument, "must have a node", f"shape {labels.shape}", fix)
     rule = f"must have edges [edge, 2] between nodes 0 to {len(labels) - 1}"
     edges = _whole_numbers(argument, rule, given[1], len(labels) - 1)
     edges = edges if edges.size else edges.reshape(0, 2)
-    _checks.require(edges.ndim == 2 and edges.shape[1] == 2, argument, rule, f"shape {edges.shape}", "")
+    ok = edges.ndim == 2 and edges.shape[1] == 2
+    _checks.require(ok, argument, rule, f"shape {edges.shape}", "Pass pairs of nodes.")
     rule = f"must have edge labels that are whole numbers from 0 to {LARGEST_LABEL}, one an edge"
     edge_labels = _whole_numbers(argument, rule, given[2], LARGEST_LABEL)
-    _checks.require(edge_labels.shape == (len(edges),), argument, rule, f"shape {edge_labels.shape}", "")
+    ok = edge_labels.shape == (len(edges),)
+    _checks.require(ok, argument, rule, f"shape {edge_labels.shape}", "Give one label an edge, or leave them out.")
     _check_edges(argument, edges, edge_labels)
     return labels, edges, edge_labels
 

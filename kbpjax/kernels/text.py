@@ -106,7 +106,13 @@ class Alphabet:
 
 
 def mask(codes: Shaped[Array, "*dim"]) -> Bool[Array, "*dim"]:
-    """Return where codes are symbols, and not padding."""
+    """Return where codes are symbols, and not padding.
+
+    Example:
+        >>> from kbpjax.kernels import Alphabet, mask
+        >>> mask(Alphabet("ACGT").encode(["GATT", "CA"])).sum(axis=1).tolist()  # lengths of the strings
+        [4, 2]
+    """
     return codes > 0
 
 

@@ -193,6 +193,17 @@ def test_whole_numbers_in_any_order_are_states():
     np.testing.assert_array_equal(sorted_.points[0], [10, 20, 30])
 
 
+def test_models_without_edges_are_their_potentials():
+    graph = kbp.Graph.from_edges([], 3)
+    counted = discrete.fit(kbp.TrainingData({}, {0: np.array([0, 1, 1, 1])}), pseudo_count=0)
+    for model in (counted, discrete.from_potentials([0, 1], [1.0, 3.0], {})):
+        for solution in (kbp.run(model, graph), kbp.run_tree(model, graph)):
+            weights = kbp.beliefs(model, graph, None, solution, [0, 1]).weights
+            np.testing.assert_allclose(weights, np.tile([0.25, 0.75], (3, 1)), rtol=1e-12)
+    with pytest.raises(ValueError, match="^graph: must have edge types"):
+        kbp.run(counted, kbp.chain_graph(3))
+
+
 def test_models_are_compiled_batched_and_differentiated():
     model = random_model(rw.grid_edges(2, 2), 4, sharp=0.3)
     tables = jnp.asarray(np.stack(model.edge))

@@ -1,6 +1,7 @@
 """Particle belief propagation against linear algebra on Gaussians, and against sums over fine grids of points."""
 
 import dataclasses
+import inspect
 from functools import cache, partial
 
 import jax
@@ -289,7 +290,9 @@ def test_mistakes_are_named():
     for method in (particle.run, particle.run_expectation):
         for name in ("num_particles", "num_iters"):
             fails(f"{name}: must be an integer >= 1; got 0", method, model, TREE, **(good | {name: 0}))
-        fails("key: must be a random key; got None", method, model, TREE)
+        fails("key: must be a random key; got None", inspect.unwrap(method), model, TREE, key=None)
+        with pytest.raises(TypeError, match="key"):
+            method(model, TREE)
         fails("damping: must be finite and >= 0 and < 1; got 1", method, model, TREE, **good, damping=1.0)
         learned = dataclasses.replace(
             evidence, messages=jnp.zeros((1, 5, 0)), observed=jnp.ones((1, 5), bool), exponents=jnp.ones(1)
@@ -298,7 +301,7 @@ def test_mistakes_are_named():
         fails("evidence: must be of 16 nodes; got 5", method, model, GRID, evidence, **good)
         typed = kbp.chain_graph(3, node_type=[0, 1, 0])
         two = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), model)
-        fails("model: needs potentials of 3 node types", method, two, kbp.chain_graph(2, node_type=[0, 2]), **good)
+        fails("model: must have potentials of 3 node types", method, two, kbp.chain_graph(2, node_type=[0, 2]), **good)
         one = method(two, typed, **good)
         assert np.all(np.isfinite(one.particles)) and one.particles.shape == (3, 1, 1)
         np.testing.assert_array_equal(one.log_weights, 0)

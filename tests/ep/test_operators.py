@@ -260,7 +260,7 @@ def learned(**change):
         (lambda: ep.Learner(width_scale=-1.0), "width_scale: must be finite and > 0; got -1.0"),
         (lambda: ep.Parameters(width_scale=0.0), "width_scale: must be > 0; got 0.0 as the least"),
         (lambda: ep.Parameters(bandwidth_scale=-1.0), "bandwidth_scale: must be > 0; got -1.0 as the least"),
-        (lambda: ep.Parameters(noise=[1.0, 0.0]), "noise: must be > 0; got 0.0 as the least"),
+        (lambda: ep.Parameters(noise=[1.0, 0.0]), "noise: must be > 0; got 0.0 as the least. Pass positive"),
         (lambda: ep.Parameters([1.0] * 2, [1.0] * 3), "width_scale, bandwidth_scale, noise: must have shapes"),
         (lambda: ep.random_candidates(KEY, 0), "num_candidates: must be an integer >= 1; got 0"),
         (lambda: ep.random_candidates(KEY, 3, noises=(1.0, 0.1)), "noises: must be 0 < least <= most; got 1.0, 0.1"),

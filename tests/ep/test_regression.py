@@ -136,6 +136,36 @@ def test_outputs_are_mapped():
     np.testing.assert_allclose(mapped.covariance[0], alone.covariance, atol=1e-14)
 
 
+def smooth_data():
+    """Draw 500 features of 300 samples that nearly all say the same, in single precision."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=300)
+    phi = np.sqrt(2 / 500) * np.cos(np.outer(x, rng.normal(size=500)) + rng.uniform(0, 6.28, 500))
+    return jnp.asarray(phi, jnp.float32), jnp.asarray(np.sin(x) + 0.01 * rng.normal(size=300), jnp.float32)
+
+
+@pytest.mark.parametrize("noise", [1e-4, 1e-6, 1e-9])
+def test_single_precision_bears_little_noise(noise):
+    phi, y = smooth_data()
+    noise = np.float32(noise)
+    found = ep.fit_regression(phi, y, noise)
+    mean, variance = found.predict(phi)
+    left, evidence = ep.leave_one_out(phi, y, noise), ep.log_evidence(phi, y, noise)
+    assert {leaf.dtype for leaf in (mean, variance, found.covariance, left, evidence)} == {np.dtype(np.float32)}
+    seen = float(noise + np.finfo(np.float32).eps * (phi**2).sum())  # what counts as noise in this precision
+    double = (phi.astype(float), y.astype(float), seen)
+    np.testing.assert_allclose(mean, ep.fit_regression(*double).predict(double[0])[0], atol=0.01)
+    np.testing.assert_allclose(left, ep.leave_one_out(*double), atol=0.02)
+    np.testing.assert_allclose(evidence, ep.log_evidence(*double), rtol=0.05)
+    assert float(variance.min()) >= noise and float(variance.max()) < 1
+
+
+def test_as_many_features_as_samples_leave_finite_residuals():
+    phi = jnp.eye(50, dtype=jnp.float32) + 1e-3
+    left = ep.leave_one_out(phi, jnp.ones(50, jnp.float32), np.float32(1e-8))
+    assert np.isfinite(left).all() and float(jnp.abs(left).min()) > 0.1
+
+
 # --- evidence and leave-one-out --------------------------------------------------------------------
 
 

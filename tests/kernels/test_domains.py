@@ -4,7 +4,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 import scipy.spatial.transform
@@ -149,14 +148,6 @@ CASES = {
 }
 
 
-@pytest.fixture
-def as_users_have_it():
-    """Without the tests' own type checker, which refuses some wrong arguments before the package can."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
 @pytest.fixture(params=CASES, ids=str)
 def case(request):
     return CASES[request.param]
@@ -215,6 +206,41 @@ def test_gradient_in_the_parameters(name):
     expected = (up - down) / 2
     total = sum(jnp.sum(a * b) for a, b in zip(slope, direction))
     np.testing.assert_allclose(total, expected, rtol=1e-5, atol=1e-15)
+
+
+KINKS = {"laplace": kernels.Laplace(0.7), "matern 1/2": kernels.Matern(0.7, 0.5)}
+SMOOTH = {
+    "rbf": (kbp.RBF(0.7), -1 / 0.49),
+    "rational quadratic": (kernels.RationalQuadratic(0.7, 1.3), -1 / 0.49),
+    "matern 3/2": (kernels.Matern(0.7), -3 / 0.49),
+    "matern 5/2": (kernels.Matern(0.7, 2.5), -5 / 3 / 0.49),
+}
+
+
+@pytest.mark.parametrize("kernel", KINKS.values(), ids=KINKS)
+def test_the_gradient_at_a_kink_is_0(kernel):
+    x = jnp.array([0.3, -1.2])
+    np.testing.assert_array_equal(jax.grad(kernel)(x, x), np.zeros(2))
+    np.testing.assert_array_equal(jax.grad(kernel, argnums=1)(x, x), np.zeros(2))
+    one_equal = jax.grad(kernels.Laplace(0.7))(x, x.at[0].add(1.0))
+    np.testing.assert_allclose(one_equal, [math.exp(-1 / 0.7) / 0.7, 0])
+
+
+@pytest.mark.parametrize("kernel, curvature", SMOOTH.values(), ids=SMOOTH)
+@pytest.mark.parametrize("apart", [0.0, 0.8])
+def test_second_derivatives_are_those_of_finite_differences(kernel, curvature, apart):
+    x, h = jnp.array([0.3, -1.2]), 1e-5
+    y, steps = x.at[0].add(apart), h * jnp.eye(2)
+    own, mixed = jax.hessian(kernel)(x, y), jax.jacfwd(jax.grad(kernel), argnums=1)(x, y)
+    same, other = (
+        kbp.gram(kernel, x[None] + steps, y[None] + sign * steps)
+        + kbp.gram(kernel, x[None] - steps, y[None] - sign * steps)
+        for sign in (1.0, -1.0)
+    )
+    np.testing.assert_allclose(mixed, (same - other) / (4 * h**2), atol=1e-3)
+    np.testing.assert_allclose(own, -mixed, atol=1e-12)  # of a kernel of x - y
+    if not apart:
+        np.testing.assert_allclose(own, curvature * np.eye(2), rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import networkx as nx
 import numpy as np
 import pytest
@@ -27,14 +26,6 @@ gram = jax.jit(kbp.gram)
 @pytest.fixture(params=KERNELS, ids=str)
 def kernel(request):
     return KERNELS[request.param]
-
-
-@pytest.fixture
-def as_users_have_it():
-    """Without the tests' own type checker, which refuses some wrong arguments before the package can."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def random_graphs(count, seed=0, most=9, edge_labels=2):

@@ -2,7 +2,6 @@ import tracemalloc
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -30,14 +29,6 @@ KERNELS = {
     ),
 }
 SHAPES = {"scalar": (), "vector": (3,), "matrix": (2, 2)}
-
-
-@pytest.fixture
-def as_users_have_it():
-    """Without the tests' own type checker, which refuses some wrong arguments before the package can."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def points(shape, count=9, seed=0):

@@ -6,7 +6,6 @@ from functools import cache
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -27,14 +26,6 @@ KERNELS = {
 @pytest.fixture(params=KERNELS, ids=str)
 def kernel(request):
     return KERNELS[request.param]
-
-
-@pytest.fixture
-def as_users_have_it():
-    """Without the tests' own type checker, which refuses some wrong arguments before the package can."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def random_strings(count, longest, seed=0, symbols="ACGT"):
