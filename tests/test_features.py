@@ -327,3 +327,21 @@ def test_choosers_are_static():
     for chooser in CHOOSERS.values():
         assert not jax.tree.leaves(chooser)
         assert hash(chooser) == hash(chooser)
+
+
+class Thinned(kbp.features.Chooser):
+    """Landmarks at even steps through the samples."""
+
+    products = kbp.Greedy()
+
+    def feature_map(self, kernel, x, eps, max_rank):
+        basis = kbp.features.cholesky_basis(kernel, x[:: -(-len(x) // max_rank)], rounding=max_rank)
+        return basis, kbp.embedding.feature_residual(kernel, basis, x)
+
+
+def test_landmarks_of_ones_own_are_learned_with():
+    x = np.random.default_rng(0).normal(size=(40, 4)).cumsum(axis=1)
+    rule = kbp.ConstantTime(max_rank=6, features=Thinned())
+    model = kbp.fit(kbp.pool(kbp.chain_graph(4), x), kernel=kbp.RBF(1.0), rule=rule)
+    assert model.ranks[0][0] <= 6
+    np.testing.assert_array_equal(np.asarray(model.bases[0].landmarks), x.ravel()[:: -(-x.size // 6)])

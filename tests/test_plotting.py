@@ -158,3 +158,12 @@ def test_the_package_does_not_import_matplotlib():
     code = "import sys, kbpjax, kbpjax.plotting; print(any(m in sys.modules for m in ('matplotlib', 'networkx')))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
+
+
+def test_residuals_that_are_all_zero_are_drawn():
+    operators = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+    solution = kbp.run(operators, kbp.chain_graph(3), num_iters=3)
+    assert not np.asarray(solution.residuals).any()
+    ax = plotting.plot_residuals(solution)
+    assert ax.get_yscale() == "linear"
+    ax.figure.canvas.draw()

@@ -279,3 +279,12 @@ def test_messages_of_another_precision_are_refused():
 def test_no_messages_are_refused():
     with pytest.raises(ValueError, match="^keys: must be one for each message"):
         ep.send_all(fresh(), stream(0), ORACLE, jax.random.split(KEY, 0))
+
+
+def test_a_stream_in_which_most_messages_are_equal_is_learned():
+    x = jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, (200, 5)), 1.0, -1.0)
+    like = (ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0))
+    operator = ep.untrained(jax.random.key(1), like, variable=1, num_initial=100)
+    found = ep.logistic_regression(x, x[:, 0] > 0, operator=operator, num_sweeps=3)
+    asked = np.asarray(found.record.asked).reshape(3, -1).sum(axis=1)
+    assert asked[0] < 200 and asked[2] < asked[0]

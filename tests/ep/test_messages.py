@@ -295,3 +295,10 @@ def test_a_family_without_sampler_or_characteristic_says_so():
         of.sample(KEY, 3)
     with pytest.raises(ValueError, match=r"^LogNormal: must have characteristic\(frequencies\) for Exact\(\); got"):
         of.characteristic(jnp.ones(2))
+
+
+def test_known_numbers_inside_a_compiled_function_are_checked():
+    mean, variance, wrong = jnp.zeros(3), jnp.ones(3), jnp.zeros(3)
+    assert jax.jit(lambda: ep.Gaussian.from_moments(mean, variance))().mean.shape == (3,)
+    with pytest.raises(ValueError, match="must be > 0"):
+        jax.jit(lambda: ep.Gaussian.from_moments(mean, wrong))()
