@@ -5,8 +5,24 @@ import inspect
 
 import pytest
 
-COLLECTIONS = ("kbpjax", "kbpjax.kernels", "kbpjax.features", "kbpjax.baselines", "kbpjax.ep")
+COLLECTIONS = ("kbpjax", "kbpjax.kernels", "kbpjax.features", "kbpjax.ep")
 MODULES = ("kbpjax.parallel", "kbpjax.plotting", "kbpjax.io", "kbpjax.estimator")
+BASELINES = {
+    "clouds": "ParticleSolution beliefs mean variance",
+    "density": "ConditionalDensity Regression fit_conditional fit_regression parzen",
+    "discrete": "Indicators bins fit from_potentials",
+    "expectation": "run_expectation",
+    "gaussian": "Factors GaussianMRF GaussianSolution GaussianTemplate beliefs check fit run walk_summability",
+    "gaussian_field": "Factors GaussianMRF thin_membrane",
+    "gaussian_template": "GaussianTemplate fit",
+    "mixture": "Exact Gibbs MixtureSolution Multiscale beliefs run",
+    "mixtures": "Mixture",
+    "multiscale": "multiscale",
+    "pairwise": "Conditionals EdgePotential NodePotential PairwiseMRF Ratios fit",
+    "particle": "ParticleSolution beliefs mean run run_expectation variance",
+    "potentials": "Conditionals EdgePotential NodePotential Ratios",
+    "products": "Factors exact gibbs",
+}
 
 
 def public_names(name):
@@ -21,6 +37,15 @@ def public_names(name):
 @pytest.mark.parametrize("module", COLLECTIONS + MODULES)
 def test_every_public_name_has_an_example(module):
     names = public_names(module)
-    without = [key for key, value in names.items() if ">>>" not in (inspect.getdoc(value) or "")]
     assert names
-    assert not without
+    assert not without_example(names)
+
+
+@pytest.mark.parametrize("module", BASELINES)
+def test_every_name_of_the_baselines_that_users_meet_has_an_example(module):
+    home = importlib.import_module(f"kbpjax.baselines.{module}")
+    assert not without_example({key: getattr(home, key) for key in BASELINES[module].split()})
+
+
+def without_example(names):
+    return [key for key, value in names.items() if ">>>" not in (inspect.getdoc(value) or "")]

@@ -39,6 +39,15 @@ class ParticleSolution(eqx.Module):
         residuals: of each iteration [num_iters]: of `run` the largest change of a message at the particles; of
             `run_expectation` the largest move of a Gaussian's mean, in its standard deviations.
         acceptance: share of the Metropolis-Hastings steps that were accepted; NaN where there were none.
+
+    Example:
+        >>> import jax, numpy as np, kbpjax as kbp
+        >>> from kbpjax.baselines import pairwise, particle
+        >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
+        >>> model = pairwise.fit(kbp.pool(graph, x), jax.random.key(0), num_centres=20)
+        >>> solution = particle.run(model, graph, key=jax.random.key(1), num_particles=10)
+        >>> np.allclose(np.exp(solution.log_weights).sum(axis=1), 1), 0 < float(solution.acceptance) < 1
+        (True, True)
     """
 
     particles: Float[Array, "node particle dim"]
@@ -106,12 +115,34 @@ def beliefs(
 
 
 def mean(solution: ParticleSolution) -> Float[Array, "node dim"]:
-    """Return the mean of each belief, straight from the weighted particles [node, dim]."""
+    """Return the mean of each belief, straight from the weighted particles [node, dim].
+
+    Example:
+        >>> import jax, numpy as np, kbpjax as kbp
+        >>> from kbpjax.baselines import pairwise, particle
+        >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
+        >>> model = pairwise.fit(kbp.pool(graph, x), jax.random.key(0), num_centres=20)
+        >>> solution = particle.run(model, graph, key=jax.random.key(1), num_particles=10)
+        >>> weighted = np.exp(solution.log_weights)[:, :, None] * solution.particles
+        >>> np.allclose(particle.mean(solution), weighted.sum(axis=1), atol=1e-4)
+        True
+    """
     return einsum("np,npd->nd", jnp.exp(solution.log_weights), solution.particles)
 
 
 def variance(solution: ParticleSolution) -> Float[Array, "node dim"]:
-    """Return the variance of each coordinate, straight from the weighted particles [node, dim]."""
+    """Return the variance of each coordinate, straight from the weighted particles [node, dim].
+
+    Example:
+        >>> import jax, numpy as np, kbpjax as kbp
+        >>> from kbpjax.baselines import pairwise, particle
+        >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
+        >>> model = pairwise.fit(kbp.pool(graph, x), jax.random.key(0), num_centres=20)
+        >>> solution = particle.run(model, graph, key=jax.random.key(1), num_particles=10)
+        >>> square = (np.exp(solution.log_weights)[:, :, None] * solution.particles**2).sum(axis=1)
+        >>> np.allclose(particle.variance(solution), square - particle.mean(solution) ** 2, atol=1e-3)
+        True
+    """
     return einsum("np,npd->nd", jnp.exp(solution.log_weights), (solution.particles - mean(solution)[:, None]) ** 2)
 
 

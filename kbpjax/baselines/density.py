@@ -1,9 +1,8 @@
 """Densities learned from samples for the competitors of kernel belief propagation: of pairs, of one variable, of noise.
 
-Nonparametric and particle belief propagation must be given their potentials. As in section 1 of the supplement, those
-of edges are conditional densities by least squares (Sugiyama et al. 2010), and evidence is a Gaussian around the kernel
-ridge regression of the hidden variable on the observed one; those of single nodes are Parzen estimates. Widths are
-given in standard deviations of each coordinate, so that one grid of them suits all data.
+As in section 1 of the supplement, potentials of edges are conditional densities by least squares (Sugiyama et al. 2010)
+and evidence is a Gaussian around the kernel ridge regression of the hidden variable on the observed one; those of nodes
+are Parzen estimates. Widths are in standard deviations of each coordinate, so that one grid of them suits all data.
 """
 
 from functools import partial
@@ -32,6 +31,13 @@ class ConditionalDensity(eqx.Module):
         centres: values of v there [centre, dim].
         given_bandwidth: standard deviation of k_i in each coordinate of u, > 0 [given_dim].
         bandwidth: standard deviation of the components in each coordinate of v, > 0 [dim].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from kbpjax.baselines.density import ConditionalDensity
+        >>> u, v, one = jnp.array([[0.0], [9.0]]), jnp.array([[1.0], [5.0]]), jnp.ones(1)
+        >>> ConditionalDensity(jnp.array([0.5, 0.5]), u, v, one, one).mixture(jnp.array([9.0])).mean.round(2).tolist()
+        [5.0]
     """
 
     weights: Float[Array, " centre"]
@@ -45,14 +51,10 @@ class ConditionalDensity(eqx.Module):
         return Mixture(jax.nn.softmax(self._logits(u[None])[0]), self.centres, self.bandwidth)
 
     def log_density(self, v: Float[Array, "point dim"], u: Float[Array, "given given_dim"]) -> Array:
-        """Return the table log p(v_i | u_j) [point, given] of all pairs.
+        """Return the table log p(v_i | u_j) [point, given] of points v [point, dim] given u [given, given_dim].
 
         It is one product of [point, centre] and [centre, given], each scaled to entries up to 1. Where all terms of a
         sum underflow, the smallest normal number stands for it: values e^-80 below the nearest component are not exact.
-
-        Args:
-            v: points [point, dim].
-            u: what they are conditioned on [given, given_dim].
         """
         near = log_normal(v, self.centres, self.bandwidth)
         highest = jnp.max(near, axis=1, keepdims=True)
@@ -80,6 +82,12 @@ class Regression(eqx.Module):
         centres: observations at which the kernel is placed [centre, obs_dim].
         bandwidth: width of the kernel in each coordinate, > 0 [obs_dim].
         deviation: standard deviation of what is not predicted, > 0 [dim].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from kbpjax.baselines.density import Regression
+        >>> Regression(*map(jnp.array, ([[1.0]], [2.0], [[0.0]], [1.0], [1.0]))).predict(jnp.array([[9.0]])).tolist()
+        [[2.0]]
     """
 
     coefficients: Float[Array, "centre dim"]
@@ -112,16 +120,14 @@ def fit_conditional(
     H = (1/n) sum_j int kappa(u_j, v) kappa(u_j, v)' dv and h = (1/n) sum_j kappa(u_j, v_j). Centres are training pairs
     drawn at random, equal pairs once only as long as there are others. Width and ridge are those of largest held-out
     log likelihood of the normalised estimate, a centre itself being scored by the other centres. The held-out squared
-    loss alpha' H alpha / 2 - h' alpha does not see how far a pair is from all centres: on grey values of neighbouring
-    pixels it chooses the narrowest of widths, for which pairs of a rare kind are next to impossible.
+    loss alpha' H alpha / 2 - h' alpha is blind to how far a pair is from all centres; it may choose too narrow a width.
 
     Args:
         v: values [sample] or [sample, dim].
         u: what each is conditioned on [sample] or [sample, given_dim].
         key: draws centres and folds.
         num_centres: largest number of centres, >= 1; all pairs are centres where there are no more.
-        widths: bandwidths to choose from, in standard deviations of each coordinate (1 of a constant coordinate), > 0.
-            None: 8 from 0.02 to 1.
+        widths: bandwidths to try, in standard deviations of each coordinate (1 if constant), > 0. None: 8, 0.02 to 1.
         ridges: lambdas to choose from, in units of the mean diagonal entry of H, > 0. None: 5 from 1e-3 to 10.
         folds: parts of the cross-validation, >= 2 and at most the number of pairs.
 
@@ -131,9 +137,8 @@ def fit_conditional(
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines.density import fit_conditional
-        >>> grey = jnp.repeat(jnp.array([0.0, 9.0]), 20)
-        >>> density = fit_conditional(grey, grey, jax.random.key(0), widths=[0.1])
-        >>> density.mixture(jnp.array([8.0])).mean.round(2).tolist()
+        >>> x = jnp.repeat(jnp.array([0.0, 9.0]), 20)
+        >>> fit_conditional(x, x, jax.random.key(0), widths=[0.1]).mixture(jnp.array([8.0])).mean.round(2).tolist()
         [9.0]
     """
     v, u = _pairs("v", v, "u", u)
@@ -165,9 +170,8 @@ def parzen(
         ValueError: fewer than two samples, values that are not finite, an option out of range, num_centres without key.
 
     Example:
-        >>> import jax.numpy as jnp
         >>> from kbpjax.baselines.density import parzen
-        >>> parzen(jnp.array([0.0, 1.0, 2.0, 3.0])).weights.tolist()
+        >>> parzen([0.0, 1.0, 2.0, 3.0]).weights.tolist()
         [0.25, 0.25, 0.25, 0.25]
     """
     x = _samples("x", x)
@@ -201,8 +205,7 @@ def fit_regression(
         y: observations [sample] or [sample, obs_dim].
         key: draws the centres, equal observations once only as long as there are others.
         num_centres: largest number of centres, >= 1.
-        widths: bandwidths to choose from, in standard deviations of each coordinate (1 of a constant coordinate), > 0.
-            None: 8 from 0.1 to 10 times the square root of the dimension.
+        widths: those to try, in standard deviations (1 of a constant), > 0. None: 8, 0.1 to 10 times sqrt(obs_dim).
         ridges: lambdas to choose from, > 0. None: 7 from 1e-6 to 1.
 
     Raises:
@@ -212,8 +215,7 @@ def fit_regression(
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines.density import fit_regression
         >>> y = jnp.linspace(-1, 1, 40)
-        >>> regression = fit_regression(y**2, y, jax.random.key(0), widths=[1.0])
-        >>> regression.predict(jnp.array([[0.5]])).round(2).tolist()
+        >>> fit_regression(y**2, y, jax.random.key(0), widths=[1.0]).predict(jnp.array([[0.5]])).round(2).tolist()
         [[0.25]]
     """
     x, y = _pairs("x", x, "y", y)

@@ -40,6 +40,13 @@ class Indicators(FeatureMap):
     Attributes:
         states: the states, or centres of bins [state, *dim].
         dtype: the precision of the indicators.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from kbpjax.baselines import discrete
+        >>> indicators = discrete.Indicators(jnp.array([0.0, 1.0, 2.0]), jnp.result_type(float))
+        >>> indicators(jnp.array([0.2, 1.9])).tolist()
+        [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
     """
 
     states: Shaped[Array, "state *dim"]

@@ -42,6 +42,13 @@ class GaussianSolution(eqx.Module):
         diverged: whether messages or beliefs are no longer those of a normalisable Gaussian.
         num_iters: iterations done.
         residuals: residual of each iteration [max_iters]; NaN after the last one done, and once messages are undefined.
+
+    Example:
+        >>> import kbpjax as kbp
+        >>> from kbpjax.baselines import gaussian
+        >>> solution = gaussian.run(gaussian.GaussianMRF([1.0, 1.25], [1.0, 0.0], [-0.5]), kbp.chain_graph(2))
+        >>> solution.covariance.ravel().round(4).tolist(), bool(solution.converged)
+        ([1.25, 1.0], True)
     """
 
     mean: Float[Array, "node dim"]

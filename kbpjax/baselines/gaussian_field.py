@@ -146,6 +146,13 @@ class Factors(eqx.Module):
     Attributes:
         precision: P of each factor [factor, dim, dim].
         information: mu of each factor [factor, dim].
+
+    Example:
+        >>> import kbpjax as kbp
+        >>> from kbpjax.baselines import gaussian
+        >>> solution = gaussian.run(gaussian.GaussianMRF([2.0, 2.0], [3.0, 0.0], [-1.0]), kbp.chain_graph(2))
+        >>> isinstance(solution.messages, gaussian.Factors), solution.messages.information.ravel().round(4).tolist()
+        (True, [1.5, 0.0])
     """
 
     precision: Float[Array, "factor dim dim"]

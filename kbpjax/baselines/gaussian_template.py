@@ -30,6 +30,14 @@ class GaussianTemplate(eqx.Module):
         gain: its block of x and y [node_type, dim, obs_dim].
         node_types: the types learned.
         edge_types: (type, node type of the first end, node type of the second end) of those learned.
+
+    Example:
+        >>> import numpy as np, kbpjax as kbp
+        >>> from kbpjax.baselines import gaussian
+        >>> x = np.array([[1.0, 2.0], [2.0, 1.0], [-1.0, -2.0], [-2.0, -1.0]])
+        >>> template, longer = gaussian.fit(kbp.pool(kbp.chain_graph(2), x)), kbp.chain_graph(3)
+        >>> gaussian.run(template.build(longer), longer).covariance.round(2).ravel().tolist()
+        [2.5, 2.5, 2.5]
     """
 
     nodes: Factors

@@ -42,7 +42,17 @@ SPARE = 8
 
 
 class Exact(eqx.Module):
-    """Sample from the exact product, of all combinations of components: for a few components and neighbours."""
+    """Sample from the exact product, of all combinations of components: for a few components and neighbours.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax.baselines import mixture, mixtures
+        >>> two = jax.vmap(mixtures.Mixture)(jnp.ones((2, 1)), jnp.array([[[0.0]], [[2.0]]]), jnp.ones((2, 1)))
+        >>> draw = jax.jit(mixture.Exact().draw, static_argnums=2)
+        >>> samples, bound = draw(jax.random.key(0), two, 1000, jnp.ones(2, bool))
+        >>> round(float(samples.mean()), 1), float(bound)
+        (1.0, 0.0)
+    """
 
     def draw(self, key: Key[Array, ""], factors: Mixture, num_samples: int, present: Array) -> tuple[Array, Array]:
         """Return samples [sample, dim] and a bound of their error."""
@@ -55,6 +65,15 @@ class Gibbs(eqx.Module):
 
     Args:
         num_sweeps: times that each label is drawn, >= 1.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax.baselines import mixture, mixtures
+        >>> two = jax.vmap(mixtures.Mixture)(jnp.ones((2, 1)), jnp.array([[[0.0]], [[2.0]]]), jnp.ones((2, 1)))
+        >>> draw = jax.jit(mixture.Gibbs(num_sweeps=3).draw, static_argnums=2)
+        >>> samples, bound = draw(jax.random.key(0), two, 1000, jnp.ones(2, bool))
+        >>> round(float(samples.mean()), 1), float(bound)
+        (1.0, nan)
     """
 
     num_sweeps: int = eqx.field(static=True, default=5)
@@ -74,6 +93,15 @@ class Multiscale(eqx.Module):
     Args:
         eps: error at which to stop refining, > 0.
         capacity: tuples of tree nodes to split at each level, >= 1; decides the time.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax.baselines import mixture, mixtures
+        >>> two = jax.vmap(mixtures.Mixture)(jnp.ones((2, 1)), jnp.array([[[0.0]], [[2.0]]]), jnp.ones((2, 1)))
+        >>> draw = jax.jit(mixture.Multiscale(eps=0.01).draw, static_argnums=2)
+        >>> samples, bound = draw(jax.random.key(0), two, 1000, jnp.ones(2, bool))
+        >>> round(float(samples.mean()), 1), bool(bound <= 0.01)
+        (1.0, True)
     """
 
     eps: float = eqx.field(static=True, default=1e-3)
@@ -101,6 +129,16 @@ class MixtureSolution(eqx.Module):
             sampler has none.
         effective: mean over the messages of the share of effective samples, 1 / sum weights^2 / number, in each
             iteration [iteration]; near 0, few samples carry a message.
+
+    Example:
+        >>> import jax, numpy as np, kbpjax as kbp
+        >>> from kbpjax.baselines import mixture, pairwise
+        >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
+        >>> model = pairwise.fit(kbp.pool(graph, x), jax.random.key(0), num_centres=20)
+        >>> few = {"num_components": 8, "num_iters": 2, "sampler": mixture.Gibbs()}
+        >>> solution = mixture.run(model, graph, key=jax.random.key(1), **few)
+        >>> int(solution.num_iters), solution.effective.shape, solution.messages.means.shape
+        (2, (2,), (4, 8, 1))
     """
 
     messages: Mixture
@@ -300,6 +338,17 @@ def beliefs(
     Raises:
         ValueError: points of another shape than the variables, a solution of another graph, or a belief that is 0 at
             all points.
+
+    Example:
+        >>> import jax, numpy as np, kbpjax as kbp
+        >>> from kbpjax.baselines import mixture, pairwise
+        >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
+        >>> model = pairwise.fit(kbp.pool(graph, x), jax.random.key(0), num_centres=20)
+        >>> few = {"num_components": 8, "num_iters": 2, "sampler": mixture.Gibbs()}
+        >>> solution = mixture.run(model, graph, key=jax.random.key(1), **few)
+        >>> belief = mixture.beliefs(model, graph, None, solution, np.linspace(-3, 3, 7))
+        >>> np.allclose(belief.weights.sum(axis=1), 1)
+        True
     """
     check_problem(model, graph, evidence)
     got, fix = len(solution.messages.weights), "Pass what mixture.run returned for this model and graph."

@@ -16,6 +16,15 @@ class Mixture(eqx.Module):
         weights: weights of the components [component], >= 0, summing to 1.
         means: their means [component, dim].
         bandwidth: standard deviation of every component in each coordinate [dim], > 0.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from kbpjax.baselines import mixtures
+        >>> mixture = mixtures.Mixture(jnp.array([0.5, 0.5]), jnp.array([[-2.0], [2.0]]), jnp.ones(1))
+        >>> mixture.mean.tolist(), mixture.variance.tolist()
+        ([0.0], [5.0])
+        >>> round(float(jnp.exp(mixture.log_density(jnp.zeros((1, 1))))[0]), 3)
+        0.054
     """
 
     weights: Float[Array, " component"]

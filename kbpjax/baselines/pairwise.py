@@ -45,6 +45,17 @@ class PairwiseMRF(eqx.Module):
         edges: `EdgePotential`, its arrays stacked on a first axis [edge_direction]: rows 2 k and 2 k + 1 are messages
             along edges of type k from first to second end and back; of size 1: shared by all.
         shape: the shape of one variable, () for numbers; potentials see them as vectors [dim].
+
+    Example:
+        >>> import jax, jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.baselines import density, mixtures, pairwise
+        >>> weights, x, one = jnp.full(5, 0.2), jnp.linspace(-2.0, 2.0, 5)[:, None], jnp.ones(1)
+        >>> node, near = mixtures.Mixture(weights, x, one), density.ConditionalDensity(weights, x, x, one, one)
+        >>> edge = pairwise.Conditionals().edge(near, near, node, node)
+        >>> model = pairwise.PairwiseMRF(*jax.tree.map(lambda a: a[None], (node, edge)))  # shared by all types
+        >>> model.check_types(kbp.chain_graph(3))  # fits: ready for particle.run(model, graph, key=key)
+        >>> model.dim, model.edges.receiver.weights.shape
+        (1, (1, 5))
     """
 
     nodes: Any

@@ -12,7 +12,22 @@ from kbpjax.baselines.mixtures import Mixture, log_normal
 
 
 class NodePotential(eqx.Module):
-    """A potential psi_s >= 0 of one variable, with a density to start from; `Mixture` is one too."""
+    """A potential psi_s >= 0 of one variable, with a density to start from; `Mixture` is one too.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax.baselines import pairwise
+        >>> class Laplace(pairwise.NodePotential):
+        ...     scale: jax.Array
+        ...
+        ...     def log_density(self, x):
+        ...         return -jnp.abs(x[:, 0]) / self.scale
+        ...
+        ...     def sample(self, key, num_samples):
+        ...         return self.scale * jax.random.laplace(key, (num_samples, 1))
+        >>> Laplace(jnp.array(2.0)).log_density(jnp.array([[2.0], [4.0]])).tolist()
+        [-1.0, -2.0]
+    """
 
     @abc.abstractmethod
     def log_density(self, x: Float[Array, "point dim"]) -> Float[Array, " point"]:
@@ -28,7 +43,22 @@ class NodePotential(eqx.Module):
 
 
 class EdgePotential(eqx.Module):
-    """The potential psi_st >= 0 of the two ends of an edge, as the message from t (sender) to s (receiver) needs it."""
+    """The potential psi_st >= 0 of the two ends of an edge, as the message from t (sender) to s (receiver) needs it.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax.baselines import pairwise
+        >>> class Smooth(pairwise.EdgePotential):
+        ...     noise: jax.Array
+        ...
+        ...     def log_table(self, receiver, sender):
+        ...         return -0.5 * ((receiver - sender.T) / self.noise) ** 2
+        ...
+        ...     def propose(self, key, sender):
+        ...         return sender + self.noise * jax.random.normal(key, sender.shape), jnp.zeros(len(sender))
+        >>> Smooth(jnp.array(1.0)).log_message(jnp.array([[0.0], [2.0]]), jnp.zeros((1, 1)), jnp.zeros(1)).tolist()
+        [0.0, -2.0]
+    """
 
     @abc.abstractmethod
     def log_table(
@@ -153,7 +183,17 @@ class Flat(NodePotential):
 
 
 class Ratios(eqx.Module):
-    """Make potentials psi_s = P(x_s), psi_st = P(x_t | x_s) / P(x_t) of learned densities."""
+    """Make potentials psi_s = P(x_s), psi_st = P(x_t | x_s) / P(x_t) of learned densities.
+
+    Example:
+        >>> import jax, numpy as np, kbpjax as kbp
+        >>> from kbpjax.baselines import pairwise
+        >>> x = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1)
+        >>> data, options = kbp.pool(kbp.chain_graph(3), x), {"potentials": pairwise.Ratios(), "num_centres": 20}
+        >>> model = pairwise.fit(data, jax.random.key(0), **options)
+        >>> type(model.nodes).__name__, type(model.edges).__name__
+        ('Mixture', 'RatioEdge')
+    """
 
     def node(self, marginal: Mixture) -> Mixture:
         """Return P(x_s)."""
@@ -167,7 +207,17 @@ class Ratios(eqx.Module):
 
 
 class Conditionals(eqx.Module):
-    """Make potentials psi_s = 1, psi_st = P(x_s | x_t) of learned densities."""
+    """Make potentials psi_s = 1, psi_st = P(x_s | x_t) of learned densities.
+
+    Example:
+        >>> import jax, numpy as np, kbpjax as kbp
+        >>> from kbpjax.baselines import pairwise
+        >>> x = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1)
+        >>> data, options = kbp.pool(kbp.chain_graph(3), x), {"potentials": pairwise.Conditionals(), "num_centres": 20}
+        >>> model = pairwise.fit(data, jax.random.key(0), **options)
+        >>> type(model.nodes).__name__, type(model.edges).__name__
+        ('Flat', 'ConditionalEdge')
+    """
 
     def node(self, marginal: Mixture) -> Flat:
         """Return 1, starting from P(x_s)."""

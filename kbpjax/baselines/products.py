@@ -29,7 +29,16 @@ NEVER = -1e30
 
 
 class Factors(NamedTuple):
-    """Mixtures ready for a product: what is not there has precision 0, weights 0 are `NEVER`, no value is NaN."""
+    """Mixtures ready for a product: what is not there has precision 0, weights 0 are `NEVER`, no value is NaN.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from kbpjax.baselines import mixtures, products
+        >>> two = jax.vmap(mixtures.Mixture)(jnp.ones((2, 1)), jnp.array([[[0.0]], [[2.0]]]), jnp.ones((2, 1)))
+        >>> factors = products.prepare(two, None)
+        >>> factors.centre.tolist(), factors.means.ravel().tolist()
+        ([1.0], [-1.0, 1.0])
+    """
 
     log_weights: Float[Array, "factor component"]
     means: Float[Array, "factor component dim"]  # less `centre`
