@@ -197,13 +197,13 @@ def on_points(model, graph, local, points):
 
 
 @cache
-def wells():
+def wells(potentials=pairwise.Ratios()):
     """Return a model learned from a chain of numbers near -2 or 2, mostly near that of their neighbour."""
     rng = np.random.default_rng(0)
     sign = np.cumprod(np.where(rng.random((80, 4)) < [0.4, 0.2, 0.2, 0.2], -1, 1), axis=1)
     x = 2 * sign + 0.5 * rng.standard_normal(sign.shape)
     options = {"widths": [0.2], "ridges": [0.01], "marginal_widths": [0.2], "num_centres": 40}
-    return pairwise.fit(kbp.pool(kbp.chain_graph(4), x), jax.random.key(0), **options)
+    return pairwise.fit(kbp.pool(kbp.chain_graph(4), x), jax.random.key(0), potentials=potentials, **options)
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=NAMES)
@@ -225,8 +225,9 @@ def test_learned_potentials_give_both_modes_of_beliefs_on_a_fine_grid(number):
     np.testing.assert_allclose(shares, mass, atol=0.1)
 
 
-def test_a_learned_message_is_that_of_its_table():
-    edge = pairwise.of_type(wells().edges, jnp.int32(0))
+@pytest.mark.parametrize("potentials", [pairwise.Ratios(), pairwise.Conditionals()], ids=["ratios", "conditionals"])
+def test_a_learned_message_is_that_of_its_table(potentials):
+    edge = pairwise.of_type(wells(potentials).edges, jnp.int32(0))
     receiver, sender = jnp.linspace(-4, 4, 9)[:, None], jnp.linspace(-3, 3, 7)[:, None]
     weights = jnp.log(jnp.arange(7.0) / 21)
     expected = np.log(np.exp(edge.log_table(receiver, sender)) @ np.exp(weights))
