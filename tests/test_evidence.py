@@ -341,11 +341,15 @@ def test_a_form_that_is_none():
 
 def test_a_power_of_a_likelihood_of_whole_numbers_is_that_of_floats():
     model = loopy_model()
-    whole, floats = (
-        kbp.likelihood(
-            model, GRAPH, lambda x, kind=kind: jnp.ones((GRAPH.num_nodes, 1), kind) * (1 + (x > 0)).astype(kind)
-        )
-        for kind in (np.int64, np.float64)
-    )
-    np.testing.assert_allclose((whole**0.5).local, (floats**0.5).local, atol=1e-12)
-    assert np.ptp(np.asarray((whole**0.5).local)) > 0.1
+
+    def counts(kind):
+        def of_points(x):
+            return jnp.broadcast_to(1 + (x > 0).astype(kind), (GRAPH.num_nodes, len(x)))
+
+        return kbp.likelihood(model, GRAPH, of_points)
+
+    whole, floats = (counts(kind) ** 0.5 for kind in (np.int64, np.float64))
+    np.testing.assert_allclose(whole.local, floats.local, atol=1e-12)
+    for one in (whole, floats):
+        (raised,) = (fn(jnp.array([-1.0, 1.0])) for known in one.likelihoods for fn in list(known.values())[:1])
+        np.testing.assert_allclose(raised[0], [1, 2**0.5], rtol=1e-12)

@@ -42,7 +42,8 @@ def test_belief_has_its_density_and_marks(problem):
     density = ax.lines[0].get_xydata()
     np.testing.assert_allclose(np.trapezoid(density[:, 1], density[:, 0]), 1, atol=0.02)
     marks = {line.get_label(): line.get_xdata()[0] for line in ax.lines[1:]}
-    assert marks == pytest.approx({"mode": float(kbp.mode(belief)[3]), "mean": float(kbp.mean(belief)[3]), "truth": 0.5})
+    answers = {"mode": float(kbp.mode(belief)[3]), "mean": float(kbp.mean(belief)[3]), "truth": 0.5}
+    assert marks == pytest.approx(answers)
     assert ax.get_xlabel() == "height (m)" and "90% interval" in ax.get_legend_handles_labels()[1]
 
 
