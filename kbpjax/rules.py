@@ -14,7 +14,7 @@ damping means the same. As eps -> 0 the three agree.
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -225,6 +225,10 @@ class ConstantTime(_Landmarked):
         eps = self.eps if self.tensor_eps is None else self.tensor_eps
         most = self.max_rank if self.tensor_rank is None else self.tensor_rank
         products, product_residual = self.features.products.feature_map(kernel**power, x, eps, most)
+        fix = "Let its `products` choose landmarks, as Greedy() does."
+        kind = type(products).__name__
+        _checks.require(isinstance(products, Basis), "features", "must have products on a `Basis`", kind, fix)
+        products = cast(Basis, products)
         return NodeBasis(messages, products, products.landmarks, (residual, product_residual))
 
     def check_memory(self, data: TrainingData, positive: bool = False) -> None:

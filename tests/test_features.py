@@ -345,3 +345,12 @@ def test_landmarks_of_ones_own_are_learned_with():
     model = kbp.fit(kbp.pool(kbp.chain_graph(4), x), kernel=kbp.RBF(1.0), rule=rule)
     assert model.ranks[0][0] <= 6
     np.testing.assert_array_equal(np.asarray(model.bases[0].landmarks), x.ravel()[:: -(-x.size // 6)])
+
+
+def test_a_chooser_whose_products_have_no_landmarks_is_refused():
+    class Waves(Thinned):
+        products = RandomFourier(8)
+
+    data = kbp.pool(kbp.chain_graph(4), np.random.default_rng(0).normal(size=(5, 4)))
+    with pytest.raises(ValueError, match="features: must have products on a `Basis`"):
+        kbp.fit(data, kernel=kbp.RBF(1.0), rule=kbp.ConstantTime(features=Waves()))
