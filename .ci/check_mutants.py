@@ -152,7 +152,8 @@ def main() -> int:
             if not survives(folders[0], module, unchanged, options.seconds):
                 print(f"{module}: its tests fail without any change", file=sys.stderr)
                 return 1
-            shutil.copytree(folders[0] / "xla", folders[-1] / "xla", dirs_exist_ok=True)
+            for other in folders[1:]:  # what is compiled once serves all
+                shutil.copytree(folders[0] / "xla", other / "xla", dirs_exist_ok=True)
             total, drawn = mutants(module, options.limit, options.seed)
             rows += try_all(drawn, folders, options.seconds)
             killed = [not row["survived"] for row in rows if row["module"] == module]
