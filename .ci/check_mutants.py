@@ -27,7 +27,7 @@ from cosmic_ray.plugins import get_operator, operator_names
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = {
     "propagate": ("test_propagate.py", "test_without_edges.py", "test_implicit.py"),
-    "embedding": ("test_embedding.py",),
+    "embedding": ("test_embedding.py", "test_bad_inputs.py"),
     "features/cholesky": ("features/test_cholesky.py", "test_features.py"),
     "beliefs": ("test_beliefs.py", "test_answers.py"),
 }

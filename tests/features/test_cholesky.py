@@ -289,3 +289,11 @@ def test_hundreds_of_landmarks_in_single_precision_have_a_finite_basis(dim, deca
     basis = cholesky_basis(kernel, x[indices[: len(np.unique(indices))]])
     assert basis.rank > 300
     assert np.isfinite(basis.transform).all()
+
+
+@pytest.mark.parametrize("size", [0.01, 0.3, 40.0])
+def test_the_residual_is_a_share_of_the_largest_feature(size):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=30))
+    plain, scaled = (incomplete_cholesky(kernel, x, 1e-6, 4) for kernel in (kbp.RBF(1.0), size * kbp.RBF(1.0)))
+    assert plain.indices.tolist() == scaled.indices.tolist()
+    np.testing.assert_allclose(scaled.residual, plain.residual, rtol=1e-6)
