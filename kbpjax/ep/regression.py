@@ -3,8 +3,8 @@
 With features of a kernel this is a Gaussian process regression at a cost that does not grow with the number of
 observations. Its variance depends on the inputs only; the noise bounds it from below.
 
-Fits in a batch add the rounding error of phi' phi, machine epsilon times its trace, to the ridge, as
-`kbpjax.embedding.ridge_solve` does: less noise cannot be seen, and with it the factorisation exists at any.
+Fits in a batch take at least the rounding error of phi' phi, machine epsilon times its trace, as ridge: less noise
+cannot be seen, and with it the factorisation exists at any.
 """
 
 import equinox as eqx
@@ -190,7 +190,7 @@ def _check(phi: Array, y: Array, **numbers: ScalarLike) -> None:
 
 
 def _normal(phi: Float[Array, "sample feature"], ridge: Array) -> tuple[tuple[Array, bool], Array]:
-    """Return the Cholesky factor of phi' phi + ridge I, as `cho_solve` takes it, and the ridge with its rounding."""
+    """Return the Cholesky factor of phi' phi + ridge I, as `cho_solve` takes it, and the ridge that it holds."""
     covariance = matmul(phi.T, phi)
-    ridge = ridge + jnp.finfo(phi.dtype).eps * jnp.trace(covariance)
+    ridge = jnp.maximum(ridge, jnp.finfo(phi.dtype).eps * jnp.trace(covariance))
     return cho_factor(covariance + ridge * jnp.eye(phi.shape[1], dtype=phi.dtype), lower=True), ridge
