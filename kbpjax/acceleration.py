@@ -58,7 +58,7 @@ class Anderson(eqx.Module):
         True
     """
 
-    depth: int = eqx.field(static=True, default=5)
+    depth: int = eqx.field(static=True, converter=_checks.whole, default=5)
 
     def __check_init__(self) -> None:
         _checks.require_count("depth", self.depth)

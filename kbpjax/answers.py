@@ -203,16 +203,16 @@ def log_density(belief: Belief, x: Numbers) -> Float[Array, " node"]:
     return _keep_nan(belief, log_or_zero(density))
 
 
-def sample(belief: Belief, key: Array, count: int) -> Shaped[Array, "sample node *dim"]:
+def sample(belief: Belief, key: Array, num_samples: int) -> Shaped[Array, "sample node *dim"]:
     """Draw independent samples of each node from its belief; nodes are drawn independently of each other.
 
     Args:
         belief: the beliefs.
         key: a key of `jax.random`.
-        count: number of samples, >= 1.
+        num_samples: samples of each node, >= 1.
 
     Raises:
-        ValueError: no key, or a count out of range.
+        ValueError: no key, or num_samples out of range.
 
     Example:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
@@ -222,13 +222,13 @@ def sample(belief: Belief, key: Array, count: int) -> Shaped[Array, "sample node
     """
     _check_belief(belief)
     _checks.require_key(key)
-    _checks.require_count("count", count)
+    _checks.require_count("num_samples", num_samples)
     logits = jnp.log(belief.weights)
-    chosen = jax.random.categorical(key, logits, axis=-1, shape=(count, len(logits)))
+    chosen = jax.random.categorical(key, logits, axis=-1, shape=(num_samples, len(logits)))
     return jax.vmap(partial(_keep_nan, belief))(belief.points[chosen])
 
 
-def herd(belief: Belief, kernel: Kernel, count: int) -> Shaped[Array, "sample node *dim"]:
+def herd(belief: Belief, kernel: Kernel, num_samples: int) -> Shaped[Array, "sample node *dim"]:
     """Choose super-samples of each node by kernel herding (Chen, Welling, Smola 2010).
 
     Sample t + 1 is the point of largest E[k(x, X)] - sum_{i <= t} k(x, x_i) / (t + 1): averages over super-samples
@@ -237,7 +237,7 @@ def herd(belief: Belief, kernel: Kernel, count: int) -> Shaped[Array, "sample no
     Args:
         belief: the beliefs.
         kernel: kernel of the functions whose averages are to be right.
-        count: number of samples, >= 1.
+        num_samples: samples of each node, >= 1.
 
     Example:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -246,7 +246,7 @@ def herd(belief: Belief, kernel: Kernel, count: int) -> Shaped[Array, "sample no
         [0.0, 9.0]
     """
     _check_belief(belief)
-    _checks.require_count("count", count)
+    _checks.require_count("num_samples", num_samples)
     between = gram(kernel, belief.points, belief.points).astype(belief.weights.dtype)
     target = matmul(belief.weights, between)
 
@@ -254,7 +254,7 @@ def herd(belief: Belief, kernel: Kernel, count: int) -> Shaped[Array, "sample no
         chosen = jnp.argmax(target - total / number, axis=-1)
         return total + between[chosen], chosen
 
-    numbers = jnp.arange(1, count + 1, dtype=target.dtype)
+    numbers = jnp.arange(1, num_samples + 1, dtype=target.dtype)
     chosen = jax.lax.scan(choose, jnp.zeros_like(target), numbers)[1]
     return jax.vmap(partial(_keep_nan, belief))(belief.points[chosen])
 

@@ -97,7 +97,7 @@ class ConstrainedFit(eqx.Module):
         (True, True)
     """
 
-    num_iters: int = eqx.field(static=True, default=500)
+    num_iters: int = eqx.field(static=True, converter=_checks.whole, default=500)
 
     def __check_init__(self) -> None:
         _checks.require_count("num_iters", self.num_iters)

@@ -210,7 +210,7 @@ class ConstantTime(_Landmarked):
     """
 
     tensor_eps: float | None = eqx.field(static=True, default=None)
-    tensor_rank: int | None = eqx.field(static=True, default=None)
+    tensor_rank: int | None = eqx.field(static=True, converter=_checks.whole, default=None)
 
     def __check_init__(self) -> None:
         if self.tensor_eps is not None:

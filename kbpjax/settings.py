@@ -87,7 +87,7 @@ class Settings(eqx.Module):
     positive: Positive | None = None
     schedule: Schedule = Synchronous()
     form: Expectation | DensityRatio = Expectation()
-    num_iters: int = eqx.field(static=True, default=10)
+    num_iters: int = eqx.field(static=True, converter=_checks.whole, default=10)
     tol: float | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:

@@ -152,7 +152,7 @@ def test_a_belief_that_is_nan_has_no_number_as_answer(ask):
 
 @pytest.mark.parametrize("points", [LINE, PLANE, np.arange(9), RNG.normal(size=(9, 2, 3))], ids=str)
 def test_samples_have_shape_and_type_of_the_points_and_follow_the_key(points):
-    draw = functools.partial(kbp.sample, belief(points), count=5)
+    draw = functools.partial(kbp.sample, belief(points), num_samples=5)
     first, again, other = (np.asarray(draw(key=jax.random.key(seed))) for seed in (0, 0, 1))
     assert first.shape == (5, 4, *points.shape[1:]) and first.dtype == points.dtype
     np.testing.assert_array_equal(first, again)
@@ -175,7 +175,7 @@ def test_frequencies_of_samples_are_the_weights():
 @pytest.mark.parametrize("count", [0, -1])
 def test_counts_of_samples_must_be_positive(count):
     for ask in (lambda: kbp.sample(belief(LINE), jax.random.key(0), count), lambda: kbp.herd(belief(LINE), K, count)):
-        with pytest.raises(ValueError, match=f"^count: must be an integer >= 1; got {count}"):
+        with pytest.raises(ValueError, match=f"^num_samples: must be an integer >= 1; got {count}"):
             ask()
 
 

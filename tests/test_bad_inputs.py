@@ -136,7 +136,7 @@ MISTAKES = {
     "a coverage of 1.5": (lambda m, e, s, b: kbp.interval(b, 1.5), "coverage"),
     "a quantile of 2": (lambda m, e, s, b: kbp.quantile(b, 2.0), "level"),
     "a temperature of 0": (lambda m, e, s, b: kbp.temper(b, 0.0), "temperature"),
-    "samples of a belief, none": (lambda m, e, s, b: kbp.sample(b, jax.random.key(0), 0), "count"),
+    "samples of a belief, none": (lambda m, e, s, b: kbp.sample(b, jax.random.key(0), 0), "num_samples"),
     "samples of no key": (lambda m, e, s, b: kbp.sample(b, 0, 3), "key"),
     "a mode of no type": (lambda m, e, s, b: kbp.refine_mode(m, CHAIN, e, s, b, node_type=3), "node_type"),
     "a Parzen estimate of a width": (lambda m, e, s, b: kbp.Parzen(1.0, X[:, 0]), "kernel"),

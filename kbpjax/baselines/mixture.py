@@ -76,7 +76,7 @@ class Gibbs(eqx.Module):
         (1.0, nan)
     """
 
-    num_sweeps: int = eqx.field(static=True, default=5)
+    num_sweeps: int = eqx.field(static=True, converter=_checks.whole, default=5)
 
     def __check_init__(self) -> None:
         _checks.require_count("num_sweeps", self.num_sweeps)
@@ -105,7 +105,7 @@ class Multiscale(eqx.Module):
     """
 
     eps: float = eqx.field(static=True, default=1e-3)
-    capacity: int = eqx.field(static=True, default=32)
+    capacity: int = eqx.field(static=True, converter=_checks.whole, default=32)
 
     def __check_init__(self) -> None:
         _checks.require_number("eps", self.eps, above=0)

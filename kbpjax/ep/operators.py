@@ -119,7 +119,7 @@ class Operator(eqx.Module):
     buffer: Buffer | None
     learner: Learner
     families: tuple[type[Distribution], ...] = eqx.field(static=True)
-    variable: int = eqx.field(static=True)
+    variable: int = eqx.field(static=True, converter=_checks.whole)
 
     @property
     def trained(self) -> Bool[Array, ""]:

@@ -233,7 +233,7 @@ class LogisticToZ(Oracle):
         (0.413, 0.829)
     """
 
-    num_nodes: int = eqx.field(static=True, default=1200)
+    num_nodes: int = eqx.field(static=True, converter=_checks.whole, default=1200)
     variable: int = eqx.field(static=True, default=1, init=False)
 
     def __check_init__(self) -> None:
@@ -261,7 +261,7 @@ class LogisticToP(Oracle):
     """
 
     projection: Projection = Nearest()
-    num_nodes: int = eqx.field(static=True, default=1200)
+    num_nodes: int = eqx.field(static=True, converter=_checks.whole, default=1200)
     variable: int = eqx.field(static=True, default=0, init=False)
 
     def __check_init__(self) -> None:
@@ -326,7 +326,7 @@ class CompoundGamma(Oracle):
     rate_shape: Float[Array, ""]
     rate_rate: Float[Array, ""]
     projection: Projection
-    num_nodes: int = eqx.field(static=True)
+    num_nodes: int = eqx.field(static=True, converter=_checks.whole)
     variable: int = eqx.field(static=True, default=0, init=False)
 
     def __init__(

@@ -144,8 +144,8 @@ class ImportanceSampling(Oracle):
     """
 
     factor: Factor
-    variable: int = eqx.field(static=True)
-    num_samples: int = eqx.field(static=True, default=500_000)
+    variable: int = eqx.field(static=True, converter=_checks.whole)
+    num_samples: int = eqx.field(static=True, converter=_checks.whole, default=500_000)
 
     def __check_init__(self) -> None:
         _checks.require_count("num_samples", self.num_samples)

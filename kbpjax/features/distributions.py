@@ -296,8 +296,8 @@ class Restricted(FeatureMap):
     """
 
     base: FeatureMap
-    start: int = eqx.field(static=True)
-    stop: int = eqx.field(static=True)
+    start: int = eqx.field(static=True, converter=_checks.whole)
+    stop: int = eqx.field(static=True, converter=_checks.whole)
 
     def __check_init__(self) -> None:
         check_range(self.start, self.stop)

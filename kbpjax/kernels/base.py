@@ -136,7 +136,7 @@ class Power(Wrapper):
     """
 
     base: Kernel
-    exponent: int = eqx.field(static=True)
+    exponent: int = eqx.field(static=True, converter=_checks.whole)
 
     def __check_init__(self) -> None:
         _checks.require_count("exponent", self.exponent)
@@ -255,8 +255,8 @@ class Part(Kernel):
     """
 
     base: Kernel
-    start: int = eqx.field(static=True)
-    stop: int = eqx.field(static=True)
+    start: int = eqx.field(static=True, converter=_checks.whole)
+    stop: int = eqx.field(static=True, converter=_checks.whole)
     shape: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:

@@ -168,8 +168,8 @@ class Coordinates(Kernel):
     """
 
     base: Kernel
-    start: int = eqx.field(static=True)
-    stop: int = eqx.field(static=True)
+    start: int = eqx.field(static=True, converter=_checks.whole)
+    stop: int = eqx.field(static=True, converter=_checks.whole)
 
     def __check_init__(self) -> None:
         check_range(self.start, self.stop)
@@ -185,7 +185,7 @@ class Coordinates(Kernel):
 
 
 def median_embedding(
-    points: Numbers, *, max_samples: int = 2000
+    points: Numbers, *, max_points: int = 2000
 ) -> tuple[Float[Array, " coordinate"], Float[Array, ""]]:
     """Return bandwidths [d] and width, the first choice for `EmbeddingRBF` (Jitkrittum et al. 2015, section 5).
 
@@ -194,7 +194,7 @@ def median_embedding(
 
     Args:
         points: distributions [sample, 2, d] or [sample, 1 + d, d].
-        max_samples: the most samples to compare, >= 1; more are thinned evenly.
+        max_points: the most of them to compare, >= 1; more are thinned evenly.
 
     Raises:
         ValueError: points that are no distributions; where they are known: a coordinate that never varies, or over half
@@ -207,7 +207,7 @@ def median_embedding(
         >>> bandwidths.tolist(), round(float(width), 2)
         ([0.5], 0.6)
     """
-    array, few = _samples(points, max_samples)
+    array, few = _samples(points, max_points)
     spread = array[:, 1] if array.shape[1] == 2 else jnp.diagonal(array[:, 1:], axis1=1, axis2=2)
     bandwidths = jnp.sqrt(jnp.mean(spread, axis=0))
     fix = "Choose the parameters yourself."
@@ -221,7 +221,7 @@ def median_embedding(
 
 
 def median_mean_variance(
-    points: Numbers, *, max_samples: int = 2000
+    points: Numbers, *, max_points: int = 2000
 ) -> tuple[Float[Array, " coordinate"], Float[Array, " coordinate"]]:
     """Return the first choice of the widths of `MeanVariance`: sqrt(median^2 + 1e-4) of each coordinate.
 
@@ -230,7 +230,7 @@ def median_mean_variance(
 
     Args:
         points: means and variances [sample, 2, d].
-        max_samples: the most samples to compare, >= 1; more are thinned evenly.
+        max_points: the most of them to compare, >= 1; more are thinned evenly.
 
     Returns:
         The widths of the means [d] and of the variances [d].
@@ -242,7 +242,7 @@ def median_mean_variance(
         >>> round(float(means[0]), 2), round(float(variances[0]), 2)
         (4.0, 0.01)
     """
-    array, few = _samples(points, max_samples)
+    array, few = _samples(points, max_points)
     check_independent("points", array.shape[1:])
     columns = few.reshape(len(few), -1).T
     medians = jax.lax.map(lambda column: jnp.median(jnp.abs(column[:, None] - column[None, :])), columns)
@@ -296,14 +296,14 @@ def positive_numbers(argument: str, values: Numbers) -> Float[Array, "..."]:
 
 
 def _samples(
-    points: Numbers, max_samples: int
+    points: Numbers, max_points: int
 ) -> tuple[Float[Array, "sample row coordinate"], Float[Array, "few row coordinate"]]:
     """Return checked samples, and evenly thinned ones."""
-    _checks.require_count("max_samples", max_samples)
+    _checks.require_count("max_points", max_points)
     array = as_floats(_checks.as_array("points", points))
     check_distributions("points", array)
     _checks.require(len(array) > 0, "points", "must hold at least one sample", f"shape {array.shape}", "Add points.")
-    rows = np.linspace(0, len(array) - 1, min(len(array), max_samples)).round().astype(np.int32)
+    rows = np.linspace(0, len(array) - 1, min(len(array), max_points)).round().astype(np.int32)
     return array, array[rows]
 
 

@@ -231,7 +231,7 @@ class Polynomial(Kernel):
         16.0
     """
 
-    degree: int = eqx.field(static=True)
+    degree: int = eqx.field(static=True, converter=_checks.whole)
     offset: Float[Array, ""]
 
     def __init__(self, degree: Any, offset: ScalarLike = 1.0):

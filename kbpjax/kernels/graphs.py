@@ -54,7 +54,7 @@ class WeisfeilerLehman(Kernel):
         [[14.0, 12.0], [12.0, 18.0]]
     """
 
-    iterations: int = eqx.field(static=True)
+    iterations: int = eqx.field(static=True, converter=_checks.whole)
 
     def __check_init__(self) -> None:
         ok = isinstance(self.iterations, int | np.integer) and not isinstance(self.iterations, bool)
@@ -101,7 +101,7 @@ class ShortestPath(Kernel):
         [[5.0, 6.0], [6.0, 9.0]]
     """
 
-    num_labels: int = eqx.field(static=True)
+    num_labels: int = eqx.field(static=True, converter=_checks.whole)
 
     def __check_init__(self) -> None:
         _checks.require_count("num_labels", self.num_labels)

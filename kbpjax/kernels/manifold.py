@@ -119,7 +119,7 @@ class Heat(Kernel):
     """
 
     bandwidth: Float[Array, ""]
-    num_orders: int = eqx.field(static=True)
+    num_orders: int = eqx.field(static=True, converter=_checks.whole)
 
     def __init__(self, bandwidth: ScalarLike, num_orders: Any = 60):
         _checks.require_count("num_orders", num_orders)

@@ -51,7 +51,7 @@ class Spectrum(Kernel):
         (9.0, 3.0)
     """
 
-    order: int = eqx.field(static=True)
+    order: int = eqx.field(static=True, converter=_checks.whole)
 
     def __check_init__(self) -> None:
         _checks.require_count("order", self.order)
@@ -90,9 +90,9 @@ class Mismatch(Kernel):
         [7.0, 4.0, 2.0]
     """
 
-    order: int = eqx.field(static=True)
-    mismatches: int = eqx.field(static=True)
-    num_symbols: int = eqx.field(static=True)
+    order: int = eqx.field(static=True, converter=_checks.whole)
+    mismatches: int = eqx.field(static=True, converter=_checks.whole)
+    num_symbols: int = eqx.field(static=True, converter=_checks.whole)
     table: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, order: int, mismatches: int, num_symbols: int):
@@ -137,7 +137,7 @@ class Subsequence(Kernel):
         (0.0625, 0.140625)
     """
 
-    order: int = eqx.field(static=True)
+    order: int = eqx.field(static=True, converter=_checks.whole)
     decay: Float[Array, ""]
 
     def __init__(self, order: int, decay: ScalarLike):

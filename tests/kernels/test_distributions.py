@@ -154,12 +154,12 @@ def test_the_embedding_kernel_of_a_point_with_itself_is_one(points, dtype):
 def test_median_embedding_equals_twin(most, points):
     more = np.concatenate([points, 2 * points])
     used = more[np.linspace(0, len(more) - 1, min(len(more), most)).round().astype(int)]
-    bandwidths, width = kernels.median_embedding(more, max_samples=most)
+    bandwidths, width = kernels.median_embedding(more, max_points=most)
     variances = more[:, 1] if more.shape[1] == 2 else np.diagonal(more[:, 1:], axis1=1, axis2=2)
     np.testing.assert_allclose(bandwidths, np.sqrt(variances.mean(axis=0)), rtol=1e-13)
     squares = [distance(a, b, np.asarray(bandwidths)) for a in used for b in used]
     np.testing.assert_allclose(width**2, np.median(squares), rtol=1e-10)
-    jitted = jax.jit(lambda x: kernels.median_embedding(x, max_samples=most))(jnp.asarray(more))
+    jitted = jax.jit(lambda x: kernels.median_embedding(x, max_points=most))(jnp.asarray(more))
     np.testing.assert_allclose(jitted[1], width, rtol=1e-12)
 
 
@@ -329,8 +329,8 @@ def test_medians_of_what_does_not_vary():
         kernels.median_embedding(np.ones((5, 2, 1)))
     with pytest.raises(ValueError, match="^points: must hold at least one sample"):
         kernels.median_embedding(np.ones((0, 2, 1)))
-    with pytest.raises(ValueError, match="^max_samples: "):
-        kernels.median_embedding(np.ones((5, 2, 1)), max_samples=0)
+    with pytest.raises(ValueError, match="^max_points: "):
+        kernels.median_embedding(np.ones((5, 2, 1)), max_points=0)
 
 
 # --- in a graphical model ---------------------------------------------------------------------------------------------
