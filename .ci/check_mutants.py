@@ -26,7 +26,13 @@ from cosmic_ray.plugins import get_operator, operator_names
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = {
-    "propagate": ("test_propagate.py", "test_without_edges.py", "test_implicit.py"),
+    "propagate": (
+        "test_without_edges.py",
+        "test_implicit.py",
+        "test_propagate.py",
+        "test_memory.py",
+        "test_bad_inputs.py",
+    ),
     "embedding": ("test_embedding.py", "test_bad_inputs.py"),
     "features/cholesky": ("features/test_cholesky.py", "test_features.py"),
     "beliefs": ("test_beliefs.py", "test_answers.py"),
@@ -143,8 +149,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=900, help="that the tests of one mutant may take")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "mutants.json")
+    parser.add_argument("--again", action="store_true", help="try only those that survived, as --out has them")
     options = parser.parse_args()
-    rows = []
+    earlier = json.loads(options.out.read_text(encoding="utf-8")) if options.again else []
+    rows = [row for row in earlier if not row["survived"]]
+    wanted = [(row["module"], row["change"]) for row in earlier if row["survived"]]
     with tempfile.TemporaryDirectory() as scratch:
         folders = [workplace(Path(scratch) / str(job)) for job in range(options.jobs)]
         for module in options.modules:
@@ -155,6 +164,8 @@ def main() -> int:
             for other in folders[1:]:  # what is compiled once serves all
                 shutil.copytree(folders[0] / "xla", other / "xla", dirs_exist_ok=True)
             total, drawn = mutants(module, options.limit, options.seed)
+            if options.again:
+                drawn = [m for m in drawn if (module, difference(module, m[2])) in wanted]
             rows += try_all(drawn, folders, options.seconds)
             killed = [not row["survived"] for row in rows if row["module"] == module]
             print(f"{module}: {sum(killed)} of {len(killed)} mutants killed, of {total} places", flush=True)

@@ -6,6 +6,7 @@ numbers or raise a ValueError.
 
 import json
 import re
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import jax
@@ -118,6 +119,7 @@ MISTAKES = {
     "a negative power": (lambda m, e, s, b: e**-1.0, "power"),
     # messages
     "no model": (lambda m, e, s, b: kbp.run(None, CHAIN), "model"),
+    "half a model": (lambda m, e, s, b: kbp.run(SimpleNamespace(operators=m.operators), CHAIN), "model"),
     "too few matrices": (
         lambda m, e, s, b: kbp.run(m.operators, kbp.chain_graph(4, edge_type=[0, 1, 2]), e),
         "project",

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from kbpjax import propagate
 from tests import discrete
 from tests import reweighted as rw
 
@@ -63,6 +64,32 @@ def test_forward_mode_equals_reverse_mode_and_differences(unrolled):
     slope = jax.jvp(along, (0.0,), (1.0,))[1]
     np.testing.assert_allclose(slope, sum(jnp.vdot(g, d) for g, d in zip(unrolled, directions, strict=True)), rtol=1e-8)
     np.testing.assert_allclose(slope, (along(1e-5) - along(-1e-5)) / 2e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [({"tol": 1e-3}, 1), ({}, 0), ({"tol": 1e-3, "schedule": kbp.coloured(GRAPH)}, 0)],
+    ids=["tolerance", "no tolerance", "coloured"],
+)
+def test_graphs_are_split_only_for_derivatives_of_a_fixed_point(monkeypatch, options, wanted):
+    """Parts save the memory of a synchronous sweep's derivative; they cost a copy of the graph's index tables."""
+    calls = []
+    monkeypatch.setattr(propagate, "in_parts", lambda *args: calls.append(args))
+
+    def total(local, graph=GRAPH):
+        return jnp.sum(kbp.run(OPERATORS, graph, local, num_iters=3, **options).messages)
+
+    total(LOCAL)
+    assert not calls
+    jax.grad(total)(LOCAL)
+    assert len(calls) == wanted
+    if "schedule" not in options:  # colours are of a known graph
+        jax.jit(jax.grad(total))(LOCAL, GRAPH)  # an unknown one cannot be split
+        assert len(calls) == wanted
+
+
+def test_thirty_iterations_unless_asked_otherwise():
+    assert kbp.run(OPERATORS, GRAPH, LOCAL).residuals.shape == (30,)
 
 
 def test_derivatives_are_nan_unless_converged():
