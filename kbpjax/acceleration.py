@@ -16,6 +16,9 @@ ENOUGH = 100_000
 GROWTH = 2.0
 """How far the residual may rise above its least before acceleration starts afresh."""
 
+PATIENCE = 4
+"""In so many times `depth` iterations the residual is to be halved; if not, as many are plain."""
+
 
 class History(NamedTuple):
     """What `Anderson` remembers.
@@ -26,6 +29,8 @@ class History(NamedTuple):
         products: inner products of the differences.
         taken: iterations since the memory was emptied.
         least: the least residual since then.
+        mark: the residual that is to be halved.
+        waited: iterations since it was set.
     """
 
     updates: Float[Array, "depth coefficient"]
@@ -33,13 +38,18 @@ class History(NamedTuple):
     products: Float[Array, "depth depth"]
     taken: Int[Array, ""]
     least: Float[Array, ""]
+    mark: Float[Array, ""]
+    waited: Int[Array, ""]
 
 
 class Anderson(eqx.Module):
     """Anderson acceleration: combine the last updates so that the differences that they would make cancel.
 
     Safeguarded: where the residual rises to more than twice its least, the plain update is taken and the memory
-    emptied. It pays near a fixed point that is reached slowly, and brings nothing where messages swing far from one.
+    emptied; and where it is not halved in 4 depth iterations, as near a fixed point that the plain updates would leave,
+    the next 4 depth are plain. It pays near a fixed point that is reached slowly, and brings nothing where messages
+    swing far from one. Where there are several, it may find another than plain iterations, even one that these would
+    leave: it is for problems of one fixed point, as with exponents of `tree_reweighting`.
 
     Args:
         depth: updates to remember, >= 2, from 3 on with effect; each takes as much memory as all messages.
@@ -69,7 +79,8 @@ class Anderson(eqx.Module):
         updates = jnp.zeros((self.depth, messages.size), messages.dtype)
         differences = jnp.zeros((self.depth, _some(messages).size), messages.dtype)
         products = jnp.zeros((self.depth, self.depth), messages.dtype)
-        return History(updates, differences, products, jnp.int32(0), jnp.array(jnp.inf, messages.dtype))
+        least = mark = jnp.array(jnp.inf, messages.dtype)
+        return History(updates, differences, products, jnp.int32(0), least, mark, jnp.int32(0))
 
     def advance(
         self,
@@ -79,7 +90,10 @@ class Anderson(eqx.Module):
         residual: Float[Array, ""],
     ) -> tuple[History, Float[Array, "edge coordinate"]]:
         """Return the memory, and the messages to go on from, given those of an iteration and its residual."""
-        steady = residual <= GROWTH * history.least  # false for NaN
+        patience = PATIENCE * self.depth
+        fresh = (residual <= history.mark / 2) | (history.waited >= 2 * patience)
+        mark, waited = jnp.where(fresh, residual, history.mark), jnp.where(fresh, 0, history.waited + 1)
+        steady = (residual <= GROWTH * history.least) & (waited < patience)  # false for NaN
         slot = jnp.where(steady, history.taken, 0) % self.depth
         difference = _some(new - old)
         updates = history.updates.at[slot].set(new.reshape(-1))
@@ -92,7 +106,7 @@ class Anderson(eqx.Module):
         mixed, _ = unit(jnp.sum(weights[:, None] * updates, axis=0).reshape(new.shape))
         take = steady & (taken > 1) & jnp.all(jnp.isfinite(weights))
         least = jnp.where(steady, jnp.minimum(history.least, residual), residual)
-        return History(updates, differences, products, taken, least), jnp.where(take, mixed, new)
+        return History(updates, differences, products, taken, least, mark, waited), jnp.where(take, mixed, new)
 
 
 def _some(messages: Float[Array, "edge coordinate"]) -> Float[Array, " some"]:
