@@ -30,6 +30,7 @@ TESTS = {
         "test_without_edges.py",
         "test_implicit.py",
         "test_propagate.py",
+        "test_positive.py",
         "test_memory.py",
         "test_bad_inputs.py",
     ),
