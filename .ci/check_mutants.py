@@ -153,8 +153,9 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="try only those that survived, as --out has them")
     options = parser.parse_args()
     earlier = json.loads(options.out.read_text(encoding="utf-8")) if options.again else []
-    rows = [row for row in earlier if not row["survived"]]
-    wanted = [(row["module"], row["change"]) for row in earlier if row["survived"]]
+    retried = [row for row in earlier if row["survived"] and row["module"] in options.modules]
+    rows = [row for row in earlier if row not in retried]
+    wanted = [(row["module"], row["change"]) for row in retried]
     with tempfile.TemporaryDirectory() as scratch:
         folders = [workplace(Path(scratch) / str(job)) for job in range(options.jobs)]
         for module in options.modules:
