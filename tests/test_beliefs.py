@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from kbpjax.features import features
 from tests import reference
 from tests.loopy import GRAPH, SAMPLES, TWIN_GRAPH, Y, loopy_model, twin_model
 
@@ -33,6 +34,23 @@ def test_beliefs_equal_twin(with_evidence):
     for node in range(7):
         np.testing.assert_allclose(belief.weights[node], twin_beliefs(with_evidence, POINTS, node), atol=1e-8)
     np.testing.assert_allclose(belief.weights.sum(axis=1), 1, rtol=1e-14)
+
+
+def test_belief_of_a_hub_is_the_product_of_all_its_messages():
+    """Messages to a node of many neighbours stand in several rows."""
+    graph = kbp.Graph.from_edges([(3, i) for i in range(40) if i != 3], 40)
+    x = np.random.default_rng(0).normal(size=(12, 1)) + 0.3 * np.random.default_rng(1).normal(size=(12, 40))
+    model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.7))
+    evidence = kbp.clamp(model, graph, np.arange(4, 40), 0.2 + 0.01 * np.arange(36))
+    solution = kbp.run(model, graph, evidence, num_iters=2)
+    assert len(graph.inboxes[0][0]) > 40
+    belief = kbp.beliefs(model, graph, evidence, solution, POINTS)
+    to_hub = np.asarray(solution.messages)[np.asarray(graph.receivers) == 3]
+    values = to_hub @ np.asarray(features(model.bases[0], jnp.asarray(POINTS))).T
+    logs = np.log(np.maximum(values, model.floor_of(0))).sum(axis=0)
+    logs += np.log(kbp.MeanEmbedding().density(model, 0, jnp.asarray(POINTS)))
+    expected = np.exp(logs - logs.max())
+    np.testing.assert_allclose(belief.weights[3], expected / expected.sum(), atol=1e-9)
 
 
 def test_points_by_type():

@@ -27,11 +27,11 @@ def unit(rng, count):
 
 
 def rotations(rng, count):
-    return ROTATION.random(count, rng=rng).as_matrix()
+    return ROTATION.from_quat(rng.normal(size=(count, 4))).as_matrix()
 
 
 def quaternions(rng, count):
-    return ROTATION.random(count, rng=rng).as_quat()
+    return ROTATION.from_quat(rng.normal(size=(count, 4))).as_quat()
 
 
 def orders(rng, count):
