@@ -36,7 +36,7 @@ TESTS = {
     ),
     "embedding": ("test_embedding.py", "test_bad_inputs.py"),
     "features/cholesky": ("features/test_cholesky.py", "test_features.py"),
-    "beliefs": ("test_beliefs.py", "test_answers.py"),
+    "beliefs": ("test_beliefs.py", "test_answers.py", "test_powers.py"),
 }
 """The tests of each module; quick ones first."""
 LEFT_ALONE = ("Variable", "RemoveDecorator")

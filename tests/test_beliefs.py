@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from kbpjax.beliefs import raise_logs
 from kbpjax.features import features
 from tests import reference
 from tests.loopy import GRAPH, SAMPLES, TWIN_GRAPH, Y, loopy_model, twin_model
@@ -51,6 +52,23 @@ def test_belief_of_a_hub_is_the_product_of_all_its_messages():
     logs += np.log(kbp.MeanEmbedding().density(model, 0, jnp.asarray(POINTS)))
     expected = np.exp(logs - logs.max())
     np.testing.assert_allclose(belief.weights[3], expected / expected.sum(), atol=1e-9)
+
+
+def test_belief_of_a_clamped_node_is_the_nearest_candidate_also_where_features_differ_in_length():
+    x = np.linspace(-2, 2, 30).reshape(15, 2)
+    graph = kbp.chain_graph(2)
+    model = kbp.fit(kbp.pool(graph, x), kernel=kbp.kernels.Polynomial(1))
+    evidence = kbp.clamp(model, graph, [0], [1.0])
+    solution = kbp.run_tree(model, graph, evidence)
+    belief = kbp.beliefs(model, graph, evidence, solution, np.array([0.0, 0.5, 0.9, 1.6, 2.0]))
+    assert belief.weights[0].tolist() == [0, 0, 1, 0, 0]
+
+
+def test_a_power_of_nothing_is_nothing_and_has_no_slope():
+    logs = jnp.array([-jnp.inf, -2.0])
+    assert raise_logs(logs, jnp.array(0.5)).tolist() == [-np.inf, -1.0]
+    slope = jax.grad(lambda power: jnp.exp(raise_logs(logs, power)).sum())(0.5)
+    np.testing.assert_allclose(slope, -2 * np.exp(-1.0), rtol=1e-12)
 
 
 def test_points_by_type():
