@@ -88,6 +88,12 @@ def test_graphs_are_split_only_for_derivatives_of_a_fixed_point(monkeypatch, opt
         assert len(calls) == wanted
 
 
+def test_without_a_tolerance_a_residual_of_a_thousandth_counts_as_converged():
+    early, late = (kbp.run(OPERATORS, GRAPH, LOCAL, num_iters=n) for n in (2, 200))
+    assert early.residuals[-1] > 1e-3 and not early.converged
+    assert late.residuals[-1] < 1e-3 and late.converged
+
+
 def test_thirty_iterations_unless_asked_otherwise():
     assert kbp.run(OPERATORS, GRAPH, LOCAL).residuals.shape == (30,)
 

@@ -67,7 +67,8 @@ def test_unrolled_gradient_keeps_few_iterations(num_iters):
     """
     args = problem(False)
     step, many = (memory(lambda *args, n=n: slope(*args, num_iters=n), *args)[0] for n in (1, num_iters))
-    assert many - step <= (num_iters**0.5 + 5) * 4 * GRAPH.num_edges * RANK
+    spare = 4 if jax.__version_info__ >= (0, 10, 2) else 5  # older ones keep up to 5 % more
+    assert many - step <= (num_iters**0.5 + spare) * 4 * GRAPH.num_edges * RANK
 
 
 @pytest.mark.parametrize("num_iters", [1, 7, 30, 37])
