@@ -151,6 +151,25 @@ def rings(levels: int, size: int = 100) -> np.ndarray:
     return image.astype(np.float64)
 
 
+def circles(row: float, col: float, size: int = 100) -> np.ndarray:
+    """Draw circles around a point: the grey value is three times the distance in pixels, rounded, 240 at most.
+
+    Args:
+        row, col: The point, in pixels; it may lie outside the image.
+        size: Height and width in pixels, at least 2.
+
+    Returns:
+        Image [size, size] with integer grey values 0..240 as float64.
+
+    Raises:
+        ValueError: `size` is less than 2.
+    """
+    if size < 2:
+        raise ValueError(f"size must be at least 2 pixels; got {size!r}. Choose a larger image.")
+    i, j = np.mgrid[:size, :size]
+    return np.minimum(3 * np.hypot(i - row, j - col), 240).round()
+
+
 def read_image(path: str | Path, max_side: int | None = None) -> np.ndarray:
     """Read a photograph as grey values.
 

@@ -95,17 +95,18 @@ def real_data() -> dict[str, str]:
 
 
 def denoising(rows: list[dict]) -> str:
-    """Lay the rows of the denoising experiment out, the two settings side by side."""
-    columns = ["ranks", "mode", "mean", "cover", "run s"]
+    """Lay the rows of the denoising experiment out, the settings side by side."""
+    settings = list(dict.fromkeys(row["setting"] for row in rows))
+    columns = ["mode", "mean", "coverage", "iterations", "run s"]
     body = []
     for image in dict.fromkeys(row["image"] for row in rows):
-        cells = [image.removeprefix("sunset ")]
-        for setting in ("paper", "narrow"):
+        cells = [image]
+        for setting in settings:
             (row,) = (row for row in rows if row["image"] == image and row["setting"] == setting)
-            cells += [f"{row['rank']}, {row['products']}", f"{row['rmse_mode']:.1f}", f"{row['rmse_mean']:.1f}"]
-            cells += [f"{row['cover90']:.2f}", f"{row['run_s']:.1f}"]
+            cells += [f"{row['rmse_mode']:.1f}", f"{row['rmse_mean']:.1f}", f"{row['cover90']:.2f}"]
+            cells += [f"{row['iterations']}" + ("" if row["converged"] else "*"), f"{row['run_s']:.1f}"]
         body.append(cells)
-    return _markdown(["levels", "paper: ranks", *columns[1:], "narrow: ranks", *columns[1:]], body)
+    return _markdown(["image", *(f"{name}: {key}" for name in settings for key in columns)], body)
 
 
 def propagate(rows: list[dict]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.data import PHOTOGRAPHS, SUNSET_LEVELS, data_directory, photograph, read_image, rings, sunset
+from experiments.data import PHOTOGRAPHS, SUNSET_LEVELS, circles, data_directory, photograph, read_image, rings, sunset
 
 DATA = os.environ.get("KBPJAX_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="KBPJAX_DATA names no data directory")
@@ -167,6 +167,14 @@ def test_rings_structure(levels, size):
     expected = distance * (levels - 1) / (1.5 * size)
     assert ((ring <= expected + 1e-9) & (expected < ring + 1 + 1e-9))[inside].all()
     assert (upper[~inside] == 255).all()
+
+
+def test_circles_grow_with_the_distance():
+    image = circles(3, 100, size=5)
+    assert image.shape == (5, 5) and image.max() == 240
+    assert circles(1, 2, size=4)[1].tolist() == [6, 3, 0, 3]
+    with pytest.raises(ValueError, match="size must be at least 2"):
+        circles(0, 0, size=1)
 
 
 @pytest.mark.parametrize("levels", [-3, 1, 257])
