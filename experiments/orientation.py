@@ -2,7 +2,7 @@
 
 The tree experiment of Song, Gretton & Guestrin (2010), with rendered views: a camera at the centre of a room turns at
 random, and every frame is small and noisy. Two opposite walls show the same photograph, so that a frame that sees
-little else has two answers, half a turn apart; only its neighbours in time can tell which. Nothing is told of motion,
+little else has two answers, half a turn apart; only its neighbours in time can tell which. Nothing is known of motion,
 lens or noise: operators and the model of the frames are learned from trajectories with known rotations.
 
 Beliefs use the whole sequence, frames to come included. Every method sees a frame less its mean, over its standard
@@ -25,7 +25,7 @@ import scipy.linalg
 
 import kbpjax as kbp
 from experiments import _harness, panorama
-from experiments.orientation_figure import paint
+from experiments.orientation_figure import paint, paint_beliefs
 from experiments.panorama import degrees_between
 
 AMBIGUOUS = 0.95
@@ -39,6 +39,9 @@ NEAR = 25.0
 
 YAW_BINS = 72
 """Directions in which beliefs over the yaw are kept."""
+
+PAIRED = {"": "degrees", "_stderr": "stderr"}
+"""Endings of the columns of paired differences, and the statistics of `summary` that they hold."""
 
 Options = dict[str, Any]
 
@@ -112,7 +115,7 @@ def run(args: argparse.Namespace) -> None:
     if min(counts) < 1 or not 0 <= args.noise < np.inf:
         rule = "--seeds, --trajectories, --tests and --rank must be at least 1, --noise a number >= 0"
         raise ValueError(f"{rule}; got {counts} and {args.noise:g}.")
-    methods, best, searches, rows, found = methods_of(args), {}, [], [], {}
+    methods, best, searches, rows, found, ours = methods_of(args), {}, [], [], {}, None
     draws = [draw(args, seed) for seed in range(args.seed, args.seed + args.seeds)]
     tests = [test for *_, test in draws]
     for name, method in _harness.progress(methods.items(), "methods"):
@@ -120,8 +123,9 @@ def run(args: argparse.Namespace) -> None:
         searches += [{"method": name, **trial} for trial in trials]
         answers = [method.answer(train, test, best[name]) for train, _, test in draws]
         found[name] = answers[0]
-        rows += rows_of(name, answers, tests)
-    report(args, rows, best, searches, paint(rows, found, tests[0]))
+        ours = answers if ours is None else ours
+        rows += rows_of(name, answers, tests, ours)
+    report(args, rows, best, searches, paint(rows, found, tests[0]), paint_beliefs(found, tests[0]))
 
 
 def methods_of(args: argparse.Namespace) -> dict[str, Method]:
@@ -343,16 +347,22 @@ def search(method: Method, train: Frames, validation: Frames) -> tuple[Options, 
     return best, trials
 
 
-def rows_of(name: str, answers: list[Answers], tests: list[Frames]) -> list[dict[str, Any]]:
-    """Return a flat record for each kind of answer and each subset of the test frames, over all seeds."""
+def rows_of(name: str, answers: list[Answers], tests: list[Frames], ours: list[Answers]) -> list[dict[str, Any]]:
+    """Return a flat record for each kind of answer and each subset of the test frames, over all seeds.
+
+    `ours_ahead`: by how many degrees the error exceeds that of `ours` on the same frames, with its standard error.
+    """
     truth, ambiguous = (np.concatenate([getattr(test, key) for test in tests]) for key in ("rotations", "ambiguous"))
     fit_s, run_s = (float(np.median([getattr(one, key) for one in answers])) for key in ("fit_s", "run_s"))
+    errors_of = lambda found, kind: degrees_between(np.concatenate([one.rotations[kind] for one in found]), truth)
     rows = []
     for kind in answers[0].rotations:
-        errors = degrees_between(np.concatenate([one.rotations[kind] for one in answers]), truth)
+        errors = errors_of(answers, kind)
+        less = errors - errors_of(ours, "")
         for subset, chosen in (("ambiguous", ambiguous), ("clear", ~ambiguous), ("all", np.ones_like(ambiguous))):
             record = {"method": name + kind, "frames": subset, "count": int(chosen.sum())}
-            rows.append({**record, **summary(errors, chosen), "fit_s": fit_s, "run_s": run_s})
+            paired = {f"ours_ahead{end}": summary(less, chosen)[key] for end, key in PAIRED.items()}
+            rows.append({**record, **summary(errors, chosen), **paired, "fit_s": fit_s, "run_s": run_s})
     return rows
 
 
@@ -373,14 +383,20 @@ def summary(errors: np.ndarray, chosen: np.ndarray) -> dict[str, float]:
 
 
 def report(
-    args: argparse.Namespace, rows: list[dict], best: dict[str, Options], searches: list[dict], picture: Any
+    args: argparse.Namespace,
+    rows: list[dict],
+    best: dict[str, Options],
+    searches: list[dict],
+    picture: Any,
+    beliefs: Any,
 ) -> None:
-    """Write JSON and PNG, print the table and where they are."""
+    """Write JSON and PNG files, print the table and where they are."""
     path, image = args.out / "orientation.json", args.out / "orientation.png"
     camera = dataclasses.asdict(panorama.Camera())
     config = {**vars(args), "camera": camera, "walls": panorama.PICTURES, "ambiguous": AMBIGUOUS, "options": best}
     _harness.write_results(path, config, rows, searches=searches)
     _harness.save_figure(picture, image)
+    _harness.save_figure(beliefs, args.out / "orientation_beliefs.png")
     _harness.print_table(rows)
     print(
         f"\nDegrees between rotations, mean over test frames; ambiguous: at least {AMBIGUOUS:.0%} of the frame shows a"

@@ -50,6 +50,28 @@ def paint(rows: list[dict], found: dict[str, Any], test: Any) -> Any:
     return figure
 
 
+def paint_beliefs(found: dict[str, Any], test: Any) -> Any:
+    """Draw the frames of one trajectory and the beliefs about the yaw: from each frame alone, and from all frames.
+
+    Args:
+        found: {method: its `Answers` to the first test set}.
+        test: the first test set, `Frames`.
+    """
+    from matplotlib.figure import Figure
+
+    number = int(np.argmax(test.ambiguous.sum(axis=1)))
+    yaw = next(answers.yaw for answers in found.values() if answers.yaw)
+    truth = _yaw(test.rotations[number])
+    figure = Figure(figsize=(10, 6.4), layout="constrained")
+    strip, alone, together = figure.subplots(3, 1, height_ratios=[1, 2.4, 2.4])
+    _draw_strip(strip, test.pixels[number], test.ambiguous[number])
+    strip.set_title("what is observed: 16 x 12 noisy pixels; bold: only the walls that look alike are in view")
+    _draw_belief(alone, yaw[", no chain"][number], truth, "without messages: belief given the frame itself")
+    _draw_belief(together, yaw[""][number], truth, "with messages along the chain: belief given all frames")
+    together.set_xlabel("frame")
+    return figure
+
+
 def _yaw(rotations: np.ndarray) -> np.ndarray:
     """Return the direction in which cameras look, in degrees from -180 to 180."""
     return np.rad2deg(np.arctan2(rotations[:, 1, 0], rotations[:, 0, 0]))

