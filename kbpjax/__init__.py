@@ -1,5 +1,7 @@
 """kbpjax: kernel belief propagation in JAX."""
 
+__version__ = "0.1.0"
+
 from kbpjax import ep as ep
 from kbpjax import kernels as kernels
 from kbpjax import parallel as parallel

@@ -68,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     whole = argparse.ArgumentParser(prog="python -m kbpjax", description="Kernel belief propagation from the shell.")
+    whole.add_argument("--version", action="version", version=f"kbpjax {kbp.__version__}, jax {jax.__version__}")
     commands = whole.add_subparsers(required=True, metavar="denoise | info | bench")
     layout: Any = {"formatter_class": argparse.RawDescriptionHelpFormatter}
     one = commands.add_parser("denoise", help="clean a noisy picture", description=DENOISE, **layout)

@@ -12,7 +12,6 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kbpjax import _checks
+from kbpjax import __version__, _checks
 from kbpjax._files import replacing
 
 FORMAT = 1
@@ -58,7 +57,7 @@ def save(path: str | Path, value: Any) -> None:
     )
     arrays: dict[str, np.ndarray] = {}
     root = _describe(value, "value", arrays)
-    header = {"format": FORMAT, "kbpjax": version("kbpjax"), "jax": jax.__version__, "root": root}
+    header = {"format": FORMAT, "kbpjax": __version__, "jax": jax.__version__, "root": root}
     with replacing(file) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(HEADER, json.dumps(header))
         for name, array in arrays.items():
