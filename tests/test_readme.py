@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from experiments import readme
+import pytest
+
+import kbpjax as kbp
+from experiments import readme, summary
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -25,6 +28,46 @@ def test_example_prints_what_the_readme_says():
 
 def test_table_is_what_the_results_say():
     assert readme.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "ahead", "error", "outside", "bold"),
+    [
+        (0.9, 0.8, 0.1, 0.04, False, "ours"),
+        (0.9, 0.8, 0.1, 0.06, False, None),  # within two standard errors
+        (0.9, 0.8, 0.1, 0.04, True, None),  # a baseline outside of the table is level
+        (0.7, 0.8, -0.1, 0.04, True, "theirs"),
+        (0.7, 0.8, -0.1, None, False, None),  # nothing is known of the error
+    ],
+)
+def test_only_clear_differences_are_bold(ours, theirs, ahead, error, outside, bold):
+    scores = {"ours": summary.Score(ours, 0.01), "best": summary.Score(theirs, 0.01)}
+    words = {"task": "t", "page": "p", "measure": "m", "less": False, "shape": ".2f", "without": None}
+    line = summary.Line(**words, **scores, baseline="b", ahead=summary.Score(ahead, error), outside=outside)
+    cells = summary._cells(line)
+    assert [("**" in cells[3]), ("**" in cells[4])] == [bold == "ours", bold == "theirs"]
+    assert cells[5] == f"{ahead:+.2f}" + (f" ± {error:.2f}" if error else "")
+    assert ("†" in cells[0]) == outside
+
+
+def test_best_baseline_and_its_difference_are_taken_from_the_rows():
+    rows = [
+        {"method": "ours", "e": 2.0, "se": 0.3, "d": 0.0, "dse": 0.0},
+        {"method": "weak", "e": 5.0, "se": 0.1, "d": 3.0, "dse": 0.5},
+        {"method": "strong", "e": 3.0, "se": 0.4, "d": 1.0, "dse": 0.2},
+    ]
+    words = {"task": "t", "page": "p", "measure": "m", "less": True, "shape": ".2f"}
+    independent = summary._line(rows, ("e", "se"), "ours", None, ["weak", "strong"], **words)
+    assert (independent.baseline, independent.ahead.value) == ("strong", 1.0)
+    assert independent.ahead.error == pytest.approx(0.5)  # of 0.3 and 0.4
+    paired = summary._line(rows, ("e", "se"), "ours", "weak", ["weak", "strong"], ("d", "dse", 1), **words)
+    assert paired.ahead == (1.0, 0.2) and paired.without == (5.0, 0.1)
+
+
+def test_the_version_is_the_same_everywhere():
+    cited = re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)
+    changes = re.findall(r"^## \[(\d.*?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert kbp.__version__ == cited[0] == changes[0]
 
 
 def test_make_targets_exist():
