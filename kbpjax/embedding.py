@@ -151,7 +151,7 @@ def error_bound(eps: ScalarLike, ridge: ScalarLike) -> Float[Array, ""]:
     Raises:
         ValueError: eps or ridge out of range.
 
-    Example:
+    Examples:
         >>> from kbpjax.embedding import error_bound
         >>> round(float(error_bound(1e-3, 0.25)), 3)
         0.024
@@ -177,7 +177,7 @@ def feature_residual(kernel: Kernel, feature_map: FeatureMap, x: Shaped[Array, "
     Raises:
         ValueError: a feature map that is no basis.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.features import cholesky_basis
         >>> basis = cholesky_basis(kbp.Delta(), jnp.array([1, 2]))
@@ -222,7 +222,7 @@ def operator_error(
     Raises:
         ValueError: a feature map that is no basis, or a ridge out of range.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.embedding import error_bound, feature_residual, operator_error
         >>> from kbpjax.features import cholesky_basis

@@ -49,7 +49,7 @@ def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -
     Raises:
         ValueError: a clamp, a model with maxima, or a solution of another model or graph.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[3.0, 1.0], [1.0, 3.0]]]))
         >>> solution = kbp.run_tree(agree, kbp.chain_graph(2))

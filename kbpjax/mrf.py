@@ -69,7 +69,7 @@ class KernelMRF(eqx.Module):
         ridges: {node type: lambda of eq. 11 for what is learned of its values and their observations}.
         edge_types: (type, node type of first end, node type of second end) of every edge type.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
@@ -169,7 +169,7 @@ def fit(
     Raises:
         ValueError: an option out of range, no kernel for a type, or matrices that would not fit in memory.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> x = np.linspace(0, 1, 200).reshape(20, 10)
         >>> data = kbp.pool(kbp.chain_graph(10), x, observations=x)

@@ -54,7 +54,7 @@ def tree_reweighting(
         ValueError: probabilities that break the rules above, probabilities together with `num_trees`, a number of
             trees or a seed out of range, or a call inside `jax.jit`.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.reweighting import tree_reweighting
         >>> square_and_tail = kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 0), (3, 4)], 5)

@@ -52,7 +52,7 @@ def leave_one_out(
     Raises:
         ValueError: lengths that differ, or ridge or count out of range.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.selection import leave_one_out
         >>> x = jnp.linspace(-3, 3, 60)

@@ -103,7 +103,7 @@ def multiscale(
     Raises:
         ValueError: shapes that do not fit, or num_samples, eps or capacity out of range.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines import mixtures, multiscale
         >>> two = jax.vmap(mixtures.Mixture)(jnp.ones((2, 1)), jnp.array([[[0.0]], [[2.0]]]), jnp.ones((2, 1)))

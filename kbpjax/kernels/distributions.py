@@ -49,7 +49,7 @@ class ExpectedProduct(_OfEmbeddings):
     Raises:
         ValueError: a bandwidth that is not positive and finite; points that are no distributions.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> p, q = jnp.array([[0.3], [0.5]]), jnp.array([[-0.2], [1.1]])  # N(0.3, 0.5) and N(-0.2, 1.1)
         >>> round(float(kbp.kernels.ExpectedProduct(0.8**0.5)(p, q)), 4)
@@ -80,7 +80,7 @@ class EmbeddingRBF(_OfEmbeddings):
     Raises:
         ValueError: a parameter that is not positive and finite; points that are no distributions.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> p, q = jnp.array([[0.3], [0.5]]), jnp.array([[-0.2], [1.1]])
         >>> kernel = kbp.kernels.EmbeddingRBF(0.9, width=0.3)
@@ -113,7 +113,7 @@ class MeanVariance(Kernel):
     Raises:
         ValueError: a width that is not positive and finite; points that are no means and variances.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> p, q = jnp.array([[0.0], [1.0]]), jnp.array([[1.0], [1.0]])
         >>> round(float(kbp.kernels.MeanVariance(1.0, 1.0)(p, q)), 4)
@@ -158,7 +158,7 @@ class Coordinates(Kernel):
     Raises:
         ValueError: start and stop out of range; points that are no distributions.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.kernels import Coordinates, ExpectedProduct
         >>> x = jnp.array([[0.0, 5.0], [1.0, 2.0]])
@@ -200,7 +200,7 @@ def median_embedding(
         ValueError: points that are no distributions; where they are known: a coordinate that never varies, or over half
             of the pairs equal.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> x = jnp.stack([jnp.linspace(-1, 1, 9), jnp.full(9, 0.25)], axis=1)[:, :, None]
         >>> bandwidths, width = kbp.kernels.median_embedding(x)
@@ -235,7 +235,7 @@ def median_mean_variance(
     Returns:
         The widths of the means [d] and of the variances [d].
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> x = jnp.array([[[0.0], [1.0]], [[4.0], [1.0]], [[8.0], [1.0]]])
         >>> means, variances = kbp.kernels.median_mean_variance(x)

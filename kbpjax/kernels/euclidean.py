@@ -28,7 +28,7 @@ class RBF(Kernel):
     Raises:
         ValueError: bandwidth is not a positive finite number.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> round(float(kbp.RBF(2.0)(jnp.array(1.0), jnp.array(3.0))), 4)
         0.6065
@@ -55,7 +55,7 @@ class ARD(Kernel):
     Raises:
         ValueError: a bandwidth that is not positive and finite; points of another shape than `bandwidths`.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> kernel = kbp.kernels.ARD(jnp.array([1.0, 1e6]))  # does not see the second coordinate
         >>> round(float(kernel(jnp.array([0.0, 5.0]), jnp.array([1.0, 9.0]))), 4)
@@ -89,7 +89,7 @@ class Laplace(Kernel):
     Raises:
         ValueError: bandwidth is not a positive finite number.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> round(float(kbp.kernels.Laplace(2.0)(jnp.array(1.0), jnp.array(3.0))), 4)
         0.3679
@@ -119,7 +119,7 @@ class Matern(Kernel):
     Raises:
         ValueError: bandwidth is not a positive finite number; another smoothness.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> round(float(kbp.kernels.Matern(1.0, smoothness=0.5)(jnp.array(0.0), jnp.array(1.0))), 4)
         0.3679
@@ -152,7 +152,7 @@ class RationalQuadratic(Kernel):
     Raises:
         ValueError: bandwidth or mixture is not a positive finite number.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> float(kbp.kernels.RationalQuadratic(1.0, mixture=0.5)(jnp.array(0.0), jnp.array(0.0)))
         1.0
@@ -182,7 +182,7 @@ class Periodic(Kernel):
     Raises:
         ValueError: period or bandwidth is not a positive finite number.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> kernel = kbp.kernels.Periodic(period=24.0)
         >>> bool(kernel(jnp.array(23.0), jnp.array(1.0)) > kernel(jnp.array(23.0), jnp.array(12.0)))
@@ -204,7 +204,7 @@ class Periodic(Kernel):
 class Linear(Kernel):
     """The inner product <x, y>.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> float(kbp.Linear()(jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])))
         11.0
@@ -225,7 +225,7 @@ class Polynomial(Kernel):
     Raises:
         ValueError: degree is not a whole number >= 1, or offset not a positive finite number.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> float(kbp.kernels.Polynomial(2)(jnp.array([1.0, 2.0]), jnp.array([1.0, 1.0])))
         16.0
@@ -258,7 +258,7 @@ class RandomProjection(Kernel):
     Raises:
         ValueError: an argument out of range.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> kernel, x = kbp.kernels.RandomProjection(100, dim=1000), jnp.zeros(1000).at[7].set(1.0)
         >>> bool(abs(kernel(x, x) - 1) < 0.5)
@@ -328,7 +328,7 @@ def median_bandwidth(points: Numbers, *, max_points: int = 3000) -> float:
     Raises:
         ValueError: too few, non-finite or all equal points.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> kbp.median_bandwidth([0.0, 1.0, 3.0])
         2.0

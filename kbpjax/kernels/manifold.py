@@ -33,7 +33,7 @@ class Sphere(Kernel):
     Raises:
         ValueError: sharpness is not a positive finite number; points that are no unit vectors (where they are known).
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> round(float(kbp.kernels.Sphere(2.0)(jnp.array([1.0, 0.0, 0.0]), jnp.array([0.0, 1.0, 0.0]))), 4)
         0.1353
@@ -73,7 +73,7 @@ class Rotations(Kernel):
     Raises:
         ValueError: sharpness is not a positive finite number; points that are no rotations (where they are known).
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> half_turn = jnp.diag(jnp.array([1.0, -1.0, -1.0]))
         >>> round(float(kbp.kernels.Rotations(1.0)(jnp.eye(3), half_turn)), 4)
@@ -111,7 +111,7 @@ class Heat(Kernel):
         ValueError: bandwidth is not a positive finite number, or below 4 / num_orders; points that are no rotations
             (where they are known).
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> turn = jnp.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
         >>> round(float(kbp.kernels.Heat(0.5)(jnp.eye(3), turn)), 3)
@@ -173,7 +173,7 @@ def unit_vectors(x: Numbers) -> Float[Array, "*sample dim"]:
     Raises:
         ValueError: a vector of length 0.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> [round(float(c), 4) for c in kbp.kernels.unit_vectors([3.0, 4.0])]
         [0.6, 0.8]
@@ -201,7 +201,7 @@ def nearest_rotations(x: Numbers) -> Float[Array, "*sample 3 3"]:
     Raises:
         ValueError: another shape, NaN or infinity.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> bool(jnp.allclose(kbp.kernels.nearest_rotations(0.5 * jnp.eye(3)), jnp.eye(3)))
         True
@@ -227,7 +227,7 @@ def median_sharpness(points: Numbers, *, max_points: int = 3000) -> float:
     Raises:
         ValueError: points that are no unit vectors, too few, or all equal.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> round(kbp.kernels.median_sharpness(jnp.eye(3)), 4)
         1.0

@@ -43,7 +43,7 @@ class Spectrum(Kernel):
     Raises:
         ValueError: order is no whole number >= 1.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.kernels.strings import Alphabet, Spectrum
         >>> x = Alphabet("abn").encode(["banana", "band"[:3]])
@@ -81,7 +81,7 @@ class Mismatch(Kernel):
     Raises:
         ValueError: a number out of range.
 
-    Example:
+    Examples:
         >>> from kbpjax.kernels.strings import Alphabet, Mismatch
         >>> dna = Alphabet("ACGT")
         >>> x = dna.encode(["AC", "AG", "TT"])
@@ -129,7 +129,7 @@ class Subsequence(Kernel):
     Raises:
         ValueError: order is no whole number >= 1; decay out of range.
 
-    Example:
+    Examples:
         >>> from kbpjax.kernels.strings import Alphabet, Subsequence
         >>> x = Alphabet("acrt").encode(["cat", "car"])
         >>> kernel = Subsequence(2, 0.5)
@@ -175,7 +175,7 @@ class LocalAlignment(Kernel):
     Raises:
         ValueError: scores not square, symmetric and finite, or not positive semidefinite; a number out of range.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from kbpjax.kernels.strings import Alphabet, LocalAlignment
         >>> x = Alphabet("ACGT").encode(["GATTACA", "GATACA", "CCC"])
