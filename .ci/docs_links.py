@@ -1,0 +1,72 @@
+"""A hook of mkdocs: link the public names in the text of pages to the reference.
+
+The sources keep plain code such as `kbp.run(...)`, which reads well where they are not built. Headings, links and code
+blocks stay as they are.
+"""
+
+import html
+import inspect
+import re
+from functools import cache
+from typing import Any
+
+import docs_reference
+
+KEPT = re.compile(r"(<pre.*?</pre>|<h\d.*?</h\d>|<a\b.*?</a>|<autoref.*?</autoref>)", re.DOTALL)
+CODE = re.compile(r"<code>([^<]+)</code>")
+NAME = re.compile(r"(?:kbp\.|kbpjax\.)?([A-Za-z_][\w.]*)(\(.*\))?")
+
+
+def on_page_content(content: str, page: Any, **_: Any) -> str:
+    """Return the HTML of a page with links."""
+    parts = KEPT.split(content)  # every second one is to be kept
+    parts[::2] = [CODE.sub(lambda found: linked(found, page.file.src_uri), part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def linked(found: re.Match, page: str) -> str:
+    """Return code with a link to the name in it, or as it is."""
+    parsed = NAME.fullmatch(html.unescape(found[1]))
+    if parsed is None:
+        return found[0]
+    whole = found[1].startswith(("kbp.", "kbpjax."))
+    entry = anchors().get(parsed[1]) if whole else short_names(page).get(parsed[1])
+    return f'<autoref identifier="{entry}" optional>{found[0]}</autoref>' if entry else found[0]
+
+
+@cache
+def anchors() -> dict[str, str]:
+    """Return {path without "kbpjax.": anchor} of all functions, classes and their methods."""
+    entries = {entry.value: entry for entry in docs_reference.entries()}
+    paths = {path: entries[value] for path, value in docs_reference.public().items()}
+    paths |= {name: entry for entry in entries.values() for name in (entry.name, entry.anchor)}
+    found = {path: entry.anchor for path, entry in paths.items()}
+    found |= {f"{path}.{m}": f"{entry.anchor}.{m}" for path, entry in paths.items() for m in entry.members()}
+    return {path.removeprefix("kbpjax."): anchor for path, anchor in found.items()}
+
+
+@cache
+def short_names(page: str) -> dict[str, str]:
+    """Return the names that a page may use without "kbp.", with their anchors: those that mean nothing else."""
+    part = {"reference/ep.md": "ep.", "docs/expectation_propagation.md": "ep.", "reference/baselines.md": "-"}.get(page)
+    parts = [part] if part else ["", "kernels.", "features.", "rules.", "arithmetic.", "selection.", "embedding."]
+    found: dict[str, set[str]] = {}
+    for path, anchor in anchors().items():
+        for start in parts:
+            if path.startswith(start):
+                found.setdefault(path.removeprefix(start), set()).add(anchor)
+    other = {*arguments(), "sample"}  # an axis of arrays
+    return {path: anchor for path, (anchor, *more) in found.items() if not more and path not in other}
+
+
+@cache
+def arguments() -> set[str]:
+    """Return the names of all parameters and fields, which code in text means more often than functions."""
+    values = [v for v in docs_reference.public_values() if not isinstance(v, type) or v.__module__ != "builtins"]
+    found = set()
+    for value in values:
+        try:
+            found |= set(inspect.signature(value).parameters)
+        except ValueError:  # of exceptions, which C code makes
+            continue
+    return found
