@@ -92,9 +92,9 @@ def gallery() -> None:
     if without:
         raise SystemExit(f"GALLERY of .ci/build_docs.py and the pictures in {results} differ: {sorted(without)}")
     lines = ["# Gallery", "", "Figures of the experiments, each with the command that makes it.", ""]
-    stems = [script.stem for script in (ROOT / "experiments").glob("*.py")]
+    scripts = [path for path in (ROOT / "experiments").glob("*.py") if "__main__" in path.read_text(encoding="utf-8")]
     for picture, (title, caption) in GALLERY.items():
-        name = max((stem for stem in stems if picture.startswith(stem)), key=len).removesuffix("_figure")
+        name = max((script.stem for script in scripts if picture.startswith(script.stem)), key=len)
         lines += [f"## {title}", "", f"{caption} Made by `python -m experiments.{name}`.", ""]
         lines += [f"![{title}: {caption}](experiments/results/{picture}.png)", ""]
     (PAGES / "gallery.md").write_text("\n".join(lines), encoding="utf-8")

@@ -29,9 +29,9 @@ def linked(found: re.Match, page: str) -> str:
     parsed = NAME.fullmatch(html.unescape(found[1]))
     if parsed is None:
         return found[0]
-    whole = found[1].startswith(("kbp.", "kbpjax."))
-    entry = anchors().get(parsed[1]) if whole else short_names(page).get(parsed[1])
-    return f'<autoref identifier="{entry}" optional>{found[0]}</autoref>' if entry else found[0]
+    names = anchors() if found[1].startswith(("kbp.", "kbpjax.")) else short_names(page)
+    anchor = names.get(parsed[1]) or names.get(parsed[1].rpartition(".")[0])  # of a field: that of its class
+    return f'<autoref identifier="{anchor}" optional>{found[0]}</autoref>' if anchor else found[0]
 
 
 @cache
