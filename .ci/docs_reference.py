@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -220,7 +221,7 @@ class Entry:
     def summary(self) -> str:
         """The first paragraph of its docstring, for a cell of a table."""
         first = (inspect.getdoc(self.value) or "").split("\n\n")[0]
-        return " ".join(first.split()).replace("|", "\\|")
+        return re.sub(r"(?<!\\)\|", r"\|", " ".join(first.split()))
 
     def members(self) -> list[str]:
         """Return the methods and properties that users call, but not those that a public base class describes."""

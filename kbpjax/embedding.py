@@ -136,7 +136,7 @@ def ridge_solve(
 
 
 def error_bound(eps: ScalarLike, ridge: ScalarLike) -> Float[Array, ""]:
-    """Bound the error of an operator between features on landmarks: 2 eps (1/ridge + 1/ridge^{3/2}) (supplement, 8).
+    r"""Bound the error of an operator on landmarks: $2 \epsilon (\lambda^{-1} + \lambda^{-3/2})$ (supplement, 8).
 
     It bounds `operator_error`, a Hilbert-Schmidt norm, where no feature of either kernel is longer than 1.
 

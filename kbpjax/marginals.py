@@ -17,7 +17,9 @@ from kbpjax.mrf import KernelMRF
 
 
 class MeanEmbedding(eqx.Module):
-    """The mean embedding <phi(x), mu>: the marginal smoothed by the model's kernel; a wide kernel makes it wide.
+    r"""The mean embedding $\langle \phi(x), \mu \rangle$: the marginal smoothed by the model's kernel.
+
+    A wide kernel makes it wide.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp

@@ -141,7 +141,16 @@ def run(
     acceleration: Anderson | None = None,
     start: "Solution | Array | None" = None,
 ) -> Solution:
-    """Run `step` a fixed number of times, or until the residual is at most `tol`.
+    r"""Run `step` a fixed number of times, or until the residual is at most `tol`.
+
+    One iteration evaluates the incoming messages of each node, multiplies them with the evidence, and projects the
+    product (eq. 15):
+
+    $$m_{ts} \leftarrow \mathrm{project}_{ts} \Big(\mathrm{local}_t \odot
+    \prod_{u \in \Gamma_t \setminus s} \mathrm{evaluate}_t \, m_{ut}\Big),$$
+
+    With damping $d$, the new message is $d$ times the old message plus $1 - d$ times this update. It is then scaled to
+    norm 1.
 
     Args:
         model: a `KernelMRF`, or `Operators` of one's own.

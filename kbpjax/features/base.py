@@ -10,7 +10,7 @@ from kbpjax.kernels import Kernel
 
 
 class FeatureMap(eqx.Module):
-    """A map from points to vectors, phi(x) in R^rank, with <phi(x), phi(y)> close to k(x, y).
+    r"""A map from points to vectors $\phi(x)$ [rank], with $\langle \phi(x), \phi(y) \rangle$ close to $k(x, y)$.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -84,7 +84,7 @@ class Chooser(eqx.Module):
 
 @jax.jit
 def features(feature_map: FeatureMap, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
-    """Return the features phi of points; <phi(x), phi(y)> is close to k(x, y).
+    r"""Return the features $\phi$ of points; $\langle \phi(x), \phi(y) \rangle$ is close to $k(x, y)$.
 
     Args:
         feature_map: the feature map.

@@ -356,7 +356,7 @@ def cosines(
     frequencies: Float[Array, "feature coordinate"],
     phases: Float[Array, " feature"],
 ) -> Float[Array, "sample feature"]:
-    """Return the random features sqrt(2 / D) cos(w_j . x + b_j) of vectors.
+    r"""Return the random features $\sqrt{2 / D} \cos(w_j^\top x + b_j)$ of vectors.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp

@@ -177,7 +177,7 @@ class Scaled(Wrapper):
 
 
 class Normalised(Wrapper):
-    """The cosine of two features: k(x, y) / sqrt(k(x, x) k(y, y)), and 0 where either feature is 0.
+    r"""The cosine of two features: $k(x, y) / \sqrt{k(x, x) \, k(y, y)}$, and 0 where either feature is 0.
 
     Strings and graphs want it: without it the largest are most like everything.
 
@@ -293,7 +293,7 @@ def gram(
     *,
     block_size: int | None = None,
 ) -> Float[Array, "left right"]:
-    """Evaluate a kernel at all pairs of two sets of points: K_ij = k(x_i, y_j).
+    """Evaluate a kernel at all pairs of two sets of points: $K_{ij} = k(x_i, y_j)$.
 
     Args:
         kernel: the kernel.

@@ -34,12 +34,12 @@ class _OfEmbeddings(Kernel):
 
 
 class ExpectedProduct(_OfEmbeddings):
-    """The inner product of the mean embeddings of two distributions, E exp(-sum_l (x_l - y_l)^2 / (2 bandwidth_l^2)).
+    r"""The inner product of the mean embeddings of two distributions, $E \exp(-\sum_l (x_l - y_l)^2 / (2 \sigma_l^2))$.
 
-    With x ~ N(m, V), y ~ N(n, W) and S = diag(bandwidths^2) it is, with T = V + W + S (the expected product kernel of
-    Jitkrittum et al. 2015, section 4),
+    With $x \sim N(m, V)$, $y \sim N(n, W)$, $S = \operatorname{diag}(\sigma^2)$ and $T = V + W + S$ it is (the expected
+    product kernel of Jitkrittum et al. 2015, section 4)
 
-        sqrt(det S / det T) exp(-(m - n)' T^-1 (m - n) / 2).
+    $$\sqrt{\det S / \det T} \; \exp(-\tfrac{1}{2} (m - n)^\top T^{-1} (m - n)).$$
 
     Of independent coordinates it is the product of the kernels of each. k(x, x) is below 1, and less for a wider x.
 
@@ -69,9 +69,10 @@ class ExpectedProduct(_OfEmbeddings):
 
 
 class EmbeddingRBF(_OfEmbeddings):
-    """The Gaussian kernel of mean embeddings, exp(-||mu_x - mu_y||^2 / (2 width^2)): k(x, x) = 1.
+    r"""The Gaussian kernel of mean embeddings, $\exp(-\|\mu_x - \mu_y\|^2 / (2 \gamma^2))$ with width $\gamma$.
 
-    mu_x is the embedding of which `ExpectedProduct` is the inner product; the kernel of KJIT (Jitkrittum et al. 2015).
+    $\mu_x$ is the embedding of which `ExpectedProduct` is the inner product; the kernel of KJIT (Jitkrittum et al.
+    2015). k(x, x) = 1.
 
     Args:
         bandwidths: of the embeddings, as of `ExpectedProduct`.
@@ -101,10 +102,14 @@ class EmbeddingRBF(_OfEmbeddings):
 
 
 class MeanVariance(Kernel):
-    """The Gaussian kernel of means and variances: exp(-sum_l (dm_l / a_l)^2 / 2 - sum_l (dv_l / b_l)^2 / 2).
+    r"""The Gaussian kernel of means and variances.
 
-    dm and dv are the differences of means and of variances, a and b their widths (the MV kernel of Jitkrittum et al.
-    2015, section 5.1). Independent coordinates only: points are [2, d].
+    For means m, n with widths a, and variances v, w with widths b, it is (the MV kernel of Jitkrittum et al. 2015,
+    section 5.1)
+
+    $$\exp\Big(-\sum_l \frac{(m_l - n_l)^2}{2 a_l^2} - \sum_l \frac{(v_l - w_l)^2}{2 b_l^2}\Big).$$
+
+    Independent coordinates only: points are [2, d].
 
     Args:
         mean_widths: > 0, in the units of the coordinates: one for all, or one for each [d].

@@ -20,7 +20,7 @@ from kbpjax.kernels.base import Kernel, as_floats, positive_number
 
 
 class RBF(Kernel):
-    """The Gaussian kernel exp(-||x - y||^2 / (2 bandwidth^2)); its gradient at x = y is 0.
+    r"""The Gaussian kernel $\exp(-\|x - y\|^2 / (2 \sigma^2))$ with bandwidth $\sigma$; its gradient at x = y is 0.
 
     Args:
         bandwidth: length scale > 0, in the units of the points; `median_bandwidth` suggests one.
@@ -45,7 +45,7 @@ class RBF(Kernel):
 
 
 class ARD(Kernel):
-    """The Gaussian kernel with a bandwidth for each coordinate: exp(-sum_i (x_i - y_i)^2 / (2 bandwidth_i^2)).
+    r"""The Gaussian kernel with a bandwidth for each coordinate: $\exp(-\sum_i (x_i - y_i)^2 / (2 \sigma_i^2))$.
 
     Learned, they say which coordinates matter (automatic relevance determination): one that does not gets a wide one.
 
@@ -81,7 +81,7 @@ class ARD(Kernel):
 
 
 class Laplace(Kernel):
-    """The Laplace kernel exp(-sum_i |x_i - y_i| / bandwidth): rough functions, in which single coordinates may jump.
+    r"""The Laplace kernel $\exp(-\|x - y\|_1 / \sigma)$: rough functions, in which single coordinates may jump.
 
     Args:
         bandwidth: length scale > 0, in the units of the points.
@@ -107,10 +107,10 @@ class Laplace(Kernel):
 
 
 class Matern(Kernel):
-    """The Matern kernel of smoothness 1/2, 3/2 or 5/2: functions that are 0, 1 or 2 times differentiable.
+    r"""The Matern kernel of smoothness 1/2, 3/2 or 5/2: functions that are 0, 1 or 2 times differentiable.
 
-    With r = ||x - y|| / bandwidth and s = sqrt(2 smoothness) r: exp(-s) times 1, 1 + s, or 1 + s + s^2 / 3 (Rasmussen
-    and Williams 2006, eq. 4.17).
+    With $s = \sqrt{2 \nu} \, \|x - y\| / \sigma$ for smoothness $\nu$ and bandwidth $\sigma$, it is $e^{-s}$,
+    $(1 + s) e^{-s}$ or $(1 + s + s^2 / 3) e^{-s}$ (Rasmussen and Williams 2006, eq. 4.17).
 
     Args:
         bandwidth: length scale > 0, in the units of the points.
@@ -141,9 +141,10 @@ class Matern(Kernel):
 
 
 class RationalQuadratic(Kernel):
-    """The rational quadratic kernel (1 + ||x - y||^2 / (2 mixture bandwidth^2))^-mixture: many length scales at once.
+    r"""The rational quadratic kernel $(1 + \|x - y\|^2 / (2 \alpha \sigma^2))^{-\alpha}$: many length scales at once.
 
-    It is a mixture of Gaussian kernels whose inverse squared bandwidths follow a gamma distribution of shape `mixture`.
+    It is a mixture of Gaussian kernels whose inverse squared bandwidths follow a gamma distribution of shape
+    $\alpha$ (`mixture`).
 
     Args:
         bandwidth: length scale > 0, in the units of the points.
@@ -173,7 +174,9 @@ class RationalQuadratic(Kernel):
 
 
 class Periodic(Kernel):
-    """The periodic kernel exp(-2 sum_i sin^2(pi (x_i - y_i) / period) / bandwidth^2): angles, hours, phases.
+    r"""The periodic kernel $\exp(-2 \sum_i \sin^2(\pi (x_i - y_i) / p) / \sigma^2)$ of period $p$.
+
+    For angles, hours and phases.
 
     Args:
         period: > 0, in the units of the points; 2 pi for angles in radians.
@@ -202,7 +205,7 @@ class Periodic(Kernel):
 
 
 class Linear(Kernel):
-    """The inner product <x, y>.
+    r"""The inner product $\langle x, y \rangle$.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -216,7 +219,7 @@ class Linear(Kernel):
 
 
 class Polynomial(Kernel):
-    """The inhomogeneous polynomial kernel (<x, y> + offset)^degree: all monomials up to a degree.
+    r"""The polynomial kernel $(\langle x, y \rangle + c)^d$ with offset $c$: all monomials up to degree $d$.
 
     Args:
         degree: a whole number >= 1.
@@ -245,10 +248,10 @@ class Polynomial(Kernel):
 
 
 class RandomProjection(Kernel):
-    """The inner product of random projections, <A x, A y>, with entries of A [feature, dim] from N(0, 1 / feature).
+    r"""The inner product of random projections, $\langle A x, A y \rangle$, with entries of A from $N(0, 1 / D)$.
 
-    Close to `Linear` for long sparse vectors such as sets of labels, in few dimensions (Song et al. 2011, supplement
-    section 4).
+    A has D rows. Close to `Linear` for long sparse vectors such as sets of labels, in few dimensions (Song et al. 2011,
+    supplement section 4).
 
     Args:
         num_features: rows of A, >= 1.

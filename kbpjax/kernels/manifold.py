@@ -22,9 +22,10 @@ TOLERANCE = 1e-3
 
 
 class Sphere(Kernel):
-    """The exponential of the inner product of unit vectors, exp(sharpness (<x, y> - 1)): k(x, x) = 1.
+    r"""The exponential of the inner product of unit vectors: $\exp(\kappa (\langle x, y \rangle - 1))$.
 
-    Positive definite on spheres of any dimension (Song et al. 2011, section 7, protein structure).
+    $\kappa$ is the sharpness. Positive definite on spheres of any dimension (Song et al. 2011, section 7, protein
+    structure).
 
     Args:
         sharpness: > 0; the kernel falls to half at an angle of about 1.2 / sqrt(sharpness) radians. `median_sharpness`
@@ -62,10 +63,10 @@ class Sphere(Kernel):
 
 
 class Rotations(Kernel):
-    """The trace kernel on the rotations of space: exp(sharpness (tr(R'S) - 3) / 2).
+    r"""The trace kernel on the rotations of space: $\exp(\kappa (\operatorname{tr}(R^\top S) - 3) / 2)$.
 
-    It is exp(sharpness (cos a - 1)), with a the angle between R and S. Rotations are matrices [3, 3] or unit
-    quaternions [4] (q and -q are one rotation).
+    It is $\exp(\kappa (\cos a - 1))$, with $\kappa$ the sharpness and $a$ the angle between R and S. Rotations are
+    matrices [3, 3] or unit quaternions [4] (q and -q are one rotation).
 
     Args:
         sharpness: > 0; close to a Gaussian of the angle with bandwidth 1 / sqrt(sharpness) radians.
@@ -96,11 +97,15 @@ class Rotations(Kernel):
 
 
 class Heat(Kernel):
-    """The heat kernel on the rotations of space: the heat at S that a point source at R gives, over that at R.
+    r"""The heat kernel on the rotations of space: the heat at S that a point source at R gives, over that at R.
 
-    With chi_l(a) = 1 + 2 sum_{j<=l} cos(j a) the character of order l, a the angle between R and S, it is
-    sum_l (2 l + 1) exp(-l (l + 1) bandwidth^2 / 2) chi_l(a), divided by its value at a = 0: for a small bandwidth close
-    to a Gaussian of the angle. Rotations as in `Rotations`.
+    With $a$ the angle between R and S, $\sigma$ the bandwidth and $\chi_l(a) = 1 + 2 \sum_{j \le l} \cos(j a)$ the
+    character of order $l$, it is
+
+    $$\sum_l (2 l + 1) \, e^{-l (l + 1) \sigma^2 / 2} \, \chi_l(a),$$
+
+    divided by its value at $a = 0$: for a small bandwidth close to a Gaussian of the angle. Rotations as in
+    `Rotations`.
 
     Args:
         bandwidth: in radians, > 0.

@@ -66,12 +66,13 @@ class Spectrum(Kernel):
 
 
 class Mismatch(Kernel):
-    """The (k, m)-mismatch kernel: <phi(x), phi(y)>, where phi_b counts the substrings within m mismatches of b.
+    r"""The (k, m)-mismatch kernel $\langle \phi(x), \phi(y) \rangle$.
 
-    b runs through all strings of length k = order over the alphabet. How many are within m of two substrings depends
-    on the number d of places where these differ only, so the kernel is the sum of I(d) over pairs of substrings, and a
-    pair of strings costs order * length^2 operations whatever the alphabet (Leslie et al. 2004). 0 for strings shorter
-    than order; without mismatches it is `Spectrum`.
+    Feature $\phi_b$ counts the substrings within m mismatches of b, and b runs through all strings of length k = order
+    over the alphabet. How many are within m of two substrings depends on the number d of places where these differ
+    only, so the kernel is the sum of I(d) over pairs of substrings, and a pair of strings costs order * length^2
+    operations whatever the alphabet (Leslie et al. 2004). 0 for strings shorter than order; without mismatches it is
+    `Spectrum`.
 
     Args:
         order: length k of the substrings, >= 1.
