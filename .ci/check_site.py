@@ -91,6 +91,13 @@ def main(site: Path = SITE) -> int:
     described = {anchor for reference in references.values() for anchor in reference}
     faults += [f"not in the reference: {method}" for method in methods if method not in described]
 
+    written = [path for path in texts if path.parent.name == "docs" or path == site / "index.html"]
+    problems += [
+        f"{path.relative_to(site)}: {name} is not in the reference"
+        for path in written
+        for name in unlinked(texts[path])
+    ]
+
     links = [(path, link) for path, page in pages.items() for link in page.links if not urlsplit(link).scheme]
     broken = [f"{path.relative_to(site)}: broken link {link}" for path, link in links if not leads(path, link, pages)]
     classes = sum(inspect.isclass(entry.value) for entry in entries)
@@ -101,6 +108,7 @@ def main(site: Path = SITE) -> int:
         f"{count('no default', faults)} defaults not shown; {len(methods)} methods and properties",
         f"{count('example outside', problems)} lines of examples outside code blocks of {examples}",
         f"{count('formula not', problems)} formulas not rendered; {formulas} rendered",
+        f"{count('not in the reference', problems)} names of kbpjax in pages that are not in the reference",
         f"{len(broken)} broken links of {len(links)} inside the site, on {len(pages)} pages",
     ]
     print("\n".join([*report, *faults, *problems, *broken]))
@@ -116,6 +124,12 @@ def descriptions(text: str) -> dict[str, str]:
     """Return {anchor: HTML} of the functions, classes and methods of a page of the reference."""
     parts = re.split(r'<h[2-5] id="([^"]+)"', text)
     return dict(zip(parts[1::2], parts[2::2]))
+
+
+def unlinked(text: str) -> list[str]:
+    """Return the names of kbpjax in the text of a page that lead nowhere."""
+    prose = re.sub(r"<pre.*?</pre>|<h\d.*?</h\d>|<a\b.*?</a>", "", text, flags=re.DOTALL)
+    return re.findall(r"<code>((?:kbp|kbpjax)\.[\w.]+)", prose)
 
 
 def faults_of(entry: docs_reference.Entry, description: str) -> list[str]:

@@ -6,6 +6,7 @@ blocks stay as they are.
 
 import html
 import inspect
+import posixpath
 import re
 from functools import cache
 from typing import Any
@@ -20,7 +21,7 @@ NAME = re.compile(r"(?:kbp\.|kbpjax\.)?([A-Za-z_][\w.]*)(\(.*\))?")
 def on_page_content(content: str, page: Any, **_: Any) -> str:
     """Return the HTML of a page with links."""
     parts = KEPT.split(content)  # every second one is to be kept
-    parts[::2] = [CODE.sub(lambda found: linked(found, page.file.src_uri), part) for part in parts[::2]]
+    parts[::2] = [CODE.sub(lambda found: linked(found, page.url), part) for part in parts[::2]]
     return "".join(parts)
 
 
@@ -29,7 +30,11 @@ def linked(found: re.Match, page: str) -> str:
     parsed = NAME.fullmatch(html.unescape(found[1]))
     if parsed is None:
         return found[0]
-    names = anchors() if found[1].startswith(("kbp.", "kbpjax.")) else short_names(page)
+    whole = found[1].startswith(("kbp.", "kbpjax."))
+    if whole and parsed[1] in modules():
+        address = posixpath.relpath(f"reference/{modules()[parsed[1]]}.html", posixpath.dirname(page) or ".")
+        return f'<a href="{address}">{found[0]}</a>'
+    names = anchors() if whole else short_names(page)
     anchor = names.get(parsed[1]) or names.get(parsed[1].rpartition(".")[0])  # of a field: that of its class
     return f'<autoref identifier="{anchor}" optional>{found[0]}</autoref>' if anchor else found[0]
 
@@ -46,9 +51,25 @@ def anchors() -> dict[str, str]:
 
 
 @cache
+def modules() -> dict[str, str]:
+    """Return {module without "kbpjax.": stem of the page of its functions}, but for functions of the same name."""
+    found: dict[str, str] = {}
+    for entry in docs_reference.entries():
+        path = entry.path.rpartition(".")[0]
+        while path and path not in anchors():
+            found.setdefault(path, entry.page)
+            path = path.rpartition(".")[0]
+    return found
+
+
+@cache
 def short_names(page: str) -> dict[str, str]:
     """Return the names that a page may use without "kbp.", with their anchors: those that mean nothing else."""
-    part = {"reference/ep.md": "ep.", "docs/expectation_propagation.md": "ep.", "reference/baselines.md": "-"}.get(page)
+    part = {
+        "reference/ep.html": "ep.",
+        "docs/expectation_propagation.html": "ep.",
+        "reference/baselines.html": "-",
+    }.get(page)
     parts = [part] if part else ["", "kernels.", "features.", "rules.", "arithmetic.", "selection.", "embedding."]
     found: dict[str, set[str]] = {}
     for path, anchor in anchors().items():

@@ -147,7 +147,7 @@ def run(
     product (eq. 15):
 
     $$m_{ts} \leftarrow \mathrm{project}_{ts} \Big(\mathrm{local}_t \odot
-    \prod_{u \in \Gamma_t \setminus s} \mathrm{evaluate}_t \, m_{ut}\Big),$$
+    \prod_{u \in \Gamma_t \setminus s} \mathrm{evaluate}_t \, m_{ut}\Big).$$
 
     With damping $d$, the new message is $d$ times the old message plus $1 - d$ times this update. It is then scaled to
     norm 1.
