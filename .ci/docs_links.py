@@ -65,12 +65,9 @@ def modules() -> dict[str, str]:
 @cache
 def short_names(page: str) -> dict[str, str]:
     """Return the names that a page may use without "kbp.", with their anchors: those that mean nothing else."""
-    part = {
-        "reference/ep.html": "ep.",
-        "docs/expectation_propagation.html": "ep.",
-        "reference/baselines.html": "-",
-    }.get(page)
-    parts = [part] if part else ["", "kernels.", "features.", "rules.", "arithmetic.", "selection.", "embedding."]
+    of_ep = page in ("reference/ep.html", "docs/expectation_propagation.html")
+    parts = ["", "kernels.", "features.", "rules.", "arithmetic.", "selection.", "embedding.", "baselines."]
+    parts = ["ep."] if of_ep else ["baselines."] if page == "reference/baselines.html" else parts
     found: dict[str, set[str]] = {}
     for path, anchor in anchors().items():
         for start in parts:
