@@ -91,6 +91,10 @@ def main(site: Path = SITE) -> int:
     described = {anchor for reference in references.values() for anchor in reference}
     faults += [f"not in the reference: {method}" for method in methods if method not in described]
 
+    reference = [path for path in texts if path.parent.name == "reference"]
+    problems += [
+        f"{path.relative_to(site)}: taken for {tag}: {text}" for path in reference for tag, text in marked(texts[path])
+    ]
     written = [path for path in texts if path.parent.name == "docs" or path == site / "index.html"]
     problems += [
         f"{path.relative_to(site)}: {name} is not in the reference"
@@ -124,6 +128,11 @@ def descriptions(text: str) -> dict[str, str]:
     """Return {anchor: HTML} of the functions, classes and methods of a page of the reference."""
     parts = re.split(r'<h[2-5] id="([^"]+)"', text)
     return dict(zip(parts[1::2], parts[2::2]))
+
+
+def marked(text: str) -> list[tuple[str, str]]:
+    """Return what Markdown took for a quotation or for emphasis, of which docstrings have none."""
+    return re.findall(r"<(blockquote|em)>\s*(?:<p>)?([^<]{0,60})", text)
 
 
 def unlinked(text: str) -> list[str]:

@@ -71,7 +71,7 @@ def temper(belief: Belief, temperature: ScalarLike) -> Belief:
 
     Args:
         belief: the beliefs.
-        temperature: > 0.
+        temperature: number > 0.
 
     Raises:
         ValueError: temperature out of range.

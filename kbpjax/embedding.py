@@ -142,7 +142,7 @@ def error_bound(eps: ScalarLike, ridge: ScalarLike) -> Float[Array, ""]:
 
     Args:
         eps: the larger of the two largest residual norms, of the conditioning points' features and of the products',
-            >= 0; `feature_residual` returns one.
+            at least 0; `feature_residual` returns one.
         ridge: lambda of eq. 11, > 0, which is multiplied by the number of pairs.
 
     Returns:

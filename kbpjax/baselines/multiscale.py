@@ -92,7 +92,7 @@ def multiscale(
         key: random key.
         mixtures: the factors, weights [factor, component], means [factor, component, dim], bandwidth [factor, dim].
             Weights may be 0, as of padding.
-        num_samples: >= 1.
+        num_samples: number >= 1.
         eps: error at which to stop refining, > 0.
         capacity: tuples of nodes to split at each level, >= 1.
         present: factors to multiply, one at least. None: all.

@@ -147,7 +147,7 @@ class MultivariateGaussian(eqx.Module):
 
     @classmethod
     def from_moments(cls, mean: Numbers, covariance: Numbers) -> Self:
-        """Return the Gaussian of means [*batch, dim] and positive definite covariances [*batch, dim, dim].
+        """Return the Gaussian of means `[*batch, dim]` and positive definite covariances `[*batch, dim, dim]`.
 
         Raises:
             ValueError: shapes that do not fit; a covariance that is not finite, symmetric and positive definite.

@@ -31,7 +31,7 @@ class Learner(eqx.Module):
         num_inner: features of the first stage, of the embeddings of messages.
         num_outer: features of the second stage, of the Gaussian kernel between them; they matter more.
         noise: variance of the regression's noise, > 0: the least predictive variance.
-        width_scale: > 0; the squared width of the Gaussian kernel is this times the median squared distance.
+        width_scale: number > 0; the squared width of the Gaussian kernel is this times the median squared distance.
         targets: what is predicted: `RelativeBelief()`, or the paper's `AbsoluteBelief()` or `Message()`.
         improper: what to send where a ratio of belief and incoming message is no message.
         representation: what features are of: `Moments()`, `Exact()` or `Draws()`.

@@ -14,8 +14,9 @@ class Parameters(eqx.Module):
     """Kernel and noise: single ones, or as many as there are outputs or candidates [*batch].
 
     Args:
-        width_scale: > 0; squared width of the Gaussian kernel, in medians of the squared distances of embeddings.
-        bandwidth_scale: > 0; squared bandwidths of the embedding, in mean variances of the messages.
+        width_scale: number > 0; squared width of the Gaussian kernel, in medians of the squared distances of
+            embeddings.
+        bandwidth_scale: number > 0; squared bandwidths of the embedding, in mean variances of the messages.
         noise: variance of the regression's noise > 0.
 
     Raises:

@@ -45,7 +45,7 @@ class BayesianRegression(eqx.Module):
         """Return the regression before any observation.
 
         Args:
-            num_features: >= 1.
+            num_features: number >= 1.
             noise: variance of the noise > 0.
             variance: of each weight > 0.
 

@@ -151,7 +151,7 @@ class Scaled(Wrapper):
 
     Args:
         base: the kernel.
-        weight: > 0; a parameter that can be learned, as the weights of a sum of kernels.
+        weight: number > 0; a parameter that can be learned, as the weights of a sum of kernels.
 
     Raises:
         ValueError: weight is not a positive finite number.

@@ -76,7 +76,7 @@ class EmbeddingRBF(_OfEmbeddings):
 
     Args:
         bandwidths: of the embeddings, as of `ExpectedProduct`.
-        width: > 0, of distances between embeddings, which are below sqrt(2). `median_embedding` suggests both.
+        width: number > 0, of distances between embeddings, which are below sqrt(2). `median_embedding` suggests both.
 
     Raises:
         ValueError: a parameter that is not positive and finite; points that are no distributions.
@@ -112,8 +112,8 @@ class MeanVariance(Kernel):
     Independent coordinates only: points are [2, d].
 
     Args:
-        mean_widths: > 0, in the units of the coordinates: one for all, or one for each [d].
-        variance_widths: > 0, in the squares of these units. `median_mean_variance` suggests both.
+        mean_widths: number > 0, in the units of the coordinates: one for all, or one for each [d].
+        variance_widths: number > 0, in the squares of these units. `median_mean_variance` suggests both.
 
     Raises:
         ValueError: a width that is not positive and finite; points that are no means and variances.

@@ -148,7 +148,7 @@ class RationalQuadratic(Kernel):
 
     Args:
         bandwidth: length scale > 0, in the units of the points.
-        mixture: > 0; the smaller, the heavier the tails; `RBF` is the limit of a large one.
+        mixture: number > 0; the smaller, the heavier the tails; `RBF` is the limit of a large one.
 
     Raises:
         ValueError: bandwidth or mixture is not a positive finite number.
@@ -179,8 +179,8 @@ class Periodic(Kernel):
     For angles, hours and phases.
 
     Args:
-        period: > 0, in the units of the points; 2 pi for angles in radians.
-        bandwidth: > 0, without unit: length scale on a circle of radius 1.
+        period: number > 0, in the units of the points; 2 pi for angles in radians.
+        bandwidth: number > 0, without unit: length scale on a circle of radius 1.
 
     Raises:
         ValueError: period or bandwidth is not a positive finite number.
@@ -223,7 +223,7 @@ class Polynomial(Kernel):
 
     Args:
         degree: a whole number >= 1.
-        offset: > 0; the larger, the more the low degrees count. Without one it is `Linear() ** degree`.
+        offset: number > 0; the larger, the more the low degrees count. Without one it is `Linear() ** degree`.
 
     Raises:
         ValueError: degree is not a whole number >= 1, or offset not a positive finite number.

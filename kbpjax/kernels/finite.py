@@ -165,7 +165,7 @@ class Mallows(Kernel):
     A point [item] holds the rank of each item, all different. Positive definite (Jiao and Vert 2015).
 
     Args:
-        sharpness: > 0; the kernel of an order and its reverse is exp(-sharpness).
+        sharpness: number > 0; the kernel of an order and its reverse is exp(-sharpness).
 
     Raises:
         ValueError: sharpness is not a positive finite number; points with items of equal rank (where they are known).

@@ -28,8 +28,8 @@ class Sphere(Kernel):
     structure).
 
     Args:
-        sharpness: > 0; the kernel falls to half at an angle of about 1.2 / sqrt(sharpness) radians. `median_sharpness`
-            suggests one.
+        sharpness: number > 0; the kernel falls to half at an angle of about 1.2 / sqrt(sharpness) radians.
+            `median_sharpness` suggests one.
 
     Raises:
         ValueError: sharpness is not a positive finite number; points that are no unit vectors (where they are known).
@@ -69,7 +69,7 @@ class Rotations(Kernel):
     matrices [3, 3] or unit quaternions [4] (q and -q are one rotation).
 
     Args:
-        sharpness: > 0; close to a Gaussian of the angle with bandwidth 1 / sqrt(sharpness) radians.
+        sharpness: number > 0; close to a Gaussian of the angle with bandwidth 1 / sqrt(sharpness) radians.
 
     Raises:
         ValueError: sharpness is not a positive finite number; points that are no rotations (where they are known).
