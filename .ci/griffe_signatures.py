@@ -6,6 +6,7 @@ imported class, and writes types and defaults as the sources do.
 
 import importlib
 import inspect
+import re
 from typing import Any
 
 from griffe import (
@@ -33,6 +34,8 @@ KINDS = {
 }
 READABLE = {"Numbers": "ArrayLike"}
 """Names of types that the reference shows by another name."""
+SHARED = re.compile(r"^    (\w+(?:, \w+)+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
+"""Parameters or fields with one description, as in "senders, receivers: ends of each edge"."""
 
 
 class Signatures(Extension):
@@ -45,7 +48,7 @@ class Signatures(Extension):
             for member in module.members.values():
                 if isinstance(member, Class) and "__init__" not in member.members:
                     member.set_member("__init__", constructor(member, getattr(home, member.name), pkg))
-            rename_types(module)
+            tidy(module)
 
 
 def modules_of(package: Module) -> list[Module]:
@@ -100,13 +103,25 @@ def written_default(source: Attribute | Parameter) -> str | Expr | None:
     return given.get("default")
 
 
-def rename_types(scope: Object) -> None:
-    """Show types by their readable names in all signatures of a module or class."""
+def tidy(scope: Object) -> None:
+    """Change the docstrings and the signatures of a module or class."""
     for member in scope.members.values():
         if isinstance(member, Class):
-            rename_types(member)
+            tidy(member)
         if isinstance(member, Function):
-            for annotation in [member.returns, *(p.annotation for p in member.parameters)]:
-                for part in annotation.iterate(flat=True) if isinstance(annotation, Expr) else ():
-                    if isinstance(part, ExprName):
-                        part.name = READABLE.get(part.name, part.name)
+            rename_types(member)
+        if isinstance(member, Class | Function) and member.docstring is not None:
+            member.docstring.value = SHARED.sub(separate, member.docstring.value)
+
+
+def separate(shared: re.Match) -> str:
+    """Return a description of each parameter or field by itself."""
+    return "\n".join(f"    {name}: {shared[2]}" for name in shared[1].split(", "))
+
+
+def rename_types(function: Function) -> None:
+    """Show types by their readable names in a signature."""
+    for annotation in [function.returns, *(parameter.annotation for parameter in function.parameters)]:
+        for part in annotation.iterate(flat=True) if isinstance(annotation, Expr) else ():
+            if isinstance(part, ExprName):
+                part.name = READABLE.get(part.name, part.name)
