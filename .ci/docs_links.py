@@ -42,8 +42,8 @@ def linked(found: re.Match, page: str) -> str:
 @cache
 def anchors() -> dict[str, str]:
     """Return {path without "kbpjax.": anchor} of all functions, classes and their methods."""
-    entries = {entry.value: entry for entry in docs_reference.entries()}
-    paths = {path: entries[value] for path, value in docs_reference.public().items()}
+    entries = {docs_reference.home(entry.value): entry for entry in docs_reference.entries()}
+    paths = {path: entries[docs_reference.home(value)] for path, value in docs_reference.public().items()}
     paths |= {name: entry for entry in entries.values() for name in (entry.name, entry.anchor)}
     found = {path: entry.anchor for path, entry in paths.items()}
     found |= {f"{path}.{m}": f"{entry.anchor}.{m}" for path, entry in paths.items() for m in entry.members()}
@@ -80,11 +80,10 @@ def short_names(page: str) -> dict[str, str]:
 @cache
 def arguments() -> set[str]:
     """Return the names of all parameters and fields, which code in text means more often than functions."""
-    values = [v for v in docs_reference.public_values() if not isinstance(v, type) or v.__module__ != "builtins"]
     found = set()
-    for value in values:
+    for entry in docs_reference.entries():
         try:
-            found |= set(inspect.signature(value).parameters)
+            found |= set(inspect.signature(entry.value).parameters)
         except ValueError:  # of exceptions, which C code makes
             continue
     return found

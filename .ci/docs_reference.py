@@ -204,7 +204,7 @@ class Entry:
         """The path by which users call it, from "kbpjax." on."""
         module, _, name = self.anchor.rpartition(".")
         short = f"{module.rpartition('.')[0]}.{name}"
-        return short if public().get(short) is self.value else self.anchor
+        return short if home(public().get(short)) == home(self.value) else self.anchor
 
     @property
     def anchor(self) -> str:
@@ -227,7 +227,7 @@ class Entry:
         """Return the methods and properties that users call, but not those that a public base class describes."""
         if not inspect.isclass(self.value):
             return []
-        bases = [base for base in self.value.__mro__[1:] if base in public_values()]
+        bases = [base for base in self.value.__mro__[1:] if home(base) in described()]
         return [name for name, member in vars(self.value).items() if self._shown(name, member, bases)]
 
     def _shown(self, name: str, member: Any, bases: list[type]) -> bool:
@@ -258,27 +258,32 @@ def public() -> dict[str, Any]:
 
 def is_public(module: ModuleType, name: str, value: Any) -> bool:
     """Return whether a name of a module is a public function or class."""
-    home = getattr(value, "__module__", None) or ""
-    if name.startswith("_") or inspect.ismodule(value) or not callable(value) or not home.startswith("kbpjax"):
+    origin = getattr(value, "__module__", None) or ""
+    if name.startswith("_") or inspect.ismodule(value) or not callable(value) or not origin.startswith("kbpjax"):
         return False
     path = module.__name__.partition(".")[2]
     if path in PACKAGES:
         return True
-    inside = home.startswith("kbpjax.baselines") if path.startswith("baselines") else home == module.__name__
+    inside = origin.startswith("kbpjax.baselines") if path.startswith("baselines") else origin == module.__name__
     return inside and ">>>" in (inspect.getdoc(value) or "")
 
 
+def home(value: Any) -> str:
+    """Return where a function or class is defined, which tells them apart by whatever path they are found."""
+    return f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', None)}"
+
+
 @cache
-def public_values() -> set[Any]:
-    """Return all functions and classes of the reference."""
-    return {entry.value for entry in entries()}
+def described() -> set[str]:
+    """Return where all functions and classes of the reference are defined."""
+    return {home(entry.value) for entry in entries()}
 
 
 def missing() -> list[str]:
     """Return the public names that stand on no page, and those that stand on several."""
-    places = [entry.value for entry in entries()]
-    left = [f"{path} is on no page" for path, value in public().items() if value not in places]
-    return left + [f"{e.name} is on several pages" for e in entries() if places.count(e.value) > 1]
+    places = [home(entry.value) for entry in entries()]
+    left = [f"{path} is on no page" for path, value in public().items() if home(value) not in places]
+    return left + [f"{e.name} is on several pages" for e in entries() if places.count(home(e.value)) > 1]
 
 
 def write_reference(folder: Path) -> None:
