@@ -5,25 +5,44 @@ of the repository. This copies them to build/pages in the same places, adds the 
 gallery, and runs mkdocs.
 """
 
-import importlib
-import inspect
 import os
 import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
+import check_site
 import jupytext
+from docs_reference import write_reference
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES, SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
 FILES = ("CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE")
 FOLDERS = ("docs", "experiments/results", "benchmarks/results")
-MODULES = ("kernels", "features", "baselines", "ep", "parallel", "plotting", "io", "estimator")
-"""Of the reference, beside the names of kbpjax itself."""
-RIVALS = ("discrete", "gaussian", "mixture", "particle", "pairwise", "density")
-"""Modules of the baselines that people call."""
+WITHOUT_MENU = "---\nhide: [navigation]\n---\n"
+"""What a page starts with that is alone under its heading of the menu."""
+GALLERY = {
+    "denoising": ("Denoising", "An image, a noisy copy, its posterior mean and standard deviation, and residuals."),
+    "figure1": ("Five kinds of belief propagation", "Error and run time against the number of grey levels."),
+    "update_rules": ("Update rules", "Run time, ranks and error of the three update rules."),
+    "learned_bandwidths": ("Learned bandwidths", "What learned hyperparameters change, and other image denoisers."),
+    "convergence_paper": ("Convergence", "Residual and error over iterations, with the bandwidths of the paper."),
+    "convergence_narrow": ("Convergence, narrow bandwidth", "The same with half the bandwidth of the observations."),
+    "orientation": ("Camera rotations", "Beliefs over the rotation of a camera, from each frame and from all frames."),
+    "retrieval": ("Document retrieval", "Finding translations through a tree of languages."),
+    "words": ("Words", "Predicting a word from the words for the same concept in other languages."),
+    "depth": ("Depth", "Depth from single images: predictions, width of the intervals, and errors."),
+    "protein": ("Proteins", "Backbone angles predicted from sequence profiles."),
+    "categories": ("Paper categories", "Recall of categories predicted from texts and citations."),
+    "kjit_batch": ("Learned messages", "Errors of learned messages of expectation propagation."),
+    "kjit_uncertainty": ("Uncertainty of learned messages", "Predictive variance along two curves of messages."),
+    "kjit_online": ("Learning just in time", "Queries to the oracle and errors over a stream of problems."),
+    "kjit_gamma": ("Learned messages of precisions", "Posteriors from learned messages against exact ones."),
+    "kjit_real": ("Logistic regression", "Errors and queries on four data sets."),
+}
+"""{picture of an experiment: (title, caption)}, in the order of the page."""
 
 
 def main() -> int:
@@ -35,15 +54,18 @@ def main() -> int:
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, PAGES / folder)
     notebooks()
-    reference()
+    write_reference(PAGES / "reference")
     gallery()
     pages = {"README.md": "index.md", **{f"docs/{p.name}": f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")}}
     for source, target in pages.items():
-        text = (ROOT / source).read_text(encoding="utf-8")
-        (PAGES / target).write_text(linked(text), encoding="utf-8")
+        text = linked((ROOT / source).read_text(encoding="utf-8"))
+        (PAGES / target).write_text(WITHOUT_MENU * (target == "index.md") + text, encoding="utf-8")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(SITE)]
-    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    return subprocess.run(command, cwd=ROOT, check=False, env=quiet).returncode
+    path = os.pathsep.join([str(ROOT / ".ci"), *filter(None, [os.environ.get("PYTHONPATH")])])  # of the hooks
+    title = f"kbpjax {version('kbpjax')}"
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": path, "KBPJAX_VERSION": title}
+    status = subprocess.run(command, cwd=ROOT, check=False, env=environment).returncode
+    return status or check_site.main(SITE)
 
 
 def linked(text: str) -> str:
@@ -63,64 +85,18 @@ def notebooks() -> None:
         (PAGES / "notebooks" / f"{script.stem}.md").write_text(text, encoding="utf-8")
 
 
-def reference() -> None:
-    """Write a page of reference for kbpjax, its names by the modules they come from, and one for each part of it."""
-    import kbpjax
-
-    (PAGES / "reference").mkdir()
-    groups: dict[str, list[str]] = {}
-    for name, value in sorted(vars(kbpjax).items()):
-        if not name.startswith("_") and not inspect.ismodule(value):
-            groups.setdefault(value.__module__.split(".")[1], []).append(f"kbpjax.{name}")
-    write("kbpjax", "kbpjax", "Everything that `import kbpjax as kbp` gives, by module.", groups)
-    for part in MODULES:
-        module = importlib.import_module(f"kbpjax.{part}")
-        intro = " ".join((module.__doc__ or "").split("\n\n")[0].split())
-        names: dict[str, list[str]] = {}
-        for path, _ in members(module, part):
-            names.setdefault(path.split(".")[-2], []).append(path)
-        write(part, f"kbpjax.{part}", intro, names)
-
-
-def members(module: object, part: str) -> list[tuple[str, object]]:
-    """Return the public names of a module or package, with their paths; of packages of modules, those of each."""
-    prefix = f"kbpjax.{part}"
-    found = []
-    for name, value in sorted(vars(module).items()):
-        if name.startswith("_") or inspect.ismodule(value):
-            continue
-        home = getattr(value, "__module__", "")
-        if home.startswith(prefix) and (inspect.isclass(value) or inspect.isfunction(inspect.unwrap(value))):
-            found.append((f"{prefix}.{name}", value))
-    if not found:  # baselines: a package of modules
-        for stem in RIVALS:
-            inner = importlib.import_module(f"{prefix}.{stem}")
-            for name, value in sorted(vars(inner).items()):
-                home = getattr(value, "__module__", "") or ""
-                if home.startswith(prefix) and not name.startswith("_") and callable(value):
-                    found.append((f"{prefix}.{stem}.{name}", value))
-    return found
-
-
-def write(stem: str, title: str, intro: str, groups: dict[str, list[str]]) -> None:
-    """Write a page of reference."""
-    lines = [f"# {title}", "", intro, ""]
-    for group, names in groups.items():
-        if len(groups) > 1:
-            lines += [f"## {group}", ""]
-        for name in names:
-            lines += [f"::: {name}", ""]
-    (PAGES / "reference" / f"{stem}.md").write_text("\n".join(lines), encoding="utf-8")
-
-
 def gallery() -> None:
     """Write a page of all pictures of the experiments, each with the command that makes it."""
-    lines = ["# Gallery", "", "Pictures of the experiments, each with the command that makes it.", ""]
-    for picture in sorted((ROOT / "experiments" / "results").glob("*.png")):
-        stems = [p.stem for p in (ROOT / "experiments").glob("*.py")]
-        (name, *_) = sorted((s for s in stems if picture.stem.startswith(s)), key=len, reverse=True)
-        lines += [f"## {picture.stem.replace('_', ' ')}", "", f"`python -m experiments.{name}`", ""]
-        lines += [f"![{picture.stem}](experiments/results/{picture.name})", ""]
+    results = ROOT / "experiments" / "results"
+    without = {picture.stem for picture in results.glob("*.png")} ^ set(GALLERY)
+    if without:
+        raise SystemExit(f"GALLERY of .ci/build_docs.py and the pictures in {results} differ: {sorted(without)}")
+    lines = ["# Gallery", "", "Figures of the experiments, each with the command that makes it.", ""]
+    scripts = [path for path in (ROOT / "experiments").glob("*.py") if "__main__" in path.read_text(encoding="utf-8")]
+    for picture, (title, caption) in GALLERY.items():
+        name = max((script.stem for script in scripts if picture.startswith(script.stem)), key=len)
+        lines += [f"## {title}", "", f"{caption} Made by `python -m experiments.{name}`.", ""]
+        lines += [f"![{title}: {caption}](experiments/results/{picture}.png)", ""]
     (PAGES / "gallery.md").write_text("\n".join(lines), encoding="utf-8")
 
 

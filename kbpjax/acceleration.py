@@ -57,7 +57,7 @@ class Anderson(eqx.Module):
     Raises:
         ValueError: depth out of range.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.5, 1.0], [1.0, 2.5]]]))
         >>> graph, local = kbp.grid_graph(4, 4), jnp.ones((16, 2)).at[0, 0].set(2.0)
@@ -137,7 +137,7 @@ class AdaptiveDamping(eqx.Module):
     Raises:
         ValueError: start or most out of range.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
         >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbours want to differ

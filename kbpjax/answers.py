@@ -22,7 +22,7 @@ from kbpjax.propagate import Solution
 def mode(belief: Belief) -> Shaped[Array, "node *dim"]:
     """Return the point of largest belief of each node (the MAP estimate over the candidates).
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.2, 0.5, 0.3]]))
         >>> kbp.mode(belief).tolist()
@@ -35,7 +35,7 @@ def mode(belief: Belief) -> Shaped[Array, "node *dim"]:
 def mean(belief: Belief) -> Float[Array, "node *dim"]:
     """Return the posterior mean of each node, for points that are numbers or vectors.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> round(float(kbp.mean(kbp.Belief(jnp.array([0.0, 1.0]), jnp.array([[0.25, 0.75]])))[0]), 2)
         0.75
@@ -50,7 +50,7 @@ def covariance(belief: Belief) -> Float[Array, "node dim dim"]:
     Raises:
         ValueError: points that are not vectors.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> belief = kbp.Belief(jnp.array([[0.0, 0.0], [2.0, 2.0]]), jnp.array([[0.5, 0.5]]))
         >>> kbp.covariance(belief).tolist()
@@ -71,12 +71,12 @@ def temper(belief: Belief, temperature: ScalarLike) -> Belief:
 
     Args:
         belief: the beliefs.
-        temperature: > 0.
+        temperature: number > 0.
 
     Raises:
         ValueError: temperature out of range.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> wide = kbp.temper(kbp.Belief(jnp.array([0.0, 1.0]), jnp.array([[0.9, 0.1]])), 2.0)
         >>> wide.weights.round(2).tolist()
@@ -95,7 +95,7 @@ def expectation(belief: Belief, fn: Callable[[Array], Array]) -> Float[Array, "n
         belief: the beliefs.
         fn: function of a single point [*dim], with values of any one shape.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> belief = kbp.Belief(jnp.array([-1.0, 0.0, 1.0]), jnp.array([[0.25, 0.5, 0.25]]))
         >>> kbp.expectation(belief, lambda x: x**2).tolist()
@@ -108,7 +108,7 @@ def expectation(belief: Belief, fn: Callable[[Array], Array]) -> Float[Array, "n
 def variance(belief: Belief) -> Float[Array, "node *dim"]:
     """Return the posterior variance of each node, coordinate by coordinate, in squared units of the points.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> round(float(kbp.variance(kbp.Belief(jnp.array([0.0, 1.0]), jnp.array([[0.5, 0.5]])))[0]), 2)
         0.25
@@ -129,7 +129,7 @@ def quantile(belief: Belief, level: ScalarLike) -> Shaped[Array, "node *dim"]:
     Raises:
         ValueError: points that are not scalar, or a level outside [0, 1].
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.25, 0.5, 0.25]]))
         >>> kbp.quantile(belief, 0.5).tolist()
@@ -157,7 +157,7 @@ def interval(belief: Belief, coverage: ScalarLike = 0.9) -> tuple[Array, Array]:
     Returns:
         Lower and upper ends, [node] or [node, 1] each.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> belief = kbp.Belief(jnp.arange(5.0), jnp.array([[0.04, 0.3, 0.3, 0.32, 0.04]]))
         >>> [end.tolist() for end in kbp.interval(belief, 0.9)]
@@ -179,7 +179,7 @@ def log_density(belief: Belief, x: Numbers) -> Float[Array, " node"]:
     Raises:
         ValueError: points that are not scalar, or x of another shape.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.25, 0.5, 0.25]]))
         >>> round(float(jnp.exp(kbp.log_density(belief, jnp.array([1.5])))[0]), 2)
@@ -214,7 +214,7 @@ def sample(belief: Belief, key: Array, num_samples: int) -> Shaped[Array, "sampl
     Raises:
         ValueError: no key, or num_samples out of range.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
         >>> belief = kbp.Belief(jnp.array([3.0, 4.0]), jnp.array([[0.0, 1.0]]))
         >>> kbp.sample(belief, jax.random.key(0), 2).tolist()
@@ -239,7 +239,7 @@ def herd(belief: Belief, kernel: Kernel, num_samples: int) -> Shaped[Array, "sam
         kernel: kernel of the functions whose averages are to be right.
         num_samples: samples of each node, >= 1.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 9.0]), jnp.array([[0.5, 0.0, 0.5]]))
         >>> sorted(kbp.herd(belief, kbp.RBF(1.0), 2)[:, 0].tolist())
@@ -296,7 +296,7 @@ def refine_mode(
         ValueError: candidates that are whole numbers, beliefs of other nodes, a node type that the graph does not have,
             an option out of range.
 
-    Example:
+    Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))

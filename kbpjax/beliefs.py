@@ -44,7 +44,7 @@ class Belief(eqx.Module):
         points: candidates [point, *dim].
         weights: probabilities [node, point]; each row sums to 1.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.25, 0.5, 0.25], [1.0, 0.0, 0.0]]))
         >>> belief.weights[:, belief.points > 0.5].sum(axis=1).tolist()  # P(x > 0.5 | evidence) of each node
@@ -108,7 +108,7 @@ def beliefs(
         ValueError: points of another shape than the model's variables, none at all, NaN or infinity; a solution or
             evidence of another graph; a belief that is 0 at all points.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
@@ -161,7 +161,7 @@ def log_belief(
         belief is 0. Clamps are left out. A known likelihood that does not broadcast (`kbpjax.likelihood`) costs the
         number of nodes squared.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))

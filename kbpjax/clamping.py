@@ -38,7 +38,7 @@ def clamp(
     Raises:
         ValueError: nodes out of range or twice, values of another shape than the nodes' variables, NaN or infinity.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))

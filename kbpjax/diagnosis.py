@@ -27,7 +27,7 @@ WAYS_OUT = (
 class NotConverged(RuntimeError):
     """Messages that are not at a fixed point; the text says what is seen and what to try.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
         >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbours want to differ
@@ -49,7 +49,7 @@ class Diagnosis(eqx.Module):
             comes closer to the fixed point, above 1 it moves away.
         moved_once, moved_twice: largest change of a message after one and after two iterations.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
         >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbours want to differ
@@ -100,7 +100,7 @@ def diagnose(
     Raises:
         ValueError: an option out of range, or a solution of another model or graph.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
         >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbours want to differ
@@ -172,7 +172,7 @@ def check(solution: Solution, diagnosis: Diagnosis | None = None) -> Solution:
         NotConverged: messages that are not at a fixed point, or not numbers.
         ValueError: a traced solution.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> tables = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
         >>> bool(kbp.check(kbp.run(tables, kbp.chain_graph(3))).converged)

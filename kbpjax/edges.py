@@ -41,7 +41,7 @@ class EdgeBelief(eqx.Module):
         first, second: candidates of the first and second ends [point, *dim].
         weights: probabilities [edge, first, second]; those of an edge sum to 1.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> states = jnp.array([0.0, 1.0])
         >>> pair = kbp.EdgeBelief(states, states, jnp.array([[[0.5, 0.0], [0.25, 0.25]]]))
@@ -84,7 +84,7 @@ def edge_beliefs(
     Raises:
         ValueError: pairs that are no edges or of several types, and what `beliefs` raises.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))

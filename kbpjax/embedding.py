@@ -136,13 +136,13 @@ def ridge_solve(
 
 
 def error_bound(eps: ScalarLike, ridge: ScalarLike) -> Float[Array, ""]:
-    """Bound the error of an operator between features on landmarks: 2 eps (1/ridge + 1/ridge^{3/2}) (supplement, 8).
+    r"""Bound the error of an operator on landmarks: $2 \epsilon (\lambda^{-1} + \lambda^{-3/2})$ (supplement, 8).
 
     It bounds `operator_error`, a Hilbert-Schmidt norm, where no feature of either kernel is longer than 1.
 
     Args:
         eps: the larger of the two largest residual norms, of the conditioning points' features and of the products',
-            >= 0; `feature_residual` returns one.
+            at least 0; `feature_residual` returns one.
         ridge: lambda of eq. 11, > 0, which is multiplied by the number of pairs.
 
     Returns:
@@ -151,7 +151,7 @@ def error_bound(eps: ScalarLike, ridge: ScalarLike) -> Float[Array, ""]:
     Raises:
         ValueError: eps or ridge out of range.
 
-    Example:
+    Examples:
         >>> from kbpjax.embedding import error_bound
         >>> round(float(error_bound(1e-3, 0.25)), 3)
         0.024
@@ -177,7 +177,7 @@ def feature_residual(kernel: Kernel, feature_map: FeatureMap, x: Shaped[Array, "
     Raises:
         ValueError: a feature map that is no basis.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.features import cholesky_basis
         >>> basis = cholesky_basis(kbp.Delta(), jnp.array([1, 2]))
@@ -222,7 +222,7 @@ def operator_error(
     Raises:
         ValueError: a feature map that is no basis, or a ridge out of range.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.embedding import error_bound, feature_residual, operator_error
         >>> from kbpjax.features import cholesky_basis

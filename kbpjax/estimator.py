@@ -41,7 +41,7 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         graph_: the graph.
         points_: candidates.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from kbpjax.estimator import GraphRegressor
         >>> rng = np.random.default_rng(0)

@@ -52,7 +52,7 @@ class Model(Protocol):
 class Expectation(eqx.Module):
     """The expectation form E[k(y, Y) | x]: the likelihood smoothed by the kernel of y; wants a narrow bandwidth.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> data, y = kbp.pool(graph, x, observations=x), np.zeros(3)
@@ -76,7 +76,7 @@ class Expectation(eqx.Module):
 class DensityRatio(eqx.Module):
     """The density-ratio form P(y | x) / P(y) (Song et al. 2010): not smoothed, but wants the right ridge.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x, observations=x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5))
@@ -109,7 +109,7 @@ class Evidence(eqx.Module):
         values: {node type: (which of its nodes are clamped [node_of_type], their values [node_of_type, *dim])}, of the
             types that can be.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x, observations=x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5))
@@ -220,7 +220,7 @@ def observe(
     Raises:
         ValueError: a model without observations, a shape that does not fit, NaN or infinity in an observed node.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x, observations=x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5))
@@ -273,7 +273,7 @@ def likelihood(
         ValueError: unknown node types, values of another shape, negative or not finite, or 0 at all evaluation points
             of a node.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))

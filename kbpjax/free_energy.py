@@ -30,12 +30,16 @@ from kbpjax.update import Operators, evaluate, of_type, sent, slot_powers, tile_
 
 
 def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -> Float[Array, ""]:
-    """Estimate the log-partition function at a fixed point: minus the Bethe or tree-reweighted free energy.
+    r"""Estimate the log-partition function at a fixed point: minus the Bethe or tree-reweighted free energy.
+
+    With $Z_s$ and $Z_{st}$ the normalisers of the beliefs of nodes and edges, and exponents $\rho_{st}$, it is
+
+    $$\log Z = \sum_s \log Z_s + \sum_{st} \rho_{st} (\log Z_{st} - \log Z_s - \log Z_t).$$
 
     Exact on trees; with the exponents of `tree_reweighting`, at the fixed point of a positive model whose updates in
-    both directions belong to one joint table, an upper bound. Of a learned model it is log E*[evidence] under the
-    learned joint distribution, up to the scale of the learned evidence (messages of norm 1). Of `Operators` of one's
-    own, with node potentials as local factors and psi^(1 / rho) as `project`, it is log sum_x prod psi.
+    both directions belong to one joint table, an upper bound. Of a learned model it is $\log E^*[\mathrm{evidence}]$
+    under the learned joint distribution, up to the scale of the learned evidence (messages of norm 1). Of `Operators`
+    of one's own, with node potentials as local factors and psi^(1 / rho) as `project`, it is log sum_x prod psi.
 
     Args:
         model: a `KernelMRF`, or `Operators` of one's own.
@@ -49,7 +53,7 @@ def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -
     Raises:
         ValueError: a clamp, a model with maxima, or a solution of another model or graph.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[3.0, 1.0], [1.0, 3.0]]]))
         >>> solution = kbp.run_tree(agree, kbp.chain_graph(2))

@@ -61,7 +61,7 @@ class Graph(eqx.Module):
         node_types: (type, number of nodes, largest degree) of every node type present.
         edge_types: (type, node type of the first end, node type of the second end) of every edge type present.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> graph = kbp.Graph.from_edges([(0, 1), (1, 2), (1, 3)], 4, node_type=[0, 0, 1, 1])
         >>> graph.num_nodes, graph.num_edges  # each edge is two directed ones
@@ -116,7 +116,7 @@ class Graph(eqx.Module):
             ValueError: wrong shapes, ends out of range, self-loops, duplicate edges, or an edge type whose edges join
                 different pairs of node types.
 
-        Example:
+        Examples:
             >>> import kbpjax as kbp
             >>> graph = kbp.Graph.from_edges([(0, 1), (1, 2)], 3)
             >>> graph.senders.tolist(), graph.receivers.tolist()
@@ -145,7 +145,7 @@ class Graph(eqx.Module):
             ValueError: a directed graph or one with several edges between two nodes; a type that is no whole number; as
                 `from_edges`.
 
-        Example:
+        Examples:
             >>> import networkx, kbpjax as kbp
             >>> graph, names = kbp.Graph.from_networkx(networkx.path_graph(["a", "b", "c"]))
             >>> graph.num_nodes, names
@@ -166,7 +166,7 @@ class Graph(eqx.Module):
     def to_networkx(self) -> Any:
         """Return a networkx graph of nodes 0, 1, .. and edges, each with its "type"; needs networkx.
 
-        Example:
+        Examples:
             >>> import kbpjax as kbp
             >>> sorted(kbp.chain_graph(3).to_networkx().edges)
             [(0, 1), (1, 2)]
@@ -247,7 +247,7 @@ def grid_graph(height: int, width: int, *, edge_type: Numbers | None = None, nod
             then the (height - 1) width vertical ones, top to bottom.
         node_type: as in `Graph.from_edges`.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> graph = kbp.grid_graph(2, 3)
         >>> graph.num_nodes, graph.num_edges
@@ -265,7 +265,7 @@ def grid_graph(height: int, width: int, *, edge_type: Numbers | None = None, nod
 def chain_graph(num_nodes: int, *, edge_type: Numbers | None = None, node_type: Numbers | None = None) -> Graph:
     """Build the chain 0 - 1 - ... - (num_nodes - 1); types as in `Graph.from_edges`.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> kbp.chain_graph(3).senders.tolist()
         [0, 1, 1, 2]

@@ -44,7 +44,7 @@ def save(path: str | Path, value: Any) -> None:
     Raises:
         ValueError: functions or other objects in it that are no data; a folder that does not exist.
 
-    Example:
+    Examples:
         >>> import os, tempfile, kbpjax as kbp
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     kbp.save(os.path.join(folder, "kernel.kbp"), kbp.RBF(2.0))
@@ -76,7 +76,7 @@ def load(path: str | Path, *, classes: Iterable[type] = ()) -> Any:
         ValueError: no such file, a damaged one, one of another program or of a newer format; classes not known;
             double precision where `jax_enable_x64` is off.
 
-    Example:
+    Examples:
         >>> import os, tempfile, jax.numpy as jnp, kbpjax as kbp
         >>> class Angle(kbp.Kernel):
         ...     def __call__(self, x, y):
@@ -99,7 +99,7 @@ def describe(path: str | Path) -> dict[str, Any]:
     Raises:
         ValueError: as `load`, but classes need not be known.
 
-    Example:
+    Examples:
         >>> import os, tempfile, kbpjax as kbp
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     kbp.save(os.path.join(folder, "kernel.kbp"), kbp.RBF(2.0))

@@ -39,7 +39,7 @@ def hold(
     Raises:
         ValueError: as `fit`.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> data = kbp.pool(kbp.chain_graph(10), np.linspace(0, 1, 200).reshape(20, 10))
         >>> held = kbp.hold(data, kernel=kbp.RBF(0.3), rule=kbp.ConstantTime(eps=1e-2))

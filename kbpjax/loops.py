@@ -30,7 +30,7 @@ class BPState(eqx.Module):
             positive messages, which are values, between these scaled to maximum 1. 0 at a fixed point.
         count: iterations done.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
         >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])

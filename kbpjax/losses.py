@@ -13,7 +13,7 @@ from kbpjax.beliefs import Belief, log_or_zero
 class SquaredError(eqx.Module):
     """The squared distance of the posterior mean from the truth.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.25, 0.5, 0.25]]))
         >>> float(kbp.SquaredError()(belief, jnp.array([1.5])))  # or loss=kbp.SquaredError() in kbp.tune
@@ -32,7 +32,7 @@ class NegativeLogBelief(eqx.Module):
 
     Candidates closer together share the weight: compare only losses on the same candidates.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.25, 0.5, 0.25]]))
         >>> round(float(kbp.NegativeLogBelief()(belief, jnp.array([0.9]))), 4)  # -log 0.5
@@ -58,7 +58,7 @@ class IntervalScore(eqx.Module):
     Args:
         coverage: probability inside the interval, in (0, 1).
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.25, 0.5, 0.25]]))
         >>> score = kbp.IntervalScore(coverage=0.5)

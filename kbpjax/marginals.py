@@ -17,9 +17,11 @@ from kbpjax.mrf import KernelMRF
 
 
 class MeanEmbedding(eqx.Module):
-    """The mean embedding <phi(x), mu>: the marginal smoothed by the model's kernel; a wide kernel makes it wide.
+    r"""The mean embedding $\langle \phi(x), \mu \rangle$: the marginal smoothed by the model's kernel.
 
-    Example:
+    A wide kernel makes it wide.
+
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(2), np.linspace(-1, 1, 40).reshape(20, 2)
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
@@ -50,7 +52,7 @@ class Parzen(eqx.Module):
         ValueError: what is no kernel; where it is used, no kernel or no samples for a node type, or samples of another
             shape than its variables.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> marginal = kbp.Parzen(kbp.RBF(0.2), jnp.linspace(-1, 1, 100))
     """
@@ -85,7 +87,7 @@ class Empirical(eqx.Module):
     The belief is then a conditional embedding, weights on training points that make E[f(X) | evidence] the weighted
     mean of f, on any domain, with or without a density (section 4.2), and without the smoothing of the other two.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(2), np.linspace(0, 2, 40).reshape(20, 2) ** 2
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(1.0))

@@ -59,7 +59,7 @@ class KernelMRF(eqx.Module):
         points: {node type: where messages are evaluated and multiplied [point, *dim]}.
         operators: matrices of the updates, ranks padded with zeros to common sizes.
         observations: {node type: model of its observations}.
-        marginals: {node type: mean embedding [rank]}; <features(x), marginal> is the marginal density smoothed by the
+        marginals: {node type: mean embedding [rank]}; `features(x) @ marginal` is the marginal density smoothed by the
             kernel.
         moments: {node type: second moment of the features, E[phi(X) phi(X)'] [rank, rank]}.
         joints: E[phi(X_first) phi(X_second)'] of every edge type, the embedding of the pair, padded with zeros to a
@@ -69,7 +69,7 @@ class KernelMRF(eqx.Module):
         ridges: {node type: lambda of eq. 11 for what is learned of its values and their observations}.
         edge_types: (type, node type of first end, node type of second end) of every edge type.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
@@ -145,7 +145,13 @@ def fit(
     floor: ScalarLike = 1e-6,
     positive: Positive | None = None,
 ) -> KernelMRF:
-    """Learn a kernel Markov random field from training data (eq. 11 and 14).
+    r"""Learn a kernel Markov random field from training data (eq. 11 and 14).
+
+    For each edge type and direction, the operator from features $\psi$ of the receiver to features $\phi$ of the sender
+    is learned by ridge regression from the m pairs of the type, with $\lambda$ the ridge:
+
+    $$\mathcal{C}_{ts} (\mathcal{C}_{ss} + \lambda I)^{-1}, \qquad
+    \mathcal{C}_{ts} = \frac{1}{m} \sum_i \phi(x_t^i) \otimes \psi(x_s^i).$$
 
     Linear in the number of samples, except for `FullRank`. Differentiable in the kernels' parameters, `ridge` and
     `floor`, with the choice of landmarks held fixed; works inside `jax.jit`, where the bases have `max_rank`.
@@ -169,7 +175,7 @@ def fit(
     Raises:
         ValueError: an option out of range, no kernel for a type, or matrices that would not fit in memory.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> x = np.linspace(0, 1, 200).reshape(20, 10)
         >>> data = kbp.pool(kbp.chain_graph(10), x, observations=x)

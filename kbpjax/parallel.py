@@ -53,7 +53,7 @@ def shard_batch(batch: Batch, devices: Mesh | int | None = None) -> Batch:
     Raises:
         ValueError: an array without axes, or a first axis that the number of devices does not divide.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax.parallel import shard_batch
         >>> shard_batch(jnp.zeros((3, 5)), 1).shape
@@ -103,7 +103,7 @@ def run(
     Raises:
         ValueError: as `kbpjax.run`; something else than a partition.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax import parallel
         >>> graph, table = kbp.chain_graph(4), jnp.array([[2.0, 1.0], [1.0, 2.0]])
@@ -136,7 +136,7 @@ class InBlocks(Synchronous):
     Attributes:
         partition: the graph in blocks.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax import parallel
         >>> graph, table = kbp.chain_graph(4), jnp.array([[2.0, 1.0], [1.0, 2.0]])

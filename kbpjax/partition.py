@@ -98,7 +98,7 @@ def partition_graph(graph: Graph, devices: Mesh | int | None = None, *, parts: N
         ValueError: a traced graph, fewer nodes than devices, a mesh of several axes, parts of another shape or a device
             without nodes.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.parallel import partition_graph
         >>> partition_graph(kbp.grid_graph(4, 3), 1).boundary

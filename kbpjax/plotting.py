@@ -40,7 +40,7 @@ def plot_belief(
     Raises:
         ValueError: variables that are not single numbers; no such node.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp, matplotlib.pyplot as plt
         >>> from kbpjax.plotting import plot_belief
         >>> belief = kbp.Belief(jnp.linspace(0.0, 2.0, 5), jnp.array([[0.1, 0.2, 0.4, 0.2, 0.1]]))
@@ -84,7 +84,7 @@ def plot_map(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes: 
     Raises:
         ValueError: a shape of another number of nodes; variables that are not single numbers.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp, matplotlib.pyplot as plt
         >>> from kbpjax.plotting import plot_map
         >>> belief = kbp.Belief(jnp.array([0.0, 1.0]), jnp.full((6, 2), 0.5))  # of a grid of 2 x 3
@@ -118,7 +118,7 @@ def plot_residuals(solutions: Solution | Mapping[str, Solution], *, tol: float |
     Returns:
         The axes.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp, matplotlib.pyplot as plt
         >>> from kbpjax.plotting import plot_residuals
         >>> operators = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
@@ -162,7 +162,7 @@ def plot_messages(model: KernelMRF, graph: Graph, solution: Solution, *, ax: Any
     Returns:
         The axes.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp, matplotlib.pyplot as plt, numpy as np
         >>> from kbpjax.plotting import plot_messages
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
@@ -204,7 +204,7 @@ def plot_graph(
     Raises:
         ValueError: a belief of other nodes; positions of another shape.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp, matplotlib.pyplot as plt
         >>> from kbpjax.plotting import plot_graph
         >>> belief = kbp.Belief(jnp.array([0.0, 1.0]), jnp.array([[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]]))
@@ -248,7 +248,7 @@ def plot_landmarks(model: KernelMRF, *, node_type: int = 0, samples: Numbers | N
     Raises:
         ValueError: points of more than two coordinates; no such node type; samples of another shape.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp, matplotlib.pyplot as plt, numpy as np
         >>> from kbpjax.plotting import plot_landmarks
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
@@ -302,7 +302,7 @@ def plot_costs(
     Raises:
         ValueError: other numbers of seconds than of errors; seconds <= 0.
 
-    Example:
+    Examples:
         >>> import matplotlib.pyplot as plt
         >>> from kbpjax.plotting import plot_costs
         >>> costs = {"kernel": ([0.1, 1.0], [5.0, 4.0]), "particle": (10.0, 4.5)}  # seconds, errors

@@ -34,7 +34,7 @@ RELAXATION = 1.6
 class Clipped(eqx.Module):
     """Set negative entries to 0 and scale rows: B_ij = max(B_ij, 0) / sum_j max(B_ij, 0).
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5), positive=kbp.Clipped())
@@ -88,7 +88,7 @@ class ConstrainedFit(eqx.Module):
     Raises:
         ValueError: num_iters out of range.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5), positive=kbp.ConstrainedFit(num_iters=100))
@@ -162,7 +162,7 @@ def simplex_rows(values: Float[Array, "*axes other"]) -> Float[Array, "*axes oth
     Returns:
         The nearest rows with entries >= 0 and sum 1; 0 for a row of -inf alone.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax.positivity import simplex_rows
         >>> simplex_rows(jnp.array([0.75, 0.75, -1.0])).tolist()
@@ -190,7 +190,7 @@ def positivity(
     Returns:
         The share of the entries that are negative, and the share sum_ij max(-B_ij, 0) / sum_ij |B_ij| of the mass.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax.positivity import positivity
         >>> share, mass = positivity(jnp.array([[1.5, -0.5], [0.0, 2.0]]))

@@ -39,7 +39,7 @@ class Solution(eqx.Module):
         values: values of the messages at the points of their receivers [edge, point], of 2-norm 1, where the model is
             positive and these are passed on; else None.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
         >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
@@ -66,7 +66,7 @@ class Solution(eqx.Module):
 def init(operators: Operators, graph: Graph) -> BPState:
     """Return the state before the first iteration: each message is the update of 1, in a learned model the constant.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
         >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
@@ -107,7 +107,7 @@ def step(
     Raises:
         ValueError: an option out of range, too few operators for the graph's types, or local factors of another shape.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
         >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
@@ -141,7 +141,16 @@ def run(
     acceleration: Anderson | None = None,
     start: "Solution | Array | None" = None,
 ) -> Solution:
-    """Run `step` a fixed number of times, or until the residual is at most `tol`.
+    r"""Run `step` a fixed number of times, or until the residual is at most `tol`.
+
+    One iteration evaluates the incoming messages of each node, multiplies them with the evidence, and projects the
+    product (eq. 15):
+
+    $$m_{ts} \leftarrow \mathrm{project}_{ts} \Big(\mathrm{local}_t \odot
+    \prod_{u \in \Gamma_t \setminus s} \mathrm{evaluate}_t \, m_{ut}\Big).$$
+
+    With damping $d$, the new message is $d$ times the old message plus $1 - d$ times this update. It is then scaled to
+    norm 1.
 
     Args:
         model: a `KernelMRF`, or `Operators` of one's own.
@@ -170,7 +179,7 @@ def run(
     Raises:
         ValueError: an option out of range, a type that the model has not learned, evidence or a start of another shape.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.grid_graph(2, 2), np.linspace(-1, 1, 80).reshape(20, 4)
         >>> model = kbp.fit(kbp.pool(graph, x, observations=x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5))

@@ -31,7 +31,12 @@ NUM_TREES = 100
 def tree_reweighting(
     graph: Graph, *, probabilities: Numbers | None = None, num_trees: int | None = None, seed: int = 0
 ) -> Float[Array, " pair"]:
-    """Return the probability that each undirected edge is in a random spanning tree.
+    r"""Return the probability that each undirected edge is in a random spanning tree.
+
+    As exponents $\rho_{st}$ of `run` they make tree-reweighted belief propagation (Wainwright et al. 2003):
+
+    $$m_{ts}(x_s) \propto E\Big[\mathrm{local}_t(X_t) \,
+    \frac{\prod_{u \in \Gamma_t} m_{ut}(X_t)^{\rho_{ut}}}{m_{st}(X_t)} \;\Big|\; x_s\Big].$$
 
     Args:
         graph: the graph, of any number of connected components.
@@ -54,7 +59,7 @@ def tree_reweighting(
         ValueError: probabilities that break the rules above, probabilities together with `num_trees`, a number of
             trees or a seed out of range, or a call inside `jax.jit`.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.reweighting import tree_reweighting
         >>> square_and_tail = kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 0), (3, 4)], 5)

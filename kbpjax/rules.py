@@ -97,7 +97,7 @@ class FullRank(eqx.Module):
     O(m^2) memory and time per message, O(m^3) once: the reference for small m. Repeated samples are kept; where many
     repeat, `ConstantTime` with a small `eps` gives the same answers at the cost of the different ones.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> data = kbp.pool(kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3))
         >>> kbp.fit(data, kernel=kbp.RBF(0.5), rule=kbp.FullRank()).ranks  # 60 samples
@@ -166,7 +166,7 @@ class LinearTime(_Landmarked):
     Raises:
         ValueError: an option out of range.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> data = kbp.pool(kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3))
         >>> rank, points = kbp.fit(data, kernel=kbp.RBF(0.5), rule=kbp.LinearTime(eps=1e-2)).ranks[0]
@@ -201,7 +201,7 @@ class ConstantTime(_Landmarked):
     Raises:
         ValueError: an option out of range.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> data = kbp.pool(kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3))
         >>> coarse, fine = (kbp.fit(data, kernel=kbp.RBF(0.5), rule=kbp.ConstantTime(eps=eps)) for eps in (0.1, 0.001))

@@ -30,7 +30,7 @@ Exponents = Float[Array, " pair"] | None
 class Synchronous(eqx.Module):
     """Update all messages at once, each from the messages of the iteration before.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
         >>> graph, local = kbp.chain_graph(9), jnp.ones((9, 2)).at[0, 0].set(8.0)
@@ -95,7 +95,7 @@ class ResidualFirst(eqx.Module):
     Raises:
         ValueError: share out of range.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
         >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbours want to differ
@@ -137,7 +137,7 @@ class Coloured(eqx.Module):
         parts: the nodes of each colour and what they send, stacked on a first axis [colour, ...].
         made_for: senders, receivers, edge types and node types of the graph.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
         >>> graph, local = kbp.chain_graph(9), jnp.ones((9, 2)).at[0, 0].set(8.0)
@@ -200,7 +200,7 @@ def coloured(graph: Graph, *, colours: NDArray | None = None) -> Coloured:
     Raises:
         ValueError: a traced graph, colours of another shape, or neighbours of one colour.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> kbp.coloured(kbp.grid_graph(3, 3)).parts.edge_tiles.rows.shape[0]
         2

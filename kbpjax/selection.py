@@ -30,13 +30,14 @@ def leave_one_out(
     ridge: ScalarLike,
     count: ScalarLike | None = None,
 ) -> Float[Array, ""]:
-    """Return the mean squared error at each pair of the operator learned from all other pairs.
+    r"""Return the mean squared error at each pair of the operator learned from all other pairs.
 
-    With r and g the features of a pair, U the operator of all m pairs and U_{-i} that of all but pair i,
+    With $r$ and $g$ the features of a pair, $U$ the operator of all $m$ pairs and $U_{-i}$ that of all but pair $i$,
+    it is the mean of $\|g_i - U_{-i}^\top r_i\|^2$, and
 
-        mean_i ||g_i - U_{-i}' r_i||^2,    g_i - U_{-i}' r_i = (g_i - U' r_i) / (1 - r_i' (R'R + ridge m I)^{-1} r_i).
+    $$g_i - U_{-i}^\top r_i = \frac{g_i - U^\top r_i}{1 - r_i^\top (R^\top R + \lambda m I)^{-1} r_i}.$$
 
-    The penalty is held fixed: U_{-i} has `ridge` times m too, not times m - 1, and the rounding error that
+    The penalty is held fixed: $U_{-i}$ has `ridge` times m too, not times m - 1, and the rounding error that
     `ridge_solve` adds: ridges below machine epsilon times the mean of ||r||^2 score alike. Differentiable in `ridge`
     and in what the feature maps depend on. O(m rank^2) time. Where 1 - r_i' (...)^{-1} r_i is of rounding size, as with
     no more pairs than features and hardly a ridge, the result is finite and not small, but has no correct digits.
@@ -52,7 +53,7 @@ def leave_one_out(
     Raises:
         ValueError: lengths that differ, or ridge or count out of range.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.selection import leave_one_out
         >>> x = jnp.linspace(-3, 3, 60)

@@ -31,7 +31,7 @@ def median_settings(data: TrainingData, **options: Any) -> Settings:
         options: other fields of `Settings`; `ridge` is 1 / (number of pairs of an edge type) for each unless given,
             and `obs_ridge` likewise.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> x = np.arange(40.0).reshape(20, 2)
         >>> settings = kbp.median_settings(kbp.pool(kbp.chain_graph(2), x, observations=2 * x), num_iters=3)
@@ -78,7 +78,7 @@ def select(
     Raises:
         ValueError: an option out of range, data without any pairs, or scores that are not finite.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> rng = np.random.default_rng(0)
         >>> x = rng.normal(size=(100, 1)) + 0.1 * rng.normal(size=(100, 4))

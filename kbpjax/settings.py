@@ -63,7 +63,7 @@ class Settings(eqx.Module):
     Raises:
         ValueError: floor, damping, evidence_power or temperature out of range; `fit` and `run` check the others.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> x = np.linspace(0, 1, 200).reshape(20, 10)
         >>> graph = kbp.chain_graph(10)

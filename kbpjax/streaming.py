@@ -81,7 +81,7 @@ def fit_chunks(
         ValueError: as `fit`; a rule that multiplies messages at all samples; no chunk; a chunk unlike the first, which
             is named; a checkpoint of other settings or chunks, or a file that is none.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> from kbpjax.streaming import chunked, fit_chunks
         >>> x = np.random.default_rng(0).normal(size=(1000, 2))
@@ -143,7 +143,7 @@ def chunked(
     Raises:
         ValueError: an array with fewer rows than there are chunks; when a chunk is read, as `TrainingData`.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from kbpjax.streaming import chunked
         >>> x = np.arange(10.0)

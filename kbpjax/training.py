@@ -32,7 +32,7 @@ class TrainingData(eqx.Module):
     Raises:
         ValueError: samples missing, empty, not finite, of unequal number, or of another shape than their node type's.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> x = np.linspace(0, 1, 50)
         >>> data = kbp.TrainingData(edges={0: (x, x**2)}, nodes={0: x}, observations={0: (x, 1 - x)})
@@ -147,7 +147,7 @@ def pool(graph: Graph | Sequence[Graph], samples: Numbers, observations: Numbers
         ValueError: shapes that do not fit the graph or each other, no sample, NaN or infinity, or an edge type that
             joins other node types in another graph.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> data = kbp.pool(kbp.chain_graph(3), np.arange(6.0).reshape(2, 3))
         >>> [x.tolist() for x in data.edges[0]]

@@ -46,7 +46,7 @@ def run_tree(model: Any, graph: Graph, evidence: Any = None) -> Solution:
     Raises:
         ValueError: a graph with a cycle, a type that the model has not learned, or evidence of another shape.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> table = jnp.array([[0.9, 0.1], [0.1, 0.9]])  # stay with probability 0.9
         >>> operators = kbp.Operators(jnp.eye(2)[None], table[None])

@@ -38,7 +38,7 @@ class Tuned:
         history: {name of a number: its values before each step [step, ...]}, of those that were learned.
         stopped: why it ended: "all steps done", "no better", "interrupted" or "not finite".
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> data = kbp.pool(kbp.chain_graph(2), *np.linspace(-1, 1, 20).reshape(2, 5, 2))
         >>> settings = kbp.Settings(kbp.RBF(0.5), kbp.RBF(0.5), ridge=2e-3, rule=kbp.FullRank())
@@ -138,7 +138,7 @@ def tune(
     Raises:
         ValueError: an option out of range, cases of different number, a loss that is not finite at the start.
 
-    Example:
+    Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> rng = np.random.default_rng(0)
         >>> graph, x = kbp.chain_graph(8), np.cumsum(rng.normal(size=(40, 8)), axis=1)

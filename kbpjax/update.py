@@ -61,7 +61,7 @@ class Operators(eqx.Module):
         log_scale: logarithm of what the updates along each edge type have been divided by; None: nothing. Only
             `log_partition` reads it.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[3.0, 1.0], [1.0, 3.0]]]))
         >>> known = jnp.array([[1.0, 0.0], [1.0, 1.0]])  # node 0 is in state 0

@@ -40,7 +40,7 @@ class ParticleSolution(eqx.Module):
             `run_expectation` the largest move of a Gaussian's mean, in its standard deviations.
         acceptance: share of the Metropolis-Hastings steps that were accepted; NaN where there were none.
 
-    Example:
+    Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise, particle
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
@@ -93,7 +93,7 @@ def beliefs(
         ValueError: points of another shape than the variables, none at all, NaN or infinity; a solution of another
             graph; a belief that is 0 at all points.
 
-    Example:
+    Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise, particle
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
@@ -117,7 +117,7 @@ def beliefs(
 def mean(solution: ParticleSolution) -> Float[Array, "node dim"]:
     """Return the mean of each belief, straight from the weighted particles [node, dim].
 
-    Example:
+    Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise, particle
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
@@ -133,7 +133,7 @@ def mean(solution: ParticleSolution) -> Float[Array, "node dim"]:
 def variance(solution: ParticleSolution) -> Float[Array, "node dim"]:
     """Return the variance of each coordinate, straight from the weighted particles [node, dim].
 
-    Example:
+    Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise, particle
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)

@@ -32,7 +32,7 @@ class ConditionalDensity(eqx.Module):
         given_bandwidth: standard deviation of k_i in each coordinate of u, > 0 [given_dim].
         bandwidth: standard deviation of the components in each coordinate of v, > 0 [dim].
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax.baselines.density import ConditionalDensity
         >>> u, v, one = jnp.array([[0.0], [9.0]]), jnp.array([[1.0], [5.0]]), jnp.ones(1)
@@ -83,7 +83,7 @@ class Regression(eqx.Module):
         bandwidth: width of the kernel in each coordinate, > 0 [obs_dim].
         deviation: standard deviation of what is not predicted, > 0 [dim].
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax.baselines.density import Regression
         >>> Regression(*map(jnp.array, ([[1.0]], [2.0], [[0.0]], [1.0], [1.0]))).predict(jnp.array([[9.0]])).tolist()
@@ -134,7 +134,7 @@ def fit_conditional(
     Raises:
         ValueError: unequal or too small numbers of samples, values that are not finite, an option out of range.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines.density import fit_conditional
         >>> x = jnp.repeat(jnp.array([0.0, 9.0]), 20)
@@ -169,7 +169,7 @@ def parzen(
     Raises:
         ValueError: fewer than two samples, values that are not finite, an option out of range, num_centres without key.
 
-    Example:
+    Examples:
         >>> from kbpjax.baselines.density import parzen
         >>> parzen([0.0, 1.0, 2.0, 3.0]).weights.tolist()
         [0.25, 0.25, 0.25, 0.25]
@@ -211,7 +211,7 @@ def fit_regression(
     Raises:
         ValueError: unequal or too small numbers of samples, values that are not finite, an option out of range.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines.density import fit_regression
         >>> y = jnp.linspace(-1, 1, 40)

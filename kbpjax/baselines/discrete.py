@@ -41,7 +41,7 @@ class Indicators(FeatureMap):
         states: the states, or centres of bins [state, *dim].
         dtype: the precision of the indicators.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax.baselines import discrete
         >>> indicators = discrete.Indicators(jnp.array([0.0, 1.0, 2.0]), jnp.result_type(float))
@@ -92,7 +92,7 @@ def bins(x: Numbers, num_bins: int) -> Float[Array, " bin"]:
     Raises:
         ValueError: no numbers, NaN or infinity, no bins, or several bins of numbers that are all equal.
 
-    Example:
+    Examples:
         >>> from kbpjax.baselines import discrete
         >>> discrete.bins([0.0, 4.0], 2).tolist()
         [1.0, 3.0]
@@ -130,7 +130,7 @@ def fit(
         ValueError: an option out of range, states of another shape than the variables, or with pseudo_count 0 a state
             that the data do not have.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import discrete
         >>> graph, x = kbp.chain_graph(4), np.array([[0, 0, 1, 1], [1, 1, 1, 0], [0, 0, 0, 1]])
@@ -182,7 +182,7 @@ def from_potentials(
         ValueError: negative entries, NaN, a state that no pair allows (a row or column of zeros), numbers of states
             that do not match, or node types without potentials.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.baselines import discrete
         >>> model, graph = discrete.from_potentials([0, 1], [1.0, 2.0], [[[3.0, 1.0], [1.0, 3.0]]]), kbp.chain_graph(2)

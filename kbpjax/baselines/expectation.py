@@ -72,7 +72,7 @@ def run_expectation(
     Raises:
         ValueError: an option out of range, no key, a type that the model does not have, learned evidence.
 
-    Example:
+    Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise, particle
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)

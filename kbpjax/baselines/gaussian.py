@@ -43,7 +43,7 @@ class GaussianSolution(eqx.Module):
         num_iters: iterations done.
         residuals: residual of each iteration [max_iters]; NaN after the last one done, and once messages are undefined.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.baselines import gaussian
         >>> solution = gaussian.run(gaussian.GaussianMRF([1.0, 1.25], [1.0, 0.0], [-0.5]), kbp.chain_graph(2))
@@ -89,7 +89,7 @@ def run(
     Raises:
         ValueError: an option out of range, or a model of another graph.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.baselines import gaussian
         >>> solution = gaussian.run(gaussian.GaussianMRF([2.0, 2.0], [3.0, 0.0], [-1.0]), kbp.chain_graph(2))
@@ -199,7 +199,7 @@ def check(solution: GaussianSolution) -> GaussianSolution:
         NotConverged: messages that are not at a fixed point, or no longer those of a Gaussian.
         ValueError: a traced solution.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.baselines import gaussian
         >>> bool(gaussian.check(gaussian.run(gaussian.GaussianMRF([1.0], [0.0], []), kbp.chain_graph(1))).converged)
@@ -254,7 +254,7 @@ def walk_summability(model: GaussianMRF, graph: Graph, *, num_iters: int = 200) 
     Raises:
         ValueError: an option out of range, or a model of another graph.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.baselines import gaussian
         >>> model = gaussian.GaussianMRF([2.0, 2.0], [1.0, 0.0], [-1.0])
@@ -296,7 +296,7 @@ def beliefs(solution: GaussianSolution, points: Numbers) -> Belief:
     Raises:
         ValueError: points of another shape than the nodes, none at all, NaN or infinity.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.baselines import gaussian
         >>> solution = gaussian.run(gaussian.GaussianMRF([1.0], [2.0], []), kbp.chain_graph(1))

@@ -27,7 +27,7 @@ class GaussianMRF(eqx.Module):
     Raises:
         ValueError: other shapes, NaN or infinity, a diagonal block that is not symmetric or not positive definite.
 
-    Example:
+    Examples:
         >>> from kbpjax.baselines import gaussian
         >>> model = gaussian.GaussianMRF([2.0, 2.0], [1.0, 0.0], [-1.0])
         >>> model.precision.shape, model.coupling.shape
@@ -71,7 +71,7 @@ class GaussianMRF(eqx.Module):
             ValueError: other shapes, NaN or infinity, a matrix that is not symmetric, not positive definite or not
                 within the graph.
 
-        Example:
+        Examples:
             >>> import kbpjax as kbp
             >>> from kbpjax.baselines import gaussian
             >>> model = gaussian.GaussianMRF.from_matrix(kbp.chain_graph(2), [[2.0, -1.0], [-1.0, 2.0]], [1.0, 0.0])
@@ -116,7 +116,7 @@ def thin_membrane(
     Raises:
         ValueError: shapes that do not fit the graph, values out of range, or a node of which nothing at all is known.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.baselines import gaussian
         >>> graph = kbp.chain_graph(2)
@@ -147,7 +147,7 @@ class Factors(eqx.Module):
         precision: P of each factor [factor, dim, dim].
         information: mu of each factor [factor, dim].
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.baselines import gaussian
         >>> solution = gaussian.run(gaussian.GaussianMRF([2.0, 2.0], [3.0, 0.0], [-1.0]), kbp.chain_graph(2))

@@ -31,7 +31,7 @@ class GaussianTemplate(eqx.Module):
         node_types: the types learned.
         edge_types: (type, node type of the first end, node type of the second end) of those learned.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import gaussian
         >>> x = np.array([[1.0, 2.0], [2.0, 1.0], [-1.0, -2.0], [-2.0, -1.0]])
@@ -129,7 +129,7 @@ def fit(data: TrainingData, *, ridge: ScalarLike = 0.0) -> GaussianTemplate:
     Raises:
         ValueError: types of unequal length, samples whose covariance is singular, or a ridge out of range.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import gaussian
         >>> x, graph = np.array([[1.0, 2.0], [2.0, 1.0], [-1.0, -2.0], [-2.0, -1.0]]), kbp.chain_graph(2)

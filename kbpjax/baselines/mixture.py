@@ -44,7 +44,7 @@ SPARE = 8
 class Exact(eqx.Module):
     """Sample from the exact product, of all combinations of components: for a few components and neighbours.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines import mixture, mixtures
         >>> two = jax.vmap(mixtures.Mixture)(jnp.ones((2, 1)), jnp.array([[[0.0]], [[2.0]]]), jnp.ones((2, 1)))
@@ -66,7 +66,7 @@ class Gibbs(eqx.Module):
     Args:
         num_sweeps: times that each label is drawn, >= 1.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines import mixture, mixtures
         >>> two = jax.vmap(mixtures.Mixture)(jnp.ones((2, 1)), jnp.array([[[0.0]], [[2.0]]]), jnp.ones((2, 1)))
@@ -94,7 +94,7 @@ class Multiscale(eqx.Module):
         eps: error at which to stop refining, > 0.
         capacity: tuples of tree nodes to split at each level, >= 1; decides the time.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines import mixture, mixtures
         >>> two = jax.vmap(mixtures.Mixture)(jnp.ones((2, 1)), jnp.array([[[0.0]], [[2.0]]]), jnp.ones((2, 1)))
@@ -130,7 +130,7 @@ class MixtureSolution(eqx.Module):
         effective: mean over the messages of the share of effective samples, 1 / sum weights^2 / number, in each
             iteration [iteration]; near 0, few samples carry a message.
 
-    Example:
+    Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import mixture, pairwise
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
@@ -176,7 +176,7 @@ def run(
         ValueError: an option out of range, no key, a graph without edges, types that the model has no potentials for,
             or evidence that is learned.
 
-    Example:
+    Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import mixture, pairwise
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
@@ -339,7 +339,7 @@ def beliefs(
         ValueError: points of another shape than the variables, a solution of another graph, or a belief that is 0 at
             all points.
 
-    Example:
+    Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import mixture, pairwise
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)

@@ -17,7 +17,7 @@ class Mixture(eqx.Module):
         means: their means [component, dim].
         bandwidth: standard deviation of every component in each coordinate [dim], > 0.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax.baselines import mixtures
         >>> mixture = mixtures.Mixture(jnp.array([0.5, 0.5]), jnp.array([[-2.0], [2.0]]), jnp.ones(1))

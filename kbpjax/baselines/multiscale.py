@@ -92,7 +92,7 @@ def multiscale(
         key: random key.
         mixtures: the factors, weights [factor, component], means [factor, component, dim], bandwidth [factor, dim].
             Weights may be 0, as of padding.
-        num_samples: >= 1.
+        num_samples: number >= 1.
         eps: error at which to stop refining, > 0.
         capacity: tuples of nodes to split at each level, >= 1.
         present: factors to multiply, one at least. None: all.
@@ -103,7 +103,7 @@ def multiscale(
     Raises:
         ValueError: shapes that do not fit, or num_samples, eps or capacity out of range.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines import mixtures, multiscale
         >>> two = jax.vmap(mixtures.Mixture)(jnp.ones((2, 1)), jnp.array([[[0.0]], [[2.0]]]), jnp.ones((2, 1)))

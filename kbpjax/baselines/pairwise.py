@@ -46,7 +46,7 @@ class PairwiseMRF(eqx.Module):
             along edges of type k from first to second end and back; of size 1: shared by all.
         shape: the shape of one variable, () for numbers; potentials see them as vectors [dim].
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.baselines import density, mixtures, pairwise
         >>> weights, x, one = jnp.full(5, 0.2), jnp.linspace(-2.0, 2.0, 5)[:, None], jnp.ones(1)
@@ -123,7 +123,7 @@ def fit(
     Raises:
         ValueError: an option out of range, no key, no pairs, or variables of different shapes.
 
-    Example:
+    Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise
         >>> x = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1)

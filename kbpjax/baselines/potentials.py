@@ -14,7 +14,7 @@ from kbpjax.baselines.mixtures import Mixture, log_normal
 class NodePotential(eqx.Module):
     """A potential psi_s >= 0 of one variable, with a density to start from; `Mixture` is one too.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines import pairwise
         >>> class Laplace(pairwise.NodePotential):
@@ -45,7 +45,7 @@ class NodePotential(eqx.Module):
 class EdgePotential(eqx.Module):
     """The potential psi_st >= 0 of the two ends of an edge, as the message from t (sender) to s (receiver) needs it.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines import pairwise
         >>> class Smooth(pairwise.EdgePotential):
@@ -185,7 +185,7 @@ class Flat(NodePotential):
 class Ratios(eqx.Module):
     """Make potentials psi_s = P(x_s), psi_st = P(x_t | x_s) / P(x_t) of learned densities.
 
-    Example:
+    Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise
         >>> x = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1)
@@ -209,7 +209,7 @@ class Ratios(eqx.Module):
 class Conditionals(eqx.Module):
     """Make potentials psi_s = 1, psi_st = P(x_s | x_t) of learned densities.
 
-    Example:
+    Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise
         >>> x = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1)

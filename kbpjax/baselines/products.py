@@ -31,7 +31,7 @@ NEVER = -1e30
 class Factors(NamedTuple):
     """Mixtures ready for a product: what is not there has precision 0, weights 0 are `NEVER`, no value is NaN.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines import mixtures, products
         >>> two = jax.vmap(mixtures.Mixture)(jnp.ones((2, 1)), jnp.array([[[0.0]], [[2.0]]]), jnp.ones((2, 1)))
@@ -59,7 +59,7 @@ def exact(mixtures: Mixture, present: Bool[Array, " factor"] | None = None) -> t
     Raises:
         ValueError: shapes that do not fit, or more than 2^22 combinations of components.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines import mixtures, products
         >>> two = jax.vmap(mixtures.Mixture)(jnp.ones((2, 1)), jnp.array([[[0.0]], [[2.0]]]), jnp.ones((2, 1)))
@@ -113,7 +113,7 @@ def gibbs(
     Raises:
         ValueError: shapes that do not fit, or a number of samples or sweeps below 1.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines import mixtures, products
         >>> two = jax.vmap(mixtures.Mixture)(jnp.ones((2, 1)), jnp.array([[[0.0]], [[2.0]]]), jnp.ones((2, 1)))

@@ -42,7 +42,7 @@ class Beta(TwoPositive):
         alpha: [*batch]; alpha = beta = 1 says nothing.
         beta: [*batch].
 
-    Example:
+    Examples:
         >>> from kbpjax.ep import Beta
         >>> float((Beta(2.0, 1.0) * Beta(1.0, 2.0)).mean)
         0.5

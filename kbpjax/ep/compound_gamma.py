@@ -39,7 +39,7 @@ def precision_posteriors(
     Raises:
         ValueError: counts or squares not > 0.
 
-    Example:
+    Examples:
         >>> from kbpjax import ep
         >>> posterior, _, _ = ep.precision_posteriors([100.0], [25.0])
         >>> round(float(posterior.mean[0]), 1)

@@ -19,7 +19,7 @@ class Gamma(TwoPositive):
         shape: [*batch]; shape 1 and rate 0 say nothing.
         rate: [*batch].
 
-    Example:
+    Examples:
         >>> from kbpjax.ep import Gamma
         >>> float((Gamma(3.0, 1.0) * Gamma(2.0, 1.0)).mean)
         2.0

@@ -19,7 +19,7 @@ class Gaussian(Distribution):
         precision: [*batch]; 0 says nothing.
         shift: [*batch].
 
-    Example:
+    Examples:
         >>> from kbpjax.ep import Gaussian
         >>> both = Gaussian.from_moments(0.0, 1.0) * Gaussian.from_moments(2.0, 1.0)
         >>> float(both.mean), float(both.variance)
@@ -127,7 +127,7 @@ class MultivariateGaussian(eqx.Module):
     Raises:
         ValueError: shapes that do not fit.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax.ep import MultivariateGaussian
         >>> prior = MultivariateGaussian.from_moments(jnp.zeros(2), jnp.eye(2))
@@ -147,7 +147,7 @@ class MultivariateGaussian(eqx.Module):
 
     @classmethod
     def from_moments(cls, mean: Numbers, covariance: Numbers) -> Self:
-        """Return the Gaussian of means [*batch, dim] and positive definite covariances [*batch, dim, dim].
+        """Return the Gaussian of means `[*batch, dim]` and positive definite covariances `[*batch, dim, dim]`.
 
         Raises:
             ValueError: shapes that do not fit; a covariance that is not finite, symmetric and positive definite.

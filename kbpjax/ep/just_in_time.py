@@ -41,7 +41,7 @@ class Record(NamedTuple):
         asked: whether the oracle was asked.
         failed: whether its answer was no distribution: it is not learned, and the message says nothing.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from kbpjax import ep
         >>> x = jax.random.normal(jax.random.key(0), (10, 2))
@@ -82,7 +82,7 @@ def untrained(
     Raises:
         ValueError: an argument out of range; thresholds of another number than outputs.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from kbpjax import ep
         >>> like = (ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0))
@@ -138,7 +138,7 @@ def send(operator: Operator, incoming: Incoming, oracle: Oracle, key: Key[Array,
     Raises:
         ValueError: an oracle of another variable; messages of other families, or of another precision.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax import ep
         >>> like, few = (ep.Beta(2.0, 1.0), ep.Gaussian(1.0, 0.0)), ep.Learner(num_inner=20, num_outer=20)
@@ -185,7 +185,7 @@ def send_all(
     Raises:
         ValueError: as `send`; no messages.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax import ep
         >>> like, few = (ep.Beta(2.0, 1.0), ep.Gaussian(1.0, 0.0)), ep.Learner(num_inner=20, num_outer=20)

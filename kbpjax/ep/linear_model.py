@@ -36,7 +36,7 @@ class Schedule(eqx.Module):
 class Parallel(Schedule):
     """All sites at once, from the sites of the sweep before (the paper's).
 
-    Example:
+    Examples:
         >>> import jax
         >>> from kbpjax import ep
         >>> x = jax.random.normal(jax.random.key(0), (10, 2))
@@ -49,7 +49,7 @@ class Parallel(Schedule):
 class Sequential(Schedule):
     """One site after the other, each from all before it: fewer sweeps, one rank-one update for each message.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from kbpjax import ep
         >>> x = jax.random.normal(jax.random.key(0), (10, 2))
@@ -71,7 +71,7 @@ class LinearPosterior(eqx.Module):
         operator: what the operator has become; None with an oracle alone.
         record: of all invocations [sweep, datum].
 
-    Example:
+    Examples:
         >>> import jax
         >>> from kbpjax import ep
         >>> x = jax.random.normal(jax.random.key(0), (10, 2))
@@ -121,7 +121,7 @@ def linear_model(
     Raises:
         ValueError: shapes that do not fit, values that are not finite, an option out of range.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax import ep
         >>> x = jax.random.normal(jax.random.key(0), (50, 2))
@@ -164,7 +164,7 @@ def logistic_regression(
     Raises:
         ValueError: labels other than 0 and 1; as `linear_model`.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from kbpjax import ep
         >>> x = jax.random.normal(jax.random.key(0), (50, 2))
@@ -185,7 +185,7 @@ def logistic_regression(
 def logistic_predictive(posterior: LinearPosterior, x: Float[Array, "datum dim"]) -> Float[Array, " datum"]:
     """Return P(y = 1) at new inputs: the logistic function averaged over the posterior of w'x, exactly.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax import ep
         >>> x = jax.random.normal(jax.random.key(0), (10, 2))

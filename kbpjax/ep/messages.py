@@ -30,7 +30,7 @@ class Distribution(eqx.Module):
     `outputs` and `from_outputs` are the two numbers that a regression learns of a distribution, unbounded ones;
     `project` fits the member to weighted samples, exactly in the sense of KL(samples || member).
 
-    Example:
+    Examples:
         >>> from kbpjax import ep
         >>> for p in (ep.Gaussian.from_moments(1.0, 2.0), ep.Beta(2.0, 2.0), ep.Gamma(3.0, 1.0)):
         ...     again = p.from_outputs(p.outputs)
@@ -182,7 +182,7 @@ def sample_moments(
 class Improper(eqx.Module):
     """What to send where the ratio of a belief to the incoming message is no message.
 
-    Example:
+    Examples:
         >>> from kbpjax import ep
         >>> class Flat(ep.Improper):  # a wide message, in place of one that says nothing
         ...     def __call__(self, belief, incoming):
@@ -200,7 +200,7 @@ class Improper(eqx.Module):
 class MeanPreserving(Improper):
     """Send the message that says least and leaves the belief its mean.
 
-    Example:
+    Examples:
         >>> from kbpjax import ep
         >>> belief, incoming = ep.Gaussian.from_moments(1.0, 2.0), ep.Gaussian.from_moments(0.0, 1.0)
         >>> sent = ep.ratio(belief, incoming, improper=ep.MeanPreserving())
@@ -216,7 +216,7 @@ class MeanPreserving(Improper):
 class Uniform(Improper):
     """Send the message that says nothing.
 
-    Example:
+    Examples:
         >>> from kbpjax import ep
         >>> belief, incoming = ep.Gaussian.from_moments(1.0, 2.0), ep.Gaussian.from_moments(0.0, 1.0)
         >>> sent = ep.ratio(belief, incoming, improper=ep.Uniform())
@@ -243,7 +243,7 @@ def ratio(belief: Member, incoming: Member, *, improper: Improper = MeanPreservi
     Raises:
         ValueError: two families.
 
-    Example:
+    Examples:
         >>> from kbpjax.ep import Gaussian, ratio
         >>> sent = ratio(Gaussian.from_moments(1.0, 2.0), Gaussian.from_moments(0.0, 1.0))
         >>> float(sent.precision), float(sent.shift)
@@ -265,7 +265,7 @@ def kl(p: Member, q: Member) -> Float[Array, "..."]:
     Raises:
         ValueError: two families.
 
-    Example:
+    Examples:
         >>> from kbpjax.ep import Gaussian, kl
         >>> float(kl(Gaussian.from_moments(0.0, 1.0), Gaussian.from_moments(1.0, 1.0)))
         0.5

@@ -31,7 +31,7 @@ class Learner(eqx.Module):
         num_inner: features of the first stage, of the embeddings of messages.
         num_outer: features of the second stage, of the Gaussian kernel between them; they matter more.
         noise: variance of the regression's noise, > 0: the least predictive variance.
-        width_scale: > 0; the squared width of the Gaussian kernel is this times the median squared distance.
+        width_scale: number > 0; the squared width of the Gaussian kernel is this times the median squared distance.
         targets: what is predicted: `RelativeBelief()`, or the paper's `AbsoluteBelief()` or `Message()`.
         improper: what to send where a ratio of belief and incoming message is no message.
         representation: what features are of: `Moments()`, `Exact()` or `Draws()`.
@@ -39,7 +39,7 @@ class Learner(eqx.Module):
     Raises:
         ValueError: an argument out of range.
 
-    Example:
+    Examples:
         >>> from kbpjax import ep
         >>> ep.Learner(num_inner=100, num_outer=200).num_outer
         200
@@ -100,7 +100,7 @@ class Operator(eqx.Module):
         families: of the incoming messages.
         variable: the place among them of the variable that the message goes to.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax import ep
         >>> incoming = ep.Beta(jnp.full(50, 2.0), jnp.ones(50)), ep.Gaussian(jnp.ones(50), jnp.linspace(-3.0, 3.0, 50))
@@ -135,7 +135,7 @@ class Prediction(NamedTuple):
         message: to the variable.
         log_variance: log predictive variances of the outputs [*batch, out].
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax import ep
         >>> incoming = ep.Beta(jnp.full(50, 2.0), jnp.ones(50)), ep.Gaussian(jnp.ones(50), jnp.linspace(-3.0, 3.0, 50))
@@ -180,7 +180,7 @@ def learn(
     Raises:
         ValueError: as `untrained`; messages or beliefs that are no distributions, or not one for each sample.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax import ep
         >>> z = ep.Gaussian.from_moments(jnp.linspace(-3.0, 3.0, 200), jnp.ones(200))
@@ -214,7 +214,7 @@ def predict(operator: Operator, incoming: Incoming) -> Prediction:
     Raises:
         ValueError: messages of other families than it was made for.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax import ep
         >>> incoming = ep.Beta(jnp.full(50, 2.0), jnp.ones(50)), ep.Gaussian(jnp.ones(50), jnp.linspace(-3.0, 3.0, 50))

@@ -34,7 +34,7 @@ class Oracle(eqx.Module):
         variable: the place of the variable among the incoming messages. An oracle of one's own has it as
             `variable: int = eqx.field(static=True, default=1)`.
 
-    Example:
+    Examples:
         >>> import equinox as eqx, jax
         >>> from kbpjax import ep
         >>> class Step(ep.Oracle):  # x1 = x0 + noise of variance 1
@@ -82,7 +82,7 @@ class Projection(eqx.Module):
 class Nearest(Projection):
     """The member of least KL(belief || member): it keeps the expected sufficient statistics, as theory wants it.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from kbpjax import ep
         >>> oracle = jax.jit(ep.LogisticToP(projection=ep.Nearest()))  # the default
@@ -104,7 +104,7 @@ class Nearest(Projection):
 class MatchingMoments(Projection):
     """The member of the same mean and variance, as the authors of KJIT have it.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from kbpjax import ep
         >>> oracle = jax.jit(ep.LogisticToP(projection=ep.MatchingMoments()))
@@ -159,7 +159,7 @@ def logistic_integrals(p: Beta, z: Gaussian, *, num_nodes: int | None = None) ->
     Raises:
         ValueError: num_nodes < 1; batches that do not broadcast.
 
-    Example:
+    Examples:
         >>> from kbpjax.ep import Beta, Gaussian, logistic_integrals
         >>> found = logistic_integrals(Beta(2.0, 1.0), Gaussian.from_moments(0.0, 1.0))
         >>> round(float(found.z.mean), 4), round(float(found.z.variance), 4)
@@ -225,7 +225,7 @@ class LogisticToZ(Oracle):
     Args:
         num_nodes: of the midpoint rule, >= 1; NaN where they are too few for the messages.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from kbpjax import ep
         >>> belief = jax.jit(ep.LogisticToZ())((ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0)))  # of a label 1
@@ -252,7 +252,7 @@ class LogisticToP(Oracle):
         projection: `Nearest()` in KL, or `MatchingMoments()`.
         num_nodes: of the midpoint rule, >= 1; NaN where they are too few for the messages.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from kbpjax import ep
         >>> belief = jax.jit(ep.LogisticToP())((ep.Beta(1.0, 1.0), ep.Gaussian.from_moments(2.0, 1.0)))  # no label seen
@@ -316,7 +316,7 @@ class CompoundGamma(Oracle):
     Raises:
         ValueError: a parameter is not > 0; num_nodes < 1.
 
-    Example:
+    Examples:
         >>> from kbpjax.ep import CompoundGamma, Gamma
         >>> round(float(CompoundGamma().integrals(Gamma(6.0, 1.0)).mean), 3)
         4.423

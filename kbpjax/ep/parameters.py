@@ -14,14 +14,15 @@ class Parameters(eqx.Module):
     """Kernel and noise: single ones, or as many as there are outputs or candidates [*batch].
 
     Args:
-        width_scale: > 0; squared width of the Gaussian kernel, in medians of the squared distances of embeddings.
-        bandwidth_scale: > 0; squared bandwidths of the embedding, in mean variances of the messages.
+        width_scale: number > 0; squared width of the Gaussian kernel, in medians of the squared distances of
+            embeddings.
+        bandwidth_scale: number > 0; squared bandwidths of the embedding, in mean variances of the messages.
         noise: variance of the regression's noise > 0.
 
     Raises:
         ValueError: any not > 0; shapes that do not broadcast.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax import ep
         >>> chosen = ep.Parameters(width_scale=1.0, noise=jnp.array([0.25, 0.5]))  # for ep.learn(parameters=chosen)
@@ -54,7 +55,7 @@ def grid_candidates(
 ) -> Parameters:
     """Return all pairs of a width and a noise [candidate]; the defaults are the grid of the authors of KJIT.
 
-    Example:
+    Examples:
         >>> from kbpjax import ep
         >>> grid = ep.grid_candidates(width_scales=(0.5, 1.0), noises=(0.25, 0.125))
         >>> grid.width_scale.tolist(), grid.noise.tolist()
@@ -77,7 +78,7 @@ def random_candidates(
 ) -> Parameters:
     """Draw candidates uniformly in the logarithms of the ranges [candidate]; raises ValueError for empty ranges.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from kbpjax import ep
         >>> drawn = ep.random_candidates(jax.random.key(0), 50, noises=(1e-4, 1e-2))

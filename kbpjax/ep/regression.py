@@ -26,7 +26,7 @@ class BayesianRegression(eqx.Module):
         covariance: [feature, feature].
         noise: variance of the noise > 0 [].
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax.ep import BayesianRegression
         >>> line = BayesianRegression.prior(1, noise=0.01, variance=100.0)
@@ -45,7 +45,7 @@ class BayesianRegression(eqx.Module):
         """Return the regression before any observation.
 
         Args:
-            num_features: >= 1.
+            num_features: number >= 1.
             noise: variance of the noise > 0.
             variance: of each weight > 0.
 
@@ -100,7 +100,7 @@ def fit_regression(
     Raises:
         ValueError: noise or variance out of range, where they are known; shapes that do not fit.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax.ep import fit_regression
         >>> line = fit_regression(jnp.array([[1.0], [2.0]]), jnp.array([2.0, 4.0]), 1e-6)
@@ -130,7 +130,7 @@ def leave_one_out(
     Raises:
         ValueError: ridge out of range, where it is known; shapes that do not fit.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax.ep import leave_one_out
         >>> residuals = leave_one_out(jnp.array([[1.0], [2.0], [3.0]]), jnp.array([1.0, 2.0, 9.0]), 1e-6)
@@ -159,7 +159,7 @@ def log_evidence(
     Raises:
         ValueError: noise or variance out of range, where they are known; shapes that do not fit.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax.ep import log_evidence
         >>> phi, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([1.1, 1.9, 3.1])

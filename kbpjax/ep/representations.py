@@ -39,7 +39,7 @@ class Representation(eqx.Module):
 class Moments(Representation):
     """Means and variances [2, coordinate]: every message as a Gaussian.
 
-    Example:
+    Examples:
         >>> from kbpjax import ep
         >>> ep.Moments().points((ep.Gamma(2.0, 1.0), ep.Gaussian.from_moments(3.0, 4.0))).tolist()  # means, variances
         [[2.0, 3.0], [2.0, 4.0]]
@@ -65,7 +65,7 @@ class Draws(Representation):
         num_draws: of each message.
         seed: of the random numbers.
 
-    Example:
+    Examples:
         >>> from kbpjax import ep
         >>> messages = ep.Gaussian.from_moments(0.0, 1.0), ep.Gaussian.from_moments(2.0, 4.0)
         >>> ep.Draws(num_draws=100).points(messages).shape
@@ -102,7 +102,7 @@ class Draws(Representation):
 class Exact(Representation):
     """Parameters of the messages [2, coordinate], for families of two parameters with a characteristic function.
 
-    Example:
+    Examples:
         >>> from kbpjax import ep
         >>> messages = ep.Beta(2.0, 1.0), ep.Gaussian(precision=0.5, shift=3.0)
         >>> ep.Exact().points(messages).tolist()  # alpha and precision, beta and shift

@@ -40,7 +40,7 @@ class ForwardSampler(Factor):
     Raises:
         ValueError: function is not a function; no proposals, or others than distributions.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from kbpjax import ep
         >>> factor = ep.ForwardSampler(lambda key, z: jax.nn.sigmoid(z), (ep.Gaussian.from_moments(0.0, 200.0),))
@@ -79,7 +79,7 @@ class LogDensity(Factor):
     Raises:
         ValueError: function is not a function; no proposals, or others than distributions.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from kbpjax import ep
         >>> near = lambda x, y: -((x - y) ** 2) / 2  # y = x + noise of variance 1
@@ -133,7 +133,7 @@ class ImportanceSampling(Oracle):
     Raises:
         ValueError: num_samples < 1; variable < 0; another number of messages than variables (when called).
 
-    Example:
+    Examples:
         >>> import jax
         >>> from kbpjax import ep
         >>> oracle = ep.ImportanceSampling(ep.logistic_sampler(), variable=1, num_samples=100_000)
@@ -184,7 +184,7 @@ def _logistic(key: Key[Array, ""], z: Float[Array, " draw"]) -> Float[Array, " d
 def logistic_sampler() -> ForwardSampler:
     """Return the logistic factor p = 1 / (1 + exp(-z)) as a forward sampler, with the paper's proposal N(0, 200).
 
-    Example:
+    Examples:
         >>> import jax
         >>> from kbpjax import ep
         >>> (p, z), log_weights = ep.logistic_sampler().draw(jax.random.key(0), 5)

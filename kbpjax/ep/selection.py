@@ -28,7 +28,7 @@ class Criterion(eqx.Module):
 class LeaveOneOut(Criterion):
     """The mean square of leave-one-out residuals, in closed form.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax import ep
         >>> phi, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([1.0, 2.0, 9.0])
@@ -47,7 +47,7 @@ class LeaveOneOut(Criterion):
 class Surprise(Criterion):
     """The negative log evidence, -log p(y).
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax import ep
         >>> phi, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([1.1, 1.9, 3.1])
@@ -90,7 +90,7 @@ def select(
     Raises:
         ValueError: messages that do not fit, as in `learn`; no candidates.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax import ep
         >>> z = ep.Gaussian.from_moments(jnp.linspace(-3.0, 3.0, 100), jnp.ones(100))

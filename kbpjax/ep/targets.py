@@ -11,7 +11,7 @@ from kbpjax.ep.messages import Distribution, Improper, ratio
 class Targets(eqx.Module):
     """A pair of maps between the belief or message of a factor and the outputs of a regression.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax import ep
         >>> class Natural(ep.Targets):  # precision and shift of the message
@@ -40,7 +40,7 @@ class RelativeBelief(Targets):
 
     Our own. An error then moves the outgoing message in proportion, however narrow the belief is.
 
-    Example:
+    Examples:
         >>> from kbpjax import ep
         >>> belief, incoming = ep.Gaussian.from_moments(3.0, 2.0), ep.Gaussian.from_moments(0.0, 4.0)
         >>> outputs = ep.RelativeBelief().encode(belief, belief / incoming, incoming)
@@ -64,7 +64,7 @@ class RelativeBelief(Targets):
 class AbsoluteBelief(Targets):
     """The belief: mean and log variance of a Gaussian, logarithms of the parameters of Beta and Gamma (the paper's).
 
-    Example:
+    Examples:
         >>> from kbpjax import ep
         >>> belief, incoming = ep.Gaussian.from_moments(3.0, 2.0), ep.Gaussian.from_moments(0.0, 4.0)
         >>> outputs = ep.AbsoluteBelief().encode(belief, belief / incoming, incoming)
@@ -88,7 +88,7 @@ class AbsoluteBelief(Targets):
 class Message(Targets):
     """The outgoing message itself, made proper before it is learned; the paper has it for the compound gamma factor.
 
-    Example:
+    Examples:
         >>> from kbpjax import ep
         >>> belief, incoming = ep.Gaussian.from_moments(3.0, 2.0), ep.Gaussian.from_moments(0.0, 4.0)
         >>> outputs = ep.Message().encode(belief, belief / incoming, incoming)

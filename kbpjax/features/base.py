@@ -10,9 +10,9 @@ from kbpjax.kernels import Kernel
 
 
 class FeatureMap(eqx.Module):
-    """A map from points to vectors, phi(x) in R^rank, with <phi(x), phi(y)> close to k(x, y).
+    r"""A map from points to vectors $\phi(x)$ [rank], with $\langle \phi(x), \phi(y) \rangle$ close to $k(x, y)$.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.features import FeatureMap, features
         >>> class Line(FeatureMap):  # of the kernel 1 + x y
@@ -46,7 +46,7 @@ class FeatureMap(eqx.Module):
 class Chooser(eqx.Module):
     """A way to make a feature map for a kernel and samples.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.features import Chooser, cholesky_basis
         >>> class Thinned(Chooser):  # landmarks at even steps through the samples
@@ -84,7 +84,7 @@ class Chooser(eqx.Module):
 
 @jax.jit
 def features(feature_map: FeatureMap, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
-    """Return the features phi of points; <phi(x), phi(y)> is close to k(x, y).
+    r"""Return the features $\phi$ of points; $\langle \phi(x), \phi(y) \rangle$ is close to $k(x, y)$.
 
     Args:
         feature_map: the feature map.
@@ -93,7 +93,7 @@ def features(feature_map: FeatureMap, x: Shaped[Array, "sample *dim"]) -> Float[
     Returns:
         Features [sample, rank].
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.features import cholesky_basis, features
         >>> x, kernel = jnp.array([0.0, 1.0, 3.0]), kbp.RBF(1.0)

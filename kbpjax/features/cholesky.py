@@ -33,7 +33,7 @@ class Basis(FeatureMap):
         kernel: the kernel whose features they are.
         transform: change of basis [rank, rank], L^{-T}; its features of x are k(x, landmarks) @ transform.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.features import cholesky_basis
         >>> basis = cholesky_basis(kbp.RBF(1.0), jnp.array([0.0, 2.0]))
@@ -74,7 +74,7 @@ class Pivots(eqx.Module):
         rank: how many were chosen.
         residual: the largest residual norm left over all points, as a share of the largest feature norm.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.features import incomplete_cholesky
         >>> x = jnp.array([1, 1, 1, 2, 2, 3])
@@ -113,7 +113,7 @@ def incomplete_cholesky(
     Returns:
         The pivots.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.features import incomplete_cholesky
         >>> x = jnp.linspace(0, 1, 200)
@@ -172,7 +172,7 @@ def cholesky_basis(
     Returns:
         The basis.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.features import cholesky_basis
         >>> landmarks = jnp.array([0.0, 1.0, 2.0])
@@ -195,7 +195,7 @@ def cholesky_basis(
 class Greedy(Chooser):
     """The landmarks of largest residual: the fewest for a bound on every single residual.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.features import Greedy
         >>> basis, residual = Greedy().feature_map(kbp.RBF(1.0), jnp.linspace(0, 1, 50), eps=1e-2, max_rank=20)
@@ -230,7 +230,7 @@ class RandomPivots(Chooser):
     Raises:
         ValueError: seed out of range.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.features import RandomPivots
         >>> x = jnp.linspace(0, 1, 50)

@@ -49,7 +49,7 @@ class EmbeddingFeatures(_Cosines):
         frequencies: w [feature, d], in units of 1 / coordinate.
         phases: b [feature], in radians.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
         >>> x = jnp.array([[[0.3], [0.5]], [[-0.2], [1.1]]])  # N(0.3, 0.5) and N(-0.2, 1.1)
         >>> phi = kbp.features.EmbeddingFeatures.draw(jax.random.key(0), 4000, 1, bandwidths=0.9)(x)
@@ -103,7 +103,7 @@ class EmbeddingFeatures(_Cosines):
 class SampleFeatures(_Cosines):
     """Features of distributions of which there are samples: means of random cosines over the draws [draw, d].
 
-    Example:
+    Examples:
         >>> import jax, kbpjax as kbp
         >>> draws = jax.random.exponential(jax.random.key(1), (7, 50, 1))  # of 7 distributions, 50 draws of each
         >>> kbp.features.SampleFeatures.draw(jax.random.key(0), 30, 1, bandwidths=1.0)(draws).shape
@@ -145,7 +145,7 @@ class TwoStage(FeatureMap):
         frequencies: nu [feature, feature of inner].
         phases: c [feature], in radians.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
         >>> inner, outer = jax.random.split(jax.random.key(0))
         >>> phi = kbp.features.EmbeddingFeatures.draw(inner, 300, 2, bandwidths=jnp.array([0.2, 1.1]))
@@ -186,7 +186,7 @@ class TwoStage(FeatureMap):
 class MeanVarianceFeatures(_Cosines):
     """Features of `MeanVariance`: random cosines of means and variances, with frequencies [feature, 2, d] of these.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
         >>> phi = kbp.features.MeanVarianceFeatures.draw(jax.random.key(0), 30, 1, mean_widths=1.0, variance_widths=0.5)
         >>> phi(jnp.ones((7, 2, 1))).shape
@@ -242,7 +242,7 @@ class _Pair(FeatureMap):
 class Kronecker(_Pair):
     """Features of a product of kernels of the same points: all products of a feature of `left` and one of `right`.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> phi = kbp.features.cholesky_basis(kbp.Delta(), jnp.arange(3))
         >>> kbp.features.Kronecker(phi, phi)(jnp.arange(5)).shape
@@ -262,7 +262,7 @@ class Kronecker(_Pair):
 class Concatenated(_Pair):
     """Features of a sum of kernels of the same points: those of `left`, then those of `right`.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> phi = kbp.features.cholesky_basis(kbp.Delta(), jnp.arange(3))
         >>> kbp.features.Concatenated(phi, phi)(jnp.arange(5)).shape
@@ -286,7 +286,7 @@ class Restricted(FeatureMap):
         base: the map of the marginal distributions.
         start, stop: the first coordinate, >= 0, and the one after the last, > start.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.features import Concatenated, EmbeddingFeatures, Restricted
         >>> keys = jax.random.split(jax.random.key(0))
@@ -330,7 +330,7 @@ def draw_frequencies(key: PRNGKeyArray, shape: tuple[int, ...], bandwidths: Floa
 
     Bandwidths are > 0, one or as many as the last axes of a frequency [*dim], and of the dtype of the result.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
         >>> w = kbp.features.draw_frequencies(jax.random.key(0), (1000,), jnp.array(0.5))
         >>> round(float(w.std()))
@@ -343,7 +343,7 @@ def draw_frequencies(key: PRNGKeyArray, shape: tuple[int, ...], bandwidths: Floa
 def draw_phases(key: PRNGKeyArray, num_features: int, dtype: np.dtype) -> Float[Array, " feature"]:
     """Draw phases of the given dtype, uniform in [0, 2 pi).
 
-    Example:
+    Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> kbp.features.draw_phases(jax.random.key(0), 5, np.dtype("float32")).shape
         (5,)
@@ -356,9 +356,9 @@ def cosines(
     frequencies: Float[Array, "feature coordinate"],
     phases: Float[Array, " feature"],
 ) -> Float[Array, "sample feature"]:
-    """Return the random features sqrt(2 / D) cos(w_j . x + b_j) of vectors.
+    r"""Return the random features $\sqrt{2 / D} \cos(w_j^\top x + b_j)$ of vectors.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> round(float(kbp.features.cosines(jnp.zeros((1, 2)), jnp.ones((1, 2)), jnp.zeros(1))[0, 0]), 3)
         1.414

@@ -35,7 +35,7 @@ class FourierBasis(FeatureMap):
         bandwidth: of the kernel.
         dtype: of the points.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> x = jnp.linspace(0, 1, 50)
         >>> basis, _ = kbp.RandomFourier(1000).feature_map(kbp.RBF(1.0), x, 1e-2, 20)
@@ -77,7 +77,7 @@ class RandomFourier(Chooser):
     Raises:
         ValueError: num_features or seed out of range.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.features import RandomFourier
         >>> basis, residual = RandomFourier(1000).feature_map(kbp.RBF(1.0), jnp.linspace(0, 1, 50), 1e-2, 20)

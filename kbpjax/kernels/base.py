@@ -26,7 +26,7 @@ from kbpjax import _checks
 class Kernel(eqx.Module):
     """A positive definite function of two points; a pytree whose leaves are its parameters.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> class Angle(kbp.Kernel):  # of points on a circle
         ...     def __call__(self, x, y):
@@ -73,7 +73,7 @@ class Kernel(eqx.Module):
 class Sum(Kernel):
     """The sum of two kernels: k1(x, y) + k2(x, y).
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> kernel = kbp.Linear() + kbp.Delta()
         >>> float(kernel(jnp.array(3.0), jnp.array(3.0))), float(kernel(jnp.array(3.0), jnp.array(2.0)))
@@ -96,7 +96,7 @@ class Sum(Kernel):
 class Product(Kernel):
     """The product of two kernels: k1(x, y) k2(x, y).
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> kernel = kbp.Linear() * kbp.Delta()
         >>> float(kernel(jnp.array(3.0), jnp.array(3.0))), float(kernel(jnp.array(3.0), jnp.array(2.0)))
@@ -129,7 +129,7 @@ class Wrapper(Kernel):
 class Power(Wrapper):
     """A whole power of a kernel: k(x, y)^p.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> float((kbp.Linear() ** 2)(jnp.array(3.0), jnp.array(2.0)))
         36.0
@@ -151,12 +151,12 @@ class Scaled(Wrapper):
 
     Args:
         base: the kernel.
-        weight: > 0; a parameter that can be learned, as the weights of a sum of kernels.
+        weight: number > 0; a parameter that can be learned, as the weights of a sum of kernels.
 
     Raises:
         ValueError: weight is not a positive finite number.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> kernel = 0.25 * kbp.RBF(1.0) + 0.75 * kbp.RBF(10.0)
         >>> float(kernel(jnp.array(1.0), jnp.array(1.0)))
@@ -177,14 +177,14 @@ class Scaled(Wrapper):
 
 
 class Normalised(Wrapper):
-    """The cosine of two features: k(x, y) / sqrt(k(x, x) k(y, y)), and 0 where either feature is 0.
+    r"""The cosine of two features: $k(x, y) / \sqrt{k(x, x) \, k(y, y)}$, and 0 where either feature is 0.
 
     Strings and graphs want it: without it the largest are most like everything.
 
     Args:
         base: the kernel.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> round(float(kbp.kernels.Normalised(kbp.Linear())(jnp.array([3.0, 4.0]), jnp.array([1.0, 0.0]))), 4)
         0.6
@@ -208,7 +208,7 @@ class Transformed(Kernel):
     Raises:
         ValueError: transform is not a function, or base not a kernel.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> kernel = kbp.kernels.Transformed(lambda x: jnp.stack([x, x**2]), kbp.Linear())
         >>> float(kernel(jnp.array(2.0), jnp.array(3.0)))
@@ -246,7 +246,7 @@ class Part(Kernel):
     Raises:
         ValueError: start and stop out of range, or a shape of another size.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.kernels import Part
         >>> kernel = Part(kbp.RBF(1.0), 0, 2) * Part(kbp.Delta(), 2, 3)  # a place in the plane, and a label
@@ -293,7 +293,7 @@ def gram(
     *,
     block_size: int | None = None,
 ) -> Float[Array, "left right"]:
-    """Evaluate a kernel at all pairs of two sets of points: K_ij = k(x_i, y_j).
+    """Evaluate a kernel at all pairs of two sets of points: $K_{ij} = k(x_i, y_j)$.
 
     Args:
         kernel: the kernel.
@@ -308,7 +308,7 @@ def gram(
     Raises:
         ValueError: points outside the kernel's domain; block_size < 1.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> kbp.gram(kbp.Linear(), jnp.array([1.0, 2.0]), jnp.array([3.0])).tolist()
         [[3.0], [6.0]]
@@ -324,7 +324,7 @@ def gram(
 def diagonal(kernel: Kernel, x: Shaped[Array, "sample *dim"]) -> Float[Array, " sample"]:
     """Evaluate a kernel at each point with itself: k(x_i, x_i).
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> kbp.kernels.diagonal(kbp.Linear(), jnp.array([1.0, 2.0, 3.0])).tolist()
         [1.0, 4.0, 9.0]

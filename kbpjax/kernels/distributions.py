@@ -34,12 +34,12 @@ class _OfEmbeddings(Kernel):
 
 
 class ExpectedProduct(_OfEmbeddings):
-    """The inner product of the mean embeddings of two distributions, E exp(-sum_l (x_l - y_l)^2 / (2 bandwidth_l^2)).
+    r"""The inner product of the mean embeddings of two distributions, $E \exp(-\sum_l (x_l - y_l)^2 / (2 \sigma_l^2))$.
 
-    With x ~ N(m, V), y ~ N(n, W) and S = diag(bandwidths^2) it is, with T = V + W + S (the expected product kernel of
-    Jitkrittum et al. 2015, section 4),
+    With $x \sim N(m, V)$, $y \sim N(n, W)$, $S = \operatorname{diag}(\sigma^2)$ and $T = V + W + S$ it is (the expected
+    product kernel of Jitkrittum et al. 2015, section 4)
 
-        sqrt(det S / det T) exp(-(m - n)' T^-1 (m - n) / 2).
+    $$\sqrt{\det S / \det T} \; \exp(-\tfrac{1}{2} (m - n)^\top T^{-1} (m - n)).$$
 
     Of independent coordinates it is the product of the kernels of each. k(x, x) is below 1, and less for a wider x.
 
@@ -49,7 +49,7 @@ class ExpectedProduct(_OfEmbeddings):
     Raises:
         ValueError: a bandwidth that is not positive and finite; points that are no distributions.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> p, q = jnp.array([[0.3], [0.5]]), jnp.array([[-0.2], [1.1]])  # N(0.3, 0.5) and N(-0.2, 1.1)
         >>> round(float(kbp.kernels.ExpectedProduct(0.8**0.5)(p, q)), 4)
@@ -69,18 +69,19 @@ class ExpectedProduct(_OfEmbeddings):
 
 
 class EmbeddingRBF(_OfEmbeddings):
-    """The Gaussian kernel of mean embeddings, exp(-||mu_x - mu_y||^2 / (2 width^2)): k(x, x) = 1.
+    r"""The Gaussian kernel of mean embeddings, $\exp(-\|\mu_x - \mu_y\|^2 / (2 \gamma^2))$ with width $\gamma$.
 
-    mu_x is the embedding of which `ExpectedProduct` is the inner product; the kernel of KJIT (Jitkrittum et al. 2015).
+    $\mu_x$ is the embedding of which `ExpectedProduct` is the inner product; the kernel of KJIT (Jitkrittum et al.
+    2015). k(x, x) = 1.
 
     Args:
         bandwidths: of the embeddings, as of `ExpectedProduct`.
-        width: > 0, of distances between embeddings, which are below sqrt(2). `median_embedding` suggests both.
+        width: number > 0, of distances between embeddings, which are below sqrt(2). `median_embedding` suggests both.
 
     Raises:
         ValueError: a parameter that is not positive and finite; points that are no distributions.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> p, q = jnp.array([[0.3], [0.5]]), jnp.array([[-0.2], [1.1]])
         >>> kernel = kbp.kernels.EmbeddingRBF(0.9, width=0.3)
@@ -101,19 +102,23 @@ class EmbeddingRBF(_OfEmbeddings):
 
 
 class MeanVariance(Kernel):
-    """The Gaussian kernel of means and variances: exp(-sum_l (dm_l / a_l)^2 / 2 - sum_l (dv_l / b_l)^2 / 2).
+    r"""The Gaussian kernel of means and variances.
 
-    dm and dv are the differences of means and of variances, a and b their widths (the MV kernel of Jitkrittum et al.
-    2015, section 5.1). Independent coordinates only: points are [2, d].
+    For means m, n with widths a, and variances v, w with widths b, it is (the MV kernel of Jitkrittum et al. 2015,
+    section 5.1)
+
+    $$\exp\Big(-\sum_l \frac{(m_l - n_l)^2}{2 a_l^2} - \sum_l \frac{(v_l - w_l)^2}{2 b_l^2}\Big).$$
+
+    Independent coordinates only: points are [2, d].
 
     Args:
-        mean_widths: > 0, in the units of the coordinates: one for all, or one for each [d].
-        variance_widths: > 0, in the squares of these units. `median_mean_variance` suggests both.
+        mean_widths: number > 0, in the units of the coordinates: one for all, or one for each [d].
+        variance_widths: number > 0, in the squares of these units. `median_mean_variance` suggests both.
 
     Raises:
         ValueError: a width that is not positive and finite; points that are no means and variances.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> p, q = jnp.array([[0.0], [1.0]]), jnp.array([[1.0], [1.0]])
         >>> round(float(kbp.kernels.MeanVariance(1.0, 1.0)(p, q)), 4)
@@ -158,7 +163,7 @@ class Coordinates(Kernel):
     Raises:
         ValueError: start and stop out of range; points that are no distributions.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.kernels import Coordinates, ExpectedProduct
         >>> x = jnp.array([[0.0, 5.0], [1.0, 2.0]])
@@ -200,7 +205,7 @@ def median_embedding(
         ValueError: points that are no distributions; where they are known: a coordinate that never varies, or over half
             of the pairs equal.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> x = jnp.stack([jnp.linspace(-1, 1, 9), jnp.full(9, 0.25)], axis=1)[:, :, None]
         >>> bandwidths, width = kbp.kernels.median_embedding(x)
@@ -235,7 +240,7 @@ def median_mean_variance(
     Returns:
         The widths of the means [d] and of the variances [d].
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> x = jnp.array([[[0.0], [1.0]], [[4.0], [1.0]], [[8.0], [1.0]]])
         >>> means, variances = kbp.kernels.median_mean_variance(x)

@@ -20,7 +20,7 @@ from kbpjax.kernels.base import Kernel, as_floats, positive_number
 
 
 class RBF(Kernel):
-    """The Gaussian kernel exp(-||x - y||^2 / (2 bandwidth^2)); its gradient at x = y is 0.
+    r"""The Gaussian kernel $\exp(-\|x - y\|^2 / (2 \sigma^2))$ with bandwidth $\sigma$; its gradient at x = y is 0.
 
     Args:
         bandwidth: length scale > 0, in the units of the points; `median_bandwidth` suggests one.
@@ -28,7 +28,7 @@ class RBF(Kernel):
     Raises:
         ValueError: bandwidth is not a positive finite number.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> round(float(kbp.RBF(2.0)(jnp.array(1.0), jnp.array(3.0))), 4)
         0.6065
@@ -45,7 +45,7 @@ class RBF(Kernel):
 
 
 class ARD(Kernel):
-    """The Gaussian kernel with a bandwidth for each coordinate: exp(-sum_i (x_i - y_i)^2 / (2 bandwidth_i^2)).
+    r"""The Gaussian kernel with a bandwidth for each coordinate: $\exp(-\sum_i (x_i - y_i)^2 / (2 \sigma_i^2))$.
 
     Learned, they say which coordinates matter (automatic relevance determination): one that does not gets a wide one.
 
@@ -55,7 +55,7 @@ class ARD(Kernel):
     Raises:
         ValueError: a bandwidth that is not positive and finite; points of another shape than `bandwidths`.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> kernel = kbp.kernels.ARD(jnp.array([1.0, 1e6]))  # does not see the second coordinate
         >>> round(float(kernel(jnp.array([0.0, 5.0]), jnp.array([1.0, 9.0]))), 4)
@@ -81,7 +81,7 @@ class ARD(Kernel):
 
 
 class Laplace(Kernel):
-    """The Laplace kernel exp(-sum_i |x_i - y_i| / bandwidth): rough functions, in which single coordinates may jump.
+    r"""The Laplace kernel $\exp(-\|x - y\|_1 / \sigma)$: rough functions, in which single coordinates may jump.
 
     Args:
         bandwidth: length scale > 0, in the units of the points.
@@ -89,7 +89,7 @@ class Laplace(Kernel):
     Raises:
         ValueError: bandwidth is not a positive finite number.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> round(float(kbp.kernels.Laplace(2.0)(jnp.array(1.0), jnp.array(3.0))), 4)
         0.3679
@@ -107,10 +107,10 @@ class Laplace(Kernel):
 
 
 class Matern(Kernel):
-    """The Matern kernel of smoothness 1/2, 3/2 or 5/2: functions that are 0, 1 or 2 times differentiable.
+    r"""The Matern kernel of smoothness 1/2, 3/2 or 5/2: functions that are 0, 1 or 2 times differentiable.
 
-    With r = ||x - y|| / bandwidth and s = sqrt(2 smoothness) r: exp(-s) times 1, 1 + s, or 1 + s + s^2 / 3 (Rasmussen
-    and Williams 2006, eq. 4.17).
+    With $s = \sqrt{2 \nu} \, \|x - y\| / \sigma$ for smoothness $\nu$ and bandwidth $\sigma$, it is $e^{-s}$,
+    $(1 + s) e^{-s}$ or $(1 + s + s^2 / 3) e^{-s}$ (Rasmussen and Williams 2006, eq. 4.17).
 
     Args:
         bandwidth: length scale > 0, in the units of the points.
@@ -119,7 +119,7 @@ class Matern(Kernel):
     Raises:
         ValueError: bandwidth is not a positive finite number; another smoothness.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> round(float(kbp.kernels.Matern(1.0, smoothness=0.5)(jnp.array(0.0), jnp.array(1.0))), 4)
         0.3679
@@ -141,18 +141,19 @@ class Matern(Kernel):
 
 
 class RationalQuadratic(Kernel):
-    """The rational quadratic kernel (1 + ||x - y||^2 / (2 mixture bandwidth^2))^-mixture: many length scales at once.
+    r"""The rational quadratic kernel $(1 + \|x - y\|^2 / (2 \alpha \sigma^2))^{-\alpha}$: many length scales at once.
 
-    It is a mixture of Gaussian kernels whose inverse squared bandwidths follow a gamma distribution of shape `mixture`.
+    It is a mixture of Gaussian kernels whose inverse squared bandwidths follow a gamma distribution of shape
+    $\alpha$ (`mixture`).
 
     Args:
         bandwidth: length scale > 0, in the units of the points.
-        mixture: > 0; the smaller, the heavier the tails; `RBF` is the limit of a large one.
+        mixture: number > 0; the smaller, the heavier the tails; `RBF` is the limit of a large one.
 
     Raises:
         ValueError: bandwidth or mixture is not a positive finite number.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> float(kbp.kernels.RationalQuadratic(1.0, mixture=0.5)(jnp.array(0.0), jnp.array(0.0)))
         1.0
@@ -173,16 +174,18 @@ class RationalQuadratic(Kernel):
 
 
 class Periodic(Kernel):
-    """The periodic kernel exp(-2 sum_i sin^2(pi (x_i - y_i) / period) / bandwidth^2): angles, hours, phases.
+    r"""The periodic kernel $\exp(-2 \sum_i \sin^2(\pi (x_i - y_i) / p) / \sigma^2)$ of period $p$.
+
+    For angles, hours and phases.
 
     Args:
-        period: > 0, in the units of the points; 2 pi for angles in radians.
-        bandwidth: > 0, without unit: length scale on a circle of radius 1.
+        period: number > 0, in the units of the points; 2 pi for angles in radians.
+        bandwidth: number > 0, without unit: length scale on a circle of radius 1.
 
     Raises:
         ValueError: period or bandwidth is not a positive finite number.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> kernel = kbp.kernels.Periodic(period=24.0)
         >>> bool(kernel(jnp.array(23.0), jnp.array(1.0)) > kernel(jnp.array(23.0), jnp.array(12.0)))
@@ -202,9 +205,9 @@ class Periodic(Kernel):
 
 
 class Linear(Kernel):
-    """The inner product <x, y>.
+    r"""The inner product $\langle x, y \rangle$.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> float(kbp.Linear()(jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])))
         11.0
@@ -216,16 +219,16 @@ class Linear(Kernel):
 
 
 class Polynomial(Kernel):
-    """The inhomogeneous polynomial kernel (<x, y> + offset)^degree: all monomials up to a degree.
+    r"""The polynomial kernel $(\langle x, y \rangle + c)^d$ with offset $c$: all monomials up to degree $d$.
 
     Args:
         degree: a whole number >= 1.
-        offset: > 0; the larger, the more the low degrees count. Without one it is `Linear() ** degree`.
+        offset: number > 0; the larger, the more the low degrees count. Without one it is `Linear() ** degree`.
 
     Raises:
         ValueError: degree is not a whole number >= 1, or offset not a positive finite number.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> float(kbp.kernels.Polynomial(2)(jnp.array([1.0, 2.0]), jnp.array([1.0, 1.0])))
         16.0
@@ -245,10 +248,10 @@ class Polynomial(Kernel):
 
 
 class RandomProjection(Kernel):
-    """The inner product of random projections, <A x, A y>, with entries of A [feature, dim] from N(0, 1 / feature).
+    r"""The inner product of random projections, $\langle A x, A y \rangle$, with entries of A from $N(0, 1 / D)$.
 
-    Close to `Linear` for long sparse vectors such as sets of labels, in few dimensions (Song et al. 2011, supplement
-    section 4).
+    A has D rows. Close to `Linear` for long sparse vectors such as sets of labels, in few dimensions (Song et al. 2011,
+    supplement section 4).
 
     Args:
         num_features: rows of A, >= 1.
@@ -258,7 +261,7 @@ class RandomProjection(Kernel):
     Raises:
         ValueError: an argument out of range.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> kernel, x = kbp.kernels.RandomProjection(100, dim=1000), jnp.zeros(1000).at[7].set(1.0)
         >>> bool(abs(kernel(x, x) - 1) < 0.5)
@@ -328,7 +331,7 @@ def median_bandwidth(points: Numbers, *, max_points: int = 3000) -> float:
     Raises:
         ValueError: too few, non-finite or all equal points.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> kbp.median_bandwidth([0.0, 1.0, 3.0])
         2.0

@@ -14,7 +14,7 @@ from kbpjax.kernels.base import Kernel, as_floats, positive_number
 class Delta(Kernel):
     """The Kronecker kernel: 1 where two points are equal in every entry, else 0. With it the model is a discrete one.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> float(kbp.Delta()(jnp.array(3), jnp.array(3)))
         1.0
@@ -39,7 +39,7 @@ class Precomputed(Kernel):
         ValueError: a matrix that is not square, symmetric or positive semi-definite, which says by how much; indices
             out of range (where they are known).
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> words = ["tree", "three", "free"]
         >>> common = [[len(set(a) & set(b)) for b in words] for a in words]
@@ -103,7 +103,7 @@ def nearest_gram(matrix: Numbers) -> np.ndarray:
     Raises:
         ValueError: a matrix that is not square, NaN or infinity.
 
-    Example:
+    Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> kbp.kernels.nearest_gram(np.array([[0.0, 1.0], [1.0, 0.0]])).round(6).tolist()
         [[0.5, 0.5], [0.5, 0.5]]
@@ -122,7 +122,7 @@ class Jaccard(Kernel):
     A point [item] holds an indicator or a count >= 0 of each item. Positive definite (it is also called Tanimoto, or
     MinMax kernel). Two empty sets have 1.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> float(kbp.kernels.Jaccard()(jnp.array([1, 1, 0, 0]), jnp.array([0, 1, 1, 1])))
         0.25
@@ -148,7 +148,7 @@ class Kendall(Kernel):
     A point [item] holds the rank of each item, or any score: only the order counts, and items of equal score have none.
     Positive definite (Jiao and Vert 2015). O(item^2) for each pair of points; needs two items.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> round(float(kbp.kernels.Kendall()(jnp.array([0, 1, 2]), jnp.array([0, 2, 1]))), 4)
         0.3333
@@ -165,12 +165,12 @@ class Mallows(Kernel):
     A point [item] holds the rank of each item, all different. Positive definite (Jiao and Vert 2015).
 
     Args:
-        sharpness: > 0; the kernel of an order and its reverse is exp(-sharpness).
+        sharpness: number > 0; the kernel of an order and its reverse is exp(-sharpness).
 
     Raises:
         ValueError: sharpness is not a positive finite number; points with items of equal rank (where they are known).
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> round(float(kbp.kernels.Mallows(3.0)(jnp.array([0, 1, 2]), jnp.array([0, 2, 1]))), 4)
         0.3679

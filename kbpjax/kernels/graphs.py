@@ -45,7 +45,7 @@ class WeisfeilerLehman(Kernel):
     Raises:
         ValueError: iterations is not a whole number >= 0.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.kernels.graphs import WeisfeilerLehman, encode_graphs
         >>> path, triangle = ([0, 0, 0], [[0, 1], [1, 2]]), ([0, 0, 0], [[0, 1], [1, 2], [2, 0]])
@@ -92,7 +92,7 @@ class ShortestPath(Kernel):
     Raises:
         ValueError: num_labels is not a whole number >= 1.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.kernels.graphs import ShortestPath, encode_graphs
         >>> path, triangle = ([0, 0, 0], [[0, 1], [1, 2]]), ([0, 0, 0], [[0, 1], [1, 2], [2, 0]])
@@ -140,7 +140,7 @@ def encode_graphs(graphs: Any, num_nodes: Any = None) -> Int[Array, "graph node 
         ValueError: something that is not a graph, or is directed; no nodes, or more than num_nodes; labels that are not
             such numbers; edges from a node to itself or to none, or given twice with different labels.
 
-    Example:
+    Examples:
         >>> from kbpjax.kernels.graphs import encode_graphs
         >>> encode_graphs([([4, 7], [[0, 1]])], num_nodes=3)[0].tolist()
         [[5, 0, 1, 0], [8, 1, 0, 0], [0, 0, 0, 0]]

@@ -22,18 +22,19 @@ TOLERANCE = 1e-3
 
 
 class Sphere(Kernel):
-    """The exponential of the inner product of unit vectors, exp(sharpness (<x, y> - 1)): k(x, x) = 1.
+    r"""The exponential of the inner product of unit vectors: $\exp(\kappa (\langle x, y \rangle - 1))$.
 
-    Positive definite on spheres of any dimension (Song et al. 2011, section 7, protein structure).
+    $\kappa$ is the sharpness. Positive definite on spheres of any dimension (Song et al. 2011, section 7, protein
+    structure).
 
     Args:
-        sharpness: > 0; the kernel falls to half at an angle of about 1.2 / sqrt(sharpness) radians. `median_sharpness`
-            suggests one.
+        sharpness: number > 0; the kernel falls to half at an angle of about 1.2 / sqrt(sharpness) radians.
+            `median_sharpness` suggests one.
 
     Raises:
         ValueError: sharpness is not a positive finite number; points that are no unit vectors (where they are known).
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> round(float(kbp.kernels.Sphere(2.0)(jnp.array([1.0, 0.0, 0.0]), jnp.array([0.0, 1.0, 0.0]))), 4)
         0.1353
@@ -62,18 +63,18 @@ class Sphere(Kernel):
 
 
 class Rotations(Kernel):
-    """The trace kernel on the rotations of space: exp(sharpness (tr(R'S) - 3) / 2).
+    r"""The trace kernel on the rotations of space: $\exp(\kappa (\operatorname{tr}(R^\top S) - 3) / 2)$.
 
-    It is exp(sharpness (cos a - 1)), with a the angle between R and S. Rotations are matrices [3, 3] or unit
-    quaternions [4] (q and -q are one rotation).
+    It is $\exp(\kappa (\cos a - 1))$, with $\kappa$ the sharpness and $a$ the angle between R and S. Rotations are
+    matrices [3, 3] or unit quaternions [4] (q and -q are one rotation).
 
     Args:
-        sharpness: > 0; close to a Gaussian of the angle with bandwidth 1 / sqrt(sharpness) radians.
+        sharpness: number > 0; close to a Gaussian of the angle with bandwidth 1 / sqrt(sharpness) radians.
 
     Raises:
         ValueError: sharpness is not a positive finite number; points that are no rotations (where they are known).
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> half_turn = jnp.diag(jnp.array([1.0, -1.0, -1.0]))
         >>> round(float(kbp.kernels.Rotations(1.0)(jnp.eye(3), half_turn)), 4)
@@ -96,11 +97,15 @@ class Rotations(Kernel):
 
 
 class Heat(Kernel):
-    """The heat kernel on the rotations of space: the heat at S that a point source at R gives, over that at R.
+    r"""The heat kernel on the rotations of space: the heat at S that a point source at R gives, over that at R.
 
-    With chi_l(a) = 1 + 2 sum_{j<=l} cos(j a) the character of order l, a the angle between R and S, it is
-    sum_l (2 l + 1) exp(-l (l + 1) bandwidth^2 / 2) chi_l(a), divided by its value at a = 0: for a small bandwidth close
-    to a Gaussian of the angle. Rotations as in `Rotations`.
+    With $a$ the angle between R and S, $\sigma$ the bandwidth and $\chi_l(a) = 1 + 2 \sum_{j \le l} \cos(j a)$ the
+    character of order $l$, it is
+
+    $$\sum_l (2 l + 1) \, e^{-l (l + 1) \sigma^2 / 2} \, \chi_l(a),$$
+
+    divided by its value at $a = 0$: for a small bandwidth close to a Gaussian of the angle. Rotations as in
+    `Rotations`.
 
     Args:
         bandwidth: in radians, > 0.
@@ -111,7 +116,7 @@ class Heat(Kernel):
         ValueError: bandwidth is not a positive finite number, or below 4 / num_orders; points that are no rotations
             (where they are known).
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> turn = jnp.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
         >>> round(float(kbp.kernels.Heat(0.5)(jnp.eye(3), turn)), 3)
@@ -173,7 +178,7 @@ def unit_vectors(x: Numbers) -> Float[Array, "*sample dim"]:
     Raises:
         ValueError: a vector of length 0.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> [round(float(c), 4) for c in kbp.kernels.unit_vectors([3.0, 4.0])]
         [0.6, 0.8]
@@ -201,7 +206,7 @@ def nearest_rotations(x: Numbers) -> Float[Array, "*sample 3 3"]:
     Raises:
         ValueError: another shape, NaN or infinity.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> bool(jnp.allclose(kbp.kernels.nearest_rotations(0.5 * jnp.eye(3)), jnp.eye(3)))
         True
@@ -227,7 +232,7 @@ def median_sharpness(points: Numbers, *, max_points: int = 3000) -> float:
     Raises:
         ValueError: points that are no unit vectors, too few, or all equal.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> round(kbp.kernels.median_sharpness(jnp.eye(3)), 4)
         1.0

@@ -43,7 +43,7 @@ class Spectrum(Kernel):
     Raises:
         ValueError: order is no whole number >= 1.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.kernels.strings import Alphabet, Spectrum
         >>> x = Alphabet("abn").encode(["banana", "band"[:3]])
@@ -66,12 +66,13 @@ class Spectrum(Kernel):
 
 
 class Mismatch(Kernel):
-    """The (k, m)-mismatch kernel: <phi(x), phi(y)>, where phi_b counts the substrings within m mismatches of b.
+    r"""The (k, m)-mismatch kernel $\langle \phi(x), \phi(y) \rangle$.
 
-    b runs through all strings of length k = order over the alphabet. How many are within m of two substrings depends
-    on the number d of places where these differ only, so the kernel is the sum of I(d) over pairs of substrings, and a
-    pair of strings costs order * length^2 operations whatever the alphabet (Leslie et al. 2004). 0 for strings shorter
-    than order; without mismatches it is `Spectrum`.
+    Feature $\phi_b$ counts the substrings within m mismatches of b, and b runs through all strings of length k = order
+    over the alphabet. How many are within m of two substrings depends on the number d of places where these differ
+    only, so the kernel is the sum of I(d) over pairs of substrings, and a pair of strings costs order * length^2
+    operations whatever the alphabet (Leslie et al. 2004). 0 for strings shorter than order; without mismatches it is
+    `Spectrum`.
 
     Args:
         order: length k of the substrings, >= 1.
@@ -81,7 +82,7 @@ class Mismatch(Kernel):
     Raises:
         ValueError: a number out of range.
 
-    Example:
+    Examples:
         >>> from kbpjax.kernels.strings import Alphabet, Mismatch
         >>> dna = Alphabet("ACGT")
         >>> x = dna.encode(["AC", "AG", "TT"])
@@ -129,7 +130,7 @@ class Subsequence(Kernel):
     Raises:
         ValueError: order is no whole number >= 1; decay out of range.
 
-    Example:
+    Examples:
         >>> from kbpjax.kernels.strings import Alphabet, Subsequence
         >>> x = Alphabet("acrt").encode(["cat", "car"])
         >>> kernel = Subsequence(2, 0.5)
@@ -175,7 +176,7 @@ class LocalAlignment(Kernel):
     Raises:
         ValueError: scores not square, symmetric and finite, or not positive semidefinite; a number out of range.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from kbpjax.kernels.strings import Alphabet, LocalAlignment
         >>> x = Alphabet("ACGT").encode(["GATTACA", "GATACA", "CCC"])

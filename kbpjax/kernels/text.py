@@ -24,7 +24,7 @@ class Alphabet:
     Raises:
         ValueError: no symbol, or one twice.
 
-    Example:
+    Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.kernels.text import Alphabet
         >>> dna = Alphabet("ACGT")
@@ -51,7 +51,7 @@ class Alphabet:
         Raises:
             ValueError: not a list of strings, or an empty one.
 
-        Example:
+        Examples:
             >>> from kbpjax.kernels.text import Alphabet
             >>> Alphabet.of(["cat", "car"]).symbols
             'acrt'
@@ -108,7 +108,7 @@ class Alphabet:
 def mask(codes: Shaped[Array, "*dim"]) -> Bool[Array, "*dim"]:
     """Return where codes are symbols, and not padding.
 
-    Example:
+    Examples:
         >>> from kbpjax.kernels import Alphabet, mask
         >>> mask(Alphabet("ACGT").encode(["GATT", "CA"])).sum(axis=1).tolist()  # lengths of the strings
         [4, 2]

@@ -1,0 +1,345 @@
+"""The reference: which public names there are, on which page each stands, and the pages themselves."""
+
+import importlib
+import inspect
+import re
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+PACKAGES = ("", "kernels", "features", "ep")
+"""Modules whose functions and classes are all public."""
+MODULES = ("parallel", "plotting", "io", "estimator", "arithmetic", "selection", "embedding", "rules")
+BASELINES = ("discrete", "gaussian", "mixture", "particle", "pairwise", "density", "products")
+"""Modules in which functions and classes with an example are public."""
+
+PAGES = {
+    "data": (
+        "Data and graphs",
+        "A graph of typed nodes and edges, and training samples of its variables.",
+        {
+            "Graphs": "Graph grid_graph chain_graph",
+            "Training data": "TrainingData pool chunked",
+        },
+    ),
+    "kernels": (
+        "Kernels",
+        "Positive definite functions for vectors, finite sets, rotations, strings, graphs and distributions.",
+        {
+            "Kernels and their algebra": "kernels.Kernel kernels.Sum kernels.Product kernels.Power kernels.Scaled"
+            " kernels.Normalised kernels.Transformed kernels.Part kernels.gram kernels.diagonal",
+            "Vectors": "kernels.RBF kernels.ARD kernels.Laplace kernels.Matern kernels.RationalQuadratic"
+            " kernels.Periodic kernels.Linear kernels.Polynomial kernels.RandomProjection kernels.median_bandwidth",
+            "Finite sets, counts and rankings": "kernels.Delta kernels.Jaccard kernels.Kendall kernels.Mallows"
+            " kernels.Precomputed kernels.nearest_gram",
+            "Directions and rotations": "kernels.Sphere kernels.Rotations kernels.Heat kernels.median_sharpness"
+            " kernels.unit_vectors kernels.nearest_rotations",
+            "Strings": "kernels.Spectrum kernels.Mismatch kernels.Subsequence kernels.LocalAlignment"
+            " kernels.Alphabet kernels.mask",
+            "Graphs as points": "kernels.ShortestPath kernels.WeisfeilerLehman kernels.encode_graphs",
+            "Distributions": "kernels.ExpectedProduct kernels.EmbeddingRBF kernels.MeanVariance kernels.Coordinates"
+            " kernels.median_embedding kernels.median_mean_variance",
+        },
+    ),
+    "features": (
+        "Landmarks and features",
+        "Finite feature maps that approximate a kernel, and the choice of landmarks.",
+        {
+            "Choice of features": "features.Greedy features.RandomPivots features.RandomFourier features.Chooser",
+            "Features on landmarks": "features.FeatureMap features.features features.Basis features.Pivots"
+            " features.cholesky_basis features.incomplete_cholesky",
+            "Random features": "features.FourierBasis features.SampleFeatures features.EmbeddingFeatures"
+            " features.MeanVarianceFeatures features.TwoStage features.Concatenated features.Kronecker"
+            " features.Restricted features.cosines features.draw_frequencies features.draw_phases",
+        },
+    ),
+    "learning": (
+        "Learning",
+        "From training data to a model: update rules, marginals and conditional embedding operators.",
+        {
+            "Models": "fit fit_chunks KernelMRF Operators mrf.ObservationModel",
+            "Update rules": "ConstantTime LinearTime FullRank hold rules.Held",
+            "Marginals": "Parzen MeanEmbedding Empirical",
+            "Nonnegative operators": "Clipped ConstrainedFit",
+            "Conditional embedding operators": "embedding.conditional_operator embedding.ridge_solve"
+            " embedding.error_bound embedding.operator_error embedding.feature_residual",
+        },
+    ),
+    "evidence": (
+        "Evidence",
+        "Observations, known likelihoods and known values of some variables.",
+        {"": "Evidence observe likelihood clamp Expectation DensityRatio"},
+    ),
+    "inference": (
+        "Inference",
+        "Messages on trees and on graphs with cycles.",
+        {
+            "Belief propagation": "run run_tree Solution init step BPState",
+            "Schedules": "Synchronous Coloured coloured ResidualFirst",
+            "Damping and acceleration": "AdaptiveDamping Anderson",
+            "Tree reweighting": "tree_reweighting",
+            "Sums, maxima and logarithms": "arithmetic.SumProduct arithmetic.MaxProduct arithmetic.InLogs"
+            " arithmetic.leave_one_out",
+        },
+    ),
+    "diagnostics": (
+        "Convergence and diagnostics",
+        "Whether messages converged, why they did not, and the log-partition function.",
+        {"": "check NotConverged diagnose Diagnosis log_partition"},
+    ),
+    "posterior": (
+        "Posterior summaries",
+        "Beliefs on candidate points, and what to compute from them.",
+        {
+            "Beliefs": "beliefs.beliefs Belief log_belief edge_beliefs EdgeBelief temper",
+            "Point estimates": "mode refine_mode mean expectation",
+            "Uncertainty": "variance covariance quantile interval log_density",
+            "Samples": "sample herd",
+        },
+    ),
+    "hyperparameters": (
+        "Hyperparameters",
+        "Choice of kernels, ridges, damping and temperature, by rules of thumb, validation or gradient descent.",
+        {
+            "Settings": "Settings median_settings",
+            "Selection and tuning": "select tune Tuned",
+            "Losses": "SquaredError NegativeLogBelief IntervalScore",
+            "Scores in closed form": "selection.leave_one_out selection.generalised_cross_validation",
+        },
+    ),
+    "saving": (
+        "Saving and plotting",
+        "Models and results in files, and plots of them.",
+        {
+            "Files": "save load io.describe",
+            "Plots": "plotting.plot_belief plotting.plot_map plotting.plot_residuals plotting.plot_messages"
+            " plotting.plot_graph plotting.plot_landmarks plotting.plot_costs",
+        },
+    ),
+    "parallel": (
+        "Several devices",
+        "Batches of problems side by side, or one graph in blocks that exchange their boundary messages.",
+        {"": "parallel.shard_batch parallel.partition_graph parallel.run parallel.InBlocks parallel.Partition"},
+    ),
+    "estimator": (
+        "scikit-learn estimator",
+        "Structured regression with the interface of scikit-learn.",
+        {"": "estimator.GraphRegressor"},
+    ),
+    "baselines": (
+        "Baselines",
+        "Other methods on the same graphs, evidence and beliefs.",
+        {
+            "Discrete belief propagation": "baselines.discrete.fit baselines.discrete.from_potentials"
+            " baselines.discrete.bins baselines.discrete.Indicators",
+            "Gaussian belief propagation": "baselines.gaussian.fit baselines.gaussian.run baselines.gaussian.beliefs"
+            " baselines.gaussian.check baselines.gaussian.walk_summability baselines.gaussian.thin_membrane"
+            " baselines.gaussian.GaussianTemplate baselines.gaussian.GaussianMRF baselines.gaussian.GaussianSolution"
+            " baselines.gaussian.Factors",
+            "Pairwise potentials": "baselines.pairwise.fit baselines.pairwise.PairwiseMRF"
+            " baselines.pairwise.NodePotential baselines.pairwise.EdgePotential baselines.pairwise.Conditionals"
+            " baselines.pairwise.Ratios",
+            "Particle belief propagation": "baselines.particle.run baselines.particle.run_expectation"
+            " baselines.particle.beliefs baselines.particle.mean baselines.particle.variance"
+            " baselines.particle.ParticleSolution",
+            "Mixture (nonparametric) belief propagation": "baselines.mixture.run baselines.mixture.beliefs"
+            " baselines.mixture.MixtureSolution baselines.mixture.Exact baselines.mixture.Gibbs"
+            " baselines.mixture.Multiscale baselines.mixture.multiscale",
+            "Products of mixtures": "baselines.products.exact baselines.products.gibbs baselines.products.Factors",
+            "Conditional densities": "baselines.density.Mixture baselines.density.ConditionalDensity"
+            " baselines.density.Regression baselines.density.fit_conditional baselines.density.fit_regression"
+            " baselines.density.parzen",
+        },
+    ),
+    "ep": (
+        "Expectation propagation",
+        "Exact messages, or messages that a kernel regression learns to send.",
+        {
+            "Models": "ep.logistic_regression ep.logistic_predictive ep.linear_model.linear_model ep.LinearPosterior"
+            " ep.Sequential ep.Parallel ep.precision_posteriors",
+            "Families": "ep.Distribution ep.Gaussian ep.MultivariateGaussian ep.Beta ep.Gamma",
+            "Messages": "ep.ratio ep.kl ep.Improper ep.MeanPreserving ep.Uniform",
+            "Oracles": "ep.Oracle ep.LogisticToZ ep.LogisticToP ep.CompoundGamma ep.ImportanceSampling"
+            " ep.ForwardSampler ep.LogDensity ep.logistic_sampler ep.logistic_integrals ep.Nearest ep.MatchingMoments",
+            "Learned messages": "ep.Operator ep.Learner ep.learn ep.predict ep.Prediction ep.untrained ep.send"
+            " ep.send_all ep.Record",
+            "Representations and targets": "ep.Moments ep.Exact ep.Draws ep.Targets ep.RelativeBelief"
+            " ep.AbsoluteBelief ep.Message",
+            "Regression and selection": "ep.fit_regression ep.BayesianRegression ep.leave_one_out ep.log_evidence"
+            " ep.select ep.LeaveOneOut ep.Surprise ep.Parameters ep.grid_candidates ep.random_candidates",
+        },
+    ),
+}
+"""{file: (title, introduction, {section: names in the order of the page})}; a section "" has no heading."""
+
+HOOKS = """
+node_basis observation_basis check_memory sweep ignore_incoming next start advance operator point_mass density
+floor_of check_types sizes positivity places nodes_in_order squared_distance counts colours cut
+Operators.passed_on FullRank.hold Held.hold Coloured.check RandomProjection.features InBlocks.coefficients
+SumProduct.others SumProduct.apply MaxProduct.others MaxProduct.apply InLogs.others InLogs.apply Partition.axis
+Moments.points Moments.draw Exact.points Exact.draw Draws.points Draws.draw Learner.parameters Parameters.of_outputs
+CompoundGamma.integrals ImportanceSampling.weigh ForwardSampler.draw LogDensity.draw
+PairwiseMRF.points Gibbs.draw Multiscale.draw
+"""
+"""Methods that the library calls, and users do not."""
+OPERATORS = ("__call__", "__add__", "__mul__", "__pow__")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A function or class of the reference.
+
+    Attributes:
+        path: where it is, without "kbpjax."; where a module has the same name, inside that module.
+        page: stem of its page.
+    """
+
+    path: str
+    page: str
+
+    @property
+    def name(self) -> str:
+        """The path by which users call it, from "kbpjax." on."""
+        module, _, name = self.anchor.rpartition(".")
+        short = f"{module.rpartition('.')[0]}.{name}"
+        return short if home(public().get(short)) == home(self.value) else self.anchor
+
+    @property
+    def anchor(self) -> str:
+        """Where it is on its page."""
+        return f"kbpjax.{self.path}"
+
+    @cached_property
+    def value(self) -> Any:
+        """The function or class."""
+        module, _, name = self.anchor.rpartition(".")
+        return getattr(importlib.import_module(module), name)
+
+    @property
+    def summary(self) -> str:
+        """The first paragraph of its docstring, for a cell of a table."""
+        first = (inspect.getdoc(self.value) or "").split("\n\n")[0]
+        return re.sub(r"(?<!\\)\|", r"\|", " ".join(first.split()))
+
+    def members(self) -> list[str]:
+        """Return the methods and properties that users call, but not those that a public base class describes."""
+        if not inspect.isclass(self.value):
+            return []
+        bases = [base for base in self.value.__mro__[1:] if home(base) in described()]
+        return [name for name, member in vars(self.value).items() if self._shown(name, member, bases)]
+
+    def _shown(self, name: str, member: Any, bases: list[type]) -> bool:
+        function = inspect.unwrap(getattr(member, "__func__", member))
+        described = (inspect.isfunction(function) or isinstance(function, property)) and bool(function.__doc__)
+        hidden = name.startswith("_") and name not in OPERATORS
+        hook = not {name, f"{self.value.__name__}.{name}"}.isdisjoint(HOOKS.split())
+        return described and not hidden and not hook and not any(hasattr(base, name) for base in bases)
+
+
+def entries() -> list[Entry]:
+    """Return all functions and classes of the reference."""
+    sections = [(page, names) for page, (_, _, found) in PAGES.items() for names in found.values()]
+    return [Entry(path, page) for page, names in sections for path in names.split()]
+
+
+@cache
+def public() -> dict[str, Any]:
+    """Return {path: function or class} of all public names; those with several paths repeat."""
+    everything = [*PACKAGES, *MODULES, *(f"baselines.{name}" for name in BASELINES)]
+    found = {}
+    for path in everything:
+        module = importlib.import_module(f"kbpjax.{path}".rstrip("."))
+        of_module = {name: value for name, value in vars(module).items() if is_public(module, name, value)}
+        found |= {f"{module.__name__}.{name}": value for name, value in of_module.items()}
+    return found
+
+
+def is_public(module: ModuleType, name: str, value: Any) -> bool:
+    """Return whether a name of a module is a public function or class."""
+    origin = getattr(value, "__module__", None) or ""
+    if name.startswith("_") or inspect.ismodule(value) or not callable(value) or not origin.startswith("kbpjax"):
+        return False
+    path = module.__name__.partition(".")[2]
+    if path in PACKAGES:
+        return True
+    inside = origin.startswith("kbpjax.baselines") if path.startswith("baselines") else origin == module.__name__
+    return inside and ">>>" in (inspect.getdoc(value) or "")
+
+
+def home(value: Any) -> str:
+    """Return where a function or class is defined, which tells them apart by whatever path they are found."""
+    return f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', None)}"
+
+
+@cache
+def described() -> set[str]:
+    """Return where all functions and classes of the reference are defined."""
+    return {home(entry.value) for entry in entries()}
+
+
+def missing() -> list[str]:
+    """Return the public names that stand on no page, and those that stand on several."""
+    places = [home(entry.value) for entry in entries()]
+    left = [f"{path} is on no page" for path, value in public().items() if home(value) not in places]
+    return left + [f"{e.name} is on several pages" for e in entries() if places.count(home(e.value)) > 1]
+
+
+def write_reference(folder: Path) -> None:
+    """Write the pages of reference and their index."""
+    problems = missing()
+    if problems:
+        raise SystemExit("PAGES of .ci/docs_reference.py: " + "; ".join(problems))
+    folder.mkdir()
+    by_path = {entry.path: entry for entry in entries()}
+    index = ["# Reference", "", "Public functions and classes by task. `kbp` is `import kbpjax as kbp`.", ""]
+    for stem, (title, introduction, sections) in PAGES.items():
+        groups = {section: [by_path[path] for path in names.split()] for section, names in sections.items()}
+        page = [f"# {title}", "", introduction, "", *overview(groups)]
+        for section, group in groups.items():
+            page += [f"## {section}", ""] if section else []
+            page += [line for entry in group for line in rendered(entry)]
+        (folder / f"{stem}.md").write_text("\n".join(page), encoding="utf-8")
+        index += [f"## [{title}]({stem}.md)", "", introduction, ""]
+        index += [", ".join(linked_name(entry) for group in groups.values() for entry in group) + ".", ""]
+    (folder / "index.md").write_text("\n".join([*index, *TYPES]), encoding="utf-8")
+
+
+TYPES = [
+    "## Types in signatures",
+    "",
+    'Arrays are annotated with [jaxtyping](https://docs.kidger.site/jaxtyping/): `Float[Array, "node point"]` has two'
+    " axes, one entry for each node and each point.",
+    "",
+    "- `ArrayLike`: an array of JAX or NumPy, a number, or nested lists of numbers.",
+    "- `ScalarLike`: one number, in Python, NumPy or JAX.",
+    "- `Rule`: `ConstantTime`, `LinearTime`, `FullRank` or `rules.Held`.",
+    "- `Schedule`: `Synchronous`, `Coloured` or `ResidualFirst`.",
+    "- `Positive`: `Clipped` or `ConstrainedFit`.",
+    "- `Exponents`: one number for each undirected edge, one for all, or None.",
+    "",
+]
+
+
+def overview(groups: dict[str, list[Entry]]) -> list[str]:
+    """Return a table of the functions and classes of a page."""
+    lines = ["| Name | Summary |", "| :-- | :-- |"]
+    for section, group in groups.items():
+        lines += [f"| **{section}** | |"] if section and len(groups) > 1 else []
+        lines += [f"| {linked_name(entry)} | {entry.summary} |" for entry in group]
+    return [*lines, ""]
+
+
+def linked_name(entry: Entry) -> str:
+    """Return the name of an entry, without the module in which all of its page are, as a link."""
+    return f"[`{entry.name.removeprefix('kbpjax.')}`][{entry.anchor}]"
+
+
+def rendered(entry: Entry) -> list[str]:
+    """Return the lines that ask for the description of an entry."""
+    members = entry.members()
+    lines = [f"::: {entry.anchor}", "    options:"]
+    lines += [f"      heading: {entry.name}", f"      toc_label: {entry.name.rpartition('.')[2]}"]
+    lines += [f"      members: {members}", f"      inherited_members: {members}", ""]
+    return lines

@@ -1,0 +1,95 @@
+"""The documentation site: the reference has every public name, and the check of the site finds its faults."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parent.parent / ".ci"))
+    yield
+    for name in ("check_site", "docs_links", "docs_reference"):
+        sys.modules.pop(name, None)
+
+
+def test_every_public_name_is_on_one_page_of_the_reference(monkeypatch):
+    import docs_reference
+
+    assert docs_reference.missing() == []
+    title, introduction, sections = docs_reference.PAGES["evidence"]
+    names = sections[""].replace("observe ", "") + " fit"
+    monkeypatch.setitem(docs_reference.PAGES, "evidence", (title, introduction, {"": names}))
+    assert "kbpjax.observe is on no page" in docs_reference.missing()
+    assert "kbpjax.fit is on several pages" in docs_reference.missing()
+
+
+def test_functions_with_the_name_of_a_module_are_described_by_the_name_that_users_call():
+    import docs_reference
+
+    homes = {entry.name: docs_reference.home(entry.value) for entry in docs_reference.entries()}
+    assert homes["kbpjax.beliefs"] == "kbpjax.beliefs.beliefs"
+    assert homes["kbpjax.ep.linear_model"] == "kbpjax.ep.linear_model.linear_model"
+    assert homes["kbpjax.features.features"] == "kbpjax.features.base.features"
+
+
+@pytest.mark.parametrize(
+    ("html", "problem"),
+    [
+        ("<p>a <code>$x$</code>, $5 and $6</p>", None),
+        ('<p>a <span class="arithmatex">\\(x\\)</span></p>', None),
+        ("<p>a $x_s$ b</p>", "formula not rendered: $x_s$"),
+        ("<p>$$a$$</p>", "formula not rendered: $$"),
+        ("<pre><code>&gt;&gt;&gt; 1</code></pre>", None),
+        ("<p>&gt;&gt;&gt; 1</p>", "example outside a code block: >>> 1"),
+        ("<p>the product <x, y></p>", "text taken for an element: <x, ...>"),
+        ('<img src="a.png">', "no alternative text: a.png"),
+    ],
+)
+def test_the_check_finds_faults_of_a_page(html, problem):
+    import check_site
+
+    assert check_site.Page(html).found.problems == ([problem] if problem else [])
+
+
+def test_the_check_finds_defaults_that_a_signature_lacks():
+    import check_site
+    import docs_reference
+
+    entry = docs_reference.Entry("temper", "posterior")
+    shown = '<div class="doc-signature"><pre>temper(belief: Belief, temperature: float)</pre></div>'
+    assert check_site.faults_of(entry, shown) == []
+    assert check_site.faults_of(entry, "") == ["no signature: kbpjax.temper"]
+    entry = docs_reference.Entry("Anderson", "inference")
+    shown = '<div class="doc-signature"><pre>Anderson(depth: int = 5)</pre></div>'
+    assert "no default of depth: kbpjax.Anderson" not in check_site.faults_of(entry, shown)
+    assert "no default of depth: kbpjax.Anderson" in check_site.faults_of(entry, shown.replace(" = 5", ""))
+
+
+@pytest.mark.parametrize(
+    ("code", "anchor"),
+    [
+        ("kbp.fit", "kbpjax.fit"),
+        ("kbpjax.run(model, graph)", "kbpjax.run"),
+        ("kbp.beliefs", "kbpjax.beliefs.beliefs"),
+        ("RBF", "kbpjax.kernels.RBF"),
+        ("Evidence.local", "kbpjax.Evidence"),
+        ("Graph.from_edges(edges)", "kbpjax.Graph.from_edges"),
+        ("leave_one_out", None),  # of three modules
+        ("features", None),  # a parameter too
+        ("x = kbp.fit", None),
+    ],
+)
+def test_names_in_pages_become_links(code, anchor):
+    import docs_links
+
+    text = f"<p><code>{code}</code></p><pre><code>{code}</code></pre>"
+    link = (
+        f'<autoref identifier="{anchor}" optional><code>{code}</code></autoref>' if anchor else f"<code>{code}</code>"
+    )
+
+    class Page:
+        url = "docs/start.html"
+
+    assert docs_links.on_page_content(text, Page()) == text.replace(f"<code>{code}</code>", link, 1)
