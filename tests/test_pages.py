@@ -315,3 +315,19 @@ def test_inline_code_is_found():
     assert "kbp.check" in {code for text in TEXTS.values() for code in inline(text)}
     assert sum(len(inline(text)) for text in NOTEBOOKS.values()) > 50
     assert len(MODULES) > 40
+
+
+def test_defaults_are_those_of_the_table():
+    rows = [[cell.strip(" `") for cell in row.split("|")[1:-1]] for row in PAGES["choosing"].splitlines()]
+    table = {row[0]: row[1:] for row in rows if len(row) == 5}
+    by_call, settings = (
+        (inspect.signature(f).parameters for f in (kbpjax.fit, kbpjax.run)),
+        kbpjax.Settings(kbpjax.RBF(1)),
+    )
+    of_calls = {name: parameter.default for parameters in by_call for name, parameter in parameters.items()}
+    regressor = importlib.import_module("kbpjax.estimator").GraphRegressor()
+    for name in ("ridge", "floor", "max_rank", "num_iters", "damping"):
+        first = of_calls["rule"].max_rank if name == "max_rank" else of_calls[name]
+        second = settings.rule.max_rank if name == "max_rank" else float(getattr(settings, name))
+        third = getattr(regressor, name, of_calls.get(name))
+        assert [float(cell) for cell in table[name][:3]] == pytest.approx([first, second, third])
