@@ -318,7 +318,10 @@ def test_inline_code_is_found():
 
 
 def test_defaults_are_those_of_the_table():
-    rows = [[cell.strip(" `") for cell in row.split("|")[1:-1]] for row in PAGES["choosing"].partition("## Defaults")[2].splitlines()]
+    rows = [
+        [cell.strip(" `") for cell in row.split("|")[1:-1]]
+        for row in PAGES["choosing"].partition("## Defaults")[2].splitlines()
+    ]
     table = {row[0]: row[1:] for row in rows if len(row) == 5}
     by_call, settings = (
         (inspect.signature(f).parameters for f in (kbpjax.fit, kbpjax.run)),
