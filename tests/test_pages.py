@@ -334,3 +334,27 @@ def test_defaults_are_those_of_the_table():
         second = settings.rule.max_rank if name == "max_rank" else float(getattr(settings, name))
         third = getattr(regressor, name, of_calls.get(name))
         assert [float(cell) for cell in table[name][:3]] == pytest.approx([first, second, third])
+
+
+def headings(text):
+    """Return the anchors of the headings of a page, as mkdocs and GitHub make them."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    words = [re.sub(r"[^\w\- ]", "", line.lower()) for line in re.findall(r"^#+ (.*)$", prose, re.MULTILINE)]
+    return {line.strip().replace(" ", "-") for line in words}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_anchors_are_headings(name):
+    for page, anchor in re.findall(r"\]\(((?:\w+\.md)?)#([\w-]+)\)", TEXTS[name]):
+        assert anchor in headings(TEXTS[Path(page).stem] if page else TEXTS[name]), (page, anchor)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_formulas_are_closed_and_stand_where_markdown_leaves_them_alone(name):
+    text = re.sub(r"^ *```.*?^ *```$|`[^`\n]+`", "", TEXTS[name], flags=re.DOTALL | re.MULTILINE)
+    shown = re.findall(r"(?:\A|\n\n)\$\$\n([^$]+?)\n\$\$(?=\n\n|\Z)", text)
+    assert 2 * len(shown) == text.count("$$")  # on lines of their own, between blank lines
+    within = re.findall(r"(?<!\$)\$(?![\s$])([^$\n]+?)(?<!\s)\$(?!\$)", text)
+    assert text.count("$") == 4 * len(shown) + 2 * len(within)
+    # GitHub takes the backslash from \, and \{; a bar would end a cell of a table.
+    assert not [formula for formula in shown + within if re.search(r"\\[,;!{}|\\]|\|", formula)]
