@@ -1,12 +1,19 @@
 """The pages tell the truth: their programs run and print what they show, their command lines exist, links lead on."""
 
+import ast
+import contextlib
+import importlib
+import inspect
+import pkgutil
 import re
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import kbpjax
 from tests.programs import SHORT, python
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -140,7 +147,7 @@ def test_calls_are_found():
 def test_shell_lines_are_of_programs_that_are_tested(name):
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    others = {"git clone <this repository> kbpjax", "cd kbpjax", "python3 -m venv .venv", "source .venv/bin/activate"}
+    others = {"python3 -m venv .venv", "source .venv/bin/activate"}
     for command in commands(TEXTS[name]):
         if command.startswith("make "):
             assert re.search(rf"^{command.split()[1]}:", makefile, re.MULTILINE), command
@@ -155,3 +162,199 @@ def test_make_targets_in_the_text_exist():
     targets = {target for text in TEXTS.values() for target in re.findall(r"`make (\w+)`", text)}
     assert "docs" in targets
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+
+
+NOTEBOOKS = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "notebooks").glob("*.py"))}
+PLACES = ("", ".kernels", ".features", ".ep", ".baselines", ".parallel", ".plotting", ".arithmetic", ".selection")
+"""Modules whose functions the pages may call by their bare names."""
+FILES = {"py", "md", "json", "ipynb", "png", "jpg", "npz", "npy", "kbp"}
+"""Endings of names of files."""
+MODULES = {name for _, name, _ in pkgutil.walk_packages(kbpjax.__path__, "kbpjax.") if "__main__" not in name}
+
+
+def inline(text):
+    """Return the pieces of code within the prose of a page, or of the markdown cells of a notebook."""
+    if "# %%" in text:
+        cells = re.split(r"^# %%", text, flags=re.MULTILINE)[1:]
+        text = "\n".join(
+            re.sub(r"^# ?", "", cell, flags=re.MULTILINE) for cell in cells if cell.startswith(" [markdown]")
+        )
+    prose = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"`([^`\n]+)`", prose)
+
+
+def attribute(found, name):
+    """Return an attribute of a module or class, a field of a class, or a module within a package; else raise."""
+    if inspect.isclass(found) and name in getattr(found, "__annotations__", {}):
+        return Any
+    if inspect.ismodule(found) and not hasattr(found, name) and f"{found.__name__}.{name}" in MODULES:
+        return importlib.import_module(f"{found.__name__}.{name}")
+    return getattr(found, name)
+
+
+@cache
+def classes():
+    """Return the public classes of the package as {name: class}."""
+    modules = [kbpjax, *(importlib.import_module(name) for name in sorted(MODULES))]
+    found = [pair for module in modules for pair in vars(module).items() if inspect.isclass(pair[1])]
+    return {name: value for name, value in found if value.__module__.startswith("kbpjax") and name[0] != "_"}
+
+
+def meanings(first):
+    """Return what the first part of a dotted name may stand for: a module, a class, or an object of a class."""
+    if first in {"kbp", "kbpjax"}:
+        return [kbpjax]
+    modules = [importlib.import_module(name) for name in sorted(MODULES) if name.rpartition(".")[2] == first]
+    objects = [value for name, value in classes().items() if name == first or name.lower().endswith(first)]
+    return modules + objects + ([kbpjax.KernelMRF] if first == "model" else [])
+
+
+def resolves(name):
+    """Whether a dotted name leads to something, under any meaning of its first part; of others we know nothing."""
+    first, *rest = name.split(".")
+    for found in (known := meanings(first)):
+        with contextlib.suppress(AttributeError):
+            for part in rest:
+                found = Any if found is Any else attribute(found, part)
+            return True
+    return not known
+
+
+def callables(function):
+    """Return what a call may mean: `kbp.f` the one of that name, a bare `f` all public ones of this name."""
+    if isinstance(function, ast.Attribute):
+        name = ast.unparse(function)
+        found = [kbpjax] if re.match(r"(kbp|kbpjax)\.", name) and resolves(name) else []
+        for part in name.split(".")[1:]:
+            found = [attribute(one, part) for one in found]
+        return [one for one in found if callable(one)]
+    places = [importlib.import_module(f"kbpjax{place}") for place in PLACES]
+    found = [getattr(place, function.id) for place in places if hasattr(place, getattr(function, "id", "."))]
+    return [one for one in found if callable(one) and not inspect.ismodule(one)]
+
+
+def binds(function, call):
+    """Whether arguments fit a signature; where some are left out (`...`, or keywords only), those that are there."""
+    left_out = [isinstance(value, ast.Constant) and value.value is ... for value in call.args]
+    fill = [None] * (len(call.args) - sum(left_out))
+    named = {keyword.arg: None for keyword in call.keywords if keyword.arg is not None}
+    signature = inspect.signature(function)
+    bind = signature.bind if call.args and not any(left_out) else signature.bind_partial
+    try:
+        bind(*([] if any(left_out[:1]) else fill), **named)
+    except TypeError:
+        return False
+    return True
+
+
+def mistakes(code):
+    """Return what a piece of inline code names or calls that does not exist, or not like this."""
+    names = re.findall(r"(?<![\w./])[A-Za-z]\w*(?:\.[A-Za-z]\w*)+(?!/)", code)
+    wrong = [name for name in names if name.rpartition(".")[2] not in FILES and not resolves(name)]
+    written = re.sub(r"(\b\w+)=(?=\s*[,)])", r"\1=...", code)  # `run(tol=)`
+    try:
+        calls = [node for node in ast.walk(ast.parse(written)) if isinstance(node, ast.Call)]
+    except SyntaxError:
+        return wrong + ([code] if re.search(r"\bkbp(jax)?\.[\w.]+\(", code) else [])
+    for call in calls:
+        first = call.args[0] if call.args else None
+        meant = [] if isinstance(first, ast.Name) and first.id == "self" else callables(call.func)
+        if meant and not any(binds(function, call) for function in meant):
+            wrong.append(ast.unparse(call))
+    return wrong
+
+
+@pytest.mark.parametrize("name", [*TEXTS, *(f"notebooks/{name}" for name in NOTEBOOKS)])
+def test_inline_code_names_and_calls_what_exists(name):
+    text = NOTEBOOKS[name.removeprefix("notebooks/")] if name.startswith("notebooks/") else TEXTS[name]
+    wrong = [mistake for code in inline(text) for mistake in mistakes(code)]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "kbp.no_such_name",
+        "kbpjax.selection.no_such_name",
+        "update.leave_one_out",
+        "Solution.no_such_field",
+        "kbp.diagnose(solution)",
+        "clamp(model, graph, {node: value})",
+        "run(model, graph, no_such_option=1)",
+        "fit(positiv=)",
+        "observe(..., no_such_option=1)",
+        "kbp.run(model, graph",
+        "kbp.check(kbp.run(model, graph, tolerance=1e-4))",
+    ],
+)
+def test_wrong_inline_code_is_found(code):
+    assert mistakes(code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "kbpjax.baselines.discrete",
+        "Solution.converged",
+        "model.ranks",
+        "solution.converged",
+        "kbp.diagnose(model, graph, evidence, solution)",
+        "run(tol=)",
+        "observe(..., form=kbp.DensityRatio())",
+        "tune(settings, data, ...)",
+        "check(self, argument, points)",
+        "kbpjax/propagate.py",
+        "not code at all (kbp)",
+    ],
+)
+def test_right_inline_code_is_not(code):
+    assert not mistakes(code)
+
+
+def test_inline_code_is_found():
+    assert "kbp.check" in {code for text in TEXTS.values() for code in inline(text)}
+    assert sum(len(inline(text)) for text in NOTEBOOKS.values()) > 50
+    assert len(MODULES) > 40
+
+
+def test_defaults_are_those_of_the_table():
+    rows = [
+        [cell.strip(" `") for cell in row.split("|")[1:-1]]
+        for row in PAGES["choosing"].partition("## Defaults")[2].splitlines()
+    ]
+    table = {row[0]: row[1:] for row in rows if len(row) == 5}
+    by_call, settings = (
+        (inspect.signature(f).parameters for f in (kbpjax.fit, kbpjax.run)),
+        kbpjax.Settings(kbpjax.RBF(1)),
+    )
+    of_calls = {name: parameter.default for parameters in by_call for name, parameter in parameters.items()}
+    regressor = importlib.import_module("kbpjax.estimator").GraphRegressor()
+    for name in ("ridge", "floor", "max_rank", "num_iters", "damping"):
+        first = of_calls["rule"].max_rank if name == "max_rank" else of_calls[name]
+        second = settings.rule.max_rank if name == "max_rank" else float(getattr(settings, name))
+        third = getattr(regressor, name, of_calls.get(name))
+        assert [float(cell) for cell in table[name][:3]] == pytest.approx([first, second, third])
+
+
+def headings(text):
+    """Return the anchors of the headings of a page, as mkdocs and GitHub make them."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    words = [re.sub(r"[^\w\- ]", "", line.lower()) for line in re.findall(r"^#+ (.*)$", prose, re.MULTILINE)]
+    return {line.strip().replace(" ", "-") for line in words}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_anchors_are_headings(name):
+    for page, anchor in re.findall(r"\]\(((?:\w+\.md)?)#([\w-]+)\)", TEXTS[name]):
+        assert anchor in headings(TEXTS[Path(page).stem] if page else TEXTS[name]), (page, anchor)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_formulas_are_closed_and_stand_where_markdown_leaves_them_alone(name):
+    text = re.sub(r"^ *```.*?^ *```$|`[^`\n]+`", "", TEXTS[name], flags=re.DOTALL | re.MULTILINE)
+    shown = re.findall(r"(?:\A|\n\n)\$\$\n([^$]+?)\n\$\$(?=\n\n|\Z)", text)
+    assert 2 * len(shown) == text.count("$$")  # on lines of their own, between blank lines
+    within = re.findall(r"(?<!\$)\$(?![\s$])([^$\n]+?)(?<!\s)\$(?!\$)", text)
+    assert text.count("$") == 4 * len(shown) + 2 * len(within)
+    # GitHub takes the backslash from \, and \{; a bar would end a cell of a table.
+    assert not [formula for formula in shown + within if re.search(r"\\[,;!{}|\\]|\|", formula)]
