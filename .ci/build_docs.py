@@ -24,13 +24,14 @@ FOLDERS = ("docs", "experiments/results", "benchmarks/results")
 WITHOUT_MENU = "---\nhide: [navigation]\n---\n"
 """What a page starts with that is alone under its heading of the menu."""
 GALLERY = {
-    "denoising": ("Denoising", "An image, a noisy copy, its posterior mean and standard deviation, and residuals."),
+    "denoising": ("Denoising", "A noisy image, its posterior mean and standard deviation, coverage, and residuals."),
     "figure1": ("Five kinds of belief propagation", "Error and run time against the number of grey levels."),
     "update_rules": ("Update rules", "Run time, ranks and error of the three update rules."),
     "learned_bandwidths": ("Learned bandwidths", "What learned hyperparameters change, and other image denoisers."),
     "convergence_paper": ("Convergence", "Residual and error over iterations, with the bandwidths of the paper."),
     "convergence_narrow": ("Convergence, narrow bandwidth", "The same with half the bandwidth of the observations."),
-    "orientation": ("Camera rotations", "Beliefs over the rotation of a camera, from each frame and from all frames."),
+    "orientation_beliefs": ("Camera direction", "Beliefs about the yaw of a camera, without and with messages."),
+    "orientation": ("Camera rotations", "The room, errors over time, and errors of all methods."),
     "retrieval": ("Document retrieval", "Finding translations through a tree of languages."),
     "words": ("Words", "Predicting a word from the words for the same concept in other languages."),
     "depth": ("Depth", "Depth from single images: predictions, width of the intervals, and errors."),

@@ -267,7 +267,8 @@ def draw(rows: list[dict[str, Any]], pictures: list[dict[str, Any]]) -> Any:
     top = ["train", "clean", "noisy", "mean", "deviation"]
     panels = [*(["rmse"] if len(sunsets) > 1 else []), "cover", "residual"]
     figure = Figure(figsize=(15, 7), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=[1, 1.1])
+    rows_of_panels: Any = figure.subfigures(2, 1, height_ratios=[1, 1.1])
+    above, below = rows_of_panels
     axes = dict(zip(top, above.subplots(1, len(top)), strict=True))
     axes |= dict(zip(panels, below.subplots(1, len(panels)), strict=True))
     row = rows[shown]

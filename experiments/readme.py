@@ -354,7 +354,7 @@ def _rows(path: str, key: str = "rows") -> list[dict]:
 
 
 def _markdown(header: list[str], body: list[list[str]]) -> str:
-    lines = [header, ["---:"] * len(header), *body]
+    lines = [header, [":---", *["---:"] * (len(header) - 1)], *body]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 

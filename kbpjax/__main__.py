@@ -188,7 +188,7 @@ def _times(graph: kbp.Graph, rank: int, points: int, iters: int, repeats: int) -
 
 
 def _learn(clean: np.ndarray, noise: float, seed: int) -> kbp.KernelMRF:
-    """Learn from all colours of a clean picture and a noisy copy; bandwidths are those of docs/learning.md."""
+    """Learn from all colours of a clean picture and a noisy copy; bandwidths are near *narrow* of docs/images.md."""
     rng = np.random.default_rng(seed)
     values = np.moveaxis(clean, 2, 0).reshape(clean.shape[2], -1)
     seen = (values + noise * rng.standard_normal(values.shape)).astype(np.float32)

@@ -122,6 +122,8 @@ def variance(belief: Belief) -> Float[Array, "node *dim"]:
 def quantile(belief: Belief, level: ScalarLike) -> Shaped[Array, "node *dim"]:
     """Return the least point at which the distribution function of each node reaches `level`.
 
+    The gradient is 0: the answer is one of the points.
+
     Args:
         belief: beliefs on scalar points [point] or [point, 1].
         level: probability in [0, 1].
@@ -149,6 +151,8 @@ def quantile(belief: Belief, level: ScalarLike) -> Shaped[Array, "node *dim"]:
 
 def interval(belief: Belief, coverage: ScalarLike = 0.9) -> tuple[Array, Array]:
     """Return the central credible interval of each node: the quantiles (1 - coverage) / 2 and (1 + coverage) / 2.
+
+    The gradient is 0: both ends are points.
 
     Args:
         belief: beliefs on scalar points.

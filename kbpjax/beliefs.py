@@ -106,7 +106,8 @@ def beliefs(
 
     Raises:
         ValueError: points of another shape than the model's variables, none at all, NaN or infinity; a solution or
-            evidence of another graph; a belief that is 0 at all points.
+            evidence of another graph; a belief that is 0 at all points (only with floor 0 or a known likelihood:
+            candidates far from all training samples give a uniform belief, without an error).
 
     Examples:
         >>> import numpy as np, kbpjax as kbp

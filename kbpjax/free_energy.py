@@ -37,12 +37,14 @@ def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -
     $$\log Z = \sum_s \log Z_s + \sum_{st} \rho_{st} (\log Z_{st} - \log Z_s - \log Z_t).$$
 
     Exact on trees; with the exponents of `tree_reweighting`, at the fixed point of a positive model whose updates in
-    both directions belong to one joint table, an upper bound. Of a learned model it is $\log E^*[\mathrm{evidence}]$
-    under the learned joint distribution, up to the scale of the learned evidence (messages of norm 1). Of `Operators`
-    of one's own, with node potentials as local factors and psi^(1 / rho) as `project`, it is log sum_x prod psi.
+    both directions belong to one joint table, an upper bound. For a learned model on a tree it is
+    $\log E^*[\mathrm{evidence}]$, up to the scale of the learned evidence (messages of norm 1). With cycles it estimates
+    the logarithm of the integral of the learned potentials and the evidence; without evidence that integral is 1 only
+    in the Bethe approximation. For custom `Operators`, with node potentials as local factors and psi^(1 / rho) as
+    `project`, it estimates log sum_x prod psi.
 
     Args:
-        model: a `KernelMRF`, or `Operators` of one's own.
+        model: a `KernelMRF`, or custom `Operators`.
         graph: the graph.
         evidence: the evidence that `run` had, without clamps, or local factors [node, point], or None.
         solution: what `run` or `run_tree` returned; it should have converged.

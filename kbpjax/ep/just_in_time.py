@@ -39,7 +39,7 @@ class Record(NamedTuple):
         message: the outgoing one.
         log_variance: log predictive variances [out]; NaN before training.
         asked: whether the oracle was asked.
-        failed: whether its answer was no distribution: it is not learned, and the message says nothing.
+        failed: whether its answer was not a valid distribution: it is not learned, and the message is uniform.
 
     Examples:
         >>> import jax

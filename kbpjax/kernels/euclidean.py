@@ -179,7 +179,8 @@ class Periodic(Kernel):
     For angles, hours and phases.
 
     Args:
-        period: number > 0, in the units of the points; 2 pi for angles in radians.
+        period: number > 0, in the units of the points; 2 pi for angles in radians. `kbp.tune` and `kbp.select` learn
+            it with the other parameters; keep it fixed with `frozen=`.
         bandwidth: number > 0, without unit: length scale on a circle of radius 1.
 
     Raises:
