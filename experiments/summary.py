@@ -127,7 +127,7 @@ def _citations(rows: list[Row]) -> list[Line]:
         for k in ranks:
             mine = [row for row in rows if (row["set"], row["papers"], row["k"]) == (name, "all", k)]
             others = [row["method"] for row in mine if not row["method"].startswith("KBP")]
-            words: dict[str, Any] = {"task": f"topics of papers, {text}", "page": "docs/real_data.md", "measure": f"recall at {k}"}
+            words: Row = {"task": f"topics of papers, {text}", "page": "docs/real_data.md", "measure": f"recall at {k}"}
             words |= {"less": False, "shape": ".3f", "outside": (name, k) != ("acmv9", 3)}
             lines.append(_line(mine, ("recall", "stderr"), ours, f"{ours}, no links", others, **words))
     return lines
@@ -138,7 +138,7 @@ def _proteins(rows: list[Row]) -> list[Line]:
     residues = max(row["residues"] for row in rows)  # methods on a part of the residues do not compare
     rows = [row for row in rows if row["residues"] == residues]
     windows = sorted({row["window"] for row in rows})
-    words: dict[str, Any] = {"page": "docs/real_data.md", "measure": "mean cosine", "less": False, "shape": ".3f"}
+    words: Row = {"page": "docs/real_data.md", "measure": "mean cosine", "less": False, "shape": ".3f"}
     lines = []
     for window in windows:
         mine = [row for row in rows if row["window"] == window]
@@ -152,7 +152,7 @@ def _proteins(rows: list[Row]) -> list[Line]:
 def _depth(rows: list[Row]) -> list[Line]:
     ours = "kernel BP on boosting"
     ahead = (f"{ours} less this", f"{ours} less this, se", -1)
-    words: dict[str, Any] = {"page": "docs/real_data.md", "measure": "error of log10 depth", "less": True, "shape": ".4f"}
+    words: Row = {"page": "docs/real_data.md", "measure": "error of log10 depth", "less": True, "shape": ".4f"}
     lines = []
     for place in ("kitchen", "tabletop", "street"):
         mine = [row for row in rows if row["set"] == place]
@@ -168,13 +168,13 @@ def _rotations(rows: list[Row]) -> list[Line]:
     mine = [row for row in rows if row["frames"] == "ambiguous"]
     others = [row["method"] for row in mine if not row["method"].startswith("kernel BP")]
     ours, ahead = "kernel BP, trace", ("ours_ahead", "ours_ahead_stderr", 1)
-    words: dict[str, Any] = {"task": "rotations of a camera (simulated)", "page": "docs/structured.md", "measure": "degrees"}
+    words: Row = {"task": "rotations of a camera (simulated)", "page": "docs/structured.md", "measure": "degrees"}
     words |= {"less": True, "shape": ".1f"}
     return [_line(mine, ("degrees", "stderr"), ours, f"{ours}, no chain", others, ahead, **words)]
 
 
 def _photograph(rows: list[Row]) -> list[Line]:
     mine = [row for row in rows if row["study"] == "photograph"]
-    words: dict[str, Any] = {"task": "one photograph, noise added", "page": "docs/learning.md", "measure": "RMSE in grey levels"}
+    words: Row = {"task": "one photograph, noise added", "page": "docs/learning.md", "measure": "RMSE in grey levels"}
     words |= {"less": True, "shape": ".2f"}
     return [_line(mine, ("rmse_mean", None), "learned", None, ["total variation", "non-local means", "BM3D"], **words)]

@@ -38,9 +38,9 @@ def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -
 
     Exact on trees; with the exponents of `tree_reweighting`, at the fixed point of a positive model whose updates in
     both directions belong to one joint table, an upper bound. For a learned model on a tree it is
-    $\log E^*[\mathrm{evidence}]$, up to the scale of the learned evidence (messages of norm 1). With cycles it estimates
-    the logarithm of the integral of the learned potentials and the evidence; without evidence that integral is 1 only
-    in the Bethe approximation. For custom `Operators`, with node potentials as local factors and psi^(1 / rho) as
+    $\log E^*[\mathrm{evidence}]$, up to the scale of the learned evidence (messages of norm 1). With cycles it
+    estimates the logarithm of the integral of the learned potentials and the evidence; without evidence that integral
+    is 1 only in the Bethe approximation. For custom `Operators`, with node potentials as local factors and psi^(1 / rho) as
     `project`, it estimates log sum_x prod psi.
 
     Args:
