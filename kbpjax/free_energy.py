@@ -40,8 +40,8 @@ def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -
     both directions belong to one joint table, an upper bound. For a learned model on a tree it is
     $\log E^*[\mathrm{evidence}]$, up to the scale of the learned evidence (messages of norm 1). With cycles it
     estimates the logarithm of the integral of the learned potentials and the evidence; without evidence that integral
-    is 1 only in the Bethe approximation. For custom `Operators`, with node potentials as local factors and psi^(1 / rho) as
-    `project`, it estimates log sum_x prod psi.
+    is 1 only in the Bethe approximation. For custom `Operators`, with node potentials as local factors and
+    psi^(1 / rho) as `project`, it estimates log sum_x prod psi.
 
     Args:
         model: a `KernelMRF`, or custom `Operators`.
