@@ -180,28 +180,29 @@ def compile_once(method: Method, shape: tuple[int, int], options: tuple[tuple[st
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
-    """Draw RMSE and time against grey levels: lines at the paper's settings, dashes tuned, open markers parts."""
+    """Draw RMSE and time against grey levels, whole images and parts in panels of their own."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for name, colour in zip(METHODS, COLOURS, strict=True):
-        size = "part" if METHODS[name].slow else "whole"
-        for setting, style in (("paper", "-"), ("tuned", "--")):
-            mine = [row for row in rows if (row["method"], row["setting"], row["image"]) == (name, setting, size)]
-            levels = [row["levels"] for row in mine]
-            label = name + (" (40 x 40 part)" if size == "part" else "") if mine and setting == "paper" else None
-            look = {"color": colour, "linestyle": style, "marker": "o", "markersize": 4, "label": label}
-            look["markerfacecolor"] = "white" if size == "part" else colour
-            left.plot(levels, [row["rmse"] for row in mine], **look)
-            right.plot(levels, [row["run_s"] for row in mine], **look)
-    left.set(xlabel="grey levels in the image", ylabel="RMSE (grey levels of 0 .. 255)", ylim=(0, None))
-    right.set(xlabel="grey levels in the image", ylabel="seconds an image", yscale="log")
-    left.set_title("solid: the paper's settings, dashed: tuned", fontsize=10)
-    right.set_title("parts have 0.16 of the pixels", fontsize=10)
-    left.legend(fontsize=8, loc="upper right")
-    for panel in (left, right):
-        panel.grid(alpha=0.3)
+    figure = Figure(figsize=(12, 8), layout="constrained")
+    panels = figure.subplots(2, 2, sharex=True, sharey="row")
+    titles = {"whole": "whole images (100 x 100), ten draws", "part": "parts (40 x 40), two draws, all methods"}
+    for column, size in zip(panels.T, titles, strict=True):
+        for name, color in zip(METHODS, COLOURS, strict=True):
+            for setting, style in (("paper", "-"), ("tuned", "--")):
+                mine = [row for row in rows if (row["method"], row["setting"], row["image"]) == (name, setting, size)]
+                if mine:
+                    look = {"color": color, "linestyle": style, "marker": "o", "markersize": 4}
+                    look["label"] = name if setting == "paper" else None
+                    for panel, key in zip(column, ("rmse", "run_s"), strict=True):
+                        panel.plot([row["levels"] for row in mine], [row[key] for row in mine], **look)
+        column[0].set_title(titles[size], fontsize=11)
+        column[0].legend(fontsize=9, loc="upper right")
+        column[1].set(xlabel="grey levels in the image", yscale="log")
+        for panel in column:
+            panel.grid(alpha=0.3)
+    panels[0, 0].set(ylabel="RMSE (grey levels), lower is better", ylim=(0, None))
+    panels[1, 0].set(ylabel="seconds per image, lower is better")
+    figure.supxlabel("solid: the paper's settings; dashed: tuned", fontsize=10)
     return figure
 
 
