@@ -96,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     _harness.add_common_arguments(parser)
     add = parser.add_argument
     add("--kernels", nargs="+", choices=("trace", "heat"), help="on the rotations (default: both; trace if quick)")
-    add("--seeds", type=int, help="number of training and test sets (default: 3; 1 if quick)")
+    add("--seeds", type=int, help="number of training and test sets (default: 10; 1 if quick)")
     add("--trajectories", type=int, help="to learn from, of 100 frames each (default: 40; 24 if quick)")
     add("--tests", type=int, help="to test on, of 80 frames (default: 20; 8 if quick); 3 times as many choose settings")
     add("--noise", type=float, default=20.0, help="standard deviation of a pixel's noise, of 0 .. 255 (default: 20)")
@@ -106,7 +106,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> None:
     """Run the experiment: a table on standard output, a JSON and a PNG file in `args.out`."""
-    usual = {"kernels": ["trace", "heat"], "seeds": 3, "trajectories": 40, "tests": 20, "rank": 500}
+    usual = {"kernels": ["trace", "heat"], "seeds": 10, "trajectories": 40, "tests": 20, "rank": 500}
     quick = {"kernels": ["trace"], "seeds": 1, "trajectories": 24, "tests": 8, "rank": 300}
     for name, value in (quick if args.quick else usual).items():
         if getattr(args, name) is None:

@@ -135,12 +135,19 @@ def _draw_errors(axis: Any, found: dict[str, Any], main: str, test: Any, number:
 
 
 def _draw_belief(axis: Any, belief: np.ndarray, truth: np.ndarray, title: str) -> None:
-    extent = (-0.5, len(belief) - 0.5, -180, 180)
+    """Draw beliefs over the yaw [frame, bin], bins from -180 degrees on, with the two like walls inside the axis."""
+    quarter = belief.shape[1] // 4
     # The square root shows faint beliefs too.
     axis.imshow(
-        belief.T**0.5, origin="lower", aspect="auto", extent=extent, cmap="Blues", vmin=0, interpolation="nearest"
+        np.roll(belief, -quarter, axis=1).T ** 0.5,
+        origin="lower",
+        aspect="auto",
+        extent=(-0.5, len(belief) - 0.5, -90, 270),
+        cmap="Blues",
+        vmin=0,
+        interpolation="nearest",
     )
-    axis.plot(truth, ".", color="#D55E00", markersize=4, label="truth")
-    axis.set(ylabel="yaw (degrees)", yticks=range(-180, 181, 90))
+    axis.plot((truth + 90) % 360 - 90, ".", color="#D55E00", markersize=4, label="truth")
+    axis.set(ylabel="yaw (degrees)", yticks=range(-90, 271, 90))
     axis.set_title(title, fontsize=11)
     axis.legend(fontsize=9, loc="upper right")

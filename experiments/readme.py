@@ -97,14 +97,14 @@ def real_data() -> dict[str, str]:
 def denoising(rows: list[dict]) -> str:
     """Lay the rows of the denoising experiment out, the settings side by side."""
     settings = list(dict.fromkeys(row["setting"] for row in rows))
-    columns = ["mode", "mean", "coverage", "iterations", "run s"]
+    columns = ["mode", "mean", "coverage", "iterations"]
     body = []
     for image in dict.fromkeys(row["image"] for row in rows):
         cells = [image]
         for setting in settings:
             (row,) = (row for row in rows if row["image"] == image and row["setting"] == setting)
             cells += [f"{row['rmse_mode']:.1f}", f"{row['rmse_mean']:.1f}", f"{row['cover90']:.2f}"]
-            cells += [f"{row['iterations']}" + ("" if row["converged"] else "*"), f"{row['run_s']:.1f}"]
+            cells.append(f"{row['iterations']}" + ("" if row["converged"] else "*"))
         body.append(cells)
     return _markdown(["image", *(f"{name}: {key}" for name in settings for key in columns)], body)
 
