@@ -42,7 +42,9 @@ rng = np.random.default_rng(0)
 
 # %%
 STATES = ("helix", "sheet", "coil")
-STEP = np.array([[0.90, 0.01, 0.09], [0.01, 0.85, 0.14], [0.10, 0.12, 0.78]])  # from state to state
+STEP = np.array(
+    [[0.90, 0.01, 0.09], [0.01, 0.85, 0.14], [0.10, 0.12, 0.78]]
+)  # from state to state
 CENTRES = (  # of each state: share, theta, tau, concentration
     np.array([[1.0, 91, 51, 120]]),
     np.array([[1.0, 123, -172, 30]]),
@@ -64,22 +66,34 @@ class Chain(NamedTuple):
 def to_vectors(angles):
     """Turn theta and tau in degrees [.., 2] into unit vectors [.., 3]."""
     theta, tau = np.moveaxis(np.deg2rad(angles), -1, 0)
-    return np.stack([np.sin(theta) * np.cos(tau), np.sin(theta) * np.sin(tau), np.cos(theta)], axis=-1)
+    return np.stack(
+        [np.sin(theta) * np.cos(tau), np.sin(theta) * np.sin(tau), np.cos(theta)],
+        axis=-1,
+    )
 
 
 def to_angles(vectors):
     """Turn vectors of any length [.., 3] into theta and tau in degrees [.., 2]."""
     x, y, z = np.moveaxis(np.asarray(vectors), -1, 0)
-    return np.rad2deg(np.stack([np.arctan2(np.hypot(x, y), z), np.arctan2(y, x)], axis=-1))
+    return np.rad2deg(
+        np.stack([np.arctan2(np.hypot(x, y), z), np.arctan2(y, x)], axis=-1)
+    )
 
 
 def scatter(centre, concentration):
     """Draw from von Mises-Fisher distributions around centres [residue, 3]."""
-    cosine = 1 + np.log1p(-rng.random(len(centre)) * (1 - np.exp(-2 * concentration))) / concentration
+    cosine = (
+        1
+        + np.log1p(-rng.random(len(centre)) * (1 - np.exp(-2 * concentration)))
+        / concentration
+    )
     across = rng.normal(size=centre.shape)
     across -= np.sum(across * centre, axis=1, keepdims=True) * centre
     across /= np.linalg.norm(across, axis=1, keepdims=True)
-    return cosine[:, None] * centre + np.sqrt(np.maximum(1 - cosine**2, 0))[:, None] * across
+    return (
+        cosine[:, None] * centre
+        + np.sqrt(np.maximum(1 - cosine**2, 0))[:, None] * across
+    )
 
 
 def draw(length):
@@ -90,12 +104,16 @@ def draw(length):
     rows = [rng.choice(len(CENTRES[s]), p=CENTRES[s][:, 0]) for s in state]
     around = np.array([CENTRES[s][row] for s, row in zip(state, rows, strict=True)])
     profile = rng.multinomial(RELATED, preference[state]) / RELATED
-    return Chain(np.array(state), scatter(to_vectors(around[:, 1:3]), around[:, 3]), profile)
+    return Chain(
+        np.array(state), scatter(to_vectors(around[:, 1:3]), around[:, 3]), profile
+    )
 
 
 train = [draw(length) for length in rng.integers(60, 140, size=25)]
 lengths = rng.integers(60, 140, size=30)
-aside, test = ([draw(length) for length in lengths] for _ in range(2))  # to choose settings on; to judge
+aside, test = (
+    [draw(length) for length in lengths] for _ in range(2)
+)  # to choose settings on; to judge
 
 
 def joined(chains, field):
@@ -106,7 +124,9 @@ def joined(chains, field):
 known, truth = joined(train, "direction"), joined(test, "direction")
 shares = np.bincount(joined(train, "state")) / len(known)
 print(f"{len(train)} chains to learn from, {len(known)} residues;", end=" ")
-print(", ".join(f"{share:.0%} {name}" for share, name in zip(shares, STATES, strict=True)))
+print(
+    ", ".join(f"{share:.0%} {name}" for share, name in zip(shares, STATES, strict=True))
+)
 
 # %% [markdown]
 # ## Angles are points on a sphere
@@ -124,7 +144,13 @@ COLOURS = ("#D55E00", "#0072B2", "0.55")
 
 def axes_of_angles(ax, title):
     """Label axes for theta against tau."""
-    ax.set(title=title, xlabel="tau (degrees)", xlim=(-180, 180), ylim=(0, 180), xticks=range(-180, 181, 90))
+    ax.set(
+        title=title,
+        xlabel="tau (degrees)",
+        xlim=(-180, 180),
+        ylim=(0, 180),
+        xticks=range(-180, 181, 90),
+    )
 
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.9), layout="constrained")
@@ -136,9 +162,17 @@ left.set_ylabel("theta (degrees)")
 left.legend(markerscale=5, loc="lower left", ncols=3)
 place, tau = np.array([[120.0, 165.0]]), np.linspace(-180, 180, 361)
 line = np.stack([np.full(len(tau), 120.0), tau], axis=1)
-right.plot(tau, kbp.gram(on_sphere, to_vectors(line), to_vectors(place))[:, 0], label="Sphere on points")
+right.plot(
+    tau,
+    kbp.gram(on_sphere, to_vectors(line), to_vectors(place))[:, 0],
+    label="Sphere on points",
+)
 right.plot(tau, kbp.gram(on_numbers, line, place)[:, 0], "--", label="RBF on angles")
-right.set(title="k(x, x') at theta = 120, x' at tau = 165", xlabel="tau of x (degrees)", ylabel="kernel (no unit)")
+right.set(
+    title="k(x, x') at theta = 120, x' at tau = 165",
+    xlabel="tau of x (degrees)",
+    ylabel="kernel (no unit)",
+)
 right.set(xlim=(-180, 180), xticks=range(-180, 181, 90))
 right.legend(loc="upper center")
 caption = "Left: sheets (and much of coil) lie across the seam at 180 = -180. Right: only one kernel goes over it."
@@ -178,7 +212,9 @@ def infer(model, graph, y, mask, candidates):
     evidence = kbp.observe(model, graph, y, mask=mask, form=kbp.DensityRatio())
     solution = kbp.run_tree(model, graph, evidence)
     mode = kbp.mode(kbp.beliefs(model, graph, evidence, solution, candidates))
-    return kbp.beliefs(model, graph, evidence, solution, candidates, marginal=kbp.Empirical()), mode
+    return kbp.beliefs(
+        model, graph, evidence, solution, candidates, marginal=kbp.Empirical()
+    ), mode
 
 
 def forest(chains, edges=True):
@@ -191,12 +227,18 @@ def forest(chains, edges=True):
 def log_score(belief, true):
     """Return the mean log weight of the candidate nearest to the truth."""
     nearest = np.argmax(true @ points.T, axis=1)
-    return float(np.mean(np.log(np.asarray(belief.weights)[np.arange(len(true)), nearest])))
+    return float(
+        np.mean(np.log(np.asarray(belief.weights)[np.arange(len(true)), nearest]))
+    )
 
 
 def choose(values, kernel, candidates):
     """Learn at several ridges; return the model of best log score on the chains set aside, and all scores."""
-    data, graph, y = kbp.pool(graphs, values, profiles), forest(aside), joined(aside, "profile")
+    data, graph, y = (
+        kbp.pool(graphs, values, profiles),
+        forest(aside),
+        joined(aside, "profile"),
+    )
     best, tried = None, {}
     for ridges in [(1e-3, 1e-3), (1e-3, 1e-2), (1e-2, 1e-3), (1e-2, 1e-2)]:
         model = learn(data, kernel, *ridges)
@@ -230,7 +272,9 @@ unit = kbp.kernels.unit_vectors
 
 def angle(a, b):
     """Return the angle between unit vectors in degrees."""
-    return np.rad2deg(np.arccos(np.clip(np.sum(np.asarray(a) * np.asarray(b), axis=-1), -1, 1)))
+    return np.rad2deg(
+        np.arccos(np.clip(np.sum(np.asarray(a) * np.asarray(b), axis=-1), -1, 1))
+    )
 
 
 between = np.rad2deg(np.arccos(np.clip(points @ points.T, -1, 1)))
@@ -244,7 +288,9 @@ def least_angle(belief):
 def limit(chains):
     """Return posterior mean directions by forward-backward with the probabilities that the chains are drawn from."""
     shrink = [(1 / np.tanh(of[:, 3]) - 1 / of[:, 3]) * of[:, 0] for of in CENTRES]
-    means = np.stack([by @ to_vectors(of[:, 1:3]) for by, of in zip(shrink, CENTRES, strict=True)])
+    means = np.stack(
+        [by @ to_vectors(of[:, 1:3]) for by, of in zip(shrink, CENTRES, strict=True)]
+    )
     found = []
     for chain in chains:
         seen = np.exp(RELATED * chain.profile @ np.log(preference).T)
@@ -289,7 +335,9 @@ errors = {name: angle(answer, truth) for name, answer in answers.items()}
 print("mean angle to the truth, degrees, ± standard error")
 for name, error in errors.items():
     print(f"{name:32} {over_chains(error)}")
-print(f"messages gain (paired, mean)     {over_chains(errors['alone, mean'] - errors['chain, mean'])}")
+print(
+    f"messages gain (paired, mean)     {over_chains(errors['alone, mean'] - errors['chain, mean'])}"
+)
 
 # %% [markdown]
 # The mean answers for squared distances, the candidate of least expected angle for angles: choose by what an error costs.
@@ -313,14 +361,22 @@ compared = {
     "RBF on angles, mean of angles": to_vectors(kbp.mean(flat)),
 }
 scores = max(tried.values()), max(flat_tried.values())
-print(f"log score on chains set aside: {scores[0]:.3f} on the sphere, {scores[1]:.3f} on angles")
-print(f"mean angle to the truth, degrees; {near.mean():.0%} of the residues are near the seam")
+print(
+    f"log score on chains set aside: {scores[0]:.3f} on the sphere, {scores[1]:.3f} on angles"
+)
+print(
+    f"mean angle to the truth, degrees; {near.mean():.0%} of the residues are near the seam"
+)
 for name, answer in compared.items():
     error = angle(answer, truth)
-    print(f"{name:33} near the seam {over_chains(error, near)}, elsewhere {over_chains(error, ~near)}")
+    print(
+        f"{name:33} near the seam {over_chains(error, near)}, elsewhere {over_chains(error, ~near)}"
+    )
 lost = angle(to_vectors(flat_mode), truth) - errors["chain, mode"]
 print("modes, paired: what the RBF loses", end=" ")
-print(f"near the seam {over_chains(lost, near)}, elsewhere {over_chains(lost, ~near)}, all {over_chains(lost)}")
+print(
+    f"near the seam {over_chains(lost, near)}, elsewhere {over_chains(lost, ~near)}, all {over_chains(lost)}"
+)
 
 # %% [markdown]
 # The mean of angles is what nobody should report: 175 and -175 have the mean 0. The price of the kernel alone is smaller. An
@@ -334,14 +390,18 @@ print(f"near the seam {over_chains(lost, near)}, elsewhere {over_chains(lost, ~n
 
 # %%
 hidden = (residue >= 25) & (residue < 40)
-filled, filled_mode = infer(model, graph, np.where(hidden[:, None], np.nan, seen), ~hidden, points)
+filled, filled_mode = infer(
+    model, graph, np.where(hidden[:, None], np.nan, seen), ~hidden, points
+)
 
 
 def expected_error(belief):
     """Return the mean direction, and the angle from it that the belief expects."""
     direction = np.asarray(unit(kbp.mean(belief)))
     cosines = np.clip(direction @ points.T, -1, 1)
-    return direction, np.sum(np.asarray(belief.weights) * np.rad2deg(np.arccos(cosines)), axis=1)
+    return direction, np.sum(
+        np.asarray(belief.weights) * np.rad2deg(np.arccos(cosines)), axis=1
+    )
 
 
 def by_residue(values, last=60):
@@ -354,9 +414,17 @@ direction, doubt = expected_error(filled)
 _, doubt_seen = expected_error(belief)
 middle = (residue >= 30) & (residue < 35)
 found = angle(direction, truth)
-for name, rows in {"middle of the stretch": middle, "outside the stretch": ~hidden}.items():
-    print(f"{name:22} expected {doubt[rows].mean():.1f} degrees, found {found[rows].mean():.1f};", end=" ")
-    print(f"with all profiles {doubt_seen[rows].mean():.1f} and {errors['chain, mean'][rows].mean():.1f}")
+for name, rows in {
+    "middle of the stretch": middle,
+    "outside the stretch": ~hidden,
+}.items():
+    print(
+        f"{name:22} expected {doubt[rows].mean():.1f} degrees, found {found[rows].mean():.1f};",
+        end=" ",
+    )
+    print(
+        f"with all profiles {doubt_seen[rows].mean():.1f} and {errors['chain, mean'][rows].mean():.1f}"
+    )
 print(f"constant answer: {errors['constant'].mean():.1f}")
 
 # %%
@@ -375,20 +443,45 @@ def better(belief):
 
 shown = np.flatnonzero((number == 0) & (residue < 60))
 where, which = np.nonzero(better(filled)[shown] < LEVEL)
-figure, (top, bottom) = plt.subplots(2, 1, figsize=(10, 6), sharex=True, layout="constrained")
-top.scatter(where, to_angles(points)[which, 1], s=2, color="#0072B2", alpha=0.15, label=f"{LEVEL:.0%} credible set")
+figure, (top, bottom) = plt.subplots(
+    2, 1, figsize=(10, 6), sharex=True, layout="constrained"
+)
+top.scatter(
+    where,
+    to_angles(points)[which, 1],
+    s=2,
+    color="#0072B2",
+    alpha=0.15,
+    label=f"{LEVEL:.0%} credible set",
+)
 top.plot(to_angles(truth[shown])[:, 1], "k.", markersize=7, label="true")
-top.set(ylabel="tau (degrees)", ylim=(-180, 180), yticks=range(-180, 181, 90), title="one test chain")
+top.set(
+    ylabel="tau (degrees)",
+    ylim=(-180, 180),
+    yticks=range(-180, 181, 90),
+    title="one test chain",
+)
 bottom.plot(by_residue(doubt), color="#0072B2", label="expected by the belief")
 bottom.plot(by_residue(found), "k.-", linewidth=0.6, label="found")
-bottom.plot(by_residue(doubt_seen), ":", color="#0072B2", label="expected, with all profiles")
-bottom.axhline(errors["constant"].mean(), color="0.5", linestyle="--", linewidth=1, label="constant answer")
+bottom.plot(
+    by_residue(doubt_seen), ":", color="#0072B2", label="expected, with all profiles"
+)
+bottom.axhline(
+    errors["constant"].mean(),
+    color="0.5",
+    linestyle="--",
+    linewidth=1,
+    label="constant answer",
+)
 bottom.set(xlabel="residue", ylabel="angular error (degrees)", ylim=(0, None))
 bottom.set_title(f"mean of {len(lengths)} test chains")
 for ax in (top, bottom):
     ax.axvspan(24.5, 39.5, color="0.9", zorder=0)
     ax.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
-figure.supxlabel("Grey: no profiles. Dots above are training samples in the credible set.", fontsize="medium")
+figure.supxlabel(
+    "Grey: no profiles. Dots above are training samples in the credible set.",
+    fontsize="medium",
+)
 plt.show()
 
 # %% [markdown]
@@ -399,18 +492,36 @@ plt.show()
 
 # %%
 nearest = np.argmax(truth @ points.T, axis=1)
-judged = {"alone": (alone, everywhere), "chain": (belief, everywhere), "missing stretch": (filled, hidden)}
+judged = {
+    "alone": (alone, everywhere),
+    "chain": (belief, everywhere),
+    "missing stretch": (filled, hidden),
+}
 levels = np.array([0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99])
 figure, ax = plt.subplots(figsize=(5.5, 4), layout="constrained")
 ax.plot([0, 100], [0, 100], color="0.5", linewidth=1, label="as promised")
 for (name, (of, rows)), style in zip(judged.items(), ("s--", "o-", "^:"), strict=True):
     held = better(of)
-    own = held[np.arange(len(nearest)), nearest]  # the belief on candidates better than the true one
+    own = held[
+        np.arange(len(nearest)), nearest
+    ]  # the belief on candidates better than the true one
     size = np.mean(held[rows] < LEVEL)
     share = over_chains(100.0 * (own < LEVEL), rows)
-    print(f"{name:16} {LEVEL:.0%} sets hold {share} % of the true angles, and {size:.0%} of the candidates")
-    ax.plot(100 * levels, [100 * np.mean(own[rows] < level) for level in levels], style, markersize=4, label=name)
-ax.set(xlabel="promised (%)", ylabel="true angles inside (%)", title="Cover of credible sets")
+    print(
+        f"{name:16} {LEVEL:.0%} sets hold {share} % of the true angles, and {size:.0%} of the candidates"
+    )
+    ax.plot(
+        100 * levels,
+        [100 * np.mean(own[rows] < level) for level in levels],
+        style,
+        markersize=4,
+        label=name,
+    )
+ax.set(
+    xlabel="promised (%)",
+    ylabel="true angles inside (%)",
+    title="Cover of credible sets",
+)
 ax.legend()
 figure.supxlabel("Below the line: too sure. Above: too careful.", fontsize="medium")
 plt.show()
@@ -436,14 +547,33 @@ views = {"all profiles": (belief, mode), "stretch missing": (filled, filled_mode
 for ax, (title, (of, top)) in zip(panels[1:], views.items(), strict=True):
     weight = np.asarray(of.weights)[node]
     tau = to_angles(points)[:, 1]
-    ax.scatter(tau, to_angles(points)[:, 0], s=8000 * weight, color="#0072B2", alpha=0.35, linewidth=0)
+    ax.scatter(
+        tau,
+        to_angles(points)[:, 0],
+        s=8000 * weight,
+        color="#0072B2",
+        alpha=0.35,
+        linewidth=0,
+    )
     mean = kbp.mean(of)[node]
-    marks = {"mode": (top[node], "yD"), "mean direction": (mean, "kP"), "truth": (truth[node], "r*")}
+    marks = {
+        "mode": (top[node], "yD"),
+        "mean direction": (mean, "kP"),
+        "truth": (truth[node], "r*"),
+    }
     for size, (name, (at, style)) in zip((8, 10, 15), marks.items(), strict=True):
-        options = {"markersize": size, "markeredgecolor": "white", "clip_on": False, "zorder": 5}
+        options = {
+            "markersize": size,
+            "markeredgecolor": "white",
+            "clip_on": False,
+            "zorder": 5,
+        }
         ax.plot(*to_angles(at)[::-1], style, label=name, **options)
     far = weight[np.abs(tau) > 150].sum()
-    axes_of_angles(ax, f"belief, {title}\n{far:.0%} beyond ± 150; mean of length {np.linalg.norm(mean):.2f}")
+    axes_of_angles(
+        ax,
+        f"belief, {title}\n{far:.0%} beyond ± 150; mean of length {np.linalg.norm(mean):.2f}",
+    )
     ax.legend(loc="lower left", fontsize="small", ncols=3)
 caption = "A dot is a training sample, its area the weight. The left and the right edge are one line on the sphere."
 figure.supxlabel(caption, fontsize="medium")

@@ -48,16 +48,25 @@ CONCEPTS, TOPICS, PAIRS, TEST = 80, 8, 80, 100
 
 rng = np.random.default_rng(0)
 topics = rng.dirichlet(np.full(CONCEPTS, 0.1), TOPICS)  # probability of each concept
-syllables = [[c + v for c in rng.permutation(list("bdfgklmnprstvz"))[:5] for v in "aio"] for _ in LANGUAGES]
+syllables = [
+    [c + v for c in rng.permutation(list("bdfgklmnprstvz"))[:5] for v in "aio"]
+    for _ in LANGUAGES
+]
 lexicon = [
-    [["".join(rng.choice(own, 2)) for _ in range(rng.integers(1, 3))] for _ in range(CONCEPTS)] for own in syllables
+    [
+        ["".join(rng.choice(own, 2)) for _ in range(rng.integers(1, 3))]
+        for _ in range(CONCEPTS)
+    ]
+    for own in syllables
 ]
 
 
 def translations():
     """Draw one text, in all languages."""
     length = rng.integers(40, 80)
-    meaning = rng.choice(CONCEPTS, length, p=rng.dirichlet(np.full(TOPICS, 0.3)) @ topics)
+    meaning = rng.choice(
+        CONCEPTS, length, p=rng.dirichlet(np.full(TOPICS, 0.3)) @ topics
+    )
     texts = []
     for words, mistakes in zip(lexicon, MISTAKES, strict=True):
         other = rng.choice(CONCEPTS, length, p=topics.mean(0))
@@ -67,7 +76,13 @@ def translations():
 
 
 count = len(TREE) * PAIRS + TEST
-documents = dict(zip(LANGUAGES, zip(*(translations() for _ in range(count)), strict=True), strict=True))
+documents = dict(
+    zip(
+        LANGUAGES,
+        zip(*(translations() for _ in range(count)), strict=True),
+        strict=True,
+    )
+)
 for language, texts in documents.items():
     print(f"{language:5} {texts[0][:70]} ...")
 
@@ -93,9 +108,17 @@ def tfidf(texts, size=150):
     return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-9)
 
 
-vectors = np.stack([tfidf(documents[language]) for language in LANGUAGES])  # [language, document, word]
+vectors = np.stack(
+    [tfidf(documents[language]) for language in LANGUAGES]
+)  # [language, document, word]
 bandwidths = np.array([kbp.median_bandwidth(x) for x in vectors])
-print("different words:", {name: int((x.sum(0) > 0).sum()) for name, x in zip(LANGUAGES, vectors, strict=True)})
+print(
+    "different words:",
+    {
+        name: int((x.sum(0) > 0).sum())
+        for name, x in zip(LANGUAGES, vectors, strict=True)
+    },
+)
 print("median distance of documents:", bandwidths.round(2))
 
 # %% [markdown]
@@ -109,21 +132,32 @@ print("median distance of documents:", bandwidths.round(2))
 def make_tree(edges, num_languages):
     """Return the graph of a tree of languages."""
     return kbp.Graph.from_edges(
-        list(edges), num_languages, node_type=np.arange(num_languages), edge_type=np.arange(len(edges))
+        list(edges),
+        num_languages,
+        node_type=np.arange(num_languages),
+        edge_type=np.arange(len(edges)),
     )
 
 
 @partial(jax.jit, static_argnames="edges")
 def learn(vectors, bandwidths, pairs, ridge, obs_ridge, edges=TREE):
     """Learn from pairs of documents, given by their numbers [edge, pair]."""
-    of_language = [jnp.concatenate([pairs[k] for k, e in enumerate(edges) if v in e]) for v in range(len(vectors))]
+    of_language = [
+        jnp.concatenate([pairs[k] for k, e in enumerate(edges) if v in e])
+        for v in range(len(vectors))
+    ]
     data = kbp.TrainingData(
-        edges={k: (vectors[a][pairs[k]], vectors[b][pairs[k]]) for k, (a, b) in enumerate(edges)},
+        edges={
+            k: (vectors[a][pairs[k]], vectors[b][pairs[k]])
+            for k, (a, b) in enumerate(edges)
+        },
         nodes={v: vectors[v][rows] for v, rows in enumerate(of_language)},
         ends=dict(enumerate(edges)),
     )
     kernel = {v: kbp.RBF(bandwidths[v]) for v in range(len(vectors))}
-    return kbp.fit(data, kernel=kernel, rule=kbp.FullRank(), ridge=ridge, obs_ridge=obs_ridge)
+    return kbp.fit(
+        data, kernel=kernel, rule=kbp.FullRank(), ridge=ridge, obs_ridge=obs_ridge
+    )
 
 
 def split(number):
@@ -135,7 +169,10 @@ def split(number):
 graph = make_tree(TREE, len(LANGUAGES))
 test, pairs = split(0)
 model = learn(vectors, 2 * bandwidths, pairs, 3e-4, 0.3)
-print("documents known in each language:", {LANGUAGES[v]: points for v, (_, points) in model.ranks.items()})
+print(
+    "documents known in each language:",
+    {LANGUAGES[v]: points for v, (_, points) in model.ranks.items()},
+)
 
 # %% [markdown]
 # Full rank keeps every known document. With thousands of them take `kbp.ConstantTime(eps=1e-2, max_rank=200)` instead.
@@ -152,12 +189,16 @@ print("documents known in each language:", {LANGUAGES[v]: points for v, (_, poin
 def ask(model, graph, nodes, known, candidates):
     """Return the belief of the last language [query, candidate] for documents known in some [query, node, word]."""
     target = graph.num_nodes - 1
-    points = {v: candidates if v == target else candidates[:1] for v in range(target + 1)}  # the others do not matter
+    points = {
+        v: candidates if v == target else candidates[:1] for v in range(target + 1)
+    }  # the others do not matter
 
     def one(values):
         evidence = kbp.clamp(model, graph, nodes, values, form=kbp.DensityRatio())
         solution = kbp.run_tree(model, graph, evidence)
-        found = kbp.beliefs(model, graph, evidence, solution, points, marginal=kbp.Empirical())
+        found = kbp.beliefs(
+            model, graph, evidence, solution, points, marginal=kbp.Empirical()
+        )
         return found[target].weights[0]
 
     return kbp.Belief(candidates, jax.vmap(one)(known))
@@ -197,12 +238,23 @@ query = int(np.argsort(gain)[3 * len(gain) // 4])
 figure, ax = plt.subplots(figsize=(9.5, 3.5), layout="constrained")
 for k, (colour, style) in {1: ("#D55E00", "o"), 3: ("#0072B2", "s")}.items():
     rank = ranks(belief[k].weights)[query]
-    ax.plot(belief[k].weights[query], style, color=colour, markersize=4, label=f"{names[k - 1]}: rank {rank}")
+    ax.plot(
+        belief[k].weights[query],
+        style,
+        color=colour,
+        markersize=4,
+        label=f"{names[k - 1]}: rank {rank}",
+    )
 ax.axvline(query, color="0.6", linewidth=1, zorder=0, label="the true document")
-ax.axhline(1 / TEST, color="0.6", linestyle=":", zorder=0, label="before anything is seen")
+ax.axhline(
+    1 / TEST, color="0.6", linestyle=":", zorder=0, label="before anything is seen"
+)
 ax.set(xlabel="candidate (number)", ylabel="belief (probability)")
 ax.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
-figure.supxlabel(f"Belief over {TEST} documents of Tolu, for test document {query}.", fontsize="medium")
+figure.supxlabel(
+    f"Belief over {TEST} documents of Tolu, for test document {query}.",
+    fontsize="medium",
+)
 plt.show()
 
 # %% [markdown]
@@ -221,7 +273,9 @@ plt.show()
 def regress(x, y, query, ridge):
     """Return what ridge regression with an intercept predicts."""
     centred = x - x.mean(0)
-    weights = np.linalg.solve(centred @ centred.T + ridge * len(x) * np.eye(len(x)), y - y.mean(0))
+    weights = np.linalg.solve(
+        centred @ centred.T + ridge * len(x) * np.eye(len(x)), y - y.mean(0)
+    )
     return y.mean(0) + (query - x.mean(0)) @ centred.T @ weights
 
 
@@ -234,7 +288,13 @@ def cosines(predicted, candidates, mean):
 def through_nuvi(nodes, test, pairs, ridges):
     """Score the candidates by two regressions."""
     last, x = pairs[-1], vectors
-    nuvi = np.mean([regress(x[v][pairs[v]], x[NUVI][pairs[v]], x[v][test], ridges[0]) for v in nodes], axis=0)
+    nuvi = np.mean(
+        [
+            regress(x[v][pairs[v]], x[NUVI][pairs[v]], x[v][test], ridges[0])
+            for v in nodes
+        ],
+        axis=0,
+    )
     predicted = regress(x[NUVI][last], x[TOLU][last], nuvi, ridges[1])
     return cosines(predicted, x[TOLU][test], x[TOLU][last].mean(0))
 
@@ -248,17 +308,38 @@ def direct(nodes, test, pairs, ridge):
 
 def best(settings, score):
     """Return the setting of the largest sum of mean reciprocal ranks over the sets of known languages, on split 0."""
-    return max(settings, key=lambda setting: sum(quality(score(nodes, setting))[1] for nodes in SETS))
+    return max(
+        settings,
+        key=lambda setting: sum(quality(score(nodes, setting))[1] for nodes in SETS),
+    )
 
 
 RIDGES = [3e-4, 1e-3, 3e-3, 1e-2]
-SETTINGS = [(1, 1e-3, 0.3), (2, 3e-4, 0.3), (4, 1e-4, 0.1)]  # median distances, ridge, obs_ridge
-models = {setting: learn(vectors, setting[0] * bandwidths, pairs, *setting[1:]) for setting in SETTINGS}
-chosen = best(SETTINGS, lambda nodes, setting: ask_all(models[setting], nodes, test).weights)
-two = best([(a, b) for a in RIDGES for b in RIDGES], lambda nodes, ridges: through_nuvi(nodes, test, pairs, ridges))
+SETTINGS = [
+    (1, 1e-3, 0.3),
+    (2, 3e-4, 0.3),
+    (4, 1e-4, 0.1),
+]  # median distances, ridge, obs_ridge
+models = {
+    setting: learn(vectors, setting[0] * bandwidths, pairs, *setting[1:])
+    for setting in SETTINGS
+}
+chosen = best(
+    SETTINGS, lambda nodes, setting: ask_all(models[setting], nodes, test).weights
+)
+two = best(
+    [(a, b) for a in RIDGES for b in RIDGES],
+    lambda nodes, ridges: through_nuvi(nodes, test, pairs, ridges),
+)
 one = best(RIDGES, lambda nodes, ridge: direct(nodes, test, pairs, ridge))
-rivals = {"ridge through Nuvi": (through_nuvi, two), "ridge with direct pairs": (direct, one)}
-print("bandwidth {:g} medians, ridge {:g}, obs_ridge {:g};".format(*chosen), f"through Nuvi {two}, direct {one}")
+rivals = {
+    "ridge through Nuvi": (through_nuvi, two),
+    "ridge with direct pairs": (direct, one),
+}
+print(
+    "bandwidth {:g} medians, ridge {:g}, obs_ridge {:g};".format(*chosen),
+    f"through Nuvi {two}, direct {one}",
+)
 
 # %%
 SPLITS = range(1, 6)
@@ -276,24 +357,55 @@ for i, number in enumerate(SPLITS):
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
 colours, styles = ("#0072B2", "#D55E00", "0.5"), ("o-", "s--", "^:")
-for k, (ax, label) in enumerate(zip(axes, ("share ranked first", "mean reciprocal rank"), strict=True)):
-    for shift, (name, values), style, colour in zip((-0.04, 0, 0.04), results.items(), styles, colours, strict=True):
-        mean, error = values.mean(0)[:, k], values.std(0, ddof=1)[:, k] / np.sqrt(len(values))
-        ax.errorbar(np.arange(1, 4) + shift, mean, error, fmt=style, color=colour, capsize=3, label=name)
-    ax.set(xlabel="known languages (number)", ylabel=label, xticks=[1, 2, 3], ylim=(0, None))
+for k, (ax, label) in enumerate(
+    zip(axes, ("share ranked first", "mean reciprocal rank"), strict=True)
+):
+    for shift, (name, values), style, colour in zip(
+        (-0.04, 0, 0.04), results.items(), styles, colours, strict=True
+    ):
+        mean, error = (
+            values.mean(0)[:, k],
+            values.std(0, ddof=1)[:, k] / np.sqrt(len(values)),
+        )
+        ax.errorbar(
+            np.arange(1, 4) + shift,
+            mean,
+            error,
+            fmt=style,
+            color=colour,
+            capsize=3,
+            label=name,
+        )
+    ax.set(
+        xlabel="known languages (number)",
+        ylabel=label,
+        xticks=[1, 2, 3],
+        ylim=(0, None),
+    )
     ax.grid(alpha=0.3)
 axes[0].legend(fontsize="small", loc="upper left")
 axes[0].set_ylim(0, 1.3 * max(values.mean(0).max() for values in results.values()))
 figure.supxlabel(
-    f"Of {TEST} candidates; bars: standard error over {len(SPLITS)} splits of one corpus.", fontsize="medium"
+    f"Of {TEST} candidates; bars: standard error over {len(SPLITS)} splits of one corpus.",
+    fontsize="medium",
 )
 plt.show()
 for name, values in results.items():
-    print(f"{name:26}", "; ".join(f"{first:.2f}, {reciprocal:.2f}" for first, reciprocal in values.mean(0)))
+    print(
+        f"{name:26}",
+        "; ".join(
+            f"{first:.2f}, {reciprocal:.2f}" for first, reciprocal in values.mean(0)
+        ),
+    )
 gap = results[KBP] - results["ridge through Nuvi"]
 for k, label in enumerate(("ranked first", "reciprocal rank")):
-    by_set = zip(gap.mean(0)[:, k], gap.std(0, ddof=1)[:, k] / np.sqrt(len(gap)), strict=True)
-    print(f"ahead of ridge through Nuvi, {label}:", "; ".join(f"{mean:+.3f} ± {error:.3f}" for mean, error in by_set))
+    by_set = zip(
+        gap.mean(0)[:, k], gap.std(0, ddof=1)[:, k] / np.sqrt(len(gap)), strict=True
+    )
+    print(
+        f"ahead of ridge through Nuvi, {label}:",
+        "; ".join(f"{mean:+.3f} ± {error:.3f}" for mean, error in by_set),
+    )
 
 # %% [markdown]
 # More known languages help all methods. Whoever has direct pairs should take them: a plain regression is
@@ -316,24 +428,40 @@ def log_score(belief):
 held_out = ask_all(models[chosen], SETS[-1], test)
 temperatures = np.geomspace(1e-4, 2.0, 60)
 temperature = max(temperatures, key=lambda t: log_score(kbp.temper(held_out, t)))
-versions = {"as it is": kept, f"temperature {temperature:.1g}": [kbp.temper(one, temperature) for one in kept]}
+versions = {
+    "as it is": kept,
+    f"temperature {temperature:.1g}": [kbp.temper(one, temperature) for one in kept],
+}
 
 figure, ax = plt.subplots(figsize=(5.5, 4.5), layout="constrained")
-for (name, found), style, colour in zip(versions.items(), ("o", "s"), ("#D55E00", "#0072B2"), strict=True):
+for (name, found), style, colour in zip(
+    versions.items(), ("o", "s"), ("#D55E00", "#0072B2"), strict=True
+):
     mass = np.concatenate([np.asarray(one.weights).max(axis=1) for one in found])
     right = np.concatenate([ranks(one.weights) == 1 for one in found])
     groups = np.array_split(np.argsort(mass), 5)
     share = np.array([right[group].mean() for group in groups])
-    error = [np.sqrt(p * (1 - p) / len(group)) for p, group in zip(share, groups, strict=True)]
+    error = [
+        np.sqrt(p * (1 - p) / len(group))
+        for p, group in zip(share, groups, strict=True)
+    ]
     middle = [mass[group].mean() for group in groups]
     ax.errorbar(middle, share, error, fmt=style, color=colour, capsize=3, label=name)
     print(
         f"{name:17} says {mass.mean():.2f}, right {right.mean():.2f}, log score {np.mean([*map(log_score, found)]):.2f}"
     )
 ax.plot([0, 1], [0, 1], color="0.6", linewidth=1, zorder=0, label="calibrated")
-ax.set(xlabel="belief of the first candidate (probability)", ylabel="share that is right", xlim=(0, 1), ylim=(0, 1))
+ax.set(
+    xlabel="belief of the first candidate (probability)",
+    ylabel="share that is right",
+    xlim=(0, 1),
+    ylim=(0, 1),
+)
 ax.legend(fontsize="small", loc="lower right")
-figure.supxlabel(f"{len(groups)} groups of {len(groups[0])} questions each; bars: standard error.", fontsize="medium")
+figure.supxlabel(
+    f"{len(groups)} groups of {len(groups[0])} questions each; bars: standard error.",
+    fontsize="medium",
+)
 plt.show()
 print(f"log score of guessing: {-np.log(TEST):.2f}")
 
@@ -351,7 +479,14 @@ print(f"log score of guessing: {-np.log(TEST):.2f}")
 
 # %%
 own = {
-    "English": ["the cat sleeps", "the dog eats", "a red house", "a green door", "the cat eats", "a red door"],
+    "English": [
+        "the cat sleeps",
+        "the dog eats",
+        "a red house",
+        "a green door",
+        "the cat eats",
+        "a red door",
+    ],
     "French": [
         "le chat dort",
         "le chien mange",
@@ -360,14 +495,23 @@ own = {
         "le chat mange",
         "une porte rouge",
     ],
-    "Swedish": ["katten sover", "hunden äter", "ett rött hus", "en grön dörr", "katten äter", "en röd dörr"],
+    "Swedish": [
+        "katten sover",
+        "hunden äter",
+        "ett rött hus",
+        "en grön dörr",
+        "katten äter",
+        "en röd dörr",
+    ],
 }
 edges = ((0, 1), (1, 2))  # English with French, French with Swedish
 x = np.stack([tfidf(texts, size=20) for texts in own.values()])
 widths = np.array([kbp.median_bandwidth(v) for v in x])
 mine = learn(x, widths, np.array([[0, 1, 2, 3]] * 2), 1e-3, 1e-2, edges=edges)
 asked = [4, 5]
-answer = ask(mine, make_tree(edges, len(own)), jnp.array([0]), x[0][asked][:, None], x[-1][asked])
+answer = ask(
+    mine, make_tree(edges, len(own)), jnp.array([0]), x[0][asked][:, None], x[-1][asked]
+)
 for row, found in zip(asked, np.argmax(answer.weights, axis=1), strict=True):
     print(f"{own['English'][row]} -> {own['Swedish'][asked[found]]}")
 

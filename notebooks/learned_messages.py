@@ -28,7 +28,9 @@ import numpy as np
 
 from kbpjax import ep
 
-jax.config.update("jax_enable_x64", True)  # the regression's posterior likes the digits; single precision works too
+jax.config.update(
+    "jax_enable_x64", True
+)  # the regression's posterior likes the digits; single precision works too
 
 # %% [markdown]
 # ## The model: visits at a shop
@@ -48,11 +50,18 @@ def visits(key, z):
 
 
 factor = ep.ForwardSampler(visits, proposals=(ep.Gaussian.from_moments(0.0, 20.0),))
-oracle = ep.ImportanceSampling(factor, variable=1, num_samples=100_000)  # variable 1: the message to z
+oracle = ep.ImportanceSampling(
+    factor, variable=1, num_samples=100_000
+)  # variable 1: the message to z
 
-incoming = (ep.Gamma(4.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0))  # three visits; z about 0
+incoming = (
+    ep.Gamma(4.0, 1.0),
+    ep.Gaussian.from_moments(0.0, 1.0),
+)  # three visits; z about 0
 belief, effective = oracle.weigh(incoming, jax.random.key(0))
-print(f"belief of z: mean {belief.mean:.3f}, variance {belief.variance:.3f}; effective sample size {effective:.0f}")
+print(
+    f"belief of z: mean {belief.mean:.3f}, variance {belief.variance:.3f}; effective sample size {effective:.0f}"
+)
 
 # %% [markdown]
 # ## The posterior, asking the sampler for every message
@@ -75,21 +84,33 @@ def infer(x, y, operator=None, seed=0):
     """Run expectation propagation; return the posterior and the seconds that it took."""
     start = time.perf_counter()
     child, key = ep.Gamma(1.0 + y, np.ones(len(y))), jax.random.key(seed)
-    posterior = ep.linear_model(x, child, oracle=oracle, operator=operator, num_sweeps=6, key=key)
+    posterior = ep.linear_model(
+        x, child, oracle=oracle, operator=operator, num_sweeps=6, key=key
+    )
     jax.block_until_ready(posterior.mean)
     return posterior, time.perf_counter() - start
 
 
 def distance(found, other):
     """Return the largest difference of posterior means, in posterior standard deviations."""
-    return float(jnp.max(jnp.abs(found.mean - other.mean) / jnp.sqrt(jnp.diagonal(other.covariance))))
+    return float(
+        jnp.max(
+            jnp.abs(found.mean - other.mean) / jnp.sqrt(jnp.diagonal(other.covariance))
+        )
+    )
 
 
 x, y = days(100)
 other, _ = infer(x, y, seed=1)
 sampled, seconds = infer(x, y)  # without the time of compilation
-print(f"{seconds:.1f} s; with other draws the means are within {distance(other, sampled):.3f} standard deviations")
-for name, values in {"true": weights, "mean": sampled.mean, "sd": jnp.sqrt(jnp.diagonal(sampled.covariance))}.items():
+print(
+    f"{seconds:.1f} s; with other draws the means are within {distance(other, sampled):.3f} standard deviations"
+)
+for name, values in {
+    "true": weights,
+    "mean": sampled.mean,
+    "sd": jnp.sqrt(jnp.diagonal(sampled.covariance)),
+}.items():
     print(f"{name:5}", " ".join(f"{value:6.2f}" for value in values))
 
 # %% [markdown]
@@ -112,7 +133,9 @@ for month in range(MONTHS):
     history.append(learned.record)
     took = f"{seconds:5.2f} s (sampler {exact_seconds:.2f} s)"
     asked = int(learned.record.asked.sum())
-    print(f"month {month}: asked {asked:3d} of 600, {took}, means within {distance(learned, exact):.3f}")
+    print(
+        f"month {month}: asked {asked:3d} of 600, {took}, means within {distance(learned, exact):.3f}"
+    )
 
 # %% [markdown]
 # The first month compiles. From then on the operator asks for a few messages in a hundred, and its
@@ -129,16 +152,36 @@ history.append(strange.record)
 x, y = days(100, scale=3.0)
 again, _ = infer(x, y, strange.operator)
 history.append(again.record)
-print(f"strange month: asked {int(strange.record.asked.sum())} of 600; the next one: {int(again.record.asked.sum())}")
+print(
+    f"strange month: asked {int(strange.record.asked.sum())} of 600; the next one: {int(again.record.asked.sum())}"
+)
 
 # %%
-log_variance = np.concatenate([np.asarray(record.log_variance).reshape(-1, 2).max(axis=1) for record in history])
+log_variance = np.concatenate(
+    [np.asarray(record.log_variance).reshape(-1, 2).max(axis=1) for record in history]
+)
 asked = np.concatenate([np.asarray(record.asked).ravel() for record in history])
 number = np.arange(len(asked))
 
-figure, (top, bottom) = plt.subplots(2, 1, figsize=(9, 5), sharex=True, layout="constrained")
-top.plot(number[~asked], log_variance[~asked], ".", color="#0072B2", markersize=2, label="sent by the operator")
-top.plot(number[asked], log_variance[asked], "x", color="#D55E00", markersize=4, label="asked the sampler")
+figure, (top, bottom) = plt.subplots(
+    2, 1, figsize=(9, 5), sharex=True, layout="constrained"
+)
+top.plot(
+    number[~asked],
+    log_variance[~asked],
+    ".",
+    color="#0072B2",
+    markersize=2,
+    label="sent by the operator",
+)
+top.plot(
+    number[asked],
+    log_variance[asked],
+    "x",
+    color="#D55E00",
+    markersize=4,
+    label="asked the sampler",
+)
 top.axhline(threshold, color="0.3", linewidth=1, label="threshold")
 top.set(ylabel="log predictive variance")
 top.legend(loc="upper center")
@@ -146,7 +189,14 @@ bottom.plot(number, np.cumsum(asked), color="#D55E00")
 bottom.set(xlabel="message", ylabel="questions asked so far")
 for ax in (top, bottom):
     ax.axvline(MONTHS * 600, color="0.6", linestyle="--", linewidth=1)
-bottom.text(MONTHS * 600 - 60, 0, "days three times as large from here", ha="right", va="bottom", fontsize="small")
+bottom.text(
+    MONTHS * 600 - 60,
+    0,
+    "days three times as large from here",
+    ha="right",
+    va="bottom",
+    fontsize="small",
+)
 caption = "Months of 600 messages; the first 150 are asked to learn from, before there is any variance."
 figure.supxlabel(caption, fontsize="medium")
 plt.show()

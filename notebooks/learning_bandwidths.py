@@ -29,7 +29,9 @@ import numpy as np
 import kbpjax as kbp
 from kbpjax.selection import leave_one_out
 
-jax.config.update("jax_enable_x64", True)  # to compare gradients with finite differences
+jax.config.update(
+    "jax_enable_x64", True
+)  # to compare gradients with finite differences
 
 # %% [markdown]
 # ## The data: half rings with 30 grey values and sharp edges
@@ -50,7 +52,9 @@ def rings(row, column):
 
 
 clean, second, other = rings(39, 20), rings(14, 0), rings(0, 12)
-copy, y, y_other = (x + noise * rng.standard_normal(x.size) for x in (clean, second, other))
+copy, y, y_other = (
+    x + noise * rng.standard_normal(x.size) for x in (clean, second, other)
+)
 graph, levels = kbp.grid_graph(height, width), np.unique(clean)
 data = kbp.pool(graph, clean[None], copy[None])
 
@@ -58,9 +62,13 @@ data = kbp.pool(graph, clean[None], copy[None])
 # %%
 def show(images, titles, caption, vmax=255, cmap="gray"):
     """Draw images of one value a pixel side by side."""
-    figure, axes = plt.subplots(1, len(images), figsize=(3.6 * len(images), 3.7), layout="constrained")
+    figure, axes = plt.subplots(
+        1, len(images), figsize=(3.6 * len(images), 3.7), layout="constrained"
+    )
     for ax, image, title in zip(axes, images, titles, strict=True):
-        shade = ax.imshow(np.reshape(image, (height, width)), vmin=0, vmax=vmax, cmap=cmap)
+        shade = ax.imshow(
+            np.reshape(image, (height, width)), vmin=0, vmax=vmax, cmap=cmap
+        )
         ax.set(title=title, xlabel="column (pixels)", ylabel="row (pixels)")
     figure.colorbar(shade, ax=axes, label="grey value")
     figure.supxlabel(caption, fontsize="medium")
@@ -85,7 +93,9 @@ guess = kbp.Settings(
     rule=rule,
     num_iters=8,
 )
-print(f"median bandwidths: {guess.kernel.bandwidth:.0f} and {guess.obs_kernel.bandwidth:.0f} grey values")
+print(
+    f"median bandwidths: {guess.kernel.bandwidth:.0f} and {guess.obs_kernel.bandwidth:.0f} grey values"
+)
 
 # %% [markdown]
 # A function that judges settings on the other image: errors in grey values, over all pixels and over those at an edge, and how
@@ -96,7 +106,11 @@ print(f"median bandwidths: {guess.kernel.bandwidth:.0f} and {guess.obs_kernel.ba
 def edges(x):
     """Mark the pixels that differ by more than 60 from a neighbour."""
     image = np.reshape(x, (height, width))
-    steps = [np.abs(image - np.roll(image, shift, axis)) for axis in (0, 1) for shift in (1, -1)]
+    steps = [
+        np.abs(image - np.roll(image, shift, axis))
+        for axis in (0, 1)
+        for shift in (1, -1)
+    ]
     return (np.max(steps, axis=0) > 60).ravel()
 
 
@@ -108,11 +122,19 @@ def judge(settings):
     squares = (estimate - other) ** 2
     inside = jnp.mean((low <= other) & (other <= high))
     at_edges = jnp.mean(squares[np.flatnonzero(edges(other))])
-    return jnp.sqrt(jnp.mean(squares)), jnp.sqrt(at_edges), inside, jnp.mean(high - low), estimate
+    return (
+        jnp.sqrt(jnp.mean(squares)),
+        jnp.sqrt(at_edges),
+        inside,
+        jnp.mean(high - low),
+        estimate,
+    )
 
 
 results = {"median": judge(guess)}
-print(f"RMSE {results['median'][0]:.1f}; of the noisy image itself {np.std(y_other - other):.1f}")
+print(
+    f"RMSE {results['median'][0]:.1f}; of the noisy image itself {np.std(y_other - other):.1f}"
+)
 
 # %% [markdown]
 # ## Without messages: leave-one-out
@@ -129,24 +151,39 @@ pairs = {"neighbour": data.edges[0], "observation": data.observations[0][::-1]}
 @jax.jit
 def score(bandwidth, given, target):
     """Return the error of predicting the features of `target` from `given`, as a share of their square."""
-    basis, _ = kbp.Greedy().feature_map(kbp.RBF(bandwidth), given, eps=1e-2, max_rank=24)
+    basis, _ = kbp.Greedy().feature_map(
+        kbp.RBF(bandwidth), given, eps=1e-2, max_rank=24
+    )
     return leave_one_out(basis, fine, given, target, 1e-3)
 
 
 bandwidths = np.geomspace(4, 200, 14)
-scores = {name: [float(score(b, *pair)) for b in bandwidths] for name, pair in pairs.items()}
+scores = {
+    name: [float(score(b, *pair)) for b in bandwidths] for name, pair in pairs.items()
+}
 best = {name: float(bandwidths[np.argmin(values)]) for name, values in scores.items()}
 
 # %%
 figure, ax = plt.subplots(figsize=(6, 3.6), layout="constrained")
-for (name, values), style, colour in zip(scores.items(), ["o-", "s--"], ["#0072B2", "#D55E00"], strict=True):
+for (name, values), style, colour in zip(
+    scores.items(), ["o-", "s--"], ["#0072B2", "#D55E00"], strict=True
+):
     ax.semilogx(bandwidths, values, style, color=colour, label=f"from its {name}")
-ax.set(xlabel="bandwidth (grey values)", ylabel="leave-one-out error (share)", title="How well a pixel is predicted")
+ax.set(
+    xlabel="bandwidth (grey values)",
+    ylabel="leave-one-out error (share)",
+    title="How well a pixel is predicted",
+)
 ax.legend()
-figure.supxlabel("The observation's curve is flat over a wide range: noise is what is left.", fontsize="medium")
+figure.supxlabel(
+    "The observation's curve is flat over a wide range: noise is what is left.",
+    fontsize="medium",
+)
 
 # %%
-chosen = dataclasses.replace(guess, kernel=kbp.RBF(best["neighbour"]), obs_kernel=kbp.RBF(best["observation"]))
+chosen = dataclasses.replace(
+    guess, kernel=kbp.RBF(best["neighbour"]), obs_kernel=kbp.RBF(best["observation"])
+)
 results["leave-one-out"] = judge(chosen)
 print(best, f"RMSE {results['leave-one-out'][0]:.1f}")
 
@@ -167,9 +204,21 @@ def all_but_bandwidths(s):
 
 
 cases = {"truth": second[None], "observations": y[None], "points": levels}
-tuned = kbp.tune(guess, data, graph, **cases, frozen=all_but_bandwidths, steps=45, every=5, progress=False)
+tuned = kbp.tune(
+    guess,
+    data,
+    graph,
+    **cases,
+    frozen=all_but_bandwidths,
+    steps=45,
+    every=5,
+    progress=False,
+)
 results["two bandwidths"] = judge(tuned.settings)
-print(f"{tuned.settings.kernel.bandwidth:.1f} and {tuned.settings.obs_kernel.bandwidth:.1f},", tuned.stopped)
+print(
+    f"{tuned.settings.kernel.bandwidth:.1f} and {tuned.settings.obs_kernel.bandwidth:.1f},",
+    tuned.stopped,
+)
 
 # %% [markdown]
 # The loss that it descends on, over both bandwidths: one compiled call for the whole grid.
@@ -179,29 +228,55 @@ print(f"{tuned.settings.kernel.bandwidth:.1f} and {tuned.settings.obs_kernel.ban
 def error(settings, rule=rule):
     """Return the mean squared error on the image that settings are learned from."""
     settings = dataclasses.replace(settings, rule=rule)
-    return jnp.mean((kbp.mean(settings.answer(settings.fit(data), graph, y, levels)) - second) ** 2)
+    return jnp.mean(
+        (kbp.mean(settings.answer(settings.fit(data), graph, y, levels)) - second) ** 2
+    )
 
 
 axis = jnp.geomspace(6, 150, 10)
 grid = jnp.stack(jnp.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
-at = lambda pair: error(dataclasses.replace(guess, kernel=kbp.RBF(pair[0]), obs_kernel=kbp.RBF(pair[1])))
-surface = np.sqrt(jax.jit(lambda grid: jax.lax.map(at, grid))(grid)).reshape(len(axis), len(axis))
+at = lambda pair: error(
+    dataclasses.replace(guess, kernel=kbp.RBF(pair[0]), obs_kernel=kbp.RBF(pair[1]))
+)
+surface = np.sqrt(jax.jit(lambda grid: jax.lax.map(at, grid))(grid)).reshape(
+    len(axis), len(axis)
+)
 
 # %%
 figure, ax = plt.subplots(figsize=(6.4, 4.8), layout="constrained")
 shade = ax.contourf(axis, axis, surface, levels=20, cmap="viridis")
 path = tuned.history["kernel.bandwidth"], tuned.history["obs_kernel.bandwidth"]
 ax.plot(*path, "o-", color="white", markersize=3, label="descent")
-ax.plot(path[0][0], path[1][0], "s", color="white", markeredgecolor="black", label="median distances")
-ax.plot(best["neighbour"], best["observation"], "^", color="white", markeredgecolor="black", label="leave-one-out")
+ax.plot(
+    path[0][0],
+    path[1][0],
+    "s",
+    color="white",
+    markeredgecolor="black",
+    label="median distances",
+)
+ax.plot(
+    best["neighbour"],
+    best["observation"],
+    "^",
+    color="white",
+    markeredgecolor="black",
+    label="leave-one-out",
+)
 ends = tuned.settings.kernel.bandwidth, tuned.settings.obs_kernel.bandwidth
-ax.plot(*ends, "*", color="white", markeredgecolor="black", markersize=15, label="learned")
+ax.plot(
+    *ends, "*", color="white", markeredgecolor="black", markersize=15, label="learned"
+)
 ax.set(xscale="log", yscale="log", xlabel="bandwidth of pixels (grey values)")
-ax.set(ylabel="bandwidth of observations (grey values)", title="Error of the answers, and the path of `tune`")
+ax.set(
+    ylabel="bandwidth of observations (grey values)",
+    title="Error of the answers, and the path of `tune`",
+)
 ax.legend(facecolor="0.5", labelcolor="white")
 figure.colorbar(shade, label="RMSE of the posterior mean (grey values)")
 figure.supxlabel(
-    "Landmarks are chosen anew at each point of the grid, and every five steps on the path.", fontsize="medium"
+    "Landmarks are chosen anew at each point of the grid, and every five steps on the path.",
+    fontsize="medium",
 )
 
 # %% [markdown]
@@ -217,17 +292,24 @@ names = ("bandwidth", "obs_bandwidth", "ridge", "floor", "damping")
 def of_logarithms(logs):
     """Return the error as a function of logarithms."""
     values = dict(zip(names, jnp.exp(logs), strict=True))
-    kernels = {"kernel": kbp.RBF(values.pop("bandwidth")), "obs_kernel": kbp.RBF(values.pop("obs_bandwidth"))}
+    kernels = {
+        "kernel": kbp.RBF(values.pop("bandwidth")),
+        "obs_kernel": kbp.RBF(values.pop("obs_bandwidth")),
+    }
     return error(dataclasses.replace(guess, **kernels, **values), held)
 
 
-logs = jnp.log(jnp.array([guess.kernel.bandwidth, guess.obs_kernel.bandwidth, 1e-3, 1e-3, 0.2]))
+logs = jnp.log(
+    jnp.array([guess.kernel.bandwidth, guess.obs_kernel.bandwidth, 1e-3, 1e-3, 0.2])
+)
 both = jax.jit(jax.value_and_grad(of_logarithms))
 slopes = both(logs)[1]
 print(f"{'number':14}{'gradient':>14}{'difference':>14}{'relative':>10}")
 for name, slope, step in zip(names, slopes, 1e-5 * np.eye(5), strict=True):
     difference = (both(logs + step)[0] - both(logs - step)[0]) / 2e-5
-    print(f"{name:14}{slope:14.6f}{difference:14.6f}{abs(slope / difference - 1):10.0e}")
+    print(
+        f"{name:14}{slope:14.6f}{difference:14.6f}{abs(slope / difference - 1):10.0e}"
+    )
 
 # %% [markdown]
 # ## A loss of your own, and all numbers
@@ -244,8 +326,22 @@ def at_edges(belief, truth):
     return jnp.sum(weights * (kbp.mean(belief) - truth) ** 2) / jnp.sum(weights)
 
 
-fresh = {**cases, "observations": lambda key: second + noise * jax.random.normal(key, (1, second.size))}
-sharp = kbp.tune(tuned.settings, data, graph, **fresh, loss=at_edges, steps=30, every=10, progress=False)
+fresh = {
+    **cases,
+    "observations": lambda key: (
+        second + noise * jax.random.normal(key, (1, second.size))
+    ),
+}
+sharp = kbp.tune(
+    tuned.settings,
+    data,
+    graph,
+    **fresh,
+    loss=at_edges,
+    steps=30,
+    every=10,
+    progress=False,
+)
 results["edges count"] = judge(sharp.settings)
 sharp.plot(axes=plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")[1])
 
@@ -257,7 +353,16 @@ sharp.plot(axes=plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")[1])
 
 # %%
 score_90 = kbp.IntervalScore(0.9)
-honest = kbp.tune(tuned.settings, data, graph, **fresh, loss=score_90, steps=30, every=10, progress=False)
+honest = kbp.tune(
+    tuned.settings,
+    data,
+    graph,
+    **fresh,
+    loss=score_90,
+    steps=30,
+    every=10,
+    progress=False,
+)
 results["interval score"] = judge(honest.settings)
 print(f"{'settings':16}{'RMSE':>8}{'at edges':>10}{'inside 90 %':>13}{'width':>8}")
 for name, (rmse, edge, inside, wide, _) in results.items():
@@ -267,6 +372,17 @@ for name, (rmse, edge, inside, wide, _) in results.items():
 # What remains of the noise, on the image that nobody has seen, with the first guess and with learned settings:
 
 # %%
-errors = [np.abs(results[name][-1] - other) for name in ("median", "two bandwidths", "interval score")]
-caption = "Distance of the posterior mean from the truth; largest at the edges of the rings."
-show(errors, ["median distances", "two bandwidths learned", "interval score"], caption, vmax=80, cmap="cividis")
+errors = [
+    np.abs(results[name][-1] - other)
+    for name in ("median", "two bandwidths", "interval score")
+]
+caption = (
+    "Distance of the posterior mean from the truth; largest at the edges of the rings."
+)
+show(
+    errors,
+    ["median distances", "two bandwidths learned", "interval score"],
+    caption,
+    vmax=80,
+    cmap="cividis",
+)

@@ -41,7 +41,9 @@ noisy, y = clean + 30 * rng.standard_normal((2, clean.size))
 
 def show(images, titles, **options):
     """Draw images of one value a pixel side by side."""
-    figure, axes = plt.subplots(1, len(images), figsize=(3.6 * len(images), 3.4), layout="constrained")
+    figure, axes = plt.subplots(
+        1, len(images), figsize=(3.6 * len(images), 3.4), layout="constrained"
+    )
     for ax, image, title in zip(axes, images, titles, strict=True):
         shade = ax.imshow(np.reshape(image, (height, width)), **options)
         ax.set(title=title, xlabel="column", ylabel="row")
@@ -49,7 +51,11 @@ def show(images, titles, **options):
 
 
 grey = {"cmap": "gray", "vmin": 0, "vmax": 255}
-show([clean, noisy, y], ["truth", "noisy copy to learn from", "noisy copy to clean"], **grey)
+show(
+    [clean, noisy, y],
+    ["truth", "noisy copy to learn from", "noisy copy to clean"],
+    **grey,
+)
 
 # %% [markdown]
 # ## The graph and the training pairs
@@ -89,7 +95,11 @@ solution = kbp.run(model, graph, evidence, num_iters=30, damping=0.2)
 
 figure, ax = plt.subplots(figsize=(5, 3), layout="constrained")
 ax.semilogy(np.arange(1, 31), solution.residuals, "o-")
-ax.set(xlabel="iteration", ylabel="residual", title="Distance of the messages to their undamped update")
+ax.set(
+    xlabel="iteration",
+    ylabel="residual",
+    title="Distance of the messages to their undamped update",
+)
 ax.grid(alpha=0.3)
 print("converged:", bool(solution.converged))
 
@@ -112,7 +122,10 @@ print(f"RMSE: noisy {rmse(y):.1f}, mode {rmse(x_map):.1f}, mean {rmse(x_mean):.1
 print(f"inside the 90 % interval: {np.mean((lo <= clean) & (clean <= hi)):.0%}")
 show([y, x_mean], ["noisy", "posterior mean"], **grey)
 show(
-    [np.abs(x_mean - clean), jnp.sqrt(kbp.variance(belief))], ["error", "posterior standard deviation"], vmin=0, vmax=20
+    [np.abs(x_mean - clean), jnp.sqrt(kbp.variance(belief))],
+    ["error", "posterior standard deviation"],
+    vmin=0,
+    vmax=20,
 )
 
 # %% [markdown]
@@ -123,13 +136,23 @@ show(
 pixel = 15 * width + 20
 alone = kbp.Graph.from_edges([], graph.num_nodes)
 evidence_alone = kbp.observe(model, alone, y)
-belief_alone = kbp.beliefs(model, alone, evidence_alone, kbp.run(model, alone, evidence_alone), np.unique(clean))
+belief_alone = kbp.beliefs(
+    model,
+    alone,
+    evidence_alone,
+    kbp.run(model, alone, evidence_alone),
+    np.unique(clean),
+)
 
 figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
 ax.plot(belief.points, belief_alone.weights[pixel], label="own observation only")
 ax.plot(belief.points, belief.weights[pixel], label="with messages")
 ax.axvline(clean[pixel], color="black", linestyle=":", label="truth")
-ax.set(xlabel="grey value", ylabel="probability", title=f"Belief of pixel (15, 20); observed {y[pixel]:.0f}")
+ax.set(
+    xlabel="grey value",
+    ylabel="probability",
+    title=f"Belief of pixel (15, 20); observed {y[pixel]:.0f}",
+)
 ax.legend()
 
 # %% [markdown]
@@ -149,7 +172,10 @@ def clean_up(y):
 
 
 stack = clean + 30 * rng.standard_normal((5, clean.size))
-print("RMSE of five new noisy images:", [round(rmse(image), 1) for image in clean_up(stack)])
+print(
+    "RMSE of five new noisy images:",
+    [round(rmse(image), 1) for image in clean_up(stack)],
+)
 
 # %% [markdown]
 # ## Gradients
@@ -162,10 +188,22 @@ print("RMSE of five new noisy images:", [round(rmse(image), 1) for image in clea
 def loss(log_bandwidth):
     """Return the mean squared error of the posterior mean."""
     kernel = kbp.RBF(jnp.exp(log_bandwidth))
-    model = kbp.fit(data, kernel=kernel, obs_kernel=kbp.RBF(25.0), ridge=1e-3, rule=kbp.ConstantTime(eps=1e-2))
+    model = kbp.fit(
+        data,
+        kernel=kernel,
+        obs_kernel=kbp.RBF(25.0),
+        ridge=1e-3,
+        rule=kbp.ConstantTime(eps=1e-2),
+    )
     evidence = kbp.observe(model, graph, y)
     solution = kbp.run(model, graph, evidence, num_iters=10, damping=0.2)
-    return jnp.mean((kbp.mean(kbp.beliefs(model, graph, evidence, solution, np.unique(clean))) - clean) ** 2)
+    return jnp.mean(
+        (
+            kbp.mean(kbp.beliefs(model, graph, evidence, solution, np.unique(clean)))
+            - clean
+        )
+        ** 2
+    )
 
 
 value, slope = jax.value_and_grad(loss)(jnp.log(20.0))

@@ -40,7 +40,10 @@ def rings(row, column):
 
 
 known, unknown = rings(side, 12), rings(0, 4)
-copy, y = known + noise * rng.normal(size=known.size), unknown + noise * rng.normal(size=known.size)
+copy, y = (
+    known + noise * rng.normal(size=known.size),
+    unknown + noise * rng.normal(size=known.size),
+)
 graph = kbp.grid_graph(side, side)
 data = kbp.pool(graph, known[None], copy[None])
 grey = np.unique(known)
@@ -53,7 +56,9 @@ def keep(name, answer):
     start = time.perf_counter()
     estimates[name] = np.asarray(jax.block_until_ready(answer()))
     seconds[name] = time.perf_counter() - start
-    print(f"{name:22} RMSE {np.sqrt(np.mean((estimates[name] - unknown) ** 2)):5.1f}, {seconds[name]:.3f} s")
+    print(
+        f"{name:22} RMSE {np.sqrt(np.mean((estimates[name] - unknown) ** 2)):5.1f}, {seconds[name]:.3f} s"
+    )
 
 
 # %% [markdown]
@@ -123,7 +128,12 @@ keep("kernel, told the noise", told_answer)
 
 # %%
 field = gaussian.thin_membrane(graph, y, noise=noise, edge_precision=0.00015)
-keep("Gaussian", lambda: kbp.mean(gaussian.beliefs(gaussian.run(field, graph, num_iters=200, tol=1e-4), grey)))
+keep(
+    "Gaussian",
+    lambda: kbp.mean(
+        gaussian.beliefs(gaussian.run(field, graph, num_iters=200, tol=1e-4), grey)
+    ),
+)
 
 # %% [markdown]
 # ## Particles: samples with weights
@@ -137,7 +147,12 @@ densities = pairwise.fit(data, jax.random.key(0))
 def particle_answer():
     """Return the posterior mean."""
     evidence = kbp.likelihood(densities, graph, likelihood)
-    options = {"key": jax.random.key(1), "num_particles": 30, "num_iters": 20, "resample_every": 5}
+    options = {
+        "key": jax.random.key(1),
+        "num_particles": 30,
+        "num_iters": 20,
+        "resample_every": 5,
+    }
     solution = particle.run(densities, graph, evidence, **options)
     return kbp.mean(particle.beliefs(densities, graph, evidence, solution, grey))
 
@@ -149,13 +164,21 @@ keep("particles", particle_answer)
 
 # %%
 figure, axes = plt.subplots(1, 7, figsize=(17, 3), layout="constrained")
-for ax, (name, image) in zip(axes, {**estimates, "truth": unknown}.items(), strict=True):
+for ax, (name, image) in zip(
+    axes, {**estimates, "truth": unknown}.items(), strict=True
+):
     shade = ax.imshow(image.reshape(side, side), cmap="gray", vmin=0, vmax=230)
     ax.set(title=name, xlabel="column", ylabel="row")
 figure.colorbar(shade, ax=axes, label="grey value")
-figure.supxlabel("Rings of 12 grey values, noise of 30; all learned from another ring.", fontsize="medium")
+figure.supxlabel(
+    "Rings of 12 grey values, noise of 30; all learned from another ring.",
+    fontsize="medium",
+)
 
-errors = {name: float(np.sqrt(np.mean((image - unknown) ** 2))) for name, image in estimates.items()}
+errors = {
+    name: float(np.sqrt(np.mean((image - unknown) ** 2)))
+    for name, image in estimates.items()
+}
 costs = {name: (seconds[name], errors[name]) for name in seconds}
 ax = plotting.plot_costs(costs, error="RMSE (grey values)", baseline=errors["noisy"])
 ax.set_title("time against error")

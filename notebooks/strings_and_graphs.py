@@ -64,7 +64,9 @@ train, test = np.arange(learnt), np.arange(learnt, concepts)
 
 def new_word():
     """Draw two or three syllables."""
-    body = "".join(rng.choice(consonants) + rng.choice(vowels) for _ in range(rng.integers(2, 4)))
+    body = "".join(
+        rng.choice(consonants) + rng.choice(vowels) for _ in range(rng.integers(2, 4))
+    )
     return body + rng.choice(["", "", "", "n", "s", "r"])
 
 
@@ -74,7 +76,10 @@ def descend(word, language):
         return new_word()
     for before, after in laws[language]:
         word = re.sub(before, after, word)
-    return "".join(rng.choice(vowels if c in vowels else consonants) if rng.random() < 0.06 else c for c in word)
+    return "".join(
+        rng.choice(vowels if c in vowels else consonants) if rng.random() < 0.06 else c
+        for c in word
+    )
 
 
 words = [[new_word() for _ in range(concepts)]]
@@ -91,21 +96,33 @@ for row in [languages, *list(zip(*words, strict=True))[:6]]:
 # %%
 marked = [f"^{word}$" for of in words for word in of]
 codes = Alphabet.of(marked).encode(marked)
-print(f"{codes.shape[0]} words of up to {codes.shape[1]} symbols; the first: {codes[0].tolist()}")
-gram = np.asarray(kbp.gram(Normalised(Spectrum(1) + Spectrum(2)), codes, codes, block_size=50))
+print(
+    f"{codes.shape[0]} words of up to {codes.shape[1]} symbols; the first: {codes[0].tolist()}"
+)
+gram = np.asarray(
+    kbp.gram(Normalised(Spectrum(1) + Spectrum(2)), codes, codes, block_size=50)
+)
 
 shown = 12
-first = np.concatenate([concepts * language + np.arange(shown) for language in range(5)])
+first = np.concatenate(
+    [concepts * language + np.arange(shown) for language in range(5)]
+)
 figure, ax = plt.subplots(figsize=(5.6, 5), layout="constrained")
 shade = ax.imshow(gram[np.ix_(first, first)], cmap="magma", vmin=0, vmax=1)
 middle = shown * np.arange(5) + (shown - 1) / 2
 ax.set(xticks=middle, xticklabels=languages, yticks=middle, yticklabels=languages)
-ax.set(xlabel="word, by language", ylabel="word, by language", title=f"Gram matrix of {shown} words a language")
+ax.set(
+    xlabel="word, by language",
+    ylabel="word, by language",
+    title=f"Gram matrix of {shown} words a language",
+)
 for line in shown * np.arange(1, 5) - 0.5:
     ax.axhline(line, color="w", linewidth=0.6)
     ax.axvline(line, color="w", linewidth=0.6)
 figure.colorbar(shade, ax=ax, label="k(x, y), a cosine")
-figure.supxlabel("Diagonals of blocks fade with the distance on the tree.", fontsize="medium")
+figure.supxlabel(
+    "Diagonals of blocks fade with the distance on the tree.", fontsize="medium"
+)
 
 # %% [markdown]
 # ## Learn from cognates
@@ -115,7 +132,9 @@ figure.supxlabel("Diagonals of blocks fade with the distance on the tree.", font
 # to one length, which changes no estimate, so that one compiled program serves any number of pairs.
 
 # %%
-family = kbp.Graph.from_edges(tree, 5, node_type=np.arange(5), edge_type=np.arange(len(tree)))
+family = kbp.Graph.from_edges(
+    tree, 5, node_type=np.arange(5), edge_type=np.arange(len(tree))
+)
 words_rule = kbp.ConstantTime(eps=3e-3, max_rank=learnt)
 
 
@@ -132,13 +151,19 @@ def learn_words(matrix, known):
 @jax.jit
 def ask(model, given):
     """Return beliefs over the test concepts [case, language, concept], given words of two languages."""
-    points = {language: jnp.asarray(concepts * language + test) for language in range(5)}
+    points = {
+        language: jnp.asarray(concepts * language + test) for language in range(5)
+    }
 
     def answer(of_two):
         languages_known, known = of_two
-        evidence = kbp.clamp(model, family, languages_known, known, form=kbp.DensityRatio())
+        evidence = kbp.clamp(
+            model, family, languages_known, known, form=kbp.DensityRatio()
+        )
         solution = kbp.run_tree(model, family, evidence)
-        found = kbp.beliefs(model, family, evidence, solution, points, marginal=kbp.Empirical())
+        found = kbp.beliefs(
+            model, family, evidence, solution, points, marginal=kbp.Empirical()
+        )
         return jnp.stack([found[language].weights[0] for language in range(5)])
 
     return jax.lax.map(answer, given, batch_size=20)
@@ -147,7 +172,9 @@ def ask(model, given):
 def ranked(model, known, target):
     """Return the beliefs of the target's candidates for each test concept [case, candidate]."""
     given = np.broadcast_to(known, (len(test), len(known)))
-    return np.asarray(ask(model, (jnp.asarray(given), jnp.asarray(concepts * given + test[:, None]))))[:, target]
+    return np.asarray(
+        ask(model, (jnp.asarray(given), jnp.asarray(concepts * given + test[:, None])))
+    )[:, target]
 
 
 def share_right(scores):
@@ -167,7 +194,9 @@ def distance(a, b):
 
 def apart(known, target):
     """Return edit distances of test words of two languages [case, candidate]."""
-    return np.array([[distance(words[known][c], words[target][d]) for d in test] for c in test])
+    return np.array(
+        [[distance(words[known][c], words[target][d]) for d in test] for c in test]
+    )
 
 
 # %% [markdown]
@@ -185,13 +214,19 @@ questions = {
     "North, South to Old": ([1, 2], 0),
 }
 model = learn_words(gram, train)
-edits = {name: np.stack([apart(known, target) for known in of]) for name, (of, target) in questions.items()}
+edits = {
+    name: np.stack([apart(known, target) for known in of])
+    for name, (of, target) in questions.items()
+}
 print(
     f"{len(test)} candidates; a share has a standard error of up to {0.5 / len(test) ** 0.5:.0%}\n{'':22}{'belief':>8}{'nearest':>9}{'mean':>7}"
 )
 for name, (known, target) in questions.items():
     ours = share_right(ranked(model, known, target))
-    nearest, mean = share_right(-edits[name].min(axis=0)), share_right(-edits[name].mean(axis=0))
+    nearest, mean = (
+        share_right(-edits[name].min(axis=0)),
+        share_right(-edits[name].mean(axis=0)),
+    )
     print(f"{name:22}{ours:8.0%}{nearest:9.0%}{mean:7.0%}")
 
 # %% [markdown]
@@ -211,13 +246,23 @@ figure, ax = plt.subplots(figsize=(6, 3.8), layout="constrained")
 for number, (name, curve) in enumerate(curves.items()):
     ax.plot(sizes, curve, "o-", color=f"C{number}", label=f"{name}, belief")
     ax.axhline(
-        share_right(-edits[name].min(axis=0)), color=f"C{number}", linestyle="--", label=f"{name}, edit distance"
+        share_right(-edits[name].min(axis=0)),
+        color=f"C{number}",
+        linestyle="--",
+        label=f"{name}, edit distance",
     )
 ax.set(xscale="log", xticks=sizes, xticklabels=sizes, ylim=(0, 1))
 ax.minorticks_off()
-ax.set(xlabel="concepts to learn from", ylabel="share found", title=f"The right one of {len(test)} words")
+ax.set(
+    xlabel="concepts to learn from",
+    ylabel="share found",
+    title=f"The right one of {len(test)} words",
+)
 ax.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
-figure.supxlabel("Sound laws must be learned; edit distance starts with all it will ever know.", fontsize="medium")
+figure.supxlabel(
+    "Sound laws must be learned; edit distance starts with all it will ever know.",
+    fontsize="medium",
+)
 
 # %% [markdown]
 # Two words of Coast, the North word being known: one that only the belief finds, and one that the belief misses. In brackets is the
@@ -233,9 +278,15 @@ for ax, case in zip(axes, cases, strict=True):
     top = np.argsort(-belief[case])[:7]
     top = top if case in top else np.append(top[:-1], case)
     labels = [f"{words[3][test[c]]} ({steps[case, c]})" for c in top]
-    ax.barh(labels, belief[case, top], color=["C2" if c == case else "0.7" for c in top])
+    ax.barh(
+        labels, belief[case, top], color=["C2" if c == case else "0.7" for c in top]
+    )
     ax.invert_yaxis()
-    ax.set(xlabel="belief", ylabel="candidate in Coast", title=f"North: {words[1][test[case]]}")
+    ax.set(
+        xlabel="belief",
+        ylabel="candidate in Coast",
+        title=f"North: {words[1][test[case]]}",
+    )
 figure.supxlabel(
     f"Green: the word of this meaning, from Old {words[0][test[cases[0]]]} and {words[0][test[cases[1]]]}.",
     fontsize="medium",
@@ -260,7 +311,9 @@ def molecule(ring, carbon, other):
     drawn = nx.cycle_graph(n)
     nx.add_path(drawn, [n - 1, *range(n, n + carbon)])
     nx.add_path(drawn, [n - 3, *range(n + carbon, n + carbon + other)])
-    nx.set_node_attributes(drawn, {i: atoms.index(a) for i, a in enumerate(symbols)}, "label")
+    nx.set_node_attributes(
+        drawn, {i: atoms.index(a) for i, a in enumerate(symbols)}, "label"
+    )
     return drawn
 
 
@@ -282,18 +335,28 @@ def read(drawn):
     kept = [v for v in rng.permutation(len(drawn)) if rng.random() > mistakes / 2]
     wrong = {v: int(rng.integers(3)) for v in kept if rng.random() < mistakes}
     copy = nx.Graph()
-    copy.add_nodes_from((v, {"label": wrong.get(v, drawn.nodes[v]["label"])}) for v in kept)
-    copy.add_edges_from((u, v) for u, v in drawn.edges if u in copy and v in copy and rng.random() > mistakes / 1.5)
+    copy.add_nodes_from(
+        (v, {"label": wrong.get(v, drawn.nodes[v]["label"])}) for v in kept
+    )
+    copy.add_edges_from(
+        (u, v)
+        for u, v in drawn.edges
+        if u in copy and v in copy and rng.random() > mistakes / 1.5
+    )
     return copy
 
 
-parts = [(r, i, j) for r in range(5) for i in range(longest + 1) for j in range(longest + 1)]
+parts = [
+    (r, i, j) for r in range(5) for i in range(longest + 1) for j in range(longest + 1)
+]
 places = {part: number for number, part in enumerate(parts)}
 library = [molecule(*part) for part in parts]
 chains, truth = grow(120), grow(50)
 seen = rng.random(truth.shape) < 2 / 3
 repeats = 8
-sample = np.repeat(np.arange(len(library)), repeats)  # to learn the scanner: each molecule read some times
+sample = np.repeat(
+    np.arange(len(library)), repeats
+)  # to learn the scanner: each molecule read some times
 copies = [read(library[i]) for i in [*sample, *truth.ravel()]]
 points = encode_graphs(library + copies)
 of_sample = len(library) + np.arange(len(sample))
@@ -307,8 +370,14 @@ print(
 # pulls them apart. The same matrix compares molecules with molecules (for messages) and copies with copies (for the scanner).
 
 # %%
-graph_gram = np.asarray(kbp.gram(Normalised(WeisfeilerLehman(2)), points, points, block_size=50)) ** 4
-chain, no_edges = kbp.chain_graph(length), kbp.Graph.from_edges(np.zeros((0, 2), int), length)
+graph_gram = (
+    np.asarray(kbp.gram(Normalised(WeisfeilerLehman(2)), points, points, block_size=50))
+    ** 4
+)
+chain, no_edges = (
+    kbp.chain_graph(length),
+    kbp.Graph.from_edges(np.zeros((0, 2), int), length),
+)
 everything = jnp.arange(len(library))
 graphs_rule = kbp.ConstantTime(eps=1e-3, max_rank=200)
 
@@ -317,7 +386,9 @@ graphs_rule = kbp.ConstantTime(eps=1e-3, max_rank=200)
 def learn_graphs(hidden, copied, x):
     """Learn steps from chains [case, step], and the scanner from its sample."""
     scanned = jnp.asarray(sample), jnp.asarray(of_sample)
-    data = kbp.TrainingData({0: (x[:, :-1].ravel(), x[:, 1:].ravel())}, {0: x.ravel()}, {0: scanned})
+    data = kbp.TrainingData(
+        {0: (x[:, :-1].ravel(), x[:, 1:].ravel())}, {0: x.ravel()}, {0: scanned}
+    )
     kernels = {"kernel": Precomputed(hidden), "obs_kernel": Precomputed(copied)}
     return kbp.fit(data, rule=graphs_rule, ridge=1e-2, obs_ridge=1e-2, **kernels)
 
@@ -327,9 +398,13 @@ def restore(model, graph):
     """Return beliefs over the library [case, step, molecule]."""
 
     def answer(case):
-        evidence = kbp.observe(model, graph, case[0], mask=case[1], form=kbp.DensityRatio())
+        evidence = kbp.observe(
+            model, graph, case[0], mask=case[1], form=kbp.DensityRatio()
+        )
         solution = kbp.run_tree(model, graph, evidence)
-        return kbp.beliefs(model, graph, evidence, solution, everything, marginal=kbp.Empirical()).weights
+        return kbp.beliefs(
+            model, graph, evidence, solution, everything, marginal=kbp.Empirical()
+        ).weights
 
     return jax.lax.map(answer, (jnp.asarray(of_test), jnp.asarray(seen)), batch_size=25)
 
@@ -350,7 +425,9 @@ together, alone = (np.asarray(restore(by_graphs, graph)) for graph in (chain, no
 nearest = graph_gram[of_test][:, :, : len(library)]
 print(f"nearest in the library {shares(nearest)[0]:.0%} of the copies")
 for name, weights in (("without messages", alone), ("with messages", together)):
-    print(f"belief {name:17} {shares(weights)[0]:.0%} of the copies, {shares(weights)[1]:.0%} where none was read")
+    print(
+        f"belief {name:17} {shares(weights)[0]:.0%} of the copies, {shares(weights)[1]:.0%} where none was read"
+    )
 
 # %% [markdown]
 # A lone copy is better looked up than left to the belief without messages, a regression that must learn what is alike; messages
@@ -360,27 +437,48 @@ for name, weights in (("without messages", alone), ("with messages", together)):
 best, best_alone = np.argmax(together, axis=-1), np.argmax(alone, axis=-1)
 case, step = np.argwhere(seen & (best == truth) & (best_alone != truth))[0]
 hidden = int(truth[case, step])
-figure, axes = plt.subplots(1, 3, figsize=(11, 4), layout="constrained", width_ratios=[1, 1, 1.3])
+figure, axes = plt.subplots(
+    1, 3, figsize=(11, 4), layout="constrained", width_ratios=[1, 1, 1.3]
+)
 for ax, number, title in zip(
-    axes, (of_test[case, step] - len(library), hidden), ("what was read", "the molecule"), strict=False
+    axes,
+    (of_test[case, step] - len(library), hidden),
+    ("what was read", "the molecule"),
+    strict=False,
 ):
     drawn = copies[number] if title == "what was read" else library[number]
     place = nx.kamada_kawai_layout(library[hidden])
     kinds = [drawn.nodes[v]["label"] for v in drawn]
     style = {"node_color": colours[kinds], "font_color": "w", "node_size": 380}
-    nx.draw_networkx(drawn, place, ax=ax, labels={v: atoms[k] for v, k in zip(drawn, kinds, strict=True)}, **style)
+    nx.draw_networkx(
+        drawn,
+        place,
+        ax=ax,
+        labels={v: atoms[k] for v, k in zip(drawn, kinds, strict=True)},
+        **style,
+    )
     ax.set(title=f"step {step}: {title}", aspect="equal", xlabel="layout, no units")
     ax.margins(0.15)
 top = np.argsort(-np.maximum(together, alone)[case, step])[:6]
 name_of = lambda ring, i, j: f"{rings[ring]}, {'C' * i or 'none'}, {'NO'[:j] or 'none'}"
 names = [name_of(*parts[number]) for number in top]
 axes[2].barh(np.arange(6) - 0.2, together[case, step, top], 0.4, label="with messages")
-axes[2].barh(np.arange(6) + 0.2, alone[case, step, top], 0.4, label="without", color="0.7")
-axes[2].set(yticks=range(6), yticklabels=names, xlabel="belief", ylabel="ring, two side chains")
-axes[2].set(title=f"truth: {name_of(*parts[hidden])}", xlim=(0, 1.5 * together[case, step].max()))
+axes[2].barh(
+    np.arange(6) + 0.2, alone[case, step, top], 0.4, label="without", color="0.7"
+)
+axes[2].set(
+    yticks=range(6), yticklabels=names, xlabel="belief", ylabel="ring, two side chains"
+)
+axes[2].set(
+    title=f"truth: {name_of(*parts[hidden])}",
+    xlim=(0, 1.5 * together[case, step].max()),
+)
 axes[2].invert_yaxis()
 axes[2].legend()
-figure.supxlabel("Grey carbon, blue nitrogen, red oxygen. Atoms are placed alike on both sides.", fontsize="medium")
+figure.supxlabel(
+    "Grey carbon, blue nitrogen, red oxygen. Atoms are placed alike on both sides.",
+    fontsize="medium",
+)
 
 # %% [markdown]
 # ## How many chains does it take?
@@ -408,20 +506,42 @@ def counted(x, power):
 
 numbers = [8, 15, 30, 60, len(chains)]
 unit = np.eye(len(graph_gram))
-results = {"kernel on hidden graphs": [], "Delta on hidden graphs": [], "counted transitions": []}
+results = {
+    "kernel on hidden graphs": [],
+    "Delta on hidden graphs": [],
+    "counted transitions": [],
+}
 for count in numbers:
-    of_kernels = [restore(learn_graphs(matrix, graph_gram, some(count)), chain) for matrix in (graph_gram, unit)]
-    rival = max((shares(counted(chains[:count], power)) for power in (3, 6, 10, 20)), key=lambda of: of[0])
+    of_kernels = [
+        restore(learn_graphs(matrix, graph_gram, some(count)), chain)
+        for matrix in (graph_gram, unit)
+    ]
+    rival = max(
+        (shares(counted(chains[:count], power)) for power in (3, 6, 10, 20)),
+        key=lambda of: of[0],
+    )
     for name, row in zip(results, (*map(shares, of_kernels), rival), strict=True):
         results[name].append(row)
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.8), layout="constrained", sharey=True)
-for column, (ax, title) in enumerate(zip(axes, ("with a copy", "with none"), strict=True)):
+for column, (ax, title) in enumerate(
+    zip(axes, ("with a copy", "with none"), strict=True)
+):
     for (name, rows), style in zip(results.items(), ("o-", "s-", "^-"), strict=True):
         ax.plot(numbers, np.array(rows)[:, column], style, label=name)
-    ax.set(xscale="log", xticks=numbers, xticklabels=numbers, xlabel="chains to learn from", title=title)
+    ax.set(
+        xscale="log",
+        xticks=numbers,
+        xticklabels=numbers,
+        xlabel="chains to learn from",
+        title=title,
+    )
     ax.minorticks_off()
-axes[0].axhline(shares(alone)[0], color="0.5", linestyle=":", label="copies alone, no messages")
-axes[0].axhline(shares(nearest)[0], color="0.5", linestyle="--", label="nearest in the library")
+axes[0].axhline(
+    shares(alone)[0], color="0.5", linestyle=":", label="copies alone, no messages"
+)
+axes[0].axhline(
+    shares(nearest)[0], color="0.5", linestyle="--", label="nearest in the library"
+)
 axes[0].set(ylabel="share found", ylim=(0, 1))
 axes[0].legend(fontsize="small", loc="upper left")
 figure.supxlabel(
@@ -456,7 +576,10 @@ for name, (kernel, power) in candidates.items():
     seconds = time.perf_counter() - start
     if over_words:
         learned = learn_words(matrix, train)
-        of_kernel = [share_right(ranked(learned, *questions[of])) for of in ("Old to Coast", "South to Isle")]
+        of_kernel = [
+            share_right(ranked(learned, *questions[of]))
+            for of in ("Old to Coast", "South to Isle")
+        ]
     else:
         of_kernel = shares(restore(learn_graphs(matrix, matrix, chains), chain))
     print(f"{name:28}{power:6}{seconds:9.2f}   {of_kernel[0]:.0%}, {of_kernel[1]:.0%}")

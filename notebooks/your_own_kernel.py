@@ -49,9 +49,13 @@ class Compass(kbp.Kernel):
 
 circle = jnp.linspace(-np.pi, np.pi, 72, endpoint=False)
 compass, at = Compass(jnp.array(4.0)), jnp.array([3.0])
-figure, ax = plt.subplots(figsize=(4, 3.6), subplot_kw={"projection": "polar"}, layout="constrained")
+figure, ax = plt.subplots(
+    figsize=(4, 3.6), subplot_kw={"projection": "polar"}, layout="constrained"
+)
 ax.plot(circle, kbp.gram(compass, circle, at)[:, 0], label="Compass")
-ax.plot(circle, kbp.gram(kbp.RBF(0.5), circle, at)[:, 0], "--", label="RBF of the angle")
+ax.plot(
+    circle, kbp.gram(kbp.RBF(0.5), circle, at)[:, 0], "--", label="RBF of the angle"
+)
 ax.set(title="k(x, 172°): only one goes round", yticks=[0.5, 1])
 ax.legend(loc="upper right")
 
@@ -84,14 +88,20 @@ model = kbp.fit(data, kernel=compass, obs_kernel=compass, ridge=1e-2, rule=rule)
 def directions(y):
     """Return beliefs over the circle, and their mean direction."""
     evidence = kbp.observe(model, graph, y)
-    belief = kbp.beliefs(model, graph, evidence, kbp.run(model, graph, evidence, num_iters=14), circle)
-    east, north = kbp.expectation(belief, lambda x: jnp.array([jnp.cos(x), jnp.sin(x)])).T
+    belief = kbp.beliefs(
+        model, graph, evidence, kbp.run(model, graph, evidence, num_iters=14), circle
+    )
+    east, north = kbp.expectation(
+        belief, lambda x: jnp.array([jnp.cos(x), jnp.sin(x)])
+    ).T
     return belief.weights, jnp.arctan2(north, east)
 
 
 weights, estimates = jax.vmap(directions)(jnp.asarray(readings))
 for name, angles in (("readings", readings), ("estimates", estimates)):
-    print(f"mean error of the {name}: {np.degrees(np.mean(np.abs(wrap(angles - truth)))):.0f} degrees")
+    print(
+        f"mean error of the {name}: {np.degrees(np.mean(np.abs(wrap(angles - truth)))):.0f} degrees"
+    )
 
 # %% [markdown]
 # One chain that crosses 180 degrees, its beliefs drawn on the circle. They pass over the cut as if there were none; where a
@@ -99,7 +109,9 @@ for name, angles in (("readings", readings), ("estimates", estimates)):
 
 # %%
 case = int(np.argmax(np.any(np.abs(np.diff(truth)) > np.pi, axis=1)))
-figure, axes = plt.subplots(2, 4, figsize=(10, 5.4), subplot_kw={"projection": "polar"}, layout="constrained")
+figure, axes = plt.subplots(
+    2, 4, figsize=(10, 5.4), subplot_kw={"projection": "polar"}, layout="constrained"
+)
 for node, ax in enumerate(axes.flat):
     ax.fill(circle, weights[case, node], alpha=0.4)
     top = float(weights[case].max())
@@ -145,7 +157,9 @@ def distance(a, b):
 def typed(word):
     """Leave out a letter in five, and replace almost half of the others."""
     kept = [c for c in word if rng.random() > 0.2]
-    return "".join(letters[rng.integers(26)] if rng.random() < 0.45 else c for c in kept)
+    return "".join(
+        letters[rng.integers(26)] if rng.random() < 0.45 else c for c in kept
+    )
 
 
 def write(count):
@@ -172,7 +186,9 @@ except ValueError as fault:
 matrix = nearest_gram(similar)
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-first = np.argsort([np.argmin([distance(s, m) for m in months]) for s in strings], kind="stable")
+first = np.argsort(
+    [np.argmin([distance(s, m) for m in months]) for s in strings], kind="stable"
+)
 shade = left.imshow(matrix[np.ix_(first, first)])
 left.set(title="Gram matrix, by nearest month", xlabel="string", ylabel="string")
 figure.colorbar(shade, ax=left)
@@ -188,7 +204,9 @@ print(f"largest change of an entry: {np.abs(matrix - similar).max():.3f}")
 
 # %%
 numbers = {s: i for i, s in enumerate(strings)}
-y, readings = (np.array([[numbers[s] for s in row] for row in rows]) for rows in (y, seen))
+y, readings = (
+    np.array([[numbers[s] for s in row] for row in rows]) for rows in (y, seen)
+)
 chain, year = kbp.chain_graph(6), jnp.arange(12)
 months_model = kbp.fit(
     kbp.pool(chain, x, y),
@@ -209,10 +227,17 @@ def read(y):
 
 
 answers = read(jnp.asarray(readings))
-nearest = np.array([[np.argmin([distance(s, m) for m in months]) for s in row] for row in seen])
-print(f"right: nearest month {np.mean(nearest == truth):.0%}, model {np.mean(answers == truth):.0%}\n")
+nearest = np.array(
+    [[np.argmin([distance(s, m) for m in months]) for s in row] for row in seen]
+)
+print(
+    f"right: nearest month {np.mean(nearest == truth):.0%}, model {np.mean(answers == truth):.0%}\n"
+)
 for row in range(3):
-    for name, line in (("typed", seen[row]), ("read", [months[m] for m in answers[row]])):
+    for name, line in (
+        ("typed", seen[row]),
+        ("read", [months[m] for m in answers[row]]),
+    ):
         print(f"{name:6}", " ".join(f"{word:10}" for word in line))
     print(f"{'truth':6}", " ".join(f"{months[m]:10}" for m in truth[row]), "\n")
 
@@ -229,7 +254,11 @@ state = Part(kbp.RBF(0.6), 0, 2) * Part(Compass(jnp.array(2.0)), 2, 3, shape=())
 
 def drive(count):
     """Draw states [case, node, 3] and noisy places [case, node, 2]."""
-    place, heading, states = rng.uniform(-1, 1, (count, 2)), rng.uniform(-np.pi, np.pi, count), []
+    place, heading, states = (
+        rng.uniform(-1, 1, (count, 2)),
+        rng.uniform(-np.pi, np.pi, count),
+        [],
+    )
     for _ in range(10):
         states.append(np.column_stack([place, wrap(heading)]))
         heading = heading + 0.35 + 0.25 * rng.normal(size=count)
@@ -255,8 +284,12 @@ robot = kbp.fit(
 def follow(y):
     """Return the mean place and heading at each node."""
     evidence = kbp.observe(robot, road, y)
-    belief = kbp.beliefs(robot, road, evidence, kbp.run(robot, road, evidence, num_iters=18), candidates)
-    mean = kbp.expectation(belief, lambda x: jnp.array([x[0], x[1], jnp.cos(x[2]), jnp.sin(x[2])]))
+    belief = kbp.beliefs(
+        robot, road, evidence, kbp.run(robot, road, evidence, num_iters=18), candidates
+    )
+    mean = kbp.expectation(
+        belief, lambda x: jnp.array([x[0], x[1], jnp.cos(x[2]), jnp.sin(x[2])])
+    )
     return mean[:, :2], jnp.arctan2(mean[:, 3], mean[:, 2])
 
 
@@ -282,7 +315,15 @@ for case, ax in enumerate(axes):
         (truth[case, :, :2], truth[case, :, 2], "black", "truth"),
         (places[case], headings[case], "C0", "estimate"),
     ):
-        ax.quiver(*place.T, np.cos(heading), np.sin(heading), color=colour, label=name, scale=12, width=0.008)
+        ax.quiver(
+            *place.T,
+            np.cos(heading),
+            np.sin(heading),
+            color=colour,
+            label=name,
+            scale=12,
+            width=0.008,
+        )
     ax.plot(*seen[case].T, "C3.", label="seen")
     ax.set(aspect="equal", xlabel="east", ylabel="north")
 axes[0].legend()
