@@ -111,8 +111,8 @@ def small(picture: str) -> str:
     opaque = Image.new("RGB", image.size, "white")
     opaque.paste(image, mask=image.getchannel("A") if image.mode == "RGBA" else None)
     data = png(opaque)
-    if len(data) > PICTURE_BYTES // 2:
-        data = png(opaque.quantize(256, dither=Image.Dither.NONE))
+    if len(data) > 0.7 * PICTURE_BYTES:
+        data = png(opaque.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE))
     return base64.b64encode(data).decode()
 
 

@@ -368,7 +368,7 @@ for name, answer in compared.items():
 lost = angle(to_vectors(flat_mode), truth) - errors["chain, mode"]
 name = "modes, paired: loss by the RBF"
 print(f"{name:33} {over_chains(lost, near):>13} {over_chains(lost, ~near):>13}")
-print(f"over all residues: {over_chains(lost)}")
+print(f"{'over all residues':33} {over_chains(lost):>13}")
 
 # %% [markdown]
 # Means of angles are useless near the seam: 175 and -175 have the mean 0. The kernel alone costs less. An
@@ -413,8 +413,8 @@ for name, rows in places.items():
 print(f"{'constant':24}{errors['constant'].mean():19.1f}")
 
 # %% [markdown]
-# In the middle of the stretch, neighbours say almost nothing: the error is that of the constant estimate, and the belief expects
-# nearly as much. Within a few residues of an observed profile, both fall.
+# In the middle of the stretch, the observed neighbours are too far away to be informative. The error is that of the constant estimate, and the expected error is
+# nearly as large. Within a few residues of an observed profile, both fall.
 
 # %%
 LEVEL = 0.9

@@ -189,7 +189,7 @@ figure.colorbar(shade, ax=axes, label="grey value", shrink=0.8)
 plt.show()
 
 # %% [markdown]
-# Times are those of a second run on two cores of a CPU, without compilation. They depend on the machine; the errors do not.
+# Times are those of a second run, without compilation, on two cores of a CPU. They depend on the machine.
 
 # %% tags=["loose"]
 for name, duration in seconds.items():
@@ -205,7 +205,7 @@ plt.show()
 # - **Few states and a known likelihood**: discrete.
 # - **Everything jointly Gaussian**: Gaussian, whose means are exact.
 # - **Continuous variables with densities that can be evaluated**: particles, or mixtures (`kbpjax.baselines.mixture`) where messages have
-#   several peaks; mixtures cost about a hundred times as much as the others.
+#   several peaks; mixtures are slower still.
 # - **Unknown potentials, unknown noise, any domain with a kernel**: kernels.
 #
 # Larger pictures, tuned hyperparameters and the settings of the paper: [docs/competitors.md](../docs/competitors.md).

@@ -264,7 +264,7 @@ plt.show()
 
 # %% [markdown]
 # Two queries from North to Coast: one where only the belief is correct, and one where it is wrong. The correct word is green. The
-# edit distance to the known word is in brackets.
+# edit distance to the known word is in brackets. In the second query, Coast has replaced the word by a new one, so no method can identify it.
 
 # %%
 belief, steps = ranked(model, *questions["North to Coast"]), edits["North to Coast"][0]
@@ -525,7 +525,7 @@ for name, rows in results.items():
     print(f"{name:25}", "".join(f"{row[0]:6.0%}" for row in rows))
 
 # %% [markdown]
-# The kernel on hidden graphs helps most when chains are few. The hidden Markov model, with its given likelihood, stays slightly ahead.
+# The kernel on hidden graphs is better than `Delta` for every number of chains. The hidden Markov model, whose likelihood is given, stays ahead for steps with a copy.
 #
 # ## Which kernel?
 #
