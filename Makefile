@@ -20,10 +20,10 @@ endif
 BIN := .venv/bin
 PYTEST_ARGS ?= -n auto --dist loadfile
 
-.PHONY: help demo test coverage mutants lint format types notebooks docs clean
+.PHONY: help demo test coverage mutants lint format types notebooks notebooks-update docs clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
 demo: .venv/.installed-experiments ## run the denoising experiment, quick version
 	$(BIN)/python -m experiments.denoising --quick
@@ -48,8 +48,11 @@ format: .venv/.installed-dev ## mend what ruff can mend
 types: .venv/.installed-dev ## check the types with basedpyright
 	$(BIN)/python -m basedpyright
 
-notebooks: .venv/.installed-dev ## check that the notebooks are paired, without outputs, and run
-	$(BIN)/python .ci/check_notebooks.py
+notebooks: .venv/.installed-dev ## check that the notebooks run and print what is committed
+	$(BIN)/python .ci/check_notebooks.py $(NOTEBOOKS)
+
+notebooks-update: .venv/.installed-dev ## run the notebooks that have changed and write their outputs (NOTEBOOKS="images angles": these)
+	$(BIN)/python .ci/check_notebooks.py --update $(NOTEBOOKS)
 
 docs: .venv/.installed-dev ## build the documentation site into build/site, without a warning
 	$(BIN)/python .ci/build_docs.py

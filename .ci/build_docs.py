@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import check_site
-import jupytext
+import notebook_pages
 from docs_reference import write_reference
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,13 +77,8 @@ def linked(text: str) -> str:
 
 
 def notebooks() -> None:
-    """Write the notebooks as pages."""
-    (PAGES / "notebooks").mkdir()
-    for script in sorted((ROOT / "notebooks").glob("*.py")):
-        notebook = jupytext.read(script)
-        notebook.metadata = {}
-        text = jupytext.writes(notebook, fmt="md")
-        (PAGES / "notebooks" / f"{script.stem}.md").write_text(text, encoding="utf-8")
+    """Write the notebooks as pages, with their outputs."""
+    notebook_pages.write(ROOT / "notebooks", PAGES / "notebooks")
 
 
 def gallery() -> None:

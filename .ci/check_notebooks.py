@@ -1,64 +1,114 @@
-"""Check every notebook: its .py and .ipynb have the same cells, the .ipynb no outputs, and it runs."""
+"""Check the notebooks, or run those whose outputs are stale and write them (`--update`).
 
+The source is the .py. The .ipynb beside it has the same cells, with outputs and a digest of the code that printed them.
+The check fails if cells or digest differ, outputs are missing, hold an error or are too large, or if a run in memory
+prints other text. Pictures are not compared.
+"""
+
+import argparse
+import os
 import sys
 import time
+from copy import deepcopy
 from pathlib import Path
 
 import jupytext
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
+from notebook_files import cells, completed, differences, digest, faults
+
+from kbpjax._files import replacing
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 CELL_SECONDS = 600
-REMEDY = "run: .venv/bin/python -m jupytext --to ipynb notebooks/"
+SETTINGS = {"JAX_PLATFORMS": "cpu", "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+"""What a run depends on, whatever the environment says."""
+DPI = 90
+REMEDY = "make notebooks-update"
 
 
-def fault_of_pair(script: Path) -> str | None:
-    """Say what is wrong with the .ipynb beside `script`, or None."""
-    paired = script.with_suffix(".ipynb")
-    if not paired.exists():
-        return f"{paired.name} is missing"
-    notebook = nbformat.read(paired, as_version=4)
-    cells = [(cell.cell_type, cell.source.strip()) for cell in notebook.cells]
-    if cells != [(cell.cell_type, cell.source.strip()) for cell in jupytext.read(script).cells]:
-        return f"{paired.name} has other cells than {script.name}"
-    if any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells):
-        return f"{paired.name} has outputs"
-    return None
-
-
-def fault_of_run(script: Path) -> str | None:
-    """Run the notebook in memory, from its own folder as Jupyter does; nothing is written back."""
-    client = NotebookClient(
-        jupytext.read(script),
-        timeout=CELL_SECONDS,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(FOLDER)}},
-    )
-    try:
-        client.execute()
-    except (CellExecutionError, RuntimeError, TimeoutError) as error:
-        return str(error)
-    return None
+class Failed(Exception):
+    """A notebook did not run to its end."""
 
 
 def main() -> int:
-    scripts = sorted(FOLDER.glob("*.py"))
-    stems = {script.stem for script in scripts}
-    faults = [f"{p.name} has no .py" for p in sorted(FOLDER.glob("*.ipynb")) if p.stem not in stems]
-    for script in scripts:
-        if fault := fault_of_pair(script):
-            faults.append(f"{fault}; {REMEDY}{script.name}")
+    """Check or update; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", help="notebooks, such as images; default: all")
+    parser.add_argument("--update", action="store_true", help="write those that are stale, or all that are named")
+    arguments = parser.parse_args()
+    stems = sorted(path.stem for path in FOLDER.glob("*.py"))
+    if unknown := set(arguments.names) - set(stems):
+        parser.error(f"no notebook {', '.join(sorted(unknown))}; there are {', '.join(stems)}")
+    found = [f"{path.name} has no .py" for path in sorted(FOLDER.glob("*.ipynb")) if path.stem not in stems]
+    os.environ.update(SETTINGS)
+    chosen = arguments.names or stems
+    for stem in chosen:
         start = time.perf_counter()
-        if fault := fault_of_run(script):
-            faults.append(f"{script.name}: {fault}")
-        outcome = "failed" if fault else "ran"
-        print(f"{script.name}: {outcome}, {time.perf_counter() - start:.0f} s", flush=True)
-    for fault in faults:
-        print(fault, file=sys.stderr)
-    print(f"{len(scripts)} notebooks, {len(faults)} faults")
-    return bool(faults)
+        new = update(stem, again=bool(arguments.names)) if arguments.update else check(stem)
+        print(f"{stem}: {'; '.join(new) or 'ok'} ({time.perf_counter() - start:.0f} s)", flush=True)
+        found += [f"{stem}: {fault}" for fault in new]
+    print(f"{len(chosen)} notebooks, {len(found)} faults", *found, sep="\n  ")
+    return bool(found)
+
+
+def check(stem: str) -> list[str]:
+    """Say what is wrong with a notebook; it is run in memory."""
+    script, paired = read(stem)
+    found = [] if paired else [f"the .ipynb is missing; {REMEDY}"]
+    if paired:
+        if cells(script) != cells(paired):
+            found.append(f"the .ipynb has other cells than the .py; {REMEDY}")
+        found += [f"{fault}; {REMEDY}" for fault in faults(paired)]
+    try:
+        run = executed(script)
+    except Failed as failed:
+        return [*found, str(failed)]
+    if not found:
+        found += [f"{fault}; {REMEDY} {stem}" for fault in differences(paired, run)]
+    return found
+
+
+def update(stem: str, again: bool) -> list[str]:
+    """Write the .ipynb, after a run if its outputs are stale or `again`; keep the old one if that fails."""
+    script, paired = read(stem)
+    stale = paired is None or bool(faults(paired)) or digest(paired) != digest(script)
+    try:
+        new = completed(script, executed(script) if stale or again else paired)
+    except Failed as failed:
+        return [str(failed)]
+    if found := faults(new):
+        return [f"not written: {fault}" for fault in found]
+    text, path = nbformat.writes(new) + "\n", FOLDER / f"{stem}.ipynb"
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        with replacing(path) as file:
+            file.write(text.encode())
+    return []
+
+
+def read(stem: str) -> tuple[NotebookNode, NotebookNode | None]:
+    """Return the .py and the .ipynb of a notebook, None if it is missing."""
+    path = FOLDER / f"{stem}.ipynb"
+    paired = nbformat.read(path, as_version=4) if path.exists() else None
+    return jupytext.read(FOLDER / f"{stem}.py"), paired
+
+
+def executed(script: NotebookNode) -> NotebookNode:
+    """Return the notebook after a run in memory, from its own folder as Jupyter does."""
+    client = NotebookClient(
+        deepcopy(script),
+        timeout=CELL_SECONDS,
+        kernel_name="python3",
+        record_timing=False,
+        extra_arguments=["--log-level=ERROR", f"--InlineBackend.rc=figure.dpi={DPI}"],
+        resources={"metadata": {"path": str(FOLDER)}},
+    )
+    try:
+        return client.execute()
+    except (CellExecutionError, RuntimeError, TimeoutError) as error:
+        raise Failed(str(error)) from error
 
 
 if __name__ == "__main__":

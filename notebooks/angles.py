@@ -14,13 +14,18 @@
 # %% [markdown]
 # # Angles of a protein: variables on a sphere, along chains
 #
-# After this notebook you can use directions as variables, learn one template from many chains of different lengths, infer
-# whole sets of new chains at once, read answers off a belief on a sphere, see doubt grow where observations are missing, and
-# check whether credible sets hold what they promise. It takes half a minute and needs no data: it draws chains of its own.
+# This notebook shows how to
 #
-# Each residue of a protein has two angles between successive C-alpha atoms: a bond angle $\theta$ of 0 to 180 degrees and a
-# torsion $\tau$ of -180 to 180. What is known is not the angles but a *profile*: which amino acids stand at that place in
-# related proteins. The same on real proteins, with rivals, is `experiments/protein.py`.
+# - use directions as variables, with a kernel on the sphere;
+# - learn one model from many chains of different lengths, and infer many new chains in one call;
+# - summarise a belief on a sphere: mode, mean direction, credible set;
+# - see uncertainty grow where observations are missing, and check the coverage of credible sets.
+#
+# It runs in about half a minute on simulated chains. Chains have no cycles, so inference is exact for the learned model.
+#
+# Each residue of a protein has two angles between successive C-alpha atoms: a bond angle $\theta$ from 0 to 180 degrees and a
+# torsion $\tau$ from -180 to 180. The angles are not observed. Observed is a *profile*: the frequencies of amino acids at that
+# position in related proteins. The same task on real proteins, with baselines: `experiments/protein.py`.
 
 # %%
 from typing import NamedTuple
@@ -34,15 +39,16 @@ import kbpjax as kbp
 rng = np.random.default_rng(0)
 
 # %% [markdown]
-# ## Chains to play with
+# ## Simulated chains
 #
-# A hidden state, helix, sheet or coil, walks along the chain. It scatters the angles around centres of its own (von
-# Mises-Fisher on the sphere), and it prefers some of the 20 amino acids. The profile is their share in five related
-# proteins. The numbers are made up, but helices lie near $\tau$ = 50 degrees and sheets across $\tau$ = 180, as in nature.
+# A hidden state (helix, sheet or coil) follows a Markov chain. Each state has one or more centres on the sphere, around which the angles follow
+# a von Mises-Fisher distribution, and its own probabilities of the 20 amino acids. The profile is their share in five related
+# proteins. The numbers are invented, but helices lie near $\tau$ = 50 degrees and sheets across $\tau$ = 180, as in nature.
 
 # %%
 STATES = ("helix", "sheet", "coil")
-STEP = np.array([[0.90, 0.01, 0.09], [0.01, 0.85, 0.14], [0.10, 0.12, 0.78]])  # from state to state
+# Transition probabilities of the states.
+STEP = np.array([[0.90, 0.01, 0.09], [0.01, 0.85, 0.14], [0.10, 0.12, 0.78]])
 CENTRES = (  # of each state: share, theta, tau, concentration
     np.array([[1.0, 91, 51, 120]]),
     np.array([[1.0, 123, -172, 30]]),
@@ -54,7 +60,7 @@ preference /= preference.sum(axis=1, keepdims=True)
 
 
 class Chain(NamedTuple):
-    """One chain: states [residue], directions [residue, 3] and profiles [residue, 20]."""
+    """A chain: states [residue], directions [residue, 3], profiles [residue, 20]."""
 
     state: np.ndarray
     direction: np.ndarray
@@ -64,22 +70,34 @@ class Chain(NamedTuple):
 def to_vectors(angles):
     """Turn theta and tau in degrees [.., 2] into unit vectors [.., 3]."""
     theta, tau = np.moveaxis(np.deg2rad(angles), -1, 0)
-    return np.stack([np.sin(theta) * np.cos(tau), np.sin(theta) * np.sin(tau), np.cos(theta)], axis=-1)
+    return np.stack(
+        [np.sin(theta) * np.cos(tau), np.sin(theta) * np.sin(tau), np.cos(theta)],
+        axis=-1,
+    )
 
 
 def to_angles(vectors):
     """Turn vectors of any length [.., 3] into theta and tau in degrees [.., 2]."""
     x, y, z = np.moveaxis(np.asarray(vectors), -1, 0)
-    return np.rad2deg(np.stack([np.arctan2(np.hypot(x, y), z), np.arctan2(y, x)], axis=-1))
+    return np.rad2deg(
+        np.stack([np.arctan2(np.hypot(x, y), z), np.arctan2(y, x)], axis=-1)
+    )
 
 
 def scatter(centre, concentration):
     """Draw from von Mises-Fisher distributions around centres [residue, 3]."""
-    cosine = 1 + np.log1p(-rng.random(len(centre)) * (1 - np.exp(-2 * concentration))) / concentration
+    cosine = (
+        1
+        + np.log1p(-rng.random(len(centre)) * (1 - np.exp(-2 * concentration)))
+        / concentration
+    )
     across = rng.normal(size=centre.shape)
     across -= np.sum(across * centre, axis=1, keepdims=True) * centre
     across /= np.linalg.norm(across, axis=1, keepdims=True)
-    return cosine[:, None] * centre + np.sqrt(np.maximum(1 - cosine**2, 0))[:, None] * across
+    return (
+        cosine[:, None] * centre
+        + np.sqrt(np.maximum(1 - cosine**2, 0))[:, None] * across
+    )
 
 
 def draw(length):
@@ -90,31 +108,35 @@ def draw(length):
     rows = [rng.choice(len(CENTRES[s]), p=CENTRES[s][:, 0]) for s in state]
     around = np.array([CENTRES[s][row] for s, row in zip(state, rows, strict=True)])
     profile = rng.multinomial(RELATED, preference[state]) / RELATED
-    return Chain(np.array(state), scatter(to_vectors(around[:, 1:3]), around[:, 3]), profile)
+    return Chain(
+        np.array(state), scatter(to_vectors(around[:, 1:3]), around[:, 3]), profile
+    )
 
 
 train = [draw(length) for length in rng.integers(60, 140, size=25)]
 lengths = rng.integers(60, 140, size=30)
-aside, test = ([draw(length) for length in lengths] for _ in range(2))  # to choose settings on; to judge
+validation, test = ([draw(length) for length in lengths] for _ in range(2))
 
 
 def joined(chains, field):
-    """Put a field of all chains one after the other."""
+    """Concatenate a field of all chains."""
     return np.concatenate([getattr(chain, field) for chain in chains])
 
 
 known, truth = joined(train, "direction"), joined(test, "direction")
 shares = np.bincount(joined(train, "state")) / len(known)
-print(f"{len(train)} chains to learn from, {len(known)} residues;", end=" ")
-print(", ".join(f"{share:.0%} {name}" for share, name in zip(shares, STATES, strict=True)))
+print(f"{len(train)} training chains, {len(known)} residues;", end=" ")
+print(
+    ", ".join(f"{share:.0%} {name}" for share, name in zip(shares, STATES, strict=True))
+)
 
 # %% [markdown]
 # ## Angles are points on a sphere
 #
-# The pair ($\theta$, $\tau$) is a point on a sphere, $\theta$ its distance from the pole. Two sheets at $\tau$ = 175 and
-# -175 degrees are neighbours there, and as far apart as can be as numbers. `kbp.kernels.Sphere` is the exponential of the
-# inner product of unit vectors; near a point it is close to an RBF of the angle, of width 1 / sqrt(sharpness) radians. Here
-# are both, at the same width.
+# The pair ($\theta$, $\tau$) is a point on a sphere, where $\theta$ is its distance from the pole. Two sheets at $\tau$ = 175 and
+# -175 degrees are neighbours on the sphere, but far apart as numbers. `kbp.kernels.Sphere` is the exponential of the
+# inner product of unit vectors. Near a point it is close to an RBF of the angle, of width 1 / sqrt(sharpness) radians. The figure
+# shows both at the same width.
 
 # %%
 width = 25.0  # degrees
@@ -124,7 +146,13 @@ COLOURS = ("#D55E00", "#0072B2", "0.55")
 
 def axes_of_angles(ax, title):
     """Label axes for theta against tau."""
-    ax.set(title=title, xlabel="tau (degrees)", xlim=(-180, 180), ylim=(0, 180), xticks=range(-180, 181, 90))
+    ax.set(
+        title=title,
+        xlabel="tau (degrees)",
+        xlim=(-180, 180),
+        ylim=(0, 180),
+        xticks=range(-180, 181, 90),
+    )
 
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.9), layout="constrained")
@@ -136,25 +164,33 @@ left.set_ylabel("theta (degrees)")
 left.legend(markerscale=5, loc="lower left", ncols=3)
 place, tau = np.array([[120.0, 165.0]]), np.linspace(-180, 180, 361)
 line = np.stack([np.full(len(tau), 120.0), tau], axis=1)
-right.plot(tau, kbp.gram(on_sphere, to_vectors(line), to_vectors(place))[:, 0], label="Sphere on points")
+right.plot(
+    tau,
+    kbp.gram(on_sphere, to_vectors(line), to_vectors(place))[:, 0],
+    label="Sphere on points",
+)
 right.plot(tau, kbp.gram(on_numbers, line, place)[:, 0], "--", label="RBF on angles")
-right.set(title="k(x, x') at theta = 120, x' at tau = 165", xlabel="tau of x (degrees)", ylabel="kernel (no unit)")
+right.set(
+    title="k(x, x') at theta = 120, x' at tau = 165",
+    xlabel="tau of x (degrees)",
+    ylabel="kernel (no unit)",
+)
 right.set(xlim=(-180, 180), xticks=range(-180, 181, 90))
 right.legend(loc="upper center")
-caption = "Left: sheets (and much of coil) lie across the seam at 180 = -180. Right: only one kernel goes over it."
-figure.supxlabel(caption, fontsize="medium")
 plt.show()
 
 # %% [markdown]
-# ## One template from many chains
+# Left: sheets, and much of coil, lie across the seam at 180 = -180 degrees. Right: only the kernel on the sphere is continuous there.
 #
-# `kbp.pool` takes a list of graphs of any sizes, with an array of samples [sample, node, ...] for each; all edges of all
-# chains teach one operator. What matters most are the two ridges, of messages and of evidence. They are chosen on chains set
-# aside, by the log score: the logarithm of what the belief gives to the candidate nearest to the truth.
+# ## One model from many chains
 #
-# All chains to be asked are *one* graph, a forest, and exact inference (`run_tree`) answers it in one call. Candidates are
-# training samples, so that the belief is weights on them: `marginal=kbp.Empirical()`. Not so for the mode: it is where the
-# *density* is largest, and that needs the marginal, the default.
+# `kbp.pool` takes a list of graphs of any sizes, with an array of samples [sample, node, ...] for each. The edges of all
+# chains share one operator. The two ridges, of messages and of evidence, are chosen on validation chains by the log score: the mean
+# logarithm of the belief in the candidate nearest to the truth.
+#
+# All test chains form *one* graph, a forest, and exact inference (`run_tree`) runs on it in one call. Candidates are
+# training samples, so the belief is a set of weights on them: `marginal=kbp.Empirical()`. The mode is different: it is the point of
+# largest *density*, which needs the default marginal.
 
 # %%
 graphs = [kbp.chain_graph(len(chain.state)) for chain in train]
@@ -166,7 +202,7 @@ obs_kernel = kbp.RBF(kbp.median_bandwidth(joined(train, "profile")))
 
 @jax.jit
 def learn(data, kernel, ridge, obs_ridge):
-    """Learn a template."""
+    """Fit a model."""
     rule = kbp.ConstantTime(eps=1e-3, max_rank=64)
     options = {"ridge": ridge, "obs_ridge": obs_ridge, "floor": 1e-3, "rule": rule}
     return kbp.fit(data, kernel=kernel, obs_kernel=obs_kernel, **options)
@@ -174,11 +210,13 @@ def learn(data, kernel, ridge, obs_ridge):
 
 @jax.jit
 def infer(model, graph, y, mask, candidates):
-    """Return beliefs as weights on samples, and modes; mask says which residues are observed."""
+    """Return beliefs as weights on samples, and modes; mask marks observed residues."""
     evidence = kbp.observe(model, graph, y, mask=mask, form=kbp.DensityRatio())
     solution = kbp.run_tree(model, graph, evidence)
     mode = kbp.mode(kbp.beliefs(model, graph, evidence, solution, candidates))
-    return kbp.beliefs(model, graph, evidence, solution, candidates, marginal=kbp.Empirical()), mode
+    weights = kbp.Empirical()
+    belief = kbp.beliefs(model, graph, evidence, solution, candidates, marginal=weights)
+    return belief, mode
 
 
 def forest(chains, edges=True):
@@ -191,17 +229,19 @@ def forest(chains, edges=True):
 def log_score(belief, true):
     """Return the mean log weight of the candidate nearest to the truth."""
     nearest = np.argmax(true @ points.T, axis=1)
-    return float(np.mean(np.log(np.asarray(belief.weights)[np.arange(len(true)), nearest])))
+    weights = np.asarray(belief.weights)
+    return float(np.mean(np.log(weights[np.arange(len(true)), nearest])))
 
 
 def choose(values, kernel, candidates):
-    """Learn at several ridges; return the model of best log score on the chains set aside, and all scores."""
-    data, graph, y = kbp.pool(graphs, values, profiles), forest(aside), joined(aside, "profile")
+    """Return the model whose ridges score best on validation chains, and all scores."""
+    data = kbp.pool(graphs, values, profiles)
+    graph, y = forest(validation), joined(validation, "profile")
     best, tried = None, {}
     for ridges in [(1e-3, 1e-3), (1e-3, 1e-2), (1e-2, 1e-3), (1e-2, 1e-2)]:
         model = learn(data, kernel, *ridges)
         belief, _ = infer(model, graph, y, np.ones(len(y), bool), candidates)
-        tried[ridges] = log_score(belief, joined(aside, "direction"))
+        tried[ridges] = log_score(belief, joined(validation, "direction"))
         best = model if tried[ridges] == max(tried.values()) else best
     return best, tried
 
@@ -212,17 +252,17 @@ for (ridge, obs_ridge), score in tried.items():
 print(f"uniform weights: {-np.log(len(points)):.3f}; ranks {model.ranks[0]}")
 
 # %% [markdown]
-# ## Answers on a sphere
+# ## Estimates on a sphere
 #
-# - The **mode** is a candidate, and so on the sphere.
-# - **Draws** from the belief (`kbp.sample`) are candidates too.
-# - The **mean** of unit vectors is shorter than 1. Its direction is the answer of least squared distance, and its length
-#   says how sure the belief is: 1 for certainty, 0 for no direction at all.
-# - The answer of **least expected angle** is a sum over weights, like any other expectation.
+# - The **mode** is a candidate, and so lies on the sphere.
+# - **Samples** of the belief (`kbp.sample`) are candidates too.
+# - The **mean** of unit vectors is shorter than 1. Its direction minimises the expected squared distance. Its length
+#   measures certainty: 1 for a single point, 0 for no preferred direction.
+# - The candidate of **least expected angle** is found from a sum over weights, like any other expectation.
 #
-# The error is the angle between answer and truth. What do messages add? *Alone* is the same model on a graph without edges.
-# *Constant* is the one candidate of least mean angle to the training residues. And as these chains are drawn, there is a
-# limit: forward-backward with the true probabilities of states, preferences and centres, of which the model is told nothing.
+# The error is the angle between estimate and truth. Compared are the model with messages (*chain*), the same model on a graph
+# without edges (*alone*), and the single direction with the least mean angle to the training residues (*constant*). Because the chains are simulated, the best
+# possible posterior is known too (*limit*): forward-backward with the true probabilities of states, amino acids and centres.
 
 # %%
 unit = kbp.kernels.unit_vectors
@@ -230,7 +270,9 @@ unit = kbp.kernels.unit_vectors
 
 def angle(a, b):
     """Return the angle between unit vectors in degrees."""
-    return np.rad2deg(np.arccos(np.clip(np.sum(np.asarray(a) * np.asarray(b), axis=-1), -1, 1)))
+    return np.rad2deg(
+        np.arccos(np.clip(np.sum(np.asarray(a) * np.asarray(b), axis=-1), -1, 1))
+    )
 
 
 between = np.rad2deg(np.arccos(np.clip(points @ points.T, -1, 1)))
@@ -242,9 +284,11 @@ def least_angle(belief):
 
 
 def limit(chains):
-    """Return posterior mean directions by forward-backward with the probabilities that the chains are drawn from."""
+    """Return posterior mean directions by forward-backward, of the true model."""
     shrink = [(1 / np.tanh(of[:, 3]) - 1 / of[:, 3]) * of[:, 0] for of in CENTRES]
-    means = np.stack([by @ to_vectors(of[:, 1:3]) for by, of in zip(shrink, CENTRES, strict=True)])
+    means = np.stack(
+        [by @ to_vectors(of[:, 1:3]) for by, of in zip(shrink, CENTRES, strict=True)]
+    )
     found = []
     for chain in chains:
         seen = np.exp(RELATED * chain.profile @ np.log(preference).T)
@@ -279,9 +323,9 @@ residue = np.concatenate([np.arange(length) for length in lengths])
 
 
 def over_chains(values, rows=everywhere):
-    """Return the mean of a value over some residues and its standard error, as chains are drawn and not residues."""
+    """Return the mean over residues, and its standard error for independent chains."""
     mean = np.mean(values[rows])
-    sums = np.bincount(number[rows], values[rows] - mean)  # of each chain
+    sums = np.bincount(number[rows], values[rows] - mean)
     return f"{mean:5.1f} ± {np.sqrt(np.sum(sums**2)) / np.sum(rows):.1f}"
 
 
@@ -289,16 +333,18 @@ errors = {name: angle(answer, truth) for name, answer in answers.items()}
 print("mean angle to the truth, degrees, ± standard error")
 for name, error in errors.items():
     print(f"{name:32} {over_chains(error)}")
-print(f"messages gain (paired, mean)     {over_chains(errors['alone, mean'] - errors['chain, mean'])}")
+gain = errors["alone, mean"] - errors["chain, mean"]
+print(f"{'gain by messages (paired, mean)':32} {over_chains(gain)}")
 
 # %% [markdown]
-# The mean answers for squared distances, the candidate of least expected angle for angles: choose by what an error costs.
+# Messages reduce the error by about a third, and close most of the gap to the limit. Among the estimates, the candidate of least
+# expected angle has the least mean angle, as it should.
 #
 # ## The same on raw angles: what breaks at the seam
 #
-# Now the same template, the same chains, an RBF of the same width on ($\theta$, $\tau$) in degrees, its ridges chosen by the
-# same search. *Near the seam*: the true $\tau$ is beyond ± 150 degrees. The kernel and the answer may both break, so take
-# them apart: modes; directions of the mean of the points that candidates stand for; means of the two numbers.
+# The same model is now learned with an RBF of the same width on ($\theta$, $\tau$) in degrees, its ridges chosen by the
+# same search. *Near the seam* means that the true $\tau$ is beyond ± 150 degrees. Both the kernel and the estimate may fail there, so
+# three estimates are compared: modes; the direction of the mean of points on the sphere; the means of the two numbers.
 
 # %%
 angles = [to_angles(chain.direction)[None] for chain in train]
@@ -313,35 +359,40 @@ compared = {
     "RBF on angles, mean of angles": to_vectors(kbp.mean(flat)),
 }
 scores = max(tried.values()), max(flat_tried.values())
-print(f"log score on chains set aside: {scores[0]:.3f} on the sphere, {scores[1]:.3f} on angles")
-print(f"mean angle to the truth, degrees; {near.mean():.0%} of the residues are near the seam")
+print(f"validation log score: sphere {scores[0]:.3f}, angles {scores[1]:.3f}")
+print(f"{near.mean():.0%} of the residues are near the seam\n")
+print(f"{'mean angle to the truth, degrees':33} near the seam     elsewhere")
 for name, answer in compared.items():
     error = angle(answer, truth)
-    print(f"{name:33} near the seam {over_chains(error, near)}, elsewhere {over_chains(error, ~near)}")
+    print(f"{name:33} {over_chains(error, near):>13} {over_chains(error, ~near):>13}")
 lost = angle(to_vectors(flat_mode), truth) - errors["chain, mode"]
-print("modes, paired: what the RBF loses", end=" ")
-print(f"near the seam {over_chains(lost, near)}, elsewhere {over_chains(lost, ~near)}, all {over_chains(lost)}")
+name = "modes, paired: loss by the RBF"
+print(f"{name:33} {over_chains(lost, near):>13} {over_chains(lost, ~near):>13}")
+print(f"{'over all residues':33} {over_chains(lost):>13}")
 
 # %% [markdown]
-# The mean of angles is what nobody should report: 175 and -175 have the mean 0. The price of the kernel alone is smaller. An
-# RBF can learn both sides apart, each from its own share of the data, but it cannot add them up to one cluster. So modes
-# near the seam are the first to suffer: other clusters win too often, which even helps where these are the truth.
+# Means of angles are useless near the seam: 175 and -175 have the mean 0. The kernel alone costs less. An
+# RBF can learn both sides of the seam separately, each from its share of the data, but it cannot add them up to one cluster. Its modes
+# are therefore worse near the seam. Elsewhere they are slightly better, because the clusters there win more often.
 #
 # ## A stretch without observations
 #
-# In each test chain fifteen residues have no profile: `mask` says so, and what `y` holds there does not matter. The belief is
-# then what the chain says. How unsure it is, is the angle to expect between the answer and the truth, by the belief alone.
+# In each test chain, fifteen residues have no profile. Entries of `y` that `mask` excludes are ignored and may be NaN. The belief
+# there comes from the neighbours in the chain only. Its uncertainty is summarised by the expected angle between estimate and truth, under the belief
+# itself.
 
 # %%
 hidden = (residue >= 25) & (residue < 40)
-filled, filled_mode = infer(model, graph, np.where(hidden[:, None], np.nan, seen), ~hidden, points)
+partly = np.where(hidden[:, None], np.nan, seen)
+filled, filled_mode = infer(model, graph, partly, ~hidden, points)
 
 
 def expected_error(belief):
-    """Return the mean direction, and the angle from it that the belief expects."""
+    """Return the mean direction, and the expected angle from it under the belief."""
     direction = np.asarray(unit(kbp.mean(belief)))
     cosines = np.clip(direction @ points.T, -1, 1)
-    return direction, np.sum(np.asarray(belief.weights) * np.rad2deg(np.arccos(cosines)), axis=1)
+    angles = np.rad2deg(np.arccos(cosines))
+    return direction, np.sum(np.asarray(belief.weights) * angles, axis=1)
 
 
 def by_residue(values, last=60):
@@ -350,21 +401,27 @@ def by_residue(values, last=60):
     return np.bincount(residue[rows], values[rows]) / np.bincount(residue[rows])
 
 
-direction, doubt = expected_error(filled)
-_, doubt_seen = expected_error(belief)
+direction, expected = expected_error(filled)
+_, expected_all = expected_error(belief)
+actual, actual_all = angle(direction, truth), errors["chain, mean"]
 middle = (residue >= 30) & (residue < 35)
-found = angle(direction, truth)
-for name, rows in {"middle of the stretch": middle, "outside the stretch": ~hidden}.items():
-    print(f"{name:22} expected {doubt[rows].mean():.1f} degrees, found {found[rows].mean():.1f};", end=" ")
-    print(f"with all profiles {doubt_seen[rows].mean():.1f} and {errors['chain, mean'][rows].mean():.1f}")
-print(f"constant answer: {errors['constant'].mean():.1f}")
+places = {"middle of the stretch": middle, "outside the stretch": ~hidden}
+print("mean angle in degrees      expected  actual   all profiles: expected  actual")
+for name, rows in places.items():
+    first = f"{name:24}{expected[rows].mean():11.1f}{actual[rows].mean():8.1f}"
+    print(f"{first}{expected_all[rows].mean():25.1f}{actual_all[rows].mean():8.1f}")
+print(f"{'constant':24}{errors['constant'].mean():19.1f}")
+
+# %% [markdown]
+# In the middle of the stretch, the observed neighbours are too far away to be informative. The error is that of the constant estimate, and the expected error is
+# nearly as large. Within a few residues of an observed profile, both fall.
 
 # %%
 LEVEL = 0.9
 
 
 def better(belief):
-    """Return for each candidate how much of the belief lies on better ones [node, point]."""
+    """Return the belief in all candidates of higher weight than each [node, point]."""
     weights = np.asarray(belief.weights)
     order = np.argsort(-weights, axis=1)
     ranked = np.take_along_axis(weights, order, axis=1)
@@ -375,55 +432,76 @@ def better(belief):
 
 shown = np.flatnonzero((number == 0) & (residue < 60))
 where, which = np.nonzero(better(filled)[shown] < LEVEL)
-figure, (top, bottom) = plt.subplots(2, 1, figsize=(10, 6), sharex=True, layout="constrained")
-top.scatter(where, to_angles(points)[which, 1], s=2, color="#0072B2", alpha=0.15, label=f"{LEVEL:.0%} credible set")
+figure, (top, bottom) = plt.subplots(
+    2, 1, figsize=(10, 6), sharex=True, layout="constrained"
+)
+top.scatter(
+    where,
+    to_angles(points)[which, 1],
+    s=2,
+    color="C0",
+    alpha=0.15,
+    label=f"{LEVEL:.0%} credible set",
+)
 top.plot(to_angles(truth[shown])[:, 1], "k.", markersize=7, label="true")
-top.set(ylabel="tau (degrees)", ylim=(-180, 180), yticks=range(-180, 181, 90), title="one test chain")
-bottom.plot(by_residue(doubt), color="#0072B2", label="expected by the belief")
-bottom.plot(by_residue(found), "k.-", linewidth=0.6, label="found")
-bottom.plot(by_residue(doubt_seen), ":", color="#0072B2", label="expected, with all profiles")
-bottom.axhline(errors["constant"].mean(), color="0.5", linestyle="--", linewidth=1, label="constant answer")
+top.set(
+    ylabel="tau (degrees)",
+    ylim=(-180, 180),
+    yticks=range(-180, 181, 90),
+    title="one test chain",
+)
+bottom.plot(by_residue(expected), color="C0", label="expected under the belief")
+bottom.plot(by_residue(actual), "k.-", linewidth=0.6, label="actual")
+bottom.plot(by_residue(expected_all), "C0:", label="expected, with all profiles")
+bottom.axhline(errors["constant"].mean(), color="0.5", label="constant, actual")
 bottom.set(xlabel="residue", ylabel="angular error (degrees)", ylim=(0, None))
 bottom.set_title(f"mean of {len(lengths)} test chains")
 for ax in (top, bottom):
     ax.axvspan(24.5, 39.5, color="0.9", zorder=0)
     ax.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
-figure.supxlabel("Grey: no profiles. Dots above are training samples in the credible set.", fontsize="medium")
 plt.show()
 
 # %% [markdown]
-# ## Do credible sets hold what they promise?
+# Grey: residues without profile. The dots in the upper panel are the training samples in the credible set of each residue.
 #
-# On a sphere there are no intervals. The smallest set of candidates that holds 90 % of the belief is a region, of any shape, in
-# several parts if need be. Count how often the candidate nearest to the truth is in it.
+# ## Are credible sets calibrated?
+#
+# On a sphere there are no intervals. The 90 % credible set is the smallest set of candidates that holds 90 % of the belief, and
+# may have several parts. Its coverage is the share of residues for which it contains the candidate nearest to the truth.
 
 # %%
 nearest = np.argmax(truth @ points.T, axis=1)
-judged = {"alone": (alone, everywhere), "chain": (belief, everywhere), "missing stretch": (filled, hidden)}
+judged = {
+    "alone": (alone, everywhere),
+    "chain": (belief, everywhere),
+    "missing stretch": (filled, hidden),
+}
 levels = np.array([0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99])
 figure, ax = plt.subplots(figsize=(5.5, 4), layout="constrained")
-ax.plot([0, 100], [0, 100], color="0.5", linewidth=1, label="as promised")
+ax.plot([0, 100], [0, 100], color="0.5", linewidth=1, label="calibrated")
 for (name, (of, rows)), style in zip(judged.items(), ("s--", "o-", "^:"), strict=True):
     held = better(of)
-    own = held[np.arange(len(nearest)), nearest]  # the belief on candidates better than the true one
+    # The belief in candidates of higher weight than the one nearest to the truth.
+    above = held[np.arange(len(nearest)), nearest]
     size = np.mean(held[rows] < LEVEL)
-    share = over_chains(100.0 * (own < LEVEL), rows)
-    print(f"{name:16} {LEVEL:.0%} sets hold {share} % of the true angles, and {size:.0%} of the candidates")
-    ax.plot(100 * levels, [100 * np.mean(own[rows] < level) for level in levels], style, markersize=4, label=name)
-ax.set(xlabel="promised (%)", ylabel="true angles inside (%)", title="Cover of credible sets")
+    print(f"{name:16} {LEVEL:.0%} sets: coverage", end=" ")
+    print(f"{over_chains(100.0 * (above < LEVEL), rows)} %,", end=" ")
+    print(f"{size:.0%} of the candidates")
+    coverage = [100 * np.mean(above[rows] < level) for level in levels]
+    ax.plot(100 * levels, coverage, style, markersize=4, label=name)
+ax.set(xlabel="nominal (%)", ylabel="coverage (%)", title="Coverage of credible sets")
 ax.legend()
-figure.supxlabel("Below the line: too sure. Above: too careful.", fontsize="medium")
 plt.show()
 
 # %% [markdown]
-# Where beliefs are too sure on data of your own, `kbp.temper` mends it with one number, chosen on known chains: the notebook
-# on images does that.
+# Sets of the chain are nearly calibrated, and smaller than those of single residues. Where beliefs are over- or underconfident on your own data,
+# `kbp.temper` corrects them with one number chosen on validation data, as the [notebook on images](images.ipynb) shows.
 #
-# ## A look at one belief
+# ## One belief in detail
 #
-# The residue is the one in the middle of a missing stretch whose true angles are nearest to the seam: first with its profile,
-# then without those of the stretch. Where a belief has several clusters, its mean may lie where no residue ever is, and is
-# short; then take the mode, or say the set.
+# Among the residues in the middle of a missing stretch, this is the one whose true angles are nearest to the seam: with all profiles, and
+# without those of the stretch. Where a belief has several clusters, its mean is short and may point to a direction that no residue
+# has. Then report the mode or the credible set.
 
 # %%
 centre = np.flatnonzero(residue == 32)
@@ -436,31 +514,48 @@ views = {"all profiles": (belief, mode), "stretch missing": (filled, filled_mode
 for ax, (title, (of, top)) in zip(panels[1:], views.items(), strict=True):
     weight = np.asarray(of.weights)[node]
     tau = to_angles(points)[:, 1]
-    ax.scatter(tau, to_angles(points)[:, 0], s=8000 * weight, color="#0072B2", alpha=0.35, linewidth=0)
+    ax.scatter(
+        tau,
+        to_angles(points)[:, 0],
+        s=8000 * weight,
+        color="#0072B2",
+        alpha=0.35,
+        linewidth=0,
+    )
     mean = kbp.mean(of)[node]
-    marks = {"mode": (top[node], "yD"), "mean direction": (mean, "kP"), "truth": (truth[node], "r*")}
+    marks = {
+        "mode": (top[node], "yD"),
+        "mean direction": (mean, "kP"),
+        "truth": (truth[node], "r*"),
+    }
     for size, (name, (at, style)) in zip((8, 10, 15), marks.items(), strict=True):
-        options = {"markersize": size, "markeredgecolor": "white", "clip_on": False, "zorder": 5}
+        options = {
+            "markersize": size,
+            "markeredgecolor": "white",
+            "clip_on": False,
+            "zorder": 5,
+        }
         ax.plot(*to_angles(at)[::-1], style, label=name, **options)
     far = weight[np.abs(tau) > 150].sum()
-    axes_of_angles(ax, f"belief, {title}\n{far:.0%} beyond ± 150; mean of length {np.linalg.norm(mean):.2f}")
+    summary = f"{far:.0%} beyond ± 150; mean of length {np.linalg.norm(mean):.2f}"
+    axes_of_angles(ax, f"belief, {title}\n{summary}")
     ax.legend(loc="lower left", fontsize="small", ncols=3)
-caption = "A dot is a training sample, its area the weight. The left and the right edge are one line on the sphere."
-figure.supxlabel(caption, fontsize="medium")
 plt.show()
 
 # %% [markdown]
+# Each dot is a training sample; its area is its weight. The left and the right edge are the same line on the sphere.
+#
 # ## Real proteins
 #
-# In a checkout, with the data that `experiments/chains.py` describes in the folder named by `KBPJAX_DATA`, this returns real
-# chains in the same form, cut where a structure has a gap. Nothing here calls it. Put them in place of `train`, `aside` and
-# `test`, with `lengths` those of the test chains, and leave out what uses states: the colours and the limit.
-# [What the full experiment finds](../docs/real_data.md).
+# The next function returns real chains in the same form, cut where a structure has a gap. It needs a checkout and the data that
+# `experiments/chains.py` describes, in the folder named by `KBPJAX_DATA`; this notebook does not call it. To use it, replace `train`, `validation`
+# and `test`, set `lengths` to those of the test chains, and omit what uses the simulated states: the colours and the limit.
+# Results of the full experiment: [real data](../docs/real_data.md).
 
 
 # %%
 def real_chains(least=60):
-    """Return the unbroken stretches of at least `least` residues of real proteins; their states are unknown."""
+    """Return stretches without gaps of at least `least` residues of real proteins."""
     from experiments import chains, data
 
     every = chains.load(data.data_directory())
@@ -477,8 +572,8 @@ def real_chains(least=60):
 # %% [markdown]
 # ## What next
 #
-# - Rotations, orders, sets, strings: the same program with another kernel, [docs/kernels.md](../docs/kernels.md).
-# - A window of profiles observes more than one residue's; and operators may differ by residue type (`edge_type=`). Both are in
+# - Rotations, rankings, sets, strings: the same program with another kernel, see [kernels](../docs/kernels.md).
+# - A window of profiles observes several residues at once, and operators may differ by residue type (`edge_type=`). Both are in
 #   `experiments/protein.py`.
-# - Candidates need not be samples: with an even grid on the sphere drop `Empirical()`, and `kbp.refine_mode(retract=...)` climbs
+# - Candidates need not be samples: with a uniform grid on the sphere omit `Empirical()`, and `kbp.refine_mode(retract=...)` climbs
 #   between them.

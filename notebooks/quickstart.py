@@ -42,13 +42,17 @@ def picture(row, col):
 
 rng = np.random.default_rng(0)
 train, truth = picture(20, 10), picture(59, 30)
-noisy, y, second = (image + 30 * rng.standard_normal(image.size) for image in (train, truth, train))
+noisy, y, second = (
+    image + 30 * rng.standard_normal(image.size) for image in (train, truth, train)
+)
 
 
 def show(images, titles, **options):
     """Draw images with one value per pixel side by side."""
     width = 3.0 * len(images)
-    figure, axes = plt.subplots(1, len(images), figsize=(width, 2.9), layout="constrained")
+    figure, axes = plt.subplots(
+        1, len(images), figsize=(width, 2.9), layout="constrained"
+    )
     for ax, image, title in zip(axes, images, titles, strict=True):
         shade = ax.imshow(np.reshape(image, (60, 60)), **options)
         ax.set(title=title, xticks=[], yticks=[])
@@ -134,7 +138,9 @@ ax.axhline(1e-4, color="black", linestyle=":", label="tolerance")
 ax.set(xlabel="iteration", ylabel="residual", title="Change of the messages")
 ax.legend()
 ax.grid(alpha=0.3)
-print("converged:", bool(solution.converged), "in", int(solution.num_iters), "iterations")
+print(
+    "converged:", bool(solution.converged), "in", int(solution.num_iters), "iterations"
+)
 
 # %% [markdown]
 # ## Calibration

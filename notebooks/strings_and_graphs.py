@@ -12,14 +12,19 @@
 # ---
 
 # %% [markdown]
-# # Variables that are strings, variables that are graphs
+# # Strings and graphs as variables
 #
-# After this notebook you can encode words and labelled graphs, choose a kernel for them, learn how they change along the edges
-# of a tree or a chain, rank candidates by belief, and check this against a rival that learns nothing. All data are made here.
+# This notebook shows how to
+#
+# - encode words and labelled graphs, and choose a kernel for them;
+# - learn how words change along the edges of a tree of languages, and molecules along a chain;
+# - rank candidates by their beliefs;
+# - compare with simple baselines: edit distance, nearest neighbour and a hidden Markov model.
+#
+# It runs in about a minute on simulated data. The graphs are trees and chains, so `run_tree` gives exact inference for the learned model.
 
 # %%
 import re
-import time
 
 import jax
 import jax.numpy as jnp
@@ -45,8 +50,8 @@ rng = np.random.default_rng(7)
 # %% [markdown]
 # ## A family of languages
 #
-# Five languages on a tree. On its way down each word passes the sound laws of its edge; now and then a letter changes by chance,
-# and some words are replaced by new ones. North has lost final vowels, Coast has moved nearly all of its sounds, Isle almost none.
+# Five languages form a tree. Along each edge, the sound laws of the daughter language apply to every word. In addition, 6 % of the letters change at random,
+# and 10 % of the words are replaced by new ones. North has lost final vowels, Coast has changed many of its sounds, Isle almost none.
 
 # %%
 languages = ["Old", "North", "South", "Coast", "Isle"]
@@ -58,23 +63,28 @@ laws = {
     4: [("ke", "ce")],
 }
 consonants, vowels = list("ptkbdglmnrs"), list("aeiou")
-concepts, learnt = 160, 120
-train, test = np.arange(learnt), np.arange(learnt, concepts)
+concepts, known_concepts = 160, 120
+train, test = np.arange(known_concepts), np.arange(known_concepts, concepts)
 
 
 def new_word():
     """Draw two or three syllables."""
-    body = "".join(rng.choice(consonants) + rng.choice(vowels) for _ in range(rng.integers(2, 4)))
+    body = "".join(
+        rng.choice(consonants) + rng.choice(vowels) for _ in range(rng.integers(2, 4))
+    )
     return body + rng.choice(["", "", "", "n", "s", "r"])
 
 
 def descend(word, language):
-    """Apply the laws of a language, and chance."""
+    """Apply the sound laws of a language, and random changes."""
     if rng.random() < 0.1:
         return new_word()
     for before, after in laws[language]:
         word = re.sub(before, after, word)
-    return "".join(rng.choice(vowels if c in vowels else consonants) if rng.random() < 0.06 else c for c in word)
+    return "".join(
+        rng.choice(vowels if c in vowels else consonants) if rng.random() < 0.06 else c
+        for c in word
+    )
 
 
 words = [[new_word() for _ in range(concepts)]]
@@ -84,39 +94,51 @@ for row in [languages, *list(zip(*words, strict=True))[:6]]:
     print("".join(f"{word:11}" for word in row))
 
 # %% [markdown]
-# `Alphabet` turns words into arrays of codes, `^` and `$` mark both ends, so that a first letter is not like a last one. The kernel
-# counts common letters and common pairs of letters, as a cosine. In its Gram matrix blocks are pairs of languages; a bright diagonal
-# inside a block says that words of one meaning are alike.
+# `Alphabet` encodes words as arrays of integers. `^` and `$` mark both ends, so that first and last letters are distinguished. The kernel is the cosine
+# between counts of letters and of pairs of letters. Blocks of its Gram matrix are pairs of languages. A bright diagonal
+# inside a block means that words of the same meaning are similar.
 
 # %%
 marked = [f"^{word}$" for of in words for word in of]
 codes = Alphabet.of(marked).encode(marked)
-print(f"{codes.shape[0]} words of up to {codes.shape[1]} symbols; the first: {codes[0].tolist()}")
-gram = np.asarray(kbp.gram(Normalised(Spectrum(1) + Spectrum(2)), codes, codes, block_size=50))
+print(f"{codes.shape[0]} words of up to {codes.shape[1]} symbols")
+print(f"{marked[0]} is {codes[0].tolist()}")
+spectrum = Normalised(Spectrum(1) + Spectrum(2))
+gram = np.asarray(kbp.gram(spectrum, codes, codes, block_size=50))
 
 shown = 12
-first = np.concatenate([concepts * language + np.arange(shown) for language in range(5)])
+first = np.concatenate(
+    [concepts * language + np.arange(shown) for language in range(5)]
+)
 figure, ax = plt.subplots(figsize=(5.6, 5), layout="constrained")
 shade = ax.imshow(gram[np.ix_(first, first)], cmap="magma", vmin=0, vmax=1)
 middle = shown * np.arange(5) + (shown - 1) / 2
 ax.set(xticks=middle, xticklabels=languages, yticks=middle, yticklabels=languages)
-ax.set(xlabel="word, by language", ylabel="word, by language", title=f"Gram matrix of {shown} words a language")
+ax.set(
+    xlabel="word, by language",
+    ylabel="word, by language",
+    title=f"Gram matrix of {shown} words per language",
+)
 for line in shown * np.arange(1, 5) - 0.5:
     ax.axhline(line, color="w", linewidth=0.6)
     ax.axvline(line, color="w", linewidth=0.6)
 figure.colorbar(shade, ax=ax, label="k(x, y), a cosine")
-figure.supxlabel("Diagonals of blocks fade with the distance on the tree.", fontsize="medium")
+plt.show()
 
 # %% [markdown]
-# ## Learn from cognates
+# The diagonals fade with the distance on the tree.
 #
-# Each edge learns from pairs of words of one meaning. As all words are known beforehand, points are their numbers and the kernel is
-# the matrix above (`Precomputed`); for words that come later pass the kernel itself, and codes as points. Pairs are repeated up
-# to one length, which changes no estimate, so that one compiled program serves any number of pairs.
+# ## Learning from cognates
+#
+# Each edge learns from pairs of words of the same meaning. All words are known in advance, so points are row numbers and the kernel is
+# the matrix above (`Precomputed`). For new words, pass the kernel itself, and codes as points. Pairs are repeated up
+# to a fixed length, so that one compiled program serves any number of pairs; this does not change the estimates.
 
 # %%
-family = kbp.Graph.from_edges(tree, 5, node_type=np.arange(5), edge_type=np.arange(len(tree)))
-words_rule = kbp.ConstantTime(eps=3e-3, max_rank=learnt)
+family = kbp.Graph.from_edges(
+    tree, 5, node_type=np.arange(5), edge_type=np.arange(len(tree))
+)
+words_rule = kbp.ConstantTime(eps=3e-3, max_rank=known_concepts)
 
 
 @jax.jit
@@ -130,24 +152,34 @@ def learn_words(matrix, known):
 
 
 @jax.jit
-def ask(model, given):
-    """Return beliefs over the test concepts [case, language, concept], given words of two languages."""
-    points = {language: jnp.asarray(concepts * language + test) for language in range(5)}
+def infer_words(model, given):
+    """Return beliefs over the test concepts [case, language, concept]."""
+    points = {
+        language: jnp.asarray(concepts * language + test) for language in range(5)
+    }
 
     def answer(of_two):
         languages_known, known = of_two
-        evidence = kbp.clamp(model, family, languages_known, known, form=kbp.DensityRatio())
+        evidence = kbp.clamp(
+            model, family, languages_known, known, form=kbp.DensityRatio()
+        )
         solution = kbp.run_tree(model, family, evidence)
-        found = kbp.beliefs(model, family, evidence, solution, points, marginal=kbp.Empirical())
+        found = kbp.beliefs(
+            model, family, evidence, solution, points, marginal=kbp.Empirical()
+        )
         return jnp.stack([found[language].weights[0] for language in range(5)])
 
     return jax.lax.map(answer, given, batch_size=20)
 
 
 def ranked(model, known, target):
-    """Return the beliefs of the target's candidates for each test concept [case, candidate]."""
+    """Return beliefs of the target language for each test concept [case, candidate]."""
     given = np.broadcast_to(known, (len(test), len(known)))
-    return np.asarray(ask(model, (jnp.asarray(given), jnp.asarray(concepts * given + test[:, None]))))[:, target]
+    return np.asarray(
+        infer_words(
+            model, (jnp.asarray(given), jnp.asarray(concepts * given + test[:, None]))
+        )
+    )[:, target]
 
 
 def share_right(scores):
@@ -167,12 +199,14 @@ def distance(a, b):
 
 def apart(known, target):
     """Return edit distances of test words of two languages [case, candidate]."""
-    return np.array([[distance(words[known][c], words[target][d]) for d in test] for c in test])
+    return np.array(
+        [[distance(words[known][c], words[target][d]) for d in test] for c in test]
+    )
 
 
 # %% [markdown]
-# Now hide the words of one language and rank its candidates, the words of all test concepts. The rival takes the candidate of the
-# smallest edit distance to a known word; with two known words, to the nearer one (*nearest*) or to both (*mean*).
+# The words of one language are hidden, and its candidates, the words of all test concepts, are ranked by belief. The baseline takes the candidate with the
+# smallest edit distance to a known word. With two known words, it uses the smaller distance (*nearest*) or the average (*mean*).
 
 # %%
 questions = {
@@ -185,43 +219,52 @@ questions = {
     "North, South to Old": ([1, 2], 0),
 }
 model = learn_words(gram, train)
-edits = {name: np.stack([apart(known, target) for known in of]) for name, (of, target) in questions.items()}
-print(
-    f"{len(test)} candidates; a share has a standard error of up to {0.5 / len(test) ** 0.5:.0%}\n{'':22}{'belief':>8}{'nearest':>9}{'mean':>7}"
-)
+edits = {
+    name: np.stack([apart(known, target) for known in of])
+    for name, (of, target) in questions.items()
+}
+print(f"{len(test)} candidates; standard errors up to {0.5 / len(test) ** 0.5:.0%}")
+print(f"{'share correct':22}{'belief':>8}{'nearest':>9}{'mean':>7}")
 for name, (known, target) in questions.items():
-    ours = share_right(ranked(model, known, target))
-    nearest, mean = share_right(-edits[name].min(axis=0)), share_right(-edits[name].mean(axis=0))
-    print(f"{name:22}{ours:8.0%}{nearest:9.0%}{mean:7.0%}")
+    by_belief = share_right(ranked(model, known, target))
+    nearest = share_right(-edits[name].min(axis=0))
+    mean = share_right(-edits[name].mean(axis=0))
+    print(f"{name:22}{by_belief:8.0%}{nearest:9.0%}{mean:7.0%}")
 
 # %% [markdown]
-# Beliefs win where many sounds have moved by law: edit distance counts each of them as an error, while the model has learned what
-# becomes of what, over several edges too (no pair of Old and Coast was ever shown). Where words hardly changed, and where two known
-# words both resemble the hidden one, edit distance is about as good or better: it knows from the start that letters keep. The same is seen
-# in how many pairs the model needs.
+# Beliefs are more accurate for Coast, where many sounds have changed by law. Edit distance counts each change as an error, while the model has learned
+# the changes, also over several edges: no training pair joins Old and Coast. Where words hardly changed, or where two known
+# words both resemble the hidden one, edit distance is as accurate or better, because it assumes that letters stay the same. The model must learn that
+# too, as the next figure shows.
 
 # %%
-sizes = [10, 20, 40, 80, learnt]
+sizes = [10, 20, 40, 80, known_concepts]
 curves = {name: [] for name in ("Old to Coast", "North to Coast", "South to Isle")}
 for size in sizes:
-    of_size = learn_words(gram, np.resize(rng.permutation(learnt)[:size], learnt))
+    of_size = learn_words(
+        gram, np.resize(rng.permutation(known_concepts)[:size], known_concepts)
+    )
     for name, curve in curves.items():
         curve.append(share_right(ranked(of_size, *questions[name])))
 figure, ax = plt.subplots(figsize=(6, 3.8), layout="constrained")
 for number, (name, curve) in enumerate(curves.items()):
     ax.plot(sizes, curve, "o-", color=f"C{number}", label=f"{name}, belief")
     ax.axhline(
-        share_right(-edits[name].min(axis=0)), color=f"C{number}", linestyle="--", label=f"{name}, edit distance"
+        share_right(-edits[name].min(axis=0)),
+        color=f"C{number}",
+        linestyle="--",
+        label=f"{name}, edit distance",
     )
 ax.set(xscale="log", xticks=sizes, xticklabels=sizes, ylim=(0, 1))
 ax.minorticks_off()
-ax.set(xlabel="concepts to learn from", ylabel="share found", title=f"The right one of {len(test)} words")
+ax.set(xlabel="training concepts", ylabel="share correct")
+ax.set_title(f"The correct one of {len(test)} words")
 ax.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
-figure.supxlabel("Sound laws must be learned; edit distance starts with all it will ever know.", fontsize="medium")
+plt.show()
 
 # %% [markdown]
-# Two words of Coast, the North word being known: one that only the belief finds, and one that the belief misses. In brackets is the
-# edit distance to the known word.
+# Two queries from North to Coast: one where only the belief is correct, and one where it is wrong. The correct word is green. The
+# edit distance to the known word is in brackets. In the second query, Coast has replaced the word by a new one, so no method can identify it.
 
 # %%
 belief, steps = ranked(model, *questions["North to Coast"]), edits["North to Coast"][0]
@@ -233,20 +276,22 @@ for ax, case in zip(axes, cases, strict=True):
     top = np.argsort(-belief[case])[:7]
     top = top if case in top else np.append(top[:-1], case)
     labels = [f"{words[3][test[c]]} ({steps[case, c]})" for c in top]
-    ax.barh(labels, belief[case, top], color=["C2" if c == case else "0.7" for c in top])
+    ax.barh(
+        labels, belief[case, top], color=["C2" if c == case else "0.7" for c in top]
+    )
     ax.invert_yaxis()
-    ax.set(xlabel="belief", ylabel="candidate in Coast", title=f"North: {words[1][test[case]]}")
-figure.supxlabel(
-    f"Green: the word of this meaning, from Old {words[0][test[cases[0]]]} and {words[0][test[cases[1]]]}.",
-    fontsize="medium",
-)
+    ax.set(
+        xlabel="belief",
+        ylabel="candidate in Coast",
+        title=f"Old {words[0][test[case]]}, North {words[1][test[case]]}",
+    )
+plt.show()
 
 # %% [markdown]
-# ## Graphs: molecules that grow, badly read
+# ## Graphs: growing molecules, noisy copies
 #
-# A molecule has a ring and two side chains. At each of six steps one of them grows, or nothing happens. A scanner reads the
-# drawing of each step: it mistakes atoms, misses bonds and atoms, and has no fixed order of them. Hidden are the molecules, and a
-# third of the steps was not read at all.
+# A molecule has a ring and two side chains. At each of six steps one side chain grows, or nothing happens. The molecules are hidden. Observed is a noisy copy of
+# each: atoms are mistaken, bonds and atoms are missing, and the order of atoms is random. For a third of the steps there is no copy.
 
 # %%
 rings = ["CCCCCC", "NCCCCC", "NCNCCC", "OCCCC", "OCNCC"]
@@ -255,17 +300,19 @@ longest, length, mistakes = 2, 6, 0.08
 
 
 def molecule(ring, carbon, other):
-    """Return a ring with a side chain of carbon and one of nitrogen and oxygen; labels are numbers of atoms."""
+    """Return a ring with two side chains: carbon, and nitrogen with oxygen."""
     symbols, n = rings[ring] + "C" * carbon + "NO"[:other], len(rings[ring])
     drawn = nx.cycle_graph(n)
     nx.add_path(drawn, [n - 1, *range(n, n + carbon)])
     nx.add_path(drawn, [n - 3, *range(n + carbon, n + carbon + other)])
-    nx.set_node_attributes(drawn, {i: atoms.index(a) for i, a in enumerate(symbols)}, "label")
+    nx.set_node_attributes(
+        drawn, {i: atoms.index(a) for i, a in enumerate(symbols)}, "label"
+    )
     return drawn
 
 
 def grow(count):
-    """Draw molecules by their numbers in the library [case, step]."""
+    """Draw chains of molecules, as indices into the library [case, step]."""
     rows = []
     for _ in range(count):
         ring, parts = rng.integers(5), rng.integers(2, size=2)
@@ -278,46 +325,56 @@ def grow(count):
 
 
 def read(drawn):
-    """Return a bad copy, its nodes in random order."""
+    """Return a noisy copy, its nodes in random order."""
     kept = [v for v in rng.permutation(len(drawn)) if rng.random() > mistakes / 2]
     wrong = {v: int(rng.integers(3)) for v in kept if rng.random() < mistakes}
     copy = nx.Graph()
-    copy.add_nodes_from((v, {"label": wrong.get(v, drawn.nodes[v]["label"])}) for v in kept)
-    copy.add_edges_from((u, v) for u, v in drawn.edges if u in copy and v in copy and rng.random() > mistakes / 1.5)
+    copy.add_nodes_from(
+        (v, {"label": wrong.get(v, drawn.nodes[v]["label"])}) for v in kept
+    )
+    copy.add_edges_from(
+        (u, v)
+        for u, v in drawn.edges
+        if u in copy and v in copy and rng.random() > mistakes / 1.5
+    )
     return copy
 
 
-parts = [(r, i, j) for r in range(5) for i in range(longest + 1) for j in range(longest + 1)]
+parts = [
+    (r, i, j) for r in range(5) for i in range(longest + 1) for j in range(longest + 1)
+]
 places = {part: number for number, part in enumerate(parts)}
 library = [molecule(*part) for part in parts]
 chains, truth = grow(120), grow(50)
 seen = rng.random(truth.shape) < 2 / 3
-repeats = 8
-sample = np.repeat(np.arange(len(library)), repeats)  # to learn the scanner: each molecule read some times
+# Training pairs of molecule and copy: eight copies of each molecule.
+sample = np.repeat(np.arange(len(library)), 8)
 copies = [read(library[i]) for i in [*sample, *truth.ravel()]]
 points = encode_graphs(library + copies)
 of_sample = len(library) + np.arange(len(sample))
 of_test = len(library) + len(sample) + np.arange(truth.size).reshape(truth.shape)
-print(
-    f"{len(library)} molecules, {len(copies)} copies; encoded {points.shape}: a column of atoms, then a matrix of bonds"
-)
+print(f"{len(library)} molecules, {len(copies)} copies")
+print(f"encoded as {points.shape}: a column of atoms and a matrix of bonds for each")
 
 # %% [markdown]
-# `WeisfeilerLehman` counts equal neighbourhoods of atoms, blind to their order. Cosines of counts are all large; a fourth power
-# pulls them apart. The same matrix compares molecules with molecules (for messages) and copies with copies (for the scanner).
+# `WeisfeilerLehman` counts equal neighbourhoods of atoms, whatever their order. The cosines of these counts are all large, and their fourth power
+# separates them better. The same matrix compares molecules with molecules (for messages) and copies with copies (for evidence).
 
 # %%
-graph_gram = np.asarray(kbp.gram(Normalised(WeisfeilerLehman(2)), points, points, block_size=50)) ** 4
-chain, no_edges = kbp.chain_graph(length), kbp.Graph.from_edges(np.zeros((0, 2), int), length)
+neighbourhoods = Normalised(WeisfeilerLehman(2))
+graph_gram = np.asarray(kbp.gram(neighbourhoods, points, points, block_size=50)) ** 4
+chain = kbp.chain_graph(length)
+no_edges = kbp.Graph.from_edges(np.zeros((0, 2), int), length)
 everything = jnp.arange(len(library))
 graphs_rule = kbp.ConstantTime(eps=1e-3, max_rank=200)
 
 
 @jax.jit
 def learn_graphs(hidden, copied, x):
-    """Learn steps from chains [case, step], and the scanner from its sample."""
-    scanned = jnp.asarray(sample), jnp.asarray(of_sample)
-    data = kbp.TrainingData({0: (x[:, :-1].ravel(), x[:, 1:].ravel())}, {0: x.ravel()}, {0: scanned})
+    """Learn steps from chains [case, step], and evidence from the training pairs."""
+    steps, copied_pairs = (x[:, :-1].ravel(), x[:, 1:].ravel()), (sample, of_sample)
+    pairs = tuple(map(jnp.asarray, copied_pairs))
+    data = kbp.TrainingData({0: steps}, {0: x.ravel()}, {0: pairs})
     kernels = {"kernel": Precomputed(hidden), "obs_kernel": Precomputed(copied)}
     return kbp.fit(data, rule=graphs_rule, ridge=1e-2, obs_ridge=1e-2, **kernels)
 
@@ -327,73 +384,88 @@ def restore(model, graph):
     """Return beliefs over the library [case, step, molecule]."""
 
     def answer(case):
-        evidence = kbp.observe(model, graph, case[0], mask=case[1], form=kbp.DensityRatio())
+        evidence = kbp.observe(
+            model, graph, case[0], mask=case[1], form=kbp.DensityRatio()
+        )
         solution = kbp.run_tree(model, graph, evidence)
-        return kbp.beliefs(model, graph, evidence, solution, everything, marginal=kbp.Empirical()).weights
+        return kbp.beliefs(
+            model, graph, evidence, solution, everything, marginal=kbp.Empirical()
+        ).weights
 
     return jax.lax.map(answer, (jnp.asarray(of_test), jnp.asarray(seen)), batch_size=25)
 
 
 def shares(scores):
-    """Return the share of molecules found where there is a copy, and where there is none."""
+    """Return the share correct of steps with a copy, and of steps without."""
     right = np.argmax(scores, axis=-1) == truth
     return np.array([right[seen].mean(), right[~seen].mean()])
 
 
 def some(count):
-    """Return chains to learn from, repeated up to one number."""
+    """Return training chains, repeated up to a fixed number."""
     return np.resize(chains[:count], chains.shape)
 
 
 by_graphs = learn_graphs(graph_gram, graph_gram, chains)
 together, alone = (np.asarray(restore(by_graphs, graph)) for graph in (chain, no_edges))
 nearest = graph_gram[of_test][:, :, : len(library)]
-print(f"nearest in the library {shares(nearest)[0]:.0%} of the copies")
+print(f"{'share correct':25}{'copy':>8}{'no copy':>9}")
+print(f"{'nearest in the library':25}{shares(nearest)[0]:8.0%}{'-':>9}")
 for name, weights in (("without messages", alone), ("with messages", together)):
-    print(f"belief {name:17} {shares(weights)[0]:.0%} of the copies, {shares(weights)[1]:.0%} where none was read")
+    copied, missing = shares(weights)
+    print(f"{'belief ' + name:25}{copied:8.0%}{missing:9.0%}")
 
 # %% [markdown]
-# A lone copy is better looked up than left to the belief without messages, a regression that must learn what is alike; messages
-# make up for that, and guess the steps of which there is no copy. Below is a copy that only the chain explains.
+# Messages raise the share from 42 % to 68 %, and find a third of the steps without a copy. For a single copy, the nearest molecule in the library is slightly
+# better than the belief without messages, which has to learn the similarity of copy and molecule. Below is a copy that is identified only by the chain.
 
 # %%
 best, best_alone = np.argmax(together, axis=-1), np.argmax(alone, axis=-1)
 case, step = np.argwhere(seen & (best == truth) & (best_alone != truth))[0]
 hidden = int(truth[case, step])
-figure, axes = plt.subplots(1, 3, figsize=(11, 4), layout="constrained", width_ratios=[1, 1, 1.3])
+figure, axes = plt.subplots(
+    1, 3, figsize=(11, 4), layout="constrained", width_ratios=[1, 1, 1.3]
+)
 for ax, number, title in zip(
-    axes, (of_test[case, step] - len(library), hidden), ("what was read", "the molecule"), strict=False
+    axes,
+    (of_test[case, step] - len(library), hidden),
+    ("noisy copy", "molecule"),
+    strict=False,
 ):
-    drawn = copies[number] if title == "what was read" else library[number]
+    drawn = copies[number] if title == "noisy copy" else library[number]
     place = nx.kamada_kawai_layout(library[hidden])
     kinds = [drawn.nodes[v]["label"] for v in drawn]
     style = {"node_color": colours[kinds], "font_color": "w", "node_size": 380}
-    nx.draw_networkx(drawn, place, ax=ax, labels={v: atoms[k] for v, k in zip(drawn, kinds, strict=True)}, **style)
-    ax.set(title=f"step {step}: {title}", aspect="equal", xlabel="layout, no units")
+    labels = {v: atoms[k] for v, k in zip(drawn, kinds, strict=True)}
+    nx.draw_networkx(drawn, place, ax=ax, labels=labels, **style)
+    ax.set(title=f"step {step}: {title}", aspect="equal")
     ax.margins(0.15)
 top = np.argsort(-np.maximum(together, alone)[case, step])[:6]
 name_of = lambda ring, i, j: f"{rings[ring]}, {'C' * i or 'none'}, {'NO'[:j] or 'none'}"
 names = [name_of(*parts[number]) for number in top]
 axes[2].barh(np.arange(6) - 0.2, together[case, step, top], 0.4, label="with messages")
-axes[2].barh(np.arange(6) + 0.2, alone[case, step, top], 0.4, label="without", color="0.7")
-axes[2].set(yticks=range(6), yticklabels=names, xlabel="belief", ylabel="ring, two side chains")
-axes[2].set(title=f"truth: {name_of(*parts[hidden])}", xlim=(0, 1.5 * together[case, step].max()))
+grey = {"label": "without messages", "color": "0.7"}
+axes[2].barh(np.arange(6) + 0.2, alone[case, step, top], 0.4, **grey)
+axes[2].set(yticks=range(6), yticklabels=names, xlabel="belief")
+axes[2].set(ylabel="ring, two side chains", title=f"truth: {name_of(*parts[hidden])}")
+axes[2].set(xlim=(0, 1.5 * together[case, step].max()))
 axes[2].invert_yaxis()
 axes[2].legend()
-figure.supxlabel("Grey carbon, blue nitrogen, red oxygen. Atoms are placed alike on both sides.", fontsize="medium")
+plt.show()
 
 # %% [markdown]
-# ## How many chains does it take?
+# Carbon is grey, nitrogen blue, oxygen red.
 #
-# With few chains many molecules of the library never occurred, and looking up the nearest one, which needs no chains, is hard to
-# beat. A kernel on the *hidden* graphs lets the model pass from one molecule to others like it; with `Delta`, here the unit
-# matrix, it cannot. The rival is a hidden Markov model with counted transitions. It is *told* what the others learn, that a copy
-# is like its molecule: its likelihood is a power of the kernel between them, the one that finds most of these very copies.
+# ## How many training chains are needed?
+#
+# With few training chains, many molecules of the library have never occurred. A kernel on the *hidden* graphs lets the model generalise from one
+# molecule to similar ones. With `Delta`, here the unit matrix, it cannot. The baseline is a hidden Markov model with counted transitions. Its likelihood is given
+# and not learned: a power of the kernel between copy and molecule. The power is the best of four on the test copies, which favours this baseline.
 
 
 # %%
 def counted(x, power):
-    """Return forward-backward products of counted transitions [case, step, molecule]."""
+    """Return posteriors of the hidden Markov model, unscaled [case, step, molecule]."""
     moves = np.full((len(library),) * 2, 0.02)
     np.add.at(moves, (x[:, :-1].ravel(), x[:, 1:].ravel()), 1)
     moves /= moves.sum(axis=1, keepdims=True)
@@ -408,34 +480,57 @@ def counted(x, power):
 
 numbers = [8, 15, 30, 60, len(chains)]
 unit = np.eye(len(graph_gram))
-results = {"kernel on hidden graphs": [], "Delta on hidden graphs": [], "counted transitions": []}
+results = {
+    "kernel on hidden graphs": [],
+    "Delta on hidden graphs": [],
+    "counted transitions": [],
+}
 for count in numbers:
-    of_kernels = [restore(learn_graphs(matrix, graph_gram, some(count)), chain) for matrix in (graph_gram, unit)]
-    rival = max((shares(counted(chains[:count], power)) for power in (3, 6, 10, 20)), key=lambda of: of[0])
-    for name, row in zip(results, (*map(shares, of_kernels), rival), strict=True):
+    of_kernels = [
+        restore(learn_graphs(matrix, graph_gram, some(count)), chain)
+        for matrix in (graph_gram, unit)
+    ]
+    baseline = max(
+        (shares(counted(chains[:count], power)) for power in (3, 6, 10, 20)),
+        key=lambda of: of[0],
+    )
+    rows = (*map(shares, of_kernels), baseline)
+    for name, row in zip(results, rows, strict=True):
         results[name].append(row)
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.8), layout="constrained", sharey=True)
-for column, (ax, title) in enumerate(zip(axes, ("with a copy", "with none"), strict=True)):
+for column, (ax, title) in enumerate(
+    zip(axes, ("steps with a copy", "steps without a copy"), strict=True)
+):
     for (name, rows), style in zip(results.items(), ("o-", "s-", "^-"), strict=True):
         ax.plot(numbers, np.array(rows)[:, column], style, label=name)
-    ax.set(xscale="log", xticks=numbers, xticklabels=numbers, xlabel="chains to learn from", title=title)
+    ax.set(
+        xscale="log",
+        xticks=numbers,
+        xticklabels=numbers,
+        xlabel="training chains",
+        title=title,
+    )
     ax.minorticks_off()
-axes[0].axhline(shares(alone)[0], color="0.5", linestyle=":", label="copies alone, no messages")
-axes[0].axhline(shares(nearest)[0], color="0.5", linestyle="--", label="nearest in the library")
-axes[0].set(ylabel="share found", ylim=(0, 1))
+lines = {"belief without messages": (alone, ":"), "nearest": (nearest, "--")}
+for name, (scores, style) in lines.items():
+    axes[0].axhline(shares(scores)[0], color="0.5", linestyle=style, label=name)
+axes[0].set(ylabel="share correct", ylim=(0, 1))
 axes[0].legend(fontsize="small", loc="upper left")
-figure.supxlabel(
-    f"Molecules that occur in the chains: {', '.join(str(len(np.unique(chains[:n]))) for n in numbers)} of {len(library)}.",
-    fontsize="medium",
-)
+plt.show()
+print(f"{'training chains':25}", "".join(f"{count:6}" for count in numbers))
+occurring = [len(np.unique(chains[:count])) for count in numbers]
+print(f"{'molecules that occur':25}", "".join(f"{count:6}" for count in occurring))
+print("share correct of steps with a copy:")
 for name, rows in results.items():
-    print(f"{name:25}", " ".join(f"{row[0]:.0%}" for row in rows))
+    print(f"{name:25}", "".join(f"{row[0]:6.0%}" for row in rows))
 
 # %% [markdown]
+# The kernel on hidden graphs is better than `Delta` for every number of chains. The hidden Markov model, whose likelihood is given, stays ahead for steps with a copy.
+#
 # ## Which kernel?
 #
-# A kernel is one line, so try several. Time is that of the Gram matrix, with its compilation; accuracy is the share found, for
-# words from Old to Coast and from South to Isle, for graphs of steps with a copy and without.
+# Kernels can be exchanged in one line. The table compares some by their accuracy on the test data: for words, the share correct
+# from Old to Coast and from South to Isle; for graphs, the share correct of steps with and without a copy.
 
 # %%
 candidates = {
@@ -448,18 +543,20 @@ candidates = {
     "WeisfeilerLehman(2)": (WeisfeilerLehman(2), 4),
     "ShortestPath(3)": (ShortestPath(3), 4),
 }
-print(f"{'kernel, as a cosine':28}{'power':>6}{'seconds':>9}   shares found")
+print(f"{'kernel, as a cosine':28}{'power':>6}   shares correct")
 for name, (kernel, power) in candidates.items():
-    start, over_words = time.perf_counter(), power == 1
+    over_words = power == 1
     x = codes if over_words else points
     matrix = np.asarray(kbp.gram(Normalised(kernel), x, x, block_size=50)) ** power
-    seconds = time.perf_counter() - start
     if over_words:
         learned = learn_words(matrix, train)
-        of_kernel = [share_right(ranked(learned, *questions[of])) for of in ("Old to Coast", "South to Isle")]
+        of_kernel = [
+            share_right(ranked(learned, *questions[of]))
+            for of in ("Old to Coast", "South to Isle")
+        ]
     else:
         of_kernel = shares(restore(learn_graphs(matrix, matrix, chains), chain))
-    print(f"{name:28}{power:6}{seconds:9.2f}   {of_kernel[0]:.0%}, {of_kernel[1]:.0%}")
+    print(f"{name:28}{power:6}   {of_kernel[0]:.0%}, {of_kernel[1]:.0%}")
 
 # %% [markdown]
-# All kernels, and what each expects: `docs/kernels.md`. Real words and documents, against rivals: `docs/structured.md`.
+# All kernels and their inputs: [kernels](../docs/kernels.md). Real words and documents, with baselines: [structured variables](../docs/structured.md).
