@@ -122,12 +122,13 @@ def propagate(rows: list[dict]) -> str:
 
 def orientation(rows: list[dict]) -> str:
     """Lay the errors of the camera's orientation out, a line for each method."""
-    header = ["method", "ambiguous frames", "median", "under 10 degrees", "clear frames", "median"]
+    header = ["method", "ambiguous frames", "behind by", "median", "under 10 degrees", "clear frames", "median"]
     body = []
     for method in dict.fromkeys(row["method"] for row in rows):
         of = {row["frames"]: row for row in rows if row["method"] == method}
         hard, clear = of["ambiguous"], of["clear"]
-        body.append([method, f"{hard['degrees']:.1f} ± {hard['stderr']:.1f}", f"{hard['median']:.1f}"])
+        behind = f"{hard['ours_ahead']:+.1f} ± {hard['ours_ahead_stderr']:.1f}" if body else ""
+        body.append([method, f"{hard['degrees']:.1f} ± {hard['stderr']:.1f}", behind, f"{hard['median']:.1f}"])
         body[-1] += [
             f"{hard['below10']:.0%}",
             f"{clear['degrees']:.1f} ± {clear['stderr']:.1f}",
