@@ -20,7 +20,7 @@ endif
 BIN := .venv/bin
 PYTEST_ARGS ?= -n auto --dist loadfile
 
-.PHONY: help demo test coverage mutants lint format types notebooks notebooks-update docs clean
+.PHONY: help demo test test-slow test-experiments coverage mutants lint format types notebooks notebooks-update docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -28,8 +28,14 @@ help: ## list the targets
 demo: .venv/.installed-experiments ## run the denoising experiment, quick version
 	$(BIN)/python -m experiments.denoising --quick
 
-test: .venv/.installed-dev ## run the tests and the docstring examples (PYTEST_ARGS="-x -k grid")
-	MPLBACKEND=Agg $(BIN)/python -m pytest $(PYTEST_ARGS)
+test: .venv/.installed-dev ## run the tests of the library (PYTEST_ARGS="-x -k grid")
+	MPLBACKEND=Agg $(BIN)/python -m pytest -m "not slow and not experiments" $(PYTEST_ARGS)
+
+test-slow: .venv/.installed-dev ## run the examples of docstrings and pages, programs, and tests of memory
+	MPLBACKEND=Agg $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+test-experiments: .venv/.installed-dev ## run quick versions of the experiments on the data of KBPJAX_DATA
+	MPLBACKEND=Agg $(BIN)/python -m pytest -m experiments $(PYTEST_ARGS)
 
 coverage: .venv/.installed-dev ## run the tests and say which lines of the package none of them reaches
 	MPLBACKEND=Agg $(BIN)/python -m pytest $(PYTEST_ARGS) --cov --cov-report=term-missing:skip-covered

@@ -17,6 +17,13 @@ with jaxtyping.install_import_hook("kbpjax", "beartype.beartype"):
     import kbpjax as kbpjax
 
 
+def pytest_collection_modifyitems(items):
+    """Count the examples in docstrings among the slow tests: each compiles programs of its own."""
+    for item in items:
+        if isinstance(item, pytest.DoctestItem):
+            item.add_marker("slow")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forget_compiled_programs():
     """Drop what a test file has compiled: some hundred programs a file add up to gigabytes."""

@@ -1,9 +1,13 @@
 """Programs of the project as a user runs them: in a process of their own, with the default settings of JAX."""
 
+import importlib
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -24,6 +28,15 @@ def python(*arguments, folder=ROOT, **environment):
 def experiment(name, *arguments, **environment):
     """Run an experiment."""
     return python("-m", f"experiments.{name}", *arguments, **environment)
+
+
+def inside(name, *arguments, **environment):
+    """Run an experiment in this process, for arguments that it refuses; return what `experiment` would."""
+    out, err = io.StringIO(), io.StringIO()
+    module = importlib.import_module(f"experiments.{name}")
+    with mock.patch.dict(os.environ, environment), redirect_stdout(out), redirect_stderr(err):
+        status = module.main([str(argument) for argument in arguments])
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
 def needs(folder):

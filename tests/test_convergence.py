@@ -8,11 +8,12 @@ import pytest
 from PIL import Image
 
 from experiments import convergence
-from tests.programs import experiment
+from tests.programs import experiment, inside
 
 program = partial(experiment, "convergence")
 
 
+@pytest.mark.experiments
 def test_quick_study_reaches_one_fixed_point_and_reports_what_did_not(tmp_path):
     outcome = program("--quick", "--settings", "paper", "--out", tmp_path)
     assert outcome.returncode == 0, outcome.stderr
@@ -31,7 +32,7 @@ def test_quick_study_reaches_one_fixed_point_and_reports_what_did_not(tmp_path):
 
 
 def test_bad_arguments_give_one_line_and_status_2(tmp_path):
-    outcome = program("--out", tmp_path, "--levels", 7)
+    outcome = inside("convergence", "--out", tmp_path, "--levels", 7)
     assert outcome.returncode == 2 and outcome.stderr.count("\n") == 1 and "levels" in outcome.stderr
 
 

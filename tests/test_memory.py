@@ -11,6 +11,7 @@ from kbpjax.propagate import ignore_incoming
 from kbpjax.schedules import Synchronous
 
 OPTIMISED = True  # memory is that of programs as they are used
+pytestmark = pytest.mark.slow
 
 SIDE, POINTS, RANK = 48, 16, 10
 GRAPH = kbp.grid_graph(SIDE, SIDE)

@@ -16,6 +16,7 @@ def multihost(*arguments, out):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=170)
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_image_as_one(tmp_path):
     outcome = multihost("--quick", "--side", 12, "--levels", 5, "--iters", 6, out=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
@@ -29,6 +30,7 @@ def test_two_processes_give_the_same_image_as_one(tmp_path):
     assert not (tmp_path / "multihost.npz").exists()
 
 
+@pytest.mark.slow
 def test_process_that_fails_is_shown_and_stops_the_others(tmp_path):
     outcome = multihost("--side", 12, "--levels", 300, out=tmp_path)
     assert outcome.returncode == 1
@@ -36,6 +38,7 @@ def test_process_that_fails_is_shown_and_stops_the_others(tmp_path):
     assert outcome.stderr.rstrip().endswith("not all processes ended well; what they wrote is above.")
 
 
+@pytest.mark.slow
 def test_wrong_arguments_give_one_line_and_status_2(tmp_path):
     outcome = multihost("--side", 3, out=tmp_path)
     assert outcome.returncode == 2

@@ -52,6 +52,7 @@ def check_competitors(printed):
 CHECKS = {"loops": check_loops, "learning": check_learning, "competitors": check_competitors}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNNING)
 def test_pages_run_and_print_what_they_say(name, tmp_path):
     (tmp_path / "page.py").write_text("\n".join(blocks(PAGES[name], "python")), encoding="utf-8")
@@ -130,6 +131,7 @@ PROGRAMS = sorted(target for target, used in CALLS.items() if target[-1] != "kbp
 """All but the mere name of the package."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", PROGRAMS, ids=" ".join)
 def test_command_lines_name_programs_and_options_that_exist(target):
     assert CALLS[target] <= options(help_of(target)) | {"--help"}

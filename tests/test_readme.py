@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_example_prints_what_the_readme_says():
     code = "\n".join(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL))  # later blocks go on where the first ends
     (said,) = re.findall(r"```text\n(.*?)```", TEXT, re.DOTALL)

@@ -5,9 +5,10 @@ import json
 import pytest
 from PIL import Image
 
-from tests.programs import experiment, python
+from tests.programs import experiment, inside, python
 
 
+@pytest.mark.experiments
 def test_quick_study_compares_the_three_rules(tmp_path):
     outcome = experiment("update_rules", "--quick", "--out", tmp_path)
     assert outcome.returncode == 0, outcome.stderr
@@ -30,10 +31,11 @@ def test_quick_study_compares_the_three_rules(tmp_path):
     ("arguments", "word"), [(("--side", 1), "side"), (("--levels", 7), "levels"), (("--data", "nowhere"), "nowhere")]
 )
 def test_bad_arguments_give_one_line_and_status_2(tmp_path, arguments, word):
-    outcome = experiment("update_rules", "--out", tmp_path, *arguments)
+    outcome = inside("update_rules", "--out", tmp_path, *arguments)
     assert outcome.returncode == 2 and outcome.stderr.count("\n") == 1 and word in outcome.stderr
 
 
+@pytest.mark.slow
 def test_fit_stays_within_its_memory():
     outcome = python("benchmarks/fit.py", "--one", 20_000, 50)
     assert outcome.returncode == 0, outcome.stderr
