@@ -309,7 +309,7 @@ def draw(rows: list[dict[str, Any]], pictures: list[dict[str, Any]]) -> Any:
     axes["residual"].axhline(TOL, color="black", linestyle=":", label="tolerance")
     for name in panels:
         axes[name].grid(alpha=0.3)
-        axes[name].legend(fontsize=9, **({"loc": "lower left", "ncols": 3} if name == "rmse" else {}))
+        axes[name].legend(**({"fontsize": 8, "loc": "lower left", "ncols": 3} if name == "rmse" else {"fontsize": 9}))
     return figure
 
 
