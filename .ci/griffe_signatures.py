@@ -13,9 +13,11 @@ from griffe import (
     Attribute,
     Class,
     Expr,
+    ExprBinOp,
     ExprCall,
     ExprKeyword,
     ExprName,
+    ExprTuple,
     Extension,
     Function,
     Module,
@@ -122,6 +124,21 @@ def separate(shared: re.Match) -> str:
 def rename_types(function: Function) -> None:
     """Show types by their readable names in a signature."""
     for annotation in [function.returns, *(parameter.annotation for parameter in function.parameters)]:
-        for part in annotation.iterate(flat=True) if isinstance(annotation, Expr) else ():
+        if not isinstance(annotation, Expr):
+            continue
+        keep_axes(annotation)
+        for part in annotation.iterate(flat=True):
             if isinstance(part, ExprName):
                 part.name = READABLE.get(part.name, part.name)
+
+
+def keep_axes(annotation: Expr) -> None:
+    """Write axes as the source does: griffe reads the "sample *dim" of jaxtyping as a product."""
+    if isinstance(annotation, ExprTuple):
+        annotation.elements = [
+            repr(str(part).replace(" * ", " *")) if isinstance(part, ExprBinOp) else part
+            for part in annotation.elements
+        ]
+    for part in annotation.iterate(flat=False):
+        if isinstance(part, Expr) and part is not annotation:  # a name holds itself
+            keep_axes(part)
