@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 Row = dict[str, Any]
 
 OUTSIDE = "†"
-"""Mark of lines for which a baseline outside of the experiments is known to be level or ahead."""
+"""Mark of lines on whose data a baseline outside of the experiments is level or ahead, at this rank or another."""
 
 
 class Score(NamedTuple):
@@ -35,7 +35,7 @@ class Line(NamedTuple):
         baseline: name of the best baseline.
         best: its score.
         ahead: how far ours is ahead of it, positive is better; its error is that of the difference.
-        outside: whether a baseline that the experiment lacks is known to be level or ahead.
+        outside: whether a baseline that the experiment lacks is known to be level or ahead on these data.
     """
 
     task: str

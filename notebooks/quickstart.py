@@ -82,7 +82,8 @@ print({name: [x.shape for x in pair] for name, pair in data.edges.items()})
 # ## Learning
 #
 # `fit` chooses landmarks and estimates conditional expectations by ridge regression. The bandwidth is the scale on which
-# grey values differ. A quarter of the median distance between samples is a good first choice.
+# grey values differ. A quarter of the median distance between samples is a good first choice; the two bandwidths below
+# were set by hand near it, with errors on these drawings in view.
 #
 # `positive=kbp.Clipped()` makes the learned operators nonnegative, as conditional expectations are. Belief propagation on
 # a graph with cycles converges much more easily with it.
