@@ -20,7 +20,7 @@ endif
 BIN := .venv/bin
 PYTEST_ARGS ?= -n auto --dist loadfile
 
-.PHONY: help demo test test-slow test-experiments coverage mutants lint format types notebooks notebooks-update docs clean
+.PHONY: help demo test test-times test-slow test-experiments coverage mutants lint format types notebooks notebooks-update docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -29,12 +29,16 @@ demo: .venv/.installed-experiments ## run the denoising experiment, quick versio
 	$(BIN)/python -m experiments.denoising --quick
 
 test: .venv/.installed-dev ## run the tests of the library (PYTEST_ARGS="-x -k grid")
-	MPLBACKEND=Agg $(BIN)/python -m pytest -m "not slow and not experiments" $(PYTEST_ARGS)
+	MPLBACKEND=Agg $(BIN)/python -m pytest -m "not slow and not experiments" \
+		-p tests.times --times build/test-times.json $(PYTEST_ARGS)
+
+test-times: ## print the CPU seconds of each file in the last make test, and whether they are within the budget
+	$(BIN)/python .ci/check_test_times.py
 
 test-slow: .venv/.installed-dev ## run the examples of docstrings and pages, programs, and tests of memory
 	MPLBACKEND=Agg $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
-test-experiments: .venv/.installed-dev ## run quick versions of the experiments on the data of KBPJAX_DATA
+test-experiments: .venv/.installed-dev ## test the experiments: their parts, and quick runs on the data of KBPJAX_DATA
 	MPLBACKEND=Agg $(BIN)/python -m pytest -m experiments $(PYTEST_ARGS)
 
 coverage: .venv/.installed-dev ## run the tests and say which lines of the package none of them reaches

@@ -13,6 +13,7 @@ import pytest
 
 import kbpjax as kbp
 
+pytestmark = pytest.mark.slow
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "composing.md").read_text(encoding="utf-8")
 
 

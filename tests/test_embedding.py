@@ -258,14 +258,14 @@ def errors(kernel, products, x, partner, eps, ridges, max_rank):
     return residuals, both
 
 
-@pytest.mark.parametrize("exponent", [1, 3, 4])
+@pytest.mark.parametrize("exponent", [1, 4])
 @pytest.mark.parametrize("name", CASES)
 def test_the_bound_holds(name, exponent):
     kernel, x = CASES[name]
     x, partner = jnp.asarray(x), jnp.asarray(np.roll(x, 1, axis=0))
     ridges = np.array([1e-4, 1e-2, 0.3, 10.0])
     largest = 0
-    for eps in (0.3, 0.1, 0.03, 1e-2, 1e-3):
+    for eps in (0.3, 0.03, 1e-3):
         residuals, (error, linear) = errors(kernel, kernel**exponent, x, partner, eps, jnp.asarray(ridges), 40)
         assert max(residuals) <= eps
         for i, ridge in enumerate(ridges):

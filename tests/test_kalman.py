@@ -92,18 +92,18 @@ def errors(answer, truth, seen):
     return rmse, coverage, np.abs(std - exact_std).max()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_density_ratios_from_a_thousand_pairs_are_near_the_smoother(seed):
-    # Measured: RMSE of the means 0.090, 0.097, 0.088; coverage 0.91, 0.89, 0.91 (320 values).
+    # Measured: RMSE of the means 0.090, 0.097; coverage 0.91, 0.89 (320 values).
     model, samples, truth, seen = learned(CONSTANT, seed)
     rmse, coverage, _ = errors(posterior(model, samples, seen), truth, seen)
     print(f"{rmse=:.3f} {coverage=:.3f}")
     assert rmse <= 0.12 and 0.80 <= coverage <= 0.97
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_with_a_parzen_marginal_they_are_nearer(seed):
-    # Measured: RMSE 0.053, 0.050, 0.060; coverage 0.91, 0.90, 0.90.
+    # Measured: RMSE 0.053, 0.050; coverage 0.91, 0.90.
     model, samples, truth, seen = learned(CONSTANT, seed)
     rmse, coverage, spread = errors(posterior(model, samples, seen, parzen=True), truth, seen)
     print(f"{rmse=:.3f} {coverage=:.3f} {spread=:.3f}")
@@ -134,10 +134,9 @@ def known_likelihood(model, y):
     return evidence, solution
 
 
-@pytest.mark.parametrize("rule", [CONSTANT, FULL], ids=["constant", "full"])
-def test_with_the_known_likelihood(rule):
-    # Measured with either rule: RMSE 0.023, coverage 0.91, largest error of the standard deviation 0.09 of 0.37.
-    model, samples, truth, seen = learned(rule, 0)
+def test_with_the_known_likelihood():
+    # Measured, with full rank too: RMSE 0.023, coverage 0.91, largest error of the standard deviation 0.09 of 0.37.
+    model, samples, truth, seen = learned(CONSTANT, 0)
 
     @jax.jit
     @jax.vmap
@@ -151,11 +150,10 @@ def test_with_the_known_likelihood(rule):
     assert rmse <= 0.05 and 0.80 <= coverage <= 0.97 and spread <= 0.15
 
 
-@pytest.mark.parametrize("rule", [CONSTANT, FULL], ids=["constant", "full"])
 @pytest.mark.parametrize("ends", [(0.8, 0.8), (-0.5, 1.0)], ids=str)
-def test_the_middle_between_known_ends(rule, ends):
+def test_the_middle_between_known_ends(ends):
     # Measured: means within 0.02 and 0.05, standard deviations 0.42 .. 0.50 for 0.40 .. 0.46.
-    model, samples, _, _ = learned(rule, 0)
+    model, samples, _, _ = learned(CONSTANT, 0)
     graph = kbp.chain_graph(5)
     evidence = kbp.clamp(model, graph, [0, 4], list(ends), form=kbp.DensityRatio())
     solution = kbp.run_tree(model, graph, evidence)

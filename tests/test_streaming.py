@@ -401,6 +401,7 @@ def test_arrays_shorter_than_the_number_of_chunks_are_refused():
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_page_runs_as_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).resolve().parent.parent / "docs" / "streaming.md").read_text(encoding="utf-8")

@@ -334,6 +334,7 @@ for bad in (0, -1, 1.5, 2.0, True, "3", None):
 """
 
 
+@pytest.mark.slow
 def test_default_settings_of_jax():
     run_script(DEFAULT_SETTINGS)
 

@@ -244,7 +244,7 @@ def test_messages_of_other_families_are_refused(trained):
 # --- messages that are all known -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_messages", [1, 8, 9, 80, 300])
+@pytest.mark.parametrize("num_messages", [1, 9, 80])
 def test_looking_ahead_changes_nothing(num_messages):
     incoming = stream(num_messages)
     keys = jax.random.split(KEY, num_messages)

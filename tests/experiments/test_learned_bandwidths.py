@@ -8,7 +8,7 @@ import pytest
 
 from experiments import data, learned_bandwidths
 
-RESULTS = Path(__file__).resolve().parent.parent / "experiments" / "results" / "learned_bandwidths.json"
+RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "results" / "learned_bandwidths.json"
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,6 @@ def quick(tmp_path_factory):
     return json.loads((out / "learned_bandwidths.json").read_text())
 
 
-@pytest.mark.experiments
 def test_quick_run_compares_all_methods_on_all_studies(quick):
     assert {row["study"] for row in quick["rows"]} == {"sunset", "levers", "transfer", "photograph"}
     methods = {row["method"] for row in quick["rows"] if row["study"] == "sunset"}

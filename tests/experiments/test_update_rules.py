@@ -8,7 +8,6 @@ from PIL import Image
 from tests.programs import experiment, inside, python
 
 
-@pytest.mark.experiments
 def test_quick_study_compares_the_three_rules(tmp_path):
     outcome = experiment("update_rules", "--quick", "--out", tmp_path)
     assert outcome.returncode == 0, outcome.stderr

@@ -172,7 +172,6 @@ def degrees(rows, frames):
     return {row["method"]: row["degrees"] for row in rows if row["frames"] == frames}
 
 
-@pytest.mark.experiments
 def test_quick_run_shows_what_the_chain_is_for(tmp_path):
     outcome = program("--quick", "--out", tmp_path)
     assert outcome.returncode == 0, outcome.stderr

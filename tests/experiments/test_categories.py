@@ -154,7 +154,6 @@ def test_pairs_of_categories_are_those_of_linked_papers():
     np.testing.assert_allclose(shares, np.array([[0, 1, 0], [1, 1, 0], [0, 1, 0]]) / 4, atol=0.03)
 
 
-@pytest.mark.experiments
 @needs("citations")
 def test_quick_run_scores_every_method(tmp_path):
     outcome = program("--quick", "--out", tmp_path)

@@ -9,7 +9,7 @@ import pytest
 from experiments import data, figure1
 from experiments.competitors import METHODS
 
-RESULTS = Path(__file__).resolve().parent.parent / "experiments" / "results" / "figure1.json"
+RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "results" / "figure1.json"
 FAST = [name for name, method in METHODS.items() if not method.slow]
 SLOW = [name for name, method in METHODS.items() if method.slow]
 
@@ -27,7 +27,6 @@ def select(rows, image, setting):
     return found
 
 
-@pytest.mark.experiments
 def test_quick_run_compares_the_fast_methods(tmp_path):
     assert figure1.main(["--quick", "--out", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "figure1.json").read_text())["rows"]

@@ -13,7 +13,6 @@ from tests.programs import experiment, inside
 program = partial(experiment, "convergence")
 
 
-@pytest.mark.experiments
 def test_quick_study_reaches_one_fixed_point_and_reports_what_did_not(tmp_path):
     outcome = program("--quick", "--settings", "paper", "--out", tmp_path)
     assert outcome.returncode == 0, outcome.stderr

@@ -221,7 +221,6 @@ def test_search_keeps_the_best_of_each_option():
     assert error(found) == 0 and found.bandwidth == depth_models.Setting().bandwidth
 
 
-@pytest.mark.experiments
 @needs("depth")
 def test_quick_run_on_the_kitchen(tmp_path):
     outcome = program("--quick", "--out", tmp_path)

@@ -13,7 +13,6 @@ from tests.programs import SHORT, experiment, inside, needs
 program = partial(experiment, **SHORT)
 
 
-@pytest.mark.experiments
 @needs("europarl")
 def test_quick_retrieval_finds_documents_through_a_language(tmp_path):
     outcome = program("retrieval", "--quick", "--out", tmp_path)
@@ -26,7 +25,6 @@ def test_quick_retrieval_finds_documents_through_a_language(tmp_path):
     assert (tmp_path / "retrieval.png").stat().st_size > 10_000
 
 
-@pytest.mark.experiments
 @needs("strings")
 def test_quick_words_are_guessed(tmp_path):
     outcome = program("words", "--quick", "--out", tmp_path)

@@ -24,7 +24,6 @@ def photo(tmp_path):
     return path
 
 
-@pytest.mark.experiments
 def test_demo_converges_on_a_picture_that_it_has_not_seen(tmp_path):
     outcome = denoise("--quick", out=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
@@ -40,7 +39,6 @@ def test_demo_converges_on_a_picture_that_it_has_not_seen(tmp_path):
     assert str(tmp_path / "denoising.png") in outcome.stdout
 
 
-@pytest.mark.experiments
 def test_plain_settings_reach_the_published_errors(tmp_path):
     options = ("--levels", 10, 100, "--settings", "paper", "narrow", "--draws", 3)
     outcome = denoise(*options, out=tmp_path)
@@ -57,7 +55,6 @@ def test_plain_settings_reach_the_published_errors(tmp_path):
     assert "sunset 100" in outcome.stdout
 
 
-@pytest.mark.experiments
 def test_own_image_is_learned_from_and_cleaned(tmp_path, photo):
     outcome = denoise("--image", photo, "--draws", 2, "--settings", "narrow", out=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
@@ -66,7 +63,6 @@ def test_own_image_is_learned_from_and_cleaned(tmp_path, photo):
     assert row["rmse_mean"] < 0.5 * row["noisy"]
 
 
-@pytest.mark.experiments
 def test_learn_from_one_image_and_clean_another_of_other_size(tmp_path, photo):
     other = tmp_path / "other.jpg"
     with Image.open(photo) as picture:

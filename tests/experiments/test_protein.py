@@ -270,7 +270,6 @@ def test_options_are_chosen_on_a_part_of_the_training_chains_and_all_trials_told
     assert np.isfinite([trial["cosine"] for trial in trials]).all()
 
 
-@pytest.mark.experiments
 @needs(chains.NAME)
 def test_quick_run_scores_every_method(tmp_path):
     outcome = program("--quick", "--out", tmp_path)

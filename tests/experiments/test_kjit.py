@@ -71,7 +71,6 @@ def test_without_data_one_line_says_where_to_get_them(tmp_path):
     assert "archive.ics.uci.edu" in outcome.stderr and "kernel-ep" in outcome.stderr
 
 
-@pytest.mark.experiments
 @needs("uci")
 def test_the_quick_run_learns_messages(tmp_path):
     outcome = program("--quick", "--out", tmp_path)
