@@ -5,6 +5,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
@@ -29,9 +30,16 @@ def mode(belief: Belief) -> Shaped[Array, "node *dim"]:
         [1.0]
     """
     _check_belief(belief)
+    _refuse_nan(belief)
+    return _mode(belief)
+
+
+@jax.jit
+def _mode(belief: Belief) -> Array:
     return _keep_nan(belief, belief.points[jnp.argmax(belief.weights, axis=-1)])
 
 
+@jax.jit
 def mean(belief: Belief) -> Float[Array, "node *dim"]:
     """Return the posterior mean of each node, for points that are numbers or vectors.
 
@@ -44,6 +52,7 @@ def mean(belief: Belief) -> Float[Array, "node *dim"]:
     return einsum("np,p...->n...", belief.weights, belief.points.astype(belief.weights.dtype))
 
 
+@jax.jit
 def covariance(belief: Belief) -> Float[Array, "node dim dim"]:
     """Return the posterior covariance matrix of each node, for points that are vectors [point, dim].
 
@@ -105,6 +114,7 @@ def expectation(belief: Belief, fn: Callable[[Array], Array]) -> Float[Array, "n
     return einsum("np,p...->n...", belief.weights, jax.vmap(fn)(belief.points).astype(belief.weights.dtype))
 
 
+@jax.jit
 def variance(belief: Belief) -> Float[Array, "node *dim"]:
     """Return the posterior variance of each node, coordinate by coordinate, in squared units of the points.
 
@@ -142,10 +152,16 @@ def quantile(belief: Belief, level: ScalarLike) -> Shaped[Array, "node *dim"]:
     fix = "Take the quantile of one coordinate, or use mean and variance."
     _checks.require(scalar, "belief", "must have scalar points", f"points of shape {belief.points.shape}", fix)
     _checks.require_number("level", level, least=0, most=1)
+    _refuse_nan(belief)
+    return _quantile(belief, jnp.asarray(level, belief.weights.dtype))
+
+
+@jax.jit
+def _quantile(belief: Belief, level: Array) -> Array:
     order = jnp.argsort(belief.points.reshape(-1))
     below = jnp.cumsum(belief.weights[:, order], axis=-1)
     # The last sum may miss 1 by rounding, and a level of 1 must still be reached.
-    wanted = jnp.minimum(jnp.asarray(level, below.dtype), below[:, -1])
+    wanted = jnp.minimum(level, below[:, -1])
     return _keep_nan(belief, belief.points[order][jnp.argmax(below >= wanted[:, None], axis=-1)])
 
 
@@ -190,12 +206,18 @@ def log_density(belief: Belief, x: Numbers) -> Float[Array, " node"]:
         0.5
     """
     _check_belief(belief)
-    values, points = _checks.as_array("x", x), belief.points.reshape(-1).astype(belief.weights.dtype)
-    scalar = belief.points.shape[1:] in ((), (1,)) and len(points) > 1
+    values = _checks.as_array("x", x)
+    scalar = belief.points.shape[1:] in ((), (1,)) and belief.points.size > 1
     got, fix = f"points of shape {belief.points.shape}", "For vectors compare kbpjax.log_belief at some points."
     _checks.require(scalar, "belief", "must have two scalar points or more", got, fix)
     shape = belief.weights.shape[:1]
     _checks.require(values.shape == shape, "x", f"must have shape {shape}", values.shape, "Give a value for each node.")
+    return _log_density(belief, values)
+
+
+@jax.jit
+def _log_density(belief: Belief, values: Array) -> Array:
+    points = belief.points.reshape(-1).astype(belief.weights.dtype)
     order = jnp.argsort(points)
     points, heights = points[order], belief.weights[:, order]
     area = jnp.sum((heights[:, 1:] + heights[:, :-1]) / 2 * jnp.diff(points)[None], axis=-1)
@@ -227,6 +249,12 @@ def sample(belief: Belief, key: Array, num_samples: int) -> Shaped[Array, "sampl
     _check_belief(belief)
     _checks.require_key(key)
     _checks.require_count("num_samples", num_samples)
+    _refuse_nan(belief)
+    return _sample(belief, key, num_samples)
+
+
+@partial(jax.jit, static_argnames="num_samples")
+def _sample(belief: Belief, key: Array, num_samples: int) -> Array:
     logits = jnp.log(belief.weights)
     chosen = jax.random.categorical(key, logits, axis=-1, shape=(num_samples, len(logits)))
     return jax.vmap(partial(_keep_nan, belief))(belief.points[chosen])
@@ -251,6 +279,12 @@ def herd(belief: Belief, kernel: Kernel, num_samples: int) -> Shaped[Array, "sam
     """
     _check_belief(belief)
     _checks.require_count("num_samples", num_samples)
+    _refuse_nan(belief)
+    return _herd(belief, kernel, num_samples)
+
+
+@partial(jax.jit, static_argnames="num_samples")
+def _herd(belief: Belief, kernel: Kernel, num_samples: int) -> Array:
     between = gram(kernel, belief.points, belief.points).astype(belief.weights.dtype)
     target = matmul(belief.weights, between)
 
@@ -321,10 +355,27 @@ def refine_mode(
     rule = f"must hold the {len(nodes)} nodes of type {node_type}"
     fix = "Pass the beliefs of that type, as kbpjax.beliefs returns them for points given by type."
     _checks.require(len(belief.weights) == len(nodes), "belief", rule, len(belief.weights), fix)
+    problem = model, graph, evidence, solution, belief, marginal
+    return _refine(*problem, node_type, num_starts, num_steps, retract)
 
+
+@partial(jax.jit, static_argnames=("node_type", "num_starts", "num_steps", "retract"))
+def _refine(
+    model: KernelMRF,
+    graph: Graph,
+    evidence: Evidence | None,
+    solution: Solution,
+    belief: Belief,
+    marginal: Marginal,
+    node_type: int,
+    num_starts: int,
+    num_steps: int,
+    retract: Callable[[Array], Array],
+) -> Array:
     def height(x):
         return log_belief(model, graph, evidence, solution, x, node_type=node_type, marginal=marginal)
 
+    points = belief.points
     start = points[jax.lax.top_k(belief.weights, min(num_starts, len(points)))[1]]
     top, heights = _climb(height, jax.vmap(jax.vmap(retract)), start, num_steps, _spacing(points))
     best = jnp.argmax(heights, axis=1)
@@ -371,12 +422,17 @@ def _check_belief(belief: Belief) -> None:
     _checks.require(len(shape) == 2 and shape[1] == count, "belief", f"must have weights [node, {count}]", shape, fix)
 
 
-def _keep_nan(belief: Belief, answers: Array) -> Array:
-    """Answer NaN where the belief is NaN; whole numbers cannot, so for such points the belief is refused."""
-    if not jnp.issubdtype(answers.dtype, jnp.floating):
-        broken = not _checks.is_traced(belief.weights) and bool(jnp.isnan(belief.weights).any())
+def _refuse_nan(belief: Belief) -> None:
+    """Refuse a belief of NaN at points that are integers, of which there is no NaN."""
+    if not jnp.issubdtype(belief.points.dtype, jnp.floating) and not _checks.is_traced(belief.weights):
+        broken = bool(np.isnan(np.asarray(belief.weights)).any())
         fix = "See the page on troubleshooting for why it is NaN; points that are floats get NaN as answers."
         _checks.require(not broken, "belief", "must have no NaN where points are whole numbers", "NaN", fix)
+
+
+def _keep_nan(belief: Belief, answers: Array) -> Array:
+    """Return NaN where the belief is NaN; integers are left as they are."""
+    if not jnp.issubdtype(answers.dtype, jnp.floating):
         return answers
     broken = jnp.isnan(belief.weights).any(axis=-1).reshape(-1, *(1,) * (answers.ndim - 1))
     return jnp.where(broken, jnp.nan, answers)

@@ -120,20 +120,54 @@ def beliefs(
         ((3, 5), [0.5, 0.5, 0.5])
     """
     check_problem(model, graph, evidence, solution)
+    check_marginal(marginal)
     types = [v for v, *_ in graph.node_types]
     candidates = candidates_by_type(model, graph, points)
     weights = {}
     for v in types:
-        nodes, x = graph.nodes_of_type(v), candidates[v]
-        logs = _log_messages(model, graph, learned_factors(evidence), solution, features(model.bases[v], x)[None], v)
-        logs = logs + log_likelihoods(evidence, v, x, len(nodes), logs.dtype)
-        logs = logs + log_or_zero(_density(marginal, model, v, x))[None].astype(logs.dtype)
-        weights[v] = _normalise(model, evidence, v, nodes, x, logs)
+        x, nodes = candidates[v], graph.nodes_of_type(v)
+        known = log_likelihoods(evidence, v, x, len(nodes), solution.messages.dtype)
+        given = learned_factors(evidence), known, clamped_values(evidence, v)
+        weights[v], impossible = _weights(model, graph, given, solution, x, marginal, v)
+        check_some("nodes", nodes, impossible)
     if isinstance(points, Mapping):
         return {v: Belief(candidates[v], weights[v]) for v in types}
-    order = jnp.concatenate([graph.nodes_of_type(v) for v in types])
-    together = jnp.concatenate([weights[v] for v in types])
-    return Belief(candidates[types[0]], jnp.zeros_like(together).at[order].set(together))
+    if len(types) == 1:
+        return Belief(candidates[types[0]], weights[types[0]])
+    return Belief(candidates[types[0]], _by_node(weights, {v: graph.nodes_of_type(v) for v in types}))
+
+
+@jax.jit
+def _by_node(weights: dict[int, Array], nodes: dict[int, Array]) -> Array:
+    together = jnp.concatenate(list(weights.values()))
+    return jnp.zeros_like(together).at[jnp.concatenate(list(nodes.values()))].set(together)
+
+
+@partial(jax.jit, static_argnames="node_type")
+def _weights(
+    model: KernelMRF,
+    graph: Graph,
+    given: tuple[Learned, Array | None, tuple[Array, Array] | None],
+    solution: Solution,
+    points: Array,
+    marginal: Marginal,
+    node_type: int,
+) -> tuple[Array, Array]:
+    """Return the beliefs of all nodes of a type, and which of them are 0 at all points.
+
+    `given` holds the learned factors, logarithms of known ones at the points, and clamped values.
+    """
+    learned, known, clamped = given
+    at_points = features(model.bases[node_type], points)[None]
+    logs = _log_messages(model, graph, learned, solution, at_points, node_type)
+    logs = logs if known is None else logs + known
+    logs = logs + log_or_zero(marginal.density(model, node_type, points))[None].astype(logs.dtype)
+    if clamped is None:
+        return jax.nn.softmax(logs, axis=-1), jnp.all(logs == -jnp.inf, axis=-1)
+    mask = clamped[0][:, None]
+    logs = jnp.where(mask, 0, logs)
+    nearest = nearest_candidate(model, clamped[1], node_type, points).astype(logs.dtype)
+    return jnp.where(mask, nearest, jax.nn.softmax(logs, axis=-1)), jnp.all(logs == -jnp.inf, axis=-1)
 
 
 def log_belief(
@@ -182,9 +216,25 @@ def log_belief(
     flat = like(points, model.points[node_type].dtype).reshape(-1, *shape)
     dtype = solution.messages.dtype
     known = own_log_likelihoods(evidence, node_type, flat.reshape(*count, *shape)).astype(dtype)
-    prior = log_or_zero(_density(marginal, model, node_type, flat)).reshape(count).astype(dtype)
-    at_points = features(model.bases[node_type], flat).reshape(*count, -1)
-    return _log_messages(model, graph, learned_factors(evidence), solution, at_points, node_type) + prior + known
+    check_marginal(marginal)
+    return known + _log_density(model, graph, learned_factors(evidence), solution, flat, marginal, node_type, count)
+
+
+@partial(jax.jit, static_argnames=("node_type", "count"))
+def _log_density(
+    model: KernelMRF,
+    graph: Graph,
+    learned: Learned,
+    solution: Solution,
+    points: Array,
+    marginal: Marginal,
+    node_type: int,
+    count: tuple[int, int],
+) -> Array:
+    """Add logarithms of messages, learned evidence and the marginal at points of each node [node_of_type, own]."""
+    prior = log_or_zero(marginal.density(model, node_type, points)).reshape(count).astype(solution.messages.dtype)
+    at_points = features(model.bases[node_type], points).reshape(*count, -1)
+    return _log_messages(model, graph, learned, solution, at_points, node_type) + prior
 
 
 @partial(jax.jit, static_argnames="node_type")
@@ -245,49 +295,38 @@ def raise_logs(logs: Array, power: Array) -> Array:
     return jnp.where(dark, -jnp.inf, jnp.where(dark, 0, logs) * power)
 
 
-def _density(marginal: Marginal, model: KernelMRF, node_type: int, points: Array) -> Array:
+def check_marginal(marginal: Any) -> None:
+    """Check that an estimate of the marginal is one."""
     fix = "Pass kbpjax.MeanEmbedding(), kbpjax.Parzen(kernel, samples) or kbpjax.Empirical()."
     _checks.require(isinstance(marginal, Marginal), "marginal", "must be an estimate of P*", repr(marginal), fix)
-    return marginal.density(model, node_type, points)
 
 
 def log_likelihoods(
     evidence: Evidence | None, node_type: int, points: Array, num_nodes: int, dtype: jnp.dtype
-) -> Array:
-    """Sum the logarithms of the known likelihoods at points [node_of_type, point or 1]."""
-    total = jnp.zeros((num_nodes, 1), dtype)
-    for functions in () if evidence is None else evidence.likelihoods:
-        if node_type in functions:
-            total = total + log_or_zero(likelihood_values(functions[node_type], points, num_nodes)).astype(dtype)
-    return total
+) -> Array | None:
+    """Sum the logarithms of the known likelihoods at points [node_of_type, point]; None where there are none."""
+    known = [] if evidence is None else [fns[node_type] for fns in evidence.likelihoods if node_type in fns]
+    logs = [log_or_zero(likelihood_values(fn, points, num_nodes)).astype(dtype) for fn in known]
+    return sum(logs[1:], logs[0]) if logs else None
 
 
-def clamps(model: KernelMRF, evidence: Evidence | None, node_type: int, points: Array) -> tuple[Any, Any]:
-    """Return which nodes of a type are clamped, and all weight on the point most like the value of each."""
-    if evidence is None or node_type not in evidence.values:
-        return None, None
-    mask, values = evidence.values[node_type]
+def clamped_values(evidence: Evidence | None, node_type: int) -> tuple[Array, Array] | None:
+    """Return which nodes of a type are clamped, and their values; None where there can be none."""
+    return None if evidence is None else evidence.values.get(node_type)
+
+
+def nearest_candidate(model: KernelMRF, values: Array, node_type: int, points: Array) -> Array:
+    """Put all weight on the point most like each value [value, point]."""
     at_values, at_points = features(model.bases[node_type], values), features(model.bases[node_type], points)
     distance = jnp.sum(at_points**2, axis=-1)[None] - 2 * matmul(at_values, at_points.T)
-    return mask, jax.nn.one_hot(jnp.argmin(distance, axis=-1), len(points), dtype=distance.dtype)
+    return jax.nn.one_hot(jnp.argmin(distance, axis=-1), len(points), dtype=distance.dtype)
 
 
-def _normalise(
-    model: KernelMRF, evidence: Evidence | None, node_type: int, nodes: Array, points: Array, logs: Array
-) -> Array:
-    """Make logarithms weights that sum to 1; those of clamped nodes stand on one point."""
-    mask, nearest = clamps(model, evidence, node_type, points)
-    logs = logs if mask is None else jnp.where(mask[:, None], 0, logs)
-    check_some("nodes", nodes, logs)
-    weights = jax.nn.softmax(logs, axis=-1)
-    return weights if mask is None else jnp.where(mask[:, None], nearest.astype(weights.dtype), weights)
-
-
-def check_some(argument: str, numbers: Array | np.ndarray, logs: Array) -> None:
+def check_some(argument: str, numbers: Array | np.ndarray, impossible: Array) -> None:
     """Raise ValueError for a belief that is zero at all points, where the values are known; elsewhere it is NaN."""
-    if _checks.is_traced(logs):
+    if _checks.is_traced(impossible):
         return
-    dark = np.asarray(numbers)[np.asarray(jnp.all(logs == -jnp.inf, axis=-1))]
+    dark = np.asarray(numbers)[np.asarray(impossible)]
     fix = "Ask at points where evidence and messages allow the variable to be, or fit with a floor > 0."
     rule = "must have a belief > 0 at one point at least"
     _checks.require(len(dark) == 0, argument, rule, f"0 everywhere for {dark[:5].tolist()}", fix)

@@ -1,5 +1,7 @@
 """Variables whose values are known: evidence that cuts what is behind them off."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -56,11 +58,8 @@ def clamp(
     _checks.require_finite("values", known, "Leave these nodes out.")
     shapes = {v: model.points[v].shape[1:] for v, *_ in graph.node_types}
     _check_clamped(model, graph, numbers, known, shapes)
-    alike = [v for v, shape in shapes.items() if shape == known.shape[1:]]
-    numbers = numbers.astype(jnp.int32)
-    clamped = jnp.zeros(graph.num_nodes, bool).at[numbers].set(True)
-    of_nodes = jnp.zeros((graph.num_nodes, *known.shape[1:]), known.dtype).at[numbers].set(known)
-    return _clamp(model, graph, clamped, {v: of_nodes[graph.nodes_of_type(v)] for v in alike}, form)
+    alike = tuple(v for v, shape in shapes.items() if shape == known.shape[1:])
+    return _clamp(model, graph, numbers, known, form, alike)
 
 
 def _check_clamped(
@@ -80,14 +79,23 @@ def _check_clamped(
         model.bases[v].check("values", values[types == v])
 
 
-@jax.jit
+@partial(jax.jit, static_argnames="types")
 def _clamp(
-    model: KernelMRF, graph: Graph, clamped: Array, values: dict[int, Array], form: Expectation | DensityRatio
+    model: KernelMRF,
+    graph: Graph,
+    numbers: Array,
+    values: Array,
+    form: Expectation | DensityRatio,
+    types: tuple[int, ...],
 ) -> Evidence:
+    numbers = numbers.astype(jnp.int32)
+    clamped = jnp.zeros(graph.num_nodes, bool).at[numbers].set(True)
+    of_nodes = jnp.zeros((graph.num_nodes, *values.shape[1:]), values.dtype).at[numbers].set(values)
     evidence = nothing(model, graph)
     local, by_type = evidence.local, {}
-    for v, value in values.items():
+    for v in types:
         nodes, points, basis = graph.nodes_of_type(v), model.points[v], model.bases[v]
+        value = of_nodes[nodes]
         value = value.astype(points.dtype) if jnp.issubdtype(points.dtype, jnp.floating) else value
         mass = form.point_mass(features(basis, value), model.moments[v], model.ridges[v])
         factor = matmul(mass, features(basis, points).T).astype(local.dtype)

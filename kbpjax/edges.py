@@ -1,6 +1,8 @@
 """Beliefs of pairs of neighbours: the joint distribution of both ends of an edge, given all evidence."""
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,12 +17,13 @@ from kbpjax.beliefs import (
     candidates_by_type,
     check_problem,
     check_some,
-    clamps,
+    clamped_values,
     learned_factors,
     log_factors,
     log_likelihoods,
     log_or_zero,
     log_values,
+    nearest_candidate,
     raise_logs,
 )
 from kbpjax.evidence import Evidence
@@ -95,30 +98,62 @@ def edge_beliefs(
     check_problem(model, graph, evidence, solution)
     candidates = candidates_by_type(model, graph, points)
     numbers, edge_type, types = _directed_edges(graph, edges)
-    logs, reverse = [], np.asarray(graph.reverse)[numbers]
-    for v, ends, edge in zip(types, (graph.senders, graph.receivers), (reverse, numbers), strict=True):
-        x, nodes, floor = candidates[v], np.asarray(ends)[numbers], model.floor_of(v)
-        at_points = features(model.bases[v], x)[None].astype(solution.messages.dtype)
-        total = log_factors(learned_factors(evidence), jnp.asarray(nodes), at_points, floor)
-        incoming, owner, own = _incoming(graph, nodes, edge)
-        total = _add_logs(total, solution, incoming, owner, own, at_points, floor)
-        place = (jnp.cumsum(graph.node_type == v) - 1)[nodes]
-        total = total + log_likelihoods(evidence, v, x, len(graph.nodes_of_type(v)), total.dtype)[place]
-        mask, nearest = clamps(model, evidence, v, x)
-        logs.append(jnp.where(mask[place][:, None], log_or_zero(nearest[place]), total) if mask is not None else total)
-    forth, back = _log_joints(model, edge_type, types, candidates)
-    joint = jnp.where((numbers < graph.num_edges // 2)[:, None, None], forth[None], back[None])
-    total = logs[0][:, :, None] + logs[1][:, None, :] + joint.astype(logs[0].dtype)
-    check_some("edges", np.asarray(edges), total.reshape(len(numbers), -1))
-    weights = jax.nn.softmax(total, axis=(1, 2))
+    ends, reverse = [], np.asarray(graph.reverse)[numbers]
+    for v, all_ends, edge in zip(types, (graph.senders, graph.receivers), (reverse, numbers), strict=True):
+        nodes, of_type = np.asarray(all_ends)[numbers], np.asarray(graph.node_type) == v
+        position = (np.cumsum(of_type) - 1)[nodes].astype(np.int32)
+        known = log_likelihoods(evidence, v, candidates[v], int(of_type.sum()), solution.messages.dtype)
+        ends.append(_End(nodes, position, _incoming(graph, nodes, edge), known, clamped_values(evidence, v)))
+    forward = numbers < graph.num_edges // 2
+    given = learned_factors(evidence), solution, tuple(ends), forward, tuple(candidates[v] for v in types)
+    weights, impossible = _pair_weights(model, *given, edge_type, types)
+    check_some("edges", np.asarray(edges), impossible)
     return EdgeBelief(candidates[types[0]], candidates[types[1]], weights)
 
 
+class _End(NamedTuple):
+    """One end of each of some edges: node numbers, positions among the nodes of the type, what says something of it."""
+
+    nodes: Any
+    position: Any
+    incoming: tuple[Any, Any, Any]
+    known: Array | None
+    clamped: tuple[Array, Array] | None
+
+
+@partial(jax.jit, static_argnames=("edge_type", "types"))
+def _pair_weights(
+    model: KernelMRF,
+    learned: Any,
+    solution: Solution,
+    ends: tuple[_End, _End],
+    forward: Array,
+    points: tuple[Array, Array],
+    edge_type: int,
+    types: tuple[int, int],
+) -> tuple[Array, Array]:
+    """Return the beliefs of some edges, and which of them are 0 at all pairs of points."""
+    logs = []
+    for v, end, x in zip(types, ends, points, strict=True):
+        at_points, floor = features(model.bases[v], x)[None].astype(solution.messages.dtype), model.floor_of(v)
+        total = log_factors(learned, end.nodes, at_points, floor)
+        total = _add_logs(total, solution, *end.incoming, at_points, floor)
+        total = total if end.known is None else total + end.known[end.position]
+        if end.clamped is not None:
+            mask, values = (array[end.position] for array in end.clamped)
+            total = jnp.where(mask[:, None], log_or_zero(nearest_candidate(model, values, v, x)), total)
+        logs.append(total)
+    forth, back = _log_joints(model, edge_type, types, points)
+    joint = jnp.where(forward[:, None, None], forth[None], back[None])
+    total = logs[0][:, :, None] + logs[1][:, None, :] + joint.astype(logs[0].dtype)
+    return jax.nn.softmax(total, axis=(1, 2)), jnp.all(total == -jnp.inf, axis=(1, 2))
+
+
 def _log_joints(
-    model: KernelMRF, edge_type: int, types: tuple[int, int], candidates: dict[int, Array]
+    model: KernelMRF, edge_type: int, types: tuple[int, int], points: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     """Return the logarithms of P* at pairs of candidates, for edges named in their own direction and in the other."""
-    first, second = (features(model.bases[v], candidates[v]) for v in types)
+    first, second = (features(model.bases[v], x) for v, x in zip(types, points, strict=True))
     joint, least = model.joints[edge_type], model.floor_of(types[0]) * model.floor_of(types[1])
 
     def at_pairs(matrix: Array) -> Array:
@@ -151,7 +186,7 @@ def _directed_edges(graph: Graph, edges: Numbers) -> tuple[np.ndarray, int, tupl
     return numbers.astype(np.int32), edge_type, (first, second)
 
 
-def _incoming(graph: Graph, nodes: np.ndarray, exclude: np.ndarray) -> tuple[Array, Array, Array]:
+def _incoming(graph: Graph, nodes: np.ndarray, exclude: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the directed edges into each of some nodes, which of the nodes each belongs to, and if it is excluded."""
     receivers = np.asarray(graph.receivers)
     order = np.argsort(receivers, kind="stable")
@@ -159,7 +194,7 @@ def _incoming(graph: Graph, nodes: np.ndarray, exclude: np.ndarray) -> tuple[Arr
     owner = np.repeat(np.arange(len(nodes)), stop - start)
     within = np.arange(len(owner)) - np.repeat(np.cumsum(stop - start) - (stop - start), stop - start)
     edge = order[np.repeat(start, stop - start) + within]
-    return jnp.asarray(edge, jnp.int32), jnp.asarray(owner, jnp.int32), jnp.asarray(edge == exclude[owner])
+    return edge.astype(np.int32), owner.astype(np.int32), edge == exclude[owner]
 
 
 def _add_logs(

@@ -10,6 +10,7 @@ Evidences of one problem combine with `*`: several observations of a node, or di
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -233,7 +234,7 @@ def observe(
     check_form(form)
     fix = "Fit it on data with observations and pass obs_kernel."
     _checks.require(bool(model.observations), "model", "must have learned observations", "none", fix)
-    seen = jnp.ones(graph.num_nodes, bool) if mask is None else jnp.asarray(mask)
+    seen = jnp.asarray(np.ones(graph.num_nodes, bool) if mask is None else mask)
     fix = "Pass a boolean for each node, True where it is observed."
     ok = seen.shape == (graph.num_nodes,) and seen.dtype == bool
     _checks.require(ok, "mask", f"must be boolean of shape ({graph.num_nodes},)", f"{seen.dtype}{seen.shape}", fix)
@@ -245,8 +246,10 @@ def observe(
         arrays = {v: _checks.as_array(f"y[{v}]", y[v]) for v in observable if v in y}
     else:
         arrays = dict.fromkeys(observable, _checks.as_array("y", y))
-    by_type = {v: _of_nodes(model, graph, v, array, seen, isinstance(y, Mapping)) for v, array in arrays.items()}
-    return _observe(model, graph, by_type, seen, form)
+    own = isinstance(y, Mapping)
+    for v, array in arrays.items():
+        _check_observations(model, graph, v, array, seen, own)
+    return _observe(model, graph, arrays, seen, form, own)
 
 
 def likelihood(
@@ -296,14 +299,21 @@ def likelihood(
         if len(points) == 0:  # of particles and mixtures, which ask where they need to
             continue
         values = likelihood_values(function, points, len(nodes)).astype(local.dtype)
-        largest = jnp.max(values, axis=-1, keepdims=True)
-        if not _checks.is_traced(largest):
-            dark = np.asarray(nodes)[np.asarray(largest)[:, 0] == 0]
+        local, zero = _with_values(local, nodes, values)
+        if not _checks.is_traced(zero):
+            dark = np.asarray(nodes)[np.asarray(zero)]
             rule = "must be > 0 at one of the model's evaluation points of each node"
             fix = "Widen it, or fit with a smaller eps, which makes more points."
             _checks.require(len(dark) == 0, "fn", rule, f"0 at all of them for nodes {dark[:5].tolist()}", fix)
-        local = local.at[nodes, : len(points)].set(values / jnp.where(largest > 0, largest, 1))
     return dataclasses.replace(evidence, local=local, likelihoods=(functions,))
+
+
+@jax.jit
+def _with_values(local: Array, nodes: Array, values: Array) -> tuple[Array, Array]:
+    """Write local factors of some nodes, scaled to maximum 1; return them all, and which of the nodes have only 0."""
+    largest = jnp.max(values, axis=-1, keepdims=True)
+    scaled = values / jnp.where(largest > 0, largest, 1)
+    return local.at[nodes, : values.shape[1]].set(scaled), largest[:, 0] == 0
 
 
 def likelihood_values(function: Callable[[Array], Array], points: Array, num_nodes: int) -> Array:
@@ -322,8 +332,9 @@ def likelihood_values(function: Callable[[Array], Array], points: Array, num_nod
 def nothing(model: Model, graph: Graph) -> Evidence:
     """Return evidence that says nothing."""
     nodes, (points, rank, dtype) = graph.num_nodes, model.sizes
-    messages, observed, exponents = jnp.zeros((0, nodes, rank), dtype), jnp.zeros((0, nodes), bool), jnp.zeros(0, dtype)
-    return Evidence(jnp.ones((nodes, points), dtype), messages, observed, exponents, (), jnp.zeros(nodes, bool), {})
+    arrays = np.ones((nodes, points)), np.zeros((0, nodes, rank)), np.zeros((0, nodes), bool), np.zeros(0)
+    local, messages, observed, exponents = (jnp.asarray(a.astype(bool if a.dtype == bool else dtype)) for a in arrays)
+    return Evidence(local, messages, observed, exponents, (), jnp.asarray(np.zeros(nodes, bool)), {})
 
 
 def of_all_nodes(fn: Callable[[Array], Array], every: Array, nodes: Array, points: Array) -> Array:
@@ -341,25 +352,24 @@ def check_form(form: Any) -> None:
     _checks.require(ok, "form", "must be a form of evidence", repr(form), fix)
 
 
-def _of_nodes(model: KernelMRF, graph: Graph, node_type: int, y: Array, seen: Array, own: bool) -> Array:
-    """Check the observations of one node type, given for its `own` nodes or for all, and return those of its nodes."""
-    nodes = graph.nodes_of_type(node_type)
-    expected = (len(nodes) if own else graph.num_nodes, *model.observations[node_type].basis.point.shape)
+def _check_observations(model: KernelMRF, graph: Graph, node_type: int, y: Array, seen: Array, own: bool) -> None:
+    """Check the observations of one node type, given for its `own` nodes or for all."""
+    count = {v: n for v, n, *_ in graph.node_types}[node_type]
+    expected = (count if own else graph.num_nodes, *model.observations[node_type].basis.point.shape)
     rule = f"{f'of node type {node_type} ' if own else ''}must have shape {expected}"
     fix = "Give one observation for each node, of the shape of the training observations, or {node type: observations}."
     _checks.require(y.shape == expected, "y", rule, y.shape, fix)
-    known = seen[nodes] if own else seen
-    if not _checks.is_traced((y, known)):
+    if not _checks.is_traced((y, seen, graph)):
         fix = "Pass mask=, False where nothing was observed."
-        seen_only = np.asarray(y)[np.asarray(known)]
+        known = np.asarray(seen)[np.asarray(graph.node_type) == node_type] if own else np.asarray(seen)
+        seen_only = np.asarray(y)[known]
         _checks.require_finite("y", seen_only, fix)
         model.observations[node_type].basis.check("y", jnp.asarray(seen_only))
-    return y if own else y[nodes]
 
 
-@jax.jit
+@partial(jax.jit, static_argnames="own")
 def _observe(
-    model: KernelMRF, graph: Graph, by_type: dict[int, Array], seen: Array, form: Expectation | DensityRatio
+    model: KernelMRF, graph: Graph, by_type: dict[int, Array], seen: Array, form: Expectation | DensityRatio, own: bool
 ) -> Evidence:
     operators = model.operators
     messages = jnp.zeros((graph.num_nodes, operators.evaluate.shape[2]), operators.evaluate.dtype)
@@ -367,6 +377,7 @@ def _observe(
         nodes = graph.nodes_of_type(v)
         known = seen[nodes]
         basis, operator = model.observations[v].basis, form.operator(model.observations[v])
+        y = y if own else y[nodes]
         y = jnp.where(expand(known, y.ndim), y, jnp.zeros_like(y))
         message = matmul(features(basis, like(y, basis.point.dtype)).astype(operator.dtype), operator.T)
         message = jnp.where(known[:, None], message, 0).astype(messages.dtype)

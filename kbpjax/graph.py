@@ -188,7 +188,9 @@ class Graph(eqx.Module):
         counts = {v: n for v, n, *_ in self.node_types}
         fix = "Choose one of the graph's."
         _checks.require(node_type in counts, "node_type", f"must be one of {list(counts)}", node_type, fix)
-        return jnp.nonzero(self.node_type == node_type, size=counts[node_type])[0].astype(jnp.int32)
+        if _checks.is_traced(self.node_type):
+            return jnp.nonzero(self.node_type == node_type, size=counts[node_type])[0].astype(jnp.int32)
+        return jnp.asarray(np.flatnonzero(np.asarray(self.node_type) == node_type).astype(np.int32))
 
     @classmethod
     def _build(cls, pairs: NDArray, node_type: NDArray, edge_type: NDArray, ends: tuple) -> "Graph":
@@ -200,7 +202,7 @@ class Graph(eqx.Module):
         tables = tabulate(node_type, both, receivers, reverse, _tile, lambda kinds: _tile(kinds, np.arange(len(kinds))))
 
         def index(array: NDArray) -> Array:
-            return jnp.asarray(array, jnp.int32)
+            return jnp.asarray(array.astype(np.int32))
 
         def place(tiles: Sequence[tuple[NDArray, NDArray]], count: int) -> Array | None:
             rows = np.concatenate([rows.reshape(-1) for rows, _ in tiles])

@@ -17,6 +17,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
@@ -254,28 +255,19 @@ class Regression:
             nodes: {node type: its sums}.
             observations: {node type: sums of its observations}.
         """
-        bases = {v: basis.messages for v, basis in chosen.items()}
-        evaluate = {v: features(basis.messages, basis.points) for v, basis in chosen.items()}
-        size = tuple(max(matrix.shape[i] for matrix in evaluate.values()) for i in (0, 1))
-        evaluate = _stack(evaluate, size)
-        largest = jnp.sqrt(jnp.max(jnp.sum(evaluate**2, axis=-1), axis=-1))  # of each node type
-        project, joints, tables = self._edges(chosen, edges, size[::-1], evaluate.dtype)
-        averages = {v: _averages(chosen[v], sums, self.positive is not None) for v, sums in nodes.items()}
-        prior = _stack({v: weights for v, (_, _, weights) in averages.items()}, (size[0], 1))
-        prior = prior[..., 0].astype(evaluate.dtype)
+        given = chosen, seen, nodes, observations, self.obs_ridges, self.floor
+        evaluate, floor, prior, averages, observed, ridges = _learn_nodes(*given, self.positive is not None)
+        project, joints, tables = self._edges(chosen, edges, evaluate.shape[1:][::-1], evaluate.dtype)
         return KernelMRF(
-            bases=bases,
+            bases={v: basis.messages for v, basis in chosen.items()},
             points={v: basis.points for v, basis in chosen.items()},
-            operators=Operators(evaluate, project, jnp.asarray(self.floor, largest.dtype) * largest, tables, prior),
-            observations={
-                v: _observation_model(basis, residual, observations[v], self.obs_ridges[v])
-                for v, (basis, residual) in seen.items()
-            },
-            marginals={v: mean for v, (mean, _, _) in averages.items()},
-            moments={v: moment for v, (_, moment, _) in averages.items()},
+            operators=Operators(evaluate, project, floor, tables, prior),
+            observations=observed,
+            marginals={v: mean for v, (mean, _) in averages.items()},
+            moments={v: moment for v, (_, moment) in averages.items()},
             joints=joints,
             residuals={v: basis.residuals for v, basis in chosen.items()},
-            ridges={v: jnp.asarray(ridge, largest.dtype) for v, ridge in self.obs_ridges.items()},
+            ridges=ridges,
             edge_types=self.ends,
         )
 
@@ -285,16 +277,47 @@ class Regression:
         """Learn updates [2 type + direction, rank, point], joint embeddings [type, rank, rank], positive tables."""
         ends = {k: (a, b) for k, a, b in self.ends}
         num_types, (rank, points) = 1 + max(ends, default=0), size
-        project = jnp.zeros((num_types, 2, rank, points), dtype)
-        joints = jnp.zeros((num_types, rank, rank), dtype)
-        tables = None if self.positive is None else jnp.zeros((num_types, 2, points, points), dtype)
+        project: Any = np.zeros((2 * num_types, rank, points), dtype)
+        joints: Any = np.zeros((num_types, rank, rank), dtype)
+        tables: Any = None if self.positive is None else np.zeros((2 * num_types, points, points), dtype)
         for types, sums in edges:
             first, second = (bases[v] for v in ends[types[0]])
-            ridges = jnp.stack([jnp.asarray(self.ridges[k], jnp.result_type(float)) for k in types])
-            learned = _learn_pairs(first, second, sums, ridges, self.positive)
-            project, joints, tables = _place((project, joints, tables), jnp.asarray(types, jnp.int32), learned)
-        tables = None if tables is None else tables.reshape(-1, points, points)
-        return project.reshape(-1, rank, points), joints, tables
+            learned = _learn_pairs(first, second, sums, [self.ridges[k] for k in types], self.positive)
+            project, joints, tables = _place((project, joints, tables), np.array(types, np.int32), learned)
+        return jnp.asarray(project), jnp.asarray(joints), None if tables is None else jnp.asarray(tables)
+
+
+@partial(jax.jit, static_argnames="positive")
+def _learn_nodes(
+    chosen: Mapping[int, NodeBasis],
+    seen: Mapping[int, tuple[FeatureMap, Array]],
+    nodes: Mapping[int, NodeSums],
+    observations: Mapping[int, ObservationSums],
+    obs_ridges: dict[int, ScalarLike],
+    floor: ScalarLike,
+    positive: bool,
+) -> tuple[Any, ...]:
+    """Learn all that belongs to node types.
+
+    Returns:
+        Values at the points [node_type, point, rank], the floor of each type, quadrature weights, {node type: means of
+        the features and of their outer products}, {node type: observation model}, {node type: ridge}.
+    """
+    matrices = {v: features(basis.messages, basis.points) for v, basis in chosen.items()}
+    size = tuple(max(matrix.shape[i] for matrix in matrices.values()) for i in (0, 1))
+    evaluate = _stack(matrices, size)
+    largest = jnp.sqrt(jnp.max(jnp.sum(evaluate**2, axis=-1), axis=-1))  # of each node type
+    averages = {v: _averages(chosen[v], sums, positive) for v, sums in nodes.items()}
+    prior = _stack({v: weights for v, (_, _, weights) in averages.items()}, (size[0], 1))
+    observed = {v: _observation_model(*seen[v], observations[v], obs_ridges[v]) for v in seen}
+    return (
+        evaluate,
+        jnp.asarray(floor, largest.dtype) * largest,
+        prior[..., 0].astype(evaluate.dtype),
+        {v: (mean, moment) for v, (mean, moment, _) in averages.items()},
+        observed,
+        {v: jnp.asarray(ridge, largest.dtype) for v, ridge in obs_ridges.items()},
+    )
 
 
 @jax.jit
@@ -302,18 +325,18 @@ def _place(arrays: tuple[Any, ...], types: Array, learned: tuple[Any, ...]) -> t
     """Write what was learned of some types, forth and back, into the arrays of all."""
 
     def write(array: Array, direction: int, new: Array) -> Array:
-        return array.at[types, direction, : new.shape[1], : new.shape[2]].set(new)
+        return jnp.asarray(array).at[2 * types + direction, : new.shape[1], : new.shape[2]].set(new)
 
     (project, joints, tables), (forth, back, joint) = arrays, learned
     for direction, (update, table) in enumerate((forth, back)):
         project = write(project, direction, update)
         tables = None if tables is None else write(tables, direction, table)
-    return project, joints.at[types, : joint.shape[1], : joint.shape[2]].set(joint), tables
+    return project, jnp.asarray(joints).at[types, : joint.shape[1], : joint.shape[2]].set(joint), tables
 
 
 @jax.jit
 def _learn_pairs(
-    first: NodeBasis, second: NodeBasis, sums: EdgeSums, ridges: Array, positive: Positive | None
+    first: NodeBasis, second: NodeBasis, sums: EdgeSums, ridges: list[ScalarLike], positive: Positive | None
 ) -> tuple[Any, ...]:
     """Learn edge types one after another from their sums [type, ...]."""
 
@@ -324,7 +347,7 @@ def _learn_pairs(
         back = _update_operator(first, second, sums.first, sums.back, penalty, positive)
         return forth, back, sums.joint / sums.count.astype(sums.joint.dtype)
 
-    return jax.lax.map(learn, (sums, ridges))
+    return jax.lax.map(learn, (sums, jnp.stack([jnp.asarray(ridge, jnp.result_type(float)) for ridge in ridges])))
 
 
 def _update_operator(
@@ -346,7 +369,6 @@ def _update_operator(
     return project, positive.operator(at_points, penalised, cross, project)
 
 
-@jax.jit
 def _observation_model(
     observed: FeatureMap, residual: Array, sums: ObservationSums, ridge: ScalarLike
 ) -> ObservationModel:
@@ -356,7 +378,6 @@ def _observation_model(
     return ObservationModel(observed, expectation, ridge_solve(sums.observed, expectation.T, penalty).T, residual)
 
 
-@partial(jax.jit, static_argnames="positive")
 def _averages(basis: NodeBasis, sums: NodeSums, positive: bool) -> tuple[Array, Array, Array]:
     """Return the means of the features and of their outer products, and weights of values at the points [point, 1].
 
@@ -386,7 +407,6 @@ def _ridges(argument: str, ridge: Any, known: Sequence[int], of: str) -> dict[in
     return given
 
 
-@partial(jax.jit, static_argnames="size")
 def _stack(matrices: dict[int, Array], size: tuple[int, ...]) -> Array:
     """Stack matrices by number, padded with zeros to one size; numbers that are not there hold zeros."""
     dtype = jnp.result_type(*matrices.values()) if matrices else jnp.result_type(float)

@@ -75,6 +75,11 @@ def init(operators: Operators, graph: Graph) -> BPState:
         (0, True)
     """
     check_types(operators, graph)
+    return _init(operators, graph)
+
+
+@jax.jit
+def _init(operators: Operators, graph: Graph) -> BPState:
     ones = jnp.sum(of_type(operators.passed_on, graph.edge_tiles.types), axis=-1)
     spread = jnp.broadcast_to(ones[:, None], (*graph.edge_tiles.rows.shape, ones.shape[-1]))
     return start_state(unit(untile([spread], graph.edge_place))[0])
@@ -124,6 +129,19 @@ def step(
     _checks.require(local.shape == shape, "local", f"must have shape {shape}", local.shape, fix)
     weight = jnp.asarray(damping, state.messages.dtype)
     powers = pair_exponents(graph, exponents, state.messages.dtype)
+    return _step(operators, graph, local, state, weight, powers, schedule)
+
+
+@jax.jit
+def _step(
+    operators: Operators,
+    graph: Graph,
+    local: Array,
+    state: BPState,
+    weight: Array,
+    powers: Array | None,
+    schedule: Schedule,
+) -> BPState:
     messages, change = schedule.sweep(operators, graph, local, state.messages, weight, powers)
     return BPState(messages, change, state.count + 1)
 

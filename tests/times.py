@@ -25,12 +25,12 @@ def cpu_seconds():
 def reference_seconds(repeats=5):
     """CPU seconds that tracing and compiling a fixed program takes here: what most tests spend their time on."""
 
-    def program(x):
-        for k in range(30):
-            x = jnp.sin(x @ x.T + k).sum(axis=1, keepdims=True) * jnp.where(x > 0, x, 1 - x)
-        return x
+    def once(number):
+        def program(x):  # a new function each time: what is compiled already takes no time
+            for k in range(60):
+                x = jnp.sin(x @ x.T + k + number).sum(axis=1, keepdims=True) * jnp.where(x > 0, x, 1 - x)
+            return x
 
-    def once():
         start = cpu_seconds()
         jax.jit(program).lower(jnp.ones((8, 8))).compile()
         return cpu_seconds() - start
@@ -38,7 +38,7 @@ def reference_seconds(repeats=5):
     before = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     try:
-        return statistics.median(once() for _ in range(repeats))
+        return statistics.median(map(once, range(repeats)))
     finally:
         jax.config.update("jax_enable_compilation_cache", before)
 

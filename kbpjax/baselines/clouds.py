@@ -110,7 +110,7 @@ def beliefs(
     logs = _log_beliefs(model, graph, solution.particles, solution.log_senders, x)
     for v, count, *_ in graph.node_types:
         known = log_likelihoods(evidence, v, x.reshape(-1, *model.shape), count, logs.dtype)
-        logs = logs.at[graph.nodes_of_type(v)].add(known)
+        logs = logs if known is None else logs.at[graph.nodes_of_type(v)].add(known)
     return pairwise.as_belief(candidates, logs)
 
 

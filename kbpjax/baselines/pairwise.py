@@ -17,6 +17,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key, Shaped
 
 from kbpjax import _checks
@@ -271,8 +272,14 @@ def candidates(model: PairwiseMRF, points: Any) -> tuple[Shaped[Array, "point *d
 
 def as_belief(points: Array, logs: Float[Array, "node point"]) -> Belief:
     """Normalise logarithms of beliefs on common points."""
-    check_some("nodes", jnp.arange(len(logs)), logs)
-    return Belief(points, jax.nn.softmax(logs, axis=1))
+    weights, impossible = _normalise(logs)
+    check_some("nodes", np.arange(len(logs)), impossible)
+    return Belief(points, weights)
+
+
+@jax.jit
+def _normalise(logs: Array) -> tuple[Array, Array]:
+    return jax.nn.softmax(logs, axis=1), jnp.all(logs == -jnp.inf, axis=1)
 
 
 def check_problem(model: Any, graph: Any, evidence: Any) -> None:

@@ -17,6 +17,7 @@ from functools import partial
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, ScalarLike, Shaped
 
 from kbpjax import _checks
@@ -270,7 +271,12 @@ def _landmark_basis(
     if _checks.is_traced(pivots.rank):
         valid = jnp.arange(len(pivots.indices), dtype=jnp.int32) < pivots.rank
         return cholesky_basis(kernel, x[pivots.indices], valid), pivots.residual
-    rank = int(pivots.rank)
+    rank, indices = int(pivots.rank), np.asarray(pivots.indices)
     fix = "Choose a kernel or bandwidth for which k(x, x) > 0 and finite."
     _checks.require(rank > 0, "kernel", "must not vanish on the training samples", "k(x, x) = 0 or NaN", fix)
-    return cholesky_basis(kernel, x[pivots.indices[:rank]]), pivots.residual
+    return _basis_at(kernel, x, indices[:rank]), pivots.residual
+
+
+@jax.jit
+def _basis_at(kernel: Kernel, x: Array, indices: Array) -> Basis:
+    return cholesky_basis(kernel, x[indices])

@@ -317,6 +317,12 @@ def gram(
     kernel.check("y", y)
     if block_size is not None:
         _checks.require_count("block_size", block_size)
+    return _gram(kernel, x, y, block_size)
+
+
+@eqx.filter_jit
+def _gram(kernel: Kernel, x: Array, y: Array, block_size: int | None) -> Array:
+    if block_size is not None:
         return jax.lax.map(lambda a: jax.vmap(lambda b: kernel(a, b))(y), x, batch_size=block_size)
     return jax.vmap(lambda a: jax.vmap(lambda b: kernel(a, b))(y))(x)
 
