@@ -1,7 +1,9 @@
 """Change the code in many small ways, one at a time, and see whether the tests notice (`make mutants`; not run by CI).
 
 Mutants are made by cosmic-ray's operators: of each place in a module that one of them can change, one change, drawn at
-random; annotations are left alone. A mutant is killed where a test fails, or runs for longer than it may.
+random; annotations are left alone. A mutant is killed where one of the tests of its module fails that `make test` runs,
+or runs for longer than it may. Each outcome is written at once, and a run goes on where the last one stopped:
+`--shard 2/5` does the second fifth of what is left to do, `--fresh` begins again.
 """
 
 import argparse
@@ -28,15 +30,17 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = {
     "propagate": (
         "test_without_edges.py",
-        "test_implicit.py",
         "test_propagate.py",
-        "test_positive.py",
-        "test_memory.py",
+        "test_exactness.py",
         "test_bad_inputs.py",
+        "test_transforms.py",
+        "test_implicit.py",
+        "test_positive.py",
+        "test_exponents.py",
     ),
     "embedding": ("test_embedding.py", "test_bad_inputs.py"),
     "features/cholesky": ("features/test_cholesky.py", "test_features.py"),
-    "beliefs": ("test_beliefs.py", "test_answers.py", "test_powers.py"),
+    "beliefs": ("test_beliefs.py", "test_powers.py", "test_evidence_exact.py", "test_answers.py"),
 }
 """The tests of each module; quick ones first."""
 LEFT_ALONE = ("Variable", "RemoveDecorator")
@@ -103,7 +107,8 @@ def survives(folder, module, code, seconds):
     before = file.read_text(encoding="utf-8")
     file.write_text(code, encoding="utf-8")
     tests = [f"tests/{name}" for name in TESTS[module]]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    chosen = ["-m", "not slow and not experiments", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *chosen]
     settings = {**os.environ, **CACHE, "PYTHONDONTWRITEBYTECODE": "1", "JAX_COMPILATION_CACHE_DIR": str(folder / "xla")}
     try:
         outcome = subprocess.run(command, cwd=folder, env=settings, capture_output=True, timeout=seconds, check=False)
@@ -121,8 +126,8 @@ def difference(module, code):
     return [line for line in lines if line[:1] in "@-+"]
 
 
-def try_all(drawn, folders, seconds):
-    """Try each mutant in one of the folders; return the outcomes in order."""
+def try_all(drawn, folders, seconds, keep):
+    """Try each mutant in one of the folders, and have each outcome kept."""
     free = Queue()
     for folder in folders:
         free.put(folder)
@@ -139,7 +144,16 @@ def try_all(drawn, folders, seconds):
         return {"module": module, "operator": name, "survived": survived, "change": difference(module, code)}
 
     with ThreadPoolExecutor(len(folders)) as pool:
-        return list(pool.map(attempt, drawn))
+        for row in pool.map(attempt, drawn):
+            keep(row)
+
+
+def part(text):
+    """Read "2/5" as (2, 5)."""
+    number, count = map(int, text.split("/"))
+    if not 1 <= number <= count:
+        raise ValueError
+    return number, count
 
 
 def main() -> int:
@@ -150,31 +164,37 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=900, help="that the tests of one mutant may take")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "mutants.json")
-    parser.add_argument("--again", action="store_true", help="try only those that survived, as --out has them")
+    parser.add_argument("--shard", type=part, default=(1, 1), metavar="K/N", help="the K-th of N parts of what is left")
+    parser.add_argument("--fresh", action="store_true", help="forget the outcomes that --out has")
+    parser.add_argument("--again", action="store_true", help="try once more those that survived, as --out has them")
     options = parser.parse_args()
-    earlier = json.loads(options.out.read_text(encoding="utf-8")) if options.again else []
-    retried = [row for row in earlier if row["survived"] and row["module"] in options.modules]
-    rows = [row for row in earlier if row not in retried]
-    wanted = [(row["module"], row["change"]) for row in retried]
+    kept = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() and not options.fresh else []
+    rows = [row for row in kept if not (options.again and row["survived"] and row["module"] in options.modules)]
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+
+    def keep(row):
+        rows.append(row)
+        options.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+
     with tempfile.TemporaryDirectory() as scratch:
         folders = [workplace(Path(scratch) / str(job)) for job in range(options.jobs)]
         for module in options.modules:
-            unchanged = (ROOT / "kbpjax" / f"{module}.py").read_text(encoding="utf-8")
-            if not survives(folders[0], module, unchanged, options.seconds):
-                print(f"{module}: its tests fail, or take too long, without any change", file=sys.stderr)
-                return 1
-            for other in folders[1:]:  # what is compiled once serves all
-                shutil.copytree(folders[0] / "xla", other / "xla", dirs_exist_ok=True)
             total, drawn = mutants(module, options.limit, options.seed)
-            if options.again:
-                drawn = [m for m in drawn if (module, difference(module, m[2])) in wanted]
-            rows += try_all(drawn, folders, options.seconds)
+            done = [row["change"] for row in rows if row["module"] == module]
+            left = [mutant for mutant in drawn if difference(module, mutant[2]) not in done]
+            left = left[options.shard[0] - 1 :: options.shard[1]]
+            if left:
+                unchanged = (ROOT / "kbpjax" / f"{module}.py").read_text(encoding="utf-8")
+                if not survives(folders[0], module, unchanged, options.seconds):
+                    print(f"{module}: its tests fail, or take too long, without any change", file=sys.stderr)
+                    return 1
+                for other in folders[1:]:  # what is compiled once serves all
+                    shutil.copytree(folders[0] / "xla", other / "xla", dirs_exist_ok=True)
+                try_all(left, folders, options.seconds, keep)
             killed = [not row["survived"] for row in rows if row["module"] == module]
             print(f"{module}: {sum(killed)} of {len(killed)} mutants killed, of {total} places", flush=True)
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     killed = sum(not row["survived"] for row in rows)
-    print(f"{killed} of {len(rows)} killed: {killed / len(rows):.0%}")
+    print(f"{killed} of {len(rows)} killed: {killed / max(len(rows), 1):.0%}")
     return 0
 
 
