@@ -1,12 +1,10 @@
 r"""Derivatives of a fixed point by the implicit function theorem: of what it is, not of how it was reached.
 
 At x = F(x, theta), dx = (I - J)^{-1} dF with J = dF/dx. Neither direction needs the iterations that led to x, so memory
-does not grow with their number: forward mode solves with J, reverse mode with its transpose, both by the iteration
-
-    v  <-  J v + b,
-
-which converges where x <- F(x) does. Messages of norm 1 whatever the scale of those before them have a J that is 0
-along each message, so their free scale does no harm.
+does not grow with their number: forward mode solves (I - J) v = b, reverse mode the transposed system, both by GMRES
+(Saad and Schultz 1986), which needs only products with J. Iterating v <- J v + b instead would diverge at fixed points
+that acceleration or another schedule has found although the plain iteration moves away from them. Messages of norm 1
+whatever the scale of those before them have a J that is 0 along each message, so their free scale does no harm.
 """
 
 from collections.abc import Callable
@@ -26,6 +24,9 @@ from kbpjax.update import Operators, flatten, outgoing, unit
 
 PARTS = 16
 """Parts of a graph of which one at a time is differentiated."""
+
+RESTART = 16
+"""Products with J after which GMRES restarts; each takes as much memory as all messages."""
 
 LEAST = 512
 """Directed edges of a part below which parts are not worth while."""
@@ -141,8 +142,8 @@ class Iteration(eqx.Module):
     Attributes:
         operators, graph, local, damping, exponents: as in `kbpjax.step`.
         turns: the order of updates.
-        tol: largest change of a derivative in its last iteration, relative to its largest part.
-        most: most iterations for a derivative, which is NaN where they are not enough.
+        tol: residual of the linear system, relative to its right-hand side.
+        most: most products with J for a derivative, which is NaN where they are not enough.
     """
 
     operators: Operators
@@ -168,21 +169,65 @@ class Iteration(eqx.Module):
         return jax.vjp(self.once, messages)[1](cotangent)[0]
 
     def solve(self, times: Callable[[Array], Array], rhs: Array) -> Array:
-        """Solve v = times(v) + rhs; NaN where that does not converge."""
-        enough = self.tol * jnp.max(jnp.abs(rhs), initial=0)
+        """Solve v - times(v) = rhs; NaN where that does not converge."""
+        tol = jnp.maximum(self.tol.astype(rhs.dtype), 20 * jnp.finfo(rhs.dtype).eps)
+        return gmres(lambda vector: vector - times(vector), rhs, tol, self.most)
 
-        def unfinished(carry: Any) -> Array:
-            _, change, count = carry
-            return (change > enough) & (count < self.most)
 
-        def go_on(carry: Any) -> Any:
-            vector, _, count = carry
-            new = times(vector) + rhs
-            return new, jnp.max(jnp.abs(new - vector), initial=0), count + 1
+def gmres(apply: Callable[[Array], Array], rhs: Array, tol: Array, most: int) -> Array:
+    """Solve apply(v) = rhs for a linear function by restarted GMRES, starting from 0.
 
-        first = (jnp.zeros_like(rhs), jnp.array(jnp.inf, rhs.dtype), jnp.int32(0))
-        vector, change, _ = jax.lax.while_loop(unfinished, go_on, first)
-        return jnp.where(change <= enough, vector, jnp.nan)
+    Args:
+        apply: a linear function of arrays of the shape of rhs.
+        rhs: the right-hand side, of any shape.
+        tol: 2-norm of the residual at which to stop, relative to that of rhs.
+        most: products with `apply`, rounded up to whole cycles.
+
+    Returns:
+        The solution; NaN where the tolerance was not reached.
+    """
+    enough = tol * jnp.linalg.norm(rhs.reshape(-1))
+
+    def unfinished(carry: Any) -> Array:
+        _, _, size, count = carry
+        return (size > enough) & (count < most)
+
+    def cycle(carry: Any) -> Any:
+        vector, residual, size, count = carry
+        basis, hessenberg = _arnoldi(lambda flat: apply(flat.reshape(rhs.shape)).reshape(-1), residual.reshape(-1))
+        first = jnp.zeros(RESTART + 1, rhs.dtype).at[0].set(size)
+        weights = jnp.linalg.lstsq(hessenberg, first)[0]
+        vector = vector + (weights @ basis[:-1]).reshape(rhs.shape)
+        residual = rhs - apply(vector)
+        return vector, residual, jnp.linalg.norm(residual.reshape(-1)), count + RESTART
+
+    start = jnp.zeros_like(rhs), rhs, jnp.linalg.norm(rhs.reshape(-1)), jnp.int32(0)
+    vector, _, size, _ = jax.lax.while_loop(unfinished, cycle, start)
+    return jnp.where(size <= enough, vector, jnp.nan)
+
+
+def _arnoldi(apply: Callable[[Array], Array], first: Array) -> tuple[Array, Array]:
+    """Return an orthonormal basis of first, A first, A^2 first, .. [k + 1, size], and A on it [k + 1, k].
+
+    Rows of the basis are 0 from where the products bring nothing new.
+    """
+
+    def extend(carry: tuple[Array, Array], j: Array) -> tuple[tuple[Array, Array], None]:
+        basis, hessenberg = carry
+        product = apply(basis[j])
+        new, column = product, jnp.zeros(RESTART + 1, first.dtype)
+        for _ in range(2):  # once loses orthogonality to rounding, twice does not
+            along = basis @ new
+            new, column = new - along @ basis, column + along
+        size = jnp.linalg.norm(new)
+        fresh = size > 10 * jnp.finfo(first.dtype).eps * jnp.linalg.norm(product)
+        basis = basis.at[j + 1].set(jnp.where(fresh, new / jnp.where(fresh, size, 1), 0))
+        return (basis, hessenberg.at[:, j].set(column.at[j + 1].set(jnp.where(fresh, size, 0)))), None
+
+    size = jnp.linalg.norm(first)
+    basis = jnp.zeros((RESTART + 1, len(first)), first.dtype).at[0].set(first / size)
+    empty = jnp.zeros((RESTART + 1, RESTART), first.dtype)
+    return jax.lax.scan(extend, (basis, empty), jnp.arange(RESTART, dtype=jnp.int32))[0]
 
 
 @eqx.filter_custom_jvp

@@ -121,6 +121,8 @@ def run(
     powers = pair_exponents(graph, exponents, local.dtype)
     first = None if start is None else first_messages(operators, graph, start)
     clamped = None if known is graph else evidence.clamped
+    damping = damping if isinstance(damping, AdaptiveDamping) else jnp.asarray(damping, local.dtype)
+    tol = None if tol is None else jnp.asarray(tol, local.dtype)
     block, messages, *rows = _enter(operators, partition, local, clamped, first, powers)
     turns = InBlocks(replace(partition, block=block))
     last, residuals = _run(operators, turns, messages, *rows, damping, tol, num_iters)

@@ -216,6 +216,9 @@ def run(
         schedule = schedule.ignore_incoming(evidence.clamped)
     powers = pair_exponents(graph, exponents, local.dtype)
     first = None if start is None else first_messages(operators, graph, start)
+    # Arrays of one type: a Python number, one of NumPy and one of JAX would each compile a program of its own.
+    damping = damping if isinstance(damping, AdaptiveDamping) else jnp.asarray(damping, local.dtype)
+    tol = None if tol is None else jnp.asarray(tol, local.dtype)
     parts = None
     differentiable = tol is not None and _checks.is_traced((operators, local, powers, damping))
     if differentiable and not isinstance(schedule, Coloured) and not _checks.is_traced(graph):

@@ -7,6 +7,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax import propagate
+from kbpjax.implicit import gmres
 from tests import discrete
 from tests import reweighted as rw
 
@@ -103,6 +104,48 @@ def test_derivatives_are_nan_unless_converged():
     value, gradient = jax.value_and_grad(loss)(*AT, **few)
     assert np.isfinite(value) and np.isnan(gradient).all()
     assert np.isnan(jax.jvp(lambda local: loss(AT[0], local, AT[2], **few), (LOCAL,), (LOCAL,))[1])
+
+
+def test_derivatives_at_a_fixed_point_that_the_plain_iteration_leaves():
+    """Neighbours that must differ, all of them neighbours: the plain iteration swings, others find its fixed point."""
+    graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
+    local = jnp.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
+    plain = kbp.run(differ(4.0), graph, local, num_iters=200, damping=0.0)
+    assert not plain.converged
+
+    def first(strength, **options):
+        solution = kbp.run(differ(strength), graph, local, num_iters=2000, tol=1e-12, **options)
+        return solution.messages[0, 0] / jnp.sum(solution.messages[0])
+
+    step = 1e-5
+    slope = (first(4.0 + step, damping=0.5) - first(4.0 - step, damping=0.5)) / (2 * step)
+    for options in (
+        {"damping": 0.5},
+        {"damping": 0.0, "acceleration": kbp.Anderson(5)},
+        {"damping": 0.0, "schedule": kbp.ResidualFirst(0.25)},
+        {"damping": kbp.AdaptiveDamping()},
+    ):
+        got = jax.grad(lambda x, options=options: first(x, **options))(4.0)
+        np.testing.assert_allclose(got, slope, rtol=1e-5, err_msg=str(options))
+
+
+def differ(strength):
+    return kbp.Operators(jnp.eye(2)[None], jnp.ones((1, 2, 2)).at[0, [0, 1], [1, 0]].set(strength))
+
+
+def test_gmres_solves_dense_systems_or_says_that_it_has_not():
+    rng = np.random.default_rng(0)
+    for n, shape in ((3, (3,)), (40, (8, 5))):  # fewer than one cycle, and several
+        matrix, rhs = np.eye(n) + 0.7 * rng.normal(size=(n, n)) / n**0.5, rng.normal(size=shape)
+
+        def apply(v, matrix=matrix):
+            return (matrix @ v.reshape(-1)).reshape(v.shape)
+
+        got = jax.jit(lambda rhs, apply=apply: gmres(apply, rhs, jnp.array(1e-10), 400))(rhs)
+        np.testing.assert_allclose(got.reshape(-1), np.linalg.solve(matrix, rhs.reshape(-1)), rtol=1e-7)
+        np.testing.assert_array_equal(gmres(apply, jnp.zeros(shape), jnp.array(1e-10), 400), 0)
+    singular = gmres(lambda v: v.at[0].set(0.0), jnp.ones(3), jnp.array(1e-10), 100)
+    assert np.isnan(singular).all()
 
 
 def test_gradients_of_a_batch_are_those_of_its_problems():

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import warnings
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -156,20 +157,41 @@ def test_repeated_calls_with_new_values_compile_nothing(seen):
         solution = kbp.run(learned, graph, evidence, damping=damping, tol=tol)
         return kbp.beliefs(learned, graph, evidence, solution, POINTS + seed)
 
+    everything(0, 0.1, 1e-3, 1.0)
+    with compiled() as programs:
+        for i in range(1, 4):
+            everything(i, 0.1 * i, 1e-3 / i, 1.0 + 0.1 * i)
+    assert programs == []
+
+
+def test_numbers_of_any_type_compile_once(model, seen):
+    graph = kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 0), (1, 3)], 4)
+    evidence = kbp.observe(model, graph, seen[0])
+    expected = kbp.run(model, graph, evidence, damping=0.2, tol=1e-3).messages
+    with compiled() as programs:
+        for damping in (0.2, np.float64(0.2), np.float32(0.2), jnp.float32(0.2), jnp.asarray(0.2), 0):
+            for tol in (1e-3, np.float32(1e-3), 1):
+                kbp.run(model, graph, evidence, damping=damping, tol=tol)
+    assert [program for program in programs if "run" in program] == []
+    got = kbp.run(model, graph, evidence, damping=np.float32(0.2), tol=1e-3).messages
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@contextmanager
+def compiled():
+    """Collect the names of the programs that are compiled."""
     programs = []
 
     def listen(event, *_, fun_name="", **__):
         if event.endswith("backend_compile_duration"):
             programs.append(fun_name)
 
-    everything(0, 0.1, 1e-3, 1.0)
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        for i in range(1, 4):
-            everything(i, 0.1 * i, 1e-3 / i, 1.0 + 0.1 * i)
-        assert programs == []
         jax.jit(lambda x: x + 1)(0.0)
-        assert len(programs) == 1  # it does hear of what is compiled
+        assert len(programs) == 1  # it does hear of them
+        programs.clear()
+        yield programs
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
 
