@@ -288,10 +288,10 @@ def likelihood(
     if isinstance(fn, Mapping):
         strange = [v for v in fn if v not in types]
         _checks.require(not strange, "fn", f"must have node types among {types} as keys", strange, "Leave them out.")
-        functions = {v: Partial(f) for v, f in fn.items()}
+        functions = {v: _partial(f) for v, f in fn.items()}
     else:
         _checks.require(callable(fn), "fn", "must be a function of points", repr(fn), "Pass fn(points [point, *dim]).")
-        functions = {v: Partial(of_all_nodes, Partial(fn), graph.node_type, graph.nodes_of_type(v)) for v in types}
+        functions = {v: Partial(of_all_nodes, _partial(fn), graph.node_type, graph.nodes_of_type(v)) for v in types}
     evidence = nothing(model, graph)
     local = evidence.local
     for v, function in functions.items():
@@ -306,6 +306,11 @@ def likelihood(
             fix = "Widen it, or fit with a smaller eps, which makes more points."
             _checks.require(len(dark) == 0, "fn", rule, f"0 at all of them for nodes {dark[:5].tolist()}", fix)
     return dataclasses.replace(evidence, local=local, likelihoods=(functions,))
+
+
+def _partial(fn: Callable[[Array], Array]) -> Partial:
+    """Make a function a pytree; one that is one already keeps its arrays as leaves, which another Partial would hide."""
+    return fn if isinstance(fn, Partial) else Partial(fn)
 
 
 @jax.jit

@@ -11,8 +11,6 @@ import statistics
 from collections import Counter
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import pytest
 
 EVENTS = {"/jax/compilation_cache/cache_hits": "loaded", "/jax/compilation_cache/cache_misses": "compiled"}
@@ -24,6 +22,8 @@ def cpu_seconds():
 
 def reference_seconds(repeats=5):
     """CPU seconds that tracing and compiling a fixed program takes here: what most tests spend their time on."""
+    import jax  # not above: this file is loaded before tests/conftest.py, which sets how jax is to start
+    import jax.numpy as jnp
 
     def once(number):
         def program(x):  # a new function each time: what is compiled already takes no time
@@ -50,6 +50,10 @@ class Times:
         self.config, self.seconds, self.items, self.workers = config, Counter(), Counter(), []
         self.programs, self.start = Counter(), 0.0
         self.is_worker = hasattr(config, "workerinput")
+
+    def pytest_sessionstart(self):
+        import jax
+
         jax.monitoring.register_event_listener(self.count_program)
 
     def count_program(self, event, **_):

@@ -1,5 +1,6 @@
 """Kernels: positive definite functions on any domain."""
 
+from kbpjax.kernels.base import Constant as Constant
 from kbpjax.kernels.base import Kernel as Kernel
 from kbpjax.kernels.base import Normalised as Normalised
 from kbpjax.kernels.base import Part as Part

@@ -52,16 +52,21 @@ class Kernel(eqx.Module):
         """
         del argument, points
 
-    def __add__(self, other: "Kernel") -> "Sum":
-        """Return the kernel k1(x, y) + k2(x, y)."""
-        return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
+    def __add__(self, other: "Kernel | ScalarLike") -> "Kernel":
+        """Return the kernel k1(x, y) + k2(x, y), or k(x, y) + c for a number c > 0."""
+        if isinstance(other, Kernel):
+            return Sum(self, other)
+        if not _is_number(other):
+            return NotImplemented
+        return self if isinstance(other, int) and other == 0 else Sum(self, Constant(other))  # sum(kernels) starts at 0
+
+    __radd__ = __add__
 
     def __mul__(self, other: "Kernel | ScalarLike") -> "Product | Scaled":
         """Return the kernel k1(x, y) k2(x, y), or that with a weight."""
         if isinstance(other, Kernel):
             return Product(self, other)
-        number = isinstance(other, int | float | np.generic | np.ndarray | jax.Array) and np.ndim(other) == 0
-        return Scaled(self, other) if number else NotImplemented
+        return Scaled(self, other) if _is_number(other) else NotImplemented
 
     __rmul__ = __mul__
 
@@ -114,6 +119,36 @@ class Product(Kernel):
         """Ask both kernels."""
         self.left.check(argument, points)
         self.right.check(argument, points)
+
+
+class Constant(Kernel):
+    """The constant kernel: k(x, y) = c, which `kernel + 1.0` adds; the functions that it adds are constants.
+
+    Args:
+        value: number > 0; a parameter that can be learned.
+
+    Raises:
+        ValueError: value is not a positive finite number.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> kernel = kbp.Linear() + 1.0  # functions a x + b
+        >>> float(kernel(jnp.array(3.0), jnp.array(2.0)))
+        7.0
+        >>> mixture = sum(kbp.RBF(width) for width in (0.1, 1.0))
+        >>> float(mixture(jnp.array(1.0), jnp.array(1.0)))
+        2.0
+    """
+
+    value: Float[Array, ""]
+
+    def __init__(self, value: ScalarLike):
+        self.value = positive_number("value", value)
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return c."""
+        del y
+        return self.value.astype(as_floats(x).dtype)
 
 
 class Wrapper(Kernel):
@@ -336,6 +371,10 @@ def diagonal(kernel: Kernel, x: Shaped[Array, "sample *dim"]) -> Float[Array, " 
         [1.0, 4.0, 9.0]
     """
     return jax.vmap(lambda a: kernel(a, a))(x)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.generic | np.ndarray | jax.Array) and np.ndim(value) == 0
 
 
 def positive_number(argument: str, value: ScalarLike) -> Float[Array, ""]:
