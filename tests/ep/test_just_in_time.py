@@ -165,10 +165,11 @@ def test_a_second_problem_asks_less(trained):
 
 def test_an_operator_learned_in_a_batch_goes_on_learning():
     incoming = stream(200, seed=1)
-    batch = ep.learn(KEY, incoming, ep.logistic_integrals(*incoming).z, variable=1, threshold=-7.5, learner=FEW)
+    learn = jax.jit(partial(ep.learn, variable=1, threshold=-7.5, learner=FEW))
+    batch = learn(KEY, incoming, incoming[1] * exact(incoming))
     after, record = run(batch, stream(80, seed=5))
     assert 0 < int(record.asked.sum()) < 80 and np.isfinite(record.log_variance).all()
-    assert float(jnp.trace(after.regressions.covariance[0])) < float(jnp.trace(batch.regressions.covariance[0]))
+    assert np.trace(after.regressions.covariance[0]) < np.trace(batch.regressions.covariance[0])
 
 
 def test_independent_streams_are_mapped(trained):
@@ -269,7 +270,7 @@ def test_looking_ahead_changes_nothing(num_messages):
 
 @pytest.mark.parametrize("threshold", [-np.inf, np.inf])
 def test_looking_ahead_at_the_limits(threshold, trained):
-    operator = dataclasses.replace(trained[0], thresholds=jnp.full(2, threshold))
+    operator = dataclasses.replace(trained[0], thresholds=jnp.asarray(np.full(2, threshold)))
     _, record = send_all(operator, stream(80, 1), ORACLE, jax.random.split(KEY, 80))
     assert bool(record.asked.all()) == (threshold == -np.inf) and bool(record.asked.any()) == (threshold == -np.inf)
     same(record, run(operator, stream(80, 1))[1], rtol=1e-9, atol=1e-9)
@@ -294,9 +295,9 @@ def test_no_messages_are_refused():
 
 
 def test_a_stream_in_which_most_messages_are_equal_is_learned():
-    x = jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, (200, 5)), 1.0, -1.0)
+    x = np.where(np.random.default_rng(0).random((200, 5)) < 0.5, 1.0, -1.0)
     like = (ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0))
-    operator = ep.untrained(jax.random.key(1), like, variable=1, num_initial=100)
+    operator = jax.jit(lambda: ep.untrained(jax.random.key(1), like, variable=1, num_initial=100))()
     found = ep.logistic_regression(x, x[:, 0] > 0, operator=operator, num_sweeps=3)
     asked = np.asarray(found.record.asked).reshape(3, -1).sum(axis=1)
     assert asked[0] < 200 and asked[2] < asked[0]
