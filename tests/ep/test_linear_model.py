@@ -1,5 +1,7 @@
 """Expectation propagation in linear models and of precisions, against quadrature, plain loops and known answers."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ from scipy import integrate, special, stats
 
 from kbpjax import ep
 from tests.ep.families import Broken, Drawn
+from tests.kernels.refusals import not_refused
 
 KEY = jax.random.key(0)
 ORACLE = ep.LogisticToZ(num_nodes=400)
@@ -139,16 +142,16 @@ def test_the_predictive_is_the_averaged_logistic_function(converged):
     np.testing.assert_allclose(ep.logistic_predictive(converged, jnp.asarray(fresh)), expected, rtol=1e-8)
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.01, 0.5, 0.999, 1.001, 5.0, 100.0, 1e4])
-def test_the_predictive_is_right_at_any_variance(converged, spread):
-    mean = 1.3
-    posterior = eqx.tree_at(
-        lambda p: (p.mean, p.covariance), converged, (jnp.array([mean, 0, 0]), jnp.diag(jnp.array([spread**2, 1, 1])))
-    )
-    found = float(ep.logistic_predictive(posterior, jnp.array([[1.0, 0, 0]]))[0])
-    e = np.linspace(-12, 12, 4_000_001)
-    expected = np.trapezoid(special.expit(mean + spread * e) * np.exp(-0.5 * e**2) / np.sqrt(2 * np.pi), e)
-    assert found == pytest.approx(expected, rel=1e-9)
+def test_the_predictive_is_right_at_any_variance(converged):
+    mean, spreads, found, expected = 1.3, (0.0, 0.01, 0.5, 0.999, 1.001, 5.0, 100.0, 1e4), [], []
+    for spread in spreads:
+        moments = jnp.asarray([mean, 0, 0]), jnp.asarray(np.diag([spread**2, 1, 1]))
+        posterior = eqx.tree_at(lambda p: (p.mean, p.covariance), converged, moments)
+        found.append(float(ep.logistic_predictive(posterior, jnp.asarray([[1.0, 0, 0]]))[0]))
+        e = np.linspace(-12, 12, 4_000_001 if spread > 10 else 400_001)  # the slope is steep in e
+        density = special.expit(mean + spread * e) * np.exp(-0.5 * e**2) / np.sqrt(2 * np.pi)
+        expected.append(np.trapezoid(density, e))
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 def test_single_precision_is_usable(converged):
@@ -171,7 +174,7 @@ def test_any_factor_will_do():
     x = rng.normal(size=(30, 2)) / 2
     counts = rng.poisson(np.exp(x @ np.array([1.0, -1.0])))
     factor = ep.ForwardSampler(lambda key, z: jnp.exp(z), (ep.Gaussian.from_moments(0.0, 2.0),))
-    oracle = ep.ImportanceSampling(factor, variable=1, num_samples=200_000)
+    oracle = ep.ImportanceSampling(factor, variable=1, num_samples=50_000)
     found = ep.linear_model(x, ep.Gamma(1.0 + counts, np.ones(30)), oracle=oracle, num_sweeps=3)
     grid = np.stack(np.meshgrid(*2 * [np.linspace(-3, 3, 301)], indexing="ij"), axis=-1).reshape(-1, 2)
     z = grid @ x.T
@@ -186,60 +189,64 @@ def test_any_factor_will_do():
 # --- operators -------------------------------------------------------------------------------------
 
 
-def operator(threshold, num_initial=20):
+@jax.jit
+def operator(threshold):
     like = ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0)
     few = ep.Learner(num_inner=30, num_outer=60)
-    return ep.untrained(KEY, like, variable=1, num_initial=num_initial, threshold=threshold, learner=few)
+    return ep.untrained(KEY, like, variable=1, num_initial=60, threshold=threshold, learner=few)
 
 
 @pytest.mark.parametrize("schedule", [ep.Parallel(), ep.Sequential()])
 def test_an_operator_that_always_asks_is_exact(schedule):
-    exact = ep.logistic_regression(X, Y, oracle=ORACLE, num_sweeps=4, schedule=schedule)
-    found = ep.logistic_regression(X, Y, oracle=ORACLE, operator=operator(-np.inf), num_sweeps=4, schedule=schedule)
+    exact = ep.logistic_regression(X, Y, oracle=ORACLE, num_sweeps=8, schedule=schedule)
+    found = ep.logistic_regression(X, Y, oracle=ORACLE, operator=operator(-np.inf), num_sweeps=8, schedule=schedule)
     assert found.record.asked.all() and bool(found.operator.trained)
     np.testing.assert_allclose(found.mean, exact.mean, atol=1e-10)
     np.testing.assert_allclose(found.covariance, exact.covariance, atol=1e-10)
 
 
 def test_an_operator_asks_less_and_less_and_is_close(converged):
-    found = ep.logistic_regression(X, Y, oracle=ORACLE, operator=operator(-6.0, 60), num_sweeps=8)
+    found = ep.logistic_regression(X, Y, oracle=ORACLE, operator=operator(-6.0), num_sweeps=8)
     asked = np.asarray(found.record.asked).sum(axis=1)
     assert asked[0] == 40 and asked[-1] < 10 and 60 <= asked.sum() < 200
     np.testing.assert_allclose(found.mean, converged.mean, atol=0.05)
     x, y = problem(40, 3, seed=9)
     later = ep.logistic_regression(x, y, oracle=ORACLE, operator=found.operator, num_sweeps=8)
     assert int(later.record.asked.sum()) < asked.sum() // 2
-    np.testing.assert_allclose(later.mean, ep.logistic_regression(x, y, num_sweeps=8).mean, atol=0.1)
+    np.testing.assert_allclose(later.mean, ep.logistic_regression(x, y, oracle=ORACLE, num_sweeps=8).mean, atol=0.1)
 
 
 # --- refusals --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"x": X[0]}, "x: must be .datum, dim., one of each at least; got shape .3,.. Give a row to each datum."),
-        ({"x": np.where(X > 2, np.nan, X)}, "x: must be finite; got .* NaN or infinite"),
-        ({"y": Y[:5]}, "child: must have shape .40,.; got .5,."),
-        ({"y": 2 * Y - 1}, "y: must be labels 0 or 1; got"),
-        ({"y": np.where(Y > 0, 1.0, np.nan)}, "y: must be labels 0 or 1; got"),
-        ({"y": Y[:, None]}, "child: must have shape .40,.; got .40, 1."),
-        ({"oracle": ep.LogisticToP()}, "oracle: must answer for variable 1, z; got 0"),
-        ({"num_sweeps": 0}, "num_sweeps: must be an integer >= 1; got 0"),
-        ({"damping": 1.0}, "damping: must be finite and >= 0 and < 1; got 1.0"),
-        ({"damping": -0.1}, "damping: must be finite and >= 0 and < 1; got -0.1"),
-        ({"prior_variance": 0.0}, "prior_variance: must be finite and > 0; got 0.0"),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(change, message):
-    arguments = {"x": X, "y": Y, **change}
-    with pytest.raises(ValueError, match="^" + message):
-        ep.logistic_regression(arguments.pop("x"), arguments.pop("y"), **arguments)
+REFUSED = [
+    ({"x": X[0]}, "x: must be .datum, dim., one of each at least; got shape .3,.. Give a row to each datum."),
+    ({"x": np.where(X > 2, np.nan, X)}, "x: must be finite; got .* NaN or infinite"),
+    ({"y": Y[:5]}, "child: must have shape .40,.; got .5,."),
+    ({"y": 2 * Y - 1}, "y: must be labels 0 or 1; got"),
+    ({"y": np.where(Y > 0, 1.0, np.nan)}, "y: must be labels 0 or 1; got"),
+    ({"y": Y[:, None]}, "child: must have shape .40,.; got .40, 1."),
+    ({"oracle": ep.LogisticToP()}, "oracle: must answer for variable 1, z; got 0"),
+    ({"num_sweeps": 0}, "num_sweeps: must be an integer >= 1; got 0"),
+    ({"damping": 1.0}, "damping: must be finite and >= 0 and < 1; got 1.0"),
+    ({"damping": -0.1}, "damping: must be finite and >= 0 and < 1; got -0.1"),
+    ({"prior_variance": 0.0}, "prior_variance: must be finite and > 0; got 0.0"),
+]
+
+
+def test_bad_arguments_are_refused_by_name():
+    def call(x=X, y=Y, **options):
+        ep.logistic_regression(x, y, **options)
+
+    without_data = r"x: must be \[datum, dim\], one of each at least; got shape"
+    changes = [*REFUSED, *(({"x": np.zeros(of), "y": np.zeros(of[0])}, without_data) for of in ((0, 3), (3, 0)))]
+    assert not not_refused({str(change): (partial(call, **change), "^" + message) for change, message in changes})
 
 
 def test_an_operator_for_another_factor_is_refused():
     like = (ep.Gamma(6.0, 1.0),)
-    other = ep.untrained(KEY, like, variable=0, num_initial=5, learner=ep.Learner(num_inner=5, num_outer=5))
+    few = ep.Learner(num_inner=5, num_outer=5)
+    other = jax.jit(lambda: ep.untrained(KEY, like, variable=0, num_initial=5, learner=few))()
     with pytest.raises(ValueError, match="^oracle: must answer for variable 0; got 1"):
         ep.logistic_regression(X, Y, operator=other)
 
@@ -258,7 +265,7 @@ def test_posteriors_of_precisions_are_the_projected_truth():
     counts, squares = samples(6)
     matching = ep.CompoundGamma(projection=ep.MatchingMoments())
     posterior, none, record = ep.precision_posteriors(counts, squares, oracle=matching)
-    truth = matching.integrals(ep.Gamma(1.0 + counts / 2, squares / 2))
+    truth = jax.jit(lambda of: matching.integrals(of))(ep.Gamma(1.0 + counts / 2, squares / 2))
     np.testing.assert_allclose(posterior.mean, truth.mean, rtol=1e-10)  # kept, though the ratio is improper
     np.testing.assert_allclose(posterior.shape, 1 + counts / 2, rtol=1e-12)  # as in the paper's figure
     assert none is None and record.asked.all() and not record.failed.any()
@@ -269,7 +276,7 @@ def test_posteriors_of_precisions_are_the_projected_truth():
 def test_operators_of_precisions_learn_the_message():
     like, (counts, squares) = (ep.Gamma(6.0, 1.0),), samples(300)
     learner = ep.Learner(num_inner=60, num_outer=100, targets=ep.Message())
-    start = ep.untrained(KEY, like, variable=0, num_initial=20, threshold=-6.0, learner=learner)
+    start = jax.jit(lambda: ep.untrained(KEY, like, variable=0, num_initial=20, threshold=-6.0, learner=learner))()
     oracle = ep.CompoundGamma(projection=ep.MatchingMoments(), num_nodes=1000)
     posterior, trained, record = ep.precision_posteriors(counts, squares, oracle=oracle, operator=start)
     exact, *_ = ep.precision_posteriors(counts, squares, oracle=oracle)
@@ -279,19 +286,18 @@ def test_operators_of_precisions_learn_the_message():
     assert np.corrcoef(np.log(posterior.shape)[learned], np.log(exact.shape)[learned])[0, 1] > 0.9998
 
 
-@pytest.mark.parametrize(
-    "counts, squares, message",
-    [
-        ([0.0], [1.0], "counts: must be >= 1|counts: must be > 0"),
-        ([3.0], [0.0], "squares: must be > 0; got one that is not"),
-        ([3.0], [np.nan], "squares: must be > 0"),
-        (3.0, 1.0, "counts: must be a list of numbers; got shape"),
-        ([1.0, 2.0], [1.0, 2.0, 3.0], "counts, squares: must have shapes that broadcast; got"),
-    ],
-)
-def test_bad_problems_are_refused(counts, squares, message):
-    with pytest.raises(ValueError, match=f"^({message})"):
-        ep.precision_posteriors(counts, squares)
+BAD_PROBLEMS = [
+    ([0.0], [1.0], "counts: must be >= 1|counts: must be > 0"),
+    ([3.0], [0.0], "squares: must be > 0; got one that is not"),
+    ([3.0], [np.nan], "squares: must be > 0"),
+    (3.0, 1.0, "counts: must be a list of numbers; got shape"),
+    ([1.0, 2.0], [1.0, 2.0, 3.0], "counts, squares: must have shapes that broadcast; got"),
+]
+
+
+def test_bad_problems_are_refused():
+    calls = {str(of): (partial(ep.precision_posteriors, *of), f"^({message})") for *of, message in BAD_PROBLEMS}
+    assert not not_refused(calls)
 
 
 def test_a_family_of_ones_own_has_a_factor_with_one_message():
@@ -302,9 +308,3 @@ def test_a_family_of_ones_own_has_a_factor_with_one_message():
     assert isinstance(belief, Drawn)
     np.testing.assert_allclose(belief.log.mean, 1 / 3, atol=0.03)
     np.testing.assert_allclose(belief.log.variance, expected.variance, rtol=0.05)
-
-
-@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
-def test_inputs_without_data_are_refused(shape):
-    with pytest.raises(ValueError, match=r"^x: must be \[datum, dim\], one of each at least; got shape"):
-        ep.logistic_regression(np.zeros(shape), np.zeros(shape[0]))

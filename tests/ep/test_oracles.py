@@ -9,6 +9,7 @@ import pytest
 from scipy import integrate, special, stats
 
 from kbpjax import ep
+from tests.kernels.refusals import not_refused
 
 # (a, b, m, v): log Z, mean z, var z, mean p, var p, E log p, E log(1 - p). Quadrature in NumPy, apart from the library.
 LOGISTIC = {
@@ -48,6 +49,11 @@ COMPOUND = {
 KEY = jax.random.key(0)
 
 
+# With as many nodes as under jit; how many the messages need is counted in `test_enough_nodes_are_chosen`.
+logistic_integrals = jax.jit(ep.logistic_integrals)
+compound_integrals = jax.jit(lambda oracle, of: oracle.integrals(of))
+
+
 def messages(cases):
     a, b, m, v = np.array(cases, float).reshape(-1, 4).T
     return ep.Beta(a, b), ep.Gaussian.from_moments(m, v)
@@ -69,7 +75,7 @@ def midpoint(a, b, m, v, num_nodes=100_000):
 
 
 def test_logistic_golden_values():
-    found = ep.logistic_integrals(*messages(list(LOGISTIC)))
+    found = logistic_integrals(*messages(list(LOGISTIC)))
     got = (found.log_normaliser, found.z.mean, found.z.variance, *found[2:])
     np.testing.assert_allclose(np.stack(got, axis=1), list(LOGISTIC.values()), rtol=1e-9, atol=1e-10)
 
@@ -81,7 +87,7 @@ def test_labels_give_the_derivatives_of_the_averaged_logistic_function():
     s = special.expit(m[:, None] + np.sqrt(v)[:, None] * nodes)
     s0, s1, s2 = ((of * weight).sum(axis=1) for of in (s, s * (1 - s), s * (1 - s) * (1 - 2 * s)))
     ones = np.ones(5)
-    found = ep.logistic_integrals(ep.Beta(2 * ones, ones), ep.Gaussian.from_moments(m, v))
+    found = logistic_integrals(ep.Beta(2 * ones, ones), ep.Gaussian.from_moments(m, v))
     np.testing.assert_allclose(found.log_normaliser, np.log(2 * s0), atol=1e-10)
     np.testing.assert_allclose(found.z.mean, m + v * s1 / s0, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(found.z.variance, v + v**2 * (s2 / s0 - (s1 / s0) ** 2), rtol=1e-10)
@@ -90,8 +96,8 @@ def test_labels_give_the_derivatives_of_the_averaged_logistic_function():
 
 def test_the_other_label_is_the_mirror_image():
     cases = np.array(list(LOGISTIC))
-    here = ep.logistic_integrals(*messages(cases))
-    there = ep.logistic_integrals(*messages(cases[:, [1, 0, 2, 3]] * np.array([1, 1, -1, 1])))
+    here = logistic_integrals(*messages(cases))
+    there = logistic_integrals(*messages(cases[:, [1, 0, 2, 3]] * np.array([1, 1, -1, 1])))
     for one, other in ((here.z.mean, -there.z.mean), (here.z.variance, there.z.variance), (here.mean, 1 - there.mean)):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(here.mean_log, there.mean_log_complement, rtol=1e-12)
@@ -119,13 +125,13 @@ def test_too_few_nodes_give_nan_and_not_a_wrong_answer():
 
 def test_messages_that_are_no_distributions_give_nan():
     z = ep.Gaussian(jnp.array([-1.0, 0.0, jnp.nan, 1.0]), jnp.array([0.0, 1.0, 0.0, 1.0]))
-    belief = jax.jit(ep.logistic_integrals)(ep.Beta(2.0, 1.0), z).z
+    belief = logistic_integrals(ep.Beta(2.0, 1.0), z).z
     assert np.isfinite(belief.mean).tolist() == [False, False, False, True]
 
 
 def test_messages_to_p_keep_what_the_projection_says():
     incoming = messages([of for of in LOGISTIC if of != (2, 1, -4, 0.25)])
-    found = ep.logistic_integrals(*incoming)
+    found = logistic_integrals(*incoming)
     nearest, matching = (
         jax.jit(lambda *of, oracle=oracle: oracle(of))(*incoming)
         for oracle in (ep.LogisticToP(), ep.LogisticToP(projection=ep.MatchingMoments()))
@@ -141,14 +147,14 @@ def test_messages_to_p_keep_what_the_projection_says():
 @pytest.mark.parametrize("to", [ep.LogisticToZ(), ep.LogisticToP()])
 def test_gradients_equal_finite_differences(to):
     @jax.jit
+    @jax.value_and_grad
     def loss(parameters):
         a, b, m, v = parameters
         return jnp.sum(to((ep.Beta(a, b), ep.Gaussian(1 / v, m / v))).outputs * jnp.array([1.0, 0.7]))
 
-    at, h = jnp.array([2.5, 1.5, 0.8, 2.0]), 1e-5
-    gradient = jax.jit(jax.grad(loss))(at)
-    slopes = [(loss(at + h * of) - loss(at - h * of)) / (2 * h) for of in jnp.eye(4)]
-    np.testing.assert_allclose(gradient, slopes, rtol=1e-6, atol=1e-8)
+    at, h = np.array([2.5, 1.5, 0.8, 2.0]), 1e-5
+    slopes = [(loss(at + h * of)[0] - loss(at - h * of)[0]) / (2 * h) for of in np.eye(4)]
+    np.testing.assert_allclose(loss(at)[1], slopes, rtol=1e-6, atol=1e-8)
 
 
 # --- compound gamma -------------------------------------------------------------------------------
@@ -157,7 +163,7 @@ def test_gradients_equal_finite_differences(to):
 def test_compound_gamma_golden_values():
     a, b = np.array(list(COMPOUND), float).T
     incoming, expected = ep.Gamma(a, b), np.array(list(COMPOUND.values()))
-    found = ep.CompoundGamma().integrals(incoming)
+    found = compound_integrals(ep.CompoundGamma(), incoming)
     got = np.stack([found.mean, found.variance, found.mean_log], axis=1)
     np.testing.assert_allclose(got, expected[:, :3], rtol=1e-9)
     matching = ep.MatchingMoments().gamma(found)
@@ -177,7 +183,7 @@ def test_compound_gamma_equals_tricomi(s2, s1, r1):
     first, second = power * r1 * u[1] / u[0], power * (power + 1) * r1**2 * u[2] / u[0]
     constant = special.gammaln(decay) - special.gammaln(s1) - special.gammaln(s2) + s1 * np.log(r1)
     log_z = constant + special.gammaln(power) + (power - decay) * np.log(r1) + np.log(u[0])
-    found = jax.jit(lambda t: ep.CompoundGamma(s2, s1, r1).integrals(t))(ep.Gamma(a, b))
+    found = compound_integrals(ep.CompoundGamma(s2, s1, r1), ep.Gamma(a, b))
     np.testing.assert_allclose(found.mean, first, rtol=1e-9)
     np.testing.assert_allclose(found.variance, second - first**2, rtol=1e-8)
     np.testing.assert_allclose(found.log_normaliser, log_z + a * np.log(b) - special.gammaln(a), rtol=1e-9, atol=1e-10)
@@ -195,7 +201,7 @@ def test_compound_gamma_equals_quadrature_over_both_variables(a, b, s2, s1, r1):
     cell = (log_t[1] - log_t[0]) * (log_r[1] - log_r[0])
     marginal = table.sum(axis=1) / table.sum()
     mean = (marginal * np.exp(log_t)).sum()
-    found = jax.jit(lambda of: ep.CompoundGamma(s2, s1, r1).integrals(of))(ep.Gamma(a, b))
+    found = compound_integrals(ep.CompoundGamma(s2, s1, r1), ep.Gamma(*np.asarray((a, b), float)))
     np.testing.assert_allclose(found.log_normaliser, np.log(table.sum() * cell), rtol=1e-8)
     np.testing.assert_allclose(found.mean, mean, rtol=1e-8)
     np.testing.assert_allclose(found.variance, (marginal * (np.exp(log_t) - mean) ** 2).sum(), rtol=1e-8)
@@ -210,17 +216,18 @@ def test_compound_gamma_reaches_flat_and_sharp_messages():
         return (weight * np.exp(u)).sum() / weight.sum(), (weight * u).sum() / weight.sum()
 
     cases = [(0.4, 1e-6), (1.0, 1e-8), (1.0, 50.0), (2e3, 5.0), (1e3, 1e6)]
-    found = ep.CompoundGamma().integrals(ep.Gamma(*np.array(cases).T))
+    found = compound_integrals(ep.CompoundGamma(), ep.Gamma(*np.array(cases).T))
     np.testing.assert_allclose(
         np.stack([found.mean, found.mean_log], axis=1), [expected(*of) for of in cases], rtol=1e-8
     )
-    few = ep.CompoundGamma(num_nodes=40).integrals(ep.Gamma(*np.array(cases).T))
+    few = compound_integrals(ep.CompoundGamma(num_nodes=40), ep.Gamma(*np.array(cases).T))
     assert np.isnan(few.mean[0]) and np.isnan(few.mean[1])
 
 
 def test_compound_gamma_of_no_distribution_is_nan():
-    found = ep.CompoundGamma().integrals(ep.Gamma(jnp.array([1.0, 2.0, -1.0, 2.0]), jnp.array([0.0, -1.0, 1.0, 1.0])))
-    assert np.isfinite(found.mean).tolist() == [False, False, False, True]
+    a, b = np.array([1.0, 2.0, -1.0, 2.0, 2.0]), np.array([0.0, -1.0, 1.0, 1.0, 2.0])
+    found = compound_integrals(ep.CompoundGamma(), ep.Gamma(a, b))
+    assert np.isfinite(found.mean).tolist() == [False, False, False, True, True]
 
 
 # --- precision and refusals -----------------------------------------------------------------------
@@ -228,43 +235,42 @@ def test_compound_gamma_of_no_distribution_is_nan():
 
 def test_single_precision_is_right_to_single_precision():
     p, z = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), messages(list(LOGISTIC)))
-    found, expected = jax.jit(ep.logistic_integrals)(p, z), np.array(list(LOGISTIC.values()))
+    found, expected = logistic_integrals(p, z), np.array(list(LOGISTIC.values()))
     assert found.z.mean.dtype == found.mean_log.dtype == jnp.float32
     np.testing.assert_allclose(np.stack([found.z.mean, found.z.variance], axis=1), expected[:, 1:3], rtol=3e-5)
     t = ep.Gamma(*np.array(list(COMPOUND), np.float32).T)
-    of_t = jax.jit(lambda of: ep.CompoundGamma().integrals(of))(t)
+    of_t = compound_integrals(ep.CompoundGamma(), t)
     assert of_t.mean.dtype == jnp.float32
     np.testing.assert_allclose(of_t.mean, [of[0] for of in COMPOUND.values()], rtol=3e-5)
     np.testing.assert_allclose(of_t.variance, [of[1] for of in COMPOUND.values()], rtol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "call, message",
-    [
-        (partial(ep.LogisticToZ, num_nodes=0), "num_nodes: must be an integer >= 1; got 0"),
-        (partial(ep.LogisticToP, num_nodes=-1), "num_nodes: must be an integer >= 1; got -1"),
-        (partial(ep.logistic_integrals, *messages([(2, 1, 0, 1)]), num_nodes=0), "num_nodes: must be an integer >= 1"),
-        (partial(ep.CompoundGamma, num_nodes=0), "num_nodes: must be an integer >= 1; got 0"),
-        (partial(ep.CompoundGamma, 0.0), "shape: must be .*> 0"),
-        (partial(ep.CompoundGamma, rate_shape=-1.0), "rate_shape: must be .*> 0"),
-        (partial(ep.CompoundGamma, rate_rate=float("nan")), "rate_rate: must be finite"),
-        (lambda: ep.LogisticToZ()((ep.Gaussian(1.0, 0.0), ep.Beta(2.0, 1.0))), "incoming: must be a Beta and a Gauss"),
-        (lambda: ep.LogisticToP()((ep.Beta(2.0, 1.0),)), "incoming: must be a Beta and a Gaussian message; got"),
-        (lambda: ep.CompoundGamma()((ep.Beta(2.0, 1.0),)), "incoming: must be one Gamma message; got .'Beta'."),
-        (
-            lambda: ep.logistic_integrals(ep.Beta(np.ones(2), np.ones(2)), ep.Gaussian(np.ones(3), np.ones(3))),
-            "p, z: must have shapes that broadcast",
-        ),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(call, message):
-    with pytest.raises(ValueError, match="^" + message):
-        call()
+REFUSED = [
+    (partial(ep.LogisticToZ, num_nodes=0), "num_nodes: must be an integer >= 1; got 0"),
+    (partial(ep.LogisticToP, num_nodes=-1), "num_nodes: must be an integer >= 1; got -1"),
+    (partial(ep.logistic_integrals, *messages([(2, 1, 0, 1)]), num_nodes=0), "num_nodes: must be an integer >= 1"),
+    (partial(ep.CompoundGamma, num_nodes=0), "num_nodes: must be an integer >= 1; got 0"),
+    (partial(ep.CompoundGamma, 0.0), "shape: must be .*> 0"),
+    (partial(ep.CompoundGamma, rate_shape=-1.0), "rate_shape: must be .*> 0"),
+    (partial(ep.CompoundGamma, rate_rate=float("nan")), "rate_rate: must be finite"),
+    (lambda: ep.LogisticToZ()((ep.Gaussian(1.0, 0.0), ep.Beta(2.0, 1.0))), "incoming: must be a Beta and a Gauss"),
+    (lambda: ep.LogisticToP()((ep.Beta(2.0, 1.0),)), "incoming: must be a Beta and a Gaussian message; got"),
+    (lambda: ep.CompoundGamma()((ep.Beta(2.0, 1.0),)), "incoming: must be one Gamma message; got .'Beta'."),
+    (
+        lambda: ep.logistic_integrals(ep.Beta(np.ones(2), np.ones(2)), ep.Gaussian(np.ones(3), np.ones(3))),
+        "p, z: must have shapes that broadcast",
+    ),
+]
+
+
+def test_bad_arguments_are_refused_by_name():
+    calls = {f"{number} {message}": (call, "^" + message) for number, (call, message) in enumerate(REFUSED)}
+    assert not not_refused(calls)
 
 
 def test_the_normaliser_is_that_of_the_product_of_the_messages():
     a, b, m, v = 3.5, 1.2, 0.7, 2.0
     density = lambda z: stats.beta.pdf(special.expit(z), a, b) * stats.norm.pdf(z, m, v**0.5)
     expected = integrate.quad(density, -12, 14, epsabs=1e-13, epsrel=1e-12)[0]
-    found = ep.logistic_integrals(ep.Beta(a, b), ep.Gaussian.from_moments(m, v))
-    np.testing.assert_allclose(found.log_normaliser, np.log(expected), rtol=1e-9)
+    found = logistic_integrals(*messages(list(LOGISTIC))).log_normaliser[list(LOGISTIC).index((a, b, m, v))]
+    np.testing.assert_allclose(found, np.log(expected), rtol=1e-9)

@@ -24,11 +24,13 @@ from kbpjax.features import (
     features,
 )
 from kbpjax.kernels import Coordinates, EmbeddingRBF, ExpectedProduct, MeanVariance
+from tests.kernels.refusals import not_refused
 
 SCALES = np.array([0.8, 2.0])
 KEY = jax.random.key(0)
 EIGHT = EmbeddingFeatures.draw(KEY, 8, 2, SCALES)
 gram = jax.jit(kbp.gram)
+features_of = jax.jit(features)
 draw_one = jax.jit(EmbeddingFeatures.draw, static_argnums=(1, 2))
 
 
@@ -78,12 +80,12 @@ def of_samples(phi, x, draws):
 
 def test_expected_cosines_equal_means_over_samples(points):
     phi = EIGHT
-    found = np.asarray(features(phi, jnp.asarray(points)))
+    found = np.asarray(features_of(phi, jnp.asarray(points)))
     rng = np.random.default_rng(1)
     for x, value in zip(points[:2], found[:2], strict=True):
         spread = np.diag(x[1]) if len(x) == 2 else x[1:]
-        mean, error = of_samples(phi, x, rng.multivariate_normal(x[0], spread, size=1_000_000))
-        assert error.max() < 1e-3
+        mean, error = of_samples(phi, x, rng.multivariate_normal(x[0], spread, size=250_000))
+        assert error.max() < 2e-3
         np.testing.assert_array_less(np.abs(value - mean), 4 * error)
 
 
@@ -95,9 +97,9 @@ def test_cosines_of_points_without_spread(rows):
     expected = [
         [np.cos(w @ m + b) / 2 for w, b in zip(*map(np.asarray, (phi.frequencies, phi.phases)))] for m in x[:, 0]
     ]
-    np.testing.assert_allclose(features(phi, jnp.asarray(x)), expected, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(features_of(phi, jnp.asarray(x)), expected, rtol=1e-12, atol=1e-13)
     samples = SampleFeatures(phi.frequencies, phi.phases)
-    np.testing.assert_allclose(features(samples, jnp.asarray(x[:, :1])), expected, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(features_of(samples, jnp.asarray(x[:, :1])), expected, rtol=1e-12, atol=1e-13)
 
 
 def test_features_of_samples_are_means_over_draws():
@@ -105,7 +107,7 @@ def test_features_of_samples_are_means_over_draws():
     draws = rng.gamma(2.0, size=(3, 50_000, 2))
     phi = SampleFeatures.draw(KEY, 8, 2, SCALES)
     expected = [of_samples(phi, None, x)[0] for x in draws]
-    np.testing.assert_allclose(features(phi, jnp.asarray(draws)), expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(features_of(phi, jnp.asarray(draws)), expected, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(phi.frequencies, EIGHT.frequencies, rtol=1e-5)
 
 
@@ -113,7 +115,9 @@ def test_variances_are_diagonal_covariances():
     x = POINTS["variances"]
     full = np.stack([np.concatenate([a[:1], np.diag(a[1])]) for a in x])
     phi = small()
-    np.testing.assert_allclose(features(phi, jnp.asarray(x)), features(phi, jnp.asarray(full)), rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(
+        features_of(phi, jnp.asarray(x)), features_of(phi, jnp.asarray(full)), rtol=1e-11, atol=1e-13
+    )
 
 
 FIRST, SECOND = (Coordinates(ExpectedProduct(SCALES[l]), l, l + 1) for l in range(2))
@@ -170,12 +174,12 @@ def test_two_stages_are_cosines_of_features():
     x = jnp.asarray(POINTS["variances"])
     inner = np.asarray(phi.inner(x))
     expected = np.cos(inner @ np.asarray(phi.frequencies).T + np.asarray(phi.phases)) / 15**0.5
-    np.testing.assert_allclose(features(phi, x), expected, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(features_of(phi, x), expected, rtol=1e-12, atol=1e-13)
     assert abs(phi.frequencies.std() - 1 / 0.4) < 0.2 and phi.rank == 30 and phi.point.shape == (2, 2)
 
 
 def rms(kernel, phi, x):
-    psi = np.asarray(features(phi, x))
+    psi = np.asarray(features_of(phi, x))
     return np.sqrt(np.mean((psi @ psi.T - np.asarray(gram(kernel, x, x))) ** 2))
 
 
@@ -198,13 +202,13 @@ def test_gram_errors_of_two_stages(inner, outer, most):
 
 @pytest.mark.parametrize("count,mean,deviation", [(500, 0.022, 0.011), (10_000, 0.004, 0.003)])
 def test_figure_of_one_stage(count, mean, deviation):
-    """Mean |error| over pairs of 1000 messages: the band is four standard errors of a mean of five draws."""
+    """Mean |error| over pairs of 400 messages: the band is four standard errors of a mean of five draws."""
     rng = np.random.default_rng(0)
-    x = jnp.asarray(np.stack([3 * rng.normal(size=1000), rng.gamma(3.0, 4.0, size=1000)], axis=1)[..., None], "f4")
+    x = jnp.asarray(np.stack([3 * rng.normal(size=400), rng.gamma(3.0, 4.0, size=400)], axis=1)[..., None], "f4")
     exact = gram(ExpectedProduct(np.float32(3**0.5)), x, x)
     errors = []
     for key in jax.random.split(KEY, 5):
-        phi = np.asarray(features(draw_one(key, count, 1, np.float32(3**0.5)), x))
+        phi = np.asarray(features_of(draw_one(key, count, 1, np.float32(3**0.5)), x))
         errors.append(np.mean(np.abs(phi @ phi.T - exact)))
     assert abs(np.mean(errors) - mean) < 4 * deviation / 5**0.5
 
@@ -239,10 +243,10 @@ def test_a_key_means_the_same_features_in_any_precision(points):
     for dtype in (np.float32, np.float64):
         phi = two_stage(KEY, 20, 30, np.asarray(0.4, dtype), SCALES.astype(dtype))
         x = jnp.asarray(points.astype(np.float32), dtype)
-        values[dtype] = features(phi, x)
+        values[dtype] = features_of(phi, x)
         assert values[dtype].dtype == phi.frequencies.dtype == phi.point.dtype == dtype
     np.testing.assert_allclose(values[np.float32], values[np.float64], atol=3e-6)
-    mixed = features(small(), jnp.asarray(points, np.float32))
+    mixed = features_of(small(), jnp.asarray(points, np.float32))
     assert mixed.dtype == np.float32
     np.testing.assert_allclose(mixed, values[np.float64], atol=3e-6)
 
@@ -263,7 +267,7 @@ def test_gradients_in_parameters_and_points(points):
 
 def test_a_single_point_is_a_row_of_many(points):
     phi = small()
-    one, all_of_them = features(phi, jnp.asarray(points[:1])), features(phi, jnp.asarray(points))
+    one, all_of_them = features_of(phi, jnp.asarray(points[:1])), features_of(phi, jnp.asarray(points))
     np.testing.assert_allclose(one[0], all_of_them[0], rtol=1e-12, atol=1e-14)
     mapped = jax.jit(jax.vmap(lambda x: phi(x[None])[0]))(jnp.asarray(points))
     np.testing.assert_allclose(mapped, all_of_them, rtol=1e-12, atol=1e-14)
@@ -280,35 +284,32 @@ DRAWS = {
 }
 
 
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-@pytest.mark.parametrize("count", [0, -1])
-def test_there_must_be_features(draw, count):
-    assert isinstance(draw(1), FeatureMap) and draw(1).rank == 1
-    with pytest.raises(ValueError, match="^num_features: must be an integer >= 1"):
-        draw(count)
+def test_there_must_be_features():
+    for draw in DRAWS.values():
+        assert isinstance(draw(1), FeatureMap) and draw(1).rank == 1
+    calls = {f"{name} {count}": partial(draw, count) for name, draw in DRAWS.items() for count in (0, -1)}
+    assert not not_refused({of: (call, "^num_features: must be an integer >= 1") for of, call in calls.items()})
 
 
-@pytest.mark.parametrize(
-    "name,draw",
-    [
-        ("bandwidths", lambda: EmbeddingFeatures.draw(KEY, 3, 2, [1.0, 0.0])),
-        ("bandwidths", lambda: EmbeddingFeatures.draw(KEY, 3, 2, np.ones(3))),
-        ("num_coordinates", lambda: EmbeddingFeatures.draw(KEY, 3, 0, 1.0)),
-        ("width", lambda: TwoStage.draw(KEY, 3, INNER, 0.0)),
-        ("mean_widths", lambda: MeanVarianceFeatures.draw(KEY, 3, 2, -1.0, 1.0)),
-        ("variance_widths", lambda: MeanVarianceFeatures.draw(KEY, 3, 2, 1.0, np.ones(3))),
-        ("start, stop", lambda: Restricted(INNER, 2, 2)),
-        ("points", lambda: INNER(jnp.ones((1, 2, 3)))),
-        ("points", lambda: INNER(jnp.ones((1, 5, 2)))),
-        ("points", lambda: SampleFeatures.draw(KEY, 3, 2, 1.0)(jnp.ones((1, 4, 3)))),
-        ("points", lambda: MeanVarianceFeatures.draw(KEY, 3, 2, 1.0, 1.0)(jnp.ones((1, 3, 2)))),
-        ("points", lambda: Restricted(INNER, 1, 3)(jnp.ones((1, 2, 2)))),
-        ("x", lambda: TwoStage.draw(KEY, 3, INNER, 1.0).check("x", -jnp.ones((1, 2, 2)))),
-        ("x", lambda: Concatenated(INNER, INNER).check("x", -jnp.ones((1, 2, 2)))),
-        ("x", lambda: Restricted(INNER, 0, 2).check("x", -jnp.ones((1, 2, 2)))),
-        ("x", lambda: MeanVarianceFeatures.draw(KEY, 3, 2, 1.0, 1.0).check("x", jnp.eye(2)[None][:, [0, 0, 1]])),
-    ],
-)
-def test_bad_arguments(name, draw):
-    with pytest.raises(ValueError, match=f"^{name}: must "):
-        draw()
+BAD = [
+    ("bandwidths", lambda: EmbeddingFeatures.draw(KEY, 3, 2, [1.0, 0.0])),
+    ("bandwidths", lambda: EmbeddingFeatures.draw(KEY, 3, 2, np.ones(3))),
+    ("num_coordinates", lambda: EmbeddingFeatures.draw(KEY, 3, 0, 1.0)),
+    ("width", lambda: TwoStage.draw(KEY, 3, INNER, 0.0)),
+    ("mean_widths", lambda: MeanVarianceFeatures.draw(KEY, 3, 2, -1.0, 1.0)),
+    ("variance_widths", lambda: MeanVarianceFeatures.draw(KEY, 3, 2, 1.0, np.ones(3))),
+    ("start, stop", lambda: Restricted(INNER, 2, 2)),
+    ("points", lambda: INNER(jnp.ones((1, 2, 3)))),
+    ("points", lambda: INNER(jnp.ones((1, 5, 2)))),
+    ("points", lambda: SampleFeatures.draw(KEY, 3, 2, 1.0)(jnp.ones((1, 4, 3)))),
+    ("points", lambda: MeanVarianceFeatures.draw(KEY, 3, 2, 1.0, 1.0)(jnp.ones((1, 3, 2)))),
+    ("points", lambda: Restricted(INNER, 1, 3)(jnp.ones((1, 2, 2)))),
+    ("x", lambda: TwoStage.draw(KEY, 3, INNER, 1.0).check("x", -jnp.ones((1, 2, 2)))),
+    ("x", lambda: Concatenated(INNER, INNER).check("x", -jnp.ones((1, 2, 2)))),
+    ("x", lambda: Restricted(INNER, 0, 2).check("x", -jnp.ones((1, 2, 2)))),
+    ("x", lambda: MeanVarianceFeatures.draw(KEY, 3, 2, 1.0, 1.0).check("x", jnp.eye(2)[None][:, [0, 0, 1]])),
+]
+
+
+def test_bad_arguments():
+    assert not not_refused({f"{i} {name}": (draw, f"^{name}: must ") for i, (name, draw) in enumerate(BAD)})

@@ -1,6 +1,7 @@
 """Kernels on vectors, spheres, rotations, orders and finite sets, against naive twins and other libraries."""
 
 import math
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from sklearn.metrics import pairwise
 
 import kbpjax as kbp
 from kbpjax import kernels
+from tests.kernels.refusals import not_refused
 
 ROTATION = scipy.spatial.transform.Rotation
 
@@ -148,64 +150,80 @@ CASES = {
 }
 
 
-@pytest.fixture(params=CASES, ids=str)
-def case(request):
-    return CASES[request.param]
+gram = jax.jit(kbp.gram)
+SLOPES = {"laplace", "matern 3/2", "rational quadratic", "periodic", "polynomial", "ard", "heat", "sphere", "mallows"}
 
 
-def test_gram_equals_the_naive_twin(case):
-    kernel, draw, twin = case
-    x = draw(np.random.default_rng(0), 12)
-    expected = np.array([[twin(a, b) for b in x[:7]] for a in x])
-    np.testing.assert_allclose(kbp.gram(kernel, jnp.asarray(x), jnp.asarray(x[:7])), expected, rtol=1e-9, atol=1e-9)
+@partial(jax.jit, static_argnums=5)
+def program(kernel, low, x, single, reals, with_slope):
+    """Return all that is compared of a kernel; as one program, for the compilation is what takes time."""
+
+    def slopes(kernel, y):
+        found = jax.grad(lambda k, a: k(a, reals[0]), argnums=(0, 1), allow_int=True)(kernel, y)
+        leaves = [leaf for leaf in jax.tree.leaves(found) if leaf.dtype != jax.dtypes.float0]
+        return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves])
+
+    leaves, structure = jax.tree.flatten(kernel)
+    value = lambda leaves: jax.tree.unflatten(structure, leaves)(x[0], x[1])
+    along = ()
+    if with_slope:
+        shifted = [[leaf + sign * 1e-6 for leaf in leaves] for sign in (1.0, -1.0)]
+        along = jax.grad(value)(leaves), *(value(of) for of in shifted)
+    finite = jax.vmap(slopes, (None, 0))(kernel, reals)
+    return {
+        "gram": kbp.gram(kernel, x, x),
+        "single": kbp.gram(low, single, single),
+        "double": kbp.gram(kernel, x[:30], x[:30]),
+        "finite": finite,
+        "along": along,
+    }
 
 
-def test_gram_of_200_points_is_symmetric_and_positive_semidefinite(case):
-    kernel, draw, _ = case
-    x = jnp.asarray(draw(np.random.default_rng(1), 200))
-    matrix = np.asarray(kbp.gram(kernel, x, x))
+@cache
+def measured(name):
+    """Return 200 points, and what `program` says of them."""
+    kernel, draw, _ = CASES[name]
+    x = draw(np.random.default_rng(1), 200)
+    low = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32) if np.ndim(leaf) else leaf, kernel)
+    single = np.float32(x[:30])
+    kernel.check("x", jnp.asarray(x))
+    low.check("x", jnp.asarray(single))
+    return x, jax.tree.map(np.asarray, program(kernel, low, x, single, x[:2].astype(float), name in SLOPES))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gram_equals_the_naive_twin(name):
+    x, found = measured(name)
+    expected = np.array([[CASES[name][2](a, b) for b in x[:7]] for a in x[:12]])
+    np.testing.assert_allclose(found["gram"][:12, :7], expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gram_of_200_points_is_symmetric_and_positive_semidefinite(name):
+    x, found = measured(name)
+    matrix = found["gram"]
     np.testing.assert_allclose(matrix, matrix.T, rtol=1e-12, atol=1e-14)
     eigenvalues = np.linalg.eigvalsh(matrix)
     assert eigenvalues[0] >= -1e-13 * len(x) * eigenvalues[-1] and eigenvalues[-1] > 0
 
 
-def test_single_precision_is_close(case):
-    kernel, draw, _ = case
-    x = draw(np.random.default_rng(2), 30)
-    low = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if jnp.ndim(leaf) else leaf, kernel)
-    double, single = (
-        np.asarray(kbp.gram(k, jnp.asarray(v), jnp.asarray(v))) for k, v in ((kernel, x), (low, np.float32(x)))
-    )
+@pytest.mark.parametrize("name", CASES)
+def test_single_precision_is_close(name):
+    single, double = (measured(name)[1][of] for of in ("single", "double"))
     assert single.dtype == np.float32
     np.testing.assert_allclose(single, double, atol=3e-6 * np.abs(double).max())
 
 
-def test_gradients_are_finite_where_points_coincide(case):
-    kernel, draw, _ = case
-    x = jnp.asarray(draw(np.random.default_rng(3), 2).astype(float))
-    for y in x:
-        for_parameters, for_point = jax.grad(lambda k, a: k(a, x[0]), argnums=(0, 1), allow_int=True)(kernel, y)
-        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((for_parameters, for_point)))
+def test_gradients_are_finite_where_points_coincide():
+    wrong = [name for name in CASES if not measured(name)[1]["finite"].all()]
+    assert not wrong
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["laplace", "matern 3/2", "rational quadratic", "periodic", "polynomial", "ard", "heat", "sphere", "mallows"],
-)
+@pytest.mark.parametrize("name", sorted(SLOPES))
 def test_gradient_in_the_parameters(name):
-    kernel, draw, _ = CASES[name]
-    x, y = jnp.asarray(draw(np.random.default_rng(4), 2))
-    leaves, structure = jax.tree.flatten(kernel)
-
-    def value(leaves):
-        return jax.tree.unflatten(structure, leaves)(x, y)
-
-    slope = jax.grad(value)(leaves)
-    direction = [1e-6 * jnp.ones_like(leaf) for leaf in leaves]
-    up, down = (value([a + s * b for a, b in zip(leaves, direction)]) for s in (1.0, -1.0))
-    expected = (up - down) / 2
-    total = sum(jnp.sum(a * b) for a, b in zip(slope, direction))
-    np.testing.assert_allclose(total, expected, rtol=1e-5, atol=1e-15)
+    slope, up, down = measured(name)[1]["along"]
+    total = 1e-6 * sum(np.sum(of) for of in slope)
+    np.testing.assert_allclose(total, (up - down) / 2, rtol=1e-5, atol=1e-15)
 
 
 KINKS = {"laplace": kernels.Laplace(0.7), "matern 1/2": kernels.Matern(0.7, 0.5)}
@@ -217,30 +235,46 @@ SMOOTH = {
 }
 
 
-@pytest.mark.parametrize("kernel", KINKS.values(), ids=KINKS)
-def test_the_gradient_at_a_kink_is_0(kernel):
-    x = jnp.array([0.3, -1.2])
-    np.testing.assert_array_equal(jax.grad(kernel)(x, x), np.zeros(2))
-    np.testing.assert_array_equal(jax.grad(kernel, argnums=1)(x, x), np.zeros(2))
-    one_equal = jax.grad(kernels.Laplace(0.7))(x, x.at[0].add(1.0))
+STEP = 1e-5
+
+
+@cache
+def derivatives():
+    """Return gradients of KINKS at a point, and second derivatives of SMOOTH where points are one or apart."""
+
+    def second(kernel, x, y):
+        steps = STEP * jnp.eye(2)
+        own, mixed = jax.hessian(kernel)(x, y), jax.jacfwd(jax.grad(kernel), argnums=1)(x, y)
+        same, other = (
+            kbp.gram(kernel, x[None] + steps, y[None] + sign * steps)
+            + kbp.gram(kernel, x[None] - steps, y[None] - sign * steps)
+            for sign in (1.0, -1.0)
+        )
+        return own, mixed, (same - other) / (4 * STEP**2)
+
+    @jax.jit
+    def both(kinks, smooth, x, apart):
+        first = {name: jax.grad(kernel, argnums=(0, 1))(x, x) for name, kernel in kinks.items()}
+        one_equal = jax.grad(kinks["laplace"])(x, apart[2])
+        return first, one_equal, {name: jax.vmap(partial(second, k, x))(apart[:2]) for name, k in smooth.items()}
+
+    x = np.array([0.3, -1.2])
+    apart = x + np.array([[0.0, 0.0], [0.8, 0.0], [1.0, 0.0]])
+    return jax.tree.map(np.asarray, both(KINKS, {name: kernel for name, (kernel, _) in SMOOTH.items()}, x, apart))
+
+
+def test_the_gradient_at_a_kink_is_0():
+    first, one_equal, _ = derivatives()
+    np.testing.assert_array_equal([first[name] for name in KINKS], np.zeros((2, 2, 2)))
     np.testing.assert_allclose(one_equal, [math.exp(-1 / 0.7) / 0.7, 0])
 
 
-@pytest.mark.parametrize("kernel, curvature", SMOOTH.values(), ids=SMOOTH)
-@pytest.mark.parametrize("apart", [0.0, 0.8])
-def test_second_derivatives_are_those_of_finite_differences(kernel, curvature, apart):
-    x, h = jnp.array([0.3, -1.2]), 1e-5
-    y, steps = x.at[0].add(apart), h * jnp.eye(2)
-    own, mixed = jax.hessian(kernel)(x, y), jax.jacfwd(jax.grad(kernel), argnums=1)(x, y)
-    same, other = (
-        kbp.gram(kernel, x[None] + steps, y[None] + sign * steps)
-        + kbp.gram(kernel, x[None] - steps, y[None] - sign * steps)
-        for sign in (1.0, -1.0)
-    )
-    np.testing.assert_allclose(mixed, (same - other) / (4 * h**2), atol=1e-3)
+@pytest.mark.parametrize("name", SMOOTH)
+def test_second_derivatives_are_those_of_finite_differences(name):
+    own, mixed, differences = derivatives()[2][name]
+    np.testing.assert_allclose(mixed, differences, atol=1e-3)
     np.testing.assert_allclose(own, -mixed, atol=1e-12)  # of a kernel of x - y
-    if not apart:
-        np.testing.assert_allclose(own, curvature * np.eye(2), rtol=1e-12)
+    np.testing.assert_allclose(own[0], SMOOTH[name][1] * np.eye(2), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -256,22 +290,23 @@ def test_second_derivatives_are_those_of_finite_differences(kernel, curvature, a
     }.items(),
 )
 def test_gram_equals_another_library(name, theirs):
-    x = vectors(np.random.default_rng(7), 20)
-    np.testing.assert_allclose(kbp.gram(CASES[name][0], jnp.asarray(x), jnp.asarray(x)), theirs(x), rtol=1e-12)
+    x, found = measured(name)
+    np.testing.assert_allclose(found["gram"][:20, :20], theirs(x[:20]), rtol=1e-12)
 
 
 def test_the_periodic_kernel_of_numbers_is_that_of_another_library():
     """Theirs takes the sine of the distance, which is no kernel of vectors; ours adds squares of sines."""
     x = np.random.default_rng(7).normal(size=20)
     theirs = gaussian_process.ExpSineSquared(0.9, 2.0)(x[:, None])
-    np.testing.assert_allclose(kbp.gram(kernels.Periodic(2.0, 0.9), jnp.asarray(x), jnp.asarray(x)), theirs, rtol=1e-12)
+    np.testing.assert_allclose(gram(kernels.Periodic(2.0, 0.9), x, x), theirs, rtol=1e-12)
 
 
 def test_blocks_give_the_same_gram():
     x = jnp.asarray(vectors(np.random.default_rng(8), 11))
-    whole = kbp.gram(kbp.RBF(1.0), x, x[:5])
-    for size in (1, 4, 11, 100):
-        np.testing.assert_allclose(kbp.gram(kbp.RBF(1.0), x, x[:5], block_size=size), whole, rtol=1e-15)
+    sizes = (None, 1, 4, 11, 100)
+    whole, *others = jax.jit(lambda x: [kbp.gram(kbp.RBF(1.0), x, x[:5], block_size=size) for size in sizes])(x)
+    for other in others:
+        np.testing.assert_allclose(other, whole, rtol=1e-15)
     with pytest.raises(ValueError, match="^block_size: must be an integer >= 1; got 0"):
         kbp.gram(kbp.RBF(1.0), x, x, block_size=0)
 
@@ -291,20 +326,22 @@ def test_what_belongs_to_one_point_is_computed_once():
 
 def test_the_kernel_of_large_vectors_is_normalised_in_single_precision():
     x = jnp.asarray([[1e18, 0.0], [1e18, 1e18]], jnp.float32)
-    result = kbp.gram(kernels.Normalised(kbp.Linear()), x, x)
+    result = gram(kernels.Normalised(kbp.Linear()), x, x)
     np.testing.assert_allclose(result, [[1, 0.5**0.5], [0.5**0.5, 1]], rtol=1e-6)
 
 
 def test_a_zero_feature_is_like_nothing_and_has_no_gradient():
-    zero, one = jnp.zeros(2), jnp.ones(2)
     kernel = kernels.Normalised(kbp.Linear())
-    assert float(kernel(zero, one)) == 0 and float(kernel(zero, zero)) == 0
-    assert np.isfinite(jax.grad(lambda x: kernel(x, one))(zero)).all()
+    (value, slope), own = jax.jit(lambda x, y: (jax.value_and_grad(kernel)(x, y), kernel(x, x)))(
+        np.zeros(2), np.ones(2)
+    )
+    assert float(value) == 0 and float(own) == 0
+    assert np.isfinite(slope).all()
 
 
 def test_the_heat_kernel_is_narrow_like_a_gaussian_of_the_angle():
     turn = ROTATION.from_rotvec([[0, 0, 0], [0, 0, 0.1]]).as_matrix()
-    value = float(kernels.Heat(0.1)(*jnp.asarray(turn)))
+    value = float(gram(kernels.Heat(0.1), turn[:1], turn[1:])[0, 0])
     assert value == pytest.approx(math.exp(-0.5) * 0.05 / math.sin(0.05), rel=1e-3)
 
 
@@ -321,20 +358,33 @@ def test_the_nearest_rotation_is_that_of_scipy():
 def test_median_sharpness_makes_the_kernel_of_the_median_pair_1_over_e():
     x = unit(np.random.default_rng(3), 50)
     kernel = kernels.Sphere(kernels.median_sharpness(x))
-    values = np.asarray(kbp.gram(kernel, jnp.asarray(x), jnp.asarray(x)))[np.triu_indices(50, 1)]
+    values = np.asarray(gram(kernel, x, x))[np.triu_indices(50, 1)]
     assert np.median(values) == pytest.approx(math.exp(-1), rel=1e-2)
 
 
 def test_a_random_projection_keeps_inner_products():
-    x = jnp.zeros((3, 400)).at[0, :5].set(1.0).at[1, 3:9].set(1.0).at[2, 20:40].set(1.0)
+    x = np.zeros((3, 400))
+    for row, (start, stop) in enumerate([(0, 5), (3, 9), (20, 40)]):
+        x[row, start:stop] = 1
     kernel = kernels.RandomProjection(4000, 400)
-    np.testing.assert_allclose(kbp.gram(kernel, x, x), x @ x.T, atol=1.5)
-    np.testing.assert_allclose(kernel.features(x) @ kernel.features(x).T, kbp.gram(kernel, x, x), rtol=1e-9)
+    found, features = gram(kernel, x, x), np.asarray(kernel.features(jnp.asarray(x)))
+    np.testing.assert_allclose(found, x @ x.T, atol=1.5)
+    np.testing.assert_allclose(features @ features.T, found, rtol=1e-9)
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 MATRIX = np.array([[1.0, 0.9, 0.0], [0.9, 1.0, 0.9], [0.0, 0.9, 1.0]])
+
+
+def zeros(*shape):
+    return jnp.asarray(np.zeros(shape))
+
+
+def ones(*shape):
+    return jnp.asarray(np.ones(shape))
+
+
 WRONG = {
     "matern": (lambda: kernels.Matern(1.0, 2.0), "smoothness: must be 0.5, 1.5 or 2.5; got 2.0"),
     "degree": (lambda: kernels.Polynomial(0), "degree: must be an integer >= 1"),
@@ -342,7 +392,7 @@ WRONG = {
     "weight": (lambda: -1.0 * kbp.Linear(), "weight: must be finite and > 0"),
     "bandwidths": (lambda: kernels.ARD([1.0, 0.0]), "bandwidths: must be > 0; got 0.0 as the least"),
     "ard shape": (
-        lambda: kernels.ARD([1.0, 2.0])(jnp.zeros(3), jnp.zeros(3)),
+        lambda: kernels.ARD([1.0, 2.0])(zeros(3), zeros(3)),
         r"points: must have shape \(2,\), as bandwidths",
     ),
     "transform": (lambda: kernels.Transformed(3, kbp.Linear()), "transform: must be a function; got 3"),
@@ -350,31 +400,34 @@ WRONG = {
     "part": (lambda: kernels.Part(kbp.Linear(), 2, 2), "start, stop: must be 0 <= start < stop; got 2, 2"),
     "part shape": (lambda: kernels.Part(kbp.Linear(), 0, 9, (3, 2)), "shape: must have the size of the part"),
     "short": (
-        lambda: kbp.gram(kernels.Part(kbp.Linear(), 0, 4), jnp.zeros((2, 3)), jnp.zeros((2, 3))),
+        lambda: kbp.gram(kernels.Part(kbp.Linear(), 0, 4), zeros(2, 3), zeros(2, 3)),
         "points: must have 4 entries or more",
     ),
     "projection": (lambda: kernels.RandomProjection(5, 0), "dim: must be an integer >= 1"),
     "seed": (lambda: kernels.RandomProjection(5, 3, seed=-1), "seed: must be a whole number >= 0"),
-    "projected": (lambda: PROJECTION(jnp.zeros(4), jnp.zeros(4)), "points: must be vectors of A's width"),
+    "projected": (
+        lambda: PROJECTION(zeros(4), zeros(4)),
+        "points: must be vectors of A's width",
+    ),
     "sphere": (
-        lambda: kbp.gram(kernels.Sphere(1.0), jnp.ones((2, 3)), jnp.ones((2, 3))),
+        lambda: kbp.gram(kernels.Sphere(1.0), ones(2, 3), ones(2, 3)),
         r"x: must be unit vectors; got a norm of 1.732. Normalise them: kbpjax.kernels.unit_vectors\(x\).",
     ),
     "no vector": (lambda: kernels.unit_vectors([[0.0, 0.0]]), "x: must have no vector of length 0; got 1"),
     "no rotation": (
-        lambda: kbp.gram(kernels.Rotations(1.0), 1.1 * jnp.eye(3)[None], jnp.eye(3)[None]),
+        lambda: kbp.gram(kernels.Rotations(1.0), jnp.asarray(1.1 * np.eye(3)[None]), jnp.asarray(np.eye(3)[None])),
         r"x: must be orthogonal matrices; got an entry of R'R that is 0.21 off. Take the nearest rotations",
     ),
     "reflection": (
-        lambda: kbp.gram(kernels.Heat(1.0), -jnp.eye(3)[None], jnp.eye(3)[None]),
+        lambda: kbp.gram(kernels.Heat(1.0), jnp.asarray(-np.eye(3)[None]), jnp.asarray(np.eye(3)[None])),
         "x: must have determinant 1; got 1 reflections",
     ),
     "quaternion": (
-        lambda: kbp.gram(kernels.Heat(1.0), jnp.ones((1, 4)), jnp.ones((1, 4))),
+        lambda: kbp.gram(kernels.Heat(1.0), ones(1, 4), ones(1, 4)),
         "x: must be unit quaternions; got a norm that is 1 from 1",
     ),
     "rotation shape": (
-        lambda: kbp.gram(kernels.Heat(1.0), jnp.ones((1, 3)), jnp.ones((1, 3))),
+        lambda: kbp.gram(kernels.Heat(1.0), ones(1, 3), ones(1, 3)),
         "x: must be rotations; got points of shape",
     ),
     "heat": (lambda: kernels.Heat(0.01), "bandwidth: must be finite and >= 0.0666.*Pass num_orders of 6 / bandwidth"),
@@ -392,32 +445,35 @@ WRONG = {
         lambda: kbp.gram(kernels.Precomputed(np.eye(3)), jnp.array([0, 3]), jnp.array([-1])),
         r"x: must be indices among 0 .. 2, rows of the Gram matrix; got \[3\]",
     ),
-    "indices": (lambda: kernels.Precomputed(np.eye(3))(jnp.zeros(2), jnp.zeros(2)), "points: must be single indices"),
+    "indices": (
+        lambda: kernels.Precomputed(np.eye(3))(zeros(2), zeros(2)),
+        "points: must be single indices",
+    ),
     "negative": (
-        lambda: kbp.gram(kernels.Jaccard(), -jnp.ones((1, 2)), jnp.ones((1, 2))),
+        lambda: kbp.gram(kernels.Jaccard(), -ones(1, 2), ones(1, 2)),
         "x: must be >= 0; got -1.0",
     ),
     "ties": (
-        lambda: kbp.gram(kernels.Mallows(1.0), jnp.zeros((2, 3)), jnp.zeros((1, 3))),
+        lambda: kbp.gram(kernels.Mallows(1.0), zeros(2, 3), zeros(1, 3)),
         "x: must rank all items differently; got 2 points with ties",
     ),
-    "one item": (lambda: kernels.Kendall()(jnp.zeros(1), jnp.zeros(1)), "points: must be orders"),
+    "one item": (
+        lambda: kernels.Kendall()(zeros(1), zeros(1)),
+        "points: must be orders",
+    ),
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
 @pytest.mark.usefixtures("as_users_have_it")
-def test_bad_input_says_what_to_do(name):
-    call, message = WRONG[name]
-    with pytest.raises(ValueError, match="^" + message):
-        call()
+def test_bad_input_says_what_to_do():
+    assert not not_refused({name: (call, "^" + message) for name, (call, message) in WRONG.items()})
 
 
 def test_clipping_makes_a_gram_matrix_of_similarities():
     nearest = kernels.nearest_gram(MATRIX)
     assert np.linalg.eigvalsh(nearest)[0] >= -1e-12
-    kernel = kernels.Precomputed(nearest)
-    assert float(kernel(jnp.array(0), jnp.array(1))) == pytest.approx(nearest[0, 1])
+    found = gram(kernels.Precomputed(nearest), np.arange(3), np.arange(3))
+    np.testing.assert_allclose(found, nearest, rtol=1e-6, atol=1e-12)
 
 
 def test_fit_observe_clamp_and_beliefs_refuse_points_outside_the_domain():
@@ -430,14 +486,15 @@ def test_fit_observe_clamp_and_beliefs_refuse_points_outside_the_domain():
         kbp.fit(kbp.pool(graph, x, 2 * x), kernel=kernel, obs_kernel=kernel)
     with pytest.raises(ValueError, match=r"^edges\[0\]: must be unit vectors"):
         kbp.fit(kbp.TrainingData({0: (2 * x[:, 0], x[:, 1])}, {0: x[:, 0]}), kernel=kernel)
-    model = kbp.fit(kbp.pool(graph, x, x), kernel=kernel, obs_kernel=kernel, rule=kbp.ConstantTime(eps=0.1))
+    fit = jax.jit(lambda x: kbp.fit(kbp.pool(graph, x, x), kernel=kernel, obs_kernel=kernel, rule=kbp.FullRank()))
+    model = fit(x)
     with pytest.raises(ValueError, match="^y: must be unit vectors"):
         kbp.observe(model, graph, 2 * x[0])
     kbp.observe(model, graph, np.array([1, 1, 2])[:, None] * x[0], mask=np.array([True, True, False]))
     with pytest.raises(ValueError, match="^values: must be unit vectors"):
         kbp.clamp(model, graph, [1], 2 * x[0, :1])
     evidence = kbp.clamp(model, graph, [1], x[0, :1])
-    solution = kbp.run_tree(model, graph, evidence)
+    solution = jax.jit(kbp.run_tree)(model, graph, evidence)
     with pytest.raises(ValueError, match="^points: must be unit vectors"):
         kbp.beliefs(model, graph, evidence, solution, 2 * x[0])
     assert bool(jnp.isfinite(kbp.beliefs(model, graph, evidence, solution, x[0]).weights).all())
@@ -449,8 +506,12 @@ def test_a_chain_of_any_domain_finds_the_middle_of_three_equal_values(name):
     graph = kbp.chain_graph(3)
     values = draw(np.random.default_rng(9), 40)
     samples = np.stack([values] * 3, axis=1)
-    model = kbp.fit(kbp.pool(graph, samples), kernel=kernel, rule=kbp.FullRank(), ridge=1e-4)
-    evidence = kbp.clamp(model, graph, [0, 2], samples[5, :2])
-    solution = kbp.run_tree(model, graph, evidence)
-    belief = kbp.beliefs(model, graph, evidence, solution, values, marginal=kbp.Empirical())
-    np.testing.assert_array_equal(kbp.mode(belief)[1], values[5])
+
+    @jax.jit
+    def middle(kernel, samples, values):
+        model = kbp.fit(kbp.pool(graph, samples), kernel=kernel, rule=kbp.FullRank(), ridge=1e-4)
+        evidence = kbp.clamp(model, graph, [0, 2], samples[5, :2])
+        solution = kbp.run_tree(model, graph, evidence)
+        return kbp.mode(kbp.beliefs(model, graph, evidence, solution, values, marginal=kbp.Empirical()))[1]
+
+    np.testing.assert_array_equal(middle(kernel, samples, values), values[5])
