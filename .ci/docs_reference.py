@@ -28,8 +28,8 @@ PAGES = {
         "Kernels",
         "Positive definite functions for vectors, finite sets, rotations, strings, graphs and distributions.",
         {
-            "Kernels and their algebra": "kernels.Kernel kernels.Sum kernels.Constant kernels.Product kernels.Power kernels.Scaled"
-            " kernels.Normalised kernels.Transformed kernels.Part kernels.gram kernels.diagonal",
+            "Kernels and their algebra": "kernels.Kernel kernels.Sum kernels.Constant kernels.Product kernels.Power"
+            " kernels.Scaled kernels.Normalised kernels.Transformed kernels.Part kernels.gram kernels.diagonal",
             "Vectors": "kernels.RBF kernels.ARD kernels.Laplace kernels.Matern kernels.RationalQuadratic"
             " kernels.Periodic kernels.Linear kernels.Polynomial kernels.RandomProjection kernels.median_bandwidth",
             "Finite sets, counts and rankings": "kernels.Delta kernels.Jaccard kernels.Kendall kernels.Mallows"

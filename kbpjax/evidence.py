@@ -309,7 +309,7 @@ def likelihood(
 
 
 def _partial(fn: Callable[[Array], Array]) -> Partial:
-    """Make a function a pytree; one that is one already keeps its arrays as leaves, which another Partial would hide."""
+    """Make a function a pytree; a `Partial` stays as it is, since another around it would hide its arrays."""
     return fn if isinstance(fn, Partial) else Partial(fn)
 
 

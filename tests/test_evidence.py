@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.tree_util import Partial
 
 import kbpjax as kbp
 from tests import reference
@@ -353,3 +354,21 @@ def test_a_power_of_a_likelihood_of_whole_numbers_is_that_of_floats():
     for one in (whole, floats):
         (raised,) = (fn(jnp.array([-1.0, 1.0])) for known in one.likelihoods for fn in list(known.values())[:1])
         np.testing.assert_allclose(raised[0], [1, 2**0.5], rtol=1e-12)
+
+
+def test_a_likelihood_with_arrays_leaves_a_compiled_function():
+    """As a `Partial`: its arrays are leaves of the evidence, so nothing leaks."""
+    graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+    model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
+
+    def near(y, points):
+        return jnp.exp(-((y[:, None] - points[None]) ** 2))
+
+    y, candidates = jnp.array([0.5, 0.1, -0.5]), np.linspace(-1, 1, 5)
+    expected = kbp.likelihood(model, graph, lambda points: near(y, points))
+    solution = kbp.run(model, graph, expected)
+    wanted = kbp.beliefs(model, graph, expected, solution, candidates).weights
+    for form in (lambda y: Partial(near, y), lambda y: {0: Partial(near, y)}):
+        evidence = jax.jit(lambda y, form=form: kbp.likelihood(model, graph, form(y)))(y)
+        got = kbp.beliefs(model, graph, evidence, solution, candidates).weights
+        np.testing.assert_allclose(got, wanted, rtol=1e-12)

@@ -12,7 +12,7 @@ import kbpjax as kbp
 from kbpjax.arithmetic import InLogs, MaxProduct, SumProduct
 from kbpjax.baselines import discrete
 from tests import reweighted as rw
-from tests.kernels.refusals import not_refused
+from tests.refusals import not_refused
 
 TREE = [(0, 1), (1, 2), (1, 3), (3, 4)]
 

@@ -10,7 +10,7 @@ import pytest
 
 from kbpjax import ep
 from tests.ep.families import Broken
-from tests.kernels.refusals import not_refused
+from tests.refusals import not_refused
 
 KEY = jax.random.key(0)
 LIKE = ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0)

@@ -11,7 +11,7 @@ from scipy import integrate, special, stats
 
 from kbpjax import ep
 from tests.ep.families import Broken, Drawn
-from tests.kernels.refusals import not_refused
+from tests.refusals import not_refused
 
 KEY = jax.random.key(0)
 ORACLE = ep.LogisticToZ(num_nodes=400)

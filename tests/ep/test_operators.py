@@ -12,7 +12,7 @@ from kbpjax import ep
 from kbpjax.ep.representations import ExactFeatures
 from kbpjax.features import EmbeddingFeatures
 from tests.ep.families import Drawn, LogNormal
-from tests.kernels.refusals import not_refused
+from tests.refusals import not_refused
 
 KEY = jax.random.key(0)
 FEW = ep.Learner(num_inner=60, num_outer=100)

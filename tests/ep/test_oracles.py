@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate, special, stats
 
 from kbpjax import ep
-from tests.kernels.refusals import not_refused
+from tests.refusals import not_refused
 
 # (a, b, m, v): log Z, mean z, var z, mean p, var p, E log p, E log(1 - p). Quadrature in NumPy, apart from the library.
 LOGISTIC = {

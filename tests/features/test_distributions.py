@@ -24,7 +24,7 @@ from kbpjax.features import (
     features,
 )
 from kbpjax.kernels import Coordinates, EmbeddingRBF, ExpectedProduct, MeanVariance
-from tests.kernels.refusals import not_refused
+from tests.refusals import not_refused
 
 SCALES = np.array([0.8, 2.0])
 KEY = jax.random.key(0)

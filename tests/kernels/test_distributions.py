@@ -11,7 +11,7 @@ import scipy.stats
 import kbpjax as kbp
 from kbpjax import kernels
 from kbpjax.kernels import Coordinates, EmbeddingRBF, ExpectedProduct, MeanVariance
-from tests.kernels.refusals import not_refused
+from tests.refusals import not_refused
 
 SCALES = np.array([0.5, 1.0, 2.0])
 # Beta(2, 1) and N(0.5, 2); Beta(1, 2) and N(-1, 0.7).

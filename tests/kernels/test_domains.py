@@ -14,7 +14,7 @@ from sklearn.metrics import pairwise
 
 import kbpjax as kbp
 from kbpjax import kernels
-from tests.kernels.refusals import not_refused
+from tests.refusals import not_refused
 
 ROTATION = scipy.spatial.transform.Rotation
 

@@ -246,7 +246,20 @@ def test_a_bandwidth_that_is_no_real_number(value, as_users_have_it):
         kbp.RBF(value)
 
 
-def test_a_kernel_combines_with_kernels_only(as_users_have_it):
-    for combine in (lambda k: k + 1.0, lambda k: k * np.ones(2), lambda k: k * "2"):
+def test_numbers_and_sums_of_kernels():
+    x = jnp.asarray(points((3,)))
+    plain, narrow = np.asarray(kbp.gram(kbp.RBF(0.8), x, x)), np.asarray(kbp.gram(kbp.RBF(0.3), x, x))
+    for kernel in (kbp.RBF(0.8) + 2.5, np.float32(2.5) + kbp.RBF(0.8), kbp.kernels.Constant(2.5) + kbp.RBF(0.8)):
+        np.testing.assert_allclose(kbp.gram(kernel, x, x), plain + 2.5, rtol=1e-13)
+    np.testing.assert_allclose(kbp.gram(sum([kbp.RBF(0.8), kbp.RBF(0.3)]), x, x), plain + narrow, rtol=1e-13)
+    at = jnp.zeros(3)
+    assert float(jax.grad(lambda c: (kbp.RBF(0.8) + c)(at, at))(2.5)) == 1
+    assert kbp.gram(kbp.kernels.Constant(1.0), jnp.arange(3), jnp.arange(2)).tolist() == [[1.0, 1.0]] * 3
+    with pytest.raises(ValueError, match=r"^value: must be finite and > 0; got -1"):
+        _ = kbp.RBF(1.0) + -1.0
+
+
+def test_a_kernel_combines_with_kernels_and_numbers_only(as_users_have_it):
+    for combine in (lambda k: k + np.ones(2), lambda k: k + "2", lambda k: k * np.ones(2), lambda k: k * "2"):
         with pytest.raises(TypeError, match="unsupported operand|does not support|multiply sequence"):
             combine(kbp.RBF(1.0))

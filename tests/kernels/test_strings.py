@@ -12,7 +12,7 @@ import pytest
 import kbpjax as kbp
 from kbpjax.kernels.base import Normalised, diagonal
 from kbpjax.kernels.strings import Alphabet, LocalAlignment, Mismatch, Spectrum, Subsequence, mask
-from tests.kernels.refusals import not_refused
+from tests.refusals import not_refused
 
 DNA = Alphabet("ACGT")
 gram = jax.jit(kbp.gram, static_argnames="block_size")
