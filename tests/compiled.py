@@ -4,6 +4,8 @@ import equinox as eqx
 
 import kbpjax as kbp
 
+init = eqx.filter_jit(kbp.init)
+step = eqx.filter_jit(kbp.step)
 observe = eqx.filter_jit(kbp.observe)
 clamp = eqx.filter_jit(kbp.clamp)
 run = eqx.filter_jit(kbp.run)
