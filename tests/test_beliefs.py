@@ -324,7 +324,7 @@ def test_edge_beliefs_equal_twin():
         return np.prod([np.maximum(at_points @ message, twin.floor) for message in known], axis=0)
 
     def weights_of(own):
-        return jax.jit(lambda: kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, own, points).weights)()
+        return compiled.edge_beliefs(loopy_model(), GRAPH, evidence, solution, own, points).weights
 
     for k, (v, w) in TWIN_GRAPH.ends().items():
         own = [(a, b) for kind, a, b in TWIN_GRAPH.oriented() if kind == k][::-1]
