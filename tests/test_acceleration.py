@@ -106,7 +106,7 @@ def test_anderson_under_jit_and_vmap():
         return kbp.run(operators, graph, local, num_iters=12, damping=0.0, acceleration=kbp.Anderson(3)).messages
 
     loop = np.stack([run(one) for one in many])
-    np.testing.assert_allclose(jax.vmap(run)(many), loop, atol=1e-9)
+    np.testing.assert_allclose(jax.jit(jax.vmap(run))(many), loop, atol=1e-9)
     np.testing.assert_allclose(jax.jit(run)(many[0]), loop[0], atol=1e-9)
     plain = kbp.run(operators, graph, many[0], num_iters=12, damping=0.0).messages
     assert np.abs(plain - loop[0]).max() > 1e-6
@@ -206,7 +206,7 @@ def test_reweighted_messages_forget_where_they_start():
 
     def ends(rho):
         run = lambda start: kbp.run(operators, graph, local, num_iters=800, exponents=rho, start=start).messages
-        return np.asarray(jax.vmap(run)(jnp.asarray(starts)))
+        return np.asarray(jax.jit(jax.vmap(run))(starts))
 
     assert np.ptp(ends(kbp.tree_reweighting(graph)), axis=0).max() < 1e-8
     assert np.ptp(ends(None), axis=0).max() > 0.1
