@@ -8,6 +8,7 @@ import kbpjax as kbp
 init = eqx.filter_jit(kbp.init)
 step = eqx.filter_jit(kbp.step)
 observe = eqx.filter_jit(kbp.observe)
+likelihood = eqx.filter_jit(kbp.likelihood)
 clamp = eqx.filter_jit(kbp.clamp)
 run = eqx.filter_jit(kbp.run)
 run_tree = eqx.filter_jit(kbp.run_tree)

@@ -10,6 +10,7 @@ from kbpjax.beliefs import raise_logs
 from kbpjax.features import features
 from tests import compiled, reference
 from tests.loopy import GRAPH, SAMPLES, TWIN_GRAPH, Y, loopy_model, twin_model
+from tests.refusals import complaints
 
 POINTS = np.linspace(-1.5, 1.5, 9)
 
@@ -135,9 +136,9 @@ def test_types_on_different_domains():
         kbp.beliefs(learned, graph, evidence, solution, {0: plane, 1: plane})
 
 
-@pytest.mark.parametrize(
-    ("points", "rule"),
-    [
+def test_beliefs_name_what_is_wrong_with_points():
+    wrong = []
+    for points, rule in [
         (np.zeros((3, 1)), "must have shape"),
         (np.zeros(0), "must have shape"),
         (0.0, "must have shape"),
@@ -146,11 +147,9 @@ def test_types_on_different_domains():
         ({0: POINTS, 1: POINTS}, r"must have an entry .*\[0, 1, 2\]; got none for \[2\]"),
         ({}, r"must have an entry .* none for \[0, 1, 2\]"),
         ({0: POINTS, 1: POINTS, 2: np.zeros(0)}, "must have shape"),
-    ],
-)
-def test_beliefs_name_what_is_wrong_with_points(points, rule):
-    with pytest.raises(ValueError, match=f"^points: {rule}"):
-        kbp.beliefs(loopy_model(), GRAPH, *solved(False), points)
+    ]:
+        wrong += complaints(f"points: {rule}", kbp.beliefs, loopy_model(), GRAPH, *solved(False), points)
+    assert not wrong
 
 
 def test_a_solution_of_another_graph():
@@ -338,9 +337,9 @@ def test_edge_beliefs_equal_twin():
             np.testing.assert_allclose(weights, expected / expected.sum(), atol=1e-8)
 
 
-@pytest.mark.parametrize(
-    ("edges", "rule"),
-    [
+def test_edge_beliefs_name_what_is_wrong_with_edges():
+    wrong = []
+    for edges, rule in [
         ([(0, 1), (1, 2)], r"must be of one \(edge type, first node type, second node type\); got .*Ask for each kind"),
         ([(0, 1), (4, 3)], r"must be of one \(edge type, first .*; got \[\(0, 0, 1\), \(0, 1, 0\)\]"),
         ([(0, 1), (0, 6)], r"must be edges of the graph; got \[\[0, 6\]\]"),
@@ -353,11 +352,9 @@ def test_edge_beliefs_equal_twin():
         ([0], r"must be whole numbers \[some, 2\]; got shape \(1,\)"),
         ([(0, 1, 2)], r"must be whole numbers \[some, 2\]; got shape \(1, 3\)"),
         (0, r"must be whole numbers \[some, 2\]; got shape \(\)"),
-    ],
-)
-def test_edge_beliefs_name_what_is_wrong_with_edges(edges, rule):
-    with pytest.raises(ValueError, match=f"^edges: {rule}"):
-        kbp.edge_beliefs(loopy_model(), GRAPH, *solved(True), edges, POINTS)
+    ]:
+        wrong += complaints(f"edges: {rule}", kbp.edge_beliefs, loopy_model(), GRAPH, *solved(True), edges, POINTS)
+    assert not wrong
 
 
 def test_edge_beliefs_name_what_else_is_wrong():

@@ -9,6 +9,7 @@ import pytest
 import kbpjax as kbp
 from tests import compiled, reference
 from tests.loopy import GRAPH, TWIN_GRAPH, Y, loopy_model, twin_model
+from tests.refusals import complaints
 
 
 def without_type(model, v):
@@ -116,9 +117,9 @@ def test_masking_all_is_having_no_evidence():
     np.testing.assert_allclose(masked.messages, none.messages, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("y", "mask", "argument", "rule"),
-    [
+def test_observe_names_what_is_wrong():
+    wrong = []
+    for y, mask, argument, rule in [
         (np.zeros(6), None, "y", r"must have shape \(7,\); got \(6,\)"),
         (np.zeros((7, 1)), None, "y", r"must have shape \(7,\); got \(7, 1\)"),
         (0.0, None, "y", r"must have shape \(7,\); got \(\)"),
@@ -128,11 +129,9 @@ def test_masking_all_is_having_no_evidence():
         (Y, np.ones((7, 1), bool), "mask", r"must be boolean of shape \(7,\)"),
         (Y, np.ones(7), "mask", r"must be boolean of shape \(7,\); got float64"),
         (Y, [1] * 7, "mask", r"must be boolean of shape \(7,\); got int"),
-    ],
-)
-def test_observe_names_what_is_wrong(y, mask, argument, rule):
-    with pytest.raises(ValueError, match=f"^{argument}: {rule}"):
-        kbp.observe(loopy_model(), GRAPH, y, mask=mask)
+    ]:
+        wrong += complaints(f"{argument}: {rule}", kbp.observe, loopy_model(), GRAPH, y, mask=mask)
+    assert not wrong
 
 
 def test_a_model_without_observations():
@@ -230,9 +229,9 @@ def test_observations_by_key_of_a_type_without_any():
     assert seen.observed[0].tolist() == [True, False, False]
 
 
-@pytest.mark.parametrize(
-    ("fn", "rule"),
-    [
+def test_likelihood_names_what_is_wrong():
+    wrong = []
+    for fn, rule in [
         ({7: lambda x: x}, r"fn: must have node types among \[0, 1\] as keys; got \[7\]"),
         ({0: lambda x: x**2}, r"fn: must return values of shape \(2, \d+\); got \(\d+,\)"),
         ({0: lambda x: jnp.ones((3, len(x)))}, r"fn: must return values of shape \(2, \d+\); got \(3, \d+\)"),
@@ -252,11 +251,9 @@ def test_observations_by_key_of_a_type_without_any():
         (lambda x: jnp.ones((2, len(x))), "fn: must return values of shape"),
         (lambda x: jnp.ones((1, len(x))), "fn: must return values of shape"),
         (lambda x: jnp.ones((4, len(x))), "fn: must return values of shape"),
-    ],
-)
-def test_likelihood_names_what_is_wrong(fn, rule):
-    with pytest.raises(ValueError, match=f"^{rule}"):
-        kbp.likelihood(numbers_and_vectors(), NUMBERS, fn)
+    ]:
+        wrong += complaints(rule, kbp.likelihood, numbers_and_vectors(), NUMBERS, fn)
+    assert not wrong
 
 
 def test_a_likelihood_that_is_wrong_only_at_the_candidates():
@@ -269,9 +266,9 @@ def test_a_likelihood_that_is_wrong_only_at_the_candidates():
         kbp.beliefs(model, NUMBERS, evidence, solution, points)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "values", "rule"),
-    [
+def test_clamp_names_what_is_wrong():
+    wrong = []
+    for nodes, values, rule in [
         ([3], [0.0], r"nodes: must be different nodes among 0 .. 2; got \[3\]"),
         ([-1], [0.0], r"nodes: must be different nodes among 0 .. 2; got \[-1\]"),
         ([1, 1], [0.0, 0.5], r"nodes: must be different nodes among 0 .. 2; got \[1, 1\]. Name each node once"),
@@ -287,11 +284,9 @@ def test_a_likelihood_that_is_wrong_only_at_the_candidates():
         ([0, 1], [0.0, np.nan], "values: must be finite; got 1 NaN or infinite of 2"),
         ([0], [np.inf], "values: must be finite; got 1 NaN or infinite of 1"),
         ([0], ["0"], "values: must hold real numbers"),
-    ],
-)
-def test_clamp_names_what_is_wrong(nodes, values, rule):
-    with pytest.raises(ValueError, match=f"^{rule}"):
-        kbp.clamp(numbers_and_vectors(), NUMBERS, nodes, values)
+    ]:
+        wrong += complaints(rule, kbp.clamp, numbers_and_vectors(), NUMBERS, nodes, values)
+    assert not wrong
 
 
 def test_a_clamp_changes_only_its_own_nodes():
