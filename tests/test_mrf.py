@@ -8,6 +8,7 @@ import pytest
 import kbpjax as kbp
 from kbpjax.features import features
 from tests import compiled, reference
+from tests.refusals import complaints
 
 TWIN_GRAPH, SAMPLES, OBSERVATIONS = reference.loopy_example()
 RULE = kbp.ConstantTime(eps=reference.LOOPY_SETTINGS["eps"], max_rank=reference.LOOPY_SETTINGS["max_rank"])
@@ -372,9 +373,9 @@ def test_a_model_serves_any_graph_of_its_types():
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "argument"),
-    [
+def test_fit_names_what_is_wrong():
+    wrong = []
+    for options, argument in [
         ({"ridge": -1e-9}, "ridge"),
         ({"ridge": float("nan")}, "ridge"),
         ({"ridge": float("inf")}, "ridge"),
@@ -383,12 +384,9 @@ def test_a_model_serves_any_graph_of_its_types():
         ({"floor": float("nan")}, "floor"),
         ({"kernel": {}}, "kernel"),
         ({"kernel": {1: kbp.RBF(1.0)}}, "kernel"),
-    ],
-    ids=str,
-)
-def test_fit_names_what_is_wrong(options, argument):
-    with pytest.raises(ValueError, match=f"^{argument}: must be"):
-        kbp.fit(small_data(), **({"kernel": kbp.RBF(0.5)} | options))
+    ]:
+        wrong += complaints(f"{argument}: must be", kbp.fit, small_data(), **{"kernel": kbp.RBF(0.5)} | options)
+    assert not wrong
 
 
 @pytest.mark.parametrize("obs_kernel", [None, {}, {1: kbp.RBF(1.0)}], ids=str)
@@ -398,9 +396,9 @@ def test_observations_need_a_kernel(obs_kernel):
         kbp.fit(small_data(observations={0: (x, x)}), kernel=kbp.RBF(0.5), obs_kernel=obs_kernel)
 
 
-@pytest.mark.parametrize(
-    ("options", "argument"),
-    [
+def test_rule_names_what_is_wrong():
+    wrong = []
+    for options, argument in [
         ({"eps": 0.0}, "eps"),
         ({"eps": -1e-3}, "eps"),
         ({"eps": float("nan")}, "eps"),
@@ -408,12 +406,9 @@ def test_observations_need_a_kernel(obs_kernel):
         ({"max_rank": 0}, "max_rank"),
         ({"max_rank": -2}, "max_rank"),
         ({"max_rank": True}, "max_rank"),
-    ],
-    ids=str,
-)
-def test_rule_names_what_is_wrong(options, argument):
-    with pytest.raises(ValueError, match=f"^{argument}: must be"):
-        kbp.ConstantTime(**options)
+    ]:
+        wrong += complaints(f"{argument}: must be", kbp.ConstantTime, **options)
+    assert not wrong
 
 
 def test_a_kernel_that_vanishes_on_all_samples():
