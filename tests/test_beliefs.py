@@ -8,28 +8,32 @@ import pytest
 import kbpjax as kbp
 from kbpjax.beliefs import raise_logs
 from kbpjax.features import features
-from tests import reference
+from tests import compiled, reference
 from tests.loopy import GRAPH, SAMPLES, TWIN_GRAPH, Y, loopy_model, twin_model
+from tests.refusals import complaints
 
 POINTS = np.linspace(-1.5, 1.5, 9)
 
 
 @functools.cache
 def solved(with_evidence):
-    evidence = kbp.observe(loopy_model(), GRAPH, Y) if with_evidence else None
-    return evidence, kbp.run(loopy_model(), GRAPH, evidence, num_iters=3, damping=0.2)
+    evidence = compiled.observe(loopy_model(), GRAPH, Y) if with_evidence else None
+    return evidence, compiled.run(loopy_model(), GRAPH, evidence, num_iters=3, damping=0.2)
+
+
+@functools.cache
+def twin_solved(with_evidence):
+    evidence = reference.observe(twin_model(), TWIN_GRAPH, Y, [True] * 7) if with_evidence else {}
+    return evidence, reference.run(twin_model(), TWIN_GRAPH, evidence, 3, 0.2)
 
 
 def twin_beliefs(with_evidence, points, node):
-    twin = twin_model()
-    evidence = reference.observe(twin, TWIN_GRAPH, Y, [True] * 7) if with_evidence else {}
-    messages = reference.run(twin, TWIN_GRAPH, evidence, 3, 0.2)
-    return reference.beliefs(twin, TWIN_GRAPH, evidence, messages, points, node)
+    return reference.beliefs(twin_model(), TWIN_GRAPH, *twin_solved(with_evidence), points, node)
 
 
 @pytest.mark.parametrize("with_evidence", [True, False])
 def test_beliefs_equal_twin(with_evidence):
-    belief = kbp.beliefs(loopy_model(), GRAPH, *solved(with_evidence), POINTS)
+    belief = compiled.beliefs(loopy_model(), GRAPH, *solved(with_evidence), POINTS)
     assert belief.weights.shape == (7, 9)
     np.testing.assert_array_equal(belief.points, POINTS)
     for node in range(7):
@@ -42,14 +46,14 @@ def test_belief_of_a_hub_is_the_product_of_all_its_messages():
     graph = kbp.Graph.from_edges([(3, i) for i in range(40) if i != 3], 40)
     x = np.random.default_rng(0).normal(size=(12, 1)) + 0.3 * np.random.default_rng(1).normal(size=(12, 40))
     model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.7))
-    evidence = kbp.clamp(model, graph, np.arange(4, 40), 0.2 + 0.01 * np.arange(36))
-    solution = kbp.run(model, graph, evidence, num_iters=2)
+    evidence = compiled.clamp(model, graph, np.arange(4, 40), 0.2 + 0.01 * np.arange(36))
+    solution = compiled.run(model, graph, evidence, num_iters=2)
     assert len(graph.inboxes[0][0]) > 40
-    belief = kbp.beliefs(model, graph, evidence, solution, POINTS)
+    belief = compiled.beliefs(model, graph, evidence, solution, POINTS)
     to_hub = np.asarray(solution.messages)[np.asarray(graph.receivers) == 3]
-    values = to_hub @ np.asarray(features(model.bases[0], jnp.asarray(POINTS))).T
+    values = to_hub @ np.asarray(jax.jit(features)(model.bases[0], POINTS)).T
     logs = np.log(np.maximum(values, model.floor_of(0))).sum(axis=0)
-    logs += np.log(kbp.MeanEmbedding().density(model, 0, jnp.asarray(POINTS)))
+    logs += np.log(jax.jit(lambda: kbp.MeanEmbedding().density(model, 0, jnp.asarray(POINTS)))())
     expected = np.exp(logs - logs.max())
     np.testing.assert_allclose(belief.weights[3], expected / expected.sum(), atol=1e-9)
 
@@ -58,22 +62,22 @@ def test_belief_of_a_clamped_node_is_the_nearest_candidate_also_where_features_d
     x = np.linspace(-2, 2, 30).reshape(15, 2)
     graph = kbp.chain_graph(2)
     model = kbp.fit(kbp.pool(graph, x), kernel=kbp.kernels.Polynomial(1))
-    evidence = kbp.clamp(model, graph, [0], [1.0])
-    solution = kbp.run_tree(model, graph, evidence)
-    belief = kbp.beliefs(model, graph, evidence, solution, np.array([0.0, 0.5, 0.9, 1.6, 2.0]))
+    evidence = compiled.clamp(model, graph, [0], [1.0])
+    solution = compiled.run_tree(model, graph, evidence)
+    belief = compiled.beliefs(model, graph, evidence, solution, np.array([0.0, 0.5, 0.9, 1.6, 2.0]))
     assert belief.weights[0].tolist() == [0, 0, 1, 0, 0]
 
 
 def test_a_power_of_nothing_is_nothing_and_has_no_slope():
     logs = jnp.array([-jnp.inf, -2.0])
-    assert raise_logs(logs, jnp.array(0.5)).tolist() == [-np.inf, -1.0]
-    slope = jax.grad(lambda power: jnp.exp(raise_logs(logs, power)).sum())(0.5)
+    assert jax.jit(raise_logs)(logs, 0.5).tolist() == [-np.inf, -1.0]
+    slope = jax.jit(jax.grad(lambda power: jnp.exp(raise_logs(logs, power)).sum()))(0.5)
     np.testing.assert_allclose(slope, -2 * np.exp(-1.0), rtol=1e-12)
 
 
 def test_points_by_type():
     points = {2: POINTS[:4], 0: POINTS, 1: POINTS[::-1][:6]}
-    result = kbp.beliefs(loopy_model(), GRAPH, *solved(True), points)
+    result = compiled.beliefs(loopy_model(), GRAPH, *solved(True), points)
     assert sorted(result) == [0, 1, 2]
     for v, belief in result.items():
         np.testing.assert_array_equal(belief.points, points[v])
@@ -93,13 +97,13 @@ def test_beliefs_inside_jit_and_of_lists():
 
 
 def test_one_candidate_has_all_the_belief():
-    assert kbp.beliefs(loopy_model(), GRAPH, *solved(True), [0.3]).weights.tolist() == [[1.0]] * 7
+    assert compiled.beliefs(loopy_model(), GRAPH, *solved(True), [0.3]).weights.tolist() == [[1.0]] * 7
 
 
 def test_far_candidates_have_no_nan():
-    belief = kbp.beliefs(loopy_model(), GRAPH, *solved(True), np.array([0.0, 1e6, -1e6]))
+    belief = compiled.beliefs(loopy_model(), GRAPH, *solved(True), np.array([0.0, 1e6, -1e6]))
     assert np.isfinite(belief.weights).all() and (belief.weights[:, 0] > 0.99).all()
-    nowhere = kbp.beliefs(loopy_model(), GRAPH, *solved(True), np.array([1e6, -1e6]))
+    nowhere = compiled.beliefs(loopy_model(), GRAPH, *solved(True), np.array([1e6, -1e6]))
     np.testing.assert_allclose(nowhere.weights, 0.5)
 
 
@@ -117,11 +121,11 @@ def two_domains():
 def test_types_on_different_domains():
     graph = kbp.Graph.from_edges([(0, 1), (1, 2)], 3, node_type=[0, 1, 0])
     learned = two_domains()
-    evidence = kbp.observe(learned, graph, np.array([0.6, np.nan, 0.7]), mask=[True, False, True])
-    solution = kbp.run(learned, graph, evidence, num_iters=5)
+    evidence = compiled.observe(learned, graph, np.array([0.6, np.nan, 0.7]), mask=[True, False, True])
+    solution = compiled.run(learned, graph, evidence, num_iters=5)
     line = np.linspace(-1, 1, 9)
     plane = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
-    result = kbp.beliefs(learned, graph, evidence, solution, {0: line, 1: plane})
+    result = compiled.beliefs(learned, graph, evidence, solution, {0: line, 1: plane})
     assert result[0].weights.shape == (2, 9) and result[1].weights.shape == (1, 81)
     assert kbp.mean(result[1]).shape == kbp.mode(result[1]).shape == (1, 2)
     np.testing.assert_allclose(kbp.mean(result[1])[0], [0.65, -0.65], atol=0.25)
@@ -132,9 +136,9 @@ def test_types_on_different_domains():
         kbp.beliefs(learned, graph, evidence, solution, {0: plane, 1: plane})
 
 
-@pytest.mark.parametrize(
-    ("points", "rule"),
-    [
+def test_beliefs_name_what_is_wrong_with_points():
+    wrong = []
+    for points, rule in [
         (np.zeros((3, 1)), "must have shape"),
         (np.zeros(0), "must have shape"),
         (0.0, "must have shape"),
@@ -143,15 +147,13 @@ def test_types_on_different_domains():
         ({0: POINTS, 1: POINTS}, r"must have an entry .*\[0, 1, 2\]; got none for \[2\]"),
         ({}, r"must have an entry .* none for \[0, 1, 2\]"),
         ({0: POINTS, 1: POINTS, 2: np.zeros(0)}, "must have shape"),
-    ],
-)
-def test_beliefs_name_what_is_wrong_with_points(points, rule):
-    with pytest.raises(ValueError, match=f"^points: {rule}"):
-        kbp.beliefs(loopy_model(), GRAPH, *solved(False), points)
+    ]:
+        wrong += complaints(f"points: {rule}", kbp.beliefs, loopy_model(), GRAPH, *solved(False), points)
+    assert not wrong
 
 
 def test_a_solution_of_another_graph():
-    other = kbp.run(loopy_model(), kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1]), num_iters=1)
+    other = compiled.run(loopy_model(), kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1]), num_iters=1)
     with pytest.raises(ValueError, match=r"^solution: messages must be \(14, "):
         kbp.beliefs(loopy_model(), GRAPH, None, other, POINTS)
 
@@ -184,6 +186,7 @@ DOMAINS = {
     "small": 1e-6 * RANDOM.normal(size=8),
 }
 SCALARS = [name for name in DOMAINS if name != "vectors"]
+quantiles = jax.jit(jax.vmap(kbp.quantile, (None, 0)))
 
 
 def belief_on(name):
@@ -194,20 +197,22 @@ def belief_on(name):
 def test_mode_mean_and_variance(name):
     belief, points = belief_on(name), DOMAINS[name]
     spread = np.ptp(points.astype(float))
-    np.testing.assert_array_equal(kbp.mode(belief), reference.mode(points, WEIGHTS))
-    assert kbp.mode(belief).dtype == points.dtype
-    mean, variance = kbp.mean(belief), kbp.variance(belief)
+    mode, mean, variance = jax.jit(lambda belief: (kbp.mode(belief), kbp.mean(belief), kbp.variance(belief)))(belief)
+    np.testing.assert_array_equal(mode, reference.mode(points, WEIGHTS))
+    assert mode.dtype == points.dtype
     assert mean.shape == variance.shape == (5, *points.shape[1:])
     np.testing.assert_allclose(mean, reference.mean(points, WEIGHTS), rtol=1e-13, atol=1e-14 * spread)
     centred = points.astype(float) - points.astype(float).mean(axis=0)  # the twin's E[X^2] - E[X]^2 cancels
     np.testing.assert_allclose(variance, reference.variance(centred, WEIGHTS), rtol=1e-9, atol=1e-9 * spread**2)
     for i, row in enumerate(WEIGHTS):
         expected = np.average(points.astype(float), axis=0, weights=row)
-        np.testing.assert_allclose(mean[i], expected, rtol=1e-12, atol=1e-13 * spread)
+        np.testing.assert_allclose(np.asarray(mean)[i], expected, rtol=1e-12, atol=1e-13 * spread)
         if points.ndim == 1 or points.shape[1] == 1:
             expected = np.cov(centred.ravel(), aweights=row, ddof=0)
-            np.testing.assert_allclose(variance[i], expected.reshape(points.shape[1:]), atol=1e-9 * spread**2)
-    assert (variance >= 0).all()
+            np.testing.assert_allclose(
+                np.asarray(variance)[i], expected.reshape(points.shape[1:]), atol=1e-9 * spread**2
+            )
+    assert (np.asarray(variance) >= 0).all()
 
 
 def test_the_mode_of_equal_weights_is_the_first():
@@ -216,52 +221,52 @@ def test_the_mode_of_equal_weights_is_the_first():
 
 
 @pytest.mark.parametrize("name", SCALARS)
-@pytest.mark.parametrize("level", [0, 0.0, 0.1, 0.25, 0.33, 0.5, 0.75, 0.99, 1.0, 1])
-def test_quantile_equals_twin_and_numpy(name, level):
+def test_quantile_equals_twin_and_numpy(name):
     belief, points = belief_on(name), DOMAINS[name]
-    result = kbp.quantile(belief, level)
-    assert result.dtype == points.dtype and result.shape == (5, *points.shape[1:])
-    np.testing.assert_array_equal(result.reshape(-1), reference.quantile(points.ravel().tolist(), WEIGHTS, level))
-    if 0 < level < 1:  # at 0 NumPy skips points of weight 0
-        expected = [np.quantile(points.ravel(), level, method="inverted_cdf", weights=row) for row in WEIGHTS]
-        np.testing.assert_array_equal(result.reshape(-1), expected)
+    levels = np.array([0.0, 0.1, 0.25, 0.33, 0.5, 0.75, 0.99, 1.0])
+    results = np.asarray(quantiles(belief, levels))
+    assert results.dtype == points.dtype and results.shape == (8, 5, *points.shape[1:])
+    for level, result in zip(levels, results.reshape(8, 5), strict=True):
+        np.testing.assert_array_equal(result, reference.quantile(points.ravel().tolist(), WEIGHTS, level))
+        if 0 < level < 1:  # at 0 NumPy skips points of weight 0
+            expected = [np.quantile(points.ravel(), level, method="inverted_cdf", weights=row) for row in WEIGHTS]
+            np.testing.assert_array_equal(result, expected)
 
 
 def test_quantile_at_the_ends():
     belief = kbp.Belief(jnp.array([2.0, 0.0, 1.0, 3.0]), jnp.array([[0.5, 0.0, 0.5, 0.0]]))
-    assert kbp.quantile(belief, 0.0).tolist() == [0.0]
+    assert kbp.quantile(belief, 0.0).tolist() == kbp.quantile(belief, 0).tolist() == [0.0]
     assert kbp.quantile(belief, 1e-9).tolist() == [1.0]
     assert kbp.quantile(belief, 0.5).tolist() == [1.0]
     assert kbp.quantile(belief, 0.5000001).tolist() == [2.0]
-    assert kbp.quantile(belief, 1.0).tolist() == [2.0]
+    assert kbp.quantile(belief, 1.0).tolist() == kbp.quantile(belief, 1).tolist() == [2.0]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_level_one_is_reached_despite_rounding(dtype):
     weights = np.full((1, 1000), 1 / 1000, dtype)
     belief = kbp.Belief(jnp.arange(1000.0), jnp.asarray(weights))
-    assert float(kbp.quantile(belief, 1.0)[0]) >= 990
-    assert abs(float(kbp.quantile(belief, 0.5)[0]) - 499) <= 1
+    half, last = np.asarray(quantiles(belief, np.array([0.5, 1.0])))[:, 0]
+    assert last >= 990 and abs(half - 499) <= 1
 
 
 def test_quantile_of_a_traced_level():
     belief = belief_on("unsorted")
-    levels = jnp.array([0.1, 0.5, 0.9])
-    stacked = jax.vmap(lambda level: kbp.quantile(belief, level))(levels)
-    for level, row in zip(levels, stacked):
+    levels = np.array([0.1, 0.5, 0.9])
+    for level, row in zip(levels, np.asarray(quantiles(belief, levels)), strict=True):
         np.testing.assert_array_equal(row, kbp.quantile(belief, level))
 
 
-@pytest.mark.parametrize("coverage", [0, 0.5, 0.8, 1])
 @pytest.mark.parametrize("name", ["unsorted", "column", "bytes"])
-def test_interval(name, coverage):
+def test_interval(name):
     belief, points = belief_on(name), DOMAINS[name]
-    lower, upper = (np.asarray(end) for end in kbp.interval(belief, coverage))
-    expected = reference.interval(points.ravel().tolist(), WEIGHTS, coverage)
-    np.testing.assert_array_equal(lower.reshape(-1), expected[0])
-    np.testing.assert_array_equal(upper.reshape(-1), expected[1])
-    inside = (points.reshape(1, -1) >= lower.reshape(-1, 1)) & (points.reshape(1, -1) <= upper.reshape(-1, 1))
-    assert (np.sum(WEIGHTS * inside, axis=1) >= coverage - 1e-12).all()
+    for coverage in (0, 0.5, 0.8, 1):
+        lower, upper = (np.asarray(end) for end in kbp.interval(belief, coverage))
+        expected = reference.interval(points.ravel().tolist(), WEIGHTS, coverage)
+        np.testing.assert_array_equal(lower.reshape(-1), expected[0])
+        np.testing.assert_array_equal(upper.reshape(-1), expected[1])
+        inside = (points.reshape(1, -1) >= lower.reshape(-1, 1)) & (points.reshape(1, -1) <= upper.reshape(-1, 1))
+        assert (np.sum(WEIGHTS * inside, axis=1) >= coverage - 1e-12).all()
 
 
 def test_the_usual_interval_covers_nine_tenths():
@@ -290,7 +295,7 @@ def test_a_batch_of_beliefs_is_refused_outside_of_vmap():
     for ask in (kbp.mode, kbp.mean, kbp.variance, kbp.interval):
         with pytest.raises(ValueError, match=r"^belief: must have weights \[node, 5\]; got \(5, 2, 3\)"):
             ask(batch)
-    assert jax.vmap(kbp.mode)(batch).shape == (5, 2)
+    assert jax.jit(jax.vmap(kbp.mode))(batch).shape == (5, 2)
 
 
 def test_a_belief_that_is_nan_has_no_finite_answer():
@@ -306,8 +311,7 @@ def test_edge_beliefs_equal_twin():
     """The joint's embedding, floored, times all that each end knows but from the other."""
     twin, (evidence, solution) = twin_model(), solved(True)
     edges, nodes, _, _ = reference.pool(TWIN_GRAPH, SAMPLES)
-    observed = reference.observe(twin, TWIN_GRAPH, Y, [True] * 7)
-    messages = reference.run(twin, TWIN_GRAPH, observed, 3, 0.2)
+    observed, messages = twin_solved(True)
     points = {v: np.linspace(-1.2, 1.2, 4 + v) for v in nodes}
 
     def features_of(v, x):
@@ -318,22 +322,24 @@ def test_edge_beliefs_equal_twin():
         known = [observed[s]] + [messages[u, s] for u in TWIN_GRAPH.neighbours(s) if u != other]
         return np.prod([np.maximum(at_points @ message, twin.floor) for message in known], axis=0)
 
+    def weights_of(own):
+        return compiled.edge_beliefs(loopy_model(), GRAPH, evidence, solution, own, points).weights
+
     for k, (v, w) in TWIN_GRAPH.ends().items():
         own = [(a, b) for kind, a, b in TWIN_GRAPH.oriented() if kind == k][::-1]
-        got = kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, own, points)
-        back = kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, [(b, a) for a, b in own], points)
-        np.testing.assert_allclose(back.weights, got.weights.transpose(0, 2, 1), atol=1e-12)
-        assert got.weights.shape == (len(own), len(points[v]), len(points[w]))
+        got, back = np.asarray(weights_of(own)), np.asarray(weights_of([(b, a) for a, b in own]))
+        np.testing.assert_allclose(back, got.transpose(0, 2, 1), atol=1e-12)
+        assert got.shape == (len(own), len(points[v]), len(points[w]))
         joint = np.mean([np.outer(a, b) for a, b in zip(features_of(v, edges[k][0]), features_of(w, edges[k][1]))], 0)
         joint = np.maximum(features_of(v, points[v]) @ joint @ features_of(w, points[w]).T, twin.floor**2)
-        for (a, b), weights in zip(own, got.weights, strict=True):
+        for (a, b), weights in zip(own, got, strict=True):
             expected = joint * end(a, b)[:, None] * end(b, a)[None]
             np.testing.assert_allclose(weights, expected / expected.sum(), atol=1e-8)
 
 
-@pytest.mark.parametrize(
-    ("edges", "rule"),
-    [
+def test_edge_beliefs_name_what_is_wrong_with_edges():
+    wrong = []
+    for edges, rule in [
         ([(0, 1), (1, 2)], r"must be of one \(edge type, first node type, second node type\); got .*Ask for each kind"),
         ([(0, 1), (4, 3)], r"must be of one \(edge type, first .*; got \[\(0, 0, 1\), \(0, 1, 0\)\]"),
         ([(0, 1), (0, 6)], r"must be edges of the graph; got \[\[0, 6\]\]"),
@@ -346,11 +352,9 @@ def test_edge_beliefs_equal_twin():
         ([0], r"must be whole numbers \[some, 2\]; got shape \(1,\)"),
         ([(0, 1, 2)], r"must be whole numbers \[some, 2\]; got shape \(1, 3\)"),
         (0, r"must be whole numbers \[some, 2\]; got shape \(\)"),
-    ],
-)
-def test_edge_beliefs_name_what_is_wrong_with_edges(edges, rule):
-    with pytest.raises(ValueError, match=f"^edges: {rule}"):
-        kbp.edge_beliefs(loopy_model(), GRAPH, *solved(True), edges, POINTS)
+    ]:
+        wrong += complaints(f"edges: {rule}", kbp.edge_beliefs, loopy_model(), GRAPH, *solved(True), edges, POINTS)
+    assert not wrong
 
 
 def test_edge_beliefs_name_what_else_is_wrong():
@@ -391,8 +395,8 @@ def certain():
 
 def test_a_belief_that_is_zero_everywhere():
     model, graph = certain()
-    evidence = kbp.observe(model, graph, np.array([1, 1]), mask=[True, False])
-    solution = kbp.run_tree(model, graph, evidence)
+    evidence = compiled.observe(model, graph, np.array([1, 1]), mask=[True, False])
+    solution = compiled.run_tree(model, graph, evidence)
 
     def weights(points):
         return kbp.beliefs(model, graph, evidence, solution, points).weights
@@ -409,8 +413,8 @@ def test_a_belief_that_is_zero_everywhere():
 def test_contradicting_evidence_names_only_the_nodes_it_makes_impossible():
     model, _ = certain()
     graph = kbp.Graph.from_edges([(0, 1), (1, 2), (3, 4)], 5)
-    evidence = kbp.clamp(model, graph, [0, 2, 3], [0, 1, 1])
-    solution = kbp.run_tree(model, graph, evidence)
+    evidence = compiled.clamp(model, graph, [0, 2, 3], [0, 1, 1])
+    solution = compiled.run_tree(model, graph, evidence)
     with pytest.raises(ValueError, match=r"^nodes: .* got 0 everywhere for \[1\]"):
         kbp.beliefs(model, graph, evidence, solution, np.arange(2))
     weights = jax.jit(lambda e, s: kbp.beliefs(model, graph, e, s, np.arange(2)).weights)(evidence, solution)

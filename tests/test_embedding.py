@@ -1,3 +1,4 @@
+import itertools
 from functools import partial
 
 import jax
@@ -62,16 +63,17 @@ def test_without_ridge_it_is_least_squares():
 def test_without_ridge_collinear_features_stay_finite():
     """The least penalty is the rounding error of the sums, so a singular matrix gives a finite fit, and a good one."""
     x, y = pairs(25)
-    result = conditional_operator(lambda x: jnp.stack([x, x, 0 * x], axis=1), target, x, y, 0.0)
+    fit = jax.jit(conditional_operator, static_argnums=(0, 1))
+    result = np.asarray(fit(lambda x: jnp.stack([x, x, 0 * x], axis=1), target, x, y, 0.0))
     assert np.isfinite(result).all()
-    alone = conditional_operator(lambda x: x[:, None], target, x, y, 0.0)
+    alone = fit(lambda x: x[:, None], target, x, y, 0.0)
     np.testing.assert_allclose(result[0] + result[1] + 0 * result[2], alone[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_fewer_samples_than_features(count):
     x, y = pairs(count)
-    result = conditional_operator(given, target, x, y, 1e-3)
+    result = operator(x, y, 1e-3)
     expected = reference.conditional_operator_dual(np.asarray(given(x)), np.asarray(target(y)), 1e-3)
     np.testing.assert_allclose(result, expected, rtol=1e-8, atol=1e-10)
 
@@ -86,8 +88,7 @@ def test_the_ridge_counts_per_sample():
 def test_chunks_do_not_matter(monkeypatch, count):
     x, y = pairs(count)
     monkeypatch.setattr(embedding, "CHUNK", 8)
-    chunked = covariances(given, target, x, y)
-    mean = mean_embedding(given, x)
+    chunked, mean = jax.jit(lambda x, y: (covariances(given, target, x, y), mean_embedding(given, x)))(x, y)
     monkeypatch.undo()
     assert embedding.CHUNK > 25
     rows, values = np.asarray(given(x)), np.asarray(target(y))
@@ -103,13 +104,13 @@ def test_single_precision_is_close_to_double():
     result = operator(x.astype(jnp.float32), y.astype(jnp.float32), 1e-2)
     assert result.dtype == jnp.float32
     np.testing.assert_allclose(result, exact, atol=2e-5 * np.abs(exact).max())
-    mean = mean_embedding(given, x.astype(jnp.float32))
+    mean_of = jax.jit(lambda x: mean_embedding(given, x))
+    mean = mean_of(x.astype(jnp.float32))
     assert mean.dtype == jnp.float32
-    np.testing.assert_allclose(mean, mean_embedding(given, x), rtol=1e-6)
+    np.testing.assert_allclose(mean, mean_of(x), rtol=1e-6)
 
 
-@pytest.mark.parametrize("ridge", [0.0, 1e-3, 0.5])
-def test_gradient_in_the_ridge(ridge):
+def test_gradient_in_the_ridge():
     x, y = pairs(25)
     weights = jnp.asarray(np.random.default_rng(1).normal(size=(4, 3)))
 
@@ -117,9 +118,11 @@ def test_gradient_in_the_ridge(ridge):
     def total(ridge):
         return jnp.sum(weights * operator(x, y, ridge))
 
-    h = 1e-5 * (ridge + 0.01)
-    expected = (total(ridge + h) - total(ridge - h)) / (2 * h)
-    np.testing.assert_allclose(jax.grad(total)(ridge), expected, rtol=1e-6)
+    slope = jax.jit(jax.grad(total))
+    for ridge in (0.0, 1e-3, 0.5):
+        h = 1e-5 * (ridge + 0.01)
+        expected = (total(ridge + h) - total(ridge - h)) / (2 * h)
+        np.testing.assert_allclose(slope(ridge), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("chunk", [8, 1000])
@@ -133,7 +136,7 @@ def test_gradient_in_the_feature_maps(monkeypatch, chunk):
 
     h = 1e-6
     expected = (total(0.8 + h) - total(0.8 - h)) / (2 * h)
-    np.testing.assert_allclose(jax.grad(total)(0.8), expected, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(jax.grad(total))(0.8), expected, rtol=1e-6)
 
 
 def test_ridge_solve_solves():
@@ -171,38 +174,37 @@ def test_no_features_of_the_whole_sample(monkeypatch, of_gradient):
 
 
 @pytest.mark.parametrize("chunk", [8, 1000])
-@pytest.mark.parametrize("count", [1, 8, 13, 25])
-@pytest.mark.parametrize("padding", [np.nan, 3.0])
-def test_pairs_beyond_the_count_are_padding(monkeypatch, chunk, count, padding):
+def test_pairs_beyond_the_count_are_padding(monkeypatch, chunk):
     monkeypatch.setattr(embedding, "CHUNK", chunk)
-    x, y = pairs(25)
-    alone = conditional_operator(given, target, x[:count], y[:count], 0.1)
-    padded_x, padded_y = x.at[count:].set(padding), y.at[count:].set(padding)
 
-    @jax.jit
-    def padded(scale, count):
-        return conditional_operator(lambda x: given(scale * x), target, padded_x, padded_y, 0.1, count)
+    def padded(scale, count, x, y):
+        return conditional_operator(lambda x: given(scale * x), target, x, y, 0.1, count)
 
-    np.testing.assert_allclose(padded(1.0, count), alone, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(padded(1.0, jnp.int32(count)), alone, rtol=1e-9, atol=1e-12)
+    slope_of, padded = jax.jit(jax.jacobian(padded)), jax.jit(padded)
     h = 1e-6
-    slope = (padded(1 + h, count) - padded(1 - h, count)) / (2 * h)
-    np.testing.assert_allclose(jax.jacobian(padded)(1.0, count), slope, rtol=1e-5, atol=1e-7)
+    for count, padding in itertools.product((1, 8, 13, 25), (np.nan, 3.0)):
+        x, y = (np.array(array) for array in pairs(25))
+        alone = reference.conditional_operator(np.asarray(given(x[:count])), np.asarray(target(y[:count])), 0.1)
+        x[count:] = y[count:] = padding
+        for number in (count, np.int32(count)):
+            np.testing.assert_allclose(padded(1.0, number, x, y), alone, rtol=1e-9, atol=1e-12)
+        slope = np.asarray(padded(1 + h, count, x, y) - padded(1 - h, count, x, y)) / (2 * h)
+        np.testing.assert_allclose(slope_of(1.0, count, x, y), slope, rtol=1e-5, atol=1e-7)
 
 
 def test_counts_in_single_precision_and_over_a_batch():
     x, y = pairs(25, np.float32)
     counts = np.array([3, 25, 10])
-    batched = jax.vmap(lambda count: conditional_operator(given, target, x, y, 0.1, count))(jnp.asarray(counts))
+    batched = jax.jit(jax.vmap(lambda count: conditional_operator(given, target, x, y, 0.1, count)))(counts)
     assert batched.dtype == jnp.float32
-    for result, count in zip(batched, counts):
-        alone = conditional_operator(given, target, x[:count], y[:count], 0.1, None)
+    for result, count in zip(np.asarray(batched), counts, strict=True):
+        alone = operator(np.asarray(x)[:count], np.asarray(y)[:count], 0.1)
         np.testing.assert_allclose(result, alone, atol=1e-5)
 
 
 def test_no_pairs_sum_to_zero():
-    x, y = pairs(5)
-    sums = covariances(given, target, x, y.at[:].set(np.nan), 0)
+    x, _ = pairs(5)
+    sums = jax.jit(lambda x, y: covariances(given, target, x, y, 0))(x, np.full(5, np.nan))
     assert sums[0].shape == (4, 4) and sums[1].shape == (4, 3)
     assert not sums[0].any() and not sums[1].any()
 
@@ -258,8 +260,10 @@ def errors(kernel, products, x, partner, eps, ridges, max_rank):
     return residuals, both
 
 
-@pytest.mark.parametrize("exponent", [1, 4])
-@pytest.mark.parametrize("name", CASES)
+# One exponent is compiled for both of these tests, and the other for one kernel of each kind of samples.
+@pytest.mark.parametrize(
+    ("name", "exponent"), [*((name, 3) for name in CASES), ("middle", 1), ("delta", 1), ("sum", 1)]
+)
 def test_the_bound_holds(name, exponent):
     kernel, x = CASES[name]
     x, partner = jnp.asarray(x), jnp.asarray(np.roll(x, 1, axis=0))
@@ -278,7 +282,7 @@ def test_the_bound_holds(name, exponent):
 @pytest.mark.parametrize("name", CASES)
 def test_no_error_with_all_points_as_landmarks(name):
     kernel, x = CASES[name]
-    ridges = np.array([1e-4, 1e-2, 1.0])
+    ridges = np.array([1e-4, 1e-2, 0.3, 10.0])
     x, partner = jnp.asarray(x), jnp.asarray(x[::-1])
     residuals, both = errors(kernel, kernel**3, x, partner, 1e-12, jnp.asarray(ridges), 40)
     assert max(residuals) < 1e-7
@@ -293,10 +297,12 @@ def tensor_power(rows, exponent):
     return result
 
 
+compiled_basis, compiled_error = jax.jit(cholesky_basis), jax.jit(operator_error)
+
+
 @pytest.mark.parametrize("exponent", [1, 2, 3])
-@pytest.mark.parametrize("ridge", [1e-3, 0.1, 3.0])
 @pytest.mark.parametrize("exact_products", [False, True])
-def test_operator_error_equals_matrices_written_out(exponent, ridge, exact_products):
+def test_operator_error_equals_matrices_written_out(exponent, exact_products):
     """Features of the linear kernel are the vectors, and those of its powers their Kronecker powers."""
     random = np.random.default_rng(0)
     x, y = random.normal(size=(12, 3)), random.normal(size=(12, 3))
@@ -307,26 +313,27 @@ def test_operator_error_equals_matrices_written_out(exponent, ridge, exact_produ
         q, _ = np.linalg.qr(landmarks.T)
         return q @ q.T
 
-    def operator(xi, phi):
+    def operator(xi, phi, ridge):
         return xi.T @ np.linalg.solve(phi @ phi.T + ridge * 12 * np.eye(12), phi)
 
     low_phi = phi @ projection(x[:2])
     low_xi = xi if exact_products else xi @ projection(xi[3:5])
-    expected = np.linalg.norm(operator(xi, phi) - operator(low_xi, low_phi))
-    basis = cholesky_basis(kernel, jnp.asarray(x[:2]))
-    product_basis = None if exact_products else cholesky_basis(products, jnp.asarray(y[3:5]))
-    result = operator_error(kernel, products, basis, product_basis, jnp.asarray(x), jnp.asarray(y), ridge)
-    assert expected > 1e-3
-    np.testing.assert_allclose(result, expected, rtol=1e-9)
+    basis = compiled_basis(kernel, x[:2])
+    product_basis = None if exact_products else compiled_basis(products, y[3:5])
+    for ridge in (1e-3, 0.1, 3.0):
+        expected = np.linalg.norm(operator(xi, phi, ridge) - operator(low_xi, low_phi, ridge))
+        assert expected > 1e-3
+        result = compiled_error(kernel, products, basis, product_basis, x, y, ridge)
+        np.testing.assert_allclose(result, expected, rtol=1e-9)
     largest = np.linalg.norm(phi - low_phi, axis=1).max()
-    np.testing.assert_allclose(feature_residual(kernel, basis, jnp.asarray(x)), largest, rtol=1e-9)
+    np.testing.assert_allclose(jax.jit(feature_residual)(kernel, basis, x), largest, rtol=1e-9)
 
 
 def test_operator_error_equals_traces_of_gram_matrices():
     """|U|^2 - 2 <U, U~> + |U~|^2, where projections make <phi(x), P phi(y)> the Gram matrix of projected features."""
     x, y, ridge = LINE, np.roll(LINE, 1), 0.02
-    basis = cholesky_basis(kbp.RBF(0.7), jnp.asarray(x[:4]))
-    products = cholesky_basis(kbp.RBF(0.7) ** 3, jnp.asarray(x[:5]))
+    basis = compiled_basis(kbp.RBF(0.7), x[:4])
+    products = compiled_basis(kbp.RBF(0.7) ** 3, x[:5])
     full, full_products = reference.rbf(0.7), reference.power(reference.rbf(0.7), 3)
     r, s = reference.gram_schmidt(full, x[:4], x), reference.gram_schmidt(full_products, x[:5], y)
     k, g = reference.gram(full, x, x), reference.gram(full_products, y, y)
@@ -334,7 +341,7 @@ def test_operator_error_equals_traces_of_gram_matrices():
     cross = np.trace(a @ s @ s.T @ a_low @ r @ r.T)
     low = np.trace(a_low @ s @ s.T @ a_low @ r @ r.T)
     expected = np.sqrt(np.trace(a @ g @ a @ k) - 2 * cross + low)
-    result = operator_error(kbp.RBF(0.7), kbp.RBF(0.7) ** 3, basis, products, jnp.asarray(x), jnp.asarray(y), ridge)
+    result = compiled_error(kbp.RBF(0.7), kbp.RBF(0.7) ** 3, basis, products, x, y, ridge)
     np.testing.assert_allclose(result, expected, rtol=1e-8)
 
 
@@ -343,8 +350,8 @@ def test_operator_error_in_single_precision():
     errors = []
     for dtype in (np.float32, np.float64):
         x = jnp.asarray(LINE, dtype)
-        basis = cholesky_basis(kernel, jnp.asarray([-1.5, 0.0, 1.5], dtype))
-        errors.append(operator_error(kernel, kernel**3, basis, None, x, jnp.flip(x), ridge))
+        basis = compiled_basis(kernel, np.array([-1.5, 0.0, 1.5], dtype))
+        errors.append(compiled_error(kernel, kernel**3, basis, None, x, LINE[::-1].astype(dtype), ridge))
     assert errors[0].dtype == jnp.float32
     np.testing.assert_allclose(errors[0], errors[1], rtol=1e-3)
 
@@ -357,7 +364,7 @@ def test_error_bound_is_its_formula():
 
 def test_errors_of_operators_refuse_what_they_cannot_measure():
     x = jnp.asarray(LINE)
-    basis = cholesky_basis(kbp.RBF(1.0), x[:2])
+    basis = compiled_basis(kbp.RBF(1.0), LINE[:2])
     fourier, _ = RandomFourier(8).feature_map(kbp.RBF(1.0), x, 1e-3, 8)
     with pytest.raises(ValueError, match="ridge: must be finite and > 0"):
         operator_error(kbp.RBF(1.0), kbp.RBF(1.0), basis, basis, x, x, 0.0)

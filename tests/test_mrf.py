@@ -7,7 +7,8 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.features import features
-from tests import reference
+from tests import compiled, reference
+from tests.refusals import complaints
 
 TWIN_GRAPH, SAMPLES, OBSERVATIONS = reference.loopy_example()
 RULE = kbp.ConstantTime(eps=reference.LOOPY_SETTINGS["eps"], max_rank=reference.LOOPY_SETTINGS["max_rank"])
@@ -33,7 +34,7 @@ def small_data(x=None, **arguments):
 
 
 def marginal_weights(model, graph, points):
-    return kbp.beliefs(model, graph, None, kbp.run(model, graph, num_iters=3), points).weights
+    return compiled.beliefs(model, graph, None, compiled.run(model, graph, num_iters=3), points).weights
 
 
 # --- against the twin -------------------------------------------------------------------------------------------------
@@ -140,9 +141,9 @@ def test_seven_iterations_with_masked_evidence_equal_twin():
     model, twin = model_of(), twin_model()
     mask = [True, False, True, True, False, False, True]
     y = np.random.default_rng(9).normal(size=7)
-    evidence = kbp.observe(model, GRAPH, y, mask=mask)
-    solution = kbp.run(model, GRAPH, evidence, num_iters=7, damping=0.3)
-    belief = kbp.beliefs(model, GRAPH, evidence, solution, POINTS)
+    evidence = compiled.observe(model, GRAPH, y, mask=mask)
+    solution = compiled.run(model, GRAPH, evidence, num_iters=7, damping=0.3)
+    belief = compiled.beliefs(model, GRAPH, evidence, solution, POINTS)
 
     twin_evidence = reference.observe(twin, TWIN_GRAPH, y, mask)
     messages = reference.run(twin, TWIN_GRAPH, twin_evidence, 7, 0.3)
@@ -190,9 +191,9 @@ def float_leaves(tree):
 
 def answers(model, dtype):
     y = np.linspace(-1, 1, 7).astype(dtype)
-    evidence = kbp.observe(model, GRAPH, y)
-    solution = kbp.run(model, GRAPH, evidence, num_iters=3)
-    belief = kbp.beliefs(model, GRAPH, evidence, solution, POINTS.astype(dtype))
+    evidence = compiled.observe(model, GRAPH, y)
+    solution = compiled.run(model, GRAPH, evidence, num_iters=3)
+    belief = compiled.beliefs(model, GRAPH, evidence, solution, POINTS.astype(dtype))
     return evidence, solution, belief, kbp.mean(belief), kbp.variance(belief), kbp.interval(belief), kbp.mode(belief)
 
 
@@ -248,9 +249,9 @@ def test_inside_jit_beliefs_are_the_same():
     def weights(data, bandwidth, ridge, y):
         kernels = {v: kbp.RBF(bandwidth * b) for v, b in reference.LOOPY_BANDWIDTHS.items()}
         model = kbp.fit(data, kernel=kernels, obs_kernel=OBS_KERNELS, rule=RULE, ridge=ridge, floor=OPTIONS["floor"])
-        evidence = kbp.observe(model, GRAPH, y)
-        solution = kbp.run(model, GRAPH, evidence, num_iters=3)
-        return kbp.beliefs(model, GRAPH, evidence, solution, POINTS).weights
+        evidence = compiled.observe(model, GRAPH, y)
+        solution = compiled.run(model, GRAPH, evidence, num_iters=3)
+        return compiled.beliefs(model, GRAPH, evidence, solution, POINTS).weights
 
     inside = weights(data, 1.0, OPTIONS["ridge"], y)
     outside = answers(model_of(), np.float64)[2].weights
@@ -280,8 +281,8 @@ def test_gradients_with_landmarks_held_fixed():
     @jax.jit
     def total(bandwidth, ridge, floor):
         model = kbp.fit(data, kernel=kbp.RBF(bandwidth), rule=rule, ridge=ridge, floor=floor)
-        solution = kbp.run(model, graph, num_iters=2)
-        return jnp.sum(kbp.mean(kbp.beliefs(model, graph, None, solution, np.array([-1.0, 0.1, 0.8]))) ** 2)
+        solution = compiled.run(model, graph, num_iters=2)
+        return jnp.sum(kbp.mean(compiled.beliefs(model, graph, None, solution, np.array([-1.0, 0.1, 0.8]))) ** 2)
 
     start = (0.5, 1e-2, 0.6)
     gradients = jax.jit(jax.grad(total, argnums=(0, 1, 2)))(*start)
@@ -372,9 +373,9 @@ def test_a_model_serves_any_graph_of_its_types():
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "argument"),
-    [
+def test_fit_names_what_is_wrong():
+    wrong = []
+    for options, argument in [
         ({"ridge": -1e-9}, "ridge"),
         ({"ridge": float("nan")}, "ridge"),
         ({"ridge": float("inf")}, "ridge"),
@@ -383,12 +384,9 @@ def test_a_model_serves_any_graph_of_its_types():
         ({"floor": float("nan")}, "floor"),
         ({"kernel": {}}, "kernel"),
         ({"kernel": {1: kbp.RBF(1.0)}}, "kernel"),
-    ],
-    ids=str,
-)
-def test_fit_names_what_is_wrong(options, argument):
-    with pytest.raises(ValueError, match=f"^{argument}: must be"):
-        kbp.fit(small_data(), **({"kernel": kbp.RBF(0.5)} | options))
+    ]:
+        wrong += complaints(f"{argument}: must be", kbp.fit, small_data(), **{"kernel": kbp.RBF(0.5)} | options)
+    assert not wrong
 
 
 @pytest.mark.parametrize("obs_kernel", [None, {}, {1: kbp.RBF(1.0)}], ids=str)
@@ -398,9 +396,9 @@ def test_observations_need_a_kernel(obs_kernel):
         kbp.fit(small_data(observations={0: (x, x)}), kernel=kbp.RBF(0.5), obs_kernel=obs_kernel)
 
 
-@pytest.mark.parametrize(
-    ("options", "argument"),
-    [
+def test_rule_names_what_is_wrong():
+    wrong = []
+    for options, argument in [
         ({"eps": 0.0}, "eps"),
         ({"eps": -1e-3}, "eps"),
         ({"eps": float("nan")}, "eps"),
@@ -408,12 +406,9 @@ def test_observations_need_a_kernel(obs_kernel):
         ({"max_rank": 0}, "max_rank"),
         ({"max_rank": -2}, "max_rank"),
         ({"max_rank": True}, "max_rank"),
-    ],
-    ids=str,
-)
-def test_rule_names_what_is_wrong(options, argument):
-    with pytest.raises(ValueError, match=f"^{argument}: must be"):
-        kbp.ConstantTime(**options)
+    ]:
+        wrong += complaints(f"{argument}: must be", kbp.ConstantTime, **options)
+    assert not wrong
 
 
 def test_a_kernel_that_vanishes_on_all_samples():

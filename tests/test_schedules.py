@@ -1,5 +1,6 @@
 """Schedules against a slow Gauss-Seidel twin in NumPy, and against the fixed point of synchronous updates."""
 
+import functools
 import inspect
 
 import jax
@@ -11,7 +12,7 @@ import kbpjax as kbp
 import kbpjax.tables
 from kbpjax.colouring import colour_nodes
 from kbpjax.propagate import ignore_incoming
-from tests import discrete
+from tests import compiled, discrete
 from tests import reweighted as rw
 
 # --- twins ------------------------------------------------------------------------------------------------------------
@@ -61,10 +62,16 @@ def random_problem(graph, seed=0, rank=3, points=4):
 def sweep(graph, schedule, operators, local, messages, **options):
     """Do one step; return the messages and the residual."""
     state = kbp.BPState(jnp.asarray(messages), jnp.array(np.inf), jnp.int32(0))
-    new = kbp.step(operators, graph, jnp.asarray(local), state, schedule=schedule, **options)
+    new = compiled.step(operators, graph, jnp.asarray(local), state, schedule=schedule, **options)
     return np.asarray(new.messages), float(new.residual)
 
 
+@jax.jit
+def ignored(graph, schedule, mask):
+    return ignore_incoming(graph, mask), schedule.ignore_incoming(mask)
+
+
+@functools.cache
 def spins(seed=0, coupling=0.4, height=3, width=3):
     model = rw.ising(np.random.default_rng(seed), height, width, coupling, 0.5)
     return *discrete.problem(model), model
@@ -119,7 +126,7 @@ def test_marked_nodes_ignore_their_incoming_messages(name, monkeypatch):
     known = np.zeros(graph.num_nodes, bool)
     known[[0, 4]] = True
     mask = jnp.asarray(known)
-    marked, schedule = ignore_incoming(graph, mask), kbp.coloured(graph).ignore_incoming(mask)
+    marked, schedule = ignored(graph, kbp.coloured(graph), mask)
     colours = colour_nodes(np.asarray(graph.senders), np.asarray(graph.receivers), graph.num_nodes)
     got, _ = sweep(marked, schedule, operators, local, messages)
     expected, _ = twin_sweep(operators, graph, local, messages, colours, 0.0, known)
@@ -131,7 +138,7 @@ def test_marked_nodes_ignore_their_incoming_messages(name, monkeypatch):
 @pytest.mark.parametrize("schedule", ["coloured", "residual"])
 def test_clamped_learned_model_has_the_same_fixed_point(schedule):
     model, graph = discrete.learned(), discrete.grid()
-    evidence = discrete.evidence(model, graph, discrete.likelihoods(4)) * kbp.clamp(model, graph, [1, 5], [2, 0])
+    evidence = discrete.evidence(model, graph, discrete.likelihoods(4)) * compiled.clamp(model, graph, [1, 5], [2, 0])
     chosen = {"coloured": kbp.coloured(graph), "residual": kbp.ResidualFirst(0.3)}[schedule]
     options = {"num_iters": 300, "tol": 1e-12}
     plain = kbp.run(model, graph, evidence, **options)
@@ -188,7 +195,7 @@ def test_coloured_under_jit_and_vmap():
 
     loop = np.stack([kbp.run(operators, graph, one, num_iters=5, schedule=schedule).messages for one in many])
     np.testing.assert_allclose(run(graph, schedule, many[0]), loop[0], atol=1e-13)
-    np.testing.assert_allclose(jax.vmap(run, (None, None, 0))(graph, schedule, many), loop, atol=1e-13)
+    np.testing.assert_allclose(jax.jit(jax.vmap(run, (None, None, 0)))(graph, schedule, many), loop, atol=1e-13)
     assert np.ptp(loop, axis=0).max() > 1e-3
 
 
@@ -225,10 +232,10 @@ def test_share_out_of_range(share):
 def test_a_step_is_a_run_of_one_iteration(kind):
     operators, graph, local, _ = spins(1)
     schedules = {"coloured": kbp.coloured(graph), "residual": kbp.ResidualFirst(), "synchronous": kbp.Synchronous()}
-    state = kbp.init(operators, graph)
+    state = compiled.init(operators, graph)
     for rho in (None, 0.7):
         options = {"damping": 0.2, "exponents": rho, "schedule": schedules[kind]}
-        one = kbp.step(operators, graph, local, state, **options)
+        one = compiled.step(operators, graph, local, state, **options)
         run = kbp.run(operators, graph, local, num_iters=1, **options)
         np.testing.assert_allclose(run.messages, one.messages, atol=1e-14)
         np.testing.assert_allclose(run.residuals, [one.residual], atol=1e-14)

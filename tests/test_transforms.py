@@ -122,13 +122,15 @@ def test_vmap_over_masks_and_damping_equals_a_loop(model, seen):
         return kbp.run(model, GRAPH, kbp.observe(model, GRAPH, seen[0], mask=mask), damping=damping).messages
 
     expected = jnp.stack([messages(*each) for each in zip(masks, damping, strict=True)])
-    np.testing.assert_allclose(jax.vmap(messages)(jnp.asarray(masks), damping), expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        jax.jit(jax.vmap(messages))(jnp.asarray(masks), damping), expected, rtol=1e-9, atol=1e-12
+    )
 
 
 def test_vmap_over_a_tolerance_run_stops_each_at_its_own_iteration(model, seen):
-    evidence = jax.vmap(partial(kbp.observe, model, GRAPH))(jnp.asarray(seen))
+    evidence = jax.jit(jax.vmap(partial(kbp.observe, model, GRAPH)))(jnp.asarray(seen))
     run = partial(kbp.run, model, GRAPH, num_iters=60, tol=1e-6)
-    together = jax.vmap(run)(evidence)
+    together = jax.jit(jax.vmap(run))(evidence)
     for i in range(len(seen)):
         close(jax.tree.map(lambda a, i=i: a[i], together), run(jax.tree.map(lambda a, i=i: a[i], evidence)), rtol=1e-6)
     assert len(set(together.num_iters.tolist())) > 1
@@ -136,7 +138,7 @@ def test_vmap_over_a_tolerance_run_stops_each_at_its_own_iteration(model, seen):
 
 def test_models_of_several_data_sets_are_learned_in_one_vmap():
     one, other = (kbp.pool(GRAPH, *draw(seed)) for seed in (0, 1))
-    both = jax.vmap(fit)(jax.tree.map(lambda a, b: jnp.stack([a, b]), one, other))
+    both = jax.jit(jax.vmap(fit))(jax.tree.map(lambda a, b: jnp.stack([a, b]), one, other))
     close(jax.tree.map(lambda a: a[1], both), fit(other), rtol=1e-7)
 
 
