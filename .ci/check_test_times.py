@@ -11,7 +11,7 @@ from pathlib import Path
 
 TIMES = Path(__file__).resolve().parent.parent / "build" / "test-times.json"
 WARM, COLD = 6 * 60, 14 * 60
-REFERENCE = 0.5
+REFERENCE = 1.0
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.beliefs import check_marginal
-from tests import compiled, reference
+from tests import reference
 from tests.loopy import GRAPH, SAMPLES, TWIN_GRAPH, Y, loopy_model, twin_model
 
 RNG = np.random.default_rng(0)
@@ -226,8 +226,8 @@ def test_averages_over_super_samples_converge_faster():
 
 @functools.cache
 def solved():
-    evidence = compiled.observe(loopy_model(), GRAPH, Y)
-    return evidence, compiled.run(loopy_model(), GRAPH, evidence, num_iters=3, damping=0.2)
+    evidence = kbp.observe(loopy_model(), GRAPH, Y)
+    return evidence, kbp.run(loopy_model(), GRAPH, evidence, num_iters=3, damping=0.2)
 
 
 @functools.cache
@@ -275,7 +275,7 @@ MARGINALS = {
 @pytest.mark.parametrize("name", MARGINALS)
 def test_beliefs_with_each_marginal_equal_numpy(name):
     marginal, numpy_marginal = MARGINALS[name]
-    got = compiled.beliefs(loopy_model(), GRAPH, *solved(), POINTS, marginal=marginal).weights
+    got = kbp.beliefs(loopy_model(), GRAPH, *solved(), POINTS, marginal=marginal).weights
     for node, v in enumerate(TWIN_GRAPH.node_type):
         expected = twin_product(POINTS, node) * numpy_marginal(POINTS, v)
         np.testing.assert_allclose(got[node], expected / expected.sum(), atol=1e-8)
@@ -290,16 +290,14 @@ def test_log_belief_equals_numpy_at_points_of_each_node(with_likelihood, name):
     evidence, solution = solved()
     centres = np.linspace(-1, 1, 7)
     if with_likelihood:
-        known = compiled.likelihood(
+        known = kbp.likelihood(
             loopy_model(), GRAPH, lambda x: jnp.exp(-((x[None] - jnp.asarray(centres)[:, None]) ** 2))
         )
         evidence = evidence * known
     for v in (0, 1, 2):
         nodes = TWIN_GRAPH.nodes_of_type(v)
         own = np.random.default_rng(v).uniform(-1.2, 1.2, size=(len(nodes), 5))
-        got = compiled.log_belief(
-            loopy_model(), GRAPH, evidence, solution, jnp.asarray(own), node_type=v, marginal=marginal
-        )
+        got = kbp.log_belief(loopy_model(), GRAPH, evidence, solution, jnp.asarray(own), node_type=v, marginal=marginal)
         for row, x, node in zip(np.asarray(got), own, nodes, strict=True):
             expected = np.log(twin_product(x, node) * numpy_marginal(x, v))
             expected = expected - with_likelihood * (x - centres[node]) ** 2
@@ -310,13 +308,13 @@ def test_log_belief_equals_numpy_at_points_of_each_node(with_likelihood, name):
 def test_the_gradient_of_log_belief_in_its_points(with_likelihood):
     evidence, solution = solved()
     if with_likelihood:
-        evidence = evidence * compiled.likelihood(
+        evidence = evidence * kbp.likelihood(
             loopy_model(), GRAPH, {2: lambda x: jnp.stack([1 + x**2, jnp.exp(x), jnp.exp(-(x**2))])}
         )
 
     @jax.jit
     def total(x):
-        return jnp.sum(compiled.log_belief(loopy_model(), GRAPH, evidence, solution, x, node_type=2))
+        return jnp.sum(kbp.log_belief(loopy_model(), GRAPH, evidence, solution, x, node_type=2))
 
     x, h = np.random.default_rng(0).uniform(-1, 1, size=(3, 2)), 1e-5
     gradient = np.asarray(jax.jit(jax.grad(total))(jnp.asarray(x)))
@@ -329,16 +327,14 @@ def test_the_gradient_of_log_belief_in_its_points(with_likelihood):
 
 def test_log_belief_where_a_likelihood_is_zero():
     evidence, solution = solved()
-    evidence = evidence * compiled.likelihood(
-        loopy_model(), GRAPH, {0: lambda x: jnp.tile(x > 0, (2, 1)).astype(float)}
-    )
+    evidence = evidence * kbp.likelihood(loopy_model(), GRAPH, {0: lambda x: jnp.tile(x > 0, (2, 1)).astype(float)})
     x = jnp.array([[-0.5, 0.5], [0.2, -1.0]])
-    got = compiled.log_belief(loopy_model(), GRAPH, evidence, solution, x)
+    got = kbp.log_belief(loopy_model(), GRAPH, evidence, solution, x)
     assert np.isfinite(np.asarray(got)).tolist() == [[False, True], [True, False]]
     assert got[0, 0] == got[1, 1] == -jnp.inf
-    gradient = jax.jit(
-        jax.grad(lambda x: jnp.sum(compiled.log_belief(loopy_model(), GRAPH, evidence, solution, x)[:, 1]))
-    )(x)
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(kbp.log_belief(loopy_model(), GRAPH, evidence, solution, x)[:, 1])))(
+        x
+    )
     assert np.isfinite(np.asarray(gradient)).all()
 
 
@@ -402,8 +398,8 @@ SEEN = np.array([0.6, -0.2, 0.1, 0.9, 1.4, 0.3])
 @functools.cache
 def chain_solved():
     graph, _, model = chain()
-    evidence = compiled.observe(model, graph, SEEN)
-    return model, graph, evidence, compiled.run_tree(model, graph, evidence)
+    evidence = kbp.observe(model, graph, SEEN)
+    return model, graph, evidence, kbp.run_tree(model, graph, evidence)
 
 
 def test_empirical_beliefs_on_training_samples_are_the_gaussian_posterior():
@@ -414,9 +410,9 @@ def test_empirical_beliefs_on_training_samples_are_the_gaussian_posterior():
         rng = np.random.default_rng(100 + seed)
         lag = np.abs(np.subtract.outer(np.arange(LENGTH), np.arange(LENGTH)))
         y = rng.multivariate_normal(np.zeros(LENGTH), RHO**lag) + OBS_STD * rng.normal(size=LENGTH)
-        evidence = compiled.observe(model, graph, y)
-        solution = compiled.run_tree(model, graph, evidence)
-        got = compiled.beliefs(model, graph, evidence, solution, x.ravel(), marginal=kbp.Empirical())
+        evidence = kbp.observe(model, graph, y)
+        solution = kbp.run_tree(model, graph, evidence)
+        got = kbp.beliefs(model, graph, evidence, solution, x.ravel(), marginal=kbp.Empirical())
         mean, std = gaussian_posterior(y)
         means.append(np.asarray(kbp.mean(got)))
         exact.append(mean)
@@ -432,7 +428,7 @@ def fine_mode(problem, low=-4.0, high=4.0, count=16001, **options):
     """The argument of the largest log belief on a very fine grid."""
     grid = np.linspace(low, high, count)
     num_nodes = problem[1].node_type.tolist().count(0)
-    heights = compiled.log_belief(*problem, jnp.asarray(np.tile(grid, (num_nodes, 1))), **options)
+    heights = kbp.log_belief(*problem, jnp.asarray(np.tile(grid, (num_nodes, 1))), **options)
     return grid[np.argmax(heights, axis=1)]
 
 
@@ -441,12 +437,12 @@ def fine_mode(problem, low=-4.0, high=4.0, count=16001, **options):
 )
 def test_refined_modes_equal_a_very_fine_grid(candidates, marginal):
     points = np.linspace(-3, 3, candidates)
-    answer = compiled.beliefs(*chain_solved(), points, marginal=marginal)
-    got = compiled.refine_mode(*chain_solved(), answer, marginal=marginal)
+    answer = kbp.beliefs(*chain_solved(), points, marginal=marginal)
+    got = kbp.refine_mode(*chain_solved(), answer, marginal=marginal)
     assert got.shape == (LENGTH,)
     np.testing.assert_allclose(got, fine_mode(chain_solved(), marginal=marginal), atol=1e-3)
     before, after = (
-        compiled.log_belief(*chain_solved(), jnp.asarray(x)[:, None], marginal=marginal)[:, 0]
+        kbp.log_belief(*chain_solved(), jnp.asarray(x)[:, None], marginal=marginal)[:, 0]
         for x in (kbp.mode(answer), got)
     )
     assert (after >= before).all() and (after > before).any()
@@ -455,9 +451,9 @@ def test_refined_modes_equal_a_very_fine_grid(candidates, marginal):
 
 @pytest.mark.parametrize(("num_starts", "num_steps"), [(1, 1), (1000, 3)])
 def test_a_refined_mode_is_never_below_the_best_candidate(num_starts, num_steps):
-    answer = compiled.beliefs(*chain_solved(), np.linspace(-2, 3, 6))
-    got = compiled.refine_mode(*chain_solved(), answer, num_starts=num_starts, num_steps=num_steps)
-    before, after = (compiled.log_belief(*chain_solved(), jnp.asarray(x)[:, None]) for x in (kbp.mode(answer), got))
+    answer = kbp.beliefs(*chain_solved(), np.linspace(-2, 3, 6))
+    got = kbp.refine_mode(*chain_solved(), answer, num_starts=num_starts, num_steps=num_steps)
+    before, after = (kbp.log_belief(*chain_solved(), jnp.asarray(x)[:, None]) for x in (kbp.mode(answer), got))
     assert (after >= before).all()
 
 
@@ -472,14 +468,14 @@ def two_peaks(points):
 
 def test_refining_from_several_candidates_finds_the_higher_of_two_modes():
     model, graph = chain()[2], kbp.Graph.from_edges([], 2)
-    evidence = compiled.likelihood(model, graph, two_peaks)
-    problem = model, graph, evidence, compiled.run(model, graph, evidence, num_iters=1)
-    answer = compiled.beliefs(*problem, np.arange(-3, 3.5, 0.5), marginal=kbp.Empirical())
+    evidence = kbp.likelihood(model, graph, two_peaks)
+    problem = model, graph, evidence, kbp.run(model, graph, evidence, num_iters=1)
+    answer = kbp.beliefs(*problem, np.arange(-3, 3.5, 0.5), marginal=kbp.Empirical())
     np.testing.assert_array_equal(kbp.mode(answer), [-1.0, 1.0])
-    got = compiled.refine_mode(*problem, answer, marginal=kbp.Empirical())
+    got = kbp.refine_mode(*problem, answer, marginal=kbp.Empirical())
     np.testing.assert_allclose(got, fine_mode(problem, marginal=kbp.Empirical()), atol=1e-3)
     np.testing.assert_allclose(got, [1.25, -1.25], atol=1e-3)
-    one = compiled.refine_mode(*problem, answer, marginal=kbp.Empirical(), num_starts=1)
+    one = kbp.refine_mode(*problem, answer, marginal=kbp.Empirical(), num_starts=1)
     np.testing.assert_allclose(one, [-1.0, 1.0], atol=1e-2)
 
 
@@ -488,22 +484,22 @@ def test_a_node_that_is_alone_of_its_type(of):
     model, graph = chain()[2], kbp.Graph.from_edges([], 1)
     if of == "one node of the type":
         model, graph = loopy_model(), kbp.chain_graph(2, node_type=[0, 1])
-    evidence = compiled.observe(model, graph, np.full(graph.num_nodes, 0.3))
-    problem = model, graph, evidence, compiled.run(model, graph, evidence, num_iters=2)
+    evidence = kbp.observe(model, graph, np.full(graph.num_nodes, 0.3))
+    problem = model, graph, evidence, kbp.run(model, graph, evidence, num_iters=2)
     points = np.linspace(-3, 3, 13)
-    heights = np.asarray(compiled.log_belief(*problem, jnp.asarray(points)[None]))[0]
-    answer = compiled.beliefs(*problem, {v: points for v, *_ in graph.node_types})[0]
+    heights = np.asarray(kbp.log_belief(*problem, jnp.asarray(points)[None]))[0]
+    answer = kbp.beliefs(*problem, {v: points for v, *_ in graph.node_types})[0]
     np.testing.assert_allclose(np.exp(heights) / np.exp(heights).sum(), answer.weights[0], rtol=1e-9)
-    np.testing.assert_allclose(compiled.refine_mode(*problem, answer), fine_mode(problem), atol=1e-3)
+    np.testing.assert_allclose(kbp.refine_mode(*problem, answer), fine_mode(problem), atol=1e-3)
 
 
 def test_a_clamped_node_keeps_its_value():
     graph, _, model = chain()
-    evidence = compiled.observe(model, graph, SEEN) * compiled.clamp(model, graph, [2, 4], [0.123, -1.234])
-    problem = model, graph, evidence, compiled.run_tree(model, graph, evidence)
-    answer = compiled.beliefs(*problem, np.linspace(-3, 3, 13))
+    evidence = kbp.observe(model, graph, SEEN) * kbp.clamp(model, graph, [2, 4], [0.123, -1.234])
+    problem = model, graph, evidence, kbp.run_tree(model, graph, evidence)
+    answer = kbp.beliefs(*problem, np.linspace(-3, 3, 13))
     np.testing.assert_array_equal(kbp.mode(answer)[jnp.array([2, 4])], [0.0, -1.0])
-    got = compiled.refine_mode(*problem, answer)
+    got = kbp.refine_mode(*problem, answer)
     np.testing.assert_array_equal(got[jnp.array([2, 4])], [0.123, -1.234])
     free = np.array([0, 1, 3, 5])
     np.testing.assert_allclose(got[free], fine_mode(problem)[free], atol=1e-3)
@@ -552,8 +548,8 @@ def plane():
     data = kbp.pool(graph, x, x + 0.4 * rng.normal(size=x.shape))
     rule = kbp.ConstantTime(eps=0.03)
     model = kbp.fit(data, kernel=kbp.RBF(1.0), obs_kernel=kbp.RBF(0.7), rule=rule, ridge=1e-3)
-    evidence = compiled.observe(model, graph, np.array([[0.7, 0.2], [0.4, -0.3]]))
-    return model, graph, evidence, compiled.run_tree(model, graph, evidence)
+    evidence = kbp.observe(model, graph, np.array([[0.7, 0.2], [0.4, -0.3]]))
+    return model, graph, evidence, kbp.run_tree(model, graph, evidence)
 
 
 def square(low, high, count):
@@ -562,29 +558,27 @@ def square(low, high, count):
 
 
 def test_refined_modes_of_vectors_equal_a_very_fine_grid():
-    answer = compiled.beliefs(*plane(), square(-2, 2, 6))
-    got = compiled.refine_mode(*plane(), answer, num_steps=100)
+    answer = kbp.beliefs(*plane(), square(-2, 2, 6))
+    got = kbp.refine_mode(*plane(), answer, num_steps=100)
     assert got.shape == (2, 2)
     centre = np.zeros((2, 1, 2))
     for width, count in ((2.0, 81), (0.1, 81), (0.005, 41)):
         grid = centre + square(-width, width, count)[None]
-        heights = np.asarray(compiled.log_belief(*plane(), jnp.asarray(grid)))
+        heights = np.asarray(kbp.log_belief(*plane(), jnp.asarray(grid)))
         centre = grid[np.arange(2), np.argmax(heights, axis=1)][:, None]
     np.testing.assert_allclose(got, centre[:, 0], atol=1e-3)
     assert np.linalg.norm(got - kbp.mode(answer), axis=1).min() > 0.02
 
 
 def test_refined_modes_on_the_unit_circle():
-    answer = compiled.beliefs(
-        *plane(), np.stack([np.cos(np.arange(12) * np.pi / 6), np.sin(np.arange(12) * np.pi / 6)], 1)
-    )
-    got = np.asarray(compiled.refine_mode(*plane(), answer, retract=lambda x: x / jnp.sqrt(jnp.sum(x**2))))
+    answer = kbp.beliefs(*plane(), np.stack([np.cos(np.arange(12) * np.pi / 6), np.sin(np.arange(12) * np.pi / 6)], 1))
+    got = np.asarray(kbp.refine_mode(*plane(), answer, retract=lambda x: x / jnp.sqrt(jnp.sum(x**2))))
     np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1, rtol=1e-12)
     angles = np.linspace(-np.pi, np.pi, 20001)
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
-    heights = compiled.log_belief(*plane(), jnp.asarray(np.stack([circle, circle])))
+    heights = kbp.log_belief(*plane(), jnp.asarray(np.stack([circle, circle])))
     np.testing.assert_allclose(got, circle[np.argmax(heights, axis=1)], atol=1e-3)
-    assert np.linalg.norm(got - compiled.refine_mode(*plane(), answer), axis=1).min() > 0.05  # the circle does bind
+    assert np.linalg.norm(got - kbp.refine_mode(*plane(), answer), axis=1).min() > 0.05  # the circle does bind
 
 
 # --- gradients and transformations ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 import kbpjax as kbp
 from kbpjax.beliefs import raise_logs
 from kbpjax.features import features
-from tests import compiled, reference
+from tests import reference
 from tests.loopy import GRAPH, SAMPLES, TWIN_GRAPH, Y, loopy_model, twin_model
 from tests.refusals import complaints
 
@@ -17,8 +17,8 @@ POINTS = np.linspace(-1.5, 1.5, 9)
 
 @functools.cache
 def solved(with_evidence):
-    evidence = compiled.observe(loopy_model(), GRAPH, Y) if with_evidence else None
-    return evidence, compiled.run(loopy_model(), GRAPH, evidence, num_iters=3, damping=0.2)
+    evidence = kbp.observe(loopy_model(), GRAPH, Y) if with_evidence else None
+    return evidence, kbp.run(loopy_model(), GRAPH, evidence, num_iters=3, damping=0.2)
 
 
 @functools.cache
@@ -33,7 +33,7 @@ def twin_beliefs(with_evidence, points, node):
 
 @pytest.mark.parametrize("with_evidence", [True, False])
 def test_beliefs_equal_twin(with_evidence):
-    belief = compiled.beliefs(loopy_model(), GRAPH, *solved(with_evidence), POINTS)
+    belief = kbp.beliefs(loopy_model(), GRAPH, *solved(with_evidence), POINTS)
     assert belief.weights.shape == (7, 9)
     np.testing.assert_array_equal(belief.points, POINTS)
     for node in range(7):
@@ -46,10 +46,10 @@ def test_belief_of_a_hub_is_the_product_of_all_its_messages():
     graph = kbp.Graph.from_edges([(3, i) for i in range(40) if i != 3], 40)
     x = np.random.default_rng(0).normal(size=(12, 1)) + 0.3 * np.random.default_rng(1).normal(size=(12, 40))
     model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.7))
-    evidence = compiled.clamp(model, graph, np.arange(4, 40), 0.2 + 0.01 * np.arange(36))
-    solution = compiled.run(model, graph, evidence, num_iters=2)
+    evidence = kbp.clamp(model, graph, np.arange(4, 40), 0.2 + 0.01 * np.arange(36))
+    solution = kbp.run(model, graph, evidence, num_iters=2)
     assert len(graph.inboxes[0][0]) > 40
-    belief = compiled.beliefs(model, graph, evidence, solution, POINTS)
+    belief = kbp.beliefs(model, graph, evidence, solution, POINTS)
     to_hub = np.asarray(solution.messages)[np.asarray(graph.receivers) == 3]
     values = to_hub @ np.asarray(jax.jit(features)(model.bases[0], POINTS)).T
     logs = np.log(np.maximum(values, model.floor_of(0))).sum(axis=0)
@@ -62,9 +62,9 @@ def test_belief_of_a_clamped_node_is_the_nearest_candidate_also_where_features_d
     x = np.linspace(-2, 2, 30).reshape(15, 2)
     graph = kbp.chain_graph(2)
     model = kbp.fit(kbp.pool(graph, x), kernel=kbp.kernels.Polynomial(1))
-    evidence = compiled.clamp(model, graph, [0], [1.0])
-    solution = compiled.run_tree(model, graph, evidence)
-    belief = compiled.beliefs(model, graph, evidence, solution, np.array([0.0, 0.5, 0.9, 1.6, 2.0]))
+    evidence = kbp.clamp(model, graph, [0], [1.0])
+    solution = kbp.run_tree(model, graph, evidence)
+    belief = kbp.beliefs(model, graph, evidence, solution, np.array([0.0, 0.5, 0.9, 1.6, 2.0]))
     assert belief.weights[0].tolist() == [0, 0, 1, 0, 0]
 
 
@@ -77,7 +77,7 @@ def test_a_power_of_nothing_is_nothing_and_has_no_slope():
 
 def test_points_by_type():
     points = {2: POINTS[:4], 0: POINTS, 1: POINTS[::-1][:6]}
-    result = compiled.beliefs(loopy_model(), GRAPH, *solved(True), points)
+    result = kbp.beliefs(loopy_model(), GRAPH, *solved(True), points)
     assert sorted(result) == [0, 1, 2]
     for v, belief in result.items():
         np.testing.assert_array_equal(belief.points, points[v])
@@ -97,13 +97,13 @@ def test_beliefs_inside_jit_and_of_lists():
 
 
 def test_one_candidate_has_all_the_belief():
-    assert compiled.beliefs(loopy_model(), GRAPH, *solved(True), [0.3]).weights.tolist() == [[1.0]] * 7
+    assert kbp.beliefs(loopy_model(), GRAPH, *solved(True), [0.3]).weights.tolist() == [[1.0]] * 7
 
 
 def test_far_candidates_have_no_nan():
-    belief = compiled.beliefs(loopy_model(), GRAPH, *solved(True), np.array([0.0, 1e6, -1e6]))
+    belief = kbp.beliefs(loopy_model(), GRAPH, *solved(True), np.array([0.0, 1e6, -1e6]))
     assert np.isfinite(belief.weights).all() and (belief.weights[:, 0] > 0.99).all()
-    nowhere = compiled.beliefs(loopy_model(), GRAPH, *solved(True), np.array([1e6, -1e6]))
+    nowhere = kbp.beliefs(loopy_model(), GRAPH, *solved(True), np.array([1e6, -1e6]))
     np.testing.assert_allclose(nowhere.weights, 0.5)
 
 
@@ -121,11 +121,11 @@ def two_domains():
 def test_types_on_different_domains():
     graph = kbp.Graph.from_edges([(0, 1), (1, 2)], 3, node_type=[0, 1, 0])
     learned = two_domains()
-    evidence = compiled.observe(learned, graph, np.array([0.6, np.nan, 0.7]), mask=[True, False, True])
-    solution = compiled.run(learned, graph, evidence, num_iters=5)
+    evidence = kbp.observe(learned, graph, np.array([0.6, np.nan, 0.7]), mask=[True, False, True])
+    solution = kbp.run(learned, graph, evidence, num_iters=5)
     line = np.linspace(-1, 1, 9)
     plane = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
-    result = compiled.beliefs(learned, graph, evidence, solution, {0: line, 1: plane})
+    result = kbp.beliefs(learned, graph, evidence, solution, {0: line, 1: plane})
     assert result[0].weights.shape == (2, 9) and result[1].weights.shape == (1, 81)
     assert kbp.mean(result[1]).shape == kbp.mode(result[1]).shape == (1, 2)
     np.testing.assert_allclose(kbp.mean(result[1])[0], [0.65, -0.65], atol=0.25)
@@ -153,7 +153,7 @@ def test_beliefs_name_what_is_wrong_with_points():
 
 
 def test_a_solution_of_another_graph():
-    other = compiled.run(loopy_model(), kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1]), num_iters=1)
+    other = kbp.run(loopy_model(), kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1]), num_iters=1)
     with pytest.raises(ValueError, match=r"^solution: messages must be \(14, "):
         kbp.beliefs(loopy_model(), GRAPH, None, other, POINTS)
 
@@ -323,7 +323,7 @@ def test_edge_beliefs_equal_twin():
         return np.prod([np.maximum(at_points @ message, twin.floor) for message in known], axis=0)
 
     def weights_of(own):
-        return compiled.edge_beliefs(loopy_model(), GRAPH, evidence, solution, own, points).weights
+        return kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, own, points).weights
 
     for k, (v, w) in TWIN_GRAPH.ends().items():
         own = [(a, b) for kind, a, b in TWIN_GRAPH.oriented() if kind == k][::-1]
@@ -395,8 +395,8 @@ def certain():
 
 def test_a_belief_that_is_zero_everywhere():
     model, graph = certain()
-    evidence = compiled.observe(model, graph, np.array([1, 1]), mask=[True, False])
-    solution = compiled.run_tree(model, graph, evidence)
+    evidence = kbp.observe(model, graph, np.array([1, 1]), mask=[True, False])
+    solution = kbp.run_tree(model, graph, evidence)
 
     def weights(points):
         return kbp.beliefs(model, graph, evidence, solution, points).weights
@@ -413,8 +413,8 @@ def test_a_belief_that_is_zero_everywhere():
 def test_contradicting_evidence_names_only_the_nodes_it_makes_impossible():
     model, _ = certain()
     graph = kbp.Graph.from_edges([(0, 1), (1, 2), (3, 4)], 5)
-    evidence = compiled.clamp(model, graph, [0, 2, 3], [0, 1, 1])
-    solution = compiled.run_tree(model, graph, evidence)
+    evidence = kbp.clamp(model, graph, [0, 2, 3], [0, 1, 1])
+    solution = kbp.run_tree(model, graph, evidence)
     with pytest.raises(ValueError, match=r"^nodes: .* got 0 everywhere for \[1\]"):
         kbp.beliefs(model, graph, evidence, solution, np.arange(2))
     weights = jax.jit(lambda e, s: kbp.beliefs(model, graph, e, s, np.arange(2)).weights)(evidence, solution)

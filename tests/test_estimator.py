@@ -11,7 +11,6 @@ from sklearn.preprocessing import FunctionTransformer
 
 import kbpjax as kbp
 from kbpjax.estimator import GraphRegressor
-from tests import compiled
 
 
 def walks(count, length=10, seed=0):
@@ -55,9 +54,9 @@ def test_nan_is_not_observed(fitted):
 def test_predictions_are_those_of_the_library(fitted):
     x, _ = walks(2, seed=3)
     graph = kbp.chain_graph(10)
-    evidence = compiled.observe(fitted.model_, graph, x[1])
-    solution = compiled.run_tree(fitted.model_, graph, evidence)
-    belief = compiled.beliefs(fitted.model_, graph, evidence, solution, fitted.points_)
+    evidence = kbp.observe(fitted.model_, graph, x[1])
+    solution = kbp.run_tree(fitted.model_, graph, evidence)
+    belief = kbp.beliefs(fitted.model_, graph, evidence, solution, fitted.points_)
     np.testing.assert_allclose(fitted.predict(x)[1], kbp.mean(belief), rtol=1e-5)
 
 

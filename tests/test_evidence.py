@@ -8,7 +8,7 @@ import pytest
 from jax.tree_util import Partial
 
 import kbpjax as kbp
-from tests import compiled, reference
+from tests import reference
 from tests.loopy import GRAPH, TWIN_GRAPH, Y, loopy_model, twin_model
 from tests.refusals import complaints
 
@@ -23,7 +23,7 @@ def without_type(model, v):
 @pytest.mark.parametrize("mask", [None, [True, False, True, True, False, False, True], [False] * 7], ids=str)
 def test_observe_equals_twin(mask):
     model, twin = loopy_model(), twin_model()
-    evidence = compiled.observe(model, GRAPH, Y, mask=mask)
+    evidence = kbp.observe(model, GRAPH, Y, mask=mask)
     seen = [True] * 7 if mask is None else mask
     expected = reference.observe(twin, TWIN_GRAPH, Y, seen)
     assert evidence.observed[0].tolist() == seen
@@ -39,7 +39,7 @@ def test_observe_equals_twin(mask):
 
 
 def test_observed_messages_have_norm_one_and_values_at_least_the_floor():
-    evidence = compiled.observe(loopy_model(), GRAPH, Y)
+    evidence = kbp.observe(loopy_model(), GRAPH, Y)
     np.testing.assert_allclose(jnp.linalg.norm(evidence.messages[0], axis=1), 1, rtol=1e-12)
     floors = np.asarray(loopy_model().operators.floor)[np.asarray(GRAPH.node_type)]
     assert np.all(np.asarray(evidence.local).min(axis=1) >= floors) and np.all(floors > 0)
@@ -52,10 +52,8 @@ def test_an_observation_speaks_for_values_like_it():
     data = kbp.TrainingData({}, {0: x}, {0: (x, x + 0.05 * np.sin(50 * x))})
     model = kbp.fit(data, kernel=kbp.RBF(0.3), obs_kernel=kbp.RBF(0.3), ridge=1e-5)
     y = np.array([-1.5, -0.5, 0.0, 0.8, 1.6])
-    evidence = compiled.observe(model, graph, y)
-    belief = compiled.beliefs(
-        model, graph, evidence, compiled.run(model, graph, evidence, num_iters=1), np.linspace(-2, 2, 81)
-    )
+    evidence = kbp.observe(model, graph, y)
+    belief = kbp.beliefs(model, graph, evidence, kbp.run(model, graph, evidence, num_iters=1), np.linspace(-2, 2, 81))
     np.testing.assert_allclose(kbp.mode(belief), y, atol=0.11)
 
 
@@ -81,9 +79,9 @@ def test_what_the_mask_hides_does_not_matter_to_gradients():
 
     @jax.jit
     def total(y):
-        evidence = compiled.observe(loopy_model(), GRAPH, y, mask=mask)
-        solution = compiled.run(loopy_model(), GRAPH, evidence, num_iters=2)
-        return jnp.sum(kbp.mean(compiled.beliefs(loopy_model(), GRAPH, evidence, solution, np.linspace(-1, 1, 5))) ** 2)
+        evidence = kbp.observe(loopy_model(), GRAPH, y, mask=mask)
+        solution = kbp.run(loopy_model(), GRAPH, evidence, num_iters=2)
+        return jnp.sum(kbp.mean(kbp.beliefs(loopy_model(), GRAPH, evidence, solution, np.linspace(-1, 1, 5))) ** 2)
 
     gradient = np.asarray(jax.jit(jax.grad(total))(jnp.where(mask, Y, jnp.nan)))
     assert np.isfinite(gradient).all()
@@ -97,17 +95,17 @@ def test_what_the_mask_hides_does_not_matter_to_gradients():
 
 def test_types_without_observations_have_no_evidence():
     model = without_type(loopy_model(), 1)
-    evidence = compiled.observe(model, GRAPH, Y)
+    evidence = kbp.observe(model, GRAPH, Y)
     node_type = np.asarray(GRAPH.node_type)
     assert evidence.observed[0].tolist() == (node_type != 1).tolist()
     assert (evidence.local[node_type == 1] == 1).all()
-    full = compiled.observe(loopy_model(), GRAPH, Y)
+    full = kbp.observe(loopy_model(), GRAPH, Y)
     np.testing.assert_allclose(evidence.local[node_type != 1], full.local[node_type != 1], rtol=1e-12)
-    solution = compiled.run(model, GRAPH, evidence, num_iters=2)
-    result = compiled.beliefs(model, GRAPH, evidence, solution, np.linspace(-1, 1, 5))
-    masked = compiled.observe(loopy_model(), GRAPH, Y, mask=node_type != 1)
-    same = compiled.run(loopy_model(), GRAPH, masked, num_iters=2)
-    expected = compiled.beliefs(loopy_model(), GRAPH, masked, same, np.linspace(-1, 1, 5))
+    solution = kbp.run(model, GRAPH, evidence, num_iters=2)
+    result = kbp.beliefs(model, GRAPH, evidence, solution, np.linspace(-1, 1, 5))
+    masked = kbp.observe(loopy_model(), GRAPH, Y, mask=node_type != 1)
+    same = kbp.run(loopy_model(), GRAPH, masked, num_iters=2)
+    expected = kbp.beliefs(loopy_model(), GRAPH, masked, same, np.linspace(-1, 1, 5))
     np.testing.assert_allclose(result.weights, expected.weights, rtol=1e-9)
 
 
@@ -153,7 +151,7 @@ def test_vector_observations():
     data = kbp.TrainingData({}, {0: x}, {0: (x, y)})
     rule = kbp.ConstantTime(eps=0.1)
     model = kbp.fit(data, kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.8), rule=rule, ridge=1e-3)
-    evidence = compiled.observe(model, kbp.Graph.from_edges([], 3), y[:3])
+    evidence = kbp.observe(model, kbp.Graph.from_edges([], 3), y[:3])
     kernel, obs_kernel = reference.rbf(0.5), reference.rbf(0.8)
     landmarks, obs_landmarks = np.asarray(model.bases[0].landmarks), np.asarray(model.observations[0].basis.landmarks)
     operator = reference.conditional_operator(
@@ -180,10 +178,10 @@ def test_an_observation_that_says_nothing_counts_as_missing():
 
 def test_observations_by_type_equal_those_of_all_nodes():
     kinds = np.asarray(GRAPH.node_type)
-    expected = compiled.observe(loopy_model(), GRAPH, Y)
-    got = compiled.observe(loopy_model(), GRAPH, {v: np.asarray(Y)[kinds == v] for v in set(kinds.tolist())})
+    expected = kbp.observe(loopy_model(), GRAPH, Y)
+    got = kbp.observe(loopy_model(), GRAPH, {v: np.asarray(Y)[kinds == v] for v in set(kinds.tolist())})
     np.testing.assert_array_equal(got.messages, expected.messages)
-    only = compiled.observe(loopy_model(), GRAPH, {1: np.asarray(Y)[kinds == 1]})
+    only = kbp.observe(loopy_model(), GRAPH, {1: np.asarray(Y)[kinds == 1]})
     np.testing.assert_array_equal(only.observed[0], kinds == 1)
     np.testing.assert_array_equal(np.asarray(only.local)[kinds == 1], np.asarray(expected.local)[kinds == 1])
     assert np.all(np.asarray(only.local)[kinds != 1] == 1)
@@ -196,7 +194,7 @@ def test_two_node_types_with_observations_of_different_shape():
     data = kbp.TrainingData({0: (x, x)}, {0: x, 1: x}, {0: (x, x), 1: (x, plane)}, ends={0: (0, 1)})
     model = kbp.fit(data, kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5), ridge=1e-3)
     graph = kbp.Graph.from_edges([(0, 1), (2, 1)], 3, node_type=[0, 1, 0])
-    evidence = compiled.observe(model, graph, {0: [0.5, 0.5], 1: [[0.5, 0.25]]})
+    evidence = kbp.observe(model, graph, {0: [0.5, 0.5], 1: [[0.5, 0.25]]})
     assert np.all(evidence.observed)
     with pytest.raises(ValueError, match=r"^y: of node type 1 must have shape \(1, 2\); got \(2, 2\)"):
         kbp.observe(model, graph, {1: plane[:2]})
@@ -261,7 +259,7 @@ def test_a_likelihood_that_is_wrong_only_at_the_candidates():
     """It is asked again where beliefs are, which the model's own points did not tell."""
     model = numbers_and_vectors()
     evidence = kbp.likelihood(model, NUMBERS, {0: lambda x: jnp.tile(10 - x, (2, 1))})
-    solution = compiled.run(model, NUMBERS, evidence, num_iters=2)
+    solution = kbp.run(model, NUMBERS, evidence, num_iters=2)
     points = {0: np.array([0.0, 11.0]), 1: np.zeros((1, 2))}
     with pytest.raises(ValueError, match=r"^fn: must return finite values >= 0; got -1\.0"):
         kbp.beliefs(model, NUMBERS, evidence, solution, points)
@@ -292,7 +290,7 @@ def test_clamp_names_what_is_wrong():
 
 def test_a_clamp_changes_only_its_own_nodes():
     model = numbers_and_vectors()
-    evidence = compiled.clamp(model, NUMBERS, [2], [[0.5, -0.5]]) * compiled.clamp(model, NUMBERS, [1], [0.25])
+    evidence = kbp.clamp(model, NUMBERS, [2], [[0.5, -0.5]]) * kbp.clamp(model, NUMBERS, [1], [0.25])
     assert evidence.clamped.tolist() == [False, True, True]
     assert (np.asarray(evidence.local[0]) == 1).all()
     points = np.asarray(model.points[0])
@@ -322,7 +320,7 @@ def test_evidence_that_does_not_combine():
 
 def test_whole_numbers_and_floats_as_values_of_one_type():
     model = numbers_and_vectors()
-    evidence = compiled.clamp(model, NUMBERS, [0], [1]) * compiled.clamp(model, NUMBERS, [1], [0.5])
+    evidence = kbp.clamp(model, NUMBERS, [0], [1]) * kbp.clamp(model, NUMBERS, [1], [0.5])
     assert evidence.values[0][1].tolist() == [1.0, 0.5]
 
 

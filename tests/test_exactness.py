@@ -8,7 +8,6 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.features import features
-from tests import compiled
 
 # --- discrete models -------------------------------------------------------------------------------
 #
@@ -112,11 +111,11 @@ def fit_delta(data, floor=0.0):
 
 def infer(model, graph, states, y=None, num_iters=8, damping=0.0):
     """Return the beliefs of each node at its states."""
-    evidence = None if y is None else compiled.observe(model, graph, y)
-    solution = compiled.run(model, graph, evidence, num_iters=num_iters, damping=damping)
+    evidence = None if y is None else kbp.observe(model, graph, y)
+    solution = kbp.run(model, graph, evidence, num_iters=num_iters, damping=damping)
     node_type = graph.node_type.tolist()
     points = {v: np.arange(max(k for k, w in zip(states, node_type, strict=True) if w == v)) for v in set(node_type)}
-    answer = compiled.beliefs(model, graph, evidence, solution, points)
+    answer = kbp.beliefs(model, graph, evidence, solution, points)
     result = [None] * graph.num_nodes
     for v, belief in answer.items():
         for node, weights in zip(np.flatnonzero(np.array(node_type) == v), belief.weights, strict=True):
@@ -154,9 +153,9 @@ def test_tree_with_some_nodes_unobserved(tree):
     graph, _, tables, likelihood, model = tree
     y, mask = np.array([0, 2, 1, 0, 2, 1]), np.array([True, False, False, True, False, True])
     factor = [p[:, k] if seen else np.ones(len(p)) for p, k, seen in zip(likelihood, y, mask, strict=True)]
-    evidence = compiled.observe(model, graph, y, mask=mask)
-    solution = compiled.run(model, graph, evidence, num_iters=8, damping=0.0)
-    answer = compiled.beliefs(model, graph, evidence, solution, {s: np.arange(k) for s, k in enumerate(STATES)})
+    evidence = kbp.observe(model, graph, y, mask=mask)
+    solution = kbp.run(model, graph, evidence, num_iters=8, damping=0.0)
+    answer = kbp.beliefs(model, graph, evidence, solution, {s: np.arange(k) for s, k in enumerate(STATES)})
     expected = Tables(TREE, STATES, tables.node, tables.pair, factor).brute_force()
     assert_beliefs([np.asarray(answer[s].weights[0]) for s in range(len(STATES))], expected, 1e-6)
 
@@ -187,9 +186,9 @@ def test_the_default_floor_stands_in_for_a_zero():
     got = {}
     for floor in (0.0, 1e-6):
         model = fit_delta(data, floor)
-        evidence = compiled.observe(model, graph, np.array([1, 0]), mask=mask)
-        solution = compiled.run(model, graph, evidence, num_iters=4, damping=0.0)
-        got[floor] = np.asarray(compiled.beliefs(model, graph, evidence, solution, np.arange(2)).weights)
+        evidence = kbp.observe(model, graph, np.array([1, 0]), mask=mask)
+        solution = kbp.run(model, graph, evidence, num_iters=4, damping=0.0)
+        got[floor] = np.asarray(kbp.beliefs(model, graph, evidence, solution, np.arange(2)).weights)
     np.testing.assert_allclose(got[0.0], [[0, 1], [0, 1]], atol=1e-100)
     np.testing.assert_allclose(got[1e-6], [[0, 1], [0, 1]], atol=1e-5)
     assert np.all(got[1e-6][:, 0] > 1e-13)
@@ -264,7 +263,7 @@ def message_values(model, solution, points):
 
 def test_discrete_messages_without_evidence_are_constant(tree):
     graph, _, _, _, model = tree
-    solution = compiled.run(model, graph, num_iters=5)
+    solution = kbp.run(model, graph, num_iters=5)
     receivers = graph.receivers.tolist()
     for message, s in zip(solution.messages, receivers, strict=True):
         basis = model.bases[s]
@@ -278,12 +277,12 @@ def test_rbf_messages_without_evidence_are_almost_constant():
     x = rng.normal(size=(500, 1)) * 0.8 + rng.normal(size=(500, 4)) * 0.6
     graph = kbp.chain_graph(4)
     model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.7), rule=kbp.ConstantTime(eps=1e-3), ridge=1e-6)
-    solution = compiled.run(model, graph, num_iters=20)
+    solution = kbp.run(model, graph, num_iters=20)
     points = jnp.asarray(np.quantile(x, np.linspace(0.05, 0.95, 19)))
     values = message_values(model, solution, points)
     np.testing.assert_allclose(values / values.mean(axis=1, keepdims=True), 1, atol=0.02)
     marginal = np.asarray(features(model.bases[0], points) @ model.marginals[0])
-    belief = compiled.beliefs(model, graph, None, solution, points)
+    belief = kbp.beliefs(model, graph, None, solution, points)
     np.testing.assert_allclose(belief.weights, np.tile(marginal / marginal.sum(), (4, 1)), rtol=0.05)
 
 
@@ -309,9 +308,9 @@ def test_beliefs_follow_a_renumbering_of_the_nodes():
     points = np.linspace(-2, 2, 9)
 
     def answer(graph, y):
-        evidence = compiled.observe(model, graph, y)
-        solution = compiled.run(model, graph, evidence, num_iters=6)
-        return np.asarray(compiled.beliefs(model, graph, evidence, solution, points).weights)
+        evidence = kbp.observe(model, graph, y)
+        solution = kbp.run(model, graph, evidence, num_iters=6)
+        return np.asarray(kbp.beliefs(model, graph, evidence, solution, points).weights)
 
     order = np.array([2, 0, 3, 1])
     shuffle = rng.permutation(len(edges))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from tests import compiled, discrete
+from tests import discrete
 from tests import reweighted as rw
 
 RUN = {"num_iters": 3000, "damping": 0.3, "tol": 1e-12}
@@ -19,9 +19,9 @@ def value(model, oracle, rho):
 def solve(model, rho, **options):
     """Return the solution and log Z of a model of the oracle."""
     operators, graph, local = discrete.problem(model, rho)
-    solution = compiled.run(operators, graph, local, exponents=rho, **RUN | options)
+    solution = kbp.run(operators, graph, local, exponents=rho, **RUN | options)
     assert bool(solution.converged)
-    return solution, float(compiled.log_partition(operators, graph, local, solution))
+    return solution, float(kbp.log_partition(operators, graph, local, solution))
 
 
 def small_model(seed=0, coupling=0.8):
@@ -112,14 +112,14 @@ def test_many_neighbours_are_rescaled_on_the_way(rho):
 
 def test_exponents_of_one_are_belief_propagation():
     operators, graph, local = discrete.problem(small_model())
-    plain = compiled.run(operators, graph, local, num_iters=7)
+    plain = kbp.run(operators, graph, local, num_iters=7)
     for ones in (1.0, np.ones(7), jnp.ones(7)):
-        same = compiled.run(operators, graph, local, num_iters=7, exponents=ones)
+        same = kbp.run(operators, graph, local, num_iters=7, exponents=ones)
         np.testing.assert_allclose(same.messages, plain.messages, atol=1e-14)
         np.testing.assert_allclose(same.residuals, plain.residuals, atol=1e-14)
-    half = compiled.run(operators, graph, local, num_iters=7, exponents=0.5)
+    half = kbp.run(operators, graph, local, num_iters=7, exponents=0.5)
     assert np.abs(half.messages - plain.messages).max() > 1e-2
-    all_half = compiled.run(operators, graph, local, num_iters=7, exponents=np.full(7, 0.5))
+    all_half = kbp.run(operators, graph, local, num_iters=7, exponents=np.full(7, 0.5))
     np.testing.assert_array_equal(half.messages, all_half.messages)
     np.testing.assert_array_equal(half.exponents, np.full(7, 0.5))
 
@@ -134,8 +134,8 @@ def test_gradients_in_exponents_are_differences_and_mutual_informations():
     def log_z(rho, moving):
         powers = jnp.repeat(jnp.where(moving, rho, 1), 2)[:, None, None]
         own = kbp.Operators(operators.evaluate, jnp.exp(tables / powers))
-        solution = compiled.run(own, graph, local, num_iters=80, damping=0.2, exponents=rho)
-        return compiled.log_partition(own, graph, local, solution), solution
+        solution = kbp.run(own, graph, local, num_iters=80, damping=0.2, exponents=rho)
+        return kbp.log_partition(own, graph, local, solution), solution
 
     gradient = jax.jit(jax.grad(lambda rho, moving: log_z(rho, moving)[0]))
     for moving in (True, False):
@@ -152,8 +152,8 @@ def test_vmap_over_exponents_is_a_loop():
     many = jnp.asarray(np.random.default_rng(8).uniform(0.3, 1, size=(3, 7)))
 
     def of(rho):
-        solution = compiled.run(operators, graph, local, num_iters=9, exponents=rho)
-        return solution.messages, compiled.log_partition(operators, graph, local, solution)
+        solution = kbp.run(operators, graph, local, num_iters=9, exponents=rho)
+        return solution.messages, kbp.log_partition(operators, graph, local, solution)
 
     messages, log_z = jax.jit(jax.vmap(of))(many)
     for i, rho in enumerate(many):
@@ -168,7 +168,7 @@ def test_exponents_out_of_range_are_refused(exponents):
     operators, graph, local = discrete.problem(small_model())
     with pytest.raises(ValueError, match=r"^exponents: must be > 0 and finite"):
         kbp.run(operators, graph, local, exponents=exponents)
-    state = compiled.init(operators, graph)
+    state = kbp.init(operators, graph)
     with pytest.raises(ValueError, match=r"^exponents: must be > 0 and finite"):
         kbp.step(operators, graph, local, state, exponents=exponents)
 
@@ -191,17 +191,15 @@ def test_learned_grid_equals_the_oracle(rule):
     model, local = discrete.learned(rule), discrete.likelihoods(0)
     rho = np.asarray(kbp.tree_reweighting(GRID))
     evidence = discrete.evidence(model, GRID, local)
-    solution = compiled.run(model, GRID, evidence, exponents=rho, num_iters=500, damping=0.2, tol=1e-11)
+    solution = kbp.run(model, GRID, evidence, exponents=rho, num_iters=500, damping=0.2, tol=1e-11)
     twin = discrete.learned_twin(rho, local)
     oracle = rw.reweighted(twin, rho)
-    got = compiled.beliefs(model, GRID, evidence, solution, np.arange(3))
+    got = kbp.beliefs(model, GRID, evidence, solution, np.arange(3))
     np.testing.assert_allclose(got.weights, oracle.node_beliefs, atol=1e-7)
-    np.testing.assert_allclose(
-        compiled.log_partition(model, GRID, evidence, solution), value(twin, oracle, rho), atol=1e-7
-    )
+    np.testing.assert_allclose(kbp.log_partition(model, GRID, evidence, solution), value(twin, oracle, rho), atol=1e-7)
     for e in (0, 3, 6):
         a, b = discrete.EDGES[e]
-        table = compiled.edge_beliefs(model, GRID, evidence, solution, [(a, b)], np.arange(3)).weights[0]
+        table = kbp.edge_beliefs(model, GRID, evidence, solution, [(a, b)], np.arange(3)).weights[0]
         np.testing.assert_allclose(table, oracle.edge_beliefs[e], atol=1e-7)
         np.testing.assert_allclose(table.sum(axis=1), got.weights[a], atol=1e-7)
         np.testing.assert_allclose(table.sum(axis=0), got.weights[b], atol=1e-7)
@@ -209,9 +207,9 @@ def test_learned_grid_equals_the_oracle(rule):
 
 def test_without_evidence_messages_are_constant_and_the_value_is_zero():
     model = discrete.learned("constant")
-    solution = compiled.run(model, GRID, exponents=kbp.tree_reweighting(GRID), num_iters=3)
-    np.testing.assert_allclose(compiled.log_partition(model, GRID, None, solution), 0, atol=1e-6)
-    got = compiled.beliefs(model, GRID, None, solution, np.arange(3)).weights
+    solution = kbp.run(model, GRID, exponents=kbp.tree_reweighting(GRID), num_iters=3)
+    np.testing.assert_allclose(kbp.log_partition(model, GRID, None, solution), 0, atol=1e-6)
+    got = kbp.beliefs(model, GRID, None, solution, np.arange(3)).weights
     frequencies = [np.bincount(column, minlength=3) / 80 for column in discrete.samples().T]
     np.testing.assert_allclose(got, frequencies, atol=1e-7)
 
@@ -224,20 +222,20 @@ def test_trees_have_exponents_of_one_and_the_exact_value(positive):
     np.testing.assert_array_equal(rho, np.ones(5))
     evidence = discrete.evidence(model, graph, local)
     exact, loop = (
-        compiled.run_tree(model, graph, evidence),
-        compiled.run(model, graph, evidence, damping=0.0, exponents=rho),
+        kbp.run_tree(model, graph, evidence),
+        kbp.run(model, graph, evidence, damping=0.0, exponents=rho),
     )
     np.testing.assert_allclose(loop.passed_on, exact.passed_on, atol=1e-10)
     expected = rw.enumerate_log_partition(discrete.learned_twin(1.0, local, TREE))
     for solution in (exact, loop):
-        np.testing.assert_allclose(compiled.log_partition(model, graph, evidence, solution), expected, atol=1e-7)
+        np.testing.assert_allclose(kbp.log_partition(model, graph, evidence, solution), expected, atol=1e-7)
     assert expected < -1
 
 
 def test_clamps_have_no_value():
     model = discrete.learned("constant")
-    evidence = compiled.clamp(model, GRID, [2], [1])
-    solution = compiled.run(model, GRID, evidence, num_iters=1)
+    evidence = kbp.clamp(model, GRID, [2], [1])
+    solution = kbp.run(model, GRID, evidence, num_iters=1)
     with pytest.raises(ValueError, match="^evidence: must have no clamps"):
         kbp.log_partition(model, GRID, evidence, solution)
     with pytest.raises(ValueError, match="^solution: messages must be"):

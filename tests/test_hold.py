@@ -7,7 +7,6 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.features import RandomFourier, RandomPivots, incomplete_cholesky
-from tests import compiled
 
 # Two node types, of numbers and of pairs of numbers, three edge types.
 KINDS = np.array([0, 0, 1, 1])
@@ -103,8 +102,8 @@ def test_held_in_jit_equals_held_outside(padded):
     @jax.jit
     def answer(held):
         model = fit(held, OTHER)
-        evidence = compiled.observe(model, GRAPH, y)
-        return compiled.beliefs(model, GRAPH, evidence, compiled.run(model, GRAPH, evidence, num_iters=4), points)
+        evidence = kbp.observe(model, GRAPH, y)
+        return kbp.beliefs(model, GRAPH, evidence, kbp.run(model, GRAPH, evidence, num_iters=4), points)
 
     one, other = answer(inside), answer(outside)
     for v in (0, 1):
@@ -152,9 +151,9 @@ def test_with_held_landmarks_the_loss_is_smooth_where_the_choice_would_change():
 
     def loss(bandwidth, rule):
         model = kbp.fit(data, kernel=kbp.RBF(bandwidth), obs_kernel=kbp.RBF(0.7), rule=rule, ridge=1e-2)
-        evidence = compiled.observe(model, CHAIN, np.array([0.6, -0.4, 0.1, 1.0]))
-        solution = compiled.run(model, CHAIN, evidence, num_iters=3)
-        return jnp.sum(kbp.mean(compiled.beliefs(model, CHAIN, evidence, solution, np.linspace(-2, 2, 7))) ** 2)
+        evidence = kbp.observe(model, CHAIN, np.array([0.6, -0.4, 0.1, 1.0]))
+        solution = kbp.run(model, CHAIN, evidence, num_iters=3)
+        return jnp.sum(kbp.mean(kbp.beliefs(model, CHAIN, evidence, solution, np.linspace(-2, 2, 7))) ** 2)
 
     held = kbp.hold(data, kernel=kbp.RBF(at), obs_kernel=kbp.RBF(0.7), rule=RULE)
     both = jax.jit(jax.value_and_grad(loss))
@@ -215,7 +214,7 @@ def test_each_node_type_has_the_observations_of_its_own_ridge():
 def test_a_clamp_at_a_density_ratio_takes_the_ridge_of_observations():
     mixed, single = fit(RULES["constant"], ridge=RIDGES, obs_ridge=0.3), fit(RULES["constant"], ridge=0.3)
     plain = fit(RULES["constant"])
-    a, b, c = (compiled.clamp(m, GRAPH, [1], [0.4], form=kbp.DensityRatio()).local[1] for m in (mixed, single, plain))
+    a, b, c = (kbp.clamp(m, GRAPH, [1], [0.4], form=kbp.DensityRatio()).local[1] for m in (mixed, single, plain))
     np.testing.assert_array_equal(a, b)
     assert np.abs(a - c).max() > 1e-3
 

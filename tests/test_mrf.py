@@ -7,7 +7,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.features import features
-from tests import compiled, reference
+from tests import reference
 from tests.refusals import complaints
 
 TWIN_GRAPH, SAMPLES, OBSERVATIONS = reference.loopy_example()
@@ -34,7 +34,7 @@ def small_data(x=None, **arguments):
 
 
 def marginal_weights(model, graph, points):
-    return compiled.beliefs(model, graph, None, compiled.run(model, graph, num_iters=3), points).weights
+    return kbp.beliefs(model, graph, None, kbp.run(model, graph, num_iters=3), points).weights
 
 
 # --- against the twin -------------------------------------------------------------------------------------------------
@@ -141,9 +141,9 @@ def test_seven_iterations_with_masked_evidence_equal_twin():
     model, twin = model_of(), twin_model()
     mask = [True, False, True, True, False, False, True]
     y = np.random.default_rng(9).normal(size=7)
-    evidence = compiled.observe(model, GRAPH, y, mask=mask)
-    solution = compiled.run(model, GRAPH, evidence, num_iters=7, damping=0.3)
-    belief = compiled.beliefs(model, GRAPH, evidence, solution, POINTS)
+    evidence = kbp.observe(model, GRAPH, y, mask=mask)
+    solution = kbp.run(model, GRAPH, evidence, num_iters=7, damping=0.3)
+    belief = kbp.beliefs(model, GRAPH, evidence, solution, POINTS)
 
     twin_evidence = reference.observe(twin, TWIN_GRAPH, y, mask)
     messages = reference.run(twin, TWIN_GRAPH, twin_evidence, 7, 0.3)
@@ -191,9 +191,9 @@ def float_leaves(tree):
 
 def answers(model, dtype):
     y = np.linspace(-1, 1, 7).astype(dtype)
-    evidence = compiled.observe(model, GRAPH, y)
-    solution = compiled.run(model, GRAPH, evidence, num_iters=3)
-    belief = compiled.beliefs(model, GRAPH, evidence, solution, POINTS.astype(dtype))
+    evidence = kbp.observe(model, GRAPH, y)
+    solution = kbp.run(model, GRAPH, evidence, num_iters=3)
+    belief = kbp.beliefs(model, GRAPH, evidence, solution, POINTS.astype(dtype))
     return evidence, solution, belief, kbp.mean(belief), kbp.variance(belief), kbp.interval(belief), kbp.mode(belief)
 
 
@@ -249,9 +249,9 @@ def test_inside_jit_beliefs_are_the_same():
     def weights(data, bandwidth, ridge, y):
         kernels = {v: kbp.RBF(bandwidth * b) for v, b in reference.LOOPY_BANDWIDTHS.items()}
         model = kbp.fit(data, kernel=kernels, obs_kernel=OBS_KERNELS, rule=RULE, ridge=ridge, floor=OPTIONS["floor"])
-        evidence = compiled.observe(model, GRAPH, y)
-        solution = compiled.run(model, GRAPH, evidence, num_iters=3)
-        return compiled.beliefs(model, GRAPH, evidence, solution, POINTS).weights
+        evidence = kbp.observe(model, GRAPH, y)
+        solution = kbp.run(model, GRAPH, evidence, num_iters=3)
+        return kbp.beliefs(model, GRAPH, evidence, solution, POINTS).weights
 
     inside = weights(data, 1.0, OPTIONS["ridge"], y)
     outside = answers(model_of(), np.float64)[2].weights
@@ -281,8 +281,8 @@ def test_gradients_with_landmarks_held_fixed():
     @jax.jit
     def total(bandwidth, ridge, floor):
         model = kbp.fit(data, kernel=kbp.RBF(bandwidth), rule=rule, ridge=ridge, floor=floor)
-        solution = compiled.run(model, graph, num_iters=2)
-        return jnp.sum(kbp.mean(compiled.beliefs(model, graph, None, solution, np.array([-1.0, 0.1, 0.8]))) ** 2)
+        solution = kbp.run(model, graph, num_iters=2)
+        return jnp.sum(kbp.mean(kbp.beliefs(model, graph, None, solution, np.array([-1.0, 0.1, 0.8]))) ** 2)
 
     start = (0.5, 1e-2, 0.6)
     gradients = jax.jit(jax.grad(total, argnums=(0, 1, 2)))(*start)

@@ -13,7 +13,6 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax import parallel
-from tests import compiled
 from tests.refusals import complaints
 from tests.test_partition import hub_graph
 from tests.test_schedules import random_problem
@@ -88,13 +87,13 @@ def test_tolerance_adaptive_damping_and_a_start():
 def test_learned_models_with_clamped_nodes(images, positive):
     models, graph, y, levels = images
     model, partition = models[positive], parallel.partition_graph(graph, 4)
-    seen = compiled.observe(model, graph, y[0])
-    evidence = seen * compiled.clamp(model, graph, [0, 13, 30], [0.5, -0.5, 0.0])
+    seen = kbp.observe(model, graph, y[0])
+    evidence = seen * kbp.clamp(model, graph, [0, 13, 30], [0.5, -0.5, 0.0])
     whole = kbp.run(model, graph, evidence, num_iters=8)
     solution = parallel.run(model, partition, evidence, num_iters=8)
     same(solution, whole, rtol=1e-5, atol=1e-5)
     if positive:
-        weights = [compiled.beliefs(model, graph, evidence, each, levels).weights for each in (solution, whole)]
+        weights = [kbp.beliefs(model, graph, evidence, each, levels).weights for each in (solution, whole)]
         same(*weights, rtol=1e-5, atol=1e-5)
     else:  # the clamps matter
         free = parallel.run(model, partition, seen.local, num_iters=8)
@@ -140,7 +139,7 @@ def test_forward_derivatives_agree_with_finite_differences(options):
 
 def test_gradients_through_a_positive_model(images):
     models, graph, y, _ = images
-    partition, local = parallel.partition_graph(graph, 3), compiled.observe(models["clipped"], graph, y[0]).local
+    partition, local = parallel.partition_graph(graph, 3), kbp.observe(models["clipped"], graph, y[0]).local
 
     def total(run, where, local):
         return jnp.sum(run(models["clipped"].operators, where, local, num_iters=2).messages ** 3)

@@ -11,7 +11,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.features import features
-from tests import compiled, discrete
+from tests import discrete
 
 CHAIN = kbp.chain_graph(4, node_type=[0, 1, 0, 1])
 RING = kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 0)], 4, node_type=[0, 1, 0, 1])
@@ -121,15 +121,15 @@ def test_prior_gives_means_of_functions_over_the_samples(rule):
 @pytest.mark.parametrize("positive", POSITIVE)
 def test_without_evidence_messages_are_constant_and_the_value_is_zero(positive):
     model = smooth("constant", positive)
-    solution = compiled.run(model, RING, num_iters=4, **REWEIGHTED)
+    solution = kbp.run(model, RING, num_iters=4, **REWEIGHTED)
     values = np.asarray(solution.values)
     assert values.shape == (8, max(points for _, points in model.ranks.values()))
     for message, receiver in zip(values, np.asarray(RING.receivers), strict=True):
         size = model.ranks[receiver % 2][1]
         np.testing.assert_allclose(message[:size], 1 / np.sqrt(size), atol=1e-12)
         assert (message[size:] == 0).all()
-    np.testing.assert_allclose(compiled.log_partition(model, RING, None, solution), 0, atol=1e-6)
-    got = compiled.beliefs(model, RING, None, solution, POINTS).weights
+    np.testing.assert_allclose(kbp.log_partition(model, RING, None, solution), 0, atol=1e-6)
+    got = kbp.beliefs(model, RING, None, solution, POINTS).weights
     for s, weights in enumerate(np.asarray(got)):
         density = np.maximum(features(model.bases[s % 2], jnp.asarray(POINTS)) @ model.marginals[s % 2], 0)
         np.testing.assert_allclose(weights, density / density.sum(), atol=0.03)
@@ -141,8 +141,8 @@ def test_without_evidence_messages_are_constant_and_the_value_is_zero(positive):
 @pytest.mark.parametrize("rule", ["constant", "linear"])
 def test_messages_are_coefficients_of_one_more_projection(rule):
     model, graph = smooth(rule), RING
-    evidence = compiled.observe(model, graph, Y)
-    solution = compiled.run(model, graph, evidence, num_iters=6, **REWEIGHTED)
+    evidence = kbp.observe(model, graph, Y)
+    solution = kbp.run(model, graph, evidence, num_iters=6, **REWEIGHTED)
     values, rho, local = np.asarray(solution.values), np.asarray(solution.exponents), np.asarray(evidence.local)
     assert (values >= 0).all() and np.isfinite(values).all() and (values.max(axis=1) > 0).all()
     np.testing.assert_allclose(np.linalg.norm(values, axis=1), 1, atol=1e-12)
@@ -166,13 +166,13 @@ def test_positive_and_plain_delta_models_have_the_same_beliefs():
     for positive in (None, kbp.Clipped()):
         model = discrete.learned("constant", positive)
         evidence = discrete.evidence(model, graph, local)
-        solution = compiled.run(model, graph, evidence, **options)
+        solution = kbp.run(model, graph, evidence, **options)
         assert bool(solution.converged) and (solution.values is None) == (positive is None)
-        node = compiled.beliefs(model, graph, evidence, solution, np.arange(3)).weights
-        pair = compiled.edge_beliefs(model, graph, evidence, solution, [(4, 1)], np.arange(3)).weights[0]
+        node = kbp.beliefs(model, graph, evidence, solution, np.arange(3)).weights
+        pair = kbp.edge_beliefs(model, graph, evidence, solution, [(4, 1)], np.arange(3)).weights[0]
         np.testing.assert_allclose(pair.sum(axis=1), node[4], atol=1e-6)
         np.testing.assert_allclose(pair.sum(axis=0), node[1], atol=1e-6)
-        answers.append((node, pair, compiled.log_partition(model, graph, evidence, solution)))
+        answers.append((node, pair, kbp.log_partition(model, graph, evidence, solution)))
     for plain, other in zip(*answers, strict=True):
         np.testing.assert_allclose(other, plain, atol=1e-6)
 
@@ -180,16 +180,16 @@ def test_positive_and_plain_delta_models_have_the_same_beliefs():
 @pytest.mark.parametrize("positive", POSITIVE)
 def test_tree_of_a_positive_model_is_where_a_run_ends(positive):
     model = smooth("constant", positive)
-    evidence = compiled.observe(model, CHAIN, Y)
+    evidence = kbp.observe(model, CHAIN, Y)
     exact, run = (
-        compiled.run_tree(model, CHAIN, evidence),
-        compiled.run(model, CHAIN, evidence, num_iters=4, damping=0.0),
+        kbp.run_tree(model, CHAIN, evidence),
+        kbp.run(model, CHAIN, evidence, num_iters=4, damping=0.0),
     )
     np.testing.assert_allclose(exact.values, run.values, atol=1e-12)
     np.testing.assert_allclose(exact.messages, run.messages, atol=1e-9)
     assert float(exact.residuals[0]) < 1e-12 and (np.asarray(exact.values) >= 0).all()
-    weights = np.asarray(compiled.beliefs(model, CHAIN, evidence, exact, POINTS).weights)
-    pair = np.asarray(compiled.edge_beliefs(model, CHAIN, evidence, exact, [(0, 1)], POINTS).weights[0])
+    weights = np.asarray(kbp.beliefs(model, CHAIN, evidence, exact, POINTS).weights)
+    pair = np.asarray(kbp.edge_beliefs(model, CHAIN, evidence, exact, [(0, 1)], POINTS).weights[0])
     assert np.isfinite(weights).all() and np.isfinite(pair).all()
     np.testing.assert_allclose([weights[0].sum(), pair.sum()], 1, atol=1e-12)
     mean = (weights * POINTS).sum(axis=1)

@@ -7,7 +7,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.features import features
-from tests import compiled, discrete
+from tests import discrete
 from tests import reweighted as rw
 
 # --- a learned model of numbers ---------------------------------------------------------------------------------------
@@ -28,12 +28,12 @@ def model():
 
 
 def observed(model):
-    return compiled.observe(model, CHAIN, SEEN, mask=FIRST)
+    return kbp.observe(model, CHAIN, SEEN, mask=FIRST)
 
 
 def answer(model, evidence):
-    solution = compiled.run(model, CHAIN, evidence, num_iters=3)
-    return compiled.beliefs(model, CHAIN, evidence, solution, POINTS).weights
+    solution = kbp.run(model, CHAIN, evidence, num_iters=3)
+    return kbp.beliefs(model, CHAIN, evidence, solution, POINTS).weights
 
 
 def at_points(model, messages):
@@ -47,8 +47,8 @@ def test_observations_to_a_power_multiply_logarithms(model, power):
     """Messages are those of bare operators with local ** power; the belief is a product written out in NumPy."""
     plain, evidence = observed(model), observed(model) ** power
     np.testing.assert_allclose(evidence.local, np.asarray(plain.local) ** power, rtol=1e-12)
-    solution = compiled.run(model, CHAIN, evidence, num_iters=3)
-    bare = compiled.run(model.operators, CHAIN, jnp.asarray(np.asarray(plain.local) ** power), num_iters=3)
+    solution = kbp.run(model, CHAIN, evidence, num_iters=3)
+    bare = kbp.run(model.operators, CHAIN, jnp.asarray(np.asarray(plain.local) ** power), num_iters=3)
     np.testing.assert_allclose(solution.messages, bare.messages, atol=1e-12)
     logs = np.where(FIRST[:, None], power * np.log(at_points(model, plain.messages[0])), 0)
     logs += np.log(at_points(model, model.marginals[0]))[None]
@@ -57,7 +57,7 @@ def test_observations_to_a_power_multiply_logarithms(model, power):
         logs[b] += along[e]
         logs[a] += along[e + 3]
     expected = np.exp(logs) / np.exp(logs).sum(axis=1, keepdims=True)
-    got = compiled.beliefs(model, CHAIN, evidence, solution, POINTS).weights
+    got = kbp.beliefs(model, CHAIN, evidence, solution, POINTS).weights
     np.testing.assert_allclose(got, expected, atol=1e-10)
     assert np.abs(got - answer(model, plain)).max() > 0.01
 
@@ -73,8 +73,8 @@ def test_powers_of_one_and_whole_numbers(model):
 def kinds(model):
     """Observations, a likelihood, and observations beside a clamp."""
     likely = kbp.likelihood(model, CHAIN, lambda x: jnp.exp(-0.5 * (x[None] - jnp.asarray(OTHER)[:, None]) ** 2))
-    clamp = compiled.clamp(model, CHAIN, [2], [0.7])
-    return {"observed": compiled.observe(model, CHAIN, OTHER, mask=SECOND), "likelihood": likely, "clamped": clamp}
+    clamp = kbp.clamp(model, CHAIN, [2], [0.7])
+    return {"observed": kbp.observe(model, CHAIN, OTHER, mask=SECOND), "likelihood": likely, "clamped": clamp}
 
 
 @pytest.mark.parametrize("kind", ["observed", "likelihood", "clamped"])
@@ -87,7 +87,7 @@ def test_the_power_of_a_product_is_the_product_of_the_powers(model, kind):
 
 
 def test_clamped_values_stay(model):
-    clamp = compiled.clamp(model, CHAIN, [1], [0.7])
+    clamp = kbp.clamp(model, CHAIN, [1], [0.7])
     np.testing.assert_array_equal((clamp**3.0).local, clamp.local)
     np.testing.assert_array_equal(answer(model, clamp**3.0), answer(model, clamp))
     mixed = (clamp * observed(model)) ** 0.3
@@ -96,9 +96,9 @@ def test_clamped_values_stay(model):
 
 def test_powers_reach_log_beliefs_at_own_points(model):
     evidence = observed(model) ** 1.7
-    solution = compiled.run(model, CHAIN, evidence, num_iters=3)
+    solution = kbp.run(model, CHAIN, evidence, num_iters=3)
     own = jnp.asarray(np.tile(POINTS, (4, 1)))
-    logs = compiled.log_belief(model, CHAIN, evidence, solution, own)
+    logs = kbp.log_belief(model, CHAIN, evidence, solution, own)
     np.testing.assert_allclose(jax.nn.softmax(logs, axis=-1), answer(model, evidence), atol=1e-10)
 
 
@@ -132,21 +132,21 @@ TREE = (0, 1, 2, 4, 6)
 def test_likelihoods_to_a_power_equal_the_oracle(power, rho):
     model, local = discrete.learned(), discrete.likelihoods(0)
     evidence = discrete.evidence(model, GRID, local) ** power
-    solution = compiled.run(model, GRID, evidence, exponents=rho, num_iters=800, damping=0.4, tol=1e-11)
+    solution = kbp.run(model, GRID, evidence, exponents=rho, num_iters=800, damping=0.4, tol=1e-11)
     oracle = rw.reweighted(discrete.learned_twin(rho, local**power), rho)
     assert oracle.residual < 1e-11
-    got = compiled.beliefs(model, GRID, evidence, solution, np.arange(3)).weights
+    got = kbp.beliefs(model, GRID, evidence, solution, np.arange(3)).weights
     np.testing.assert_allclose(got, oracle.node_beliefs, atol=1e-7)
-    table = compiled.edge_beliefs(model, GRID, evidence, solution, [discrete.EDGES[3]], np.arange(3)).weights[0]
+    table = kbp.edge_beliefs(model, GRID, evidence, solution, [discrete.EDGES[3]], np.arange(3)).weights[0]
     np.testing.assert_allclose(table, oracle.edge_beliefs[3], atol=1e-7)
 
 
 def test_log_partition_counts_the_power():
     model, graph, local = discrete.learned(), discrete.grid(TREE), discrete.likelihoods(1)
     evidence = discrete.evidence(model, graph, local) ** 1.6
-    solution = compiled.run_tree(model, graph, evidence)
+    solution = kbp.run_tree(model, graph, evidence)
     expected = rw.enumerate_log_partition(discrete.learned_twin(1.0, local**1.6, TREE))
-    np.testing.assert_allclose(compiled.log_partition(model, graph, evidence, solution), expected, atol=1e-7)
+    np.testing.assert_allclose(kbp.log_partition(model, graph, evidence, solution), expected, atol=1e-7)
 
 
 @pytest.mark.parametrize("rho", [1.3, np.array([1.2, 0.7, 1.0, 1.5])])
@@ -156,7 +156,7 @@ def test_exponents_above_one_equal_the_oracle(rho):
     edge = [np.exp(0.5 * np.outer(spins, spins)) for _ in range(4)]
     model = rw.Discrete([(0, 1), (1, 2), (2, 3), (0, 3)], node, edge)
     operators, graph, local = discrete.problem(model, rho)
-    solution = compiled.run(operators, graph, local, exponents=rho, num_iters=500, damping=0.3, tol=1e-12)
+    solution = kbp.run(operators, graph, local, exponents=rho, num_iters=500, damping=0.3, tol=1e-12)
     oracle = rw.reweighted(model, rho)
     assert bool(solution.converged)
     np.testing.assert_allclose(discrete.node_beliefs(model, solution, rho), oracle.node_beliefs, atol=1e-8)
@@ -179,8 +179,8 @@ def sure():
 
     def weights(power, exponent):
         raised = evidence**power
-        solution = compiled.run(model, graph, raised, exponents=exponent, num_iters=3, damping=0.0)
-        return compiled.beliefs(model, graph, raised, solution, np.arange(3)).weights, solution.messages
+        solution = kbp.run(model, graph, raised, exponents=exponent, num_iters=3, damping=0.0)
+        return kbp.beliefs(model, graph, raised, solution, np.arange(3)).weights, solution.messages
 
     return weights
 

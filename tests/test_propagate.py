@@ -13,7 +13,6 @@ import pytest
 import kbpjax as kbp
 from kbpjax import arithmetic, update
 from kbpjax.propagate import ignore_incoming
-from tests import compiled
 from tests.refusals import complaints
 
 leave_one_out, unit, evaluate_local = map(jax.jit, (arithmetic.leave_one_out, update.unit, update.evaluate_local))
@@ -188,7 +187,7 @@ def test_step_equals_plain_loops(seed, num_nodes, num_edges, node_kinds, floor, 
     local = rng.uniform(0.2, 1, (num_nodes, 4))
     messages = unit_rows(rng, graph.num_edges)
     state = kbp.BPState(jnp.asarray(messages), jnp.array(np.inf), jnp.int32(4))
-    new = compiled.step(operators, graph, jnp.asarray(local), state, damping=damping)
+    new = kbp.step(operators, graph, jnp.asarray(local), state, damping=damping)
     expected = twin_step(operators, graph, local, messages, damping)
     np.testing.assert_allclose(new.messages, expected, rtol=1e-10, atol=1e-12)
     undamped = twin_step(operators, graph, local, messages, 0.0)
@@ -217,7 +216,7 @@ def test_step_on_graphs_with_hubs_equals_plain_loops(seed, num_nodes, node_kinds
     state = kbp.BPState(jnp.asarray(messages), jnp.array(np.inf), jnp.int32(0))
     update = twin_update(operators, graph, local, messages)
     update /= np.linalg.norm(update, axis=1, keepdims=True)
-    new = compiled.step(operators, graph, local, state)
+    new = kbp.step(operators, graph, local, state)
     np.testing.assert_allclose(new.messages, update, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(new.residual, np.abs(update - messages).max(), rtol=1e-8)
     rows = rng.normal(size=(num_nodes, 3))
@@ -255,7 +254,7 @@ def test_marked_nodes_ignore_their_incoming_messages(seed, draw):
         expected[e] = project[2 * edge_type[e] + (e >= graph.num_edges // 2)] @ local[senders[e]]
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     step = jax.jit(
-        lambda marked: compiled.step(operators, ignore_incoming(graph, marked), jnp.asarray(local), state).messages
+        lambda marked: kbp.step(operators, ignore_incoming(graph, marked), jnp.asarray(local), state).messages
     )
     np.testing.assert_allclose(step(jnp.asarray(marked)), expected, rtol=1e-8, atol=1e-10)
     mapped = jax.vmap(step)(jnp.asarray([~marked, marked]))[1]
@@ -273,8 +272,8 @@ def test_shared_operators_equal_the_same_ones_for_each_type():
     local = jnp.asarray(np.random.default_rng(0).uniform(0.2, 1, (12, 4)))
     one, other = (kbp.run(operators, graph, local, num_iters=3) for operators in (shared, own))
     np.testing.assert_allclose(one.messages, other.messages, rtol=1e-13)
-    state = compiled.step(shared, graph, local, compiled.init(shared, graph))
-    start = np.asarray(compiled.init(shared, graph).messages)
+    state = kbp.step(shared, graph, local, kbp.init(shared, graph))
+    start = np.asarray(kbp.init(shared, graph).messages)
     np.testing.assert_allclose(state.messages, twin_step(shared, graph, np.asarray(local), start, 0.0), rtol=1e-10)
 
 
@@ -289,10 +288,10 @@ def test_evaluate_local_uses_the_matrix_of_each_nodes_type_and_the_floor():
 
 def test_init_is_the_constant_one(loopy):
     # Textbook messages before the first iteration are uniform; a product of ones projects to the sum of the columns.
-    start = np.asarray(compiled.init(loopy.operators, loopy.graph).messages)
+    start = np.asarray(kbp.init(loopy.operators, loopy.graph).messages)
     sums = np.concatenate([np.asarray(loopy.operators.project)[d::2].sum(axis=-1) for d in (0, 1)])
     np.testing.assert_allclose(start, sums / np.linalg.norm(sums, axis=1, keepdims=True), rtol=1e-12)
-    assert np.isinf(float(compiled.init(loopy.operators, loopy.graph).residual))
+    assert np.isinf(float(kbp.init(loopy.operators, loopy.graph).residual))
 
 
 def test_damping_weighs_the_old_message_against_the_unnormalised_new_one():
@@ -301,9 +300,7 @@ def test_damping_weighs_the_old_message_against_the_unnormalised_new_one():
     operators = kbp.Operators(jnp.eye(2)[None], jnp.asarray([[[1.0, 2.0], [0.0, 4.0]], [[1.0, 0.0], [0.0, 1.0]]]))
     local = jnp.asarray([[1.0, 1.0], [1.0, 1.0]])
     old = np.array([[0.8, 0.6], [1.0, 0.0]])
-    new = compiled.step(
-        operators, graph, local, kbp.BPState(jnp.asarray(old), jnp.array(1.0), jnp.int32(0)), damping=0.75
-    )
+    new = kbp.step(operators, graph, local, kbp.BPState(jnp.asarray(old), jnp.array(1.0), jnp.int32(0)), damping=0.75)
     mixed = 0.75 * old + 0.25 * np.array([[3.0, 4.0], [1.0, 1.0]])
     np.testing.assert_allclose(new.messages, mixed / np.linalg.norm(mixed, axis=1, keepdims=True), rtol=1e-14)
 
@@ -412,10 +409,10 @@ def test_loopy_iterations_equal_textbook_iterations(loopy):
 
 @pytest.mark.parametrize("num_iters", [1, 2, 20])
 def test_loopy_iterations_from_the_same_start_equal_textbook_iterations(loopy, num_iters):
-    state = compiled.init(loopy.operators, loopy.graph)
+    state = kbp.init(loopy.operators, loopy.graph)
     constant, _ = unit(jnp.ones_like(state.messages))
     state = kbp.BPState(constant, state.residual, state.count)
-    advance = partial(compiled.step, loopy.operators, loopy.graph, loopy.local)
+    advance = partial(kbp.step, loopy.operators, loopy.graph, loopy.local)
     for _ in range(num_iters):
         state = advance(state)
     expected = loopy.textbook(num_iters)
@@ -429,9 +426,9 @@ def test_loopy_iterations_from_the_same_start_equal_textbook_iterations(loopy, n
 @pytest.mark.parametrize("damping", [0.0, 0.4])
 def test_run_is_step_in_a_loop(loopy, damping):
     solution = kbp.run(loopy.operators, loopy.graph, loopy.local, num_iters=7, damping=damping)
-    state, residuals = compiled.init(loopy.operators, loopy.graph), []
+    state, residuals = kbp.init(loopy.operators, loopy.graph), []
     for _ in range(7):
-        state = compiled.step(loopy.operators, loopy.graph, loopy.local, state, damping=damping)
+        state = kbp.step(loopy.operators, loopy.graph, loopy.local, state, damping=damping)
         residuals.append(float(state.residual))
     np.testing.assert_allclose(solution.messages, state.messages, rtol=1e-12)
     np.testing.assert_allclose(solution.residuals, residuals, rtol=1e-6, atol=1e-15)

@@ -11,7 +11,7 @@ import kbpjax as kbp
 from kbpjax import rules
 from kbpjax.embedding import error_bound, operator_error
 from kbpjax.features import Basis, FourierBasis, cholesky_basis, features
-from tests import compiled, reference
+from tests import reference
 from tests.refusals import complaints
 
 POINTS = np.linspace(-1.5, 1.5, 13)
@@ -69,14 +69,14 @@ def fit(data, rule, scale=1.0, **options):
 def infer(model, graph, y=None, points=POINTS, *, damping=0.0, form=kbp.Expectation()):
     """Return the messages as values at the points, of 2-norm 1 there, and the beliefs."""
     mask, y = np.resize(MASK, graph.num_nodes), Y[: graph.num_nodes] if y is None else y
-    evidence = compiled.observe(model, graph, y, mask=mask, form=form)
-    solution = compiled.run(model, graph, evidence, num_iters=ITERATIONS, damping=damping)
+    evidence = kbp.observe(model, graph, y, mask=mask, form=form)
+    solution = kbp.run(model, graph, evidence, num_iters=ITERATIONS, damping=damping)
     messages = jnp.zeros((graph.num_edges, len(points)), solution.messages.dtype)
     for v, basis in model.bases.items():
         values = solution.messages[:, : basis.rank] @ features(basis, jnp.asarray(points)).T
         messages = jnp.where((graph.node_type[graph.receivers] == v)[:, None], values, messages)
     messages = messages / jnp.linalg.norm(messages, axis=1, keepdims=True)
-    return messages, compiled.beliefs(model, graph, evidence, solution, jnp.asarray(points)).weights
+    return messages, kbp.beliefs(model, graph, evidence, solution, jnp.asarray(points)).weights
 
 
 @functools.partial(jax.jit, static_argnames="scale")

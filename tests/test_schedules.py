@@ -12,7 +12,7 @@ import kbpjax as kbp
 import kbpjax.tables
 from kbpjax.colouring import colour_nodes
 from kbpjax.propagate import ignore_incoming
-from tests import compiled, discrete
+from tests import discrete
 from tests import reweighted as rw
 
 # --- twins ------------------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def random_problem(graph, seed=0, rank=3, points=4):
 def sweep(graph, schedule, operators, local, messages, **options):
     """Do one step; return the messages and the residual."""
     state = kbp.BPState(jnp.asarray(messages), jnp.array(np.inf), jnp.int32(0))
-    new = compiled.step(operators, graph, jnp.asarray(local), state, schedule=schedule, **options)
+    new = kbp.step(operators, graph, jnp.asarray(local), state, schedule=schedule, **options)
     return np.asarray(new.messages), float(new.residual)
 
 
@@ -138,7 +138,7 @@ def test_marked_nodes_ignore_their_incoming_messages(name, monkeypatch):
 @pytest.mark.parametrize("schedule", ["coloured", "residual"])
 def test_clamped_learned_model_has_the_same_fixed_point(schedule):
     model, graph = discrete.learned(), discrete.grid()
-    evidence = discrete.evidence(model, graph, discrete.likelihoods(4)) * compiled.clamp(model, graph, [1, 5], [2, 0])
+    evidence = discrete.evidence(model, graph, discrete.likelihoods(4)) * kbp.clamp(model, graph, [1, 5], [2, 0])
     chosen = {"coloured": kbp.coloured(graph), "residual": kbp.ResidualFirst(0.3)}[schedule]
     options = {"num_iters": 300, "tol": 1e-12}
     plain = kbp.run(model, graph, evidence, **options)
@@ -232,10 +232,10 @@ def test_share_out_of_range(share):
 def test_a_step_is_a_run_of_one_iteration(kind):
     operators, graph, local, _ = spins(1)
     schedules = {"coloured": kbp.coloured(graph), "residual": kbp.ResidualFirst(), "synchronous": kbp.Synchronous()}
-    state = compiled.init(operators, graph)
+    state = kbp.init(operators, graph)
     for rho in (None, 0.7):
         options = {"damping": 0.2, "exponents": rho, "schedule": schedules[kind]}
-        one = compiled.step(operators, graph, local, state, **options)
+        one = kbp.step(operators, graph, local, state, **options)
         run = kbp.run(operators, graph, local, num_iters=1, **options)
         np.testing.assert_allclose(run.messages, one.messages, atol=1e-14)
         np.testing.assert_allclose(run.residuals, [one.residual], atol=1e-14)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from tests import compiled
 
 GRAPH = kbp.Graph.from_edges([(0, 1), (1, 2), (0, 2)], 3, edge_type=[0, 1, 0])
 POINTS = np.linspace(-2, 2, 9)
@@ -65,8 +64,8 @@ def test_an_answer_is_the_chain_of_calls():
 def test_defaults_are_belief_propagation_with_plain_evidence():
     data, given = draw(), kbp.Settings(kbp.RBF(0.9), kbp.RBF(0.8), rule=SMALL)
     model = kbp.fit(data, kernel=kbp.RBF(0.9), obs_kernel=kbp.RBF(0.8), rule=SMALL, floor=1e-3)
-    evidence = compiled.observe(model, GRAPH, SEEN)
-    expected = compiled.beliefs(model, GRAPH, evidence, compiled.run(model, GRAPH, evidence, num_iters=10), POINTS)
+    evidence = kbp.observe(model, GRAPH, SEEN)
+    expected = kbp.beliefs(model, GRAPH, evidence, kbp.run(model, GRAPH, evidence, num_iters=10), POINTS)
     got = given.answer(given.fit(data), GRAPH, SEEN, POINTS)
     np.testing.assert_allclose(got.weights, expected.weights, atol=1e-12)
 
@@ -85,7 +84,7 @@ def test_exponents_of_types_are_those_of_their_edges():
     given = settings(exponents={2: 0.5, 0: 1.5, 7: 9.0})
     found = given._exponents(graph)
     np.testing.assert_array_equal(found, [1.5, 1.5, 1.5, 0.5, 0.5, 0.5, 0.5])
-    solution = compiled.run(model, graph, exponents=found, num_iters=2)
+    solution = kbp.run(model, graph, exponents=found, num_iters=2)
     np.testing.assert_array_equal(solution.exponents, found)
 
 

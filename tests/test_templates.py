@@ -9,7 +9,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax import mrf
-from tests import compiled, reference
+from tests import reference
 from tests.refusals import complaints
 
 HEIGHT, WIDTH = 107, 86
@@ -49,15 +49,15 @@ def grid_twin(height, width, edge_type):
 
 def assert_same_inference(model, graph, twin_model, twin, y, num_iters=4):
     mask = np.arange(len(y)) % 3 > 0
-    evidence = compiled.observe(model, graph, y, mask=mask)
-    solution = compiled.run(model, graph, evidence, num_iters=num_iters, damping=0.2)
+    evidence = kbp.observe(model, graph, y, mask=mask)
+    solution = kbp.run(model, graph, evidence, num_iters=num_iters, damping=0.2)
     known = reference.observe(twin_model, twin, y, mask)
     messages = reference.run(twin_model, twin, known, num_iters, 0.2)
     assert len(messages) == graph.num_edges
     for edge, pair in enumerate(zip(graph.senders.tolist(), graph.receivers.tolist())):
         np.testing.assert_allclose(solution.messages[edge, : len(messages[pair])], messages[pair], atol=1e-7)
     points = np.linspace(-1, 1, 5)
-    weights = compiled.beliefs(model, graph, evidence, solution, points).weights
+    weights = kbp.beliefs(model, graph, evidence, solution, points).weights
     expected = [reference.beliefs(twin_model, twin, known, messages, points, node) for node in range(len(y))]
     np.testing.assert_allclose(weights, expected, atol=1e-7)
     assert np.ptp(expected, axis=0).max() > 0.05
@@ -77,7 +77,7 @@ def large():
 
 
 def test_hundreds_of_types_are_learned_in_one_program():
-    graph, data, _, compiled = large()
+    graph, data, _ = large()
     assert len(graph.edge_types) == 2 * HEIGHT - 1 and compiled <= 2  # as all have 170 or 172 pairs
     before = mrf._learn_pairs._cache_size()
     more = kbp.pool(graph, *images(2, HEIGHT, WIDTH, seed=1))
@@ -100,10 +100,10 @@ def sizes(jaxpr):
 def test_no_operator_is_copied_to_edges():
     graph, _, model, _ = large()
     y = images(1, HEIGHT, WIDTH, seed=2)[1][0]
-    evidence = compiled.observe(model, graph, y)
+    evidence = kbp.observe(model, graph, y)
 
     def infer(model, evidence):
-        return compiled.run(model, graph, evidence, num_iters=2)
+        return kbp.run(model, graph, evidence, num_iters=2)
 
     points, rank = model.operators.evaluate.shape[1:]
     one_each = graph.num_edges * points
@@ -123,7 +123,7 @@ def test_no_operator_is_copied_to_edges():
     # One message of the last row against the update written out.
     sender, receiver = (HEIGHT - 1) * WIDTH + 40, (HEIGHT - 1) * WIDTH + 41
     last = dict(zip(zip(graph.senders.tolist(), graph.receivers.tolist()), np.asarray(solution.messages)))
-    before = compiled.run(model, graph, evidence, num_iters=1)
+    before = kbp.run(model, graph, evidence, num_iters=1)
     old = dict(zip(last, np.asarray(before.messages)))
     product = np.asarray(evidence.local[sender])
     for other in (sender - 1, sender - WIDTH):
@@ -172,7 +172,7 @@ def test_shared_operators_equal_copies_for_each_type():
     graph, _ = grid_twin(5, 4, row_types(5, 4))
     local = jnp.asarray(rng.uniform(size=(20, 7)))
     answers = [
-        compiled.run(kbp.Operators(e, p), g, local, num_iters=5).messages
+        kbp.run(kbp.Operators(e, p), g, local, num_iters=5).messages
         for e, p, g in (
             (evaluate, project, graph),
             (jnp.repeat(evaluate, 2, axis=0), jnp.repeat(project, 18, axis=0), graph),
@@ -317,9 +317,9 @@ def test_full_rank_on_chains_of_different_lengths_is_equation_12():
     evidence = twin.observe(y, [True, False, True])
     messages = twin.run(evidence, 3)
     graph = kbp.chain_graph(3)
-    known = compiled.observe(model, graph, y, mask=np.array([True, False, True]))
-    solution = compiled.run(model, graph, known, num_iters=3, damping=0.0)
-    weights = compiled.beliefs(model, graph, known, solution, points).weights
+    known = kbp.observe(model, graph, y, mask=np.array([True, False, True]))
+    solution = kbp.run(model, graph, known, num_iters=3, damping=0.0)
+    weights = kbp.beliefs(model, graph, known, solution, points).weights
     expected = [twin.beliefs(evidence, messages, points, node) for node in range(3)]
     np.testing.assert_allclose(weights, expected, atol=1e-6)
 
@@ -368,8 +368,8 @@ def test_a_forest_of_chains_is_each_chain_alone():
     mask = rng.random(offsets[-1]) < 0.7
 
     def means(graph, y, mask, method):
-        evidence = compiled.observe(model, graph, y, mask=mask)
-        return np.asarray(kbp.mean(compiled.beliefs(model, graph, evidence, method(model, graph, evidence), points)))
+        evidence = kbp.observe(model, graph, y, mask=mask)
+        return np.asarray(kbp.mean(kbp.beliefs(model, graph, evidence, method(model, graph, evidence), points)))
 
     iterate = functools.partial(kbp.run, num_iters=8, damping=0.0)
     together = means(forest, y, mask, kbp.run_tree)
