@@ -1,9 +1,10 @@
 """Run the benchmarks that tell whether something got slower, and compare with the saved run.
 
-    python -m benchmarks [--repeats 7] [--quick]
+    python -m benchmarks [--repeats 7] [--quick] [--accept]
 
 Every row is a ratio to bare matrix products of the same sizes, measured in turn with them, so that runs on machines of
-different speed compare; `now / saved` is that ratio against the one in the saved file, which is replaced afterwards.
+different speed compare; `now / saved` is that ratio against the one of the committed run. The new run is written to
+benchmarks/out; `--accept` writes it over the committed one.
 The benchmarks beside this file measure more: `propagate.py`, `scale.py`, `fit.py`, `streaming.py`, `gradients.py` and
 `discrete.py`.
 """
@@ -19,12 +20,13 @@ import kbpjax as kbp
 from benchmarks import propagate, scale
 from experiments import _harness
 
-RESULTS = Path("benchmarks/results")
+SAVED, OUT = Path("benchmarks/results"), Path("benchmarks/out")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").split("\n")[0])
-    _harness.add_common_arguments(parser, RESULTS)
+    _harness.add_common_arguments(parser, OUT)
+    parser.add_argument("--accept", action="store_true", help="write the run over the committed one")
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of each, in turn (default: 7)")
     return _harness.main(run, parser)
 
@@ -33,8 +35,8 @@ def run(args: argparse.Namespace) -> None:
     if args.repeats < 1:
         raise ValueError(f"--repeats: must be at least 1; got {args.repeats}. Ask for one or more timed runs.")
     repeats = 3 if args.quick else args.repeats
-    path = args.out / "all.json"
-    saved = saved_ratios(RESULTS / path.name)
+    path = (SAVED if args.accept else args.out) / "all.json"
+    saved = saved_ratios(SAVED / path.name)
     total = len(propagate.RANKS) + len(scale.OTHERS)
     rows = [row(found, saved) for found in _harness.progress(measured(repeats), "benchmarks", total)]
     _harness.print_table(rows)

@@ -88,7 +88,7 @@ class InLogs(eqx.Module):
     """Multiply in logarithms, so that messages that contradict each other do not underflow to a product of 0.
 
     Needed where potentials are so sharp that the probable states of one message have less than about 1e-10 in another
-    (f32); slower than plain products. For `kbpjax.run`: `run_tree` multiplies plainly.
+    (f32); slower than plain products.
 
     Args:
         addition: `SumProduct()` or `MaxProduct()`.
@@ -145,6 +145,12 @@ def _by_tile(turned: Array, num_axes: int) -> list[Array]:
 
 
 Arithmetic = SumProduct | MaxProduct | InLogs
+
+
+def log_or_zero(values: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
+    """Return logarithms, -inf of what is not positive, with a derivative of 0 there; NaN stays NaN."""
+    dark = values <= 0
+    return jnp.where(dark, -jnp.inf, jnp.log(jnp.where(dark, 1, values)))
 
 
 def log_or_least(values: Float[Array, "*axes"]) -> Float[Array, "*axes"]:

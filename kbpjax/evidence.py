@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, ScalarLike
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._precision import matmul
+from kbpjax.arithmetic import log_or_zero as log_or_zero
 from kbpjax.embedding import ridge_solve
 from kbpjax.features import features
 from kbpjax.graph import Graph
@@ -180,12 +181,6 @@ def raise_values(values: Array, power: Array) -> Array:
     """Raise values to a power; 0 stays 0, with a derivative of 0."""
     values = as_floats(values)
     return jnp.where(values > 0, jnp.where(values > 0, values, 1) ** power.astype(values.dtype), values)
-
-
-def log_or_zero(values: Array) -> Array:
-    """Take logarithms, -inf of what is not positive, with a gradient of 0 there; NaN stays NaN."""
-    dark = values <= 0
-    return jnp.where(dark, -jnp.inf, jnp.log(jnp.where(dark, 1, values)))
 
 
 def expand(mask: Array, ndim: int) -> Array:

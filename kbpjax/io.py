@@ -227,7 +227,7 @@ def _build_array(what: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _build_object(what: dict[str, Any], arrays: dict[str, np.ndarray], known: dict[str, type]) -> Any:
-    """Make an object of its fields, without running its constructor; fields that it lacks take their defaults."""
+    """Make an object of its fields, by its checks but not its constructor; fields that it lacks take their defaults."""
     cls = _class_of(what["class"], known)
     fields = {name: _build(of, arrays, known) for name, of in what["fields"].items()}
     if issubclass(cls, tuple):
@@ -244,6 +244,9 @@ def _build_object(what: dict[str, Any], arrays: dict[str, np.ndarray], known: di
     made = object.__new__(cls)
     for name, value in fields.items():
         object.__setattr__(made, name, value)
+    for base in cls.__mro__:  # as equinox does after a constructor
+        if "__check_init__" in vars(base):
+            vars(base)["__check_init__"](made)
     return made
 
 

@@ -34,7 +34,7 @@ class BPState(eqx.Module):
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
         >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
-        >>> state = kbp.step(agree, graph, local, kbp.init(agree, graph))
+        >>> state = kbp.step(agree, graph, local, kbp.init(agree, graph), damping=0.0)
         >>> int(state.count), state.messages.shape, bool(state.residual > 0)
         (1, (4, 2), True)
     """

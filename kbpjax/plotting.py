@@ -173,7 +173,7 @@ def plot_messages(model: KernelMRF, graph: Graph, solution: Solution, *, ax: Any
         4
         >>> plt.close(ax.figure)
     """
-    nothing = init(model.operators, graph).messages
+    nothing = init(model, graph).messages
     same = nothing.shape == solution.passed_on.shape
     fix = "Pass the model, graph and solution of one run."
     rule = f"must be of {nothing.shape[0]} directed edges"

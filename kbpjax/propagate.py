@@ -63,8 +63,12 @@ class Solution(eqx.Module):
         return self.messages if self.values is None else self.values
 
 
-def init(operators: Operators, graph: Graph) -> BPState:
+def init(model: Any, graph: Graph) -> BPState:
     """Return the state before the first iteration: each message is the update of 1, in a learned model the constant.
+
+    Args:
+        model: a `KernelMRF`, or `Operators` of one's own.
+        graph: the graph; its types must be among those of the model.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -74,6 +78,7 @@ def init(operators: Operators, graph: Graph) -> BPState:
         >>> int(state.count), bool(jnp.allclose(state.messages, state.messages[0, 0]))  # all constant
         (0, True)
     """
+    operators, _, _ = problem(model, graph, None)
     check_types(operators, graph)
     return _init(operators, graph)
 
@@ -86,22 +91,22 @@ def _init(operators: Operators, graph: Graph) -> BPState:
 
 
 def step(
-    operators: Operators,
+    model: Any,
     graph: Graph,
-    local: Float[Array, "node point"],
+    evidence: Any,
     state: BPState,
     *,
-    damping: ScalarLike = 0.0,
+    damping: ScalarLike = 0.2,
     exponents: Exponents = None,
     schedule: Schedule = Synchronous(),
 ) -> BPState:
-    """Do one iteration.
+    """Return the state after one iteration: `run` without `tol` does this `num_iters` times.
 
     Args:
-        operators: the model's operators.
-        graph: the graph.
-        local: evidence factor of each node at its evaluation points [node, point]; 1 where there is none.
-        state: messages so far.
+        model: a `KernelMRF`, or `Operators` of one's own.
+        graph: the graph; its types must be among those of the model.
+        evidence: `Evidence`, or local factors [node, point], or None for none.
+        state: the state before, of `init` or `step`.
         damping: weight of the old message, in [0, 1), against that of the update before it is scaled to norm 1.
         exponents: exponent of each undirected edge, > 0, or one for all; None: 1.
         schedule: which messages are updated, and from which others.
@@ -110,7 +115,7 @@ def step(
         The next state.
 
     Raises:
-        ValueError: an option out of range, too few operators for the graph's types, or local factors of another shape.
+        ValueError: an option out of range, a type that the model has not learned, or evidence of another shape.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -118,18 +123,17 @@ def step(
         >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
         >>> state = kbp.init(agree, graph)
         >>> for _ in range(3):
-        ...     state = kbp.step(agree, graph, local, state)
+        ...     state = kbp.step(agree, graph, local, state, damping=0.0)
         >>> int(state.count), bool(state.residual < 1e-4)  # twice to reach the other end, once more to see no change
         (3, True)
     """
-    check_types(operators, graph)
     check_damping(damping)
-    shape = (graph.num_nodes, operators.evaluate.shape[1])
-    fix = "Give one factor for each node and evaluation point."
-    _checks.require(local.shape == shape, "local", f"must have shape {shape}", local.shape, fix)
+    operators, known, local = problem(model, graph, evidence)
+    check_types(operators, graph)
+    schedule = _for_evidence(schedule, graph, evidence)
     weight = jnp.asarray(damping, state.messages.dtype)
     powers = pair_exponents(graph, exponents, state.messages.dtype)
-    return _step(operators, graph, local, state, weight, powers, schedule)
+    return _step(operators, known, local, state, weight, powers, schedule)
 
 
 @jax.jit
@@ -210,10 +214,7 @@ def run(
     """
     check_options(num_iters, damping, tol, schedule, acceleration)
     operators, known, local = problem(model, graph, evidence)
-    if isinstance(schedule, Coloured):
-        schedule.check(graph)
-    if known is not graph:
-        schedule = schedule.ignore_incoming(evidence.clamped)
+    schedule = _for_evidence(schedule, graph, evidence)
     powers = pair_exponents(graph, exponents, local.dtype)
     first = None if start is None else first_messages(operators, graph, start)
     # Arrays of one type: a Python number, one of NumPy and one of JAX would each compile a program of its own.
@@ -224,6 +225,13 @@ def run(
     if differentiable and not isinstance(schedule, Coloured) and not _checks.is_traced(graph):
         parts = in_parts(graph, None if known is graph else evidence.clamped)
     return _run(operators, known, local, first, powers, damping, schedule, acceleration, parts, tol, num_iters)
+
+
+def _for_evidence(schedule: Schedule, graph: Graph, evidence: Any) -> Schedule:
+    """Check that a schedule is of the graph; return that in which clamped nodes ignore their incoming messages."""
+    if isinstance(schedule, Coloured):
+        schedule.check(graph)
+    return schedule.ignore_incoming(evidence.clamped) if getattr(evidence, "values", None) else schedule
 
 
 def problem(model: Any, graph: Graph, evidence: Any) -> tuple[Operators, Graph, Float[Array, "node point"]]:

@@ -12,7 +12,8 @@ and on the way back that of the message which the root sends,
 
     down = max(evaluate @ unit(project @ (local_s * down_parent * up_sibling)), floor).
 
-A copy only multiplies.
+A copy only multiplies. With `InLogs`, cells hold logarithms, and products are sums: a node of many neighbours whose
+messages contradict each other then has no product of 0, in whatever order they are merged.
 """
 
 from typing import Any
@@ -24,6 +25,7 @@ from jaxtyping import Array, Float
 
 from kbpjax import _checks
 from kbpjax._precision import matmul
+from kbpjax.arithmetic import InLogs, log_or_zero
 from kbpjax.graph import Graph
 from kbpjax.propagate import BPState, Solution, problem, step
 from kbpjax.tree_schedule import Schedule
@@ -74,7 +76,7 @@ def _run_tree(operators: Operators, graph: Graph, local: Array) -> Solution:
     else:
         messages, height = _messages(operators, schedule, local), schedule.height
     state = BPState(messages, jnp.array(jnp.inf, messages.dtype), jnp.int32(0))
-    residual = step(operators, graph, local, state).residual
+    residual = step(operators, graph, local, state, damping=0.0).residual
     read = coefficients(operators, graph, local, messages, None)
     values = None if operators.positive is None else messages
     return Solution(read, residual <= 1e-3, jnp.int32(2 * height), residual[None], values=values)
@@ -82,8 +84,10 @@ def _run_tree(operators: Operators, graph: Graph, local: Array) -> Solution:
 
 def _messages(operators: Operators, schedule: Schedule, local: Array) -> Float[Array, "edge coordinate"]:
     num_rows, width = schedule.sender.shape
-    padded = jnp.concatenate([local, jnp.ones_like(local[:1])])
-    ones = jnp.ones((num_rows * width + 1, local.shape[1]), local.dtype)
+    in_logs = isinstance(operators.arithmetic, InLogs)
+    encode, times = (log_or_zero, jnp.add) if in_logs else (lambda values: values, jnp.multiply)
+    padded = encode(jnp.concatenate([local, jnp.ones_like(local[:1])]))
+    ones = encode(jnp.ones((num_rows * width + 1, local.shape[1]), local.dtype))
 
     def write(table: Array, row: Array, values: Array) -> Array:
         return jax.lax.dynamic_update_slice(table, values, (row * width, jnp.zeros_like(row)))
@@ -91,19 +95,19 @@ def _messages(operators: Operators, schedule: Schedule, local: Array) -> Float[A
     def up(table: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
         number, own, children, direction, receiver_type, copies = row
         values = table[children]
-        product = own * values[:, 0] * values[:, 1]
+        product = times(times(own, values[:, 0]), values[:, 1])
         values, message = _pass_on(operators, product, direction, receiver_type, copies)
         return write(table, number, values), message
 
     def down(table: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
         number, others, parent, direction, sender_type, copies = row
-        values, message = _pass_on(operators, others * table[parent], direction, sender_type, copies)
+        values, message = _pass_on(operators, times(others, table[parent]), direction, sender_type, copies)
         return write(table, number, values), message
 
     numbers = jnp.arange(num_rows, dtype=jnp.int32)
     rows = (numbers, padded[schedule.sender], schedule.children)
     table, upward = jax.lax.scan(up, ones, (*rows, schedule.direction, schedule.receiver_type, schedule.copies))
-    rows = (numbers, padded[schedule.above] * table[schedule.sibling], schedule.parent)
+    rows = (numbers, times(padded[schedule.above], table[schedule.sibling]), schedule.parent)
     kinds = (schedule.direction ^ 1, schedule.sender_type, schedule.copies)
     _, downward = jax.lax.scan(down, ones, (*rows, *kinds), reverse=True)
     both = jnp.concatenate([upward, downward])
@@ -113,15 +117,20 @@ def _messages(operators: Operators, schedule: Schedule, local: Array) -> Float[A
 def _pass_on(
     operators: Operators, product: Float[Array, "cell point"], direction: Array, receiver_type: Array, copies: Array
 ) -> tuple[Float[Array, "cell point"], Float[Array, "cell coordinate"]]:
-    """Return the values that one row of cells passes on, and its messages."""
+    """Return the values that one row of cells passes on, and its messages; in logarithms, product and values are so."""
+    in_logs = isinstance(operators.arithmetic, InLogs)
+    largest = jax.lax.stop_gradient(jnp.max(product if in_logs else jnp.abs(product), axis=-1, keepdims=True))
+    if in_logs:
+        copied, product = product, jnp.exp(product - jnp.where(jnp.isneginf(largest), 0, largest))
+    else:
+        copied = product / jnp.where(largest > 0, largest, 1)
     matrix = of_type(operators.passed_on, direction)
     message, _ = unit(operators.arithmetic.apply(matrix[None], product[None])[0])
     values = message
     if operators.positive is None:
         values = matmul(message, of_type(operators.evaluate, receiver_type).T)
     values = jnp.maximum(values, of_type(floors(operators), receiver_type))
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(product), axis=-1, keepdims=True))
-    return jnp.where(copies, product / jnp.where(largest > 0, largest, 1), values), message
+    return jnp.where(copies, copied, log_or_zero(values) if in_logs else values), message
 
 
 def _name_cycle(graph: Graph) -> str:

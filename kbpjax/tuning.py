@@ -10,10 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.tree_util import Partial
 from jaxtyping import Array
 
 from kbpjax import _checks
@@ -162,8 +164,9 @@ def tune(
         return jnp.mean(jax.vmap(lambda x, y: loss(answer(now, model, graph, y, points), x))(truth, seen))
 
     chosen = _adam(steps) if optimizer is None else optimizer
-    check, advance = _compiled(learned, cases, of_cases, chosen)
-    search = _Search(learned, partial(check, data=data, graph=graph), partial(advance, data=data, graph=graph))
+    check, advance = _compiled(learned, of_cases, chosen)
+    given = {"data": data, "graph": graph, "cases": cases}  # arguments: constants would be compiled into the program
+    search = _Search(learned, partial(check, **given), partial(advance, **given))
     search.descend(chosen.init(learned.free()), _bar(steps, progress), every, patience)
     best = learned.settings(search.best)
     history = {name: np.stack(values) for name, values in search.history.items() if values}
@@ -174,14 +177,13 @@ def _adam(steps: int) -> optax.GradientTransformation:
     return optax.adam(optax.cosine_decay_schedule(0.08, steps, alpha=0.1))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Cases:
+class _Cases(eqx.Module):
     """True values and observations, to learn from and to choose by."""
 
     truth: Any
     observations: Any
     validation: tuple[Any, Any]
-    batch: int
+    batch: int = eqx.field(static=True)
     key: Array
 
     @classmethod
@@ -192,6 +194,8 @@ class _Cases:
         key, held_out = jax.random.split(jax.random.key(seed))
         if not callable(observations):
             observations = jax.tree.map(jnp.asarray, observations)
+        elif not isinstance(observations, Partial):
+            observations = Partial(observations)
         if validation is None:
             validation = truth, observations(held_out) if callable(observations) else observations
             _same_count("observations", validation[1], count)
@@ -230,18 +234,18 @@ def _same_count(argument: str, cases: Any, count: int) -> None:
 
 
 def _compiled(
-    learned: Numbers, cases: _Cases, of_cases: Callable[..., Array], optimizer: optax.GradientTransformation
+    learned: Numbers, of_cases: Callable[..., Array], optimizer: optax.GradientTransformation
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the two compiled functions: choose landmarks and take the validation loss; take a gradient step."""
 
     @jax.jit
-    def check(free: list[Array], data: TrainingData, graph: Graph) -> tuple[Rule, Array]:
+    def check(free: list[Array], data: TrainingData, graph: Graph, cases: _Cases) -> tuple[Rule, Array]:
         rule = learned.settings(free).hold(data)
         return rule, of_cases(free, rule, data, graph, *cases.validation)
 
     @jax.jit
     def advance(
-        free: list[Array], state: Any, rule: Rule, step: Array, data: TrainingData, graph: Graph
+        free: list[Array], state: Any, rule: Rule, step: Array, data: TrainingData, graph: Graph, cases: _Cases
     ) -> tuple[list[Array], Any, Array]:
         value, slopes = jax.value_and_grad(of_cases)(free, rule, data, graph, *cases.draw(step))
         fine = jnp.isfinite(value) & jnp.all(jnp.stack([jnp.all(jnp.isfinite(slope)) for slope in slopes]))

@@ -280,3 +280,11 @@ def test_models_of_networks_are_data(tmp_path):
     kernel = kbp.kernels.Transformed(network, kbp.RBF(1.0))
     again = round_trip(tmp_path, kernel, classes=(eqx.nn.Linear,))
     assert same(again, kernel)
+
+
+def test_what_a_constructor_would_refuse_is_refused_when_loading(tmp_path):
+    schedule = kbp.ResidualFirst(0.5)
+    object.__setattr__(schedule, "share", 7.0)  # as a file that was edited
+    kbp.save(tmp_path / "schedule.kbp", schedule)
+    with pytest.raises(ValueError, match="^share: must be"):
+        kbp.load(tmp_path / "schedule.kbp")

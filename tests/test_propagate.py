@@ -216,7 +216,7 @@ def test_step_on_graphs_with_hubs_equals_plain_loops(seed, num_nodes, node_kinds
     state = kbp.BPState(jnp.asarray(messages), jnp.array(np.inf), jnp.int32(0))
     update = twin_update(operators, graph, local, messages)
     update /= np.linalg.norm(update, axis=1, keepdims=True)
-    new = kbp.step(operators, graph, local, state)
+    new = kbp.step(operators, graph, local, state, damping=0.0)
     np.testing.assert_allclose(new.messages, update, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(new.residual, np.abs(update - messages).max(), rtol=1e-8)
     rows = rng.normal(size=(num_nodes, 3))
@@ -254,7 +254,9 @@ def test_marked_nodes_ignore_their_incoming_messages(seed, draw):
         expected[e] = project[2 * edge_type[e] + (e >= graph.num_edges // 2)] @ local[senders[e]]
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     step = jax.jit(
-        lambda marked: kbp.step(operators, ignore_incoming(graph, marked), jnp.asarray(local), state).messages
+        lambda marked: (
+            kbp.step(operators, ignore_incoming(graph, marked), jnp.asarray(local), state, damping=0.0).messages
+        )
     )
     np.testing.assert_allclose(step(jnp.asarray(marked)), expected, rtol=1e-8, atol=1e-10)
     mapped = jax.vmap(step)(jnp.asarray([~marked, marked]))[1]
@@ -272,7 +274,7 @@ def test_shared_operators_equal_the_same_ones_for_each_type():
     local = jnp.asarray(np.random.default_rng(0).uniform(0.2, 1, (12, 4)))
     one, other = (kbp.run(operators, graph, local, num_iters=3) for operators in (shared, own))
     np.testing.assert_allclose(one.messages, other.messages, rtol=1e-13)
-    state = kbp.step(shared, graph, local, kbp.init(shared, graph))
+    state = kbp.step(shared, graph, local, kbp.init(shared, graph), damping=0.0)
     start = np.asarray(kbp.init(shared, graph).messages)
     np.testing.assert_allclose(state.messages, twin_step(shared, graph, np.asarray(local), start, 0.0), rtol=1e-10)
 
@@ -347,7 +349,7 @@ def test_step_and_init_check_what_they_get(loopy):
         kbp.step(few, loopy.graph, loopy.local, state)
     with pytest.raises(ValueError, match="^damping: "):
         kbp.step(loopy.operators, loopy.graph, loopy.local, state, damping=5.0)
-    with pytest.raises(ValueError, match="^local: must have shape"):
+    with pytest.raises(ValueError, match="^evidence: local factors must have shape"):
         kbp.step(loopy.operators, loopy.graph, loopy.local[:2], state)
 
 

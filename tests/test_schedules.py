@@ -228,6 +228,24 @@ def test_share_out_of_range(share):
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
+def test_thirty_steps_are_one_run_of_a_learned_model_with_evidence():
+    """With the defaults of both; observed, clamped and free nodes."""
+    graph, x = kbp.grid_graph(3, 3), np.cumsum(np.random.default_rng(0).normal(size=(40, 9)), axis=1)
+    kernels = {"kernel": kbp.RBF(2.0), "obs_kernel": kbp.RBF(2.0)}
+    model = kbp.fit(kbp.pool(graph, x, x), **kernels, rule=kbp.ConstantTime(1e-2, 6), ridge=1e-2)
+    evidence = kbp.observe(model, graph, x[0], mask=np.arange(9) != 3) * kbp.clamp(model, graph, [4, 8], x[0, [4, 8]])
+    for schedule in (kbp.Synchronous(), kbp.coloured(graph), kbp.ResidualFirst()):
+        state = kbp.init(model, graph)
+        for _ in range(30):
+            state = kbp.step(model, graph, evidence, state, schedule=schedule)
+        solution = kbp.run(model, graph, evidence, schedule=schedule)
+        np.testing.assert_allclose(state.messages, solution.messages, atol=1e-12)
+        np.testing.assert_allclose(state.residual, solution.residuals[-1], atol=1e-12)
+        assert int(state.count) == int(solution.num_iters) == 30
+    unclamped = kbp.run(model, graph, kbp.observe(model, graph, x[0], mask=np.arange(9) != 3))
+    assert np.abs(unclamped.messages - solution.messages).max() > 0.01
+
+
 @pytest.mark.parametrize("kind", ["synchronous", "coloured", "residual"])
 def test_a_step_is_a_run_of_one_iteration(kind):
     operators, graph, local, _ = spins(1)

@@ -77,7 +77,7 @@ def large():
 
 
 def test_hundreds_of_types_are_learned_in_one_program():
-    graph, data, _ = large()
+    graph, data, _, compiled = large()
     assert len(graph.edge_types) == 2 * HEIGHT - 1 and compiled <= 2  # as all have 170 or 172 pairs
     before = mrf._learn_pairs._cache_size()
     more = kbp.pool(graph, *images(2, HEIGHT, WIDTH, seed=1))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,8 +44,7 @@ def weights(model, y):
 
 
 def close(one, other, rtol=1e-9):
-    assert jax.tree.structure(one) == jax.tree.structure(other)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-11), one, other)
+    chex.assert_trees_all_close(one, other, rtol=rtol, atol=1e-11)
 
 
 @pytest.fixture(scope="module")
@@ -199,18 +199,17 @@ def compiled():
 
 
 def test_a_users_jit_traces_once(model, seen):
-    traces = []
-
     @jax.jit
+    @chex.assert_max_traces(n=1)
     def answer(model, graph, y):
-        traces.append(1)
         evidence = kbp.observe(model, graph, y)
         solution = kbp.run(model, graph, evidence, num_iters=2)
         return kbp.beliefs(model, graph, evidence, solution, POINTS).weights
 
     for i, y in enumerate(seen[:3]):
         answer(jax.tree.map(lambda a, i=i: a + 0 * i, model), GRAPH, y)
-    assert len(traces) == 1
+    with pytest.raises(AssertionError, match="is traced > 1 times"):
+        answer(model, GRAPH, seen[0].astype(np.float32))
 
 
 # --- precision -------------------------------------------------------------------------------------

@@ -257,6 +257,34 @@ def test_beliefs_of_a_discrete_tree_are_those_of_the_joint():
     close(belief / belief.sum(axis=1, keepdims=True), expected / expected.sum(axis=1, keepdims=True))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_star_of_contradicting_leaves_is_right_in_any_order(dtype):
+    """In logarithms: 29 leaves are in one state and 30 in the other, with next to no error in the tables."""
+    num_leaves, eps = 59, 1e-6
+    leaves = np.arange(1, num_leaves + 1)
+    graph = kbp.Graph.from_edges(np.stack([np.zeros_like(leaves), leaves], axis=1), num_leaves + 1)
+    table = jnp.asarray([[[1, eps], [eps, 1]]], dtype)
+    operators = kbp.Operators(jnp.eye(2, dtype=dtype)[None], table, arithmetic=kbp.InLogs())
+    for order in (leaves, np.random.default_rng(0).permutation(leaves), leaves[::-1]):
+        states = np.where(np.argsort(np.argsort(order)) < 29, 0, 1)
+        local = np.concatenate([np.ones((1, 2)), np.eye(2)[states]]).astype(dtype)
+        solution = kbp.run_tree(operators, graph, jnp.asarray(local))
+        to_leaves = np.asarray(solution.messages[:num_leaves])  # the hub's number is the smaller one of each edge
+        # To a leaf of state 0, 28 say 0 and 30 say 1: odds eps^2; to one of state 1, 29 and 29: even.
+        odds = np.where(states == 0, eps**2, 1.0)
+        by_hand = np.stack([odds + eps, eps * odds + 1], axis=1)
+        by_hand /= np.linalg.norm(by_hand, axis=1, keepdims=True)
+        np.testing.assert_allclose(to_leaves, by_hand, rtol=1e-3 if dtype is np.float32 else 1e-9)
+        assert bool(solution.converged)
+
+
+def test_logarithms_change_nothing_where_products_do_not_underflow():
+    graph = typed("all", seed=3, kinds=3)
+    plain, local = operators_for(graph, 1, 0.0, least=0.1), local_for(graph, 2, zeros=True)
+    in_logs = kbp.Operators(plain.evaluate, plain.project, plain.floor, arithmetic=kbp.InLogs())
+    close(run_tree(in_logs, graph, local).messages, run_tree(plain, graph, local).messages)
+
+
 # --- edges of the domain --------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 import inspect
 from functools import partial
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,8 +36,7 @@ def integral(function, ends):
 
 
 def close(one, other, **tolerance):
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_allclose(a, b, **tolerance)
+    chex.assert_trees_all_close(jax.tree.leaves(one), jax.tree.leaves(other), **({"rtol": 1e-7} | tolerance))
 
 
 # --- moments and densities --------------------------------------------------------------------------

@@ -305,7 +305,7 @@ def test_points_must_be_distributions():
         for kernel in (ExpectedProduct([1.0, 1.0]), EmbeddingRBF([1.0, 1.0], 1.0)):
             of = f"{number} {type(kernel).__name__}"
             calls[of] = partial(kernel.check, "y", y), f"^{rule}"
-            calls[f"{of} gram"] = partial(kbp.gram, kernel, good, y), rule[3:]
+            calls[f"{of} gram"] = partial(kbp.gram, kernel, good, y), f"[xy]: {rule[3:]}"
     assert not not_refused(calls)
 
 
