@@ -18,7 +18,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from optax.projections import projection_simplex
 
 from kbpjax import _checks
 from kbpjax._precision import matmul
@@ -155,6 +154,9 @@ class ConstrainedFit(eqx.Module):
 def simplex_rows(values: Float[Array, "*axes other"]) -> Float[Array, "*axes other"]:
     """Project rows on the probability simplex: max(v_j - t, 0), with the t at which they sum to 1.
 
+    With u_1 >= u_2 >= ... the sorted entries, t = max_j (u_1 + ... + u_j - 1) / j. That of optax 0.2.8
+    does not work under jax's strict promotion of types, which the rest of this package does.
+
     Args:
         values: finite entries, or -inf where the projection has to be 0.
 
@@ -169,10 +171,13 @@ def simplex_rows(values: Float[Array, "*axes other"]) -> Float[Array, "*axes oth
     """
     highest = jnp.max(values, axis=-1, keepdims=True)
     seen = highest > -jnp.inf
-    # Entries below the highest by 1 or more get nothing: with the highest at 0 no sum cancels, and -inf is -2.
-    shifted = jnp.maximum(values - jnp.where(seen, highest, 0), -2)
-    rows = jax.vmap(projection_simplex)(shifted.reshape(-1, values.shape[-1]))
-    return jnp.where(seen, rows.reshape(values.shape), 0)
+    # Entries below the highest by 1 or more get nothing: with the highest at 0 no sum cancels.
+    shifted = values - jnp.where(seen, highest, 0)
+    descending = -jnp.sort(-shifted, axis=-1)
+    counts = jnp.arange(1, values.shape[-1] + 1, dtype=values.dtype)
+    means = (jnp.cumsum(descending, axis=-1) - 1) / counts.reshape((1,) * (values.ndim - 1) + (-1,))
+    threshold = jnp.where(seen, jnp.max(means, axis=-1, keepdims=True), 0)
+    return jnp.maximum(shifted - threshold, 0)
 
 
 def positivity(

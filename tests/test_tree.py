@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from kbpjax.arithmetic import InLogs
 from kbpjax.propagate import ignore_incoming
 from kbpjax.tree import run_tree
 
@@ -264,7 +265,7 @@ def test_a_star_of_contradicting_leaves_is_right_in_any_order(dtype):
     leaves = np.arange(1, num_leaves + 1)
     graph = kbp.Graph.from_edges(np.stack([np.zeros_like(leaves), leaves], axis=1), num_leaves + 1)
     table = jnp.asarray([[[1, eps], [eps, 1]]], dtype)
-    operators = kbp.Operators(jnp.eye(2, dtype=dtype)[None], table, arithmetic=kbp.InLogs())
+    operators = kbp.Operators(jnp.eye(2, dtype=dtype)[None], table, arithmetic=InLogs())
     for order in (leaves, np.random.default_rng(0).permutation(leaves), leaves[::-1]):
         states = np.where(np.argsort(np.argsort(order)) < 29, 0, 1)
         local = np.concatenate([np.ones((1, 2)), np.eye(2)[states]]).astype(dtype)
@@ -281,7 +282,7 @@ def test_a_star_of_contradicting_leaves_is_right_in_any_order(dtype):
 def test_logarithms_change_nothing_where_products_do_not_underflow():
     graph = typed("all", seed=3, kinds=3)
     plain, local = operators_for(graph, 1, 0.0, least=0.1), local_for(graph, 2, zeros=True)
-    in_logs = kbp.Operators(plain.evaluate, plain.project, plain.floor, arithmetic=kbp.InLogs())
+    in_logs = kbp.Operators(plain.evaluate, plain.project, plain.floor, arithmetic=InLogs())
     close(run_tree(in_logs, graph, local).messages, run_tree(plain, graph, local).messages)
 
 
