@@ -59,10 +59,10 @@ def random_problem(graph, seed=0, rank=3, points=4):
     return operators, rng.uniform(0.5, 1.5, size=(graph.num_nodes, points)), messages
 
 
-def sweep(graph, schedule, operators, local, messages, **options):
+def sweep(graph, schedule, operators, local, messages, damping=0.0, **options):
     """Do one step; return the messages and the residual."""
     state = kbp.BPState(jnp.asarray(messages), jnp.array(np.inf), jnp.int32(0))
-    new = kbp.step(operators, graph, jnp.asarray(local), state, schedule=schedule, **options)
+    new = kbp.step(operators, graph, jnp.asarray(local), state, schedule=schedule, damping=damping, **options)
     return np.asarray(new.messages), float(new.residual)
 
 
