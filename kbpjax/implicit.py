@@ -25,8 +25,11 @@ from kbpjax.update import Operators, flatten, outgoing, unit
 PARTS = 16
 """Parts of a graph of which one at a time is differentiated."""
 
-RESTART = 16
-"""Products with J after which GMRES restarts; each takes as much memory as all messages."""
+RESTARTS = 4, 16
+"""Fewest and most products with J after which GMRES restarts; each takes as much memory as all messages."""
+
+KRYLOV = 2**19
+"""Numbers that the basis of GMRES may hold where it has more than the fewest products: large graphs lack memory."""
 
 LEAST = 512
 """Directed edges of a part below which parts are not worth while."""
@@ -194,19 +197,21 @@ def gmres(apply: Callable[[Array], Array], rhs: Array, tol: Array, most: int) ->
 
     def cycle(carry: Any) -> Any:
         vector, residual, size, count = carry
-        basis, hessenberg = _arnoldi(lambda flat: apply(flat.reshape(rhs.shape)).reshape(-1), residual.reshape(-1))
-        first = jnp.zeros(RESTART + 1, rhs.dtype).at[0].set(size)
+        flat_apply = lambda flat: apply(flat.reshape(rhs.shape)).reshape(-1)
+        basis, hessenberg = _arnoldi(flat_apply, residual.reshape(-1), restart)
+        first = jnp.zeros(restart + 1, rhs.dtype).at[0].set(size)
         weights = jnp.linalg.lstsq(hessenberg, first)[0]
         vector = vector + (weights @ basis[:-1]).reshape(rhs.shape)
         residual = rhs - apply(vector)
-        return vector, residual, jnp.linalg.norm(residual.reshape(-1)), count + RESTART
+        return vector, residual, jnp.linalg.norm(residual.reshape(-1)), count + restart
 
+    restart = int(np.clip(KRYLOV // max(rhs.size, 1), *RESTARTS))
     start = jnp.zeros_like(rhs), rhs, jnp.linalg.norm(rhs.reshape(-1)), jnp.int32(0)
     vector, _, size, _ = jax.lax.while_loop(unfinished, cycle, start)
     return jnp.where(size <= enough, vector, jnp.nan)
 
 
-def _arnoldi(apply: Callable[[Array], Array], first: Array) -> tuple[Array, Array]:
+def _arnoldi(apply: Callable[[Array], Array], first: Array, count: int) -> tuple[Array, Array]:
     """Return an orthonormal basis of first, A first, A^2 first, .. [k + 1, size], and A on it [k + 1, k].
 
     Rows of the basis are 0 from where the products bring nothing new.
@@ -215,7 +220,7 @@ def _arnoldi(apply: Callable[[Array], Array], first: Array) -> tuple[Array, Arra
     def extend(carry: tuple[Array, Array], j: Array) -> tuple[tuple[Array, Array], None]:
         basis, hessenberg = carry
         product = apply(basis[j])
-        new, column = product, jnp.zeros(RESTART + 1, first.dtype)
+        new, column = product, jnp.zeros(count + 1, first.dtype)
         for _ in range(2):  # once loses orthogonality to rounding, twice does not
             along = basis @ new
             new, column = new - along @ basis, column + along
@@ -225,9 +230,9 @@ def _arnoldi(apply: Callable[[Array], Array], first: Array) -> tuple[Array, Arra
         return (basis, hessenberg.at[:, j].set(column.at[j + 1].set(jnp.where(fresh, size, 0)))), None
 
     size = jnp.linalg.norm(first)
-    basis = jnp.zeros((RESTART + 1, len(first)), first.dtype).at[0].set(first / size)
-    empty = jnp.zeros((RESTART + 1, RESTART), first.dtype)
-    return jax.lax.scan(extend, (basis, empty), jnp.arange(RESTART, dtype=jnp.int32))[0]
+    basis = jnp.zeros((count + 1, len(first)), first.dtype).at[0].set(first / size)
+    empty = jnp.zeros((count + 1, count), first.dtype)
+    return jax.lax.scan(extend, (basis, empty), jnp.arange(count, dtype=jnp.int32))[0]
 
 
 @eqx.filter_custom_jvp

@@ -52,12 +52,14 @@ def close(got, wanted, rtol):
 
 
 @pytest.mark.parametrize("positive", [False, True])
-def test_implicit_gradient_of_what_is_passed_on_takes_little_more_than_the_run(positive):
+def test_implicit_gradient_of_what_is_passed_on_takes_a_few_times_the_memory_of_the_run(positive):
     """Temporary arrays and outputs, of the gradient with respect to operators against those of the run alone."""
     options = {"num_iters": 50, "tol": 1e-4}
     args = problem(positive)
     run = memory(lambda *args: kbp.run(args[0], GRAPH, args[1], **options), *args)[1]
-    assert memory(lambda *args: slope(*args, **options), *args)[1] <= 1.3 * run
+    # Measured: 2.7 and 2.1. The basis of GMRES is five times the messages; the Neumann series, which gave NaN at fixed
+    # points that the plain iteration leaves, held two and took 1.3 times the memory of the run.
+    assert memory(lambda *args: slope(*args, **options), *args)[1] <= 3 * run
 
 
 @pytest.mark.parametrize("num_iters", [30, 100, 300])
