@@ -1,6 +1,7 @@
 """Print the CPU seconds of each test file in the last `make test`, and fail if all of them exceed the budget.
 
-The budget is in CPU seconds on the machine where REFERENCE was measured (2 cores, idle): a machine that takes longer
+The budget is what the tests take now and a fifth more, so that they do not become slower unseen; the aim is 6 CPU
+minutes warm and 14 cold. It is in CPU seconds on the machine where REFERENCE was measured: a machine that takes longer
 for the fixed computation of `tests/times.py` may take longer for the tests, by as much. Between WARM, where every
 program is loaded from `.pytest_cache/jax`, and COLD, where every one is compiled, it is in proportion.
 """
@@ -10,8 +11,8 @@ import sys
 from pathlib import Path
 
 TIMES = Path(__file__).resolve().parent.parent / "build" / "test-times.json"
-WARM, COLD = 6 * 60, 14 * 60
-REFERENCE = 1.0
+WARM, COLD = 16 * 60, 25 * 60
+REFERENCE = 0.85
 
 
 def main() -> int:
