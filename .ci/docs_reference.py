@@ -77,7 +77,7 @@ PAGES = {
         "Messages on trees and on graphs with cycles.",
         {
             "Belief propagation": "run run_tree Solution init step BPState",
-            "Schedules": "Synchronous Coloured coloured ResidualFirst",
+            "Schedules": "Synchronous Colored colored ResidualFirst",
             "Damping and acceleration": "AdaptiveDamping Anderson",
             "Tree reweighting": "tree_reweighting",
             "Sums, maxima and logarithms": "arithmetic.SumProduct arithmetic.MaxProduct arithmetic.InLogs"
@@ -121,7 +121,7 @@ PAGES = {
     "parallel": (
         "Several devices",
         "Batches of problems side by side, or one graph in blocks that exchange their boundary messages.",
-        {"": "parallel.shard_batch parallel.partition_graph parallel.run parallel.InBlocks parallel.Partition"},
+        {"": "sharded.shard_batch sharded.partition_graph sharded.run sharded.InBlocks sharded.Partition"},
     ),
     "estimator": (
         "scikit-learn estimator",
@@ -176,8 +176,8 @@ PAGES = {
 
 HOOKS = """
 node_basis observation_basis check_memory sweep ignore_incoming next start advance operator point_mass density
-floor_of check_types sizes positivity places nodes_in_order squared_distance counts colours cut
-Operators.passed_on FullRank.hold Held.hold Coloured.check RandomProjection.features InBlocks.coefficients
+floor_of check_types sizes positivity places nodes_in_order squared_distance counts colors cut
+Operators.passed_on FullRank.hold Held.hold Colored.check RandomProjection.features InBlocks.coefficients
 SumProduct.others SumProduct.apply MaxProduct.others MaxProduct.apply InLogs.others InLogs.apply Partition.axis
 Moments.points Moments.draw Exact.points Exact.draw Draws.points Draws.draw Learner.parameters Parameters.of_outputs
 CompoundGamma.integrals ImportanceSampling.weigh ForwardSampler.draw LogDensity.draw
@@ -315,7 +315,7 @@ TYPES = [
     "- `ArrayLike`: an array of JAX or NumPy, a number, or nested lists of numbers.",
     "- `ScalarLike`: one number, in Python, NumPy or JAX.",
     "- `Rule`: `ConstantTime`, `LinearTime`, `FullRank` or `rules.Held`.",
-    "- `Schedule`: `Synchronous`, `Coloured` or `ResidualFirst`.",
+    "- `Schedule`: `Synchronous`, `Colored` or `ResidualFirst`.",
     "- `Positive`: `Clipped` or `ConstrainedFit`.",
     "- `Exponents`: one number for each undirected edge, one for all, or None.",
     "",

@@ -104,7 +104,7 @@ def tidied(outputs: list[NotebookNode]) -> list[NotebookNode]:
 
 
 def small(picture: str) -> str:
-    """Return a PNG (base64) without metadata and transparency, in 256 colours if it is large otherwise."""
+    """Return a PNG (base64) without metadata and transparency, in 256 colors if it is large otherwise."""
     image = Image.open(io.BytesIO(base64.b64decode(picture)))
     if image.mode == "P":
         return picture

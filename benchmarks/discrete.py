@@ -23,8 +23,8 @@ import numpy as np
 
 import kbpjax as kbp
 from experiments import _harness
-from kbpjax.arithmetic import MaxProduct
 from kbpjax.baselines import discrete
+from kbpjax.inference.operators import MaxProduct
 
 STATES = (10, 50, 100)
 ITERS, SIDE, DAMPING = 30, 100, 0.2

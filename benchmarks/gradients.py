@@ -69,13 +69,13 @@ def measure(graph: kbp.Graph, name: str, num_iters: int | None, first: float | N
         return kbp.run(operators, graph, local, exponents=exponents, **options)
 
     def total(operators: kbp.Operators, local: jax.Array) -> jax.Array:
-        return jnp.sum(messages(operators, local).passed_on ** 3)
+        return jnp.sum(messages(operators, local).messages ** 3)
 
     forward, gradient = (jax.jit(f).lower(operators, local).compile() for f in (messages, jax.grad(total, (0, 1))))
     taken = [_mib(compiled) for compiled in (forward, gradient)]
     calls: list[Callable[[], Any]] = [lambda f=f: f(operators, local) for f in (forward, gradient)]
     times = _harness.in_turn(calls, repeats)
-    size = graph.num_edges * operators.passed_on.shape[1] * 4 / 2**20
+    size = graph.num_edges * operators.update.shape[1] * 4 / 2**20
     return {
         "model": name,
         "iterations": "to tol" if num_iters is None else str(num_iters),

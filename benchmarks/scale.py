@@ -261,8 +261,8 @@ def partition() -> Case:
     """Return a run of a 300 x 300 grid in two blocks."""
     graph, iters = kbp.grid_graph(300, 300), 30
     operators, local = problem(graph)
-    blocks = kbp.parallel.partition_graph(graph)
-    ours = kbp.parallel.run(operators, blocks, local, num_iters=iters).messages
+    blocks = kbp.sharded.partition_graph(graph)
+    ours = kbp.sharded.run(operators, blocks, local, num_iters=iters).messages
     whole = kbp.run(operators, graph, local, num_iters=iters).messages
     more = {
         "differ_by": float(jnp.max(jnp.abs(ours - jax.device_put(whole, ours.sharding)))),
@@ -270,7 +270,7 @@ def partition() -> Case:
     }
 
     def call() -> jax.Array:
-        return kbp.parallel.run(operators, blocks, local, num_iters=iters).messages
+        return kbp.sharded.run(operators, blocks, local, num_iters=iters).messages
 
     return Case(call, bare(graph.num_edges, iters), graph.num_edges, iters, more)
 

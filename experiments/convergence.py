@@ -17,7 +17,7 @@ import numpy as np
 
 import kbpjax as kbp
 from experiments import _harness, data, denoising
-from kbpjax.update import coefficients
+from kbpjax.inference.update import coefficients
 
 TOL = 1e-4
 MOST = 200

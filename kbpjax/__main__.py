@@ -19,7 +19,7 @@ from kbpjax.io import describe
 DENOISE = """Clean a noisy picture with a model learned from another one.
 
 The model learns from a clean picture, to which it adds noise of the given strength, what neighbouring pixels are like
-and what noise does to them; then it cleans each colour of the noisy picture on the grid of its pixels.
+and what noise does to them; then it cleans each color of the noisy picture on the grid of its pixels.
 
   python -m kbpjax denoise noisy.png cleaned.png --learn clean.png --noise 30
   python -m kbpjax denoise noisy.png cleaned.png --learn clean.png --noise 30 --save photos.kbp
@@ -127,7 +127,7 @@ def denoise(args: argparse.Namespace) -> None:
     cleaned, spread = (np.stack([pair[i] for pair in found], axis=-1).reshape(noisy.shape) for i in range(2))
     _write(args.out, cleaned)
     took = time.perf_counter() - start
-    print(f"{noisy.shape[0]} x {noisy.shape[1]} pixels, {noisy.shape[2]} colours, in {took:.1f} s.")
+    print(f"{noisy.shape[0]} x {noisy.shape[1]} pixels, {noisy.shape[2]} colors, in {took:.1f} s.")
     changed, unsure = np.sqrt(np.mean((cleaned - noisy) ** 2)), np.mean(spread)
     print(f"Changed by {changed:.1f} grey values (root mean square); standard deviation of beliefs {unsure:.1f}.")
     for path in (args.out, args.save):
@@ -188,7 +188,7 @@ def _times(graph: kbp.Graph, rank: int, points: int, iters: int, repeats: int) -
 
 
 def _learn(clean: np.ndarray, noise: float, seed: int) -> kbp.KernelMRF:
-    """Learn from all colours of a clean picture and a noisy copy; bandwidths are near *narrow* of docs/images.md."""
+    """Learn from all colors of a clean picture and a noisy copy; bandwidths are near *narrow* of docs/images.md."""
     rng = np.random.default_rng(seed)
     values = np.moveaxis(clean, 2, 0).reshape(clean.shape[2], -1)
     seen = (values + noise * rng.standard_normal(values.shape)).astype(np.float32)
@@ -201,7 +201,7 @@ def _learn(clean: np.ndarray, noise: float, seed: int) -> kbp.KernelMRF:
 
 
 def _read(path: Path) -> np.ndarray:
-    """Read a picture as numbers [row, column, colour] of 0 .. 255."""
+    """Read a picture as numbers [row, column, color] of 0 .. 255."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:

@@ -13,11 +13,11 @@ from kbpjax._checks import Numbers
 from kbpjax._precision import einsum, matmul
 from kbpjax.beliefs import Belief, log_belief, log_or_zero, raise_logs
 from kbpjax.evidence import Evidence, expand
-from kbpjax.graph import Graph
+from kbpjax.graphs.graph import Graph
+from kbpjax.inference.loopy import Solution
 from kbpjax.kernels import Kernel, gram
 from kbpjax.marginals import Marginal, MeanEmbedding
 from kbpjax.mrf import KernelMRF
-from kbpjax.propagate import Solution
 
 
 def mode(belief: Belief) -> Shaped[Array, "node *dim"]:

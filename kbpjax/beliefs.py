@@ -25,13 +25,13 @@ from kbpjax._precision import einsum, matmul
 from kbpjax.evidence import Evidence, likelihood_values
 from kbpjax.evidence import log_or_zero as log_or_zero
 from kbpjax.features import features
-from kbpjax.graph import Graph
+from kbpjax.graphs.graph import Graph
+from kbpjax.inference.loopy import Solution
+from kbpjax.inference.update import of_edges
 from kbpjax.kernels.base import like
 from kbpjax.marginals import Marginal, MeanEmbedding
 from kbpjax.mrf import KernelMRF
 from kbpjax.own_points import own_log_likelihoods
-from kbpjax.propagate import Solution
-from kbpjax.update import slot_powers
 
 Learned = tuple[Array, Array, Array] | None
 """`Evidence.messages`, `Evidence.observed` and `Evidence.exponents`, or nothing."""
@@ -247,7 +247,7 @@ def _log_messages(
     """
     nodes = graph.nodes_of_type(node_type)
     floor = model.floor_of(node_type)
-    messages, exponents = solution.messages, solution.exponents
+    messages, exponents = solution.coefficients, solution.exponents
     at_points = at_points.astype(messages.dtype)
     total = log_factors(learned, nodes, at_points, floor)
     inbox, owner = graph.inboxes[node_type]
@@ -257,7 +257,7 @@ def _log_messages(
     @jax.checkpoint
     def add(total, slot):
         values = log_values(padded[slot], owner, at_points, floor)
-        values = values if exponents is None else raise_logs(values, slot_powers(exponents, slot))
+        values = values if exponents is None else raise_logs(values, of_edges(exponents)[slot][..., None])
         return total + jnp.where((slot < graph.num_edges)[:, None], values, 0), None
 
     rows, _ = jax.lax.scan(add, jnp.zeros((len(inbox), total.shape[1]), total.dtype), inbox.T)
@@ -336,7 +336,7 @@ def check_problem(model: KernelMRF, graph: Graph, evidence: Evidence | None, sol
     """Raise ValueError unless solution and evidence belong to the model and the graph."""
     model.check_types(graph)
     rank = model.operators.evaluate.shape[2]
-    shape, got = (graph.num_edges, rank), solution.messages.shape
+    shape, got = (graph.num_edges, rank), solution.coefficients.shape
     fix = "Pass what kbpjax.run returned for this model and graph."
     _checks.require(got == shape, "solution", f"messages must be {shape}", got, fix)
     if evidence is not None:

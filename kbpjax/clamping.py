@@ -13,7 +13,7 @@ from kbpjax._checks import Numbers
 from kbpjax._precision import matmul
 from kbpjax.evidence import DensityRatio, Evidence, Expectation, check_form, nothing
 from kbpjax.features import features
-from kbpjax.graph import Graph
+from kbpjax.graphs.graph import Graph
 from kbpjax.mrf import KernelMRF
 
 

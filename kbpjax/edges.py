@@ -28,10 +28,10 @@ from kbpjax.beliefs import (
 )
 from kbpjax.evidence import Evidence
 from kbpjax.features import features
-from kbpjax.graph import Graph
+from kbpjax.graphs.graph import Graph
+from kbpjax.inference.loopy import Solution
+from kbpjax.inference.update import of_edges
 from kbpjax.mrf import KernelMRF
-from kbpjax.propagate import Solution
-from kbpjax.update import slot_powers
 
 CHUNK = 8192
 """Messages that are evaluated at one time."""
@@ -206,7 +206,7 @@ def _add_logs(
     """
     powers = jnp.ones(len(edges), total.dtype)
     if solution.exponents is not None:
-        powers = slot_powers(solution.exponents, edges)[:, 0].astype(total.dtype)
+        powers = of_edges(solution.exponents)[edges].astype(total.dtype)
     powers = powers - own.astype(total.dtype)
     if len(edges) == 0:
         return total
@@ -219,7 +219,7 @@ def _add_logs(
     @jax.checkpoint
     def add(total: Array, rows: tuple[Array, ...]) -> tuple[Array, None]:
         edge, row, power = rows
-        values = log_values(solution.messages[edge], row, at_points, floor)
+        values = log_values(solution.coefficients[edge], row, at_points, floor)
         values = jnp.where(power[:, None] == 0, 0, raise_logs(values, power[:, None]))  # 0 times -inf is no message
         return total.at[row].add(values, mode="drop"), None
 

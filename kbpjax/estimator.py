@@ -13,7 +13,7 @@ import numpy as np
 
 import kbpjax as kbp
 from kbpjax import _checks
-from kbpjax.propagate import check_damping
+from kbpjax.inference.acceleration import check_damping
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
@@ -183,7 +183,7 @@ def _answers(
 
     def one(of: Any) -> tuple[Any, Any, Any]:
         evidence = kbp.observe(model, graph, of[0], mask=of[1]) ** power
-        if graph.schedule is None:
+        if graph.forest is None:
             solution = kbp.run(model, graph, evidence, num_iters=num_iters, damping=damping)
         else:
             solution = kbp.run_tree(model, graph, evidence)

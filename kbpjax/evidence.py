@@ -23,13 +23,14 @@ from jaxtyping import Array, Bool, Float, ScalarLike
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._precision import matmul
-from kbpjax.arithmetic import log_or_zero as log_or_zero
 from kbpjax.embedding import ridge_solve
 from kbpjax.features import features
-from kbpjax.graph import Graph
+from kbpjax.graphs.graph import Graph
+from kbpjax.inference.operators import log_or_zero as log_or_zero
+from kbpjax.inference.operators import normalize
+from kbpjax.inference.update import evaluate_local
 from kbpjax.kernels.base import as_floats, like
 from kbpjax.mrf import KernelMRF, ObservationModel
-from kbpjax.update import evaluate_local, unit
 
 
 @runtime_checkable
@@ -382,8 +383,8 @@ def _observe(
         message = matmul(features(basis, like(y, basis.point.dtype)).astype(operator.dtype), operator.T)
         message = jnp.where(known[:, None], message, 0).astype(messages.dtype)
         messages = messages.at[nodes, : message.shape[1]].set(message)
-    messages, size = unit(messages)
-    observed = size[:, 0] != 0  # true for NaN, which is to stay
-    local = jnp.where(observed[:, None], evaluate_local(operators, graph, messages), 1)
+    messages = normalize(messages.T).T
+    observed = jnp.any(messages != 0, axis=1)  # true for NaN, which stays
+    local = jnp.where(observed[:, None], evaluate_local(operators, graph.plan, messages), 1)
     clamped = jnp.zeros(graph.num_nodes, bool)
     return Evidence(local, messages[None], observed[None], jnp.ones(1, local.dtype), (), clamped, {})

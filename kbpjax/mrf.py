@@ -24,14 +24,14 @@ from kbpjax import _checks
 from kbpjax._precision import matmul
 from kbpjax.embedding import ridge_solve
 from kbpjax.features import FeatureMap, features
-from kbpjax.graph import Graph
+from kbpjax.graphs.graph import Graph
+from kbpjax.inference.operators import Operators
 from kbpjax.kernels import Kernel
 from kbpjax.landmarks import choose
 from kbpjax.positivity import Clipped, ConstrainedFit, positivity
 from kbpjax.rules import ConstantTime, NodeBasis, Rule
 from kbpjax.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 from kbpjax.training import TrainingData
-from kbpjax.update import Operators
 
 Positive = Clipped | ConstrainedFit
 

@@ -1,6 +1,6 @@
 """Pictures of beliefs, runs and models, for people who would rather look than read; needs `pip install 'kbpjax[plot]'`.
 
-Every function draws on the axes that it is given, or on new ones, and returns them. Colours can be told apart by
+Every function draws on the axes that it is given, or on new ones, and returns them. Colors can be told apart by
 everybody (Okabe and Ito 2008), and the maps go from dark to light.
 """
 
@@ -14,9 +14,9 @@ from kbpjax._checks import Numbers
 from kbpjax._extras import need
 from kbpjax.answers import interval, mean, mode, variance
 from kbpjax.beliefs import Belief
-from kbpjax.graph import Graph
+from kbpjax.graphs.graph import Graph
+from kbpjax.inference.loopy import Solution, init
 from kbpjax.mrf import KernelMRF
-from kbpjax.propagate import Solution, init
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "0.4"
 
@@ -99,8 +99,8 @@ def plot_map(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes: 
     _checks.require(len(shape) == 2 and shape[0] * shape[1] == count, "shape", rule, shape, fix)
     both = _several(axes, 2, (4.2 * 2, 4.0))
     images = {"mean": (mean(belief), "viridis"), "standard deviation": (variance(belief) ** 0.5, "magma")}
-    for ax, (name, (values, colours)) in zip(both, images.items(), strict=True):
-        drawn = ax.imshow(np.asarray(values).reshape(shape), cmap=colours, interpolation="nearest")
+    for ax, (name, (values, colors)) in zip(both, images.items(), strict=True):
+        drawn = ax.imshow(np.asarray(values).reshape(shape), cmap=colors, interpolation="nearest")
         ax.figure.colorbar(drawn, ax=ax, label=f"{name} of {label}", shrink=0.8)
         ax.set(title=name, xlabel="column", ylabel="row")
         ax.locator_params(integer=True)
@@ -130,12 +130,12 @@ def plot_residuals(solutions: Solution | Mapping[str, Solution], *, tol: float |
     """
     named = solutions if isinstance(solutions, Mapping) else {"": solutions}
     ax = _axes(ax)
-    colours = (BLUE, ORANGE, GREEN, RED, GREY)
+    colors = (BLUE, ORANGE, GREEN, RED, GREY)
     for number, (name, solution) in enumerate(named.items()):
         residuals = np.asarray(solution.residuals)
-        style = ("-", "--", ":", "-.")[number // len(colours) % 4]
+        style = ("-", "--", ":", "-.")[number // len(colors) % 4]
         steps = np.arange(1, len(residuals) + 1)
-        ax.plot(steps, residuals, style, color=colours[number % len(colours)], label=name, marker=".")
+        ax.plot(steps, residuals, style, color=colors[number % len(colors)], label=name, marker=".")
     if tol is not None:
         ax.axhline(tol, color=GREY, linewidth=1, label=f"tolerance {tol:g}")
     ax.set(xlabel="iteration", ylabel="residual: largest change of a message")
@@ -174,11 +174,11 @@ def plot_messages(model: KernelMRF, graph: Graph, solution: Solution, *, ax: Any
         >>> plt.close(ax.figure)
     """
     nothing = init(model, graph).messages
-    same = nothing.shape == solution.passed_on.shape
+    same = nothing.shape == solution.messages.shape
     fix = "Pass the model, graph and solution of one run."
     rule = f"must be of {nothing.shape[0]} directed edges"
-    _checks.require(same, "solution", rule, f"messages of shape {solution.passed_on.shape}", fix)
-    distances = np.sort(np.linalg.norm(np.asarray(solution.passed_on - nothing), axis=1))
+    _checks.require(same, "solution", rule, f"messages of shape {solution.messages.shape}", fix)
+    distances = np.sort(np.linalg.norm(np.asarray(solution.messages - nothing), axis=1))
     ax = _axes(ax)
     ax.plot(np.linspace(0, 100, len(distances)), distances, color=BLUE)
     ax.set(xlabel="share of messages (%)", ylabel="distance from the message that says nothing", ylim=(0, None))
@@ -189,13 +189,13 @@ def plot_messages(model: KernelMRF, graph: Graph, solution: Solution, *, ax: Any
 def plot_graph(
     graph: Graph, belief: Belief, *, positions: Numbers | None = None, label: str = "mean of x", ax: Any = None
 ) -> Any:
-    """Draw a graph whose nodes have the colour of their means, and the larger the surer they are.
+    """Draw a graph whose nodes have the color of their means, and the larger the surer they are.
 
     Args:
         graph: the graph; of up to some hundred nodes, more are a cloud.
         belief: of variables that are single numbers.
         positions: of the nodes [node, 2]; None: laid out by springs (networkx).
-        label: of the colours.
+        label: of the colors.
         ax: axes; None: new ones.
 
     Returns:

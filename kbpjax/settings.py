@@ -12,15 +12,15 @@ from kbpjax._checks import Numbers
 from kbpjax.answers import temper
 from kbpjax.beliefs import Belief, beliefs
 from kbpjax.evidence import DensityRatio, Evidence, Expectation, observe
-from kbpjax.graph import Graph
+from kbpjax.graphs.graph import Graph
+from kbpjax.inference.loopy import Solution, run
+from kbpjax.inference.schedules import Schedule, Synchronous
 from kbpjax.kernels import Kernel
 from kbpjax.kernels.base import as_floats
 from kbpjax.landmarks import hold
 from kbpjax.marginals import Marginal, MeanEmbedding
 from kbpjax.mrf import KernelMRF, Positive, fit
-from kbpjax.propagate import Solution, run
 from kbpjax.rules import ConstantTime, Rule
-from kbpjax.schedules import Schedule, Synchronous
 from kbpjax.training import TrainingData
 
 Number = Float[Array, ""]
@@ -55,7 +55,7 @@ class Settings(eqx.Module):
         temperature: of the beliefs, > 0, see `temper`.
         rule: the update rule. Tuning takes time in proportion to the squares of the ranks: keep them small.
         positive: how to make updates positive, or None.
-        schedule: which messages are updated at a time; `coloured(graph)` belongs to one graph.
+        schedule: which messages are updated at a time; `colored(graph)` belongs to one graph.
         form: form of the evidence, `Expectation()` or `DensityRatio()`.
         num_iters: iterations of belief propagation; with `tol` the most there can be.
         tol: where to stop; None: after `num_iters`.

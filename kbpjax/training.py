@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax.graph import Graph
+from kbpjax.graphs.graph import Graph
 
 
 class TrainingData(eqx.Module):

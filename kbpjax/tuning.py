@@ -20,7 +20,7 @@ from jaxtyping import Array
 
 from kbpjax import _checks
 from kbpjax.free import Numbers, descend
-from kbpjax.graph import Graph
+from kbpjax.graphs.graph import Graph
 from kbpjax.losses import SquaredError
 from kbpjax.mrf import KernelMRF
 from kbpjax.rules import Rule

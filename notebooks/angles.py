@@ -549,7 +549,7 @@ plt.show()
 #
 # The next function returns real chains in the same form, cut where a structure has a gap. It needs a checkout and the data that
 # `experiments/chains.py` describes, in the folder named by `KBPJAX_DATA`; this notebook does not call it. To use it, replace `train`, `validation`
-# and `test`, set `lengths` to those of the test chains, and omit what uses the simulated states: the colours and the limit.
+# and `test`, set `lengths` to those of the test chains, and omit what uses the simulated states: the colors and the limit.
 # Results of the full experiment: [real data](../docs/real_data.md).
 
 

@@ -232,10 +232,10 @@ print(f"by chance: {1 / TEST:.0%}, {np.mean(1 / np.arange(1, TEST + 1)):.2f}")
 gain = ranks(belief[1].weights) - ranks(belief[3].weights)
 query = int(np.argsort(gain)[3 * len(gain) // 4])
 figure, ax = plt.subplots(figsize=(9.5, 3.5), layout="constrained")
-for k, (colour, style) in {1: ("#D55E00", "o"), 3: ("#0072B2", "s")}.items():
+for k, (color, style) in {1: ("#D55E00", "o"), 3: ("#0072B2", "s")}.items():
     rank = ranks(belief[k].weights)[query]
     label = f"{names[k - 1]}: rank {rank}"
-    ax.plot(belief[k].weights[query], style, color=colour, markersize=4, label=label)
+    ax.plot(belief[k].weights[query], style, color=color, markersize=4, label=label)
 ax.axvline(query, color="0.6", linewidth=1, zorder=0, label="true document")
 ax.axhline(1 / TEST, color="0.6", linestyle=":", zorder=0, label="prior")
 ax.set(xlabel="candidate (number)", ylabel="belief (probability)")
@@ -346,15 +346,15 @@ def mean_and_error(values):
 
 
 _, axes = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
-colours, styles = ("#0072B2", "#D55E00", "0.5"), ("o-", "s--", "^:")
+colors, styles = ("#0072B2", "#D55E00", "0.5"), ("o-", "s--", "^:")
 for k, (ax, label) in enumerate(
     zip(axes, ("share ranked first", "mean reciprocal rank"), strict=True)
 ):
-    for shift, (name, values), style, colour in zip(
-        (-0.04, 0, 0.04), results.items(), styles, colours, strict=True
+    for shift, (name, values), style, color in zip(
+        (-0.04, 0, 0.04), results.items(), styles, colors, strict=True
     ):
         mean, error = mean_and_error(values[..., k])
-        options = {"fmt": style, "color": colour, "capsize": 3, "label": name}
+        options = {"fmt": style, "color": color, "capsize": 3, "label": name}
         ax.errorbar(np.arange(1, 4) + shift, mean, error, **options)
     ax.set(xlabel="known languages (number)", ylabel=label, xticks=[1, 2, 3])
     ax.grid(alpha=0.3)
@@ -398,7 +398,7 @@ versions = {
 }
 
 figure, ax = plt.subplots(figsize=(5.5, 4.5), layout="constrained")
-for (name, found), style, colour in zip(
+for (name, found), style, color in zip(
     versions.items(), ("o", "s"), ("#D55E00", "#0072B2"), strict=True
 ):
     mass = np.concatenate([np.asarray(one.weights).max(axis=1) for one in found])
@@ -410,7 +410,7 @@ for (name, found), style, colour in zip(
         for p, group in zip(share, groups, strict=True)
     ]
     middle = [mass[group].mean() for group in groups]
-    ax.errorbar(middle, share, error, fmt=style, color=colour, capsize=3, label=name)
+    ax.errorbar(middle, share, error, fmt=style, color=color, capsize=3, label=name)
     score = np.mean([log_score(one) for one in found])
     print(f"{name:17} mean belief {mass.mean():.2f},", end=" ")
     print(f"share correct {right.mean():.2f}, log score {score:.2f}")

@@ -12,11 +12,11 @@
 # ---
 
 # %% [markdown]
-# # Images: missing pixels, colours, calibrated intervals, saved models
+# # Images: missing pixels, colors, calibrated intervals, saved models
 #
 # This notebook shows how to
 #
-# - clean colour pictures, with one three-dimensional variable per pixel;
+# - clean color pictures, with one three-dimensional variable per pixel;
 # - fill in pixels that were not observed;
 # - measure the coverage of intervals, and calibrate them;
 # - save a model to a file.
@@ -41,14 +41,14 @@ i, j = np.mgrid[:height, :width]
 
 
 def landscape(seed):
-    """Draw hills under a sky: a picture [row, column, colour] with values in [0, 1]."""
+    """Draw hills under a sky: a picture [row, column, color] with values in [0, 1]."""
     draw = np.random.default_rng(seed)
     sky = [0.5 + 0.3 * i / height, 0.7 + 0.2 * i / height, np.full(i.shape, 0.95)]
     picture = np.stack(sky, axis=-1)
     for depth in range(4):
         wave = np.sin(j / draw.uniform(5, 9) + draw.uniform(0, 6))
-        colour = [0.2 + 0.1 * depth, 0.55 - 0.08 * depth, 0.15 + 0.05 * depth]
-        picture[i > 12 + 9 * depth + 4 * wave] = colour + 0.01 * draw.normal(size=3)
+        color = [0.2 + 0.1 * depth, 0.55 - 0.08 * depth, 0.15 + 0.05 * depth]
+        picture[i > 12 + 9 * depth + 4 * wave] = color + 0.01 * draw.normal(size=3)
     return picture
 
 
@@ -70,13 +70,13 @@ titles = ["training picture", "its noisy copy", "another picture, to clean"]
 show([known, copy, noisy], titles)
 
 # %% [markdown]
-# ## Colours: a three-dimensional variable
+# ## Colors: a three-dimensional variable
 #
-# The variable of a pixel is a point in colour space. One kernel compares all three numbers, so red, green and blue are cleaned
-# together. The model learns which colours are neighbours. Candidates are the colours of the training picture.
+# The variable of a pixel is a point in color space. One kernel compares all three numbers, so red, green and blue are cleaned
+# together. The model learns which colors are neighbours. Candidates are the colors of the training picture.
 #
 # A grid has cycles, and plain belief propagation need not converge on it. The recipe below does: positive operators,
-# tree-reweighted messages, a coloured schedule and Anderson acceleration. `kbp.check` raises an error if a run has not converged.
+# tree-reweighted messages, a colored schedule and Anderson acceleration. `kbp.check` raises an error if a run has not converged.
 
 # %%
 graph = kbp.grid_graph(height, width)
@@ -92,14 +92,14 @@ model = kbp.fit(
     positive=kbp.Clipped(),
 )
 candidates = np.unique(flat(known)[0].round(2), axis=0)
-print(f"ranks {model.ranks[0]}; {len(candidates)} candidate colours")
+print(f"ranks {model.ranks[0]}; {len(candidates)} candidate colors")
 
 to_convergence = {
     "num_iters": 200,
     "tol": 1e-4,
     "damping": 0.0,
     "exponents": kbp.tree_reweighting(graph),
-    "schedule": kbp.coloured(graph),
+    "schedule": kbp.colored(graph),
     "acceleration": kbp.Anderson(),
 }
 
@@ -113,7 +113,7 @@ def clean_up(y, mask):
 
 
 def rmse(found):
-    """Return the root mean squared error over pixels and colours."""
+    """Return the root mean squared error over pixels and colors."""
     difference = np.asarray(found).reshape(unknown.shape) - unknown
     return float(np.sqrt(np.mean(difference**2)))
 

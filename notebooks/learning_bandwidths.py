@@ -78,7 +78,7 @@ show([clean, noisy, second, third], titles)
 # `Settings` holds all hyperparameters between training data and beliefs. The usual first bandwidth is the median distance between
 # samples.
 #
-# A grid has cycles. With positive operators, tree-reweighted messages and a coloured schedule, messages converge here in about a
+# A grid has cycles. With positive operators, tree-reweighted messages and a colored schedule, messages converge here in about a
 # dozen iterations. With `tol`, gradients are those of the fixed point, by the implicit function theorem.
 
 # %%
@@ -89,7 +89,7 @@ guess = kbp.Settings(
     damping=0.0,
     rule=kbp.ConstantTime(eps=1e-2, max_rank=24),
     positive=kbp.Clipped(),
-    schedule=kbp.coloured(graph),
+    schedule=kbp.colored(graph),
     exponents=kbp.tree_reweighting(graph),
     num_iters=100,
     tol=1e-3,

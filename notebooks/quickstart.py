@@ -112,7 +112,7 @@ print("ranks of messages and of their products:", model.ranks)
 # %%
 loopy = {
     "exponents": kbp.tree_reweighting(graph),
-    "schedule": kbp.coloured(graph),
+    "schedule": kbp.colored(graph),
     "acceleration": kbp.Anderson(),
     "damping": 0.0,
     "num_iters": 200,

@@ -69,7 +69,7 @@ def keep(name, infer):
 # ## Kernel belief propagation: potentials and noise are learned
 #
 # The only input is the training picture with its noisy copy. A grid has cycles, so this notebook uses the recipe that converges:
-# positive operators, tree-reweighted messages, a coloured schedule and Anderson acceleration. `kbp.check` raises an error if a run has
+# positive operators, tree-reweighted messages, a colored schedule and Anderson acceleration. `kbp.check` raises an error if a run has
 # not converged.
 
 # %%
@@ -85,7 +85,7 @@ to_convergence = {
     "tol": 1e-4,
     "damping": 0.0,
     "exponents": kbp.tree_reweighting(graph),
-    "schedule": kbp.coloured(graph),
+    "schedule": kbp.colored(graph),
     "acceleration": kbp.Anderson(),
 }
 

@@ -295,7 +295,7 @@ plt.show()
 
 # %%
 rings = ["CCCCCC", "NCCCCC", "NCNCCC", "OCCCC", "OCNCC"]
-atoms, colours = "CNO", np.array(["0.6", "C0", "C3"])
+atoms, colors = "CNO", np.array(["0.6", "C0", "C3"])
 longest, length, mistakes = 2, 6, 0.08
 
 
@@ -435,7 +435,7 @@ for ax, number, title in zip(
     drawn = copies[number] if title == "noisy copy" else library[number]
     place = nx.kamada_kawai_layout(library[hidden])
     kinds = [drawn.nodes[v]["label"] for v in drawn]
-    style = {"node_color": colours[kinds], "font_color": "w", "node_size": 380}
+    style = {"node_color": colors[kinds], "font_color": "w", "node_size": 380}
     labels = {v: atoms[k] for v, k in zip(drawn, kinds, strict=True)}
     nx.draw_networkx(drawn, place, ax=ax, labels=labels, **style)
     ax.set(title=f"step {step}: {title}", aspect="equal")

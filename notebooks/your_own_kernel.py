@@ -310,7 +310,7 @@ print(f"  headings: observed moves {by_moves:.0f}, model {by_model:.0f} degrees"
 # %%
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.8), layout="constrained")
 for case, ax in enumerate(axes):
-    for place, heading, colour, name in (
+    for place, heading, color, name in (
         (truth[case, :, :2], truth[case, :, 2], "black", "truth"),
         (places[case], headings[case], "C0", "estimate"),
     ):
@@ -318,7 +318,7 @@ for case, ax in enumerate(axes):
             *place.T,
             np.cos(heading),
             np.sin(heading),
-            color=colour,
+            color=color,
             label=name,
             scale=12,
             width=0.008,

@@ -21,7 +21,7 @@ def problem(model, rho=1.0):
 def node_beliefs(model, solution, rho=1.0):
     """Multiply local factors and messages to the power rho: [node, state]."""
     powers, logs = rw.edge_weights(model, rho), np.log(np.array(model.node))
-    messages = np.log(np.asarray(solution.passed_on))
+    messages = np.log(np.asarray(solution.messages))
     for e, (s, t) in enumerate(model.edges):
         logs[t] += powers[e] * messages[e]
         logs[s] += powers[e] * messages[e + len(model.edges)]
@@ -31,7 +31,7 @@ def node_beliefs(model, solution, rho=1.0):
 
 def edge_beliefs(model, solution, rho=1.0):
     """Multiply psi^(1 / rho), both ends' beliefs, and divide by the two messages along each edge: [edge, s, t]."""
-    nodes, messages = node_beliefs(model, solution, rho), np.asarray(solution.passed_on)
+    nodes, messages = node_beliefs(model, solution, rho), np.asarray(solution.messages)
     tables, num_edges = [], len(model.edges)
     for e, ((s, t), psi, power) in enumerate(zip(model.edges, model.edge, rw.edge_weights(model, rho), strict=True)):
         at_s, at_t = nodes[s] / messages[e + num_edges], nodes[t] / messages[e]

@@ -69,7 +69,7 @@ MISTAKES = {
     "a chain of half a node": (lambda m, e, s, b: kbp.chain_graph(0.5), "must be"),
     "a type that is a word": (lambda m, e, s, b: kbp.Graph.from_networkx(named(type="pixel")), "nodes"),
     "nodes of no type": (lambda m, e, s, b: CHAIN.nodes_of_type(3), "node_type"),
-    "colours of neighbours": (lambda m, e, s, b: kbp.coloured(CHAIN, colours=[0, 0, 1, 1]), "colours"),
+    "colors of neighbours": (lambda m, e, s, b: kbp.colored(CHAIN, colors=[0, 0, 1, 1]), "colors"),
     "trees of a half seed": (lambda m, e, s, b: kbp.tree_reweighting(CHAIN, seed=0.5), "seed"),
     # data
     "ends that are no pair": (lambda m, e, s, b: kbp.TrainingData({0: (X, Y)}, {0: X}, ends={0: 0}), "ends"),

@@ -1,4 +1,4 @@
-"""Colourings: neighbours differ, colours are few and without gaps, and formulas say how many there are."""
+"""Colorings: neighbours differ, colors are few and without gaps, and formulas say how many there are."""
 
 import itertools
 
@@ -6,27 +6,27 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.colouring import colour_nodes
+from kbpjax.graphs.coloring import color_nodes
 
 
 def ends(edges):
     return np.asarray(edges, int).reshape(-1, 2).T
 
 
-def colour(edges, num_nodes):
+def color(edges, num_nodes):
     senders, receivers = ends(edges)
-    return colour_nodes(senders, receivers, num_nodes)
+    return color_nodes(senders, receivers, num_nodes)
 
 
 def check(edges, num_nodes):
-    """Colour a graph, check what must always hold, and return the number of colours."""
+    """Color a graph, check what must always hold, and return the number of colors."""
     senders, receivers = ends(edges)
-    colours = colour(edges, num_nodes)
-    assert colours.shape == (num_nodes,)
-    assert np.issubdtype(colours.dtype, np.integer)
-    assert np.all(colours[senders] != colours[receivers])
-    count = int(colours.max()) + 1
-    assert set(colours.tolist()) == set(range(count))
+    colors = color(edges, num_nodes)
+    assert colors.shape == (num_nodes,)
+    assert np.issubdtype(colors.dtype, np.integer)
+    assert np.all(colors[senders] != colors[receivers])
+    count = int(colors.max()) + 1
+    assert set(colors.tolist()) == set(range(count))
     degree = np.bincount(np.concatenate([senders, receivers]), minlength=num_nodes)
     assert count <= degree.max() + 1
     return count
@@ -62,15 +62,15 @@ def test_number_of_colours(edges, num_nodes, expected):
 def test_grids_have_two_colours_whichever_way_their_edges_are_listed(height, width):
     graph = kbp.grid_graph(height, width)
     senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
-    both = colour_nodes(senders, receivers, graph.num_nodes)
-    half = colour_nodes(senders[: len(senders) // 2], receivers[: len(senders) // 2], graph.num_nodes)
+    both = color_nodes(senders, receivers, graph.num_nodes)
+    half = color_nodes(senders[: len(senders) // 2], receivers[: len(senders) // 2], graph.num_nodes)
     i, j = np.divmod(np.arange(graph.num_nodes), width)
     assert both.tolist() == half.tolist() == ((i + j) % 2).tolist()
 
 
 def test_long_chain_alternates():
     nodes = np.arange(100_000)
-    assert np.array_equal(colour_nodes(nodes[:-1], nodes[1:], len(nodes)), nodes % 2)
+    assert np.array_equal(color_nodes(nodes[:-1], nodes[1:], len(nodes)), nodes % 2)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -96,15 +96,15 @@ def test_bipartite_components_keep_two_colours_beside_others():
     grid = np.stack([kbp.grid_graph(4, 5).senders, kbp.grid_graph(4, 5).receivers], axis=1)
     clique = np.array(list(itertools.combinations(range(20, 26), 2)))
     edges = np.concatenate([clique, grid])
-    colours = colour(edges, 26)
-    assert set(colours[:20].tolist()) == {0, 1}
-    assert sorted(colours[20:].tolist()) == list(range(6))
+    colors = color(edges, 26)
+    assert set(colors[:20].tolist()) == {0, 1}
+    assert sorted(colors[20:].tolist()) == list(range(6))
 
 
 def test_repeated_call_and_order_of_edges_change_nothing():
     rng = np.random.default_rng(5)
     edges = rng.permutation(np.array(list(itertools.combinations(range(40), 2))))[:150]
-    first = colour(edges, 40).tolist()
-    assert colour(edges, 40).tolist() == first
-    assert colour(edges[::-1, ::-1], 40).tolist() == first
-    assert colour(np.concatenate([edges, edges[:, ::-1]]), 40).tolist() == first
+    first = color(edges, 40).tolist()
+    assert color(edges, 40).tolist() == first
+    assert color(edges[::-1, ::-1], 40).tolist() == first
+    assert color(np.concatenate([edges, edges[:, ::-1]]), 40).tolist() == first

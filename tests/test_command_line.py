@@ -8,13 +8,13 @@ from kbpjax.__main__ import main
 from tests.programs import SHORT, python
 
 
-def picture(path, seed=0, colours=1, noise=0.0):
+def picture(path, seed=0, colors=1, noise=0.0):
     rng = np.random.default_rng(seed)
     i, j = np.mgrid[:30, :24]
-    waves = [128 + 100 * np.sin((i + k * j) / 6 + seed) for k in range(1, colours + 1)]
-    pixels = np.stack(waves, axis=-1) + noise * rng.normal(size=(30, 24, colours))
+    waves = [128 + 100 * np.sin((i + k * j) / 6 + seed) for k in range(1, colors + 1)]
+    pixels = np.stack(waves, axis=-1) + noise * rng.normal(size=(30, 24, colors))
     pixels = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
-    Image.fromarray(pixels[..., 0] if colours == 1 else pixels).save(path)
+    Image.fromarray(pixels[..., 0] if colors == 1 else pixels).save(path)
     return pixels
 
 
@@ -34,7 +34,7 @@ def test_a_picture_is_cleaned_and_its_model_used_again(tmp_path, capsys):
     paths = tmp_path / "noisy.png", tmp_path / "cleaned.png"
     assert run("denoise", *paths, "--learn", tmp_path / "clean.png", "--save", tmp_path / "model.kbp") == 0
     said = capsys.readouterr().out
-    assert "30 x 24 pixels, 1 colours" in said and f"Wrote {paths[1]}" in said and "model.kbp" in said
+    assert "30 x 24 pixels, 1 colors" in said and f"Wrote {paths[1]}" in said and "model.kbp" in said
     cleaned = pixels_of(paths[1])
     rmse = [np.sqrt(np.mean((of - truth.astype(float)) ** 2)) for of in (noisy.astype(float), cleaned)]
     assert rmse[1] < 0.5 * rmse[0]
@@ -47,8 +47,8 @@ def test_a_picture_is_cleaned_and_its_model_used_again(tmp_path, capsys):
 
 
 def test_colours_and_jpeg(tmp_path):
-    picture(tmp_path / "clean.png", colours=3)
-    picture(tmp_path / "noisy.png", seed=1, colours=3, noise=20)
+    picture(tmp_path / "clean.png", colors=3)
+    picture(tmp_path / "noisy.png", seed=1, colors=3, noise=20)
     out = tmp_path / "cleaned.jpg"
     options = ("--learn", tmp_path / "clean.png", "--noise", 20, "--iters", 3)
     assert run("denoise", tmp_path / "noisy.png", out, *options) == 0

@@ -10,7 +10,7 @@ import pytest
 import kbpjax as kbp
 
 COLLECTIONS = ("kbpjax", "kbpjax.kernels", "kbpjax.features", "kbpjax.ep")
-MODULES = ("kbpjax.parallel", "kbpjax.plotting", "kbpjax.io", "kbpjax.estimator")
+MODULES = ("kbpjax.sharded", "kbpjax.plotting", "kbpjax.io", "kbpjax.estimator")
 BASELINES = {
     "clouds": "ParticleSolution beliefs mean variance",
     "density": "ConditionalDensity Regression fit_conditional fit_regression parzen",

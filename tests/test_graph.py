@@ -1,15 +1,21 @@
-"""Graphs against plain loops: what every index array must mean, orientation, default types, and what is refused."""
+"""Graphs against plain loops: what every index array must mean, orientation, default types, and what is refused.
 
+Plans, the index arrays of message passing, are checked as synchronous iterations have them, for runs of nodes and for
+colors; `check_plan` also serves the tests of graphs on several devices.
+"""
+
+import functools
 import inspect
 import re
 
+import jax
 import jax.numpy as jnp
 import networkx
 import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.parts import parts_of
+from kbpjax.graphs.coloring import color_nodes
 
 
 def random_edges(seed, num_nodes, num_edges, node_kinds, split):
@@ -35,20 +41,79 @@ def oriented(edges, node_type, edge_type):
     return result, ends
 
 
-def check_tiles(tiles, place, types):
-    """Every row stands once, in a tile of its type; `place` finds it in all tiles."""
-    count = len(types)
-    flat = np.concatenate([np.asarray(each.rows).ravel() for each in tiles])
-    assert sorted(flat[flat < count].tolist()) == list(range(count))
-    assert np.all(flat[flat >= count] == count)
-    for each in tiles:
-        for tile_rows, tile_type in zip(np.asarray(each.rows), np.asarray(each.types), strict=True):
-            assert all(types[row] == tile_type for row in tile_rows if row < count)
-    if place is None:
-        assert len(tiles) == 1
-        assert flat.tolist() == list(range(count))
+def check_plan(plan, graph, part_of_node=None):
+    """Compare a plan of a graph with what plain loops say that it must be."""
+    num_nodes, num_edges = graph.num_nodes, graph.num_edges
+    senders, receivers, reverse = map(np.asarray, (graph.senders, graph.receivers, graph.reverse))
+    owner = np.zeros(num_nodes, int) if part_of_node is None else np.asarray(part_of_node)
+    edges, count = np.asarray(plan.edges), 1 + owner.max()
+    assert plan.num_parts == count
+
+    # Every directed edge has one column, among those of the part of its sender.
+    assert np.all(edges <= num_edges)
+    assert sorted(edges[edges < num_edges].tolist()) == list(range(num_edges))
+    assert edges[np.asarray(plan.position)].tolist() == list(range(num_edges))
+    sent = edges.reshape(count, -1)
+    for part in range(count):
+        assert np.all(owner[senders[sent[part, sent[part] < num_edges]]] == part)
+
+    # A tile of columns has one kind.
+    kinds = 2 * np.asarray(graph.edge_type) + (np.arange(num_edges) >= num_edges // 2)
+    tiles = edges.reshape(np.asarray(plan.kinds).size, -1) if edges.size else np.zeros((0, 1), int)
+    for row, kind in zip(tiles, np.asarray(plan.kinds).ravel(), strict=True):
+        assert np.all(kinds[row[row < num_edges]] == kind)
+
+    # Every node stands once, in its part, in a tile of its type, with just its incoming messages.
+    expected = [[] for _ in range(num_nodes)]
+    for edge, node in enumerate(receivers.tolist()):
+        expected[node].append(edge)
+    edge_of, node_type, seen = np.append(edges, num_edges), np.asarray(graph.node_type), []
+    for block in plan.blocks:
+        types, nodes, incoming = map(np.asarray, (block.types, block.nodes, block.incoming))
+        slots = incoming.shape[2]
+        assert types.shape == nodes.shape[:2] == incoming.shape[:2]
+        assert nodes.shape[2] == incoming.shape[3]
+        assert np.all((incoming >= 0) & (incoming <= edges.size))
+        for (part, tile, row), node in np.ndenumerate(nodes):
+            listed = edge_of[incoming[part, tile, :, row]]
+            listed = sorted(listed[listed < num_edges].tolist())
+            if node == num_nodes:
+                assert not listed
+                continue
+            assert listed == expected[node]
+            assert (owner[node], node_type[node]) == (part, types[part, tile])
+            assert len(plan.blocks) == 1 or slots < 2 * max(1, len(listed))
+            seen.append(int(node))
+    assert sorted(seen) == list(range(num_nodes))
+
+    # A message is the cavity product of the node that sends it, without the message that comes back.
+    if plan.route is None:
+        assert len(plan.blocks) == 1
+        assert plan.kinds.shape == plan.blocks[0].incoming.shape[:3]
     else:
-        assert flat[np.asarray(place)].tolist() == list(range(count))
+        assert plan.route.shape[:2] == plan.kinds.shape
+    for part in range(count):
+        without = np.concatenate([edge_of[np.asarray(block.incoming)[part]].ravel() for block in plan.blocks])
+        place = np.arange(without.size) if plan.route is None else np.asarray(plan.route)[part].ravel()
+        assert place.shape == sent[part].shape
+        assert np.all((place >= 0) & (place < without.size))
+        real = sent[part] < num_edges
+        assert np.array_equal(without[place[real]], reverse[sent[part, real]])
+
+
+def width_of(plan):
+    """Return the number of slots of each block."""
+    return [block.incoming.shape[2] for block in plan.blocks]
+
+
+def places_of(plan):
+    """Return the number of places for incoming messages."""
+    return sum(block.incoming.size for block in plan.blocks)
+
+
+def runs(graph, count):
+    """Return the part of each node: runs of about as many nodes."""
+    return np.arange(graph.num_nodes) * count // graph.num_nodes
 
 
 def check_graph(graph, edges, num_nodes, node_type, edge_type):
@@ -64,24 +129,8 @@ def check_graph(graph, edges, num_nodes, node_type, edge_type):
     assert graph.edge_type.tolist() == [*edge_type.tolist(), *edge_type.tolist()]
     assert graph.node_type.tolist() == node_type.tolist()
 
-    check_tiles(graph.node_tiles, graph.node_place, node_type.tolist())
-    check_tiles([graph.edge_tiles], graph.edge_place, [2 * k + d for d in (0, 1) for k in edge_type.tolist()])
-
+    check_plan(graph.plan, graph)
     incoming = [[e for e, (_, to) in enumerate(directed) if to == node] for node in range(num_nodes)]
-    assert len(graph.slots) == len(graph.node_tiles)
-    for tiles, table in zip(graph.node_tiles, graph.slots, strict=True):
-        assert table.shape[:2] == tiles.rows.shape
-        for node, listed in zip(np.asarray(tiles.rows).ravel(), np.asarray(table).reshape(tiles.rows.size, -1)):
-            assert np.all(listed <= 2 * half)
-            assert sorted(listed[listed < 2 * half].tolist()) == (incoming[node] if node < num_nodes else [])
-    slots = np.concatenate([np.swapaxes(table, -1, -2).ravel() for table in graph.slots])
-
-    route, edge_rows = np.asarray(graph.route).ravel(), np.asarray(graph.edge_tiles.rows).ravel()
-    for place, e in enumerate(edge_rows.tolist()):
-        assert 0 <= route[place] < slots.size
-        if e < 2 * half:
-            assert slots[route[place]] == reverse[e]
-
     present = sorted(set(node_type.tolist()))
     degrees = {v: [len(incoming[n]) for n in range(num_nodes) if node_type[n] == v] for v in present}
     assert graph.node_types == tuple((v, len(degrees[v]), max(degrees[v])) for v in present)
@@ -105,6 +154,8 @@ def test_random_graphs_mean_what_plain_loops_say(seed, num_nodes, num_edges, nod
     edges, node_type, edge_type = random_edges(seed, num_nodes, num_edges, node_kinds, split)
     graph = kbp.Graph.from_edges(edges, num_nodes, edge_type=edge_type, node_type=node_type)
     check_graph(graph, edges, num_nodes, node_type, edge_type)
+    for parts in (runs(graph, 2), np.random.default_rng(seed).permutation(runs(graph, min(num_nodes, 5)))):
+        check_plan(graph.plan_of(parts), graph, parts)
 
 
 def test_types_of_a_networkx_graph_are_whole_numbers():
@@ -121,15 +172,14 @@ def test_several_tiles_of_a_type_are_used_and_right():
     edges = [(i, i + 1) for i in range(202)]
     node_type = [0] * 200 + [5] * 3
     graph = kbp.Graph.from_edges(edges, 203, node_type=node_type)
-    assert graph.node_tiles[0].types.tolist().count(0) > 1
-    assert graph.node_place is not None
+    assert graph.plan.blocks[0].types.tolist()[0].count(0) > 1
+    assert graph.plan.blocks[0].nodes.size > 203
     check_graph(graph, edges, 203, node_type, [0] * 199 + [1] + [2] * 2)
 
 
 def test_evenly_typed_rows_in_order_stay_in_place():
     graph = kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3)], 4, node_type=[0, 0, 1, 1])
-    assert graph.node_place is None
-    assert graph.node_tiles[0].rows.tolist() == [[0, 1], [2, 3]]
+    assert graph.plan.blocks[0].nodes.tolist() == [[[0, 1], [2, 3]]]
 
 
 def test_edges_run_from_the_smaller_node_type_to_the_larger():
@@ -159,7 +209,7 @@ def test_types_default_to_zero():
 
 
 @pytest.mark.parametrize("height, width", [(1, 1), (1, 4), (3, 1), (3, 5)])
-def test_grid_graph_joins_four_neighbours(height, width):
+def test_grid_graph_joins_four_neighbors(height, width):
     horizontal = [(i * width + j, i * width + j + 1) for i in range(height) for j in range(width - 1)]
     vertical = [(i * width + j, (i + 1) * width + j) for i in range(height - 1) for j in range(width)]
     edges, count = horizontal + vertical, height * width
@@ -210,7 +260,7 @@ def test_graphs_with_hubs_are_grouped_by_degree(seed, num_nodes, links, kinds):
     edges = attachment_edges(seed, num_nodes - 20, links)  # and 20 isolated nodes
     node_type = np.random.default_rng(seed).integers(kinds, size=num_nodes)
     graph = kbp.Graph.from_edges(edges, num_nodes, node_type=node_type)
-    assert len(graph.node_tiles) > 3
+    assert len(graph.plan.blocks) > 3
     joined = sorted({tuple(sorted(node_type[list(edge)].tolist())) for edge in edges})
     types = [joined.index(tuple(sorted(node_type[list(edge)].tolist()))) for edge in edges]
     check_graph(graph, edges, num_nodes, node_type, types)
@@ -220,24 +270,21 @@ def test_graphs_with_hubs_are_grouped_by_degree(seed, num_nodes, links, kinds):
 def test_a_star_of_10000_leaves_has_small_tables(hub):
     leaves = np.setdiff1d(np.arange(10_001), [hub])
     graph = kbp.Graph.from_edges(np.stack([np.full(10_000, hub), leaves], axis=1), 10_001)
-    assert sorted(table.shape for table in graph.slots) == [(1, 1, 10_000), (1, 10_000, 1)]
-    check_tiles(graph.node_tiles, graph.node_place, [0] * 10_001)
-    slots = np.concatenate([np.swapaxes(table, -1, -2).ravel() for table in graph.slots])
-    edges = np.asarray(graph.edge_tiles.rows).ravel()
-    assert slots[np.asarray(graph.route).ravel()].tolist() == np.asarray(graph.reverse)[edges].tolist()
+    assert sorted(block.incoming.shape for block in graph.plan.blocks) == [(1, 1, 1, 10_000), (1, 1, 10_000, 1)]
+    assert graph.plan.edges.shape == (20_000,)
+    check_plan(graph.plan, graph)
 
 
 def test_a_hub_of_a_rare_type_gets_a_small_tile():
     # The hub and the leaves are of one class each, and 64 leaves of another type share none of the hub's width.
     edges = [(0, leaf) for leaf in range(1, 2000)]
     graph = kbp.Graph.from_edges(edges, 2000, node_type=[1] + [0] * 1935 + [2] * 64)
-    assert sum(table.size for table in graph.slots) < 5000
+    assert places_of(graph.plan) < 5000
 
 
 def test_graphs_of_alike_degrees_are_one_class():
-    assert len(kbp.grid_graph(40, 50).slots) == 1
-    assert kbp.grid_graph(40, 50).node_place is None
-    assert len(kbp.chain_graph(5000).slots) == 1
+    for graph, slots in ((kbp.grid_graph(40, 50), 4), (kbp.chain_graph(5000), 2)):
+        assert width_of(graph.plan) == [slots]
 
 
 def test_an_edge_type_for_each_of_300_edges():
@@ -308,36 +355,83 @@ def test_grid_types_must_fit_the_grid():
         kbp.grid_graph(2, 3, node_type=[0] * 5)
 
 
-# --- columns ------------------------------------------------------------------------------------------------------
+# --- plans ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["grid", "chain", "two kinds of nodes", "rows of their own", "cycle"])
-def test_nodes_that_are_alike_stand_in_columns(name):
-    graph = {
-        "grid": kbp.grid_graph(30, 40),
-        "chain": kbp.chain_graph(500),
-        "two kinds of nodes": kbp.grid_graph(20, 20, node_type=np.add.outer(np.arange(20), np.arange(20)).ravel() % 2),
-        "rows of their own": kbp.grid_graph(8, 40, node_type=np.repeat(np.arange(8), 40)),
-        "cycle": kbp.Graph.from_edges([(i, (i + 1) % 50) for i in range(50)], 50),
-    }[name]
-    assert graph.in_columns
-    places = graph.edge_tiles.rows.size
-    assert graph.num_edges <= places <= 1.25 * graph.num_edges
-    assert np.asarray(graph.route)[np.asarray(graph.edge_tiles.rows) < graph.num_edges].tolist() == (
-        np.flatnonzero(np.asarray(graph.edge_tiles.rows).ravel() < graph.num_edges).tolist()
-    )
-    parts = parts_of(graph, np.arange(graph.num_nodes) * 3 // graph.num_nodes)
-    assert parts.in_columns or name == "rows of their own"  # whose tiles are cut
-    rows = np.asarray(parts.edge_tiles.rows)
-    assert sorted(rows[rows < graph.num_edges].tolist()) == list(range(graph.num_edges))
-    kinds = 2 * np.asarray(graph.edge_type) + (np.arange(graph.num_edges) >= graph.num_edges // 2)
-    for part_rows, part_types in zip(rows, np.asarray(parts.edge_tiles.types), strict=True):
-        for edges, kind in zip(part_rows, part_types, strict=True):
-            assert set(kinds[edges[edges < graph.num_edges]].tolist()) <= {int(kind)}
+EVEN = {
+    "grid": lambda: kbp.grid_graph(20, 30),
+    "chain": lambda: kbp.chain_graph(500),
+    "two kinds of nodes": lambda: kbp.grid_graph(20, 20, node_type=np.add.outer(range(20), range(20)).ravel() % 2),
+    "rows of their own": lambda: kbp.grid_graph(8, 40, node_type=np.repeat(np.arange(8), 40)),
+    "cycle": lambda: kbp.Graph.from_edges([(i, (i + 1) % 50) for i in range(50)], 50),
+}
+UNEVEN = {
+    "edge types": lambda: kbp.grid_graph(20, 20, edge_type=np.random.default_rng(0).integers(30, size=760)),
+    "hubs": lambda: kbp.Graph.from_edges(attachment_edges(0, 300, 2), 300),
+    "star": lambda: kbp.Graph.from_edges([(0, leaf) for leaf in range(1, 1500)], 1500),
+}
 
 
-def test_nodes_that_differ_do_not():
-    rng = np.random.default_rng(0)
-    typed = kbp.grid_graph(20, 20, edge_type=rng.integers(30, size=760))
-    hubs = kbp.Graph.from_edges(attachment_edges(0, 300, 2), 300)
-    assert not typed.in_columns and not hubs.in_columns
+@functools.cache
+def graph_of(name):
+    """Return a graph whose nodes are alike, so that products need no reordering, or one whose nodes are not."""
+    return (EVEN | UNEVEN)[name]()
+
+
+@pytest.mark.parametrize("name", [*EVEN])
+def test_nodes_that_are_alike_send_their_products_as_they_stand(name):
+    graph = graph_of(name)
+    in_runs = graph.plan_of(runs(graph, 3))
+    assert graph.plan.route is None
+    assert in_runs.route is None or name == "rows of their own"  # whose tiles are cut
+    for plan in (graph.plan, in_runs):
+        assert graph.num_edges <= len(plan.edges)
+        assert plan.route is not None or len(plan.edges) == places_of(plan) <= 1.25 * graph.num_edges
+
+
+@pytest.mark.parametrize("name", [*UNEVEN])
+def test_products_of_nodes_that_differ_are_reordered(name):
+    graph = graph_of(name)
+    assert graph.plan.route is not None
+    assert len(graph.plan.edges) < 4 * graph.num_edges
+    assert places_of(graph.plan) <= max(4096, 4 * (graph.num_nodes + graph.num_edges))
+    degree = np.bincount(np.asarray(graph.receivers), minlength=graph.num_nodes)
+    for block in graph.plan.blocks:  # as many slots as the largest degree needs
+        assert block.incoming.shape[2] == max(1, np.append(degree, 0)[np.asarray(block.nodes)].max())
+
+
+@pytest.mark.parametrize("name", [*EVEN, *UNEVEN])
+def test_plans_in_parts_mean_what_plain_loops_say(name):
+    graph = graph_of(name)
+    colors = color_nodes(np.asarray(graph.senders), np.asarray(graph.receivers), graph.num_nodes)
+    gaps = 2 * runs(graph, 2) + 1  # no node sends in parts 0 and 2
+    for parts in (np.zeros(graph.num_nodes, int), runs(graph, 3), colors, gaps):
+        check_plan(graph.plan_of(parts), graph, parts)
+    check_plan(kbp.colored(graph).colors, graph, colors)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_messages_are_laid_out_in_columns_and_back(parts):
+    graph = kbp.grid_graph(5, 6, node_type=np.arange(30) % 3)
+    plan = graph.plan_of(runs(graph, parts))
+    messages = jnp.asarray(np.random.default_rng(0).normal(size=(graph.num_edges, 2)))
+    columns = np.asarray(plan.columns(messages))
+    assert np.array_equal(plan.present, (plan.edges < graph.num_edges).reshape(parts, -1))
+    for column, edge in zip(columns.T, plan.edges.tolist(), strict=True):
+        assert np.array_equal(column, messages[edge] if edge < graph.num_edges else [0, 0])
+    assert np.array_equal(plan.rows(jnp.asarray(columns)), messages)
+
+
+@pytest.mark.parametrize("name", ["grid", "hubs"])
+def test_clamped_nodes_receive_nothing_and_send_as_before(name):
+    graph = graph_of(name)
+    clamped = np.random.default_rng(0).random(graph.num_nodes) < 0.3
+    for plan in (graph.plan, graph.plan_of(runs(graph, 3))):
+        without = jax.jit(lambda plan, nodes: plan.without_incoming(nodes))(plan, jnp.asarray(clamped))
+        for before, after in zip(plan.blocks, without.blocks, strict=True):
+            marked = np.append(clamped, False)[np.asarray(before.nodes)][..., None, :]
+            expected = np.where(marked, len(plan.edges), np.asarray(before.incoming))
+            assert np.array_equal(after.incoming, expected)
+            assert np.array_equal(after.nodes, before.nodes)
+        assert np.array_equal(without.edges, plan.edges)
+        assert plan.without_incoming(None) is plan

@@ -223,7 +223,7 @@ CHANGES = {
     "function": (lambda h: h | {"root": {"class": "kbpjax.io.load", "fields": {}}}, "must have all classes"),
     "other package": (lambda h: h | {"root": {"class": "subprocess.Popen", "fields": {}}}, "must have all classes"),
     "no data": (lambda h: h | {"root": {"class": "kbpjax.io.Path", "fields": {}}}, "must hold data"),
-    "strange field": (lambda h: edit(h, lambda f: f | {"colour": 1}), "must have fields of RBF; got ['colour']"),
+    "strange field": (lambda h: edit(h, lambda f: f | {"color": 1}), "must have fields of RBF; got ['color']"),
     "no field": (lambda h: edit(h, lambda f: {}), "must have all fields of RBF; got no ['bandwidth']"),
     "no array": (
         lambda h: edit(h, lambda f: {"bandwidth": {"array": "a9", "kind": "jax", "dtype": "float64"}}),

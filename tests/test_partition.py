@@ -1,28 +1,34 @@
 """A graph in blocks: who sends what to whom, against lists made edge by edge, and faults in what is passed in."""
 
+from dataclasses import replace
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.parallel import partition_graph
+from kbpjax.graphs.partition import partition_graph
+from kbpjax.graphs.plan import Block
+from tests.test_graph import check_plan
 
 
 def cut(graph, owner):
     """Return the directed edges between blocks."""
-    return [e for e in range(graph.num_edges) if owner[graph.senders[e]] != owner[graph.receivers[e]]]
+    ends = zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True)
+    return [e for e, (a, b) in enumerate(ends) if owner[a] != owner[b]]
 
 
 def owner_of(partition):
     """Return the block of each node."""
     owner = np.full(partition.graph.num_nodes + 1, -1)
-    for device, nodes in enumerate(np.asarray(partition.block.nodes)):
+    for device, nodes in enumerate(np.asarray(partition.halo.nodes)):
         owner[nodes] = device
     return owner[:-1]
 
 
 def hub_graph(seed=0, num_nodes=150):
-    """Return a random graph with a node that neighbours all others, several node types and edge types."""
+    """Return a random graph with a node that neighbors all others, several node types and edge types."""
     rng = np.random.default_rng(seed)
     pairs = rng.integers(1, num_nodes, (2 * num_nodes, 2))
     pairs = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1), axis=0)
@@ -30,32 +36,58 @@ def hub_graph(seed=0, num_nodes=150):
     return kbp.Graph.from_edges(np.concatenate([star, pairs]), num_nodes, node_type=rng.integers(0, 3, num_nodes))
 
 
+def delivered(partition, known):
+    """Send messages between devices as lists: those that each device has, then those that it receives."""
+    own, count = known, partition.mesh.size
+    for devices, outgoing in zip(partition.routes, partition.halo.outgoing, strict=True):
+        received = [[None] * outgoing.shape[1] for _ in range(count)]
+        for source, target in devices:
+            received[target] = [own[source][number] for number in outgoing[source].tolist()]
+        known = [before + more for before, more in zip(known, received, strict=True)]
+    return known
+
+
+def of_whole_graph(partition):
+    """Return the plan of a partition with nodes and columns in the numbers of the whole graph."""
+    plan, halo, graph = partition.plan, partition.halo, partition.graph
+    nodes, edges = (np.pad(table, ((0, 0), (0, 1)), constant_values=0) for table in (halo.nodes, halo.edges))
+    nodes[:, -1], edges[:, -1] = graph.num_nodes, graph.num_edges
+    device = np.arange(len(nodes))
+    column = np.append(plan.position, len(plan.edges))
+    blocks = tuple(
+        Block(
+            block.types,
+            jnp.asarray(nodes[device[:, None, None], block.nodes]),
+            jnp.asarray(column[edges[device[:, None, None, None], block.incoming]]),
+        )
+        for block in plan.blocks
+    )
+    return replace(plan, blocks=blocks)
+
+
 @pytest.mark.parametrize("graph", [kbp.grid_graph(8, 5), hub_graph()], ids=["grid", "hub"])
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_messages_that_are_heard_are_those_that_cross_into_the_block(graph, count):
+def test_devices_hold_the_messages_that_they_send_and_those_that_cross_into_their_block(graph, count):
     partition = partition_graph(graph, count)
-    owner, block = owner_of(partition), jax.tree.map(np.asarray, partition.block)
+    owner, none = owner_of(partition), graph.num_edges
+    senders, receivers = graph.senders.tolist(), graph.receivers.tolist()
     assert sorted(set(owner)) == list(range(count))
     assert np.bincount(owner).max() - np.bincount(owner).min() <= 1
+    check_plan(of_whole_graph(partition), graph, owner)
+
+    own, held = np.asarray(partition.plan.edges).reshape(count, -1), np.asarray(partition.halo.edges)
+    known = delivered(partition, own.tolist())
     crossing = cut(graph, owner)
     assert partition.boundary == len(crossing)
-    # What each device has in its numbers, after an exchange carried out message by message.
-    own = [np.where(block.real[d], block.sends[d], -1).tolist() for d in range(count)]
-    known = [list(messages) for messages in own]
-    for devices, leaving in zip(partition.routes, block.leaving, strict=True):
-        heard = [[-1] * leaving.shape[1] for _ in range(count)]
-        for source, target in devices:
-            heard[target] = [own[source][row] for row in leaving[source]]
-        known = [before + more for before, more in zip(known, heard, strict=True)]
     for device in range(count):
-        sent = [e for e in range(graph.num_edges) if owner[graph.senders[e]] == device]
-        assert sorted(e for e in own[device] if e >= 0) == sent
-        assert len(known[device]) == block.part.num_edges
-        numbers = np.concatenate([slots[device].reshape(-1) for slots in block.part.slots])
-        received = [known[device][number] for number in numbers if number < block.part.num_edges]
-        assert sorted(received) == [e for e in range(graph.num_edges) if owner[graph.receivers[e]] == device]
-        for number in numbers[numbers < block.part.num_edges]:
-            assert block.pairs[device][number] == known[device][number] % (graph.num_edges // 2)
+        sent = [e for e in range(none) if owner[senders[e]] == device]
+        assert sorted(own[device][own[device] < none].tolist()) == sent
+        expected = np.array([none if edge is None else edge for edge in known[device]])
+        assert held[device].shape == expected.shape
+        real = held[device] < none
+        assert np.array_equal(held[device][real], expected[real])
+        halo = held[device][own.shape[1] :]
+        assert sorted(halo[halo < none].tolist()) == [e for e in crossing if owner[receivers[e]] == device]
 
 
 def test_strips_of_a_grid_exchange_the_rows_at_their_edges_and_nothing_else():
@@ -98,7 +130,8 @@ def test_mesh_of_ones_own():
     mesh = jax.make_mesh((2,), ("hosts",), devices=jax.devices()[2:])
     partition = partition_graph(kbp.chain_graph(6), mesh)
     assert partition.axis == "hosts"
-    assert partition.block.nodes.sharding.device_set == set(jax.devices()[2:])
+    assert partition.plan.blocks[0].incoming.sharding == partition.halo.nodes.sharding
+    assert partition.halo.nodes.sharding.device_set == set(jax.devices()[2:])
     assert partition_graph(kbp.chain_graph(6)).mesh.size == len(jax.devices())
 
 
@@ -123,4 +156,4 @@ def test_mesh_of_two_axes_is_refused():
 
 def test_traced_graph_is_refused():
     with pytest.raises(ValueError, match="graph: must be known; got a traced graph"):
-        jax.jit(lambda graph: partition_graph(graph, 2).block.nodes)(kbp.chain_graph(9))
+        jax.jit(lambda graph: partition_graph(graph, 2).halo.nodes)(kbp.chain_graph(9))

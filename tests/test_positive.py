@@ -122,7 +122,7 @@ def test_prior_gives_means_of_functions_over_the_samples(rule):
 def test_without_evidence_messages_are_constant_and_the_value_is_zero(positive):
     model = smooth("constant", positive)
     solution = kbp.run(model, RING, num_iters=4, **REWEIGHTED)
-    values = np.asarray(solution.values)
+    values = np.asarray(solution.messages)
     assert values.shape == (8, max(points for _, points in model.ranks.values()))
     for message, receiver in zip(values, np.asarray(RING.receivers), strict=True):
         size = model.ranks[receiver % 2][1]
@@ -143,7 +143,7 @@ def test_messages_are_coefficients_of_one_more_projection(rule):
     model, graph = smooth(rule), RING
     evidence = kbp.observe(model, graph, Y)
     solution = kbp.run(model, graph, evidence, num_iters=6, **REWEIGHTED)
-    values, rho, local = np.asarray(solution.values), np.asarray(solution.exponents), np.asarray(evidence.local)
+    values, rho, local = np.asarray(solution.messages), np.asarray(solution.exponents), np.asarray(evidence.local)
     assert (values >= 0).all() and np.isfinite(values).all() and (values.max(axis=1) > 0).all()
     np.testing.assert_allclose(np.linalg.norm(values, axis=1), 1, atol=1e-12)
     senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
@@ -167,7 +167,7 @@ def test_positive_and_plain_delta_models_have_the_same_beliefs():
         model = discrete.learned("constant", positive)
         evidence = discrete.evidence(model, graph, local)
         solution = kbp.run(model, graph, evidence, **options)
-        assert bool(solution.converged) and (solution.values is None) == (positive is None)
+        assert bool(solution.converged) and (solution.projected is None) == (positive is None)
         node = kbp.beliefs(model, graph, evidence, solution, np.arange(3)).weights
         pair = kbp.edge_beliefs(model, graph, evidence, solution, [(4, 1)], np.arange(3)).weights[0]
         np.testing.assert_allclose(pair.sum(axis=1), node[4], atol=1e-6)
@@ -185,9 +185,9 @@ def test_tree_of_a_positive_model_is_where_a_run_ends(positive):
         kbp.run_tree(model, CHAIN, evidence),
         kbp.run(model, CHAIN, evidence, num_iters=4, damping=0.0),
     )
-    np.testing.assert_allclose(exact.values, run.values, atol=1e-12)
+    np.testing.assert_allclose(exact.messages, run.messages, atol=1e-12)
     np.testing.assert_allclose(exact.messages, run.messages, atol=1e-9)
-    assert float(exact.residuals[0]) < 1e-12 and (np.asarray(exact.values) >= 0).all()
+    assert float(exact.residuals[0]) < 1e-12 and (np.asarray(exact.messages) >= 0).all()
     weights = np.asarray(kbp.beliefs(model, CHAIN, evidence, exact, POINTS).weights)
     pair = np.asarray(kbp.edge_beliefs(model, CHAIN, evidence, exact, [(0, 1)], POINTS).weights[0])
     assert np.isfinite(weights).all() and np.isfinite(pair).all()

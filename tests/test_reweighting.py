@@ -10,7 +10,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax import reweighting
-from kbpjax.reweighting import tree_reweighting
+from kbpjax.graphs.spanning_trees import tree_reweighting
 
 COMPLETE4 = (list(itertools.combinations(range(4), 2)), 4)
 GRID = ([(3 * i + j, 3 * i + j + 1) for i in range(3) for j in range(2)] + [(i, i + 3) for i in range(6)], 9)

@@ -3,17 +3,18 @@
 import functools
 import inspect
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import kbpjax as kbp
-import kbpjax.tables
-from kbpjax.colouring import colour_nodes
-from kbpjax.propagate import ignore_incoming
+import kbpjax.graphs.plan
+from kbpjax.graphs.coloring import color_nodes
 from tests import discrete
 from tests import reweighted as rw
+from tests.engine import without_incoming
 
 # --- twins ------------------------------------------------------------------------------------------------------------
 
@@ -33,17 +34,16 @@ def twin_message(operators, graph, local, messages, e, known, rho):
     return new / np.linalg.norm(new), np.linalg.norm(new)
 
 
-def twin_sweep(operators, graph, local, messages, colours, damping, known=None, rho=None):
-    """Update the messages of one colour of senders after another; return them and the largest change."""
+def twin_sweep(operators, graph, local, messages, colors, damping, known=None, rho=None):
+    """Update the messages of one color of senders after another; return them and the largest change."""
     known = np.zeros(graph.num_nodes, bool) if known is None else known
     rho = np.ones(graph.num_edges // 2) if rho is None else rho
     messages, largest = np.array(messages), 0.0
-    for colour in np.unique(colours):
-        for e in np.flatnonzero(colours[np.asarray(graph.senders)] == colour):
-            new, size = twin_message(operators, graph, local, messages, e, known, rho)
+    for color in np.unique(colors):
+        for e in np.flatnonzero(colors[np.asarray(graph.senders)] == color):
+            new, _ = twin_message(operators, graph, local, messages, e, known, rho)
             largest = max(largest, np.abs(new - messages[e]).max())
-            mixed = damping * messages[e] + (1 - damping) * size * new
-            messages[e] = mixed / np.linalg.norm(mixed)
+            messages[e] = damping * messages[e] + (1 - damping) * new
     return messages, largest
 
 
@@ -68,7 +68,8 @@ def sweep(graph, schedule, operators, local, messages, damping=0.0, **options):
 
 @jax.jit
 def ignored(graph, schedule, mask):
-    return ignore_incoming(graph, mask), schedule.ignore_incoming(mask)
+    colors = schedule.colors.without_incoming(mask)
+    return without_incoming(graph, mask), eqx.tree_at(lambda s: s.colors, schedule, colors)
 
 
 @functools.cache
@@ -85,23 +86,23 @@ GRAPHS = {
     "hubs": lambda: kbp.Graph.from_edges(HUBS, 18, node_type=[1] + 8 * [0] + [1] + 8 * [0]),
 }
 
-# --- one colour after another -----------------------------------------------------------------------------------------
+# --- one color after another -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_coloured_iteration_equals_the_twin(name, monkeypatch):
-    monkeypatch.setattr(kbpjax.tables, "SMALL", 0)
+    monkeypatch.setattr(kbpjax.graphs.plan, "SMALL", 0)
     graph = GRAPHS[name]()
-    assert (len(graph.node_tiles) > 1) == (name == "hubs")
+    assert (len(graph.plan.blocks) > 1) == (name == "hubs")
     operators, local, messages = random_problem(graph)
-    colours = colour_nodes(np.asarray(graph.senders), np.asarray(graph.receivers), graph.num_nodes)
-    assert colours.max() == (2 if name == "odd" else 1)
+    colors = color_nodes(np.asarray(graph.senders), np.asarray(graph.receivers), graph.num_nodes)
+    assert colors.max() == (2 if name == "odd" else 1)
     rho = np.random.default_rng(1).uniform(0.5, 1, size=graph.num_edges // 2)
     for damping, exponents in ((0.0, None), (0.3, rho)):
         got, residual = sweep(
-            graph, kbp.coloured(graph), operators, local, messages, damping=damping, exponents=exponents
+            graph, kbp.colored(graph), operators, local, messages, damping=damping, exponents=exponents
         )
-        expected, change = twin_sweep(operators, graph, local, messages, colours, damping, rho=exponents)
+        expected, change = twin_sweep(operators, graph, local, messages, colors, damping, rho=exponents)
         np.testing.assert_allclose(got, expected, atol=1e-12)
         np.testing.assert_allclose(residual, change, atol=1e-12)
         other, _ = sweep(graph, kbp.Synchronous(), operators, local, messages, damping=damping, exponents=exponents)
@@ -111,35 +112,35 @@ def test_coloured_iteration_equals_the_twin(name, monkeypatch):
 def test_given_colours_say_who_sends_first():
     graph = GRAPHS["odd"]()
     operators, local, messages = random_problem(graph, 1)
-    for colours in ([5, 0, 2, 0, 9, 5, 0], [0, 1, 2, 3, 4, 5, 6]):
-        got, residual = sweep(graph, kbp.coloured(graph, colours=np.array(colours)), operators, local, messages)
-        expected, change = twin_sweep(operators, graph, local, messages, np.array(colours), 0.0)
+    for colors in ([5, 0, 2, 0, 9, 5, 0], [0, 1, 2, 3, 4, 5, 6]):
+        got, residual = sweep(graph, kbp.colored(graph, colors=np.array(colors)), operators, local, messages)
+        expected, change = twin_sweep(operators, graph, local, messages, np.array(colors), 0.0)
         np.testing.assert_allclose(got, expected, atol=1e-12)
         np.testing.assert_allclose(residual, change, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["types", "hubs"])
 def test_marked_nodes_ignore_their_incoming_messages(name, monkeypatch):
-    monkeypatch.setattr(kbpjax.tables, "SMALL", 0)
+    monkeypatch.setattr(kbpjax.graphs.plan, "SMALL", 0)
     graph = GRAPHS[name]()
     operators, local, messages = random_problem(graph, 2)
     known = np.zeros(graph.num_nodes, bool)
     known[[0, 4]] = True
     mask = jnp.asarray(known)
-    marked, schedule = ignored(graph, kbp.coloured(graph), mask)
-    colours = colour_nodes(np.asarray(graph.senders), np.asarray(graph.receivers), graph.num_nodes)
+    marked, schedule = ignored(graph, kbp.colored(graph), mask)
+    colors = color_nodes(np.asarray(graph.senders), np.asarray(graph.receivers), graph.num_nodes)
     got, _ = sweep(marked, schedule, operators, local, messages)
-    expected, _ = twin_sweep(operators, graph, local, messages, colours, 0.0, known)
+    expected, _ = twin_sweep(operators, graph, local, messages, colors, 0.0, known)
     np.testing.assert_allclose(got, expected, atol=1e-12)
-    without, _ = twin_sweep(operators, graph, local, messages, colours, 0.0)
+    without, _ = twin_sweep(operators, graph, local, messages, colors, 0.0)
     assert np.abs(without - expected).max() > 0.01
 
 
-@pytest.mark.parametrize("schedule", ["coloured", "residual"])
+@pytest.mark.parametrize("schedule", ["colored", "residual"])
 def test_clamped_learned_model_has_the_same_fixed_point(schedule):
     model, graph = discrete.learned(), discrete.grid()
     evidence = discrete.evidence(model, graph, discrete.likelihoods(4)) * kbp.clamp(model, graph, [1, 5], [2, 0])
-    chosen = {"coloured": kbp.coloured(graph), "residual": kbp.ResidualFirst(0.3)}[schedule]
+    chosen = {"colored": kbp.colored(graph), "residual": kbp.ResidualFirst(0.3)}[schedule]
     options = {"num_iters": 300, "tol": 1e-12}
     plain = kbp.run(model, graph, evidence, **options)
     other = kbp.run(model, graph, evidence, schedule=chosen, **options)
@@ -154,12 +155,12 @@ def test_all_schedules_have_the_same_fixed_point_and_coloured_is_faster(rho):
     operators, graph, local, _ = spins()
     options = {"num_iters": 1000, "damping": 0.0, "tol": 1e-12, "exponents": rho}
     plain = kbp.run(operators, graph, local, **options)
-    chosen = [kbp.coloured(graph), kbp.ResidualFirst(0.25)]
-    coloured, first = [kbp.run(operators, graph, local, schedule=schedule, **options) for schedule in chosen]
-    for other in (coloured, first):
+    chosen = [kbp.colored(graph), kbp.ResidualFirst(0.25)]
+    colored, first = [kbp.run(operators, graph, local, schedule=schedule, **options) for schedule in chosen]
+    for other in (colored, first):
         assert bool(other.converged)
         np.testing.assert_allclose(other.messages, plain.messages, atol=1e-10)
-    assert int(coloured.num_iters) < 0.75 * int(plain.num_iters)
+    assert int(colored.num_iters) < 0.75 * int(plain.num_iters)
 
 
 def test_a_chain_is_solved_in_as_many_coloured_iterations_as_colours_alternate():
@@ -168,8 +169,8 @@ def test_a_chain_is_solved_in_as_many_coloured_iterations_as_colours_alternate()
     operators, graph, local = discrete.problem(model)
     exact = kbp.run_tree(operators, graph, local)
     options = {"num_iters": 4, "damping": 0.0}
-    coloured = kbp.run(operators, graph, local, schedule=kbp.coloured(graph), **options)
-    np.testing.assert_allclose(coloured.messages, exact.messages, atol=1e-12)
+    colored = kbp.run(operators, graph, local, schedule=kbp.colored(graph), **options)
+    np.testing.assert_allclose(colored.messages, exact.messages, atol=1e-12)
     plain = kbp.run(operators, graph, local, **options)
     assert np.abs(plain.messages - exact.messages).max() > 1e-3
 
@@ -177,7 +178,7 @@ def test_a_chain_is_solved_in_as_many_coloured_iterations_as_colours_alternate()
 @pytest.mark.parametrize("share", [None, 0.5])
 def test_graph_without_edges(share):
     graph = kbp.Graph.from_edges([], 3)
-    schedule = kbp.coloured(graph) if share is None else kbp.ResidualFirst(share)
+    schedule = kbp.colored(graph) if share is None else kbp.ResidualFirst(share)
     operators, _, _, _ = spins()
     solution = kbp.run(operators, graph, schedule=schedule, num_iters=2)
     assert solution.messages.shape == (0, 2) and bool(solution.converged)
@@ -186,7 +187,7 @@ def test_graph_without_edges(share):
 
 def test_coloured_under_jit_and_vmap():
     operators, graph, local, _ = spins()
-    schedule, rng = kbp.coloured(graph), np.random.default_rng(5)
+    schedule, rng = kbp.colored(graph), np.random.default_rng(5)
     many = jnp.asarray(np.asarray(local) * rng.uniform(0.3, 1, size=(3, *local.shape)))
 
     @jax.jit
@@ -234,7 +235,7 @@ def test_thirty_steps_are_one_run_of_a_learned_model_with_evidence():
     kernels = {"kernel": kbp.RBF(2.0), "obs_kernel": kbp.RBF(2.0)}
     model = kbp.fit(kbp.pool(graph, x, x), **kernels, rule=kbp.ConstantTime(1e-2, 6), ridge=1e-2)
     evidence = kbp.observe(model, graph, x[0], mask=np.arange(9) != 3) * kbp.clamp(model, graph, [4, 8], x[0, [4, 8]])
-    for schedule in (kbp.Synchronous(), kbp.coloured(graph), kbp.ResidualFirst()):
+    for schedule in (kbp.Synchronous(), kbp.colored(graph), kbp.ResidualFirst()):
         state = kbp.init(model, graph)
         for _ in range(30):
             state = kbp.step(model, graph, evidence, state, schedule=schedule)
@@ -246,10 +247,10 @@ def test_thirty_steps_are_one_run_of_a_learned_model_with_evidence():
     assert np.abs(unclamped.messages - solution.messages).max() > 0.01
 
 
-@pytest.mark.parametrize("kind", ["synchronous", "coloured", "residual"])
+@pytest.mark.parametrize("kind", ["synchronous", "colored", "residual"])
 def test_a_step_is_a_run_of_one_iteration(kind):
     operators, graph, local, _ = spins(1)
-    schedules = {"coloured": kbp.coloured(graph), "residual": kbp.ResidualFirst(), "synchronous": kbp.Synchronous()}
+    schedules = {"colored": kbp.colored(graph), "residual": kbp.ResidualFirst(), "synchronous": kbp.Synchronous()}
     state = kbp.init(operators, graph)
     for rho in (None, 0.7):
         options = {"damping": 0.2, "exponents": rho, "schedule": schedules[kind]}
@@ -261,26 +262,30 @@ def test_a_step_is_a_run_of_one_iteration(kind):
 
 def test_wrong_colours_and_graphs_are_refused():
     operators, graph, local, _ = spins()
-    bad = [(np.zeros(8, int), "must be 9 whole"), (np.arange(9.0), "must be 9 whole"), (-np.arange(9), "must be 9")]
-    for colours, text in [
+    bad = [
+        (np.zeros(8, int), "must be 9 integers"),
+        (np.arange(9.0), "must be 9 int"),
+        (-np.arange(9), "must be 9"),
+    ]
+    for colors, text in [
         *bad,
-        (np.array([0, 0, 1, 1, 0, 0, 1, 1, 0]), r"must differ between neighbours; got .*\(0, 1\)"),
+        (np.array([0, 0, 1, 1, 0, 0, 1, 1, 0]), r"must differ between neighbors; got .*\(0, 1\)"),
     ]:
-        with pytest.raises(ValueError, match=f"^colours: {text}"):
-            kbp.coloured(graph, colours=colours)
+        with pytest.raises(ValueError, match=f"^colors: {text}"):
+            kbp.colored(graph, colors=colors)
     with pytest.raises(ValueError, match="^graph: must be known"):
-        jax.jit(lambda graph: kbp.coloured(graph).parts.slots)(graph)
+        jax.jit(lambda graph: kbp.colored(graph).colors.kinds)(graph)
     with pytest.raises(ValueError, match="^schedule: must be of a graph"):
-        kbp.run(operators, graph, local, schedule=kbp.coloured(kbp.grid_graph(3, 4)))
+        kbp.run(operators, graph, local, schedule=kbp.colored(kbp.grid_graph(3, 4)))
     with pytest.raises(ValueError, match="^schedule: must be a schedule"):
-        inspect.unwrap(kbp.run)(operators, graph, local, schedule="coloured")  # past the type checks of tests
+        inspect.unwrap(kbp.run)(operators, graph, local, schedule="colored")  # past the type checks of tests
 
 
 def test_a_schedule_of_another_graph_of_the_same_size_is_refused():
     chain, star = kbp.chain_graph(4), kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3)], 4)
     operators = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
-    solution = kbp.run(operators, star, schedule=kbp.coloured(star))
+    solution = kbp.run(operators, star, schedule=kbp.colored(star))
     with pytest.raises(ValueError, match="^schedule: must be of this graph"):
-        kbp.run(operators, star, schedule=kbp.coloured(chain))
+        kbp.run(operators, star, schedule=kbp.colored(chain))
     with pytest.raises(ValueError, match="^schedule: must be of this graph"):
-        kbp.diagnose(operators, star, None, solution, schedule=kbp.coloured(chain))
+        kbp.diagnose(operators, star, None, solution, schedule=kbp.colored(chain))

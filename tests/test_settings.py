@@ -43,12 +43,12 @@ def settings(rule=SMALL, **changed):
 
 def test_an_answer_is_the_chain_of_calls():
     data, marginal, form = draw(), kbp.Empirical(), kbp.DensityRatio()
-    given = settings(form=form, damping=0.1, num_iters=4, schedule=kbp.coloured(GRAPH), positive=kbp.Clipped())
+    given = settings(form=form, damping=0.1, num_iters=4, schedule=kbp.colored(GRAPH), positive=kbp.Clipped())
     got = jax.jit(lambda model: given.answer(model, GRAPH, SEEN, POINTS, marginal=marginal))(given.fit(data))
     ridges = {"ridge": {0: 2e-2, 1: 5e-3}, "obs_ridge": 1e-2, "floor": 0.05}
     kernels = {"kernel": kbp.RBF(0.9), "obs_kernel": kbp.RBF(0.8), "rule": SMALL, "positive": kbp.Clipped()}
     model = kbp.fit(data, **ridges, **kernels)
-    options = {"exponents": np.array([0.8, 1.2, 0.8]), "schedule": kbp.coloured(GRAPH)}
+    options = {"exponents": np.array([0.8, 1.2, 0.8]), "schedule": kbp.colored(GRAPH)}
 
     @jax.jit
     def calls(model):

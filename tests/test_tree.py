@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.arithmetic import InLogs
-from kbpjax.propagate import ignore_incoming
-from kbpjax.tree import run_tree
+from kbpjax.inference.operators import InLogs
+from kbpjax.inference.tree import run_tree
+from tests.engine import without_incoming
 
 POINTS, RANK = 4, 3
 
@@ -297,10 +297,10 @@ def test_a_graph_without_edges(num_nodes):
 
 
 def test_only_forests_have_a_schedule():
-    assert kbp.chain_graph(2).schedule is not None
-    assert kbp.chain_graph(1).schedule is None
-    assert kbp.grid_graph(2, 2).schedule is None
-    assert kbp.Graph.from_edges([(0, 1), (1, 2), (2, 0)], 9).schedule is None  # fewer edges than nodes
+    assert kbp.chain_graph(2).forest is not None
+    assert kbp.chain_graph(1).forest is None
+    assert kbp.grid_graph(2, 2).forest is None
+    assert kbp.Graph.from_edges([(0, 1), (1, 2), (2, 0)], 9).forest is None  # fewer edges than nodes
 
 
 def test_nan_is_not_converged():
@@ -400,12 +400,12 @@ def test_marked_nodes_ignore_their_incoming_messages(name):
     hub = degree == degree.max()
     for marked in (hub, ~hub, rng.random(graph.num_nodes) < 0.3, rng.random(graph.num_nodes) < 0.3, hub & ~hub):
         expected = recursive(operators, graph, local, ignoring=marked)
-        changed = ignore_incoming(graph, jnp.asarray(marked))
+        changed = without_incoming(graph, jnp.asarray(marked))
         close(run_tree(operators, changed, local).messages, expected)
         loop = kbp.run(operators, changed, local, num_iters=diameter(graph), damping=0.0)
         close(loop.messages, expected)
         assert float(run_tree(operators, changed, local).residuals[0]) < 1e-12
-    solve = jax.jit(lambda graph, marked: run_tree(operators, ignore_incoming(graph, marked), local).messages)
+    solve = jax.jit(lambda graph, marked: run_tree(operators, without_incoming(graph, marked), local).messages)
     close(solve(graph, jnp.asarray(hub)), recursive(operators, graph, local, ignoring=hub))
 
 
@@ -413,7 +413,7 @@ def test_marks_may_be_mapped():
     graph = typed("attachment", seed=7)
     operators, local = operators_for(graph, 1, 0.1), local_for(graph, 2)
     marked = np.random.default_rng(0).random((3, graph.num_nodes)) < 0.3
-    got = jax.vmap(lambda each: run_tree(operators, ignore_incoming(graph, each), local).messages)(jnp.asarray(marked))
+    got = jax.vmap(lambda each: run_tree(operators, without_incoming(graph, each), local).messages)(jnp.asarray(marked))
     close(got, [recursive(operators, graph, local, ignoring=each) for each in marked])
 
 

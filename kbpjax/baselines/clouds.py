@@ -14,7 +14,7 @@ from kbpjax.baselines import pairwise
 from kbpjax.baselines.pairwise import PairwiseMRF, sum_incoming
 from kbpjax.beliefs import Belief, log_likelihoods
 from kbpjax.evidence import Evidence
-from kbpjax.graph import Graph
+from kbpjax.graphs.graph import Graph
 
 NEVER = -1e30
 """What stands for the logarithm of 0: where all is 0, weights are equal."""

@@ -23,12 +23,11 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax.arithmetic import Arithmetic, SumProduct
 from kbpjax.features import FeatureMap
+from kbpjax.inference.operators import Arithmetic, Operators, SumProduct
 from kbpjax.kernels.base import as_floats
 from kbpjax.mrf import KernelMRF
 from kbpjax.training import TrainingData
-from kbpjax.update import Operators
 
 States = Numbers | Mapping[int, Numbers]
 Tables = Numbers | Mapping[int, Numbers]

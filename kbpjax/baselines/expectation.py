@@ -26,8 +26,8 @@ from kbpjax.baselines.clouds import (
 )
 from kbpjax.baselines.pairwise import PairwiseMRF, sum_incoming
 from kbpjax.evidence import Evidence
-from kbpjax.graph import Graph
-from kbpjax.propagate import check_damping
+from kbpjax.graphs.graph import Graph
+from kbpjax.inference.acceleration import check_damping
 
 WIDE, SHARE = 2.0, 0.25
 """This share of the particles of `run_expectation` is drawn from a Gaussian so many times wider."""

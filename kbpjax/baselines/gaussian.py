@@ -26,9 +26,9 @@ from kbpjax.baselines.gaussian_inputs import floats
 from kbpjax.baselines.gaussian_template import GaussianTemplate as GaussianTemplate
 from kbpjax.baselines.gaussian_template import fit as fit
 from kbpjax.beliefs import Belief
-from kbpjax.diagnosis import LOOK_BACK, NotConverged
-from kbpjax.graph import Graph
-from kbpjax.propagate import check_damping
+from kbpjax.graphs.graph import Graph
+from kbpjax.inference.acceleration import check_damping
+from kbpjax.inference.diagnostics import LOOK_BACK, NotConverged
 
 
 class GaussianSolution(eqx.Module):

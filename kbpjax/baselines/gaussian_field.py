@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax.baselines.gaussian_inputs import ROUNDING, floats, observations, one_or_each, require_definite
-from kbpjax.graph import Graph
+from kbpjax.graphs.graph import Graph
 
 
 class GaussianMRF(eqx.Module):

@@ -9,7 +9,7 @@ from jaxtyping import Array
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax.baselines.mixtures import as_vectors
-from kbpjax.graph import Graph
+from kbpjax.graphs.graph import Graph
 
 ROUNDING = 100
 """Units of relative rounding error that a matrix may be off symmetry, or off zero where the graph has no edge."""

@@ -14,8 +14,8 @@ from kbpjax._precision import einsum
 from kbpjax.baselines.gaussian_field import Factors, GaussianMRF, sum_to_senders
 from kbpjax.baselines.gaussian_inputs import observations, require_definite
 from kbpjax.baselines.mixtures import as_vectors
-from kbpjax.graph import Graph
-from kbpjax.propagate import Exponents, pair_exponents
+from kbpjax.graphs.graph import Graph
+from kbpjax.inference.loopy import Exponents, pair_exponents
 from kbpjax.training import TrainingData
 
 

@@ -35,7 +35,7 @@ from kbpjax.baselines.pairwise import (
 from kbpjax.baselines.products import exact, gibbs
 from kbpjax.beliefs import Belief
 from kbpjax.evidence import Evidence
-from kbpjax.graph import Graph
+from kbpjax.graphs.graph import Graph
 
 SPARE = 8
 """Samples of a node's potential for each component of the mixture that stands for its evidence."""

@@ -30,7 +30,7 @@ from kbpjax.baselines.potentials import NodePotential as NodePotential
 from kbpjax.baselines.potentials import Ratios as Ratios
 from kbpjax.beliefs import Belief, check_some
 from kbpjax.evidence import Evidence
-from kbpjax.graph import Graph
+from kbpjax.graphs.graph import Graph
 from kbpjax.own_points import own_log_likelihoods
 from kbpjax.training import TrainingData
 

@@ -38,8 +38,8 @@ from kbpjax.baselines.clouds import variance as variance
 from kbpjax.baselines.expectation import run_expectation as run_expectation
 from kbpjax.baselines.pairwise import PairwiseMRF
 from kbpjax.evidence import Evidence
-from kbpjax.graph import Graph
-from kbpjax.propagate import check_damping
+from kbpjax.graphs.graph import Graph
+from kbpjax.inference.acceleration import check_damping
 
 
 class _State(NamedTuple):

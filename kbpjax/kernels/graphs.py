@@ -25,18 +25,18 @@ LARGEST_LABEL = 2**24 - 2
 
 
 class WeisfeilerLehman(Kernel):
-    """The subtree kernel: pairs of nodes of equal colour, summed over rounds of colouring (Shervashidze et al. 2011).
+    """The subtree kernel: pairs of nodes of equal color, summed over rounds of coloring (Shervashidze et al. 2011).
 
-    Round 0 colours nodes by label; each further round by the colour before and the multiset of the edges' labels and
-    the neighbours' colours, as in section 3 of the paper (which has no edge labels; where all are equal, they change
-    nothing). Nodes of equal colour after round i have equal neighbourhoods up to depth i, as trees.
+    Round 0 colors nodes by label; each further round by the color before and the multiset of the edges' labels and
+    the neighbours' colors, as in section 3 of the paper (which has no edge labels; where all are equal, they change
+    nothing). Nodes of equal color after round i have equal neighbourhoods up to depth i, as trees.
 
-    A colour is a hash of 32 bits, so that nothing is looked up. Two different neighbourhoods get the same colour with a
+    A color is a hash of 32 bits, so that nothing is looked up. Two different neighbourhoods get the same color with a
     probability of about 2^-32, or 2^(v - 32) where they differ only in how often, by multiples of 2^v, equal neighbours
-    occur: among 10,000 different ones two or more share a colour with a probability of about 1 %. Then a kernel value
+    occur: among 10,000 different ones two or more share a color with a probability of about 1 %. Then a kernel value
     counts some pairs too many; it is positive semidefinite all the same, and the same on every machine.
 
-    Counts are exact up to 2^24 in 32 bit floats. A pair of graphs costs iterations n^2; colours, iterations n^2 a
+    Counts are exact up to 2^24 in 32 bit floats. A pair of graphs costs iterations n^2; colors, iterations n^2 a
     graph, are found once for each point of `gram`.
 
     Args:
@@ -61,13 +61,13 @@ class WeisfeilerLehman(Kernel):
         ok = ok and self.iterations >= 0
         _checks.require(ok, "iterations", "must be an integer >= 0", repr(self.iterations), "Pass for instance 3.")
 
-    def colours(self, x: Shaped[Array, "node column"]) -> UInt32[Array, "round node"]:
-        """Return the colours of a single graph's nodes after each round; those of padding mean nothing."""
+    def colors(self, x: Shaped[Array, "node column"]) -> UInt32[Array, "round node"]:
+        """Return the colors of a single graph's nodes after each round; those of padding mean nothing."""
         return _colours(*_parts(x), self.iterations)
 
     def __call__(self, x: Shaped[Array, "node column"], y: Shaped[Array, "node column"]) -> Float[Array, ""]:
-        """Return the number of pairs of nodes with equal colours, summed over the rounds."""
-        equal = _equal_pairs(self.colours(x), self.colours(y), x[:, 0] > 0, y[:, 0] > 0)
+        """Return the number of pairs of nodes with equal colors, summed over the rounds."""
+        equal = _equal_pairs(self.colors(x), self.colors(y), x[:, 0] > 0, y[:, 0] > 0)
         return equal.astype(as_floats(x).dtype)
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
@@ -249,13 +249,13 @@ def _parts(x: Shaped[Array, "node column"]) -> tuple[Int[Array, " node"], Int[Ar
 def _colours(
     labels: Int[Array, " node"], edges: Int[Array, "node node"], iterations: int
 ) -> UInt32[Array, "round node"]:
-    """Colour nodes, round by round."""
+    """Color nodes, round by round."""
     of_edges = edges.astype(jnp.uint32) * jnp.uint32(0x9E3779B9)
 
-    def refine(colour: Array, _: None) -> tuple[Array, Array]:
-        of_neighbours = jnp.where(edges > 0, _mix(colour[None] + of_edges), jnp.uint32(0))
+    def refine(color: Array, _: None) -> tuple[Array, Array]:
+        of_neighbours = jnp.where(edges > 0, _mix(color[None] + of_edges), jnp.uint32(0))
         # A sum, as of a multiset, does not depend on the order of the neighbours.
-        refined = _mix(colour * jnp.uint32(0x2C1B3C6D) + jnp.sum(of_neighbours, axis=1, dtype=jnp.uint32))
+        refined = _mix(color * jnp.uint32(0x2C1B3C6D) + jnp.sum(of_neighbours, axis=1, dtype=jnp.uint32))
         return refined, refined
 
     first = _mix(labels.astype(jnp.uint32))
@@ -269,7 +269,7 @@ def _equal_pairs(
     left_there: Bool[Array, " node"],
     right_there: Bool[Array, " node"],
 ) -> Int[Array, ""]:
-    """Count pairs of nodes of equal colour, over all rounds."""
+    """Count pairs of nodes of equal color, over all rounds."""
     equal = (left[:, :, None] == right[:, None]) & (left_there[:, None] & right_there[None])[None]
     return jnp.sum(equal, dtype=jnp.int32)
 

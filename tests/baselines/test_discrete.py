@@ -9,8 +9,8 @@ import pytest
 from jax.tree_util import Partial
 
 import kbpjax as kbp
-from kbpjax.arithmetic import InLogs, MaxProduct, SumProduct
 from kbpjax.baselines import discrete
+from kbpjax.inference.operators import InLogs, MaxProduct, SumProduct
 from tests import reweighted as rw
 from tests.refusals import not_refused
 
@@ -142,7 +142,7 @@ def test_loops_reach_the_fixed_point_of_an_independent_implementation(rho):
     expected = rw.reweighted(model, rho).node_beliefs
     known, graph, evidence = ours(model, rho=rho)
     exponents = None if rho == 1 else rho
-    schedules = kbp.Synchronous(), kbp.coloured(graph), kbp.ResidualFirst(0.5)
+    schedules = kbp.Synchronous(), kbp.colored(graph), kbp.ResidualFirst(0.5)
 
     @jax.jit
     def each(known, evidence):

@@ -18,7 +18,7 @@ def test_quick_study_reaches_one_fixed_point_and_reports_what_did_not(tmp_path):
     assert outcome.returncode == 0, outcome.stderr
     result = json.loads((tmp_path / "convergence.json").read_text())
     (fixed,) = result["fixed_points"]
-    assert fixed["coloured, Anderson: iters"] < fixed["coloured: iters"] < fixed["synchronous: iters"] < 200
+    assert fixed["colored, Anderson: iters"] < fixed["colored: iters"] < fixed["synchronous: iters"] < 200
     assert fixed["starts_differ_by"] < 1e-3 and fixed["rmse_mode"] < 10
     rows = {(row["problem"], row["method"]): row for row in result["rows"]}
     assert {problem for problem, _ in rows} == {"sunset 10", "grid", "random regular", "small world"}
@@ -27,7 +27,7 @@ def test_quick_study_reaches_one_fixed_point_and_reports_what_did_not(tmp_path):
     assert len(result["traces"]) == len(rows) and len(result["traces"][0]["residuals"]) == 10
     with Image.open(tmp_path / "convergence_paper.png") as picture:
         assert picture.width > 1000 and picture.height > 1000
-    assert "coloured, Anderson: iters" in outcome.stdout
+    assert "colored, Anderson: iters" in outcome.stdout
 
 
 def test_bad_arguments_give_one_line_and_status_2(tmp_path):

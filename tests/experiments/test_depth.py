@@ -143,7 +143,7 @@ def test_there_are_273_features_and_windows_are_means(few):
 def test_filters_of_a_slope_see_its_direction():
     image = np.broadcast_to(np.arange(40, dtype=np.float32)[None, :, None], (40, 40, 3)).astype(np.uint8)
     filtered = scenes._filtered(image)[:, 20, 20]
-    np.testing.assert_allclose(filtered[1:3], 0, atol=1e-6)  # grey has no colour
+    np.testing.assert_allclose(filtered[1:3], 0, atol=1e-6)  # grey has no color
     np.testing.assert_allclose(filtered[11:], np.cos(np.arange(6) * np.pi / 6) / 255, atol=1e-5)
 
 

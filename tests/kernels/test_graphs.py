@@ -48,16 +48,16 @@ def feature_counts(graphs, features):
 
 
 def subtree_twin(graphs, iterations):
-    """Count equal colours, with one dictionary of colours for all graphs, as the paper defines them."""
+    """Count equal colors, with one dictionary of colors for all graphs, as the paper defines them."""
     names = {}
 
     def features(graph):
-        colour = {v: ("first", graph.nodes[v].get("label", 0)) for v in graph}
-        found = Counter(colour.values())
+        color = {v: ("first", graph.nodes[v].get("label", 0)) for v in graph}
+        found = Counter(color.values())
         for i in range(iterations):
-            around = {v: tuple(sorted((graph.edges[v, u].get("label", 0), colour[u]) for u in graph[v])) for v in graph}
-            colour = {v: names.setdefault((i, colour[v], around[v]), (f"round {i}", len(names))) for v in graph}
-            found.update(colour.values())
+            around = {v: tuple(sorted((graph.edges[v, u].get("label", 0), color[u]) for u in graph[v])) for v in graph}
+            color = {v: names.setdefault((i, color[v], around[v]), (f"round {i}", len(names))) for v in graph}
+            found.update(color.values())
         return found
 
     return feature_counts(graphs, features)
@@ -127,9 +127,9 @@ def test_different_neighbourhoods_have_different_colours():
     stars = np.zeros((len(labels), 5, 6), np.int32)
     stars[..., 0] = labels + 1
     stars[:, 0, 2:] = stars[:, 1:, 1] = edges + 1
-    colours = np.asarray(jax.jit(jax.vmap(WeisfeilerLehman(1).colours))(stars))[:, 1, 0]
+    colors = np.asarray(jax.jit(jax.vmap(WeisfeilerLehman(1).colors))(stars))[:, 1, 0]
     assert different > 20_000
-    assert different - len(np.unique(colours)) <= 2  # 0.05 to 0.2 expected
+    assert different - len(np.unique(colors)) <= 2  # 0.05 to 0.2 expected
 
 
 def test_gram_is_symmetric_and_positive_semidefinite(kernel):

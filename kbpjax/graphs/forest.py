@@ -29,7 +29,7 @@ WIDEST = 1024
 """Most cells of a row."""
 
 
-class Schedule(eqx.Module):
+class Forest(eqx.Module):
     """Rows of cells, the leaves' first, for the pass to the roots and, in reverse, for the pass back.
 
     Attributes:
@@ -62,8 +62,8 @@ class Schedule(eqx.Module):
     height: int = eqx.field(static=True)
 
     @classmethod
-    def build(cls, pairs: NDArray, edge_type: NDArray, node_type: NDArray) -> "Schedule | None":
-        """Return the schedule of a forest; None for a graph with a cycle or without edges.
+    def build(cls, pairs: NDArray, edge_type: NDArray, node_type: NDArray) -> "Forest | None":
+        """Return the order of a forest; None for a graph with a cycle or without edges.
 
         Args:
             pairs: ends of the undirected edges [edge, 2].
@@ -106,8 +106,8 @@ class Schedule(eqx.Module):
             height=int(cells.height.max()),
         )
 
-    def ignore_incoming(self, nodes: Bool[Array, " node"]) -> "Schedule":
-        """Return the schedule in which the incoming messages of the marked nodes count as 1."""
+    def without_incoming(self, nodes: Bool[Array, " node"]) -> "Forest":
+        """Return the order in which the incoming messages of the marked nodes count as 1."""
         marked, ones = jnp.append(nodes, False), self.sender.size
         return replace(
             self,

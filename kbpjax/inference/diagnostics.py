@@ -10,16 +10,18 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, ScalarLike
 
 from kbpjax import _checks
-from kbpjax.graph import Graph
-from kbpjax.propagate import BPState, Solution, check_damping, problem, step
-from kbpjax.schedules import Coloured, Schedule, Synchronous
-from kbpjax.update import Operators
+from kbpjax.graphs.graph import Graph
+from kbpjax.graphs.plan import Plan
+from kbpjax.inference.acceleration import check_damping
+from kbpjax.inference.loopy import Solution, check_messages, prepare_inputs
+from kbpjax.inference.operators import Operators
+from kbpjax.inference.schedules import Problem, Schedule, Synchronous
 
 LOOK_BACK = 10
 """Iterations over which a trend of the residual is read."""
 
 WAYS_OUT = (
-    "More damping; kbpjax.coloured(graph) as schedule; or, surest, tree-reweighted messages of a positive model: "
+    "More damping; kbpjax.colored(graph) as schedule; or, surest, tree-reweighted messages of a positive model: "
     "fit(positive=kbpjax.Clipped()), run(exponents=kbpjax.tree_reweighting(graph), damping=0)."
 )
 
@@ -113,35 +115,27 @@ def diagnose(
     _checks.require_seed(seed)
     check_damping(damping)
     _checks.require(num_iters >= 2, "num_iters", "must be at least 2", num_iters, "Pass for instance 40.")
-    operators, known, local = problem(model, graph, evidence)
-    if isinstance(schedule, Coloured):
-        schedule.check(graph)
-    if known is not graph:
-        schedule = schedule.ignore_incoming(evidence.clamped)
-    shape = (graph.num_edges, operators.passed_on.shape[1])
-    fix = "Pass what kbpjax.run returned for this model and graph."
-    got = solution.passed_on.shape
-    _checks.require(got == shape, "solution", f"messages must be {shape}", got, fix)
-    return _diagnose(operators, known, local, solution, damping, schedule, num_iters, seed)
+    operators, local, clamped = prepare_inputs(model, graph, evidence)
+    check_messages("solution", solution.messages, operators, graph)
+    weight = jnp.asarray(damping, local.dtype)
+    return _diagnose(operators, schedule.plan(graph), local, clamped, solution, weight, schedule, num_iters, seed)
 
 
 @partial(jax.jit, static_argnames="num_iters")
 def _diagnose(
     operators: Operators,
-    graph: Graph,
+    plan: Plan,
     local: Array,
+    clamped: Array | None,
     solution: Solution,
-    damping: ScalarLike,
+    damping: Array,
     schedule: Schedule,
     num_iters: int,
     seed: ScalarLike,
 ) -> Diagnosis:
-    def iterate(messages: Array) -> tuple[Array, Array]:
-        state = BPState(messages, jnp.array(jnp.inf, messages.dtype), jnp.int32(0))
-        new = step(operators, graph, local, state, damping=damping, exponents=solution.exponents, schedule=schedule)
-        return new.messages, new.residual
-
-    start = solution.passed_on
+    problem = Problem.of(operators, plan.without_incoming(clamped), local, solution.exponents, False)
+    iterate = partial(schedule.sweep, problem, damping=damping)
+    start = plan.columns(solution.messages)
     (once, residual), push = jax.linearize(iterate, start)
     twice, _ = iterate(once)
 
@@ -185,21 +179,23 @@ def check(solution: Solution, diagnosis: Diagnosis | None = None) -> Solution:
         return solution
     failed = np.flatnonzero(~converged)
     count = np.asarray(solution.num_iters).reshape(-1)[failed]
-    residuals = np.asarray(solution.residuals).reshape(len(converged), -1)[failed]
-    last = residuals[np.arange(len(failed)), count - 1]
+    last = np.asarray(solution.residual).reshape(-1)[failed]
     worst = int(np.argmax(np.where(np.isnan(last), np.inf, last)))
+    residuals = np.asarray(solution.residuals).reshape(len(converged), -1)[failed[worst]]
     which = "" if len(converged) == 1 else f"{len(failed)} of {len(converged)} problems; number {failed[worst]}: "
-    raise NotConverged(which + _advice(residuals[worst][: count[worst]], diagnosis))
+    raise NotConverged(which + _advice(residuals, int(count[worst]), float(last[worst]), diagnosis))
 
 
-def _advice(residuals: np.ndarray, diagnosis: Diagnosis | None) -> str:
+def _advice(residuals: np.ndarray, count: int, last: float, diagnosis: Diagnosis | None) -> str:
     """Say what the residuals of a run that did not converge show, and what to try."""
-    count, last = len(residuals), float(residuals[-1])
     if not np.isfinite(last):
-        first = 1 + int(np.argmax(~np.isfinite(residuals)))
+        finite = np.isfinite(residuals[:count])
+        first = count if finite.all() or len(residuals) < count else 1 + int(np.argmin(finite))
         return f"messages are not numbers since iteration {first}. Fit with a larger ridge, or a floor above 0."
-    back = min(LOOK_BACK, count - 1)
-    rate = (last / residuals[-1 - back]) ** (1 / back) if back else 1.0
+    stride = -(-count // len(residuals))  # with a tolerance, of many iterations every k-th residual is kept
+    kept = residuals[np.isfinite(residuals)]
+    back = min(-(-LOOK_BACK // stride), len(kept) - 1)
+    rate = (last / kept[-1 - back]) ** (1 / (back * stride)) if back else 1.0
     text = f"residual {last:.2g} after {count} iterations"
     if diagnosis is not None:
         text += f", spectral radius {float(diagnosis.spectral_radius):.3g}"

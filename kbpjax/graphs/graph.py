@@ -6,7 +6,6 @@ join the same two node types, and its two directions have operators of their own
 `Operators.project`), because E[. | x_b] and E[. | x_a] are different functions unless the pair is exchangeable.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -18,20 +17,8 @@ from numpy.typing import NDArray
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._extras import need
-from kbpjax.tables import inbox, positions, tabulate, tile_rows, tile_size
-from kbpjax.tree_schedule import Schedule
-
-
-class Tiles(eqx.Module):
-    """Rows grouped by type into equal tiles, so that one batched matrix product serves all types.
-
-    Attributes:
-        rows: row numbers [tile, tile_size]; padding holds the number of rows. Of a graph in parts, one table for each.
-        types: the type of each tile [tile].
-    """
-
-    rows: Int[Array, "*part tile tile_size"]
-    types: Int[Array, "*part tile"]
+from kbpjax.graphs.forest import Forest
+from kbpjax.graphs.plan import Plan, inbox
 
 
 class Graph(eqx.Module):
@@ -42,21 +29,11 @@ class Graph(eqx.Module):
         reverse: the directed edge that goes the other way [edge].
         edge_type: the type of each directed edge [edge], the same in both directions.
         node_type: the type of each node [node].
-        node_tiles: nodes grouped by type: one entry where degrees are alike, else one for each class of degrees, so
-            that a hub does not widen the slots of all.
-        node_place: where each node stands in the flattened `node_tiles`, one after the other [node]; None where each
-            stands at its own number.
-        edge_tiles: directed edges grouped by type and direction.
-        edge_place: where each directed edge stands in the flattened `edge_tiles` [edge]; None as for nodes.
-        slots: incoming directed edges of each node, in the order of `node_tiles`, each [tile, tile_size, deg]; padding
-            holds the number of directed edges.
-        route: for each place of `edge_tiles`, the place whose product, without itself, that edge sends, in `slots`
-            flattened as [tile, deg, tile_size], one after the other.
-        schedule: the order of exact inference; None for a graph with a cycle or without edges.
+        plan: index tables for message passing (`kbpjax.graphs.plan`).
+        forest: the order of exact inference; None for a graph with a cycle or without edges.
         inboxes: {node type: (incoming directed edges [row, slot], position of each row's node among those of its type
-            [row])}; padding holds the number of directed edges. A node with many neighbours has several rows; None
-            where each node has one.
-        in_columns: whether each product stands in `slots` where the edge that sends it stands in `edge_tiles`.
+            [row])}; padding holds the number of directed edges. A node with many neighbors has several rows; None where
+            each node has one.
         num_nodes, num_edges: numbers of nodes and of directed edges.
         node_types: (type, number of nodes, largest degree) of every node type present.
         edge_types: (type, node type of the first end, node type of the second end) of every edge type present.
@@ -75,15 +52,9 @@ class Graph(eqx.Module):
     reverse: Int[Array, " edge"]
     edge_type: Int[Array, " edge"]
     node_type: Int[Array, " node"]
-    node_tiles: tuple[Tiles, ...]
-    node_place: Int[Array, " node"] | None
-    edge_tiles: Tiles
-    edge_place: Int[Array, " edge"] | None
-    slots: tuple[Int[Array, "_ _ _"], ...]
-    route: Int[Array, "edge_tile edge_tile_size"]
-    schedule: Schedule | None
+    plan: Plan
+    forest: Forest | None
     inboxes: dict[int, tuple[Int[Array, "row slot"], Int[Array, " row"] | None]]
-    in_columns: bool = eqx.field(static=True)
     num_nodes: int = eqx.field(static=True)
     num_edges: int = eqx.field(static=True)
     node_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
@@ -178,10 +149,14 @@ class Graph(eqx.Module):
         graph.add_edges_from((a, b, {"type": k}) for a, b, k in zip(*columns, strict=True))
         return graph
 
-    @property
-    def nodes_in_order(self) -> bool:
-        """Whether the nodes stand in `node_tiles` in the order of their numbers, without padding."""
-        return self.node_place is None
+    def plan_of(self, part_of_node: NDArray) -> Plan:
+        """Return the plan in which parts of the nodes send one after the other; of a graph that is not traced.
+
+        Args:
+            part_of_node: the part of each node, 0 .. k - 1 [node].
+        """
+        arrays = self.senders, self.receivers, self.edge_type, self.node_type
+        return Plan.of(*map(np.asarray, arrays), np.asarray(part_of_node))
 
     def nodes_of_type(self, node_type: int) -> Int[Array, " node_of_type"]:
         """Return the numbers of the nodes of one type; raises ValueError for a type that the graph does not have."""
@@ -196,39 +171,21 @@ class Graph(eqx.Module):
     def _build(cls, pairs: NDArray, node_type: NDArray, edge_type: NDArray, ends: tuple) -> "Graph":
         num_nodes, num_pairs = len(node_type), len(pairs)
         senders, receivers = np.concatenate([pairs, pairs[:, ::-1]]).T
-        reverse = np.roll(np.arange(2 * num_pairs), num_pairs)
         both = np.concatenate([edge_type, edge_type])
         degree = np.bincount(receivers, minlength=num_nodes)
-        tables = tabulate(node_type, both, receivers, reverse, _tile, lambda kinds: _tile(kinds, np.arange(len(kinds))))
 
         def index(array: NDArray) -> Array:
-            return jnp.asarray(array.astype(np.int32))
-
-        def place(tiles: Sequence[tuple[NDArray, NDArray]], count: int) -> Array | None:
-            rows = np.concatenate([rows.reshape(-1) for rows, _ in tiles])
-            if len(tiles) == 1 and np.array_equal(rows, np.arange(count)):
-                return None
-            return index(positions(rows, count))
-
-        def inbox_of(v: int) -> tuple[Array, Array | None]:
-            rows, owner = inbox(receivers, degree, node_type == v)
-            return index(rows), None if owner is None else index(owner)
+            return jnp.asarray(array, jnp.int32)
 
         return cls(
             senders=index(senders),
             receivers=index(receivers),
-            reverse=index(reverse),
+            reverse=index(np.roll(np.arange(2 * num_pairs), num_pairs)),
             edge_type=index(both),
             node_type=index(node_type),
-            node_tiles=tuple(Tiles(*map(index, tiles)) for tiles in tables.nodes),
-            node_place=place(tables.nodes, num_nodes),
-            edge_tiles=Tiles(*map(index, tables.edges)),
-            edge_place=place([tables.edges], 2 * num_pairs),
-            slots=tuple(map(index, tables.slots)),
-            route=index(np.append(tables.place[reverse], 0)[tables.edges[0]]),
-            schedule=Schedule.build(pairs, edge_type, node_type),
-            inboxes={int(v): inbox_of(v) for v in np.unique(node_type).tolist()},
-            in_columns=tables.in_columns,
+            plan=Plan.of(senders, receivers, both, node_type),
+            forest=Forest.build(pairs, edge_type, node_type),
+            inboxes={int(v): inbox(receivers, node_type, v) for v in np.unique(node_type).tolist()},
             num_nodes=num_nodes,
             num_edges=2 * num_pairs,
             node_types=tuple(
@@ -240,7 +197,7 @@ class Graph(eqx.Module):
 
 
 def grid_graph(height: int, width: int, *, edge_type: Numbers | None = None, node_type: Numbers | None = None) -> Graph:
-    """Build the four-neighbour grid of an image; node i * width + j is pixel (i, j).
+    """Build the four-neighbor grid of an image; node i * width + j is pixel (i, j).
 
     Args:
         height: number of rows, >= 1.
@@ -338,7 +295,3 @@ def _orient(pairs: NDArray, edge_type: NDArray, node_type: NDArray) -> tuple[NDA
         got = f"edge {tuple(pairs[i].tolist())} of node types {tuple(ends[i].tolist())}"
         _checks.require(False, "edge_type", rule, got, "Give edges between other node types a type of their own.")
     return pairs, tuple((int(k), int(a), int(b)) for k, (a, b) in zip(present, ends[first], strict=True))
-
-
-def _tile(types: NDArray, members: NDArray) -> tuple[NDArray, NDArray]:
-    return tile_rows(types, members, tile_size(types[members]))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax.graph import Graph
+from kbpjax.graphs.graph import Graph
 
 DENSE = 2000
 """Most nodes for which the Laplacian is inverted as a dense matrix."""
@@ -61,7 +61,7 @@ def tree_reweighting(
 
     Examples:
         >>> import kbpjax as kbp
-        >>> from kbpjax.reweighting import tree_reweighting
+        >>> from kbpjax.graphs.spanning_trees import tree_reweighting
         >>> square_and_tail = kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 0), (3, 4)], 5)
         >>> tree_reweighting(square_and_tail).round(6).tolist()
         [0.75, 0.75, 0.75, 0.75, 1.0]

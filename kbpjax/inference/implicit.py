@@ -15,12 +15,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from kbpjax.graph import Graph
-from kbpjax.parts import Part, ignore_incoming, parts_of
-from kbpjax.schedules import Exponents, Schedule, mix
-from kbpjax.update import Operators, flatten, outgoing, unit
+from kbpjax import _checks
+from kbpjax.graphs.graph import Graph
+from kbpjax.graphs.plan import Plan
+from kbpjax.inference.operators import Operators, normalize
+from kbpjax.inference.update import Part, each_part, gather, outgoing, update
 
 PARTS = 16
 """Parts of a graph of which one at a time is differentiated."""
@@ -31,145 +32,58 @@ RESTARTS = 4, 16
 KRYLOV = 2**19
 """Numbers that the basis of GMRES may hold where it has more than the fewest products: large graphs lack memory."""
 
-LEAST = 512
+SMALLEST = 512
 """Directed edges of a part below which parts are not worth while."""
 
 
-class InParts(eqx.Module):
-    """Update all messages at once, as `Synchronous` does, in the memory of those that some nodes send.
+def plan_in_parts(graph: Graph) -> Plan:
+    """Return the plan of a graph in parts of about as many edges, which are differentiated one at a time.
 
-    Every message is received by one node and sent by one, so the derivatives of the parts do not overlap.
-
-    Attributes:
-        parts: some nodes each and what they send, stacked on a first axis [part, ...].
+    Small graphs, and traced ones, are left in one part.
     """
-
-    parts: Part
-
-    def sweep(
-        self, operators: Operators, graph: Graph, local: Array, messages: Array, damping: Array, exponents: Exponents
-    ) -> tuple[Array, Array]:
-        """Do one iteration; return the messages, and 0."""
-        del graph
-
-        def turn(new: Array, part: Part) -> tuple[Array, None]:
-            rows, old = _sent(part, messages)
-            sent = _send(operators, part, local, damping, exponents, _received(part, messages), old)
-            return new.at[rows].set(sent, mode="drop"), None
-
-        new, _ = jax.lax.scan(jax.checkpoint(turn, prevent_cse=False), jnp.zeros_like(messages), self.parts)
-        return new, jnp.zeros_like(messages, shape=())
-
-    def coefficients(
-        self, operators: Operators, graph: Graph, local: Array, messages: Array, exponents: Exponents
-    ) -> Float[Array, "edge rank"]:
-        """Return what beliefs read of positive messages, as `kbpjax.update.coefficients` does."""
-        del graph
-
-        def turn(read: Array, part: Part) -> tuple[Array, None]:
-            gathered = _received(part, messages)
-            update = outgoing(operators, part, local, gathered, exponents, operators.project)
-            return read.at[part.edge_tiles.rows.reshape(-1)].set(unit(flatten([update]))[0], mode="drop"), None
-
-        empty = jnp.zeros_like(messages, shape=(len(messages), operators.project.shape[1]))
-        return jax.lax.scan(jax.checkpoint(turn, prevent_cse=False), empty, self.parts)[0]
-
-    def pull(
-        self,
-        operators: Operators,
-        local: Array,
-        messages: Array,
-        damping: Array,
-        exponents: Exponents,
-        cotangent: Float[Array, "edge coordinate"],
-    ) -> Float[Array, "edge coordinate"]:
-        """Map a cotangent of the messages after `sweep` to one of those before."""
-
-        def turn(total: Array, part: Part) -> tuple[Array, None]:
-            rows, old = _sent(part, messages)
-            send = partial(_send, operators, part, local, damping, exponents)
-            to_incoming, to_old = jax.vjp(send, _received(part, messages), old)[1](
-                cotangent.at[rows].get(mode="fill", fill_value=0)
-            )
-            for slots, values in zip(part.slots, to_incoming, strict=True):
-                total = total.at[slots].add(values, mode="drop")
-            return total.at[rows].add(to_old, mode="drop"), None
-
-        return jax.lax.scan(turn, jnp.zeros_like(messages), self.parts)[0]
-
-
-def _received(part: Part, messages: Array) -> tuple[Array, ...]:
-    """Do what `kbpjax.update.gather` does, without a padded copy of all messages."""
-    return tuple(messages.at[slots].get(mode="fill", fill_value=0) for slots in part.slots)
-
-
-def _sent(part: Part, messages: Array) -> tuple[Array, Array]:
-    """Return the numbers of the messages that a part sends, padding included, and these messages."""
-    rows = part.edge_tiles.rows.reshape(-1)
-    return rows, messages[jnp.minimum(rows, len(messages) - 1)]
-
-
-def _send(
-    operators: Operators,
-    part: Part,
-    local: Array,
-    damping: Array,
-    exponents: Exponents,
-    gathered: tuple[Array, ...],
-    old: Array,
-) -> Array:
-    update = outgoing(operators, part, local, gathered, exponents, operators.passed_on)
-    update, size = unit(flatten([update]))
-    return mix(old, update, size, damping)
-
-
-def in_parts(graph: Graph, ignored: Bool[Array, " node"] | None) -> InParts | None:
-    """Split a known graph into parts of about as many edges; None where it is too small for that.
-
-    Args:
-        graph: the graph.
-        ignored: the nodes that ignore their incoming messages [node]; None: none.
-    """
-    if graph.num_edges < PARTS * LEAST:
-        return None
+    if graph.num_edges < PARTS * SMALLEST or _checks.is_traced(graph):
+        return graph.plan
     degree = np.bincount(np.asarray(graph.receivers), minlength=graph.num_nodes)
-    parts = parts_of(graph, (np.cumsum(degree) - degree) * PARTS // graph.num_edges)
-    if ignored is not None:
-        parts = eqx.tree_at(lambda part: part.slots, parts, ignore_incoming(parts, ignored))
-    return InParts(parts)
+    return graph.plan_of((np.cumsum(degree) - degree) * PARTS // graph.num_edges)
 
 
 class Iteration(eqx.Module):
-    """What a fixed point is one of, and how far its derivatives are pursued.
+    """An undamped iteration of all messages, whose fixed point is sought, and how accurate derivatives are to be.
 
     Attributes:
-        operators, graph, local, damping, exponents: as in `kbpjax.step`.
-        turns: the order of updates.
+        operators: the model's operators.
+        parts: parts of the graph with their evidence.
         tol: residual of the linear system, relative to its right-hand side.
         most: most products with J for a derivative, which is NaN where they are not enough.
     """
 
     operators: Operators
-    graph: Graph
-    local: Float[Array, "node point"]
-    damping: Float[Array, ""]
-    exponents: Exponents
-    turns: Schedule | InParts
+    parts: Part
     tol: Float[Array, ""]
-    most: int = eqx.field(static=True)
+    most: Int[Array, ""]
 
-    def once(self, messages: Array) -> Array:
+    def once(self, messages: Float[Array, "coordinate column"]) -> Float[Array, "coordinate column"]:
         """Do one iteration."""
-        args = self.operators, self.graph, self.local, messages, self.damping, self.exponents
-        return self.turns.sweep(*args)[0]
+        return each_part(lambda part: normalize(update(self.operators, part, messages)), self.parts)
 
     def pull(self, messages: Array, cotangent: Array) -> Array:
-        """Map a cotangent of the messages after one iteration to one of those before."""
-        if isinstance(self.turns, InParts):
-            args = self.operators, self.local, messages, self.damping, self.exponents
-            return self.turns.pull(*args, cotangent)
+        """Map a cotangent of the messages after one iteration to one of those before.
+
+        Every message is received by one node, so the derivatives of the parts do not overlap.
+        """
+
+        def turn(total: Array, given: tuple[Part, Array]) -> tuple[Array, None]:
+            part, of_part = given
+            incoming = [gather(block, messages) for block in part.blocks]
+            send = lambda incoming: normalize(outgoing(self.operators, part, incoming, messages.shape[1]))
+            (to_incoming,) = jax.vjp(send, incoming)[1](of_part)
+            for block, values in zip(part.blocks, to_incoming, strict=True):
+                total = total.at[:, block.incoming].add(values, mode="drop")
+            return total, None
+
         messages, cotangent = jax.lax.optimization_barrier((messages, cotangent))  # not kept through a loop
-        return jax.vjp(self.once, messages)[1](cotangent)[0]
+        of_parts = jnp.moveaxis(cotangent.reshape(len(cotangent), *self.parts.present.shape), 1, 0)
+        return jax.lax.scan(turn, jnp.zeros_like(messages), (self.parts, of_parts))[0]
 
     def solve(self, times: Callable[[Array], Array], rhs: Array) -> Array:
         """Solve v - times(v) = rhs; NaN where that does not converge."""
@@ -177,7 +91,7 @@ class Iteration(eqx.Module):
         return gmres(lambda vector: vector - times(vector), rhs, tol, self.most)
 
 
-def gmres(apply: Callable[[Array], Array], rhs: Array, tol: Array, most: int) -> Array:
+def gmres(apply: Callable[[Array], Array], rhs: Array, tol: Array, most: Int[Array, ""] | int) -> Array:
     """Solve apply(v) = rhs for a linear function by restarted GMRES, starting from 0.
 
     Args:
@@ -236,7 +150,7 @@ def _arnoldi(apply: Callable[[Array], Array], first: Array, count: int) -> tuple
 
 
 @eqx.filter_custom_jvp
-def fixed_point(iteration: Iteration, messages: Float[Array, "edge coordinate"]) -> Float[Array, "edge coordinate"]:
+def fixed_point(iteration: Iteration, messages: Float[Array, "coordinate column"]) -> Float[Array, "coordinate column"]:
     """Return messages that an iteration leaves as they are, with derivatives by what the iteration depends on."""
     del iteration
     return messages
@@ -262,7 +176,7 @@ def _(primals: Any, tangents: Any) -> Any:
 
 
 @jax.custom_jvp
-def trust(messages: Float[Array, "edge coordinate"], converged: Bool[Array, ""]) -> Float[Array, "edge coordinate"]:
+def trust(messages: Array, converged: Bool[Array, ""]) -> Float[Array, "coordinate column"]:
     """Return the messages, whose derivatives are NaN unless they have converged."""
     del converged
     return messages

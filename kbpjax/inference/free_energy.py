@@ -22,11 +22,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kbpjax import _checks
-from kbpjax._precision import einsum
-from kbpjax.arithmetic import InLogs, SumProduct
-from kbpjax.graph import Graph
-from kbpjax.propagate import Solution, problem
-from kbpjax.update import Operators, evaluate, of_type, sent, slot_powers, tile_of, untile
+from kbpjax.graphs.graph import Graph
+from kbpjax.inference.loopy import Solution, check_messages, prepare_inputs
+from kbpjax.inference.operators import InLogs, Operators, SumProduct, by_tile, log_or_least, log_or_zero, of_type
+from kbpjax.inference.update import evaluate, gather, in_order_sent, parts_of
 
 
 def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -> Float[Array, ""]:
@@ -64,15 +63,12 @@ def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -
     """
     fix = "Use kbpjax.likelihood for a value that is known but for a little noise."
     _checks.require(not getattr(evidence, "values", None), "evidence", "must have no clamps", "some", fix)
-    operators, graph, local = problem(model, graph, evidence)
+    operators, local, _ = prepare_inputs(model, graph, evidence)
     sums = operators.arithmetic in (SumProduct(), InLogs(SumProduct()))
     fix = "Max-product has no partition function: run the same model with sums."
     _checks.require(sums, "model", "must add with sums", repr(operators.arithmetic), fix)
-    messages = solution.passed_on
-    shape = (graph.num_edges, operators.passed_on.shape[1])
-    fix = "Pass what kbpjax.run returned for this model and graph."
-    _checks.require(messages.shape == shape, "solution", f"messages must be {shape}", messages.shape, fix)
-    return _log_partition(operators, graph, local, messages, solution.exponents)
+    check_messages("solution", solution.messages, operators, graph)
+    return _log_partition(operators, graph, local, solution.messages, solution.exponents)
 
 
 @jax.jit
@@ -82,23 +78,21 @@ def _log_partition(
     dtype = messages.dtype
     powers = jnp.ones(graph.num_edges // 2, dtype) if exponents is None else exponents.astype(dtype)
     prior = jnp.ones_like(operators.evaluate[..., 0]) if operators.prior is None else operators.prior
-    normalisers, others = [], []
-    for values, tiles, slots in zip(evaluate(operators, graph, messages), graph.node_tiles, graph.slots, strict=True):
-        logs = jnp.log(jnp.maximum(values, jnp.finfo(dtype).tiny))
-        known = tile_of(graph, local, tiles)
-        whole = jnp.log(jnp.maximum(known, jnp.finfo(dtype).tiny))
-        whole = jnp.where(known > 0, whole, -jnp.inf) + jnp.sum(slot_powers(powers, slots) * logs, axis=-2)
-        weights = of_type(prior, tiles.types)[:, None]
-        normalisers.append(jax.scipy.special.logsumexp(whole, b=weights, axis=-1, keepdims=True))
-        others.append(whole[..., None, :] - logs)
-    log_z = untile(normalisers, graph.node_place)[:, 0]
+    plan, columns = graph.plan, graph.plan.columns(messages)
+    part = jax.tree.map(lambda array: array[0], parts_of(plan, local, powers))
+    log_z, others = jnp.zeros(graph.num_nodes, dtype), []
+    for block, known, exponent in zip(part.blocks, part.local, part.exponents or (), strict=True):
+        logs = log_or_least(evaluate(operators, block, gather(block, columns), columns.shape[1]))
+        total = log_or_zero(known) + jnp.sum(exponent[None] * logs, axis=2)
+        weights = of_type(prior, block.types).T[..., None]
+        log_z = log_z.at[block.nodes].set(jax.scipy.special.logsumexp(total, b=weights, axis=0), mode="drop")
+        others.append(total[:, :, None] - logs)
 
-    outgoing = sent(graph, others).reshape(*graph.edge_tiles.rows.shape, others[0].shape[-1])
-    largest = jnp.max(outgoing, axis=-1, keepdims=True)
-    products = jnp.exp(outgoing - largest)
-    update = einsum("tep,trp->ter", products, of_type(operators.passed_on, graph.edge_tiles.types))
-    sizes = largest + jnp.log(jnp.linalg.norm(update, axis=-1, keepdims=True))
-    log_c = untile([sizes], graph.edge_place)[:, 0]
+    sent = in_order_sent(part, others)
+    largest = jnp.max(sent, axis=0)
+    update = by_tile(operators.update, part.kinds, jnp.exp(sent - largest[None]))
+    sizes = (largest + jnp.log(jnp.linalg.norm(update, axis=0))).reshape(-1)
+    log_c = sizes[plan.position]
     if operators.log_scale is not None:
         log_c = log_c + operators.log_scale[graph.edge_type]
     both = jnp.concatenate([powers, powers])

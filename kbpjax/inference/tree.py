@@ -2,7 +2,7 @@ r"""Exact inference on trees and forests: every message once, from the leaves to
 
 The messages are the fixed point that `run` reaches on a tree with damping 0 after as many iterations as the longest
 path has edges. Here each is computed from final messages alone, one row of the graph's schedule after another (see
-`kbpjax.tree_schedule`): the cost is that of about one iteration, plus a little for each row.
+`kbpjax.graphs.forest`): the cost is that of about one iteration, plus a little for each row.
 
 On the way to the roots, a cell holds the value of its message at the points of the receiver,
 
@@ -25,11 +25,13 @@ from jaxtyping import Array, Float
 
 from kbpjax import _checks
 from kbpjax._precision import matmul
-from kbpjax.arithmetic import InLogs, log_or_zero
-from kbpjax.graph import Graph
-from kbpjax.propagate import BPState, Solution, problem, step
-from kbpjax.tree_schedule import Schedule
-from kbpjax.update import Operators, check_types, coefficients, floors, of_type, unit
+from kbpjax.graphs.forest import Forest
+from kbpjax.graphs.graph import Graph
+from kbpjax.graphs.plan import Plan
+from kbpjax.inference.loopy import Solution, prepare_inputs
+from kbpjax.inference.operators import InLogs, Operators, log_or_zero, normalize, of_type
+from kbpjax.inference.schedules import Problem, Synchronous
+from kbpjax.inference.update import update
 
 
 def run_tree(model: Any, graph: Graph, evidence: Any = None) -> Solution:
@@ -58,32 +60,34 @@ def run_tree(model: Any, graph: Graph, evidence: Any = None) -> Solution:
         >>> [round(float(value), 2) for value in message / message.sum()]
         [0.82, 0.18]
     """
-    operators, graph, local = problem(model, graph, evidence)
-    check_types(operators, graph)
-    if graph.schedule is None and graph.num_edges > 0:
+    operators, local, clamped = prepare_inputs(model, graph, evidence)
+    if graph.forest is None and graph.num_edges > 0:
         got = "a traced graph with one, which cannot be named" if _checks.is_traced(graph) else _name_cycle(graph)
         fix = "Use kbpjax.run, which iterates where there are cycles."
         _checks.require(False, "graph", "must have no cycle", got, fix)
-    return _run_tree(operators, graph, local)
+    return _run_tree(operators, graph.forest, graph.plan, local, clamped)
 
 
 @jax.jit
-def _run_tree(operators: Operators, graph: Graph, local: Array) -> Solution:
-    schedule = graph.schedule
-    if schedule is None:
-        messages = jnp.zeros((0, operators.passed_on.shape[1]), operators.evaluate.dtype)
-        height = 0
+def _run_tree(operators: Operators, forest: Forest | None, plan: Plan, local: Array, clamped: Array | None) -> Solution:
+    plan = plan.without_incoming(clamped)
+    if forest is None:
+        messages, height = jnp.zeros((0, operators.update.shape[1]), operators.evaluate.dtype), 0
     else:
-        messages, height = _messages(operators, schedule, local), schedule.height
-    state = BPState(messages, jnp.array(jnp.inf, messages.dtype), jnp.int32(0))
-    residual = step(operators, graph, local, state, damping=0.0).residual
-    read = coefficients(operators, graph, local, messages, None)
-    values = None if operators.positive is None else messages
-    return Solution(read, residual <= 1e-3, jnp.int32(2 * height), residual[None], values=values)
+        forest = forest if clamped is None else forest.without_incoming(clamped)
+        messages, height = _messages(operators, forest, local), forest.height
+    problem, columns = Problem.of(operators, plan, local, None, False), plan.columns(messages)
+    _, residual = Synchronous().sweep(problem, columns, jnp.zeros_like(local, shape=()))
+    projected = None
+    if operators.positive is not None:
+        part = jax.tree.map(lambda array: array[0], problem.parts)
+        projected = plan.rows(normalize(update(operators, part, columns, operators.project)))
+    count = jnp.int32(2 * height)
+    return Solution(messages, residual <= 1e-3, count, residual, residual[None], None, projected)
 
 
-def _messages(operators: Operators, schedule: Schedule, local: Array) -> Float[Array, "edge coordinate"]:
-    num_rows, width = schedule.sender.shape
+def _messages(operators: Operators, forest: Forest, local: Array) -> Float[Array, "edge coordinate"]:
+    num_rows, width = forest.sender.shape
     in_logs = isinstance(operators.arithmetic, InLogs)
     encode, times = (log_or_zero, jnp.add) if in_logs else (lambda values: values, jnp.multiply)
     padded = encode(jnp.concatenate([local, jnp.ones_like(local[:1])]))
@@ -105,13 +109,13 @@ def _messages(operators: Operators, schedule: Schedule, local: Array) -> Float[A
         return write(table, number, values), message
 
     numbers = jnp.arange(num_rows, dtype=jnp.int32)
-    rows = (numbers, padded[schedule.sender], schedule.children)
-    table, upward = jax.lax.scan(up, ones, (*rows, schedule.direction, schedule.receiver_type, schedule.copies))
-    rows = (numbers, times(padded[schedule.above], table[schedule.sibling]), schedule.parent)
-    kinds = (schedule.direction ^ 1, schedule.sender_type, schedule.copies)
+    rows = (numbers, padded[forest.sender], forest.children)
+    table, upward = jax.lax.scan(up, ones, (*rows, forest.direction, forest.receiver_type, forest.copies))
+    rows = (numbers, times(padded[forest.above], table[forest.sibling]), forest.parent)
+    kinds = (forest.direction ^ 1, forest.sender_type, forest.copies)
     _, downward = jax.lax.scan(down, ones, (*rows, *kinds), reverse=True)
     both = jnp.concatenate([upward, downward])
-    return both.reshape(-1, both.shape[-1])[schedule.message_place]
+    return both.reshape(-1, both.shape[-1])[forest.message_place]
 
 
 def _pass_on(
@@ -124,12 +128,12 @@ def _pass_on(
         copied, product = product, jnp.exp(product - jnp.where(jnp.isneginf(largest), 0, largest))
     else:
         copied = product / jnp.where(largest > 0, largest, 1)
-    matrix = of_type(operators.passed_on, direction)
-    message, _ = unit(operators.arithmetic.apply(matrix[None], product[None])[0])
+    matrix = of_type(operators.update, direction)[None]
+    message = normalize(operators.arithmetic.apply(matrix, jnp.zeros_like(direction), product.T)).T
     values = message
     if operators.positive is None:
         values = matmul(message, of_type(operators.evaluate, receiver_type).T)
-    values = jnp.maximum(values, of_type(floors(operators), receiver_type))
+    values = jnp.maximum(values, of_type(operators.floors, receiver_type))
     return jnp.where(copies, copied, log_or_zero(values) if in_logs else values), message
 
 

@@ -1,12 +1,11 @@
-"""One graph over several devices: which nodes each has, and which messages it has to hear from the others.
+"""One graph over several devices: which nodes each has, and which messages it has to receive from the others.
 
 A device has the nodes of its block and the messages that these send. Of the others it needs only the messages that
 cross into its block. It gets them from device to device, those of one distance (receiver minus sender, counted round
-the devices) at a time. All of that is worked out once in NumPy and stored as a row for each device.
+the devices) at a time. All of that is computed once in NumPy and stored as a row for each device.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,37 +13,29 @@ import equinox as eqx
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax.graph import Graph, Tiles
-from kbpjax.parts import Part, parts_of
+from kbpjax.graphs.graph import Graph
+from kbpjax.graphs.plan import Block, Plan
 
 
-class Block(eqx.Module):
-    """What each device knows of its block, stacked on a first axis [device, ...].
-
-    Messages of a block are numbered through: first those that its nodes send, in the order of `part.edge_tiles`, then
-    those that it hears from other devices.
+class Halo(eqx.Module):
+    """What the devices exchange, a row for each device.
 
     Attributes:
-        part: the nodes and messages of the block, all in its own numbers.
-        nodes: the nodes of the block in the whole graph [device, node]; padding holds the number of nodes.
-        sends: the directed edges that its nodes send along, in the whole graph [device, sent]; padding holds their
-            number.
-        real: which of these are no padding [device, sent].
-        pairs: the undirected edge of each message of the block [device, message]; 0 in padding.
-        leaving: for each distance, the messages that go to the device so far away [device, leaving]; 0 in padding.
+        nodes: the nodes of each device in the whole graph [device, node]; padding holds the number of nodes.
+        edges: the directed edge of each message that a device holds, those that it sends and then those that it
+            receives [device, message]; padding holds the number of edges.
+        outgoing: for each distance, which of the messages that it sends go to the device so far away [device, message];
+            0 in padding.
     """
 
-    part: Part
     nodes: Int[Array, "*device node"]
-    sends: Int[Array, "*device sent"]
-    real: Bool[Array, "*device sent"]
-    pairs: Int[Array, "*device message"]
-    leaving: tuple[Int[Array, "*device _"], ...]
+    edges: Int[Array, "*device message"]
+    outgoing: tuple[Int[Array, "*device _"], ...]
 
 
 class Partition(eqx.Module):
@@ -52,17 +43,17 @@ class Partition(eqx.Module):
 
     Attributes:
         graph: the graph.
-        block: what each device knows.
-        edge_place: where each directed edge stands among the messages that the devices send, one device after the other
-            [edge].
+        plan: the plan of the graph with a part for each device. In its blocks, nodes and incoming messages have the
+            numbers that they have on their device: of messages, those of `Halo.edges`.
+        halo: what the devices exchange.
         routes: for each distance, the pairs (from, to) of devices that exchange messages.
         boundary: directed edges between blocks: the messages that have to be exchanged in an iteration.
         mesh: the devices, along one axis.
     """
 
     graph: Graph
-    block: Block
-    edge_place: Int[Array, " edge"]
+    plan: Plan
+    halo: Halo
     routes: tuple[tuple[tuple[int, int], ...], ...] = eqx.field(static=True)
     boundary: int = eqx.field(static=True)
     mesh: Mesh = eqx.field(static=True)
@@ -70,7 +61,7 @@ class Partition(eqx.Module):
     @property
     def exchanged(self) -> int:
         """Messages sent in an iteration: `boundary`, and padding where pairs at one distance have uneven numbers."""
-        pairs = zip(self.routes, self.block.leaving, strict=True)
+        pairs = zip(self.routes, self.halo.outgoing, strict=True)
         return sum(len(devices) * messages.shape[-1] for devices, messages in pairs)
 
     @property
@@ -80,7 +71,7 @@ class Partition(eqx.Module):
 
 
 def partition_graph(graph: Graph, devices: Mesh | int | None = None, *, parts: Numbers | None = None) -> Partition:
-    """Split a graph into blocks of nodes, one for each device, for `kbpjax.parallel.run`.
+    """Split a graph into blocks of nodes, one for each device, for `kbpjax.sharded.run`.
 
     It is made once for a graph, outside `jax.jit`, and can be passed into it.
 
@@ -100,7 +91,7 @@ def partition_graph(graph: Graph, devices: Mesh | int | None = None, *, parts: N
 
     Examples:
         >>> import kbpjax as kbp
-        >>> from kbpjax.parallel import partition_graph
+        >>> from kbpjax.inference.sharded import partition_graph
         >>> partition_graph(kbp.grid_graph(4, 3), 1).boundary
         0
     """
@@ -112,8 +103,7 @@ def partition_graph(graph: Graph, devices: Mesh | int | None = None, *, parts: N
     count, fix = mesh.size, "Use fewer devices."
     _checks.require(count <= graph.num_nodes, "devices", f"must be at most {graph.num_nodes} nodes", count, fix)
     owner = _blocks(graph, count) if parts is None else _given(parts, graph.num_nodes, count)
-    block, edge_place, routes, boundary = _localise(graph, owner, count, partial(_put, mesh, mesh.axis_names[0]))
-    return Partition(graph, block, _put(mesh, None, edge_place), routes, boundary, mesh)
+    return Partition(graph, *_localize(graph, owner, count, partial(_put, mesh), mesh.axis_names[0]), mesh)
 
 
 def mesh_of(devices: Mesh | int | None) -> Mesh:
@@ -161,43 +151,46 @@ def _blocks(graph: Graph, count: int) -> NDArray:
     return min((run, ordered), key=lambda owner: np.sum(owner[senders] != owner[receivers]))
 
 
-def _localise(
-    graph: Graph, owner: NDArray, count: int, put: Callable[[Any], Array]
-) -> tuple[Block, NDArray, tuple, int]:
-    """Number nodes and messages by block; return what devices know, where edges are, routes, and the boundary."""
+def _localize(
+    graph: Graph, owner: NDArray, count: int, put: Callable[[str | None, Any], Array], axis: str
+) -> tuple[Plan, Halo, tuple, int]:
+    """Number nodes and messages by device; return the plan, what is exchanged, the routes, and the boundary."""
     senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
-    part = parts_of(graph, owner)
-    edges = np.asarray(part.edge_tiles.rows).reshape(count, -1)
+    plan = graph.plan_of(owner)
+    edges, column = np.asarray(plan.edges).reshape(count, -1), np.asarray(plan.position)
     own = edges.shape[1]
-    place = np.zeros(graph.num_edges + 1, int)
-    place[edges] = np.arange(edges.size).reshape(edges.shape)
-    place = place[:-1]
 
     cut = np.flatnonzero(owner[senders] != owner[receivers])
-    crossing, heard = _exchange(owner[senders[cut]], owner[receivers[cut]], count)
-    number = np.append(place % own, own + sum(most for _, most in crossing.values()))
-    number[cut] = own + heard
-    pairs = np.zeros((count, number[-1]), int)
-    pairs[np.arange(count)[:, None], np.arange(own)] = edges
-    pairs[owner[receivers[cut]], number[cut]] = cut
-    leaving, first = [], 0
+    crossing, received = _exchange(owner[senders[cut]], owner[receivers[cut]], count)
+    total = own + sum(most for _, most in crossing.values())
+    number = np.append(column % max(1, own), total)
+    number[cut] = own + received
+    held = np.full((count, total), graph.num_edges)
+    held[:, :own] = edges
+    held[owner[receivers[cut]], number[cut]] = cut
+    outgoing, first = [], 0
     distance = (owner[receivers[cut]] - owner[senders[cut]]) % count
     for step, (_, most) in crossing.items():
         goes = distance == step
-        leaving.append(np.zeros((count, most), int))
-        leaving[-1][owner[senders[cut[goes]]], heard[goes] - first] = place[cut[goes]] % own
+        outgoing.append(np.zeros((count, most), int))
+        outgoing[-1][owner[senders[cut[goes]]], received[goes] - first] = column[cut[goes]] % own
         first += most
 
     nodes, node_number = _nodes(owner, count)
-    part = replace(
-        jax.tree.map(put, part),
-        node_tiles=tuple(Tiles(put(node_number[np.asarray(t.rows)]), put(t.types)) for t in part.node_tiles),
-        slots=tuple(put(number[np.asarray(slots)]) for slots in part.slots),
-        num_edges=int(number[-1]),
+    by_column = np.append(np.append(number[:-1], 0)[np.asarray(plan.edges)], total)
+    of_device, everywhere = partial(put, axis), partial(put, None)
+    blocks = tuple(
+        Block(
+            of_device(block.types),
+            of_device(node_number[np.asarray(block.nodes)]),
+            of_device(by_column[np.asarray(block.incoming)]),
+        )
+        for block in plan.blocks
     )
-    pairs = pairs % max(1, graph.num_edges // 2)  # both directions, and the padding, which is twice their number
-    block = Block(part, put(nodes), put(edges), put(edges < graph.num_edges), put(pairs), tuple(map(put, leaving)))
-    return block, place, tuple(devices for devices, _ in crossing.values()), len(cut)
+    route = None if plan.route is None else of_device(plan.route)
+    local = Plan(blocks, of_device(plan.kinds), route, everywhere(plan.edges), everywhere(column))
+    halo = Halo(of_device(nodes), of_device(held), tuple(map(of_device, outgoing)))
+    return local, halo, tuple(devices for devices, _ in crossing.values()), len(cut)
 
 
 def _nodes(owner: NDArray, count: int) -> tuple[NDArray, NDArray]:
@@ -216,12 +209,12 @@ def _exchange(source: NDArray, target: NDArray, count: int) -> tuple[dict[int, t
 
     Args:
         source: the device that sends each message [message].
-        target: the device that hears it [message].
+        target: the device that receives it [message].
         count: number of devices.
 
     Returns:
         {distance: (pairs of devices, largest number of messages of one of them)}, and the place of each message among
-        all that its device hears, with room for that number at each distance [message].
+        all that its device receives, with room for that number at each distance [message].
     """
     messages = np.zeros((count, count), int)
     np.add.at(messages, (source, target), 1)

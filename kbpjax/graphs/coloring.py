@@ -1,16 +1,16 @@
-"""Colours for the nodes of a graph, such that no two neighbours share one and few are used, worked out in NumPy.
+"""colors for the nodes of a graph, such that no two neighbors share one and few are used, worked out in NumPy.
 
-Nodes of one colour send no messages to one another, so that they can be updated at once. Where a component has no odd
-cycle its two colours are found exactly; elsewhere nodes are coloured greedily, many at a time (Jones and Plassmann
-1993, A parallel graph coloring heuristic), those with most neighbours first.
+Nodes of one color send no messages to one another, so that they can be updated at once. Where a component has no odd
+cycle its two colors are found exactly; elsewhere nodes are colored greedily, many at a time (Jones and Plassmann
+1993, A parallel graph coloring heuristic), those with most neighbors first.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-def colour_nodes(senders: NDArray, receivers: NDArray, num_nodes: int) -> NDArray:
-    """Colour the nodes so that neighbours differ.
+def color_nodes(senders: NDArray, receivers: NDArray, num_nodes: int) -> NDArray:
+    """Color the nodes so that neighbors differ.
 
     Args:
         senders: first end of each edge [edge]; an edge may stand in one direction or in both, but not join a node to
@@ -19,8 +19,8 @@ def colour_nodes(senders: NDArray, receivers: NDArray, num_nodes: int) -> NDArra
         num_nodes: number of nodes, >= 1.
 
     Returns:
-        The colour of each node [node], 0 .. k - 1, all of which are used. Components without odd cycles have at most
-        two colours, others at most one more than the largest degree. The same edges always give the same colours.
+        The color of each node [node], 0 .. k - 1, all of which are used. Components without odd cycles have at most
+        two colors, others at most one more than the largest degree. The same edges always give the same colors.
     """
     sources = np.concatenate([senders, receivers]).astype(np.int64)
     targets = np.concatenate([receivers, senders]).astype(np.int64)
@@ -43,18 +43,18 @@ def _sides(sources: NDArray, targets: NDArray, num_nodes: int) -> NDArray:
     return np.where(label == copy, -1, (label > copy).astype(int))
 
 
-def _greedy(sources: NDArray, targets: NDArray, colour: NDArray) -> NDArray:
-    """Colour the nodes marked -1, a round at a time: those whose neighbours of higher rank are all coloured.
+def _greedy(sources: NDArray, targets: NDArray, color: NDArray) -> NDArray:
+    """Color the nodes marked -1, a round at a time: those whose neighbors of higher rank are all colored.
 
     Args:
         sources: first end of each edge between nodes marked -1, in both directions; repeats are harmless.
         targets: second end of each.
-        colour: colour of each node, or -1 [node].
+        color: color of each node, or -1 [node].
 
     Returns:
-        The colour of each node [node].
+        The color of each node [node].
     """
-    colour, num_nodes = colour.copy(), len(colour)
+    color, num_nodes = color.copy(), len(color)
     order = np.argsort(sources, kind="stable")
     sources, targets = sources[order], targets[order]
     degree = np.bincount(sources, minlength=num_nodes)
@@ -63,7 +63,7 @@ def _greedy(sources: NDArray, targets: NDArray, colour: NDArray) -> NDArray:
     rank = np.empty(num_nodes, int)
     rank[np.lexsort((tie_break, degree))] = np.arange(num_nodes)
     higher_left = np.bincount(sources[rank[targets] > rank[sources]], minlength=num_nodes)
-    ready = np.flatnonzero((colour < 0) & (higher_left == 0))
+    ready = np.flatnonzero((color < 0) & (higher_left == 0))
     while len(ready):
         # Only the edges of these nodes are looked at, so that all rounds together look at each edge once.
         owner = np.repeat(np.arange(len(ready)), degree[ready])
@@ -71,12 +71,12 @@ def _greedy(sources: NDArray, targets: NDArray, colour: NDArray) -> NDArray:
             first[ready] - (np.cumsum(degree[ready]) - degree[ready]), degree[ready]
         )
         near = targets[edges]
-        done = colour[near] >= 0
-        colour[ready] = _smallest_free(owner[done], colour[near[done]], len(ready))
+        done = color[near] >= 0
+        color[ready] = _smallest_free(owner[done], color[near[done]], len(ready))
         waiting = near[~done]
         np.subtract.at(higher_left, waiting, 1)
         ready = np.unique(waiting[higher_left[waiting] == 0])
-    return colour
+    return color
 
 
 def _smallest_free(owner: NDArray, taken: NDArray, num_owners: int) -> NDArray:

@@ -1,17 +1,18 @@
-"""Ways for `kbpjax.run` to take better steps than the update alone: Anderson acceleration, and damping that adapts."""
+"""Ways for `kbpjax.run` to take other steps than the update alone: Anderson acceleration, and kinds of damping."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from kbpjax import _checks
-from kbpjax.update import unit
+from kbpjax.inference.operators import normalize
 
-ENOUGH = 100_000
-"""Coefficients of which differences are compared: all would cost as much as the messages' products."""
+ENOUGH = 20_000
+"""Coordinates of which differences are compared: all would cost as much as the messages' products."""
 
 GROWTH = 2.0
 """How far the residual may rise above its least before acceleration starts afresh."""
@@ -26,7 +27,6 @@ class History(NamedTuple):
     Attributes:
         updates: the last updates, one a row.
         differences: how far they were from what they updated, of some of the messages.
-        products: inner products of the differences.
         taken: iterations since the memory was emptied.
         least: the least residual since then.
         mark: the residual that is to be halved.
@@ -35,7 +35,6 @@ class History(NamedTuple):
 
     updates: Float[Array, "depth coefficient"]
     differences: Float[Array, "depth some"]
-    products: Float[Array, "depth depth"]
     taken: Int[Array, ""]
     least: Float[Array, ""]
     mark: Float[Array, ""]
@@ -74,21 +73,20 @@ class Anderson(eqx.Module):
         _checks.require_count("depth", self.depth)
         _checks.require(self.depth >= 2, "depth", "must be at least 2", self.depth, "Pass for instance 5.")
 
-    def start(self, messages: Float[Array, "edge coordinate"]) -> History:
+    def start(self, messages: Float[Array, "coordinate column"]) -> History:
         """Return an empty memory."""
         updates = jnp.zeros((self.depth, messages.size), messages.dtype)
         differences = jnp.zeros((self.depth, _some(messages).size), messages.dtype)
-        products = jnp.zeros((self.depth, self.depth), messages.dtype)
         least = mark = jnp.array(jnp.inf, messages.dtype)
-        return History(updates, differences, products, jnp.int32(0), least, mark, jnp.int32(0))
+        return History(updates, differences, jnp.int32(0), least, mark, jnp.int32(0))
 
     def advance(
         self,
         history: History,
-        old: Float[Array, "edge coordinate"],
-        new: Float[Array, "edge coordinate"],
+        old: Float[Array, "coordinate column"],
+        new: Float[Array, "coordinate column"],
         residual: Float[Array, ""],
-    ) -> tuple[History, Float[Array, "edge coordinate"]]:
+    ) -> tuple[History, Float[Array, "coordinate column"]]:
         """Return the memory, and the messages to go on from, given those of an iteration and its residual."""
         patience = PATIENCE * self.depth
         fresh = (residual <= history.mark / 2) | (history.waited >= 2 * patience)
@@ -98,30 +96,71 @@ class Anderson(eqx.Module):
         difference = _some(new - old)
         updates = history.updates.at[slot].set(new.reshape(-1))
         differences = history.differences.at[slot].set(difference)
-        product = jnp.sum(differences * difference[None], axis=-1)  # quicker than a matrix product with so few rows
-        products = history.products.at[slot].set(product).at[:, slot].set(product)
         taken = jnp.where(steady, history.taken + 1, 1)
         known = jnp.arange(self.depth, dtype=jnp.int32) < taken
-        weights = _weights(products, known)
-        mixed, _ = unit(jnp.sum(weights[:, None] * updates, axis=0).reshape(new.shape))
+        weights = _weights(differences, known)
+        mixed = normalize(jnp.sum(weights[:, None] * updates, axis=0).reshape(new.shape))
         take = steady & (taken > 1) & jnp.all(jnp.isfinite(weights))
         least = jnp.where(steady, jnp.minimum(history.least, residual), residual)
-        return History(updates, differences, products, taken, least, mark, waited), jnp.where(take, mixed, new)
+        return History(updates, differences, taken, least, mark, waited), jnp.where(take, mixed, new)
 
 
-def _some(messages: Float[Array, "edge coordinate"]) -> Float[Array, " some"]:
-    """Return the coefficients of evenly spread messages, enough to weigh differences by."""
-    return messages[:: max(1, messages.size // ENOUGH)].reshape(-1)
+def _some(messages: Float[Array, "coordinate column"]) -> Float[Array, " some"]:
+    """Return the coordinates of some messages drawn at random, enough to compare differences."""
+    rank, count = messages.shape
+    if messages.size <= ENOUGH:
+        return messages.reshape(-1)
+    chosen = np.random.default_rng(0).choice(count, size=max(1, ENOUGH // rank), replace=False)
+    return messages[:, np.sort(chosen)].reshape(-1)
 
 
-def _weights(products: Float[Array, "depth depth"], known: Bool[Array, " depth"]) -> Float[Array, " depth"]:
-    """Return the weights, of sum 1, of the differences whose combination is smallest; 0 for those not known."""
-    square = jnp.where(known[:, None] & known[None], products, 0)
-    largest = jnp.max(jnp.diagonal(square))
-    square = square / jnp.where(largest > 0, largest, 1)
-    penalty = jnp.where(known, jnp.finfo(square.dtype).eps, 1).astype(square.dtype)
-    weights = jnp.where(known, jnp.linalg.solve(square + jnp.diag(penalty), known.astype(square.dtype)), 0)
+def _weights(differences: Float[Array, "depth some"], known: Bool[Array, " depth"]) -> Float[Array, " depth"]:
+    """Return the weights, of sum 1, of the differences whose combination is smallest; 0 for those not known.
+
+    They solve R^T R w = 1, up to scale, with the triangular factor R of the differences and a small ridge: this keeps
+    the condition number of the differences, which their inner products would square.
+    """
+    rows = jnp.where(known[:, None], differences, 0)
+    largest = jnp.max(jnp.abs(rows))
+    ridge = jnp.where(known, jnp.finfo(rows.dtype).eps, 1).astype(rows.dtype)
+    both = jnp.concatenate([rows.T / jnp.where(largest > 0, largest, 1), jnp.diag(ridge)])
+    triangle = jnp.linalg.qr(both, mode="r")
+    half = jax.scipy.linalg.solve_triangular(triangle, known.astype(rows.dtype), trans="T")
+    weights = jnp.where(known, jax.scipy.linalg.solve_triangular(triangle, half), 0)
     return weights / jnp.sum(weights)
+
+
+class AgreementDamping(eqx.Module):
+    """Damping that moves a message less where its incoming messages disagree, as in the authors' program of 2011.
+
+    m <- normalize(d m + (1 - d) u / u_0), with the update u not normalized, and u_0 the norm of the update of the first
+    messages without evidence: where incoming messages and the evidence, scaled to maximum 1, disagree, u is small. Of
+    nodes with more than nine neighbors, products are rescaled on the way, and the size of an update says less.
+
+    Args:
+        damping: weight d of the old message, in [0, 1).
+
+    Raises:
+        ValueError: damping out of range.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+        >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
+        >>> bool(kbp.run(agree, graph, local, damping=kbp.AgreementDamping(0.2)).converged)
+        True
+    """
+
+    damping: ScalarLike = 0.2
+
+    def __check_init__(self) -> None:
+        check_damping(self.damping)
+
+
+def check_damping(damping: Any) -> None:
+    """Raise ValueError for a weight of the old message that is no number in [0, 1)."""
+    fix = "It is the weight of the OLD message: 0 takes the new one whole, 0.2 to 0.8 help where loops oscillate."
+    _checks.require_number("damping", damping, least=0, below=1, fix=fix)
 
 
 class AdaptiveDamping(eqx.Module):

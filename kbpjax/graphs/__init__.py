@@ -1,0 +1,1 @@
+"""Graphs as index arrays, and what is computed of them once: plans, forests, colorings, partitions."""

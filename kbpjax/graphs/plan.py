@@ -1,0 +1,317 @@
+"""Index tables of a graph for message passing, built once in NumPy.
+
+Messages are columns, numbered in the order in which they are sent: part by part, and in a part by the edge type and the
+direction of the edge. A plan lists, for each part of the nodes, the columns of their incoming messages, and where the
+products stand that become the next columns. All nodes in one part: a synchronous iteration. One part for each color: a
+colored one. Runs of nodes: a synchronous one in less memory. One part for each device: a graph on several of them.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+from numpy.typing import NDArray
+
+TILE = 64
+"""Rows of one tile where the types are of uneven size."""
+
+SMALL = 4096
+"""Slots below which a table is not worth splitting by degree."""
+
+MEMBERS = 32
+"""Mean number of nodes in a group of like neighborhoods from which such groups get tiles of their own."""
+
+SPARE = 1.25
+"""Columns per message up to which padding costs less than moving products."""
+
+
+class Block(eqx.Module):
+    """Nodes of similar degree in tiles of one type each, and their incoming messages.
+
+    Attributes:
+        types: node type of each tile [*part, tile].
+        nodes: node numbers [*part, tile, size]; padding holds the number of nodes.
+        incoming: column of each incoming message [*part, tile, slot, size]; the number of columns where there is none.
+    """
+
+    types: Int[Array, "*part tile"]
+    nodes: Int[Array, "*part tile size"]
+    incoming: Int[Array, "*part tile slot size"]
+
+    def without_incoming(self, nodes: Bool[Array, " node"], num_columns: int) -> "Block":
+        """Return the block in which the incoming messages of the marked nodes count as 1."""
+        marked = jnp.append(nodes, False)[self.nodes][..., None, :]
+        return Block(self.types, self.nodes, jnp.where(marked, num_columns, self.incoming))
+
+
+class Plan(eqx.Module):
+    """Parts of the nodes, each of which sends the next columns of the messages.
+
+    Attributes:
+        blocks: the nodes of each part, by degree.
+        kinds: 2 type + direction of the edges of each tile of sent messages [part, *tiles]: the tile and slot of their
+            cavity products where `route` is None.
+        route: position of the cavity product of each sent message among those of its part [part, tile, size], blocks
+            one after the other and each [tile, slot, size]; None: they stand in the order in which they are sent.
+        edges: directed edge of each column [column]; padding holds the number of edges.
+        position: column of each directed edge [edge].
+    """
+
+    blocks: tuple[Block, ...]
+    kinds: Int[Array, "*part_and_tiles"]
+    route: Int[Array, "*part edge_tile edge_size"] | None
+    edges: Int[Array, " column"]
+    position: Int[Array, " edge"]
+
+    @classmethod
+    def of(
+        cls,
+        senders: NDArray,
+        receivers: NDArray,
+        edge_type: NDArray,
+        node_type: NDArray,
+        part_of_node: NDArray | None = None,
+    ) -> "Plan":
+        """Build the plan of a graph.
+
+        Args:
+            senders: sender of each directed edge [edge]; the second half of the edges is the reverse of the first.
+            receivers: receiver of each directed edge [edge].
+            edge_type: type of each directed edge [edge].
+            node_type: type of each node [node].
+            part_of_node: part of each node, 0 .. k - 1 [node]; None: all in one.
+        """
+        num_nodes, num_edges = len(node_type), len(senders)
+        parts = np.zeros(num_nodes, int) if part_of_node is None else part_of_node
+        count = 1 + int(parts.max())
+        reverse = np.roll(np.arange(num_edges), num_edges // 2)
+        kinds = 2 * edge_type + (np.arange(num_edges) >= num_edges // 2)
+        degree = np.bincount(receivers, minlength=num_nodes)
+        classes = _degree_classes(degree)
+        for group in (_like_neighborhoods(node_type, receivers, edge_type), node_type):
+            tiled = [_tile_parts(group, members, parts, count) for members in classes]
+            slots = _slots_by_kind(tiled, receivers, group, kinds[reverse])
+            if slots is not None:
+                break
+        in_order = slots is not None
+        slot, slot_kinds = slots if in_order else (_slots_in_order(receivers, degree), None)
+
+        place, shapes, total = _places([nodes for nodes, _ in tiled], receivers, slot, num_nodes)
+        part_of_receiver = parts[receivers]
+        slots = np.full((count, total), num_edges)
+        slots[part_of_receiver, place] = np.arange(num_edges)
+        if in_order:
+            edges = np.append(reverse, num_edges)[slots].reshape(count, *shapes[0])
+            tile_kinds = slot_kinds[tiled[0][1]]
+        else:
+            edges, tile_kinds = _tile_parts(kinds, np.arange(num_edges), parts[senders], count)
+        position = np.zeros(num_edges + 1, int)
+        position[edges] = np.arange(edges.size).reshape(edges.shape)
+        position[-1] = edges.size
+
+        ends = np.cumsum([np.prod(shape) for shape in shapes])
+        incoming = [table.reshape(count, *shape) for table, shape in zip(np.split(slots, ends[:-1], 1), shapes)]
+        type_of = np.zeros(1 + group.max(), int)
+        type_of[group] = node_type
+        return cls(
+            blocks=tuple(
+                Block(_index(type_of[groups]), _index(nodes), _index(position[table]))
+                for (nodes, groups), table in zip(tiled, incoming, strict=True)
+            ),
+            kinds=_index(tile_kinds),
+            route=None if in_order else _index(np.append(place[reverse], 0)[edges]),
+            edges=_index(edges.reshape(-1)),
+            position=_index(position[:-1]),
+        )
+
+    @property
+    def num_parts(self) -> int:
+        """The number of parts."""
+        return self.kinds.shape[0]
+
+    @property
+    def present(self) -> Bool[Array, "part column"]:
+        """Which columns of each part are messages, not padding."""
+        return (self.edges < len(self.position)).reshape(self.num_parts, -1)
+
+    def columns(self, messages: Array) -> Array:
+        """Lay messages [edge, coordinate] out as columns [coordinate, column]; zeros in padding."""
+        return messages.T.at[:, self.edges].get(mode="fill", fill_value=0)
+
+    def rows(self, columns: Array) -> Array:
+        """Return messages [edge, coordinate], given columns."""
+        return columns[:, self.position].T
+
+    def without_incoming(self, nodes: Bool[Array, " node"] | None) -> "Plan":
+        """Return the plan in which the incoming messages of the marked nodes count as 1, as of clamped ones."""
+        if nodes is None:
+            return self
+        empty = tuple(block.without_incoming(nodes, len(self.edges)) for block in self.blocks)
+        return eqx.tree_at(lambda plan: plan.blocks, self, empty)
+
+
+def _degree_classes(degree: NDArray) -> list[NDArray]:
+    """Split nodes so that slots padded to the largest degree of a class are few."""
+    degree = np.maximum(degree, 1)
+    if len(degree) * degree.max() <= max(4 * degree.sum(), SMALL):
+        return [np.arange(len(degree))]
+    exponent = np.frexp(degree - 1)[1]  # degrees 1, 2, 3 .. 4, 5 .. 8, and so on
+    return [np.flatnonzero(exponent == e) for e in np.unique(exponent)]
+
+
+def _like_neighborhoods(node_type: NDArray, receivers: NDArray, edge_type: NDArray) -> NDArray:
+    """Number groups of nodes of one type and one set of edge types; where these are small, the node types."""
+    count = 1 + int(edge_type.max(initial=0))
+    if count == 1:
+        return node_type
+    present = np.zeros((len(node_type), count), bool)
+    present[receivers, edge_type] = True
+    rows = np.column_stack([node_type.astype(">u4").view(np.uint8).reshape(len(node_type), 4), np.packbits(present, 1)])
+    _, first, group = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    if len(node_type) < MEMBERS * len(first):
+        return node_type
+    return np.argsort(np.argsort(first))[group.reshape(-1)]
+
+
+def _tile_parts(types: NDArray, members: NDArray, parts: NDArray, count: int) -> tuple[NDArray, NDArray]:
+    """Group the members of each part by type into tiles of one size.
+
+    Args:
+        types: type of every row.
+        members: the rows to group.
+        parts: part of every row.
+        count: number of parts.
+
+    Returns:
+        Row numbers [part, tile, size], padded with the number of all rows, and the type of each tile [part, tile].
+    """
+    groups = [members[parts[members] == part] for part in range(count)] if count > 1 else [members]
+    size = max(_tile_size(types[group]) for group in groups)
+    tiled = [_tile(types, group, size) for group in groups]
+    most = max(len(kinds) for _, kinds in tiled)
+    rows = [np.pad(rows, ((0, most - len(rows)), (0, 0)), constant_values=len(types)) for rows, _ in tiled]
+    return np.stack(rows), np.stack([np.pad(kinds, (0, most - len(kinds))) for _, kinds in tiled])
+
+
+def _tile_size(types: NDArray) -> int:
+    """Return how many rows of these types make a tile: all of a type where the types are of about equal size."""
+    counts = np.unique(types, return_counts=True)[1]
+    largest = int(counts.max(initial=1))
+    return largest if len(counts) * largest <= SPARE * len(types) else min(TILE, largest)
+
+
+def _tile(types: NDArray, members: NDArray, size: int) -> tuple[NDArray, NDArray]:
+    """Group members by type into tiles: row numbers [tile, size], and the type of each tile."""
+    present, counts = np.unique(types[members], return_counts=True)
+    tiles_of_type = -(-counts // size)
+    within = np.arange(len(members)) - np.repeat(np.cumsum(counts) - counts, counts)
+    first = np.repeat(size * (np.cumsum(tiles_of_type) - tiles_of_type), counts)
+    rows = np.full(tiles_of_type.sum() * size, len(types))
+    rows[first + within] = members[np.argsort(types[members], kind="stable")]
+    return rows.reshape(-1, size), np.repeat(present, tiles_of_type)
+
+
+def _slots_by_kind(
+    tiled: list[tuple[NDArray, NDArray]], receivers: NDArray, group: NDArray, reply: NDArray
+) -> tuple[NDArray, NDArray] | None:
+    """Assign slots such that, in a group, a slot always holds replies of one kind: products then need no reordering.
+
+    Args:
+        tiled: nodes and groups of the tiles of each class of degrees.
+        receivers: receiver of each directed edge.
+        group: group of each node.
+        reply: kind of the reverse of each directed edge.
+
+    Returns:
+        The slot of each edge, and the kind of each slot [group, slot]; None where that needs too many slots.
+    """
+    if len(tiled) > 1 or len(receivers) == 0:
+        return None
+    order = np.lexsort((reply, receivers))
+    both = np.stack([receivers, reply])[:, order]
+    starts = np.flatnonzero(np.append(True, np.any(both[:, 1:] != both[:, :-1], axis=0)))
+    counts = np.diff(np.append(starts, len(order)))
+    pairs = np.stack([group[both[0, starts]], both[1, starts]])
+    of_group, inverse = np.unique(pairs, axis=1, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    needed = np.zeros(of_group.shape[1], int)
+    np.maximum.at(needed, inverse, counts)
+    before = np.cumsum(needed) - needed
+    first_of_group = np.searchsorted(of_group[0], of_group[0])
+    base = before - before[first_of_group]
+    width = int((base + needed).max())
+    if width * tiled[0][0].size > SPARE * len(receivers):
+        return None
+    slot = np.empty(len(order), int)
+    slot[order] = np.repeat(base[inverse] - starts, counts) + np.arange(len(order))
+    kinds = np.zeros((1 + group.max(), width), int)
+    groups = np.repeat(of_group[0], needed)
+    kinds[groups, np.arange(len(groups)) - np.repeat(before[first_of_group], needed)] = np.repeat(of_group[1], needed)
+    return slot, kinds
+
+
+def _slots_in_order(receivers: NDArray, degree: NDArray) -> NDArray:
+    """Number the incoming edges of each node 0, 1, 2, ..."""
+    order = np.argsort(receivers, kind="stable")
+    slot = np.empty(len(receivers), int)
+    slot[order] = np.arange(len(receivers)) - np.repeat(np.cumsum(degree) - degree, degree)
+    return slot
+
+
+def _places(
+    tables: list[NDArray], receivers: NDArray, slot: NDArray, num_nodes: int
+) -> tuple[NDArray, list[tuple[int, int, int]], int]:
+    """Find where each incoming message stands in the blocks of its part, one after the other, each [tile, slot, size].
+
+    Args:
+        tables: nodes of each block [part, tile, size]; padding holds the number of nodes.
+        receivers: receiver of each directed edge.
+        slot: slot of each directed edge.
+        num_nodes: number of nodes.
+
+    Returns:
+        The place of each edge in its part, the shape of each block, and the number of places of a part.
+    """
+    width_of = np.ones(num_nodes + 1, int)
+    np.maximum.at(width_of, receivers, slot + 1)
+    first, stride, shapes, total = np.zeros(num_nodes + 1, int), np.zeros(num_nodes + 1, int), [], 0
+    for nodes in tables:
+        _, tiles, size = nodes.shape
+        width = int(width_of[nodes].max(initial=1))
+        first[nodes] = total + np.arange(tiles)[:, None] * width * size + np.arange(size)
+        stride[nodes] = size
+        shapes.append((tiles, width, size))
+        total += tiles * width * size
+    return first[receivers] + slot * stride[receivers], shapes, total
+
+
+def _index(array: NDArray) -> Array:
+    return jnp.asarray(array, jnp.int32)
+
+
+INBOX = 8
+"""Most slots of one row of an inbox."""
+
+
+def inbox(receivers: NDArray, node_type: NDArray, of_type: int) -> tuple[Array, Array | None]:
+    """List the incoming edges of the nodes of one type, for their beliefs.
+
+    Args:
+        receivers: receiver of each directed edge.
+        node_type: type of each node.
+        of_type: the type.
+
+    Returns:
+        Directed edges [row, slot], padded with their number; and the position, among the nodes of the type, of the node
+        that each row belongs to [row], None where each node has one row.
+    """
+    degree, members = np.bincount(receivers, minlength=len(node_type)), node_type == of_type
+    needed, first = degree[members], (np.cumsum(degree) - degree)[members]
+    width = int(np.clip(needed.max(initial=1), 1, INBOX))
+    rows = np.maximum(1, -(-needed // width))
+    owner = np.repeat(np.arange(len(needed)), rows)
+    within = np.arange(len(owner)) - np.repeat(np.cumsum(rows) - rows, rows)
+    number = width * within[:, None] + np.arange(width)
+    order = np.append(np.argsort(receivers, kind="stable"), len(receivers))
+    place = np.where(number < needed[owner][:, None], first[owner][:, None] + number, len(receivers))
+    return _index(order[place]), None if len(owner) == len(needed) else _index(owner)

@@ -1,0 +1,115 @@
+"""Loops over iterations: a fixed number of them, or until the residual is small enough.
+
+The loops know an iteration only as a sweep: a function from messages and damping to new messages and the residual.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from kbpjax.inference.acceleration import AdaptiveDamping, Anderson
+
+Sweep = Callable[[Array, Array], tuple[Array, Array]]
+
+LENGTH = 1000
+"""Residuals that a run with a tolerance keeps: of more iterations, evenly thinned."""
+
+
+class State(NamedTuple):
+    """What one iteration leaves to the next.
+
+    Attributes:
+        messages: the messages.
+        residual: largest difference between the messages before and their undamped updates.
+        count: iterations done.
+        damping: weight of the old messages in the next iteration.
+        history: what `Anderson` remembers.
+    """
+
+    messages: Float[Array, "coordinate column"]
+    residual: Float[Array, ""]
+    count: Int[Array, ""]
+    damping: Float[Array, ""]
+    history: Any
+
+
+def iterate(
+    sweep: Sweep,
+    messages: Float[Array, "coordinate column"],
+    damping: Any,
+    acceleration: Anderson | None,
+    tol: Array | None,
+    num_iters: Any,
+) -> tuple[State, Float[Array, " some"]]:
+    """Iterate; return the last state and the residuals.
+
+    Args:
+        sweep: does one iteration.
+        messages: where to start.
+        damping: weight of the old message, or `AdaptiveDamping()`.
+        acceleration: `Anderson(depth)`, or None.
+        tol: residual at which to stop; None: all iterations are done.
+        num_iters: number of iterations; with `tol` the most there can be, which may then be traced.
+    """
+
+    def advance(state: State) -> State:
+        new, residual = sweep(state.messages, state.damping)
+        weight, history = state.damping, state.history
+        if isinstance(damping, AdaptiveDamping):
+            weight = damping.next(weight, state.residual, residual)
+        if acceleration is not None:
+            history, mixed = acceleration.advance(history, state.messages, new, residual)
+            # A converged update is not extrapolated: its residual would not be known.
+            new = mixed if tol is None else jnp.where(residual <= tol, new, mixed)
+        return State(new, residual, state.count + 1, weight, history)
+
+    first = damping.start if isinstance(damping, AdaptiveDamping) else damping
+    history = None if acceleration is None else acceleration.start(messages)
+    dtype = messages.dtype
+    state = State(messages, jnp.array(jnp.inf, dtype), jnp.int32(0), jnp.asarray(first, dtype), history)
+    return _count(advance, state, num_iters) if tol is None else _until(advance, state, tol, num_iters)
+
+
+def _count(advance: Callable[[State], State], state: State, num_iters: int) -> tuple[State, Array]:
+    """Iterate a fixed number of times, in two nested loops: reverse mode keeps about 2 sqrt(n) states."""
+
+    def one(state: State, _: None) -> tuple[State, Array]:
+        state = advance(state)
+        return state, state.residual
+
+    def repeat(body: Callable[..., Any], state: State, length: int) -> tuple[State, Array]:
+        return jax.lax.scan(jax.checkpoint(body, prevent_cse=False), state, length=length)
+
+    root = math.isqrt(num_iters) if num_iters > 8 else num_iters
+    divisors = [d for d in range((root + 1) // 2, root + 1) if num_iters % d == 0]
+    inner = divisors[-1] if divisors else root
+    outer, rest = divmod(num_iters, inner)
+    if outer == 1:
+        state, residuals = repeat(one, state, inner)
+    else:
+        state, residuals = repeat(lambda state, _: repeat(one, state, inner), state, outer)
+    residuals = residuals.reshape(-1)
+    if rest:
+        state, last = repeat(one, state, rest)
+        residuals = jnp.concatenate([residuals, last])
+    return state, residuals
+
+
+def _until(advance: Callable[[State], State], state: State, tol: Array, num_iters: Any) -> tuple[State, Array]:
+    """Iterate until the residual is small enough; NaN, which does not pass, stops as well."""
+    most = jnp.asarray(num_iters, jnp.int32)
+    stride = -(-most // LENGTH)
+
+    def unfinished(carry: tuple[State, Array]) -> Array:
+        return (carry[0].count < most) & (carry[0].residual > tol)
+
+    def one(carry: tuple[State, Array]) -> tuple[State, Array]:
+        state, residuals = carry
+        new = advance(state)
+        return new, residuals.at[state.count // stride].set(new.residual)
+
+    return jax.lax.while_loop(unfinished, one, (state, jnp.full(LENGTH, jnp.nan, tol.dtype)))

@@ -1,0 +1,377 @@
+"""Loopy belief propagation: `run` updates messages (`kbpjax.inference.update`) until they stop to change."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, ScalarLike
+
+from kbpjax import _checks
+from kbpjax.graphs.graph import Graph
+from kbpjax.graphs.plan import Plan
+from kbpjax.inference.acceleration import AdaptiveDamping, AgreementDamping, Anderson, check_damping
+from kbpjax.inference.implicit import Iteration, fixed_point, plan_in_parts, trust
+from kbpjax.inference.loop import iterate
+from kbpjax.inference.operators import Operators, normalize
+from kbpjax.inference.schedules import Problem, Schedule, Synchronous, first_messages
+from kbpjax.inference.update import each_part, parts_of, update
+
+Exponents = _checks.Numbers | ScalarLike | None
+Damping = ScalarLike | AgreementDamping
+
+
+class BPState(eqx.Module):
+    """What one iteration leaves to the next.
+
+    Attributes:
+        messages: message of each directed edge [edge, coordinate], as in `Solution`.
+        residual: largest difference between a coefficient of a message and of its undamped update of 2-norm 1; of
+            positive messages, which are values, between these scaled to maximum 1. 0 at a fixed point.
+        count: iterations done.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+        >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
+        >>> state = kbp.step(agree, graph, local, kbp.init(agree, graph), damping=0.0)
+        >>> int(state.count), state.messages.shape, bool(state.residual > 0)
+        (1, (4, 2), True)
+    """
+
+    messages: Float[Array, "edge coordinate"]
+    residual: Float[Array, ""]
+    count: Int[Array, ""]
+
+
+class Solution(eqx.Module):
+    """The outcome of `run` or `run_tree`.
+
+    Attributes:
+        messages: message of each directed edge [edge, coordinate]: its coefficients in the basis of its receiver; of a
+            positive model, its values at the points of its receiver.
+        converged: whether the last residual is at most the tolerance (1e-3 without one).
+        num_iters: iterations done.
+        residual: residual of the last iteration (see `BPState`).
+        residuals: residual of each iteration [num_iters]. With a tolerance there are 1,000 numbers, NaN after the last
+            iteration; where `num_iters` allows more iterations, every k-th is kept.
+        exponents: exponent of each undirected edge [pair]; None: 1, belief propagation.
+        projected: of a positive model, the coefficients of the messages [edge, rank]; else None.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+        >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
+        >>> solution = kbp.run(agree, graph, local, tol=1e-4)
+        >>> bool(solution.converged), solution.messages.shape  # two directed edges for each of the two
+        (True, (4, 2))
+        >>> bool(solution.residual <= 1e-4)
+        True
+    """
+
+    messages: Float[Array, "edge coordinate"]
+    converged: Bool[Array, ""]
+    num_iters: Int[Array, ""]
+    residual: Float[Array, ""]
+    residuals: Float[Array, " some_iters"]
+    exponents: Float[Array, " pair"] | None = None
+    projected: Float[Array, "edge rank"] | None = None
+
+    @property
+    def coefficients(self) -> Float[Array, "edge rank"]:
+        """Coefficients of the messages in the bases of their receivers, which beliefs are computed from."""
+        return self.messages if self.projected is None else self.projected
+
+
+def init(model: Any, graph: Graph) -> BPState:
+    """Return the state before the first iteration: each message is the update of 1, in a learned model the constant.
+
+    Args:
+        model: a `KernelMRF`, or `Operators` of one's own.
+        graph: the graph; its types must be among those of the model.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+        >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
+        >>> state = kbp.init(agree, graph)
+        >>> int(state.count), bool(jnp.allclose(state.messages, state.messages[0, 0]))  # all constant
+        (0, True)
+    """
+    operators, _, _ = prepare_inputs(model, graph, None)
+    return _init(operators, graph.plan)
+
+
+@jax.jit
+def _init(operators: Operators, plan: Plan) -> BPState:
+    messages = plan.rows(first_messages(operators, plan))
+    return BPState(messages, jnp.array(jnp.inf, messages.dtype), jnp.int32(0))
+
+
+def step(
+    model: Any,
+    graph: Graph,
+    evidence: Any,
+    state: BPState,
+    *,
+    damping: Damping = 0.2,
+    exponents: Exponents = None,
+    schedule: Schedule = Synchronous(),
+) -> BPState:
+    """Return the state after one iteration: `run` without `tol` does this `num_iters` times.
+
+    Args:
+        model: a `KernelMRF`, or `Operators` of one's own.
+        graph: the graph; its types must be among those of the model.
+        evidence: `Evidence`, or local factors [node, point], or None for none.
+        state: the state before, of `init` or `step`.
+        damping: weight d of the old message, in [0, 1), or `AgreementDamping(d)`.
+        exponents: exponent of each undirected edge, > 0, or one for all; None: 1.
+        schedule: which messages are updated, and from which others.
+
+    Returns:
+        The next state.
+
+    Raises:
+        ValueError: an option out of range, a type that the model has not learned, or evidence of another shape.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+        >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
+        >>> state = kbp.init(agree, graph)
+        >>> for _ in range(3):
+        ...     state = kbp.step(agree, graph, local, state, damping=0.0)
+        >>> int(state.count), bool(state.residual < 1e-4)  # twice to reach the other end, once more to see no change
+        (3, True)
+    """
+    if not isinstance(damping, AgreementDamping):
+        check_damping(damping)
+    operators, local, clamped = prepare_inputs(model, graph, evidence)
+    check_messages("state", state.messages, operators, graph)
+    damping = strong_damping(damping, local.dtype)
+    powers = pair_exponents(graph, exponents, local.dtype)
+    return _step(operators, schedule.plan(graph), local, clamped, state, damping, powers, schedule)
+
+
+@jax.jit
+def _step(
+    operators: Operators,
+    plan: Plan,
+    local: Array,
+    clamped: Array | None,
+    state: BPState,
+    damping: Any,
+    powers: Array | None,
+    schedule: Schedule,
+) -> BPState:
+    plan, by_agreement = plan.without_incoming(clamped), isinstance(damping, AgreementDamping)
+    problem = Problem.of(operators, plan, local, powers, by_agreement)
+    weight = damping.damping if by_agreement else damping
+    columns, residual = schedule.sweep(problem, plan.columns(state.messages), weight)
+    return BPState(plan.rows(columns), residual, state.count + 1)
+
+
+def run(
+    model: Any,
+    graph: Graph,
+    evidence: Any = None,
+    *,
+    num_iters: int = 30,
+    damping: Damping | AdaptiveDamping = 0.2,
+    tol: ScalarLike | None = None,
+    exponents: Exponents = None,
+    schedule: Schedule = Synchronous(),
+    acceleration: Anderson | None = None,
+    start: "Solution | Array | None" = None,
+) -> Solution:
+    r"""Run `step` a fixed number of times, or until the residual is at most `tol`.
+
+    One iteration evaluates the incoming messages of each node, multiplies them with the evidence, and projects the
+    product (eq. 15):
+
+    $$m_{ts} \leftarrow \mathrm{project}_{ts} \Big(\mathrm{local}_t \odot
+    \prod_{u \in \Gamma_t \setminus s} \mathrm{evaluate}_t \, m_{ut}\Big).$$
+
+    Updates are scaled to norm 1, so that the scales of tables and evidence do not matter. With damping $d$ the new
+    message is $d$ times the old one plus $1 - d$ times its update.
+
+    Args:
+        model: a `KernelMRF`, or `Operators` of one's own.
+        graph: the graph; its types must be among those of the model.
+        evidence: `Evidence`, or local factors [node, point], or None for none.
+        num_iters: iterations, >= 1; with `tol` the most there can be.
+        damping: weight d of the old message, in [0, 1); or `AdaptiveDamping()`; or `AgreementDamping(d)`, that of the
+            paper's experiments.
+        tol: stop once the residual is at most this: no coefficient of any message (of 2-norm 1) differs by more from
+            its undamped update; of positive messages, no value (maximum 1). Derivatives, in either mode, are then those
+            of the fixed point (implicit function theorem), in the memory of a few iterations; to a relative accuracy
+            of about tol; NaN unless converged. None: run all iterations, and differentiate through them.
+        exponents: exponent of each undirected edge [pair], > 0, in the order in which the edges were given, or one for
+            all. None: 1, belief propagation; `tree_reweighting(graph)`: tree-reweighted belief propagation;
+            others: fractional belief propagation.
+        schedule: `Synchronous()`, `colored(graph)` or `ResidualFirst(share)`.
+        acceleration: `Anderson(depth)`, or None. Best with damping 0.
+        start: where to start: a solution (of another number of iterations, evidence, or damping), or messages as
+            `Solution.messages` has them, of any scale. None: constant messages.
+
+    Returns:
+        The messages and how they got there. Not to have converged is no error: see `check`, `Solution.converged` and
+        `residuals`.
+
+    Raises:
+        ValueError: an option out of range, a type that the model has not learned, evidence or a start of another shape.
+
+    Examples:
+        >>> import numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.grid_graph(2, 2), np.linspace(-1, 1, 80).reshape(20, 4)
+        >>> model = kbp.fit(kbp.pool(graph, x, observations=x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5))
+        >>> evidence = kbp.observe(model, graph, [0.5, 0.5, 0.5, np.nan], mask=[True, True, True, False])
+        >>> solution = kbp.run(model, graph, evidence, num_iters=200, tol=1e-2)
+        >>> bool(solution.converged)
+        True
+        >>> kbp.mode(kbp.beliefs(model, graph, evidence, solution, np.linspace(-1, 1, 5))).tolist()
+        [0.5, 0.5, 0.5, 0.5]
+    """
+    check_options(num_iters, damping, tol, schedule, acceleration)
+    operators, local, clamped = prepare_inputs(model, graph, evidence)
+    powers = pair_exponents(graph, exponents, local.dtype)
+    first = None
+    if start is not None:
+        first = check_start(start, operators, graph)
+    damping = strong_damping(damping, local.dtype)
+    given = operators, local, clamped, first, powers, damping
+    if tol is None:
+        return _run(schedule.plan(graph), None, *given, schedule, acceleration, None, None, num_iters)
+    differentiated = graph.num_edges > 0 and _checks.is_traced((operators, local, powers))
+    parts = plan_in_parts(graph) if differentiated else None
+    tol, most = jnp.asarray(tol, local.dtype), jnp.asarray(num_iters, jnp.int32)
+    return _run(schedule.plan(graph), parts, *given, schedule, acceleration, tol, most, None)
+
+
+@partial(jax.jit, static_argnames="num_iters")
+def _run(
+    plan: Plan,
+    parts: Plan | None,
+    operators: Operators,
+    local: Array,
+    clamped: Array | None,
+    first: Array | None,
+    exponents: Array | None,
+    damping: Any,
+    schedule: Schedule,
+    acceleration: Anderson | None,
+    tol: Array | None,
+    most: Array | None,
+    num_iters: int | None,
+) -> Solution:
+    """Iterate in the order of a plan; find derivatives at a fixed point by another, in parts."""
+    known = operators, local, exponents, damping
+    if tol is not None:  # derivatives are those of the fixed point, not of the way to it
+        known, first = jax.lax.stop_gradient((known, first))
+    plan, by_agreement = plan.without_incoming(clamped), isinstance(damping, AgreementDamping)
+    problem = Problem.of(known[0], plan, *known[1:3], by_agreement)
+    messages = first_messages(known[0], plan) if first is None else plan.columns(first)
+    weight = known[3].damping if by_agreement else known[3]
+    sweep = partial(schedule.sweep, problem)
+    last, residuals = iterate(sweep, messages, weight, acceleration, tol, num_iters if tol is None else most)
+
+    messages = plan.rows(last.messages)
+    converged = last.residual <= (1e-3 if tol is None else tol)
+    parts = plan if parts is None else parts.without_incoming(clamped)
+    laid_out = parts_of(parts, local, exponents)
+    if tol is not None and parts is not plan:
+        iteration = Iteration(operators, laid_out, tol, 2 * most)
+        columns = fixed_point(iteration, parts.columns(messages))
+        messages = parts.rows(trust(columns, converged))
+    projected = None
+    if operators.positive is not None:
+        columns = parts.columns(messages)
+        read = lambda part: normalize(update(operators, part, columns, operators.project))
+        projected = parts.rows(each_part(read, laid_out))
+    return Solution(messages, converged, last.count, last.residual, residuals, exponents, projected)
+
+
+class Inputs(NamedTuple):
+    """What inference works on: operators, local factors [node, point], and the clamped nodes [node] (None: none)."""
+
+    operators: Operators
+    local: Float[Array, "node point"]
+    clamped: Bool[Array, " node"] | None
+
+
+def prepare_inputs(model: Any, graph: Graph, evidence: Any) -> Inputs:
+    """Check a model and evidence against a graph, and return what inference works on."""
+    ok = isinstance(graph, Graph)
+    fix = "The model comes first: run(model, graph, evidence)."
+    _checks.require(ok, "graph", "must be a kbpjax.Graph", type(graph).__name__, fix)
+    if isinstance(model, Operators):
+        operators = model
+    else:
+        fine = hasattr(model, "operators") and hasattr(model, "check_types")
+        fix = "Pass what kbpjax.fit returned."
+        _checks.require(fine, "model", "must be a KernelMRF or Operators", type(model).__name__, fix)
+        operators = model.operators
+        model.check_types(graph)
+    operators.check_types(graph)
+    shape, dtype = (graph.num_nodes, operators.evaluate.shape[1]), operators.evaluate.dtype
+    local = jnp.ones(shape, dtype) if evidence is None else jnp.asarray(getattr(evidence, "local", evidence), dtype)
+    fix = "Make the evidence with the same model and graph."
+    _checks.require(local.shape == shape, "evidence", f"local factors must have shape {shape}", local.shape, fix)
+    clamped = evidence.clamped if getattr(evidence, "values", None) else None  # empty where no clamp was made
+    return Inputs(operators, local, clamped)
+
+
+def strong_damping(damping: Any, dtype: Any) -> Any:
+    """Return the damping as an array: a number of Python, NumPy and JAX would each compile a program of its own."""
+    if isinstance(damping, AdaptiveDamping):
+        return damping
+    if isinstance(damping, AgreementDamping):
+        return AgreementDamping(jnp.asarray(damping.damping, dtype))
+    return jnp.asarray(damping, dtype)
+
+
+def check_start(start: Any, operators: Operators, graph: Graph) -> Float[Array, "edge coordinate"]:
+    """Return the messages to start from: those of a solution as they are, others scaled to norm 1."""
+    messages = start.messages if isinstance(start, Solution) else jnp.asarray(start, operators.update.dtype)
+    check_messages("start", messages, operators, graph)
+    _checks.require_finite("start", messages, "Start from None, the constant messages.")
+    return messages if isinstance(start, Solution) else normalize(messages.T).T
+
+
+def check_messages(argument: str, messages: Array, operators: Operators, graph: Graph) -> None:
+    """Raise ValueError for messages of another shape than a model and a graph have."""
+    shape = (graph.num_edges, operators.update.shape[1])
+    fix = "Pass what kbpjax returned for this model and graph, or messages as `Solution.messages` has them."
+    _checks.require(messages.shape == shape, argument, f"messages must have shape {shape}", messages.shape, fix)
+
+
+def pair_exponents(graph: Graph, exponents: Exponents, dtype: Any) -> Float[Array, " pair"] | None:
+    """Check exponents, and return one for each undirected edge; None for belief propagation."""
+    if exponents is None:
+        return None
+    powers = jnp.asarray(exponents, dtype)
+    shape = (graph.num_edges // 2,)
+    fix = "Pass kbpjax.tree_reweighting(graph), or one number for all edges."
+    _checks.require(powers.shape in ((), shape), "exponents", f"must have shape {shape} or ()", powers.shape, fix)
+    if not _checks.is_traced(powers):
+        values = np.asarray(powers)
+        outside = values[~((values > 0) & np.isfinite(values))].reshape(-1)[:3].tolist()
+        _checks.require(not outside, "exponents", "must be > 0 and finite", outside, fix)
+    return jnp.broadcast_to(powers, shape)
+
+
+def check_options(num_iters: int, damping: Any, tol: Any, schedule: Any, acceleration: Any) -> None:
+    """Check the options of `run`."""
+    _checks.require_count("num_iters", num_iters)
+    if not isinstance(damping, AdaptiveDamping | AgreementDamping):
+        check_damping(damping)
+    if tol is not None:
+        _checks.require_number("tol", tol, above=0)
+    fix = "Pass kbpjax.Synchronous(), kbpjax.colored(graph) or kbpjax.ResidualFirst(share)."
+    _checks.require(isinstance(schedule, Schedule), "schedule", "must be a schedule", repr(schedule), fix)
+    ok = acceleration is None or isinstance(acceleration, Anderson)
+    fix = "Pass kbpjax.Anderson(depth) or None."
+    _checks.require(ok, "acceleration", "must be an acceleration", repr(acceleration), fix)

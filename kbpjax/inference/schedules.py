@@ -1,0 +1,261 @@
+"""Which messages an iteration updates, and from which others: schedules, as small objects for `kbpjax.run`.
+
+All at once (`Synchronous`), one color of nodes after another, so that each uses what its neighbors have just sent
+(`coloring`), or only those that would change most (`ResidualFirst`). One iteration updates every message once, or with
+`ResidualFirst` at most once, so iterations compare as work.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from numpy.typing import NDArray
+
+from kbpjax import _checks
+from kbpjax.graphs.coloring import color_nodes
+from kbpjax.graphs.graph import Graph
+from kbpjax.graphs.plan import Plan
+from kbpjax.inference.operators import Operators, fold, normalize, sum_rows
+from kbpjax.inference.update import Part, damp, parts_of, update
+
+TIE = 1e-3
+"""Relative difference up to which changes count as equal, so that rounding does not choose among messages."""
+
+
+class Problem(eqx.Module):
+    """What all iterations of a run share.
+
+    Attributes:
+        operators: the model's operators.
+        plan: the order in which messages are sent.
+        parts: the parts of the plan with their evidence.
+        reference: sizes of updates without evidence [part, 1, sent], for `AgreementDamping`; else None.
+    """
+
+    operators: Operators
+    plan: Plan
+    parts: Part
+    reference: Float[Array, "*part one sent"] | None
+
+    @classmethod
+    def of(
+        cls,
+        operators: Operators,
+        plan: Plan,
+        local: Float[Array, "node point"],
+        exponents: Float[Array, " pair"] | None,
+        by_agreement: bool,
+    ) -> "Problem":
+        """Lay out the evidence; for damping by agreement scale it to maximum 1, and find the reference sizes."""
+        if not by_agreement:
+            return cls(operators, plan, parts_of(plan, local, exponents), None)
+        largest = jnp.max(local, axis=1, keepdims=True)
+        parts = parts_of(plan, local / jnp.where(largest > 0, largest, 1), exponents)
+        messages = first_messages(operators, plan)
+
+        def size(part: Part) -> Array:
+            raw = update(operators, part, messages)
+            return sum_rows(raw * normalize(raw))
+
+        without = parts_of(plan, jnp.ones_like(local), exponents)
+        return cls(operators, plan, parts, jax.lax.map(size, without))
+
+
+def first_messages(operators: Operators, plan: Plan) -> Float[Array, "coordinate column"]:
+    """Return the messages before the first iteration: the update of 1, in a learned model the constant."""
+    ones = normalize(jnp.sum(operators.update, axis=-1).T)
+    kinds = plan.kinds if len(operators.update) > 1 else jnp.zeros_like(plan.kinds)
+    size = len(plan.edges) // max(1, plan.kinds.size)
+    columns = jnp.broadcast_to(ones[:, kinds, None], (len(ones), *plan.kinds.shape, size)).reshape(len(ones), -1)
+    return jnp.where(plan.present.reshape(1, -1), columns, 0)
+
+
+def send(
+    operators: Operators, part: Part, reference: Array | None, old: Array, messages: Array, damping: Array
+) -> tuple[Float[Array, "coordinate sent"], Float[Array, "coordinate sent"]]:
+    """Return the damped messages that one part sends, given all messages, and how far the updates are from the old."""
+    return damp(old, update(operators, part, messages), damping, reference)
+
+
+def send_all(problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
+    """Return what `send` does for a plan of one part."""
+    part, reference = jax.tree.map(lambda array: array[0], (problem.parts, problem.reference))
+    return send(problem.operators, part, reference, messages, messages, damping)
+
+
+def largest_change(operators: Operators, old: Array, change: Array) -> Float[Array, ""]:
+    """Return the largest of `changes`."""
+    if operators.positive is None:  # one reduction is quicker than the largest of each message
+        return jnp.max(jnp.abs(change), initial=0)
+    return jnp.max(changes(operators, old, change), initial=0)
+
+
+def changes(operators: Operators, old: Array, change: Array) -> Float[Array, " sent"]:
+    """Return the largest difference between coordinates of each message and of its update, of 2-norm 1.
+
+    Positive messages are values: of these, the largest difference when the update is scaled to maximum 1.
+    """
+    if change.size == 0:
+        return jnp.zeros_like(change[0])
+    difference = fold(_larger, change, jnp.abs)[0]
+    if operators.positive is None:
+        return difference
+    largest = fold(_larger, jax.lax.stop_gradient(old) + change)[0]
+    return difference / jnp.where(largest > 0, largest, 1)
+
+
+def _larger(one: Array, other: Array) -> Array:
+    """Return the larger; quicker than a maximum that looks for NaN, which a message has everywhere or nowhere."""
+    return jnp.where(one > other, one, other)
+
+
+class Synchronous(eqx.Module):
+    """Update all messages at once, each from the messages of the iteration before.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+        >>> graph, local = kbp.chain_graph(9), jnp.ones((9, 2)).at[0, 0].set(8.0)
+        >>> solution = kbp.run(agree, graph, local, damping=0.0, tol=1e-5, schedule=kbp.Synchronous())
+        >>> int(solution.num_iters)  # an edge an iteration: 8, and one more to see no change
+        9
+    """
+
+    def plan(self, graph: Graph) -> Plan:
+        """Return the order in which messages are sent."""
+        return graph.plan
+
+    def sweep(self, problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
+        """Do one iteration; return the messages [coordinate, column], and the residual of those before."""
+        new, change = send_all(problem, messages, damping)
+        return new, largest_change(problem.operators, messages, change)
+
+
+class ResidualFirst(Synchronous):
+    """Update the messages that would change most, and leave the others as they are (after Elidan et al. 2006).
+
+    All updates are computed to know which those are, so an iteration costs as much as a synchronous one; what it gains
+    is steadiness where updating all at once oscillates.
+
+    Args:
+        share: share of the messages to update, in (0, 1].
+
+    Raises:
+        ValueError: share out of range.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
+        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbors tend to differ
+        >>> local = jnp.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
+        >>> schedules = kbp.Synchronous(), kbp.ResidualFirst(share=0.25)
+        >>> [bool(kbp.run(differ, graph, local, num_iters=100, damping=0.0, schedule=s).converged) for s in schedules]
+        [False, True]
+    """
+
+    share: float = eqx.field(static=True, default=0.25, converter=float)
+
+    def __check_init__(self) -> None:
+        _checks.require_number("share", self.share, above=0, most=1)
+
+    def sweep(self, problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
+        """Do one iteration; return the messages [coordinate, column], and the residual of those before."""
+        new, change = send_all(problem, messages, damping)
+        if change.size == 0:
+            return messages, jnp.zeros_like(damping)
+        sizes = changes(problem.operators, messages, change)
+        count = max(1, round(self.share * len(problem.plan.position)))
+        smallest = jax.lax.top_k(sizes, count)[0][-1]
+        chosen = (sizes >= (1 - TIE) * smallest) | jnp.isnan(sizes)  # NaN is to stay visible
+        return jnp.where(chosen[None], new, messages), jnp.max(sizes)
+
+
+class Colored(eqx.Module):
+    """Update the messages that one color of nodes sends, then those of the next; make it with `coloring`.
+
+    Attributes:
+        colors: the plan with a part for each color.
+        made_for: senders, receivers, edge types and node types of the graph.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+        >>> graph, local = kbp.chain_graph(9), jnp.ones((9, 2)).at[0, 0].set(8.0)
+        >>> schedules = kbp.Synchronous(), kbp.colored(graph)
+        >>> [int(kbp.run(agree, graph, local, damping=0.0, tol=1e-5, schedule=s).num_iters) for s in schedules]
+        [9, 5]
+    """
+
+    colors: Plan
+    made_for: tuple[Int[Array, " edge"], Int[Array, " edge"], Int[Array, " edge"], Int[Array, " node"]]
+
+    def plan(self, graph: Graph) -> Plan:
+        """Return the order in which messages are sent; raise ValueError for another graph.
+
+        Of a traced graph only the numbers of nodes and edges can be compared.
+        """
+        given, fix = _identity(graph), "Make it with kbpjax.colored(graph) for the same graph."
+        got, needed = ((len(a[3]), len(a[0])) for a in (self.made_for, given))
+        _checks.require(got == needed, "schedule", f"must be of a graph of (nodes, edges) {needed}", got, fix)
+        if not _checks.is_traced((self.made_for, given)):
+            same = all(np.array_equal(mine, other) for mine, other in zip(self.made_for, given, strict=True))
+            _checks.require(same, "schedule", "must be of this graph", "one of the same size", fix)
+        return self.colors
+
+    def sweep(self, problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
+        """Do one iteration; return the messages [coordinate, column], and the largest change of an update."""
+
+        def turn(carry: tuple[Array, Array], part: tuple[Part, Array | None]) -> tuple[tuple[Array, Array], Array]:
+            messages, first = carry
+            old = jax.lax.dynamic_slice_in_dim(messages, first, problem.parts.present.shape[-1], axis=1)
+            new, change = send(problem.operators, *part, old, messages, damping)
+            messages = jax.lax.dynamic_update_slice_in_dim(messages, new, first, axis=1)
+            return (messages, first + old.shape[1]), largest_change(problem.operators, old, change)
+
+        (messages, _), change = jax.lax.scan(turn, (messages, jnp.int32(0)), (problem.parts, problem.reference))
+        return messages, jnp.max(change, initial=0)
+
+
+Schedule = Synchronous | Colored
+
+
+def colored(graph: Graph, *, colors: NDArray | None = None) -> Colored:
+    """Make the schedule that updates one color of nodes after another, with neighbors of different colors.
+
+    On a grid, a chain or a tree there are two colors, and an iteration does what two synchronous ones do, at the cost
+    of one. It is made once for a graph, outside `jax.jit`, and can be passed into it.
+
+    Args:
+        graph: the graph.
+        colors: color of each node [node], integers >= 0; None: found by breadth-first search where two are enough, else
+            greedily.
+
+    Returns:
+        The schedule.
+
+    Raises:
+        ValueError: a traced graph, colors of another shape, or neighbors of one color.
+
+    Examples:
+        >>> import kbpjax as kbp
+        >>> kbp.colored(kbp.grid_graph(3, 3)).colors.num_parts
+        2
+    """
+    fix = "Make the schedule before you compile, and pass it in."
+    _checks.require(not _checks.is_traced(graph), "graph", "must be known", "a traced graph", fix)
+    senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
+    if colors is None:
+        colors = color_nodes(senders, receivers, graph.num_nodes)
+    colors = np.asarray(colors)
+    ok = np.issubdtype(colors.dtype, np.integer) and colors.min(initial=0) >= 0 and colors.shape == (graph.num_nodes,)
+    rule, fix = f"must be {graph.num_nodes} integers >= 0", "Pass one color for each node, or None."
+    _checks.require(ok, "colors", rule, f"shape {colors.shape}, {colors.dtype}", fix)
+    same = np.flatnonzero(colors[senders] == colors[receivers])[:3]
+    got = f"one color for {[(int(senders[e]), int(receivers[e])) for e in same]}"
+    _checks.require(len(same) == 0, "colors", "must differ between neighbors", got, "Give them two.")
+    return Colored(graph.plan_of(np.unique(colors, return_inverse=True)[1].reshape(-1)), _identity(graph))
+
+
+def _identity(graph: Graph) -> tuple[Array, Array, Array, Array]:
+    return graph.senders, graph.receivers, graph.edge_type, graph.node_type

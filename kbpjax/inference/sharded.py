@@ -1,0 +1,265 @@
+"""Several devices: batches of problems side by side, or one graph in blocks that exchange their boundary messages.
+
+A batch needs no code of its own: `shard_batch` places it, and a program compiled for it runs on all devices. One graph
+is split by `partition_graph`; each device then updates the messages that its nodes send, and `run` here gives what
+`kbpjax.run` gives. Neither starts anything: on several hosts it is the application that calls
+`jax.distributed.initialize`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, ScalarLike
+
+from kbpjax import _checks
+from kbpjax.graphs.partition import Partition as Partition
+from kbpjax.graphs.partition import mesh_of
+from kbpjax.graphs.partition import partition_graph as partition_graph
+from kbpjax.inference.acceleration import AdaptiveDamping, AgreementDamping
+from kbpjax.inference.implicit import Iteration, fixed_point, trust
+from kbpjax.inference.loop import iterate
+from kbpjax.inference.loopy import (
+    Damping,
+    Exponents,
+    Solution,
+    check_options,
+    check_start,
+    pair_exponents,
+    prepare_inputs,
+    strong_damping,
+)
+from kbpjax.inference.operators import Operators, normalize, sum_rows
+from kbpjax.inference.schedules import Synchronous, first_messages, largest_change
+from kbpjax.inference.update import Part, damp, lay_out, of_edges, update
+
+Batch = TypeVar("Batch")
+
+_SHARED = PartitionSpec()
+"""The same on every device."""
+
+
+def shard_batch(batch: Batch, devices: Mesh | int | None = None) -> Batch:
+    """Split arrays along their first axis over devices, so that a compiled function of them runs on all of these.
+
+    Test problems are independent: `jax.jit(jax.vmap(fn))` of a batch so placed needs no exchange, and its results stay
+    where they were computed.
+
+    Args:
+        batch: arrays whose first axis counts problems [batch, ...], in any pytree.
+        devices: a mesh, over all axes of which the batch is split; or the number of devices, the first of
+            `jax.devices()`; None: all of them.
+
+    Returns:
+        The same arrays, each device holding an equal share.
+
+    Raises:
+        ValueError: an array without axes, or a first axis that the number of devices does not divide.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from kbpjax.inference.sharded import shard_batch
+        >>> shard_batch(jnp.zeros((3, 5)), 1).shape
+        (3, 5)
+    """
+    mesh = mesh_of(devices)
+    for leaf in jax.tree.leaves(batch):
+        shape = np.shape(leaf)
+        fix = "Pass arrays [batch, ...]; what all problems share needs no placing."
+        _checks.require(len(shape) > 0, "batch", "must be arrays with a first axis", "a scalar", fix)
+        fix = f"Pad it to {-(-shape[0] // mesh.size) * mesh.size} and drop the results of the padding."
+        rule = f"must have a first axis that {mesh.size} devices divide"
+        _checks.require(shape[0] % mesh.size == 0, "batch", rule, f"shape {shape}", fix)
+    return jax.device_put(batch, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
+
+
+def run(
+    model: Any,
+    partition: Any,
+    evidence: Any = None,
+    *,
+    num_iters: int = 30,
+    damping: Damping | AdaptiveDamping = 0.2,
+    tol: ScalarLike | None = None,
+    exponents: Exponents = None,
+    start: Any = None,
+) -> Solution:
+    """Do what `kbpjax.run` does, with all messages updated at once, on a graph in blocks.
+
+    Each device holds the local factors of its nodes and the messages that these send, and an iteration exchanges
+    messages between blocks, and the residual. The solution is that of the whole graph, on every device.
+
+    Args:
+        model: a `KernelMRF`, or `Operators` of one's own.
+        partition: the graph in blocks, of `partition_graph`.
+        evidence: `Evidence` of the whole graph, or local factors [node, point], or None for none.
+        num_iters: iterations, >= 1; with `tol` the most there can be.
+        damping: as in `kbpjax.run`.
+        tol: stop once the residual is at most this; derivatives are then those of the fixed point. None: run all
+            iterations, and differentiate through them.
+        exponents: exponent of each undirected edge [pair], > 0, or one for all. None: 1.
+        start: where to start: a solution, or messages as `Solution.messages` has them. None: constant messages.
+
+    Returns:
+        The messages of the whole graph and how they got there, as `kbpjax.run` returns them.
+
+    Raises:
+        ValueError: as `kbpjax.run`; something else than a partition.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax import sharded
+        >>> graph, table = kbp.chain_graph(4), jnp.array([[2.0, 1.0], [1.0, 2.0]])
+        >>> operators = kbp.Operators(jnp.eye(2)[None], table[None])
+        >>> solution = sharded.run(operators, sharded.partition_graph(graph, 1), num_iters=3)
+        >>> solution.messages.shape, bool(solution.converged)
+        ((6, 2), True)
+    """
+    ok, fix = isinstance(partition, Partition), "Make it with kbpjax.sharded.partition_graph(graph)."
+    _checks.require(ok, "partition", "must be a partition of a graph", type(partition).__name__, fix)
+    check_options(num_iters, damping, tol, Synchronous(), None)
+    graph = partition.graph
+    operators, local, clamped = prepare_inputs(model, graph, evidence)
+    powers = pair_exponents(graph, exponents, local.dtype)
+    first = None
+    if start is not None:
+        first = check_start(start, operators, graph)
+    damping = strong_damping(damping, local.dtype)
+    given = partition, operators, local, clamped, first, powers, damping
+    if tol is None:
+        return _run(*given, None, None, num_iters)
+    return _run(*given, jnp.asarray(tol, local.dtype), jnp.asarray(num_iters, jnp.int32), None)
+
+
+class Devices(Iteration):
+    """Update all messages at once, each device those of its block.
+
+    Messages [coordinate, column] have the columns of one device after those of another. `parts` holds a part for each.
+
+    Attributes:
+        partition: the graph in blocks.
+        reference: sizes of updates without evidence [1, column], for `AgreementDamping`; else None.
+    """
+
+    partition: Partition
+    reference: Float[Array, "one column"] | None = None
+
+    def sweep(self, messages: Array, damping: Array) -> tuple[Array, Array]:
+        """Do one iteration; return the messages, and the largest difference between one and its undamped update."""
+
+        def turn(part: Part, operators: Operators, old: Array, received: Array, more: Any) -> tuple[Array, Array]:
+            damping, reference = more
+            new, change = damp(old, update(operators, part, received), damping, reference)
+            every = jax.lax.all_gather(largest_change(operators, old, change), self.partition.axis)
+            return new, jnp.max(every)  # not pmax, which on CPUs passes over NaN
+
+        return self._on_devices(turn, (self._columns, PartitionSpec()), messages, (damping, self.reference))
+
+    def updates(self, messages: Array, matrices: Array | None = None) -> Array:
+        """Return the updates of all messages, not normalized, as `kbpjax.inference.update.update` does."""
+
+        def turn(part: Part, operators: Operators, old: Array, received: Array, more: Any) -> Array:
+            del old
+            return update(operators, part, received, more)
+
+        return self._on_devices(turn, self._columns, messages, matrices)
+
+    def once(self, messages: Array) -> Array:
+        """Do one undamped iteration."""
+        return normalize(self.updates(messages))
+
+    def pull(self, messages: Array, cotangent: Array) -> Array:
+        """Map a cotangent of the messages after one iteration to one of those before."""
+        messages, cotangent = jax.lax.optimization_barrier((messages, cotangent))  # not kept through a loop
+        return jax.vjp(self.once, messages)[1](cotangent)[0]
+
+    @property
+    def _columns(self) -> PartitionSpec:
+        return PartitionSpec(None, self.partition.axis)
+
+    def _on_devices(self, turn: Callable[..., Any], out: Any, messages: Array, more: Any) -> Any:
+        """Have each device do a turn with its part, the operators, its messages, those that it receives, and more.
+
+        An array [1, column] in `more` is split like messages, all else is the same everywhere.
+        """
+
+        def on_device(part: Part, outgoing: Any, operators: Operators, own: Array, more: Any) -> Any:
+            part, outgoing = jax.tree.map(lambda array: array[0], (part, outgoing))
+            pairs = zip(outgoing, self.partition.routes, strict=True)
+            received = [jax.lax.ppermute(own[:, columns], self.partition.axis, to) for columns, to in pairs]
+            return turn(part, operators, own, jnp.concatenate([own, *received], axis=1), more)
+
+        split = lambda array: self._columns if array.ndim == 2 else PartitionSpec()
+        of_device, shared = PartitionSpec(self.partition.axis), PartitionSpec()
+        specs = (of_device, of_device, shared, self._columns, jax.tree.map(split, more))
+        mapped = jax.shard_map(on_device, mesh=self.partition.mesh, in_specs=specs, out_specs=out, check_vma=False)
+        return mapped(self.parts, self.partition.halo.outgoing, self.operators, messages, more)
+
+
+def _parts(partition: Partition, local: Array, clamped: Array | None, exponents: Array | None) -> Part:
+    """Give each device its nodes with their evidence."""
+    plan, halo = partition.plan, partition.halo
+    split = NamedSharding(partition.mesh, PartitionSpec(partition.axis))
+    blocks, held = plan.blocks, halo.edges.shape[1]
+    if clamped is not None:
+        of_devices = clamped.at[halo.nodes].get(mode="fill", fill_value=False)
+        blocks = jax.vmap(lambda blocks, nodes: tuple(b.without_incoming(nodes, held) for b in blocks))(
+            blocks, of_devices
+        )
+    rows = local.at[halo.nodes].get(mode="fill", fill_value=1)
+    powers = None if exponents is None else of_edges(exponents)[halo.edges]
+    laid_out = jax.vmap(lay_out)(blocks, rows, powers)
+    return jax.lax.with_sharding_constraint(Part(blocks, plan.kinds, plan.route, plan.present, *laid_out), split)
+
+
+@partial(jax.jit, static_argnames="num_iters")
+def _run(
+    partition: Partition,
+    operators: Operators,
+    local: Array,
+    clamped: Array | None,
+    first: Array | None,
+    exponents: Array | None,
+    damping: Any,
+    tol: Array | None,
+    most: Array | None,
+    num_iters: int | None,
+) -> Solution:
+    plan, by_agreement = partition.plan, isinstance(damping, AgreementDamping)
+    split = NamedSharding(partition.mesh, PartitionSpec(None, partition.axis))
+    enough = jnp.asarray(1e-3 if tol is None else tol, local.dtype)
+
+    def devices(operators: Operators, local: Array, exponents: Array | None) -> Devices:
+        parts = _parts(partition, local, clamped, exponents)
+        steps = jnp.int32(1) if most is None else 2 * most
+        return Devices(operators, parts, enough, steps, partition)
+
+    known = operators, local, exponents
+    if tol is not None:  # derivatives are those of the fixed point, not of the way to it
+        known, first, damping = jax.lax.stop_gradient((known, first, damping))
+    messages = first_messages(known[0], plan) if first is None else plan.columns(first)
+    messages = jax.lax.with_sharding_constraint(messages, split)
+    turns = devices(*known)
+    if by_agreement:
+        raw = devices(known[0], jnp.ones_like(local), known[2]).updates(first_messages(known[0], plan))
+        largest = jnp.max(known[1], axis=1, keepdims=True)
+        scaled = known[1] / jnp.where(largest > 0, largest, 1)
+        turns = replace(devices(known[0], scaled, known[2]), reference=sum_rows(raw * normalize(raw)))
+        damping = damping.damping
+    last, residuals = iterate(turns.sweep, messages, damping, None, tol, num_iters if tol is None else most)
+
+    turns, messages = devices(operators, local, exponents), last.messages
+    converged = last.residual <= enough
+    if tol is not None and partition.graph.num_edges > 0:
+        messages = trust(fixed_point(turns, messages), converged)
+    everywhere = NamedSharding(partition.mesh, PartitionSpec())
+    rows = lambda columns: jax.lax.with_sharding_constraint(plan.rows(columns), everywhere)
+    projected = None
+    if operators.positive is not None:
+        projected = rows(normalize(turns.updates(messages, operators.project)))
+    return Solution(rows(messages), converged, last.count, last.residual, residuals, exponents, projected)

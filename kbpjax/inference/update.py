@@ -1,0 +1,169 @@
+r"""One update of messages: evaluate, multiply, project (eq. 15). It knows no kernel.
+
+A message m_ts is a vector of coefficients on the basis of its receiver, a column of `messages` [coordinate, column] in
+the order of a `Plan`. One update evaluates all incoming messages of a node at a set of points, multiplies them, and
+projects the product onto the basis of the receiver:
+
+    m_ts  <-  project_ts @ ( local_t * prod_{u in G(t) \ s} evaluate_t @ m_ut )
+
+Every update rule of the paper, and discrete belief propagation (evaluate = identity, project = the conditional table),
+is this line with other matrices. Positive operators take the two products in one: a message is then its values at the
+points of its receiver, and `positive` = evaluate @ project with entries >= 0. With an exponent for each edge,
+
+    m_ts  <-  project_ts @ ( local_t * prod_{u in G(t)} (evaluate_t @ m_ut)^rho_ut / (evaluate_t @ m_st) ),
+
+which is tree-reweighted (rho: the edge appearance probabilities) or fractional belief propagation; rho = 1 is the first
+line. The scale of a message is free: `damp` gives updates the 2-norm 1.
+"""
+
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from kbpjax.graphs.plan import Block, Plan
+from kbpjax.inference.operators import Operators, by_tile, normalize, of_type, sum_rows, weighted_products
+
+
+class Part(eqx.Module):
+    """Some nodes, what they hear and what they send; or all parts of a plan, stacked on the first axis.
+
+    Attributes:
+        blocks, kinds, route: as in `Plan`.
+        present: which of the sent columns are messages, not padding [*part, sent].
+        local: evidence of the nodes of each block at their points [*part, point, tile, size].
+        exponents: exponent of each incoming message of each block [*part, tile, slot, size]; None: 1.
+    """
+
+    blocks: tuple[Block, ...]
+    kinds: Int[Array, "*part_and_tiles"]
+    route: Int[Array, "*part edge_tile edge_size"] | None
+    present: Bool[Array, "*part sent"]
+    local: tuple[Float[Array, "*part point tile size"], ...]
+    exponents: tuple[Float[Array, "*part tile slot size"], ...] | None
+
+
+def parts_of(plan: Plan, local: Float[Array, "node point"], exponents: Float[Array, " pair"] | None) -> Part:
+    """Lay evidence and exponents out in the blocks of a plan; 1 in padding."""
+    powers = None if exponents is None else of_edges(exponents)[plan.edges]
+    return Part(plan.blocks, plan.kinds, plan.route, plan.present, *lay_out(plan.blocks, local, powers))
+
+
+def lay_out(
+    blocks: tuple[Block, ...], local: Float[Array, "node point"], exponents: Float[Array, " column"] | None
+) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
+    """Return `local` and `exponents` of a `Part`, given those of nodes and of columns."""
+    padded = jnp.concatenate([local, jnp.ones_like(local[:1])]).T
+    of_blocks = tuple(jnp.moveaxis(padded[:, block.nodes], 0, -3) for block in blocks)
+    if exponents is None:
+        return of_blocks, None
+    powers = jnp.append(exponents, jnp.ones_like(exponents, shape=1))
+    return of_blocks, tuple(powers[block.incoming] for block in blocks)
+
+
+def of_edges(exponents: Float[Array, " pair"]) -> Float[Array, " edge_and_one"]:
+    """Return the exponent of each directed edge, and 1 for edges that are not there."""
+    return jnp.concatenate([exponents, exponents, jnp.ones_like(exponents, shape=1)])
+
+
+def update(
+    operators: Operators,
+    part: Part,
+    messages: Float[Array, "coordinate column"],
+    matrices: Float[Array, "edge_direction out point"] | None = None,
+) -> Float[Array, "out sent"]:
+    """Compute the messages that the nodes of one part send, not normalized (eq. 15).
+
+    Args:
+        operators: the model's operators.
+        part: the part.
+        messages: all messages.
+        matrices: what the products are multiplied with; None: `operators.update`.
+    """
+    return outgoing(operators, part, [gather(block, messages) for block in part.blocks], messages.shape[1], matrices)
+
+
+def outgoing(
+    operators: Operators,
+    part: Part,
+    incoming: Sequence[Float[Array, "coordinate tile slot size"]],
+    num_columns: int,
+    matrices: Float[Array, "edge_direction out point"] | None = None,
+) -> Float[Array, "out sent"]:
+    """Compute the same from the incoming messages of each node, as `gather` returns them."""
+    products = []
+    for i, block in enumerate(part.blocks):
+        values = evaluate(operators, block, incoming[i], num_columns)
+        if part.exponents is None:
+            products.append(operators.arithmetic.cavity_products(values, part.local[i]))
+        else:
+            products.append(weighted_products(values, part.local[i], part.exponents[i]))
+    matrices = operators.update if matrices is None else matrices
+    raw = operators.arithmetic.apply(matrices, part.kinds, in_order_sent(part, products))
+    return jnp.where(part.present[None], raw.reshape(len(raw), -1), 0)
+
+
+def gather(block: Block, messages: Float[Array, "coordinate column"]) -> Float[Array, "coordinate tile slot size"]:
+    """Return the incoming messages of each node; any number where there is none."""
+    if messages.shape[1] == 0:
+        return jnp.zeros_like(messages, shape=(len(messages), *block.incoming.shape))
+    return messages.at[:, block.incoming].get(mode="clip")
+
+
+def evaluate(
+    operators: Operators, block: Block, incoming: Float[Array, "coordinate tile slot size"], num_columns: int
+) -> Float[Array, "point tile slot size"]:
+    """Evaluate incoming messages as `gather` returns them."""
+    values = incoming if operators.positive is not None else by_tile(operators.evaluate, block.types, incoming)
+    floor = of_type(operators.floors, block.types)[None, :, None, None]
+    return jnp.where(block.incoming < num_columns, jnp.maximum(values, floor), 1)
+
+
+def in_order_sent(
+    part: Part, products: Sequence[Float[Array, "point tile slot size"]]
+) -> Float[Array, "point *tiles row"]:
+    """Reorder cavity products from the order of the nodes to that in which messages are sent."""
+    if part.route is None:
+        return products[0]
+    flat = [block.reshape(len(block), -1) for block in products]
+    return jnp.concatenate(flat, axis=1).at[:, part.route].get(mode="clip")
+
+
+def each_part(compute: Callable[[Part], Float[Array, "out sent"]], parts: Part) -> Float[Array, "out column"]:
+    """Compute something of each part, one after the other in the memory of one, and put the columns side by side."""
+    if len(parts.present) == 1:
+        return compute(jax.tree.map(lambda array: array[0], parts))
+    _, stacked = jax.lax.scan(jax.checkpoint(lambda _, part: (None, compute(part)), prevent_cse=False), None, parts)
+    return jnp.moveaxis(stacked, 0, 1).reshape(stacked.shape[1], -1)
+
+
+def damp(
+    old: Float[Array, "coordinate sent"],
+    raw: Float[Array, "coordinate sent"],
+    damping: Float[Array, ""],
+    reference: Float[Array, "one sent"] | None = None,
+) -> tuple[Float[Array, "coordinate sent"], Float[Array, "coordinate sent"]]:
+    """Return the damped messages, and how far their undamped updates are from the old ones.
+
+    m <- d m + (1 - d) normalize(raw); with reference sizes, m <- normalize(d m + (1 - d) raw / reference).
+    """
+    new = normalize(raw)
+    change = jax.lax.stop_gradient(new - old)
+    if reference is None:
+        return damping * old + (1 - damping) * new, change
+    share = sum_rows(raw * new) / jnp.where(reference > 0, reference, 1)
+    return normalize(damping * old + (1 - damping) * share * new), change
+
+
+def evaluate_local(operators: Operators, plan: Plan, messages: Float[Array, "node rank"]) -> Float[Array, "node point"]:
+    """Evaluate one message for each node at the node's points, not below the floor."""
+    padded = jnp.concatenate([messages, messages[:1]]).T
+    values = jnp.zeros_like(messages, shape=(operators.evaluate.shape[1], len(messages)))
+    for block in plan.blocks:
+        types, nodes = block.types[0], block.nodes[0]
+        of_block = by_tile(operators.evaluate, types, padded[:, nodes])
+        floor = of_type(operators.floors, types)[None, :, None]
+        values = values.at[:, nodes].set(jnp.maximum(of_block, floor), mode="drop")
+    return values.T
