@@ -47,6 +47,7 @@ from kbpjax.inference.loopy import BPState as BPState
 from kbpjax.inference.loopy import Solution as Solution
 from kbpjax.inference.loopy import init as init
 from kbpjax.inference.loopy import run as run
+from kbpjax.inference.loopy import solution_of as solution_of
 from kbpjax.inference.loopy import step as step
 from kbpjax.inference.operators import InLogs as InLogs
 from kbpjax.inference.operators import MaxProduct as MaxProduct

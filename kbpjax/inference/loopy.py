@@ -17,7 +17,7 @@ from kbpjax.inference.implicit import Iteration, fixed_point, plan_in_parts, tru
 from kbpjax.inference.loop import iterate
 from kbpjax.inference.operators import Operators, normalize
 from kbpjax.inference.schedules import Problem, Schedule, Synchronous, first_messages
-from kbpjax.inference.update import each_part, parts_of, update
+from kbpjax.inference.update import Part, each_part, parts_of, update
 
 Exponents = _checks.Numbers | ScalarLike | None
 Damping = ScalarLike | AgreementDamping
@@ -286,12 +286,52 @@ def _run(
         iteration = Iteration(operators, laid_out, tol, 2 * most)
         columns = fixed_point(iteration, parts.columns(messages))
         messages = parts.rows(trust(columns, converged))
-    projected = None
-    if operators.positive is not None:
-        columns = parts.columns(messages)
-        read = lambda part: normalize(update(operators, part, columns, operators.project))
-        projected = parts.rows(each_part(read, laid_out))
+    projected = _projected(operators, parts, laid_out, messages)
     return Solution(messages, converged, last.count, last.residual, residuals, exponents, projected)
+
+
+def solution_of(
+    model: Any, graph: Graph, evidence: Any, state: BPState, *, exponents: Exponents = None, tol: ScalarLike = 1e-3
+) -> Solution:
+    """Return the state of a loop over `step` as the solution that beliefs are computed from.
+
+    Args:
+        model: the model of `step`.
+        graph: the graph.
+        evidence: the evidence of `step`.
+        state: the state.
+        exponents: the exponents of `step`.
+        tol: residual up to which the messages count as converged.
+
+    Raises:
+        ValueError: a state of another model or graph.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+        >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
+        >>> state = kbp.step(agree, graph, local, kbp.init(agree, graph))
+        >>> int(kbp.solution_of(agree, graph, local, state).num_iters)
+        1
+    """
+    operators, local, clamped = prepare_inputs(model, graph, evidence)
+    check_messages("state", state.messages, operators, graph)
+    powers = pair_exponents(graph, exponents, local.dtype)
+    plan = graph.plan.without_incoming(clamped)
+    projected = _projected(operators, plan, parts_of(plan, local, powers), state.messages)
+    return Solution(
+        state.messages, state.residual <= tol, state.count, state.residual, state.residual[None], powers, projected
+    )
+
+
+@jax.jit
+def _projected(operators: Operators, plan: Plan, parts: Part, messages: Array) -> Float[Array, "edge rank"] | None:
+    """Return the coefficients of the messages of a positive model; of others None."""
+    if operators.positive is None:
+        return None
+    columns = plan.columns(messages)
+    read = lambda part: normalize(update(operators, part, columns, operators.project))
+    return plan.rows(each_part(read, parts))
 
 
 class Inputs(NamedTuple):

@@ -177,7 +177,7 @@ def by_tile(
     if len(matrices) == 1 or types.size == 0:
         return jnp.tensordot(matrices[0], x, axes=1, precision="highest")
     if types.size <= FEW:
-        return _tile_by_tile(matrices, types, x)
+        return _tile_by_tile(matrices[types], types.ndim, x)
     tiles = x.reshape(len(x), types.size, -1)
     # Without a barrier the compiler moves the axes inside the product, which is then five times as slow.
     tiles = jax.lax.optimization_barrier(jnp.moveaxis(tiles, 1, 0))
@@ -185,11 +185,11 @@ def by_tile(
     return product.reshape(matrices.shape[1], *x.shape[1:])
 
 
-def _tile_by_tile(matrices: Array, types: Array, x: Array) -> Array:
-    if types.ndim == 0:
-        return matmul(matrices[types], x.reshape(len(x), -1)).reshape(matrices.shape[1], *x.shape[1:])
-    tiles = zip(range(len(types)), split(x, 1), strict=True)
-    return jnp.stack([_tile_by_tile(matrices, types[i], tile) for i, tile in tiles], axis=1)
+def _tile_by_tile(matrices: Array, num_axes: int, x: Array) -> Array:
+    if num_axes == 0:
+        return jnp.tensordot(matrices, x, axes=1, precision="highest")
+    tiles = zip(split(matrices, 0), split(x, 1), strict=True)
+    return jnp.stack([_tile_by_tile(matrix, num_axes - 1, tile) for matrix, tile in tiles], axis=1)
 
 
 def leave_one_out(
@@ -262,18 +262,14 @@ def split(array: Array, axis: int) -> list[Array]:
 
 
 def fold(
-    operation: Callable[[Array, Array], Array],
-    rows: Float[Array, "row *axes"],
-    of: Callable[[Array], Array] = lambda term: term,
+    operation: Callable[[Array, Array], Array], rows: Float[Array, "row *axes"]
 ) -> Float[Array, "one *axes"]:
-    """Reduce `of(rows)` over the first axis, of length >= 1, term by term, by `jnp.add` or `jnp.maximum`."""
-    size = -(-len(rows) // TERMS)
-    terms = [of(rows[start : start + size]) for start in range(0, len(rows), size)]
-    rest = terms.pop() if len(rows) % size else None
-    total = reduce(operation, terms)
-    if rest is not None:
-        total = jnp.concatenate([operation(total[: len(rest)], rest), total[len(rest) :]])
-    return total if size == 1 else fold(operation, total)
+    """Reduce over the first axis, of length >= 1, term by term, by `jnp.add` or `jnp.maximum`."""
+    count, size = len(rows), -(-len(rows) // TERMS)
+    if size == 1:
+        return reduce(operation, jax.lax.split(rows, [1] * count))
+    terms = jax.lax.split(rows[: count - count % size], [size] * (count // size))
+    return fold(operation, jnp.concatenate([reduce(operation, terms), rows[count - count % size :]]))
 
 
 @jax.custom_jvp
@@ -307,8 +303,8 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
 def _scale(columns: Array) -> Float[Array, "one *axes"]:
     """Return 1 / norm, by way of the 1-norm, so that squares neither overflow nor underflow; 0 for zeros."""
     columns = jax.lax.stop_gradient(columns)
-    size = fold(jnp.add, columns, jnp.abs)
+    size = fold(jnp.add, jnp.abs(columns))
     zero = size < jnp.finfo(columns.dtype).tiny  # false for NaN, which stays
     inverse = 1 / jnp.where(zero, jnp.inf, size)  # 0 by a selection around the quotient is 10 times as slow
-    square = fold(jnp.add, columns, lambda term: (term * inverse) ** 2)
+    square = fold(jnp.add, (columns * inverse) ** 2)
     return inverse * jax.lax.rsqrt(jnp.where(zero, 1, square))

@@ -98,7 +98,7 @@ def changes(operators: Operators, old: Array, change: Array) -> Float[Array, " s
     """
     if change.size == 0:
         return jnp.zeros_like(change[0])
-    difference = fold(_larger, change, jnp.abs)[0]
+    difference = fold(_larger, jnp.abs(change))[0]
     if operators.positive is None:
         return difference
     largest = fold(_larger, jax.lax.stop_gradient(old) + change)[0]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax import reweighting
+from kbpjax.graphs import spanning_trees as reweighting
 from kbpjax.graphs.spanning_trees import tree_reweighting
 
 COMPLETE4 = (list(itertools.combinations(range(4), 2)), 4)
