@@ -19,7 +19,7 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from notebook_files import cells, completed, differences, digest, faults
 
-from kbpjax._files import replacing
+from kbpjax._misc import replacing
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 CELL_SECONDS = 600

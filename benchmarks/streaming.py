@@ -28,7 +28,7 @@ import numpy as np
 
 import kbpjax as kbp
 from experiments import _harness
-from kbpjax import streaming
+from kbpjax.learning import streaming
 
 RESULTS = Path("benchmarks/results")
 RANK = 100

@@ -17,7 +17,7 @@ from typing import IO, Any, TypeVar
 import jax
 import numpy as np
 
-from kbpjax._files import replacing
+from kbpjax._misc import replacing
 
 T = TypeVar("T")
 Row = Mapping[str, Any]

@@ -223,7 +223,7 @@ def _write(path: Path, pixels: np.ndarray) -> None:
     """Write a picture, whole or not at all."""
     from PIL import Image
 
-    from kbpjax._files import replacing
+    from kbpjax._misc import replacing
 
     whole = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
     with replacing(path) as file:

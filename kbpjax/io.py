@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kbpjax import __version__, _checks
-from kbpjax._files import replacing
+from kbpjax._misc import replacing
 
 FORMAT = 1
 """Of the files that are written; older ones are read, newer ones refused."""

@@ -11,12 +11,12 @@ import numpy as np
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._extras import need
-from kbpjax.answers import interval, mean, mode, variance
-from kbpjax.beliefs import Belief
+from kbpjax._misc import need
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution, init
-from kbpjax.mrf import KernelMRF
+from kbpjax.learning.model import KernelMRF
+from kbpjax.posterior.beliefs import Belief
+from kbpjax.posterior.summaries import interval, mean, mode, variance
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "0.4"
 

@@ -27,7 +27,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import kbpjax as kbp
-from kbpjax.selection import leave_one_out
+from kbpjax.tuning.scores import leave_one_out
 
 # %% [markdown]
 # ## The data: rings with 30 grey values and sharp edges

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.beliefs import check_marginal
+from kbpjax.posterior.beliefs import check_marginal
 from tests import reference
 from tests.loopy import GRAPH, SAMPLES, TWIN_GRAPH, Y, loopy_model, twin_model
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.beliefs import raise_logs
 from kbpjax.features import features
+from kbpjax.posterior.beliefs import raise_logs
 from tests import reference
 from tests.loopy import GRAPH, SAMPLES, TWIN_GRAPH, Y, loopy_model, twin_model
 from tests.refusals import complaints

@@ -8,8 +8,9 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import kbpjax as kbp
-import kbpjax.embedding as embedding
-from kbpjax.embedding import (
+import kbpjax.learning.embedding as embedding
+from kbpjax.features import Greedy, RandomFourier, cholesky_basis
+from kbpjax.learning.embedding import (
     conditional_operator,
     covariances,
     error_bound,
@@ -18,7 +19,6 @@ from kbpjax.embedding import (
     operator_error,
     ridge_solve,
 )
-from kbpjax.features import Greedy, RandomFourier, cholesky_basis
 from tests import reference
 
 CENTRES = np.linspace(-1.5, 1.5, 4)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbpjax._extras import need
+from kbpjax._misc import need
 from tests.programs import SHORT, python
 
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({packages!r})); "

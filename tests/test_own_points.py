@@ -6,7 +6,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.baselines.discrete import from_potentials
-from kbpjax.own_points import own_log_likelihoods
+from kbpjax.posterior.likelihood import own_log_likelihoods
 
 SEEN = np.array([0.5, -1.0, 2.0])
 POINTS = np.random.default_rng(0).standard_normal((3, 4))

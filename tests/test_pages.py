@@ -277,7 +277,7 @@ def test_inline_code_names_and_calls_what_exists(name):
     "code",
     [
         "kbp.no_such_name",
-        "kbpjax.selection.no_such_name",
+        "kbpjax.tuning.scores.no_such_name",
         "update.leave_one_out",
         "Solution.no_such_field",
         "kbp.diagnose(solution)",

@@ -9,9 +9,9 @@ from scipy.linalg import block_diag
 from scipy.optimize import brentq, nnls
 
 import kbpjax as kbp
-from kbpjax.embedding import covariances, ridge_solve
 from kbpjax.features import features
-from kbpjax.positivity import Clipped, ConstrainedFit, positivity, simplex_rows
+from kbpjax.learning.embedding import covariances, ridge_solve
+from kbpjax.learning.positive import Clipped, ConstrainedFit, positivity, simplex_rows
 
 GOOD = ConstrainedFit(3000)
 operator = eqx.filter_jit(lambda positive, *arguments: positive.operator(*arguments))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax import rules
-from kbpjax.embedding import error_bound, operator_error
 from kbpjax.features import Basis, FourierBasis, cholesky_basis, features
+from kbpjax.learning import rules
+from kbpjax.learning.embedding import error_bound, operator_error
 from tests import reference
 from tests.refusals import complaints
 

@@ -8,9 +8,9 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import kbpjax as kbp
-from kbpjax import embedding
 from kbpjax.features import cholesky_basis
-from kbpjax.selection import generalised_cross_validation, leave_one_out
+from kbpjax.learning import embedding
+from kbpjax.tuning.scores import generalised_cross_validation, leave_one_out
 
 SCORES = [leave_one_out, generalised_cross_validation]
 CENTRES = np.linspace(-1.5, 1.5, 4)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.selection import generalised_cross_validation, leave_one_out
+from kbpjax.tuning.scores import generalised_cross_validation, leave_one_out
 
 GRAPH = kbp.chain_graph(4)
 

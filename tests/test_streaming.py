@@ -13,10 +13,10 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import kbpjax as kbp
-from kbpjax import checkpoint as checkpoints
-from kbpjax import streaming, sums
 from kbpjax.features import RandomFourier
-from kbpjax.streaming import chunked, fit_chunks
+from kbpjax.learning import checkpoint as checkpoints
+from kbpjax.learning import streaming, sums
+from kbpjax.learning.streaming import chunked, fit_chunks
 
 # Two node types, of numbers and of pairs of numbers, three edge types, observations of one node type.
 KERNELS = {"kernel": {0: kbp.RBF(1.0), 1: kbp.RBF(1.4)}, "obs_kernel": {0: kbp.RBF(0.8)}}
@@ -110,7 +110,7 @@ def test_single_precision_stays_and_is_added_in_double():
     x = ARRAYS["nodes"][0].astype(np.float32)
     data = kbp.TrainingData({0: (x[:40], x[40:80])}, {0: x})
     held = kbp.hold(data, kernel=kbp.RBF(1.0), rule=RULE)
-    chosen, seen = kbp.landmarks.choose(data, kbp.RBF(1.0), None, held)
+    chosen, seen = kbpjax.learning.rules.choose(data, kbp.RBF(1.0), None, held)
     state = checkpoints.State()
     for _ in range(9):
         before, state = state, streaming._add(state, data, chosen, seen)
@@ -290,7 +290,7 @@ def test_fit_sums_where_samples_lie(expected):
 
 
 def test_sums_go_over_devices_without_moving_samples():
-    chosen, seen = kbp.landmarks.choose(DATA, *KERNELS.values(), RULE)
+    chosen, seen = kbpjax.learning.rules.choose(DATA, *KERNELS.values(), RULE)
     data = sharded(DATA)
     where = sums._sharding(data.edges[1])
     columns = [[x] for x in data.edges[1]]

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import kbpjax as kbp
-from kbpjax import sums
 from kbpjax.features import features
-from kbpjax.landmarks import choose
+from kbpjax.learning import sums
+from kbpjax.learning.rules import choose
 
 SIZES = {0: 40, 1: 60, 2: 60, 3: 9}  # the first and third are of one length in bits, and of the same node types
 ENDS = {0: (0, 0), 1: (0, 1), 2: (0, 0), 3: (0, 0)}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax import mrf
+from kbpjax.learning import model as mrf
 from tests import reference
 from tests.refusals import complaints
 

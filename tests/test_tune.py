@@ -11,8 +11,8 @@ import optax
 import pytest
 
 import kbpjax as kbp
-from kbpjax import tuning
-from kbpjax.free import Numbers
+from kbpjax.tuning import tune as tuning
+from kbpjax.tuning.parameters import Numbers
 from tests.refusals import complaints
 
 mpl.use("Agg")

@@ -9,12 +9,12 @@ from jaxtyping import Array, Float
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._precision import einsum
+from kbpjax._misc import einsum
 from kbpjax.baselines import pairwise
 from kbpjax.baselines.pairwise import PairwiseMRF, sum_incoming
-from kbpjax.beliefs import Belief, log_likelihoods
-from kbpjax.evidence import Evidence
 from kbpjax.graphs.graph import Graph
+from kbpjax.posterior.beliefs import Belief, log_likelihoods
+from kbpjax.posterior.evidence import Evidence
 
 NEVER = -1e30
 """What stands for the logarithm of 0: where all is 0, weights are equal."""

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._precision import matmul
+from kbpjax._misc import matmul
 from kbpjax.baselines.mixtures import Mixture, as_vectors, log_normal
 
 

@@ -26,8 +26,8 @@ from kbpjax._checks import Numbers
 from kbpjax.features import FeatureMap
 from kbpjax.inference.operators import Arithmetic, Operators, SumProduct
 from kbpjax.kernels.base import as_floats
-from kbpjax.mrf import KernelMRF
-from kbpjax.training import TrainingData
+from kbpjax.learning.data import TrainingData
+from kbpjax.learning.model import KernelMRF
 
 States = Numbers | Mapping[int, Numbers]
 Tables = Numbers | Mapping[int, Numbers]

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, ScalarLike
 
-from kbpjax._precision import einsum
+from kbpjax._misc import einsum
 from kbpjax.baselines import pairwise
 from kbpjax.baselines.clouds import (
     Cloud,
@@ -25,9 +25,9 @@ from kbpjax.baselines.clouds import (
     scaled,
 )
 from kbpjax.baselines.pairwise import PairwiseMRF, sum_incoming
-from kbpjax.evidence import Evidence
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.acceleration import check_damping
+from kbpjax.posterior.evidence import Evidence
 
 WIDE, SHARE = 2.0, 0.25
 """This share of the particles of `run_expectation` is drawn from a Gaussian so many times wider."""

@@ -18,17 +18,17 @@ from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._precision import einsum
+from kbpjax._misc import einsum
 from kbpjax.baselines.gaussian_field import Factors as Factors
 from kbpjax.baselines.gaussian_field import GaussianMRF as GaussianMRF
 from kbpjax.baselines.gaussian_field import thin_membrane as thin_membrane
 from kbpjax.baselines.gaussian_inputs import floats
 from kbpjax.baselines.gaussian_template import GaussianTemplate as GaussianTemplate
 from kbpjax.baselines.gaussian_template import fit as fit
-from kbpjax.beliefs import Belief
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.acceleration import check_damping
 from kbpjax.inference.diagnostics import LOOK_BACK, NotConverged
+from kbpjax.posterior.beliefs import Belief
 
 
 class GaussianSolution(eqx.Module):

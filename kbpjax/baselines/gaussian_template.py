@@ -10,13 +10,13 @@ from jaxtyping import Array, Float, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._precision import einsum
+from kbpjax._misc import einsum
 from kbpjax.baselines.gaussian_field import Factors, GaussianMRF, sum_to_senders
 from kbpjax.baselines.gaussian_inputs import observations, require_definite
 from kbpjax.baselines.mixtures import as_vectors
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Exponents, pair_exponents
-from kbpjax.training import TrainingData
+from kbpjax.learning.data import TrainingData
 
 
 class GaussianTemplate(eqx.Module):

@@ -33,9 +33,9 @@ from kbpjax.baselines.pairwise import (
     of_type,
 )
 from kbpjax.baselines.products import exact, gibbs
-from kbpjax.beliefs import Belief
-from kbpjax.evidence import Evidence
 from kbpjax.graphs.graph import Graph
+from kbpjax.posterior.beliefs import Belief
+from kbpjax.posterior.evidence import Evidence
 
 SPARE = 8
 """Samples of a node's potential for each component of the mixture that stands for its evidence."""

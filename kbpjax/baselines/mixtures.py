@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kbpjax import _checks
-from kbpjax._precision import einsum
+from kbpjax._misc import einsum
 
 
 class Mixture(eqx.Module):

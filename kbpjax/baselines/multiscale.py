@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, ScalarLike
 
 from kbpjax import _checks
-from kbpjax._precision import einsum
+from kbpjax._misc import einsum
 from kbpjax.baselines.mixtures import Mixture
 from kbpjax.baselines.products import NEVER, Factors, draw, pick, prepare, shares_of
 

@@ -28,11 +28,11 @@ from kbpjax.baselines.potentials import Conditionals as Conditionals
 from kbpjax.baselines.potentials import EdgePotential as EdgePotential
 from kbpjax.baselines.potentials import NodePotential as NodePotential
 from kbpjax.baselines.potentials import Ratios as Ratios
-from kbpjax.beliefs import Belief, check_some
-from kbpjax.evidence import Evidence
 from kbpjax.graphs.graph import Graph
-from kbpjax.own_points import own_log_likelihoods
-from kbpjax.training import TrainingData
+from kbpjax.learning.data import TrainingData
+from kbpjax.posterior.beliefs import Belief, check_some
+from kbpjax.posterior.evidence import Evidence
+from kbpjax.posterior.likelihood import own_log_likelihoods
 
 BATCH, PAIRS = 64, 2**22
 """Most edges, and most pairs of points, for which potentials are evaluated at a time: more do not stay in caches."""

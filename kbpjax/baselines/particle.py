@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, ScalarLike
 
 from kbpjax import _checks
-from kbpjax._precision import einsum
+from kbpjax._misc import einsum
 from kbpjax.baselines import pairwise
 from kbpjax.baselines.clouds import (
     LEAST,
@@ -37,9 +37,9 @@ from kbpjax.baselines.clouds import mean as mean
 from kbpjax.baselines.clouds import variance as variance
 from kbpjax.baselines.expectation import run_expectation as run_expectation
 from kbpjax.baselines.pairwise import PairwiseMRF
-from kbpjax.evidence import Evidence
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.acceleration import check_damping
+from kbpjax.posterior.evidence import Evidence
 
 
 class _State(NamedTuple):

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from kbpjax import _checks
-from kbpjax._precision import einsum, matmul
+from kbpjax._misc import einsum, matmul
 from kbpjax.baselines.mixtures import Mixture
 
 MOST_LABELS = 2**22

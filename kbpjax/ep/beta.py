@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._precision import matmul
+from kbpjax._misc import matmul
 from kbpjax.ep.messages import Self, TwoPositive, as_parameters, require_positive, sample_moments
 
 NEWTON_STEPS = 60

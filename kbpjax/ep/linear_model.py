@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Key, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._precision import matmul
+from kbpjax._misc import matmul
 from kbpjax.ep.beta import Beta
 from kbpjax.ep.gaussian import Gaussian
 from kbpjax.ep.just_in_time import Record, send, send_all

@@ -14,7 +14,7 @@ from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 from jaxtyping import Array, Float, ScalarLike
 
 from kbpjax import _checks
-from kbpjax._precision import matmul
+from kbpjax._misc import matmul
 from kbpjax.ep.messages import Self
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, ScalarLike, Shaped
 
 from kbpjax import _checks
-from kbpjax._precision import matmul
+from kbpjax._misc import matmul
 from kbpjax.features.base import Chooser, FeatureMap
 from kbpjax.kernels import Kernel, diagonal, gram
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._precision import matmul
+from kbpjax._misc import matmul
 from kbpjax.features.base import FeatureMap
 from kbpjax.kernels.base import as_floats, positive_number
 from kbpjax.kernels.distributions import (

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
-from kbpjax._precision import matmul
+from kbpjax._misc import matmul
 from kbpjax.features.base import Chooser, FeatureMap, features
 from kbpjax.features.cholesky import Greedy
 from kbpjax.kernels import RBF, Kernel, Power, gram

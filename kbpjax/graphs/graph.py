@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._extras import need
+from kbpjax._misc import need
 from kbpjax.graphs.forest import Forest
 from kbpjax.graphs.plan import Plan, inbox
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, ScalarLike
 
 from kbpjax import _checks
-from kbpjax._precision import einsum, matmul
+from kbpjax._misc import einsum
 from kbpjax.graphs.graph import Graph
 
 FEW = 16
@@ -261,9 +261,7 @@ def split(array: Array, axis: int) -> list[Array]:
     return [jnp.squeeze(part, axis) for part in slices]
 
 
-def fold(
-    operation: Callable[[Array, Array], Array], rows: Float[Array, "row *axes"]
-) -> Float[Array, "one *axes"]:
+def fold(operation: Callable[[Array, Array], Array], rows: Float[Array, "row *axes"]) -> Float[Array, "one *axes"]:
     """Reduce over the first axis, of length >= 1, term by term, by `jnp.add` or `jnp.maximum`."""
     count, size = len(rows), -(-len(rows) // TERMS)
     if size == 1:

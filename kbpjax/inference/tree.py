@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kbpjax import _checks
-from kbpjax._precision import matmul
+from kbpjax._misc import matmul
 from kbpjax.graphs.forest import Forest
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan

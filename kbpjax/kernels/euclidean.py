@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._precision import matmul
+from kbpjax._misc import matmul
 from kbpjax.kernels.base import Kernel, as_floats, positive_number
 
 

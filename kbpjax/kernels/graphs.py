@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
 from numpy.typing import NDArray
 
 from kbpjax import _checks
-from kbpjax._precision import matmul
+from kbpjax._misc import matmul
 from kbpjax.kernels.base import Kernel, as_floats
 
 LARGEST_LABEL = 2**24 - 2

@@ -9,19 +9,18 @@ from jaxtyping import Array, Float
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax.answers import temper
-from kbpjax.beliefs import Belief, beliefs
-from kbpjax.evidence import DensityRatio, Evidence, Expectation, observe
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution, run
 from kbpjax.inference.schedules import Schedule, Synchronous
 from kbpjax.kernels import Kernel
 from kbpjax.kernels.base import as_floats
-from kbpjax.landmarks import hold
-from kbpjax.marginals import Marginal, MeanEmbedding
-from kbpjax.mrf import KernelMRF, Positive, fit
-from kbpjax.rules import ConstantTime, Rule
-from kbpjax.training import TrainingData
+from kbpjax.learning.data import TrainingData
+from kbpjax.learning.model import KernelMRF, Positive, fit
+from kbpjax.learning.rules import ConstantTime, Rule, hold
+from kbpjax.posterior.beliefs import Belief, beliefs
+from kbpjax.posterior.evidence import DensityRatio, Evidence, Expectation, observe
+from kbpjax.posterior.marginals import Marginal, MeanEmbedding
+from kbpjax.posterior.summaries import temper
 
 Number = Float[Array, ""]
 

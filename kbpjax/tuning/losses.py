@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
-from kbpjax.answers import mean
-from kbpjax.beliefs import Belief, log_or_zero
+from kbpjax.posterior.beliefs import Belief, log_or_zero
+from kbpjax.posterior.summaries import mean
 
 
 class SquaredError(eqx.Module):

@@ -10,11 +10,11 @@ from jaxtyping import Array
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._precision import matmul
-from kbpjax.evidence import DensityRatio, Evidence, Expectation, check_form, nothing
+from kbpjax._misc import matmul
 from kbpjax.features import features
 from kbpjax.graphs.graph import Graph
-from kbpjax.mrf import KernelMRF
+from kbpjax.learning.model import KernelMRF
+from kbpjax.posterior.evidence import DensityRatio, Evidence, Expectation, check_form, nothing
 
 
 def clamp(

@@ -8,7 +8,6 @@ Evidences of one problem combine with `*`: several observations of a node, or di
 `evidence ** power` weakens or sharpens them.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -22,15 +21,15 @@ from jaxtyping import Array, Bool, Float, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._precision import matmul
-from kbpjax.embedding import ridge_solve
+from kbpjax._misc import matmul
 from kbpjax.features import features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import log_or_zero as log_or_zero
 from kbpjax.inference.operators import normalize
 from kbpjax.inference.update import evaluate_local
 from kbpjax.kernels.base import as_floats, like
-from kbpjax.mrf import KernelMRF, ObservationModel
+from kbpjax.learning.embedding import ridge_solve
+from kbpjax.learning.model import KernelMRF, ObservationModel
 
 
 @runtime_checkable
@@ -248,75 +247,6 @@ def observe(
     return _observe(model, graph, arrays, seen, form, own)
 
 
-def likelihood(
-    model: Model,
-    graph: Graph,
-    fn: Callable[[Array], Array] | Mapping[int, Callable[[Array], Array]],
-) -> Evidence:
-    """Turn a known likelihood into evidence, exact at the points where it is asked for.
-
-    Messages see it at the model's evaluation points only: one that is narrower than their spacing wants a smaller
-    `eps`. To let evidence pass through `jax.jit` or `jax.vmap` as an argument or a result, make fn a
-    `jax.tree_util.Partial` of a function and its arrays.
-
-    Args:
-        model: the model.
-        graph: the graph.
-        fn: function from points [point, *dim] to likelihoods >= 0 of any scale [node, point], all 1 for a node of which
-            nothing is known; or {node type: such a function for its nodes [node_of_type, point]}, the other types
-            having no evidence. One that also takes points of each node's own, [node, point, *dim], as a function that
-            broadcasts does, is asked for these where they are needed (`log_belief`, particles); one that does not
-            costs the number of nodes squared there.
-
-    Raises:
-        ValueError: unknown node types, values of another shape, negative or not finite, or 0 at all evaluation points
-            of a node.
-
-    Examples:
-        >>> import jax.numpy as jnp, numpy as np, kbpjax as kbp
-        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
-        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
-        >>> seen = jnp.array([0.5, 0.1, -0.5])
-        >>> evidence = kbp.likelihood(model, graph, lambda x: jnp.exp(-((seen[:, None] - x[None]) ** 2)))
-    """
-    model.check_types(graph)
-    types = [v for v, *_ in graph.node_types]
-    if isinstance(fn, Mapping):
-        strange = [v for v in fn if v not in types]
-        _checks.require(not strange, "fn", f"must have node types among {types} as keys", strange, "Leave them out.")
-        functions = {v: _partial(f) for v, f in fn.items()}
-    else:
-        _checks.require(callable(fn), "fn", "must be a function of points", repr(fn), "Pass fn(points [point, *dim]).")
-        functions = {v: Partial(of_all_nodes, _partial(fn), graph.node_type, graph.nodes_of_type(v)) for v in types}
-    evidence = nothing(model, graph)
-    local = evidence.local
-    for v, function in functions.items():
-        nodes, points = graph.nodes_of_type(v), model.points[v]
-        if len(points) == 0:  # of particles and mixtures, which ask where they need to
-            continue
-        values = likelihood_values(function, points, len(nodes)).astype(local.dtype)
-        local, zero = _with_values(local, nodes, values)
-        if not _checks.is_traced(zero):
-            dark = np.asarray(nodes)[np.asarray(zero)]
-            rule = "must be > 0 at one of the model's evaluation points of each node"
-            fix = "Widen it, or fit with a smaller eps, which makes more points."
-            _checks.require(len(dark) == 0, "fn", rule, f"0 at all of them for nodes {dark[:5].tolist()}", fix)
-    return dataclasses.replace(evidence, local=local, likelihoods=(functions,))
-
-
-def _partial(fn: Callable[[Array], Array]) -> Partial:
-    """Make a function a pytree; a `Partial` stays as it is, since another around it would hide its arrays."""
-    return fn if isinstance(fn, Partial) else Partial(fn)
-
-
-@jax.jit
-def _with_values(local: Array, nodes: Array, values: Array) -> tuple[Array, Array]:
-    """Write local factors of some nodes, scaled to maximum 1; return them all, and which of the nodes have only 0."""
-    largest = jnp.max(values, axis=-1, keepdims=True)
-    scaled = values / jnp.where(largest > 0, largest, 1)
-    return local.at[nodes, : values.shape[1]].set(scaled), largest[:, 0] == 0
-
-
 def likelihood_values(function: Callable[[Array], Array], points: Array, num_nodes: int) -> Array:
     """Ask a likelihood at points [point, *dim] and check what it says [node, point]."""
     values = jnp.asarray(function(points))
@@ -336,14 +266,6 @@ def nothing(model: Model, graph: Graph) -> Evidence:
     arrays = np.ones((nodes, points)), np.zeros((0, nodes, rank)), np.zeros((0, nodes), bool), np.zeros(0)
     local, messages, observed, exponents = (jnp.asarray(a.astype(bool if a.dtype == bool else dtype)) for a in arrays)
     return Evidence(local, messages, observed, exponents, (), jnp.asarray(np.zeros(nodes, bool)), {})
-
-
-def of_all_nodes(fn: Callable[[Array], Array], every: Array, nodes: Array, points: Array) -> Array:
-    """Ask a likelihood of all nodes, and keep those of one type."""
-    values = jnp.asarray(fn(points))
-    shape, fix = (len(every), len(points)), "Broadcast it: nodes on axis 0, points on axis 1."
-    _checks.require(values.shape == shape, "fn", f"must return values of shape {shape}", values.shape, fix)
-    return values[nodes]
 
 
 def check_form(form: Any) -> None:

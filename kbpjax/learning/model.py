@@ -21,17 +21,16 @@ import numpy as np
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
-from kbpjax._precision import matmul
-from kbpjax.embedding import ridge_solve
+from kbpjax._misc import matmul
 from kbpjax.features import FeatureMap, features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import Operators
 from kbpjax.kernels import Kernel
-from kbpjax.landmarks import choose
-from kbpjax.positivity import Clipped, ConstrainedFit, positivity
-from kbpjax.rules import ConstantTime, NodeBasis, Rule
-from kbpjax.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
-from kbpjax.training import TrainingData
+from kbpjax.learning.data import TrainingData
+from kbpjax.learning.embedding import ridge_solve
+from kbpjax.learning.positive import Clipped, ConstrainedFit, positivity
+from kbpjax.learning.rules import ConstantTime, NodeBasis, Rule, choose
+from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 
 Positive = Clipped | ConstrainedFit
 

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kbpjax import _checks
-from kbpjax._precision import matmul
-from kbpjax.embedding import mean_embedding
+from kbpjax._misc import matmul
 from kbpjax.features import features
 from kbpjax.kernels import Kernel, gram
 from kbpjax.kernels.base import like
-from kbpjax.mrf import KernelMRF
+from kbpjax.learning.embedding import mean_embedding
+from kbpjax.learning.model import KernelMRF
 
 
 class MeanEmbedding(eqx.Module):

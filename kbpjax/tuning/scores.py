@@ -18,8 +18,8 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
-from kbpjax._precision import matmul
-from kbpjax.embedding import covariances
+from kbpjax._misc import matmul
+from kbpjax.learning.embedding import covariances
 
 
 def leave_one_out(
@@ -55,7 +55,7 @@ def leave_one_out(
 
     Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
-        >>> from kbpjax.selection import leave_one_out
+        >>> from kbpjax.tuning.scores import leave_one_out
         >>> x = jnp.linspace(-3, 3, 60)
         >>> basis, _ = kbp.Greedy().feature_map(kbp.RBF(0.5), x, eps=1e-2, max_rank=30)
         >>> values = jnp.sin(x) + 0.5 * jax.random.normal(jax.random.key(0), 60, x.dtype)

@@ -12,8 +12,13 @@ from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._precision import matmul
-from kbpjax.beliefs import (
+from kbpjax._misc import matmul
+from kbpjax.features import features
+from kbpjax.graphs.graph import Graph
+from kbpjax.inference.loopy import Solution
+from kbpjax.inference.update import of_edges
+from kbpjax.learning.model import KernelMRF
+from kbpjax.posterior.beliefs import (
     candidates_by_type,
     check_problem,
     check_some,
@@ -26,12 +31,7 @@ from kbpjax.beliefs import (
     nearest_candidate,
     raise_logs,
 )
-from kbpjax.evidence import Evidence
-from kbpjax.features import features
-from kbpjax.graphs.graph import Graph
-from kbpjax.inference.loopy import Solution
-from kbpjax.inference.update import of_edges
-from kbpjax.mrf import KernelMRF
+from kbpjax.posterior.evidence import Evidence
 
 CHUNK = 8192
 """Messages that are evaluated at one time."""

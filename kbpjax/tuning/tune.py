@@ -19,13 +19,13 @@ from jax.tree_util import Partial
 from jaxtyping import Array
 
 from kbpjax import _checks
-from kbpjax.free import Numbers, descend
 from kbpjax.graphs.graph import Graph
-from kbpjax.losses import SquaredError
-from kbpjax.mrf import KernelMRF
-from kbpjax.rules import Rule
-from kbpjax.settings import Settings
-from kbpjax.training import TrainingData
+from kbpjax.learning.data import TrainingData
+from kbpjax.learning.model import KernelMRF
+from kbpjax.learning.rules import Rule
+from kbpjax.tuning.hyperparameters import Settings
+from kbpjax.tuning.losses import SquaredError
+from kbpjax.tuning.parameters import Numbers, descend
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Learning out of core: `fit` from chunks of training data that are never in memory together.
 
 Two passes: one keeps a uniform sample of every node type and of its observations, a reservoir, from which landmarks are
-chosen; the other adds up the sums over samples that a model is made of (`kbpjax.sums`). Memory is that of one chunk,
+chosen; the other adds up the sums over samples of a model (`kbpjax.learning.sums`). Memory is that of one chunk,
 the reservoirs and the sums, whatever the number of samples. Sums of a chunk have the precision of the samples; between
 chunks they are added in double precision.
 """
@@ -21,14 +21,13 @@ import numpy as np
 from jaxtyping import ScalarLike
 
 from kbpjax import _checks
-from kbpjax.checkpoint import Checkpoint, State, digest
 from kbpjax.features import FeatureMap
 from kbpjax.kernels import Kernel
-from kbpjax.landmarks import choose
-from kbpjax.mrf import KernelMRF, Regression
-from kbpjax.rules import ConstantTime, Held, NodeBasis, Rule
-from kbpjax.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
-from kbpjax.training import TrainingData
+from kbpjax.learning.checkpoint import Checkpoint, State, digest
+from kbpjax.learning.data import TrainingData
+from kbpjax.learning.model import KernelMRF, Regression
+from kbpjax.learning.rules import ConstantTime, Held, NodeBasis, Rule, choose
+from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 
 SAVE_EVERY = 10.0
 """Seconds between checkpoints."""
@@ -83,7 +82,7 @@ def fit_chunks(
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
-        >>> from kbpjax.streaming import chunked, fit_chunks
+        >>> from kbpjax.learning.streaming import chunked, fit_chunks
         >>> x = np.random.default_rng(0).normal(size=(1000, 2))
         >>> chunks = chunked(edges={0: (x[:, 0], x[:, 1])}, nodes={0: x[:, 0]}, size=100)
         >>> model = fit_chunks(chunks, kernel=kbp.RBF(1.0), rule=kbp.ConstantTime(eps=1e-2))
@@ -145,7 +144,7 @@ def chunked(
 
     Examples:
         >>> import numpy as np
-        >>> from kbpjax.streaming import chunked
+        >>> from kbpjax.learning.streaming import chunked
         >>> x = np.arange(10.0)
         >>> [chunk.nodes[0].tolist() for chunk in chunked({0: (x, x)}, {0: x[:5]}, size=4)]
         [[0.0], [1.0, 2.0], [3.0, 4.0]]

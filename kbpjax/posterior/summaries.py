@@ -10,14 +10,14 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._precision import einsum, matmul
-from kbpjax.beliefs import Belief, log_belief, log_or_zero, raise_logs
-from kbpjax.evidence import Evidence, expand
+from kbpjax._misc import einsum, matmul
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution
 from kbpjax.kernels import Kernel, gram
-from kbpjax.marginals import Marginal, MeanEmbedding
-from kbpjax.mrf import KernelMRF
+from kbpjax.learning.model import KernelMRF
+from kbpjax.posterior.beliefs import Belief, log_belief, log_or_zero, raise_logs
+from kbpjax.posterior.evidence import Evidence, expand
+from kbpjax.posterior.marginals import Marginal, MeanEmbedding
 
 
 def mode(belief: Belief) -> Shaped[Array, "node *dim"]:

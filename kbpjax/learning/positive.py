@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kbpjax import _checks
-from kbpjax._precision import matmul
+from kbpjax._misc import matmul
 
 # On Gaussian pairs these two bring rows within a few hundredths of the limit in a quarter to a tenth of the iterations
 # that 1 and 1 need.
@@ -165,7 +165,7 @@ def simplex_rows(values: Float[Array, "*axes other"]) -> Float[Array, "*axes oth
 
     Examples:
         >>> import jax.numpy as jnp
-        >>> from kbpjax.positivity import simplex_rows
+        >>> from kbpjax.learning.positive import simplex_rows
         >>> simplex_rows(jnp.array([0.75, 0.75, -1.0])).tolist()
         [0.5, 0.5, 0.0]
     """
@@ -193,7 +193,7 @@ def positivity(
 
     Examples:
         >>> import jax.numpy as jnp
-        >>> from kbpjax.positivity import positivity
+        >>> from kbpjax.learning.positive import positivity
         >>> share, mass = positivity(jnp.array([[1.5, -0.5], [0.0, 2.0]]))
         >>> float(share), float(mass)
         (0.25, 0.125)

@@ -21,17 +21,17 @@ from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._precision import einsum, matmul
-from kbpjax.evidence import Evidence, likelihood_values
-from kbpjax.evidence import log_or_zero as log_or_zero
+from kbpjax._misc import einsum, matmul
 from kbpjax.features import features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution
 from kbpjax.inference.update import of_edges
 from kbpjax.kernels.base import like
-from kbpjax.marginals import Marginal, MeanEmbedding
-from kbpjax.mrf import KernelMRF
-from kbpjax.own_points import own_log_likelihoods
+from kbpjax.learning.model import KernelMRF
+from kbpjax.posterior.evidence import Evidence, likelihood_values
+from kbpjax.posterior.evidence import log_or_zero as log_or_zero
+from kbpjax.posterior.likelihood import own_log_likelihoods
+from kbpjax.posterior.marginals import Marginal, MeanEmbedding
 
 Learned = tuple[Array, Array, Array] | None
 """`Evidence.messages`, `Evidence.observed` and `Evidence.exponents`, or nothing."""

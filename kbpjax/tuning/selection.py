@@ -13,14 +13,13 @@ import optax
 from jaxtyping import Array
 
 from kbpjax import _checks
-from kbpjax.embedding import mean_embedding
-from kbpjax.free import Numbers, descend
 from kbpjax.kernels import RBF, median_bandwidth
-from kbpjax.landmarks import choose
-from kbpjax.rules import Rule
-from kbpjax.selection import leave_one_out
-from kbpjax.settings import Settings
-from kbpjax.training import TrainingData
+from kbpjax.learning.data import TrainingData
+from kbpjax.learning.embedding import mean_embedding
+from kbpjax.learning.rules import Rule, choose
+from kbpjax.tuning.hyperparameters import Settings
+from kbpjax.tuning.parameters import Numbers, descend
+from kbpjax.tuning.scores import leave_one_out
 
 
 def median_settings(data: TrainingData, **options: Any) -> Settings:
@@ -67,7 +66,7 @@ def select(
         settings: where to start, for instance `median_settings(data)`; other numbers than those of kernels and ridges
             are not changed.
         data: training data.
-        score: `kbpjax.selection.leave_one_out` or `generalised_cross_validation`.
+        score: `kbpjax.tuning.scores.leave_one_out` or `generalised_cross_validation`.
         frozen: function from settings to those parts of them that are not to be chosen.
         steps: steps, >= 1.
         every: steps after which landmarks are chosen anew, >= 1.
@@ -89,7 +88,7 @@ def select(
     """
     _checks.require_count("steps", steps)
     _checks.require_count("every", every)
-    fix = "Pass kbpjax.selection.leave_one_out or generalised_cross_validation."
+    fix = "Pass kbpjax.tuning.scores.leave_one_out or generalised_cross_validation."
     _checks.require(callable(score), "score", "must be a function", repr(score), fix)
     some = bool(data.ends or data.observations)
     fix = "There is nothing to choose by."

@@ -17,11 +17,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from kbpjax import _checks
-from kbpjax._precision import matmul
-from kbpjax.embedding import covariances, sum_chunks
+from kbpjax._misc import matmul
 from kbpjax.features import FeatureMap
-from kbpjax.rules import NodeBasis
-from kbpjax.training import TrainingData
+from kbpjax.learning.data import TrainingData
+from kbpjax.learning.embedding import covariances, sum_chunks
+from kbpjax.learning.rules import NodeBasis
 
 T = TypeVar("T")
 

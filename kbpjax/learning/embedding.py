@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
-from kbpjax._precision import matmul
+from kbpjax._misc import matmul
 from kbpjax.features import Basis, FeatureMap, features
 from kbpjax.kernels import Kernel, diagonal, gram
 from kbpjax.kernels.base import as_floats
@@ -152,7 +152,7 @@ def error_bound(eps: ScalarLike, ridge: ScalarLike) -> Float[Array, ""]:
         ValueError: eps or ridge out of range.
 
     Examples:
-        >>> from kbpjax.embedding import error_bound
+        >>> from kbpjax.learning.embedding import error_bound
         >>> round(float(error_bound(1e-3, 0.25)), 3)
         0.024
     """
@@ -181,7 +181,7 @@ def feature_residual(kernel: Kernel, feature_map: FeatureMap, x: Shaped[Array, "
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.features import cholesky_basis
         >>> basis = cholesky_basis(kbp.Delta(), jnp.array([1, 2]))
-        >>> float(kbp.embedding.feature_residual(kbp.Delta(), basis, jnp.array([1, 2, 3])))
+        >>> float(kbpjax.learning.embedding.feature_residual(kbp.Delta(), basis, jnp.array([1, 2, 3])))
         1.0
     """
     _check_basis("feature_map", feature_map)
@@ -224,7 +224,7 @@ def operator_error(
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> from kbpjax.embedding import error_bound, feature_residual, operator_error
+        >>> from kbpjax.learning.embedding import error_bound, feature_residual, operator_error
         >>> from kbpjax.features import cholesky_basis
         >>> x, k = jnp.linspace(0, 1, 20), kbp.RBF(1.0)
         >>> basis = cholesky_basis(k, x[::6])

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from kbpjax import _checks
-from kbpjax._files import replacing
+from kbpjax._misc import replacing
 
 FORMAT = "kbpjax.fit_chunks 1"
 

@@ -1,0 +1,1 @@
+"""From training data to a model: landmarks, sums over samples, conditional embedding operators."""

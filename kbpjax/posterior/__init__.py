@@ -1,0 +1,1 @@
+"""What is observed, and what follows: evidence, beliefs, and summaries of them."""

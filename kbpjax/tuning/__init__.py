@@ -1,0 +1,1 @@
+"""Choice of hyperparameters: scores, losses, and descent through inference."""
