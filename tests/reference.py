@@ -283,7 +283,7 @@ def step(model, graph, evidence, messages, damping):
         for u in graph.neighbours(t):
             if u != s:
                 product = product * values(model, v, messages[u, t])
-        new[t, s] = normalised(damping * messages[t, s] + (1 - damping) * (matrix @ product))
+        new[t, s] = damping * messages[t, s] + (1 - damping) * normalised(matrix @ product)
     return new
 
 
@@ -370,8 +370,8 @@ class FullRank:
                 product = np.ones(len(self.samples(here)))
                 for place, beta in factors:
                     product = product * np.maximum(self.gram(t, here, place) @ beta, self.floor)
-                mixed = damping * messages[t, s][1] + (1 - damping) * self.update(t, s, product)
-                new[t, s] = self.normalised(s, there, mixed)
+                _, unit = self.normalised(s, there, self.update(t, s, product))
+                new[t, s] = there, damping * messages[t, s][1] + (1 - damping) * unit
             messages = new
         return messages
 

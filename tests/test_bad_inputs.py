@@ -160,7 +160,7 @@ MISTAKES = {
     "a function in a file": (lambda m, e, s, b: kbp.save("kept.kbp", len), "value"),
     # operators
     "pairs with an end missing": (
-        lambda m, e, s, b: kbpjax.learning.embedding.conditional_operator(
+        lambda m, e, s, b: kbp.learning.embedding.conditional_operator(
             jnp.sin, jnp.cos, jnp.ones((3, 1)), jnp.ones((5, 1)), 0.1
         ),
         "x_given, x_target",

@@ -338,7 +338,7 @@ class Thinned(kbp.features.Chooser):
 
     def feature_map(self, kernel, x, eps, max_rank):
         basis = kbp.features.cholesky_basis(kernel, x[:: -(-len(x) // max_rank)], rounding=max_rank)
-        return basis, kbpjax.learning.embedding.feature_residual(kernel, basis, x)
+        return basis, kbp.learning.embedding.feature_residual(kernel, basis, x)
 
 
 def test_landmarks_of_ones_own_are_learned_with():

@@ -73,11 +73,34 @@ def test_blocks_give_the_solution_of_one_device(name, count):
         same(sharded.run(operators, partition, local, **options), kbp.run(operators, graph, local, **options))
 
 
-def test_tolerance_adaptive_damping_and_a_start():
+@pytest.mark.parametrize(
+    "damping",
+    [
+        0.3,
+        pytest.param(
+            kbp.AgreementDamping(0.3),
+            marks=pytest.mark.xfail(reason="sizes of updates depend on how many slots a node's block has"),
+        ),
+    ],
+    ids=["plain", "agreement"],
+)
+def test_slots_of_other_widths_on_the_devices_change_nothing(damping):
+    edges = [(i, (i + step) % 56) for i in range(56) for step in range(1, 5)]
+    graph = kbp.Graph.from_edges(edges, 56, node_type=np.arange(56) % 4)
+    partition = sharded.partition_graph(graph, 3)
+    widths = [plan.blocks[0].incoming.shape[-2] for plan in (graph.plan, partition.plan)]
+    assert widths == [10, 8]  # only products of more than eight are rescaled on the way
+    operators, local, _ = random_problem(graph)
+    options = {"num_iters": 3, "damping": damping}
+    same(sharded.run(operators, partition, local, **options), kbp.run(operators, graph, local, **options))
+
+
+@pytest.mark.parametrize("damping", [kbp.AdaptiveDamping(start=0.5), kbp.AgreementDamping(0.2)])
+def test_tolerance_damping_and_a_start(damping):
     graph = GRAPHS["grid"]
     operators, local = positive_problem(graph)
     partition = sharded.partition_graph(graph, 4, parts=np.random.default_rng(0).integers(0, 4, graph.num_nodes))
-    options = {"num_iters": 80, "tol": 1e-6, "damping": kbp.AdaptiveDamping(start=0.5)}
+    options = {"num_iters": 80, "tol": 1e-6, "damping": damping}
     whole = kbp.run(operators, graph, local, **options)
     solution = sharded.run(operators, partition, local, **options)
     same(solution, whole)
@@ -86,40 +109,50 @@ def test_tolerance_adaptive_damping_and_a_start():
     assert bool(again.converged) and int(again.num_iters) == 1
 
 
+@pytest.mark.parametrize("damping", [0.2, kbp.AgreementDamping(0.2)], ids=["plain", "agreement"])
 @pytest.mark.parametrize("positive", [None, "clipped"])
-def test_learned_models_with_clamped_nodes(images, positive):
+def test_learned_models_with_clamped_nodes(images, positive, damping):
     models, graph, y, levels = images
     model, partition = models[positive], sharded.partition_graph(graph, 4)
     seen = kbp.observe(model, graph, y[0])
     evidence = seen * kbp.clamp(model, graph, [0, 13, 30], [0.5, -0.5, 0.0])
-    whole = kbp.run(model, graph, evidence, num_iters=8)
-    solution = sharded.run(model, partition, evidence, num_iters=8)
+    whole = kbp.run(model, graph, evidence, num_iters=8, damping=damping)
+    solution = sharded.run(model, partition, evidence, num_iters=8, damping=damping)
     same(solution, whole, rtol=1e-5, atol=1e-5)
     if positive:
         weights = [kbp.beliefs(model, graph, evidence, each, levels).weights for each in (solution, whole)]
         same(*weights, rtol=1e-5, atol=1e-5)
     else:  # the clamps matter
-        free = sharded.run(model, partition, seen.local, num_iters=8)
+        free = sharded.run(model, partition, seen.local, num_iters=8, damping=damping)
         assert np.abs(free.messages - solution.messages).max() > 1e-3
 
 
-def loss(run, graph, options):
+def loss(run, graph, kind, options):
     """Return a function of everything that can be differentiated by."""
 
     def function(operators, local, powers, damping):
-        messages = run(operators, graph, local, damping=damping, exponents=powers, **options).messages
+        messages = run(operators, graph, local, damping=kind(damping), exponents=powers, **options).messages
         return jnp.sum(messages**3)
 
     return function
 
 
-@pytest.mark.parametrize("options", [{"num_iters": 9}, {"num_iters": 200, "tol": 1e-11}], ids=["iterations", "tol"])
-def test_gradients_are_those_of_one_device(options):
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (jnp.asarray, {"num_iters": 9}),
+        (jnp.asarray, {"num_iters": 200, "tol": 1e-11}),
+        (kbp.AgreementDamping, {"num_iters": 4}),
+    ],
+    ids=["iterations", "tol", "agreement"],
+)
+def test_gradients_are_those_of_one_device(kind, options):
     graph = kbp.grid_graph(4, 3)
     operators, local = positive_problem(graph)
     powers = jnp.asarray(np.random.default_rng(1).uniform(0.5, 1, graph.num_edges // 2))
     args = operators, jnp.asarray(local), powers, jnp.array(0.3)
-    functions = [loss(kbp.run, graph, options), loss(sharded.run, sharded.partition_graph(graph, 2), options)]
+    partition = sharded.partition_graph(graph, 2)
+    functions = loss(kbp.run, graph, kind, options), loss(sharded.run, partition, kind, options)
     whole, blocks = (jax.jit(jax.value_and_grad(function, argnums=(0, 1, 2, 3)))(*args) for function in functions)
     same(blocks, whole, rtol=1e-7, atol=1e-9)
     assert float(jnp.max(jnp.abs(blocks[1][1]))) > 1e-4
@@ -237,9 +270,10 @@ def collectives(text):
 
 @pytest.mark.usefixtures("optimized")
 def test_an_iteration_exchanges_the_boundary_messages_and_a_residual_of_each_device():
-    rank = 3
-    program, partition = compiled_run(kbp.grid_graph(16, 7), 4, rank=rank)
+    graph, rank = kbp.grid_graph(16, 7), 3
+    program, partition = compiled_run(graph, 4, rank=rank)
     bodies = collectives(program.as_text())
+    assert [size for _, size in bodies.pop("ENTRY")] == [graph.num_edges * rank * 4]  # the solution, on all devices
     assert bodies  # one for each loop in which an iteration stands
     for body in bodies.values():
         exchanged = sum(size for name, size in body if name == "collective-permute")
@@ -260,7 +294,7 @@ def test_memory_of_a_device_shrinks_with_its_block():
     graph = kbp.grid_graph(64, 32)
     whole, quarter = (compiled_run(graph, count, 8, 16)[0].memory_analysis() for count in (1, 4))
     assert quarter.temp_size_in_bytes < 0.35 * whole.temp_size_in_bytes
-    assert quarter.output_size_in_bytes < 0.3 * whole.output_size_in_bytes
+    assert quarter.output_size_in_bytes == whole.output_size_in_bytes  # each device has the whole solution
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -373,10 +407,10 @@ def test_donated_messages_are_used_again():
     operators, local, _ = random_problem(graph)
 
     def go_on(messages, local):
-        return kbp.run(operators, graph, local, num_iters=5, start=messages).messages
+        return kbp.run(operators, graph, local, num_iters=5, damping=0.0, start=messages).messages
 
-    messages = kbp.run(operators, graph, local, num_iters=5).messages
-    expected = kbp.run(operators, graph, local, num_iters=10).messages
+    messages = kbp.run(operators, graph, local, num_iters=5, damping=0.0).messages
+    expected = kbp.run(operators, graph, local, num_iters=10, damping=0.0).messages
     new = jax.jit(go_on, donate_argnums=0)(messages, local)
     assert messages.is_deleted()
     same(new, expected)

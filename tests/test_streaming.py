@@ -110,7 +110,7 @@ def test_single_precision_stays_and_is_added_in_double():
     x = ARRAYS["nodes"][0].astype(np.float32)
     data = kbp.TrainingData({0: (x[:40], x[40:80])}, {0: x})
     held = kbp.hold(data, kernel=kbp.RBF(1.0), rule=RULE)
-    chosen, seen = kbpjax.learning.rules.choose(data, kbp.RBF(1.0), None, held)
+    chosen, seen = kbp.learning.rules.choose(data, kbp.RBF(1.0), None, held)
     state = checkpoints.State()
     for _ in range(9):
         before, state = state, streaming._add(state, data, chosen, seen)
@@ -290,7 +290,7 @@ def test_fit_sums_where_samples_lie(expected):
 
 
 def test_sums_go_over_devices_without_moving_samples():
-    chosen, seen = kbpjax.learning.rules.choose(DATA, *KERNELS.values(), RULE)
+    chosen, seen = kbp.learning.rules.choose(DATA, *KERNELS.values(), RULE)
     data = sharded(DATA)
     where = sums._sharding(data.edges[1])
     columns = [[x] for x in data.edges[1]]

@@ -1,5 +1,6 @@
 """Likelihoods that are known as functions: at the points of a model, and at points of each node."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 
 import jax
