@@ -1,0 +1,106 @@
+"""What the scale of potentials, the number of calls and the type of an option must not change."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+from kbpjax.inference import loopy
+from kbpjax.inference.schedules import Problem, Synchronous, first_messages
+
+COMPLETE = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
+HUB = kbp.Graph.from_edges([(0, leaf) for leaf in range(1, 12)] + [(1, 2), (3, 4), (5, 6)], 12)
+DAMPINGS = {"plain": 0.5, "agreement": kbp.AgreementDamping(0.5), "adaptive": kbp.AdaptiveDamping()}
+
+
+def problem(graph, arithmetic, dtype=jnp.float64):
+    rng = np.random.default_rng(0)
+    table = jnp.asarray([[[1.0, 4.0, 2.0], [4.0, 1.0, 1.0], [1.0, 3.0, 2.0]]], dtype)
+    operators = kbp.Operators(jnp.eye(3, dtype=dtype)[None], table, arithmetic=arithmetic)
+    return operators, graph, jnp.asarray(rng.uniform(0.2, 1, (graph.num_nodes, 3)), dtype)
+
+
+@pytest.mark.parametrize("arithmetic", [kbp.SumProduct(), kbp.MaxProduct(), kbp.InLogs()], ids=["sum", "max", "logs"])
+@pytest.mark.parametrize("graph", [COMPLETE, HUB], ids=["complete", "hub"])
+@pytest.mark.parametrize("damping", DAMPINGS)
+def test_scales_of_tables_and_evidence_change_no_message(arithmetic, graph, damping):
+    """With damping 0.5 a complete graph converged or not by these scales, when damping compared raw updates."""
+    operators, graph, local = problem(graph, arithmetic)
+    options = {"num_iters": 12, "damping": DAMPINGS[damping]}
+
+    @jax.jit
+    @jax.vmap
+    def messages(table_scale, local_scale):
+        scaled = kbp.Operators(operators.evaluate, table_scale * operators.project, arithmetic=arithmetic)
+        return kbp.run(scaled, graph, local_scale * local, **options).messages
+
+    powers = 10.0 ** np.arange(-6, 7)
+    ones = np.ones_like(powers)
+    by_node = 10.0 ** np.random.default_rng(1).uniform(-6, 6, (13, graph.num_nodes, 1))
+    wanted = kbp.run(operators, graph, local, **options).messages
+    shaped = powers[:, None, None]
+    for tables, locals_ in (
+        (powers, ones[:, None, None]),
+        (ones, shaped),
+        (powers[::-1].copy(), shaped),
+        (ones, by_node),
+    ):
+        got = messages(jnp.asarray(tables), jnp.asarray(locals_))
+        np.testing.assert_allclose(got, np.broadcast_to(wanted, got.shape), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("damping", ["plain", "agreement"])
+@pytest.mark.parametrize("name", ["synchronous", "colored", "residual first"])
+def test_thirty_steps_are_one_run(damping, name):
+    operators, graph, local = problem(HUB, kbp.SumProduct())
+    schedules = {"synchronous": kbp.Synchronous(), "colored": kbp.colored(graph), "residual first": kbp.ResidualFirst()}
+    options = {"damping": DAMPINGS[damping], "schedule": schedules[name]}
+    state = kbp.init(operators, graph)
+    for _ in range(30):
+        state = kbp.step(operators, graph, local, state, **options)
+    solution = kbp.run(operators, graph, local, **options)
+    np.testing.assert_allclose(state.messages, solution.messages, atol=1e-12)
+    np.testing.assert_allclose(state.residual, solution.residual, atol=1e-12)
+
+
+def test_numbers_of_any_type_and_any_number_of_iterations_to_a_tolerance_compile_once():
+    operators, graph, local = problem(COMPLETE, kbp.SumProduct(), jnp.float32)
+    loopy._run._clear_cache()
+    for number in (0.2, np.float64(0.2), np.float32(0.2), jnp.float32(0.2), 0):
+        kbp.run(operators, graph, local, damping=number, tol=1e-3)
+        kbp.run(operators, graph, local, tol=number + 1e-3)
+    for most in (1, 30, 1000, 5000):
+        solution = kbp.run(operators, graph, local, num_iters=most, tol=1e-30)
+        assert solution.num_iters == most and solution.residuals.shape == (1000,)
+    assert loopy._run._cache_size() == 1
+
+
+def test_of_many_iterations_residuals_are_thinned():
+    operators, graph, local = problem(COMPLETE, kbp.SumProduct())
+    few, many = (kbp.run(operators, graph, local, num_iters=n, damping=0.9, tol=1e-30) for n in (1000, 2500))
+    every = kbp.run(operators, graph, local, num_iters=1000, damping=0.9)
+    np.testing.assert_allclose(few.residuals, every.residuals, rtol=1e-9)
+    kept = np.asarray(many.residuals)
+    assert np.isfinite(kept[:834]).all() and np.isnan(kept[834:]).all()  # every third of 2,500
+    np.testing.assert_allclose(kept[:50], np.asarray(few.residuals)[2:150:3], rtol=1e-6)
+    np.testing.assert_allclose(kept[833], many.residual)
+
+
+def test_a_sweep_on_a_grid_is_short_and_moves_no_axes():
+    """The 229 equations of an earlier engine had 36 transposes."""
+    graph, rng = kbp.grid_graph(5, 5), np.random.default_rng(0)
+    operators = kbp.Operators(jnp.asarray(rng.random((1, 31, 17))), jnp.asarray(rng.random((2, 17, 31))), 1e-3)
+    shared = Problem.of(operators, graph.plan, jnp.ones((25, 31)), None, False)
+    sweep = lambda messages: Synchronous().sweep(shared, messages, jnp.asarray(0.2))
+    names = list(primitives(jax.make_jaxpr(sweep)(first_messages(operators, graph.plan)).jaxpr))
+    assert len(names) <= 150 and "transpose" not in names
+
+
+def primitives(jaxpr):
+    """Yield the operations of a program, and of those that it calls."""
+    for equation in jaxpr.eqns:
+        inner = [value.jaxpr for value in equation.params.values() if hasattr(value, "jaxpr")]
+        yield from ([equation.primitive.name] if not inner else [])
+        for called in inner:
+            yield from primitives(called)
