@@ -1,4 +1,4 @@
-"""colors for the nodes of a graph, such that no two neighbors share one and few are used, worked out in NumPy.
+"""Colors for the nodes of a graph, such that no two neighbors share one and few are used, worked out in NumPy.
 
 Nodes of one color send no messages to one another, so that they can be updated at once. Where a component has no odd
 cycle its two colors are found exactly; elsewhere nodes are colored greedily, many at a time (Jones and Plassmann

@@ -134,8 +134,7 @@ class AgreementDamping(eqx.Module):
     """Damping that moves a message less where its incoming messages disagree, as in the authors' program of 2011.
 
     m <- normalize(d m + (1 - d) u / u_0), with the update u not normalized, and u_0 the norm of the update of the first
-    messages without evidence: where incoming messages and the evidence, scaled to maximum 1, disagree, u is small. Of
-    nodes with more than nine neighbors, products are rescaled on the way, and the size of an update says less.
+    messages without evidence: where incoming messages and the evidence, scaled to maximum 1, disagree, u is small.
 
     Args:
         damping: weight d of the old message, in [0, 1).
@@ -179,7 +178,7 @@ class AdaptiveDamping(eqx.Module):
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
-        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbours want to differ
+        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbors want to differ
         >>> local = jnp.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
         >>> [bool(kbp.run(differ, graph, local, damping=d).converged) for d in (0.0, kbp.AdaptiveDamping())]
         [False, True]

@@ -21,7 +21,7 @@ from kbpjax import _checks
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.operators import Operators, normalize
-from kbpjax.inference.update import Part, each_part, gather, outgoing, update
+from kbpjax.inference.update import Part, cavities, each_part, gather, project, update
 
 PARTS = 16
 """Parts of a graph of which one at a time is differentiated."""
@@ -44,7 +44,7 @@ def plan_in_parts(graph: Graph) -> Plan:
     if graph.num_edges < PARTS * SMALLEST or _checks.is_traced(graph):
         return graph.plan
     degree = np.bincount(np.asarray(graph.receivers), minlength=graph.num_nodes)
-    return graph.plan_of((np.cumsum(degree) - degree) * PARTS // graph.num_edges)
+    return graph.plan_of(np.minimum((np.cumsum(degree) - degree) * PARTS // graph.num_edges, PARTS - 1))
 
 
 class Iteration(eqx.Module):
@@ -71,11 +71,14 @@ class Iteration(eqx.Module):
 
         Every message is received by one node, so the derivatives of the parts do not overlap.
         """
+        width = messages.shape[1]
 
         def turn(total: Array, given: tuple[Part, Array]) -> tuple[Array, None]:
             part, of_part = given
             incoming = [gather(block, messages) for block in part.blocks]
-            send = lambda incoming: normalize(outgoing(self.operators, part, incoming, messages.shape[1]))
+            send = lambda incoming: normalize(
+                project(self.operators, part, cavities(self.operators, part, incoming, width))
+            )
             (to_incoming,) = jax.vjp(send, incoming)[1](of_part)
             for block, values in zip(part.blocks, to_incoming, strict=True):
                 total = total.at[:, block.incoming].add(values, mode="drop")

@@ -10,7 +10,7 @@ over it 40 times as slowly (jax 0.10.2).
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -34,12 +34,24 @@ FAINT = 40.0
 """Minus the logarithm of the size to which products in logarithms are scaled where they are smaller."""
 
 
+class Products(NamedTuple):
+    """Products of incoming messages.
+
+    Attributes:
+        values: the products [point, tile, slot, size], each slot up to a scale.
+        removed: logarithm of what they have been divided by [1, tile, slot, size]; None: nothing.
+    """
+
+    values: Float[Array, "point tile slot size"]
+    removed: Float[Array, "one tile slot size"] | None = None
+
+
 class SumProduct(eqx.Module):
     """Add: the update is a matrix product."""
 
     def cavity_products(
         self, values: Float[Array, "point tile slot size"], local: Float[Array, "point tile size"]
-    ) -> Float[Array, "point tile slot size"]:
+    ) -> "Products":
         """Return, for each slot, `local` times the product of the other slots."""
         return leave_one_out(values, local)
 
@@ -81,14 +93,13 @@ class InLogs(eqx.Module):
 
     def cavity_products(
         self, values: Float[Array, "point tile slot size"], local: Float[Array, "point tile size"]
-    ) -> Float[Array, "point tile slot size"]:
+    ) -> "Products":
         """Return, for each slot, `local` times the product of the other slots, scaled up where that is very small."""
         logs = log_or_least(values)
         total = sum_rows(jnp.moveaxis(logs, 2, 0))[0] + log_or_least(local)
         others = total[:, :, None] - logs
-        largest = jax.lax.stop_gradient(fold(jnp.maximum, others))
-        products = jnp.exp(others - jnp.minimum(largest + FAINT, 0))
-        return jnp.where(local[:, :, None] > 0, products, 0)
+        removed = jnp.minimum(jax.lax.stop_gradient(fold(jnp.maximum, others)) + FAINT, 0)
+        return Products(jnp.where(local[:, :, None] > 0, jnp.exp(others - removed), 0), removed)
 
     def apply(
         self, matrices: Float[Array, "type out point"], types: Int[Array, "*tiles"], x: Float[Array, "point *tiles row"]
@@ -192,16 +203,14 @@ def _tile_by_tile(matrices: Array, num_axes: int, x: Array) -> Array:
     return jnp.stack([_tile_by_tile(matrix, num_axes - 1, tile) for matrix, tile in tiles], axis=1)
 
 
-def leave_one_out(
-    values: Float[Array, "point tile slot size"], local: Float[Array, "point tile size"]
-) -> Float[Array, "point tile slot size"]:
+def leave_one_out(values: Float[Array, "point tile slot size"], local: Float[Array, "point tile size"]) -> Products:
     """Return, for each slot, `local` times the product of the other slots: a balanced tree, exact at zeros.
 
     With more than eight slots, the product of every eight is scaled to largest value 1, so that none underflows.
     """
     if values.shape[2] > SHORT:
-        return _halve(values, local[:, :, None], 0)
-    return jnp.stack(_each(split(values, 2), local), axis=2)
+        return _halve(Products(values, jnp.zeros_like(values[:1])), local[:, :, None], 0)
+    return Products(jnp.stack(_each(split(values, 2), local), axis=2))
 
 
 def _each(values: list[Array], local: Array) -> list[Array]:
@@ -212,36 +221,45 @@ def _each(values: list[Array], local: Array) -> list[Array]:
     return _each(left, local * product[0]) + _each(right, local * product[1])
 
 
-def _halve(values: Array, local: Array, level: int) -> Array:
+def _halve(slots: Products, local: Array, level: int) -> Products:
     """Do the same for any number of slots, in as many steps as they can be halved."""
-    num_slots = values.shape[2]
+    num_slots = slots.values.shape[2]
     if num_slots == 1:
-        return local
+        return Products(local, jnp.zeros_like(local[:1]))
     if num_slots % 2:
-        values = jnp.concatenate([values, jnp.ones_like(values[:, :, :1])], axis=2)
-    left, right = jnp.split(values, 2, axis=2)
-    pairs = left * right
+        one = jnp.ones_like(slots.values[:, :, :1])
+        slots = _join(slots, Products(one, jnp.zeros_like(one[:1])))
+    left, right = (Products(*both) for both in zip(*(jnp.split(array, 2, axis=2) for array in slots), strict=True))
+    pairs = _times(left, right)
     if level % 3 == 2:
-        largest = fold(jnp.maximum, pairs)
-        pairs = pairs / jnp.where(largest > 0, largest, 1)
+        largest = fold(jnp.maximum, pairs.values)
+        largest = jnp.where(largest > 0, largest, 1)
+        pairs = Products(pairs.values / largest, pairs.removed + jnp.log(largest))
     above = _halve(pairs, local, level + 1)
-    return jnp.concatenate([above * right, above * left], axis=2)[:, :, :num_slots]
+    return Products(*(array[:, :, :num_slots] for array in _join(_times(above, right), _times(above, left))))
+
+
+def _times(one: Products, other: Products) -> Products:
+    return Products(one.values * other.values, one.removed + other.removed)
+
+
+def _join(one: Products, other: Products) -> Products:
+    return Products(*(jnp.concatenate(both, axis=2) for both in zip(one, other, strict=True)))
 
 
 def weighted_products(
     values: Float[Array, "point tile slot size"],
     local: Float[Array, "point tile size"],
     exponents: Float[Array, "tile slot size"],
-) -> Float[Array, "point tile slot size"]:
+) -> Products:
     """Return, for each slot, `local` times all slots with their exponents, divided by the slot itself.
 
     With more than eight slots, the largest value is scaled to that of `local`, so that no product underflows.
     """
     logs = log_or_least(values)
     others = sum_rows(jnp.moveaxis(logs * exponents[None], 2, 0))[0][:, :, None] - logs
-    if values.shape[2] > SHORT:
-        others = others - fold(jnp.maximum, others)
-    return local[:, :, None] * jnp.exp(others)
+    removed = fold(jnp.maximum, others) if values.shape[2] > SHORT else None
+    return Products(local[:, :, None] * jnp.exp(others if removed is None else others - removed), removed)
 
 
 def log_or_zero(values: Float[Array, "*axes"]) -> Float[Array, "*axes"]:

@@ -16,8 +16,8 @@ from kbpjax import _checks
 from kbpjax.graphs.coloring import color_nodes
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
-from kbpjax.inference.operators import Operators, fold, normalize, sum_rows
-from kbpjax.inference.update import Part, damp, parts_of, update
+from kbpjax.inference.operators import Operators, fold, normalize
+from kbpjax.inference.update import Part, Sizes, parts_of, reference_sizes, send
 
 TIE = 1e-3
 """Relative difference up to which changes count as equal, so that rounding does not choose among messages."""
@@ -30,13 +30,13 @@ class Problem(eqx.Module):
         operators: the model's operators.
         plan: the order in which messages are sent.
         parts: the parts of the plan with their evidence.
-        reference: sizes of updates without evidence [part, 1, sent], for `AgreementDamping`; else None.
+        reference: sizes of updates without evidence, for `AgreementDamping`; else None.
     """
 
     operators: Operators
     plan: Plan
     parts: Part
-    reference: Float[Array, "*part one sent"] | None
+    reference: Sizes | None
 
     @classmethod
     def of(
@@ -54,12 +54,9 @@ class Problem(eqx.Module):
         parts = parts_of(plan, local / jnp.where(largest > 0, largest, 1), exponents)
         messages = first_messages(operators, plan)
 
-        def size(part: Part) -> Array:
-            raw = update(operators, part, messages)
-            return sum_rows(raw * normalize(raw))
-
         without = parts_of(plan, jnp.ones_like(local), exponents)
-        return cls(operators, plan, parts, jax.lax.map(size, without))
+        reference = jax.lax.map(lambda part: reference_sizes(operators, part, messages), without)
+        return cls(operators, plan, parts, reference)
 
 
 def first_messages(operators: Operators, plan: Plan) -> Float[Array, "coordinate column"]:
@@ -69,13 +66,6 @@ def first_messages(operators: Operators, plan: Plan) -> Float[Array, "coordinate
     size = len(plan.edges) // max(1, plan.kinds.size)
     columns = jnp.broadcast_to(ones[:, kinds, None], (len(ones), *plan.kinds.shape, size)).reshape(len(ones), -1)
     return jnp.where(plan.present.reshape(1, -1), columns, 0)
-
-
-def send(
-    operators: Operators, part: Part, reference: Array | None, old: Array, messages: Array, damping: Array
-) -> tuple[Float[Array, "coordinate sent"], Float[Array, "coordinate sent"]]:
-    """Return the damped messages that one part sends, given all messages, and how far the updates are from the old."""
-    return damp(old, update(operators, part, messages), damping, reference)
 
 
 def send_all(problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
@@ -206,7 +196,7 @@ class Colored(eqx.Module):
     def sweep(self, problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
         """Do one iteration; return the messages [coordinate, column], and the largest change of an update."""
 
-        def turn(carry: tuple[Array, Array], part: tuple[Part, Array | None]) -> tuple[tuple[Array, Array], Array]:
+        def turn(carry: tuple[Array, Array], part: tuple[Part, Sizes | None]) -> tuple[tuple[Array, Array], Array]:
             messages, first = carry
             old = jax.lax.dynamic_slice_in_dim(messages, first, problem.parts.present.shape[-1], axis=1)
             new, change = send(problem.operators, *part, old, messages, damping)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, ScalarLike
+from jaxtyping import Array, ScalarLike
 
 from kbpjax import _checks
 from kbpjax.graphs.partition import Partition as Partition
@@ -34,9 +34,9 @@ from kbpjax.inference.loopy import (
     prepare_inputs,
     strong_damping,
 )
-from kbpjax.inference.operators import Operators, normalize, sum_rows
+from kbpjax.inference.operators import Operators, normalize
 from kbpjax.inference.schedules import Synchronous, first_messages, largest_change
-from kbpjax.inference.update import Part, damp, lay_out, of_edges, update
+from kbpjax.inference.update import Part, Sizes, lay_out, of_edges, reference_sizes, send, update
 
 Batch = TypeVar("Batch")
 
@@ -143,18 +143,18 @@ class Devices(Iteration):
 
     Attributes:
         partition: the graph in blocks.
-        reference: sizes of updates without evidence [1, column], for `AgreementDamping`; else None.
+        reference: sizes of updates without evidence, for `AgreementDamping`; else None.
     """
 
     partition: Partition
-    reference: Float[Array, "one column"] | None = None
+    reference: Sizes | None = None
 
     def sweep(self, messages: Array, damping: Array) -> tuple[Array, Array]:
         """Do one iteration; return the messages, and the largest difference between one and its undamped update."""
 
         def turn(part: Part, operators: Operators, old: Array, received: Array, more: Any) -> tuple[Array, Array]:
             damping, reference = more
-            new, change = damp(old, update(operators, part, received), damping, reference)
+            new, change = send(operators, part, reference, old, received, damping)
             every = jax.lax.all_gather(largest_change(operators, old, change), self.partition.axis)
             return new, jnp.max(every)  # not pmax, which on CPUs passes over NaN
 
@@ -168,6 +168,15 @@ class Devices(Iteration):
             return update(operators, part, received, more)
 
         return self._on_devices(turn, self._columns, messages, matrices)
+
+    def sizes(self, messages: Array) -> Sizes:
+        """Return the sizes of the updates of all messages."""
+
+        def turn(part: Part, operators: Operators, old: Array, received: Array, more: Any) -> Sizes:
+            del old, more
+            return reference_sizes(operators, part, received)
+
+        return self._on_devices(turn, Sizes(self._columns, self._columns), messages, None)
 
     def once(self, messages: Array) -> Array:
         """Do one undamped iteration."""
@@ -246,10 +255,10 @@ def _run(
     messages = jax.lax.with_sharding_constraint(messages, split)
     turns = devices(*known)
     if by_agreement:
-        raw = devices(known[0], jnp.ones_like(local), known[2]).updates(first_messages(known[0], plan))
+        sizes = devices(known[0], jnp.ones_like(local), known[2]).sizes(first_messages(known[0], plan))
         largest = jnp.max(known[1], axis=1, keepdims=True)
         scaled = known[1] / jnp.where(largest > 0, largest, 1)
-        turns = replace(devices(known[0], scaled, known[2]), reference=sum_rows(raw * normalize(raw)))
+        turns = replace(devices(known[0], scaled, known[2]), reference=sizes)
         damping = damping.damping
     last, residuals = iterate(turns.sweep, messages, damping, None, tol, num_iters if tol is None else most)
 

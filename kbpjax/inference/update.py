@@ -17,6 +17,7 @@ line. The scale of a message is free: `damp` gives updates the 2-norm 1.
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,11 +25,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from kbpjax.graphs.plan import Block, Plan
-from kbpjax.inference.operators import Operators, by_tile, normalize, of_type, sum_rows, weighted_products
+from kbpjax.inference.operators import Operators, Products, by_tile, normalize, of_type, sum_rows, weighted_products
 
 
 class Part(eqx.Module):
-    """Some nodes, what they hear and what they send; or all parts of a plan, stacked on the first axis.
+    """Some nodes, the messages that they receive and send; or all parts of a plan, stacked on the first axis.
 
     Attributes:
         blocks, kinds, route: as in `Plan`.
@@ -41,8 +42,8 @@ class Part(eqx.Module):
     kinds: Int[Array, "*part_and_tiles"]
     route: Int[Array, "*part edge_tile edge_size"] | None
     present: Bool[Array, "*part sent"]
-    local: tuple[Float[Array, "*part point tile size"], ...]
-    exponents: tuple[Float[Array, "*part tile slot size"], ...] | None
+    local: tuple[Float[Array, "*part point _ _"], ...]
+    exponents: tuple[Float[Array, "*part _ _ _"], ...] | None
 
 
 def parts_of(plan: Plan, local: Float[Array, "node point"], exponents: Float[Array, " pair"] | None) -> Part:
@@ -82,17 +83,17 @@ def update(
         messages: all messages.
         matrices: what the products are multiplied with; None: `operators.update`.
     """
-    return outgoing(operators, part, [gather(block, messages) for block in part.blocks], messages.shape[1], matrices)
+    incoming = [gather(block, messages) for block in part.blocks]
+    return project(operators, part, cavities(operators, part, incoming, messages.shape[1]), matrices)
 
 
-def outgoing(
+def cavities(
     operators: Operators,
     part: Part,
-    incoming: Sequence[Float[Array, "coordinate tile slot size"]],
+    incoming: Sequence[Float[Array, "coordinate _ _ _"]],
     num_columns: int,
-    matrices: Float[Array, "edge_direction out point"] | None = None,
-) -> Float[Array, "out sent"]:
-    """Compute the same from the incoming messages of each node, as `gather` returns them."""
+) -> list[Products]:
+    """Multiply the evidence of each node with its incoming messages but one, as `gather` returns these."""
     products = []
     for i, block in enumerate(part.blocks):
         values = evaluate(operators, block, incoming[i], num_columns)
@@ -100,9 +101,28 @@ def outgoing(
             products.append(operators.arithmetic.cavity_products(values, part.local[i]))
         else:
             products.append(weighted_products(values, part.local[i], part.exponents[i]))
+    return products
+
+
+def project(
+    operators: Operators,
+    part: Part,
+    products: Sequence[Products],
+    matrices: Float[Array, "edge_direction out point"] | None = None,
+) -> Float[Array, "out sent"]:
+    """Map cavity products to messages, in the order in which they are sent; 0 in padding."""
     matrices = operators.update if matrices is None else matrices
-    raw = operators.arithmetic.apply(matrices, part.kinds, in_order_sent(part, products))
+    sent = in_order_sent(part, [product.values for product in products])
+    raw = operators.arithmetic.apply(matrices, part.kinds, sent)
     return jnp.where(part.present[None], raw.reshape(len(raw), -1), 0)
+
+
+def removed_logs(part: Part, products: Sequence[Products]) -> Float[Array, "one sent"] | float:
+    """Return the logarithm of what the cavity product of each sent message has been divided by."""
+    if all(product.removed is None for product in products):
+        return 0.0
+    logs = [jnp.zeros_like(p.values[:1]) if p.removed is None else p.removed for p in products]
+    return in_order_sent(part, logs).reshape(1, -1)
 
 
 def gather(block: Block, messages: Float[Array, "coordinate column"]) -> Float[Array, "coordinate tile slot size"]:
@@ -139,11 +159,24 @@ def each_part(compute: Callable[[Part], Float[Array, "out sent"]], parts: Part) 
     return jnp.moveaxis(stacked, 0, 1).reshape(stacked.shape[1], -1)
 
 
+class Sizes(NamedTuple):
+    """Sizes of updates: 2-norms, and logarithms of what the products have been divided by [*part, 1, sent]."""
+
+    norm: Float[Array, "*part one sent"]
+    removed: Float[Array, "*part one sent"] | float
+
+
+def sizes(part: Part, products: Sequence[Products], raw: Float[Array, "coordinate sent"]) -> Sizes:
+    """Return the sizes of the updates `raw` of a part."""
+    return Sizes(sum_rows(raw * normalize(raw)), removed_logs(part, products))
+
+
 def damp(
     old: Float[Array, "coordinate sent"],
     raw: Float[Array, "coordinate sent"],
     damping: Float[Array, ""],
-    reference: Float[Array, "one sent"] | None = None,
+    size: Sizes | None = None,
+    reference: Sizes | None = None,
 ) -> tuple[Float[Array, "coordinate sent"], Float[Array, "coordinate sent"]]:
     """Return the damped messages, and how far their undamped updates are from the old ones.
 
@@ -151,10 +184,31 @@ def damp(
     """
     new = normalize(raw)
     change = jax.lax.stop_gradient(new - old)
-    if reference is None:
+    if size is None or reference is None:
         return damping * old + (1 - damping) * new, change
-    share = sum_rows(raw * new) / jnp.where(reference > 0, reference, 1)
+    share = size.norm / jnp.where(reference.norm > 0, reference.norm, 1) * jnp.exp(size.removed - reference.removed)
     return normalize(damping * old + (1 - damping) * share * new), change
+
+
+def send(
+    operators: Operators,
+    part: Part,
+    reference: Sizes | None,
+    old: Float[Array, "coordinate sent"],
+    messages: Float[Array, "coordinate column"],
+    damping: Float[Array, ""],
+) -> tuple[Float[Array, "coordinate sent"], Float[Array, "coordinate sent"]]:
+    """Return the damped messages that one part sends, given all messages, and how far the updates are from the old."""
+    products = cavities(operators, part, [gather(block, messages) for block in part.blocks], messages.shape[1])
+    raw = project(operators, part, products)
+    return damp(old, raw, damping, None if reference is None else sizes(part, products, raw), reference)
+
+
+def reference_sizes(operators: Operators, part: Part, messages: Float[Array, "coordinate column"]) -> Sizes:
+    """Return the sizes of the updates of the first messages without evidence, of a part whose evidence is 1."""
+    products = cavities(operators, part, [gather(block, messages) for block in part.blocks], messages.shape[1])
+    norm, removed = sizes(part, products, project(operators, part, products))
+    return Sizes(norm, jnp.broadcast_to(jnp.asarray(removed, norm.dtype), norm.shape))
 
 
 def evaluate_local(operators: Operators, plan: Plan, messages: Float[Array, "node rank"]) -> Float[Array, "node point"]:
