@@ -99,7 +99,7 @@ def _answer_discrete(
     return kbp.beliefs(model, graph, kbp.likelihood(model, graph, known_noise(y)), solution, grey)
 
 
-def _learn_gaussian(lesson: Lesson, options: Options) -> dict[str, float]:
+def _learn_gaussian(lesson: Lesson, options: Options) -> dict[str, Any]:
     x = lesson.clean
     steps = np.concatenate([np.diff(x, axis=0).ravel(), np.diff(x, axis=1).ravel()])
     return {
@@ -110,7 +110,7 @@ def _learn_gaussian(lesson: Lesson, options: Options) -> dict[str, float]:
 
 
 def _solve_gaussian(
-    model: dict[str, float], graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array
+    model: dict[str, Any], graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array
 ) -> gaussian.GaussianSolution:
     del key
     field = gaussian.thin_membrane(graph, **model)

@@ -199,8 +199,9 @@ def run(
         >>> from kbpjax.baselines import discrete
         >>> model, graph = discrete.from_potentials([0, 1], [1.0, 2.0], [[[3.0, 1.0], [1.0, 3.0]]]), kbp.chain_graph(2)
         >>> solution = discrete.run(model, graph, tol=1e-6)
-        >>> discrete.beliefs(model, graph, None, solution, [0, 1]).weights.round(2).tolist()
-        [[0.26, 0.74], [0.26, 0.74]]
+        >>> print(discrete.beliefs(model, graph, None, solution, [0, 1]).weights.round(2))
+        [[0.26 0.74]
+         [0.26 0.74]]
     """
     del key
     return propagate.run(model, graph, evidence, num_iters=num_iters, damping=damping, tol=tol)
@@ -234,8 +235,9 @@ def from_potentials(
         >>> import kbpjax as kbp
         >>> from kbpjax.baselines import discrete
         >>> model, graph = discrete.from_potentials([0, 1], [1.0, 2.0], [[[3.0, 1.0], [1.0, 3.0]]]), kbp.chain_graph(2)
-        >>> kbp.beliefs(model, graph, None, kbp.run_tree(model, graph), [0, 1]).weights.round(2).tolist()
-        [[0.26, 0.74], [0.26, 0.74]]
+        >>> print(kbp.beliefs(model, graph, None, kbp.run_tree(model, graph), [0, 1]).weights.round(2))
+        [[0.26 0.74]
+         [0.26 0.74]]
     """
     known = {v: _checks.as_array("states", x) for v, x in _by_type(states).items()}
     own = {v: _checks.as_array("nodes", psi) for v, psi in _by_type(nodes).items()}

@@ -109,7 +109,7 @@ class _State(NamedTuple):
         scales: logarithm of the number by which each message was divided [edge].
         senders: logarithms of the weights of the senders' particles [edge, particle].
         sizes, residuals: of each iteration [num_iters].
-        count: number of iterations.
+        iteration: number of iterations so far.
     """
 
     current: ParticleSet
@@ -118,7 +118,7 @@ class _State(NamedTuple):
     senders: Array
     sizes: Array
     residuals: Array
-    count: Array
+    iteration: Array
 
 
 def run(
@@ -290,7 +290,7 @@ def _run(
         """Whether the tolerance is met with particles that have been resampled, or are never to be."""
         if tol is None:
             return jnp.array(False)
-        return (state.count > (lengths[0] if periods > 1 else 0)) & (state.residuals[state.count - 1] <= enough)
+        return (state.iteration > (lengths[0] if periods > 1 else 0)) & (state.residuals[state.iteration - 1] <= enough)
 
     def iterate(state: _State, length: Array) -> _State:
         tables = pairwise.log_tables(model, graph, state.current.positions, state.current.positions)
@@ -313,8 +313,8 @@ def _run(
         acceptance = total / (number - 1).astype(dtype)
     current = state.current
     weights = jax.nn.log_softmax(current.log_belief(graph) - state.proposal, axis=1)
-    converged = state.residuals[state.count - 1] <= enough
-    found = current.positions, weights, current.messages, state.senders, converged, state.count
+    converged = state.residuals[state.iteration - 1] <= enough
+    found = current.positions, weights, current.messages, state.senders, converged, state.iteration
     return ParticleSolution(*found, state.residuals, state.sizes, acceptance)
 
 
@@ -351,8 +351,11 @@ def _advance(graph: Graph, tables: Array, damping: Array, min_weight: Array, sta
     change = jnp.max(jnp.abs(jnp.exp(messages) - jnp.exp(current.messages)), initial=0)
     current = current._replace(messages=messages)
     size = effective_size(jax.nn.log_softmax(current.log_belief(graph) - state.proposal, axis=1))
-    sizes, residuals = state.sizes.at[state.count].set(jnp.mean(size)), state.residuals.at[state.count].set(change)
-    return _State(current, state.proposal, scales, senders, sizes, residuals, state.count + 1)
+    sizes, residuals = (
+        state.sizes.at[state.iteration].set(jnp.mean(size)),
+        state.residuals.at[state.iteration].set(change),
+    )
+    return _State(current, state.proposal, scales, senders, sizes, residuals, state.iteration + 1)
 
 
 def _move(
