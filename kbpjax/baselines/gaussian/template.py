@@ -120,8 +120,8 @@ def observe(model: GaussianTemplate, graph: Graph, y: Numbers, *, mask: Numbers 
         >>> y = x + np.array([[1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, 1.0]]) / 2
         >>> model = gaussian.fit(kbp.pool(graph, x, y))
         >>> evidence = gaussian.observe(model, graph, [1.0, np.nan], mask=[True, False])
-        >>> print(gaussian.run(model, graph, evidence).mean.ravel().round(2))
-        [0.91 0.73]
+        >>> [round(float(x), 2) for x in gaussian.run(model, graph, evidence).mean.ravel()]
+        [0.91, 0.73]
     """
     fix = "Fit one with kbpjax.baselines.gaussian.fit; for known noise call gaussian.likelihood."
     ok = isinstance(model, GaussianTemplate)
