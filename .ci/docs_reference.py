@@ -12,7 +12,13 @@ from typing import Any
 PACKAGES = ("", "kernels", "features", "ep")
 """Modules whose functions and classes are all public."""
 MODULES = ("parallel", "plotting", "io", "estimator", "arithmetic", "selection", "embedding", "rules")
-BASELINES = ("discrete", "gaussian", "mixture", "particle", "pairwise", "density", "products")
+BASELINES = (
+    *("discrete", "evidence", "gaussian", "nonparametric"),
+    *(
+        f"nonparametric.{name}"
+        for name in ["particle", "expectation_particle", "pairwise", "density", "mixtures", "products"]
+    ),
+)
 """Modules in which functions and classes with an example are public."""
 
 PAGES = {
@@ -132,25 +138,32 @@ PAGES = {
         "Baselines",
         "Other methods on the same graphs, evidence and beliefs.",
         {
+            "Evidence": "baselines.evidence.transfer_evidence",
             "Discrete belief propagation": "baselines.discrete.fit baselines.discrete.from_potentials"
-            " baselines.discrete.bins baselines.discrete.Indicators",
+            " baselines.discrete.run baselines.discrete.bins baselines.discrete.Indicators",
             "Gaussian belief propagation": "baselines.gaussian.fit baselines.gaussian.run baselines.gaussian.beliefs"
-            " baselines.gaussian.check baselines.gaussian.walk_summability baselines.gaussian.thin_membrane"
+            " baselines.gaussian.observe baselines.gaussian.likelihood baselines.gaussian.check"
+            " baselines.gaussian.walk_summability baselines.gaussian.thin_membrane"
             " baselines.gaussian.GaussianTemplate baselines.gaussian.GaussianMRF baselines.gaussian.GaussianSolution"
-            " baselines.gaussian.Factors",
-            "Pairwise potentials": "baselines.pairwise.fit baselines.pairwise.PairwiseMRF"
-            " baselines.pairwise.NodePotential baselines.pairwise.EdgePotential baselines.pairwise.Conditionals"
-            " baselines.pairwise.Ratios",
-            "Particle belief propagation": "baselines.particle.run baselines.particle.run_expectation"
-            " baselines.particle.beliefs baselines.particle.mean baselines.particle.variance"
-            " baselines.particle.ParticleSolution",
-            "Mixture (nonparametric) belief propagation": "baselines.mixture.run baselines.mixture.beliefs"
-            " baselines.mixture.MixtureSolution baselines.mixture.Exact baselines.mixture.Gibbs"
-            " baselines.mixture.Multiscale baselines.mixture.multiscale",
-            "Products of mixtures": "baselines.products.exact baselines.products.gibbs baselines.products.Factors",
-            "Conditional densities": "baselines.density.Mixture baselines.density.ConditionalDensity"
-            " baselines.density.Regression baselines.density.fit_conditional baselines.density.fit_regression"
-            " baselines.density.parzen",
+            " baselines.gaussian.GaussianFactors",
+            "Pairwise potentials": "baselines.nonparametric.pairwise.fit"
+            " baselines.nonparametric.pairwise.PairwiseMRF baselines.nonparametric.pairwise.NodePotential"
+            " baselines.nonparametric.pairwise.EdgePotential baselines.nonparametric.pairwise.Conditionals"
+            " baselines.nonparametric.pairwise.Ratios",
+            "Nonparametric belief propagation": "baselines.nonparametric.run baselines.nonparametric.beliefs"
+            " baselines.nonparametric.NonparametricSolution baselines.nonparametric.ExactSampler"
+            " baselines.nonparametric.GibbsSampler baselines.nonparametric.MultiscaleSampler",
+            "Particle belief propagation": "baselines.nonparametric.particle.run"
+            " baselines.nonparametric.expectation_particle.run baselines.nonparametric.particle.beliefs"
+            " baselines.nonparametric.particle.mean baselines.nonparametric.particle.variance"
+            " baselines.nonparametric.particle.ParticleSolution",
+            "Products of mixtures": "baselines.nonparametric.products.exact_product"
+            " baselines.nonparametric.products.sample_gibbs baselines.nonparametric.products.sample_multiscale"
+            " baselines.nonparametric.products.ProductFactors",
+            "Conditional densities": "baselines.nonparametric.mixtures.GaussianMixture"
+            " baselines.nonparametric.density.ConditionalDensity"
+            " baselines.nonparametric.density.RegressionLikelihood baselines.nonparametric.density.fit_conditional"
+            " baselines.nonparametric.density.fit_likelihood baselines.nonparametric.density.fit_parzen",
         },
     ),
     "ep": (
@@ -181,7 +194,8 @@ Operators.passed_on FullRank.hold Held.hold Colored.check RandomProjection.featu
 SumProduct.others SumProduct.apply MaxProduct.others MaxProduct.apply InLogs.others InLogs.apply Partition.axis
 Moments.points Moments.draw Exact.points Exact.draw Draws.points Draws.draw Learner.parameters Parameters.of_outputs
 CompoundGamma.integrals ImportanceSampling.weigh ForwardSampler.draw LogDensity.draw
-PairwiseMRF.points Gibbs.draw Multiscale.draw
+PairwiseMRF.points ExactSampler.draw GibbsSampler.draw MultiscaleSampler.draw GaussianMRF.check_graph
+GaussianMRF.dim GaussianMRF.dtype GaussianTemplate.dim GaussianTemplate.dtype
 """
 """Methods that the library calls, and users do not."""
 OPERATORS = ("__call__", "__add__", "__mul__", "__pow__")

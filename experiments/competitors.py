@@ -15,7 +15,7 @@ import numpy as np
 
 import kbpjax as kbp
 from experiments.denoising import SETTINGS, SIGMA, Setting, learn
-from kbpjax.baselines import discrete, gaussian, mixture, pairwise, particle
+from kbpjax.baselines import discrete, expectation_particle, gaussian, nonparametric, pairwise, particle
 
 Options = Mapping[str, Any]
 POTENTIALS = {"conditionals": pairwise.Conditionals(), "ratios": pairwise.Ratios()}
@@ -99,7 +99,7 @@ def _answer_discrete(
     return kbp.beliefs(model, graph, kbp.likelihood(model, graph, known_noise(y)), solution, grey)
 
 
-def _learn_gaussian(lesson: Lesson, options: Options) -> dict[str, float]:
+def _learn_gaussian(lesson: Lesson, options: Options) -> dict[str, Any]:
     x = lesson.clean
     steps = np.concatenate([np.diff(x, axis=0).ravel(), np.diff(x, axis=1).ravel()])
     return {
@@ -110,15 +110,17 @@ def _learn_gaussian(lesson: Lesson, options: Options) -> dict[str, float]:
 
 
 def _solve_gaussian(
-    model: dict[str, float], graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array
+    model: dict[str, Any], graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array
 ) -> gaussian.GaussianSolution:
     del key
-    return gaussian.run(gaussian.thin_membrane(graph, y, noise=SIGMA, **model), graph, num_iters=options["num_iters"])
+    field = gaussian.thin_membrane(graph, **model)
+    evidence = gaussian.likelihood(field, graph, y, noise=SIGMA)
+    return gaussian.run(field, graph, evidence, num_iters=options["num_iters"], damping=0.0)
 
 
 def _answer_gaussian(model: Any, graph: kbp.Graph, y: jax.Array, solution: Any, grey: jax.Array) -> kbp.Belief:
-    del model, graph, y
-    return gaussian.beliefs(solution, grey)
+    field = gaussian.thin_membrane(graph, **model)
+    return gaussian.beliefs(field, graph, gaussian.likelihood(field, graph, y, noise=SIGMA), solution, grey)
 
 
 def _learn_pairwise(lesson: Lesson, options: Options) -> pairwise.PairwiseMRF:
@@ -181,16 +183,20 @@ GAUSSIAN = Method(
 MIXTURE = Method(
     "mixture BP",
     _learn_pairwise,
-    _solving(mixture.run, "num_components", "num_iters", "least_bandwidth", "sampler"),
-    _answering(mixture.beliefs),
+    _solving(nonparametric.run, "num_components", "num_iters", "damping", "min_bandwidth", "sampler"),
+    _answering(nonparametric.beliefs),
     {
         "potentials": "conditionals",
-        "least_bandwidth": 1e-3,
+        "min_bandwidth": 1e-3,
         "num_components": 30,
         "num_iters": 10,
-        "sampler": mixture.Multiscale(capacity=32),
+        "damping": 0.0,
+        "sampler": nonparametric.MultiscaleSampler(capacity=32),
     },
-    {"least_bandwidth": (1e-3, 0.1, 0.2, 0.3), "sampler": (mixture.Multiscale(capacity=32), mixture.Gibbs(5))},
+    {
+        "min_bandwidth": (1e-3, 0.1, 0.2, 0.3),
+        "sampler": (nonparametric.MultiscaleSampler(capacity=32), nonparametric.GibbsSampler(5)),
+    },
     slow=True,
 )
 PARTICLE = Method(
@@ -217,7 +223,7 @@ PARTICLE = Method(
 EXPECTATION = Method(
     "expectation particle BP",
     _learn_pairwise,
-    _solving(particle.run_expectation, "num_particles", "num_iters", "damping"),
+    _solving(expectation_particle.run, "num_particles", "num_iters", "damping"),
     _answering(particle.beliefs),
     {"potentials": "ratios", "num_particles": 30, "num_iters": 30, "damping": 0.5},
     {"potentials": ("ratios", "conditionals"), "damping": (0.5, 0.8), "num_particles": (30, 50)},

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import kbpjax as kbp
-from kbpjax.baselines import discrete, mixture, pairwise, particle
+from kbpjax.baselines import discrete, nonparametric, pairwise, particle
 
 NUM_BINS = 30
 NUM_ITERS = 10
@@ -297,12 +297,13 @@ def answer_by_samples(
         evidence = kbp.likelihood(model, graph, around)
         key = jax.random.key(number)
         if kind == "particle":
-            solution = particle.run(model, graph, evidence, key=key, num_particles=20, num_iters=20, resample_every=10)
+            few = {"num_particles": 20, "num_iters": 20, "resample_every": 10}
+            solution = particle.run(model, graph, evidence, key=key, damping=0.0, **few)
             belief = particle.beliefs(model, graph, evidence, solution, points)
         else:
-            few_components = {"num_components": 10, "num_iters": 5, "sampler": mixture.Gibbs(5)}
-            solution = mixture.run(model, graph, evidence, key=key, **few_components)
-            belief = mixture.beliefs(model, graph, evidence, solution, points)
+            few_components = {"num_components": 10, "num_iters": 5, "sampler": nonparametric.GibbsSampler(5)}
+            solution = nonparametric.run(model, graph, evidence, key=key, damping=0.0, **few_components)
+            belief = nonparametric.beliefs(model, graph, evidence, solution, points)
         found.append(np.asarray(summarise(belief, 1.0)))
     return np.stack(found).reshape(len(images), 3, *images.shape[1:3])
 

@@ -42,7 +42,6 @@ import numpy as np
 import kbpjax as kbp
 from experiments import _harness, data
 from experiments.denoising import SETTINGS, add_noise, learn, rmse
-from kbpjax import parallel
 
 SETTING = SETTINGS["narrow"]
 

@@ -10,7 +10,7 @@ from jax.tree_util import Partial
 
 import kbpjax as kbp
 from experiments.chains import RESIDUES, Chains, harmonics, sphere_grid, unit
-from kbpjax.baselines import pairwise, particle
+from kbpjax.baselines import expectation_particle, pairwise, particle
 
 GROUPS = 3
 """Parts of the training chains; what is predicted for one is learned from the others."""
@@ -196,15 +196,15 @@ def particles(task: Task, seen: np.ndarray, graph: kbp.Graph, rows: np.ndarray, 
     first = rng.permutation(first[np.isin(first + 1, train)])[:PAIRS]
     data = kbp.TrainingData({0: (y[first], y[first + 1])}, {0: y[first]}, degrees={0: 2})
     potentials = {"ratios": pairwise.Ratios(), "conditionals": pairwise.Conditionals()}[options["potentials"]]
-    model = pairwise.fit(data, jax.random.key(0), potentials=potentials, num_centres=60)
+    model = pairwise.fit(data, jax.random.key(0), potentials=potentials, num_centers=60)
     h = np.concatenate([harmonics(y[train]), np.ones((len(train), 1))], axis=1)
     weights = np.linalg.lstsq(h, seen[train], rcond=None)[0]
     root = np.linalg.cholesky(np.linalg.inv(np.cov((seen[train] - h @ weights).T)))
     arrays = (array.astype(np.float32) for array in (seen[rows] @ root, weights @ root))
     likelihood = Partial(_likelihood, *arrays, np.float32(options["power"]))
     evidence = kbp.likelihood(model, graph, likelihood)
-    sampler = {"particle": particle.run, "expectation": particle.run_expectation}[options["sampler"]]
-    more = {"resample_every": 5} if options["sampler"] == "particle" else {}
+    sampler = {"particle": particle.run, "expectation": expectation_particle.run}[options["sampler"]]
+    more = {"resample_every": 5, "damping": 0.0} if options["sampler"] == "particle" else {}
     more |= {"num_particles": PARTICLES, "num_iters": options["sweeps"]}
     solution = sampler(model, graph, evidence, key=jax.random.key(1), **more)
     return particle.beliefs(model, graph, evidence, solution, sphere_grid(600))

@@ -32,6 +32,30 @@ DAMAGE = (
 )
 """What readers of zip archives, arrays and JSON raise where bytes are not what they should be."""
 PLAIN = (bool, int, float, str, type(None))
+RENAMED = {
+    f"kbpjax.baselines.{old}": f"kbpjax.baselines.{new}"
+    for old, new in {
+        "clouds.ParticleSolution": "nonparametric.particle.ParticleSolution",
+        "density.ConditionalDensity": "nonparametric.density.ConditionalDensity",
+        "density.Regression": "nonparametric.density.RegressionLikelihood",
+        "gaussian.GaussianSolution": "gaussian.message_passing.GaussianSolution",
+        "gaussian_field.Factors": "gaussian.field.GaussianFactors",
+        "gaussian_field.GaussianMRF": "gaussian.field.GaussianMRF",
+        "gaussian_template.GaussianTemplate": "gaussian.template.GaussianTemplate",
+        "mixture.Exact": "nonparametric.mixture_messages.ExactSampler",
+        "mixture.Gibbs": "nonparametric.mixture_messages.GibbsSampler",
+        "mixture.MixtureSolution": "nonparametric.mixture_messages.NonparametricSolution",
+        "mixture.Multiscale": "nonparametric.mixture_messages.MultiscaleSampler",
+        "mixtures.Mixture": "nonparametric.mixtures.GaussianMixture",
+        "pairwise.PairwiseMRF": "nonparametric.pairwise.PairwiseMRF",
+        "potentials.ConditionalEdge": "nonparametric.potentials.ConditionalEdge",
+        "potentials.Conditionals": "nonparametric.potentials.Conditionals",
+        "potentials.Flat": "nonparametric.potentials.Flat",
+        "potentials.RatioEdge": "nonparametric.potentials.RatioEdge",
+        "potentials.Ratios": "nonparametric.potentials.Ratios",
+    }.items()
+}
+"""{name of a class in files of kbpjax 0.1: its name today}."""
 
 
 def save(path: str | Path, value: Any) -> None:
@@ -232,6 +256,8 @@ def _build_object(what: dict[str, Any], arrays: dict[str, np.ndarray], known: di
     fields = {name: _build(of, arrays, known) for name, of in what["fields"].items()}
     if issubclass(cls, tuple):
         return cls(**fields)
+    upgrade = getattr(cls, "_upgrade", None)  # of the fields of an older version
+    fields = fields if upgrade is None else upgrade(fields)
     declared = {field.name: field for field in dataclasses.fields(cls)}
     strange = sorted(set(fields) - set(declared))
     fix = "Read it with the version of kbpjax that wrote it."
@@ -258,6 +284,7 @@ def _class_of(name: str, known: dict[str, type]) -> Any:
     """Find a class by its name: one that was passed, or one of this package."""
     if name in known:
         return known[name]
+    name = RENAMED.get(name, name)
     module, _, qualname = name.rpartition(".")
     fix = "Pass classes of your own: load(path, classes=(MyKernel,))."
     found: Any = None

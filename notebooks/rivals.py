@@ -136,13 +136,16 @@ keep(
 # represent edges and blurs them.
 
 # %%
-field = gaussian.thin_membrane(graph, y, noise=noise, edge_precision=0.00015)
+field = gaussian.thin_membrane(graph, edge_precision=0.00015)
+observed = gaussian.likelihood(field, graph, y, noise=noise)
 
 
 def membrane():
     """Return the posterior mean."""
-    solution = gaussian.run(field, graph, num_iters=200, tol=1e-4)
-    return kbp.mean(gaussian.beliefs(solution, grey))
+    solution = gaussian.run(
+        field, graph, observed, num_iters=200, damping=0.0, tol=1e-4
+    )
+    return kbp.mean(gaussian.beliefs(field, graph, observed, solution, grey))
 
 
 keep("Gaussian", membrane)
@@ -167,6 +170,7 @@ def particles():
         key=jax.random.key(1),
         num_particles=30,
         num_iters=20,
+        damping=0.0,
         resample_every=5,
     )
     return kbp.mean(particle.beliefs(densities, graph, evidence, solution, grey))
@@ -204,7 +208,7 @@ plt.show()
 #
 # - **Few states and a known likelihood**: discrete.
 # - **Everything jointly Gaussian**: Gaussian, whose means are exact.
-# - **Continuous variables with densities that can be evaluated**: particles, or mixtures (`kbpjax.baselines.mixture`) where messages have
+# - **Continuous variables with densities that can be evaluated**: particles, or mixtures (`kbpjax.baselines.nonparametric`) where messages have
 #   several peaks; mixtures are slower still.
 # - **Unknown potentials, unknown noise, any domain with a kernel**: kernels.
 #

@@ -52,6 +52,7 @@ def named(**types):
 
 
 ALONE = kbp.TrainingData({}, {0: X[:, 0]})
+MEMBRANE = gaussian.thin_membrane(CHAIN, edge_precision=1.0)
 START = kbp.Settings(**KERNELS, rule=RULE)
 NAN = np.where(np.arange(80).reshape(20, 4) == 7, np.nan, X)
 GAUSSIAN = ep.Gaussian.from_moments(0.0, 1.0)
@@ -144,10 +145,10 @@ MISTAKES = {
     "a Parzen estimate of a width": (lambda m, e, s, b: kbp.Parzen(1.0, X[:, 0]), "kernel"),
     # competitors
     "a density of no key": (lambda m, e, s, b: density.fit_conditional(X[:, 0], Y[:, 0], 0), "key"),
-    "a regression of no key": (lambda m, e, s, b: density.fit_regression(X[:, 0], Y[:, 0], None), "key"),
+    "a regression of no key": (lambda m, e, s, b: density.fit_likelihood(X[:, 0], Y[:, 0], None), "key"),
     "potentials of no edges": (lambda m, e, s, b: pairwise.fit(ALONE, jax.random.key(0)), "data"),
     "bins of one value": (lambda m, e, s, b: discrete.bins(np.ones(5), 3), "must"),
-    "noise of 0": (lambda m, e, s, b: gaussian.thin_membrane(CHAIN, Y[0], noise=0.0, edge_precision=1.0), "noise"),
+    "noise of 0": (lambda m, e, s, b: gaussian.likelihood(MEMBRANE, CHAIN, Y[0], noise=0.0), "noise"),
     # expectation propagation
     "a negative variance": (lambda m, e, s, b: ep.Gaussian.from_moments(0.0, -1.0), "variance"),
     "a mean outside": (lambda m, e, s, b: ep.Beta.from_moments(2.0, 0.1), "mean, variance"),

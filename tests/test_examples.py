@@ -12,20 +12,17 @@ import kbpjax as kbp
 COLLECTIONS = ("kbpjax", "kbpjax.kernels", "kbpjax.features", "kbpjax.ep")
 MODULES = ("kbpjax.sharded", "kbpjax.plotting", "kbpjax.io", "kbpjax.estimator")
 BASELINES = {
-    "clouds": "ParticleSolution beliefs mean variance",
-    "density": "ConditionalDensity Regression fit_conditional fit_regression parzen",
-    "discrete": "Indicators bins fit from_potentials",
-    "expectation": "run_expectation",
-    "gaussian": "Factors GaussianMRF GaussianSolution GaussianTemplate beliefs check fit run walk_summability",
-    "gaussian_field": "Factors GaussianMRF thin_membrane",
-    "gaussian_template": "GaussianTemplate fit",
-    "mixture": "Exact Gibbs MixtureSolution Multiscale beliefs run",
-    "mixtures": "Mixture",
-    "multiscale": "multiscale",
-    "pairwise": "Conditionals EdgePotential NodePotential PairwiseMRF Ratios fit",
-    "particle": "ParticleSolution beliefs mean run run_expectation variance",
-    "potentials": "Conditionals EdgePotential NodePotential Ratios",
-    "products": "Factors exact gibbs",
+    "discrete": "Indicators bins fit from_potentials run",
+    "evidence": "transfer_evidence",
+    "gaussian": "GaussianFactors GaussianMRF GaussianSolution GaussianTemplate beliefs check fit likelihood observe run"
+    " thin_membrane walk_summability",
+    "nonparametric": "ExactSampler GibbsSampler MultiscaleSampler NonparametricSolution beliefs run",
+    "nonparametric.density": "ConditionalDensity RegressionLikelihood fit_conditional fit_likelihood fit_parzen",
+    "nonparametric.expectation_particle": "run",
+    "nonparametric.mixtures": "GaussianMixture",
+    "nonparametric.pairwise": "Conditionals EdgePotential NodePotential PairwiseMRF Ratios fit",
+    "nonparametric.particle": "ParticleSolution beliefs mean run variance",
+    "nonparametric.products": "ProductFactors exact_product sample_gibbs sample_multiscale",
 }
 
 

@@ -12,10 +12,13 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax import ep, io
+from kbpjax.baselines import gaussian, nonparametric, particle
 from tests.programs import python
 
 KEPT = Path(__file__).resolve().parent / "data" / "model-0.1.0.kbp"
 """A model, a graph and a solution that kbpjax 0.1.0 has saved; made by `make_kept` below."""
+BASELINES = KEPT.with_name("baselines-0.1.0.kbp")
+"""Models and solutions of the baselines, saved by kbpjax 0.1.0 when their classes had other names."""
 
 
 class Heavy(kbp.Kernel):
@@ -288,3 +291,27 @@ def test_what_a_constructor_would_refuse_is_refused_when_loading(tmp_path):
     kbp.save(tmp_path / "schedule.kbp", schedule)
     with pytest.raises(ValueError, match="^share: must be"):
         kbp.load(tmp_path / "schedule.kbp")
+
+
+def test_baselines_of_the_first_release_have_new_names(tmp_path):
+    """Each renamed class is found, with its renamed and its new fields, and is saved under its new name."""
+    found = io.load(BASELINES)
+    graph, points = kbp.chain_graph(3), np.linspace(-2, 2, 5)
+    problem = found["m"], graph, None
+    assert particle.beliefs(*problem, found["p"], points).weights.shape == (3, 5)
+    assert nonparametric.beliefs(*problem, found["mm"], points).weights.shape == (3, 5)
+    assert gaussian.beliefs(found["f"], graph, None, found["g"], points).weights.shape == (3, 5)
+    np.testing.assert_allclose(gaussian.run(found["t"], graph).mean, found["g"].mean, rtol=1e-3, atol=1e-5)
+    assert found["p"].num_iters == len(found["p"].residuals) == 3
+    assert not found["mm"].converged and np.isnan(found["mm"].residuals).all()
+    assert found["r"].predict(jnp.zeros((1, 1), jnp.float32)).shape == (1, 1)
+    assert found["s"] == [nonparametric.GibbsSampler(), nonparametric.ExactSampler(), nonparametric.MultiscaleSampler()]
+    io.save(tmp_path / "again.kbp", found)
+    again = io.load(tmp_path / "again.kbp")
+    assert jax.tree.structure(again) == jax.tree.structure(found)
+    header = zipfile.ZipFile(tmp_path / "again.kbp").read(io.HEADER).decode()
+    assert not [old for old in io.RENAMED if f'"{old}"' in header]
+
+
+def test_renamed_classes_exist():
+    assert all(io._class_of(old, {}) for old in io.RENAMED)

@@ -1,12 +1,23 @@
-"""What kernel belief propagation is compared with, over the same graphs, evidence and beliefs.
+"""Baselines: other kinds of belief propagation, over the same graphs, with the same evidence and beliefs.
 
-`discrete`: states and tables. `gaussian`: joint Gaussians. `pairwise`: potentials as functions, or learned densities,
-for `mixture` (nonparametric) and `particle` belief propagation. `density`: what those learn.
+`discrete` has states and tables, `gaussian` joint Gaussians. `nonparametric` (mixtures of Gaussians), `particle` and
+`expectation_particle` work on the models of `pairwise`, whose potentials are functions or learned by `density`. Each of
+these five has the functions
+
+    run(model, graph, evidence=None, *, num_iters=30, damping=0.2, tol=None, key=None, ...) -> solution
+    beliefs(model, graph, evidence, solution, points) -> kbpjax.Belief
+
+and every solution has `messages` (particles: `log_messages`), `converged`, `num_iters` and `residuals` [max_iters]. The
+key is one of `jax.random`; None means `jax.random.key(0)`, and deterministic methods ignore it.
 """
 
-from kbpjax.baselines import density as density
 from kbpjax.baselines import discrete as discrete
 from kbpjax.baselines import gaussian as gaussian
-from kbpjax.baselines import mixture as mixture
-from kbpjax.baselines import pairwise as pairwise
-from kbpjax.baselines import particle as particle
+from kbpjax.baselines import nonparametric as nonparametric
+from kbpjax.baselines.evidence import transfer_evidence as transfer_evidence
+from kbpjax.baselines.nonparametric import density as density
+from kbpjax.baselines.nonparametric import expectation_particle as expectation_particle
+from kbpjax.baselines.nonparametric import mixtures as mixtures
+from kbpjax.baselines.nonparametric import pairwise as pairwise
+from kbpjax.baselines.nonparametric import particle as particle
+from kbpjax.baselines.nonparametric import products as products

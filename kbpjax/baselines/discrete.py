@@ -1,15 +1,15 @@
-r"""Discrete belief propagation: variables with finitely many states, tables as potentials, through the same engine.
+r"""Discrete belief propagation: variables with finitely many states and tables as potentials.
 
     p(x) ~ prod_s psi_s(x_s) prod_st psi_st(x_s, x_t),
     m_ts(x_s) = sum_{x_t} psi_st(x_s, x_t) psi_t(x_t) local_t(x_t) prod_{u in G(t) \ s} m_ut(x_t),
 
-in a `KernelMRF` whose features are indicators of the states: evidence, `run`, `run_tree`, schedules, beliefs of nodes
-and edges and `log_partition` are those of the package. Tables are given, or estimated as pseudo-moments (Wainwright,
-Jaakkola, Willsky 2003; supplement, section 2), which make the marginals of the data a fixed point:
+in a `KernelMRF` whose features are indicators of the states, so evidence, `kbpjax.run`, `run_tree`, schedules, beliefs
+of nodes and edges and `log_partition` apply. Tables are given, or estimated by pseudo-moment matching (Wainwright,
+Jaakkola, Willsky 2003; supplement, section 2), which makes the marginals of the data a fixed point:
 
     psi_s = P(x_s),    psi_st = P(x_s, x_t) / (P(x_s) P(x_t)).
 
-A table that edges share multiplies all their messages in one matrix product. Continuous variables are put into bins.
+Edges that share a table are updated in one matrix product. Continuous variables must be binned, see `bins`.
 """
 
 from collections.abc import Mapping
@@ -19,26 +19,30 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, ScalarLike, Shaped
+from jaxtyping import Array, Float, Key, ScalarLike, Shaped
 
-from kbpjax import _checks
+from kbpjax import _checks, propagate
 from kbpjax._checks import Numbers
 from kbpjax.features import FeatureMap
+from kbpjax.graphs.graph import Graph
+from kbpjax.inference.loopy import Solution
 from kbpjax.inference.operators import Arithmetic, Operators, SumProduct
 from kbpjax.kernels.base import as_floats
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
+from kbpjax.posterior.beliefs import beliefs as beliefs
+from kbpjax.posterior.evidence import Evidence
 
 States = Numbers | Mapping[int, Numbers]
 Tables = Numbers | Mapping[int, Numbers]
 
 
 class Indicators(FeatureMap):
-    """Indicators of states: 1 for the state nearest to a point, else 0.
+    """Indicator features: 1 for the state nearest to a point, 0 for the others.
 
     Attributes:
-        states: the states, or centres of bins [state, *dim].
-        dtype: the precision of the indicators.
+        states: the states, or centers of bins [state, *dim].
+        dtype: floating dtype of the features.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -56,9 +60,9 @@ class Indicators(FeatureMap):
         return jax.nn.one_hot(self.nearest(x), len(self.states), dtype=self.dtype)
 
     def nearest(self, x: Shaped[Array, "sample *dim"]) -> Array:
-        """Return the number of the nearest state of each point [sample].
+        """Return the index of the nearest state of each point [sample].
 
-        Of two as near, the lower if they are scalars, else the first.
+        A point halfway between two states gets the smaller if they are scalars, and the first otherwise.
         """
         states, points = as_floats(self.states), as_floats(x)
         points = points.astype(states.dtype)
@@ -82,14 +86,15 @@ class Indicators(FeatureMap):
 
 
 def bins(x: Numbers, num_bins: int) -> Float[Array, " bin"]:
-    """Return the centres of bins of equal width between the least and the largest of some numbers.
+    """Return the centers of bins of equal width between the smallest and the largest of some numbers [bin].
 
     Args:
         x: numbers [sample].
         num_bins: number of bins, >= 1.
 
     Raises:
-        ValueError: no numbers, NaN or infinity, no bins, or several bins of numbers that are all equal.
+        ValueError: no numbers, NaN or infinity, a number of bins below 1, or several bins for numbers that are all
+            equal.
 
     Examples:
         >>> from kbpjax.baselines import discrete
@@ -103,7 +108,7 @@ def bins(x: Numbers, num_bins: int) -> Float[Array, " bin"]:
     _checks.require_finite("x", values, "Drop those values.")
     low, high = jnp.min(as_floats(values)), jnp.max(as_floats(values))
     differ = num_bins == 1 or _checks.is_traced(values) or bool(high > low)
-    _checks.require(differ, "x", "must differ for several bins", f"{low} only", "Take one bin, or leave it out.")
+    _checks.require(differ, "x", "must differ for several bins", f"{low} only", "Pass num_bins=1.")
     return low + (high - low) * (jnp.arange(num_bins, dtype=low.dtype) + 0.5) / num_bins
 
 
@@ -114,20 +119,20 @@ def fit(
     pseudo_count: ScalarLike = 1.0,
     arithmetic: Arithmetic = SumProduct(),
 ) -> KernelMRF:
-    """Estimate pseudo-moment potentials from counts, and return the model.
+    """Return the model with pseudo-moment potentials, estimated from counts.
 
     Args:
         data: training data; observations are not used: evidence is a known `kbpjax.likelihood`, or one learned with
-            `kbpjax.baselines.density`.
-        states: states or centres of bins [state, *dim], or {node type: states}; each sample counts for the nearest.
+            `kbpjax.baselines.nonparametric.density`.
+        states: states or centers of bins [state, *dim], or {node type: states}; a sample counts for the nearest state.
             None: all values in the data.
-        pseudo_count: what is added to the count of every pair of states, >= 0; so a state's own count grows by this
-            times the number of states of a neighbour. With 0, pairs that have not been seen are impossible.
+        pseudo_count: number added to the count of every pair of states, >= 0; the count of a state grows by this times
+            the number of states of a neighbor. With 0, pairs that are not in the data are impossible.
         arithmetic: `SumProduct()`, `MaxProduct()`, or either `InLogs`.
 
     Raises:
         ValueError: an option out of range, states of another shape than the variables, or with pseudo_count 0 a state
-            that the data do not have.
+            that is not in the data.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -138,23 +143,67 @@ def fit(
         [0.5, 0.5]
     """
     _checks.require_number("pseudo_count", pseudo_count, least=0)
-    known = {v: Indicators(x, jnp.result_type(float)) for v, x in _states_of(data, states).items()}
-    joints, around = {}, {v: [] for v in known}
+    indicators = {v: Indicators(x, jnp.result_type(float)) for v, x in _states_of(data, states).items()}
+    joints, neighbors = {}, {v: [] for v in indicators}
     for k, a, b in data.ends:
-        first, second = (known[v].nearest(x) for v, x in zip((a, b), data.edges[k], strict=True))
-        sizes = known[a].rank, known[b].rank
+        first, second = (indicators[v].nearest(x) for v, x in zip((a, b), data.edges[k], strict=True))
+        sizes = indicators[a].rank, indicators[b].rank
         joints[k] = _counts(first * sizes[1] + second, sizes[0] * sizes[1]).reshape(sizes) + pseudo_count
         _check_seen(k, joints[k])
-        around[a].append(sizes[1])
-        around[b].append(sizes[0])
+        neighbors[a].append(sizes[1])
+        neighbors[b].append(sizes[0])
     nodes = {}
     for v, x in data.nodes.items():
-        neighbour = sum(around[v]) / len(around[v]) if around[v] else 1
-        nodes[v] = _counts(known[v].nearest(x), known[v].rank) + pseudo_count * neighbour
+        mean_states = sum(neighbors[v]) / len(neighbors[v]) if neighbors[v] else 1
+        nodes[v] = _counts(indicators[v].nearest(x), indicators[v].rank) + pseudo_count * mean_states
     edges = {k: joint / (joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)) for k, joint in joints.items()}
     edges = {k: psi * jnp.sum(joints[k]) for k, psi in edges.items()}
     ends = {k: (a, b) for k, a, b in data.ends}
-    return from_potentials({v: own.states for v, own in known.items()}, nodes, edges, ends=ends, arithmetic=arithmetic)
+    return from_potentials(
+        {v: own.states for v, own in indicators.items()}, nodes, edges, ends=ends, arithmetic=arithmetic
+    )
+
+
+def run(
+    model: KernelMRF,
+    graph: Graph,
+    evidence: Evidence | None = None,
+    *,
+    num_iters: int = 30,
+    damping: ScalarLike = 0.2,
+    tol: ScalarLike | None = None,
+    key: Key[Array, ""] | None = None,
+) -> Solution:
+    """Run belief propagation, all messages at once. `kbpjax.run` does the same, and has more options.
+
+    Args:
+        model: the model, of `fit` or `from_potentials`.
+        graph: the graph; its types must be among those of the model.
+        evidence: evidence made with this model, or None. For learned evidence see
+            `kbpjax.baselines.transfer_evidence`.
+        num_iters: iterations, >= 1; with `tol` the most there can be.
+        damping: weight of the old message, in [0, 1).
+        tol: stop once the residual is at most this, > 0: the largest change of a message, of 2-norm 1, in an iteration
+            before damping. None: run all iterations.
+        key: not used; the method is deterministic.
+
+    Returns:
+        The messages [edge, state].
+
+    Raises:
+        ValueError: an option out of range, a type that the model does not have, or evidence of another model.
+
+    Examples:
+        >>> import numpy as np, kbpjax as kbp
+        >>> from kbpjax.baselines import discrete
+        >>> model, graph = discrete.from_potentials([0, 1], [1.0, 2.0], [[[3.0, 1.0], [1.0, 3.0]]]), kbp.chain_graph(2)
+        >>> solution = discrete.run(model, graph, tol=1e-6)
+        >>> print(discrete.beliefs(model, graph, None, solution, [0, 1]).weights.round(2))
+        [[0.26 0.74]
+         [0.26 0.74]]
+    """
+    del key
+    return propagate.run(model, graph, evidence, num_iters=num_iters, damping=damping, tol=tol)
 
 
 def from_potentials(
@@ -167,26 +216,27 @@ def from_potentials(
 ) -> KernelMRF:
     """Return the model with given potentials: a template for any graph with its types.
 
-    A potential of one node's own is evidence: `kbpjax.likelihood` with a table. With exponents rho, an edge's potential
-    counts as psi ** rho: for `kbpjax.tree_reweighting` pass psi ** (1 / rho).
+    Potentials of single nodes are evidence: `kbpjax.likelihood` with a table. With exponents rho, the potential of an
+    edge is psi ** rho: for `kbpjax.tree_reweighting` pass psi ** (1 / rho).
 
     Args:
         states: the states [state, *dim], or {node type: states}.
         nodes: potential of each state [state], >= 0, or {node type: potentials}.
         edges: potential of each pair of states [edge_type, first, second], >= 0, or {edge type: [first, second]}.
-        ends: {edge type: (node type of first end, node type of second end)}. May be left out for one node type.
+        ends: {edge type: (node type of first end, node type of second end)}. None: allowed with one node type.
         arithmetic: `SumProduct()`, `MaxProduct()`, or either `InLogs`.
 
     Raises:
-        ValueError: negative entries, NaN, a state that no pair allows (a row or column of zeros), numbers of states
+        ValueError: negative entries, NaN, a state without possible pairs (a row or column of zeros), numbers of states
             that do not match, or node types without potentials.
 
     Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.baselines import discrete
         >>> model, graph = discrete.from_potentials([0, 1], [1.0, 2.0], [[[3.0, 1.0], [1.0, 3.0]]]), kbp.chain_graph(2)
-        >>> kbp.beliefs(model, graph, None, kbp.run_tree(model, graph), [0, 1]).weights.round(2).tolist()
-        [[0.26, 0.74], [0.26, 0.74]]
+        >>> print(kbp.beliefs(model, graph, None, kbp.run_tree(model, graph), [0, 1]).weights.round(2))
+        [[0.26 0.74]
+         [0.26 0.74]]
     """
     known = {v: _checks.as_array("states", x) for v, x in _by_type(states).items()}
     own = {v: _checks.as_array("nodes", psi) for v, psi in _by_type(nodes).items()}

@@ -142,7 +142,7 @@ def evaluate(
 
 
 def in_order_sent(
-    part: Part, products: Sequence[Float[Array, "point tile slot size"]]
+    part: Part, products: Sequence[Float[Array, "point _ _ _"]]
 ) -> Float[Array, "point *tiles row"]:
     """Reorder cavity products from the order of the nodes to that in which messages are sent."""
     if part.route is None:

@@ -1,6 +1,7 @@
-"""Gaussian fields on graphs: blocks of a precision matrix, and the smoother of noisy observations."""
+"""Gaussian Markov random fields on graphs: blocks of a precision matrix, the thin membrane, and evidence."""
 
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,7 +11,7 @@ from jaxtyping import Array, Float
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax.baselines.gaussian_inputs import ROUNDING, floats, observations, one_or_each, require_definite
+from kbpjax.baselines.gaussian.inputs import ROUNDING, floats, observations, one_or_each, require_definite
 from kbpjax.graphs.graph import Graph
 
 
@@ -18,14 +19,16 @@ class GaussianMRF(eqx.Module):
     """The field p(x) ~ exp(-x' A x / 2 + b' x) on the edges of a graph.
 
     Args:
-        precision: diagonal blocks A_ss [node, dim, dim], symmetric and positive definite; of scalar nodes also [node].
-        information: b_s [node, dim], or [node].
+        precision: diagonal blocks A_ss [node, dim, dim], symmetric and positive semidefinite; [node] if
+            nodes are scalar.
+        information: b_s [node, dim], or [node]. It is A_ss times the mean of a node without neighbors.
         coupling: blocks A_st for s = `graph.senders`, t = `graph.receivers` of the first half of the directed edges
             [pair, dim, dim], or [pair]: the order and orientation in which the edges were given, but that an edge
             between different node types runs from the smaller type to the larger.
 
     Raises:
-        ValueError: other shapes, NaN or infinity, a diagonal block that is not symmetric or not positive definite.
+        ValueError: other shapes, NaN or infinity, a diagonal block that is not symmetric or not positive
+            semidefinite.
 
     Examples:
         >>> from kbpjax.baselines import gaussian
@@ -44,7 +47,7 @@ class GaussianMRF(eqx.Module):
         fix = "Pass one symmetric block for each node, or for scalar nodes one number."
         ok = blocks.ndim == 3 and blocks.shape[1] == blocks.shape[2] and blocks.size > 0
         _checks.require(ok, "precision", "must have shape [node, dim, dim] or [node]", blocks.shape, fix)
-        require_definite("precision", blocks, "Each node's own block must be, for the field to be normalisable.")
+        require_definite("precision", blocks, "The field is not normalizable otherwise.", semi=True)
         nodes, dim, _ = blocks.shape
         vectors, pairs = floats("information", information, blocks.dtype), floats("coupling", coupling, blocks.dtype)
         vectors = vectors[:, None] if vectors.ndim == 1 else vectors
@@ -56,14 +59,32 @@ class GaussianMRF(eqx.Module):
         _checks.require(ok, "coupling", rule, pairs.shape, fix)
         self.precision, self.information, self.coupling = blocks, vectors, pairs
 
+    @property
+    def dim(self) -> int:
+        """The length of the vector of a node."""
+        return self.information.shape[1]
+
+    @property
+    def dtype(self) -> Any:
+        """The precision of the numbers."""
+        return self.information.dtype
+
+    def check_graph(self, graph: Graph) -> None:
+        """Raise ValueError unless the field has the nodes and edges of a graph."""
+        wanted, got = (graph.num_nodes, graph.num_edges // 2), (len(self.information), len(self.coupling))
+        fix = "Pass the graph that the model was made for."
+        _checks.require(
+            got == wanted, "model", "must have {} nodes and {} edges, as the graph".format(*wanted), got, fix
+        )
+
     @classmethod
     def from_matrix(cls, graph: Graph, matrix: Numbers, information: Numbers, dim: int = 1) -> "GaussianMRF":
         """Cut a precision matrix into the blocks of a graph's nodes and edges.
 
         Args:
             graph: the graph; the matrix must be 0 (to rounding) where it has no edge.
-            matrix: the precision A [node * dim, node * dim], symmetric and positive definite; coordinates of a node
-                stand next to each other.
+            matrix: the precision A [node * dim, node * dim], symmetric and positive definite; the coordinates of a node
+                are adjacent.
             information: b [node * dim], or [node, dim].
             dim: length of the vector of a node, >= 1.
 
@@ -83,7 +104,7 @@ class GaussianMRF(eqx.Module):
         nodes, size = graph.num_nodes, graph.num_nodes * dim
         fix = f"The graph has {nodes} nodes of {dim} coordinates."
         _checks.require(whole.shape == (size, size), "matrix", f"must have shape {(size, size)}", whole.shape, fix)
-        require_definite("matrix", whole[None], "Such a field is not normalisable: add to the diagonal.")
+        require_definite("matrix", whole[None], "Such a field is not normalizable: add to the diagonal.")
         _require_within(graph, whole, dim)
         vector = floats("information", information, whole.dtype)
         rule = f"must have shape {(size,)} or {(nodes, dim)}"
@@ -92,56 +113,10 @@ class GaussianMRF(eqx.Module):
         return cls(precision, vector.reshape(nodes, dim), coupling)
 
 
-def thin_membrane(
-    graph: Graph,
-    y: Numbers,
-    *,
-    noise: Numbers,
-    edge_precision: Numbers,
-    prior_mean: Numbers = 0.0,
-    prior_precision: Numbers = 0.0,
-    mask: Numbers | None = None,
-) -> GaussianMRF:
-    """Build the smoother of noisy observations: exp(-edge_precision |x_s - x_t|^2 / 2) on each edge.
+class GaussianFactors(eqx.Module):
+    """Gaussian factors exp(-x' P x / 2 + mu' x): evidence of nodes, messages of directed edges, or potentials.
 
-    Args:
-        graph: the graph.
-        y: one observation of each node, [node] or [node, dim].
-        noise: standard deviation of the observations, > 0, one for all or [node].
-        edge_precision: how strongly neighbours hold together, >= 0, in 1 / variance; one for all or [pair].
-        prior_mean: mean of the prior factor on each node, one for all or [node].
-        prior_precision: its precision, >= 0, one for all or [node]. 0: none, the intrinsic field.
-        mask: which nodes are observed [node]; None: all. What y holds elsewhere, even NaN, does not matter.
-
-    Raises:
-        ValueError: shapes that do not fit the graph, values out of range, or a node of which nothing at all is known.
-
-    Examples:
-        >>> import kbpjax as kbp
-        >>> from kbpjax.baselines import gaussian
-        >>> graph = kbp.chain_graph(2)
-        >>> model = gaussian.thin_membrane(graph, [0.0, 3.0], noise=1.0, edge_precision=1.0)
-        >>> gaussian.run(model, graph).mean.ravel().round(4).tolist()
-        [1.0, 2.0]
-    """
-    seen, values = observations(graph, y, mask)
-    dim, dtype, half = values.shape[1], values.dtype, graph.num_edges // 2
-    scale = one_or_each("noise", noise, graph.num_nodes, dtype, above=0)
-    between = one_or_each("edge_precision", edge_precision, half, dtype, least=0)
-    prior = one_or_each("prior_precision", prior_precision, graph.num_nodes, dtype, least=0)
-    centre = one_or_each("prior_mean", prior_mean, graph.num_nodes, dtype)
-    weight = jnp.where(seen, scale**-2, 0)
-    degree = sum_to_senders(graph, jnp.concatenate([between, between]))
-    unit = jnp.eye(dim, dtype=dtype)[None]
-    return GaussianMRF(
-        (weight + prior + degree)[:, None, None] * unit,
-        weight[:, None] * values + (prior * centre)[:, None],
-        -between[:, None, None] * unit,
-    )
-
-
-class Factors(eqx.Module):
-    """Factors exp(-x' P x / 2 + mu' x): messages, of directed edges, whose P are not positive; or potentials.
+    The matrices P of messages are not positive definite in general.
 
     Attributes:
         precision: P of each factor [factor, dim, dim].
@@ -151,12 +126,86 @@ class Factors(eqx.Module):
         >>> import kbpjax as kbp
         >>> from kbpjax.baselines import gaussian
         >>> solution = gaussian.run(gaussian.GaussianMRF([2.0, 2.0], [3.0, 0.0], [-1.0]), kbp.chain_graph(2))
-        >>> isinstance(solution.messages, gaussian.Factors), solution.messages.information.ravel().round(4).tolist()
-        (True, [1.5, 0.0])
+        >>> solution.messages.information.ravel().round(4).tolist()
+        [1.5, 0.0]
     """
 
     precision: Float[Array, "factor dim dim"]
     information: Float[Array, "factor dim"]
+
+
+def thin_membrane(
+    graph: Graph,
+    *,
+    edge_precision: Numbers,
+    prior_mean: Numbers = 0.0,
+    prior_precision: Numbers = 0.0,
+    dim: int = 1,
+) -> GaussianMRF:
+    """Return the field that smooths: exp(-edge_precision |x_s - x_t|^2 / 2) on each edge.
+
+    Args:
+        graph: the graph.
+        edge_precision: precision of the difference of two neighbors, >= 0; one for all or [pair].
+        prior_mean: mean of the prior factor on each node, one for all or [node].
+        prior_precision: its precision, >= 0, one for all or [node]. 0: no prior factor, the intrinsic field. Its means
+            are defined only where evidence reaches.
+        dim: length of the vector of a node, >= 1.
+
+    Raises:
+        ValueError: shapes that do not fit the graph, values out of range, NaN or infinity.
+
+    Examples:
+        >>> import kbpjax as kbp
+        >>> from kbpjax.baselines import gaussian
+        >>> graph = kbp.chain_graph(2)
+        >>> model = gaussian.thin_membrane(graph, edge_precision=1.0)
+        >>> evidence = gaussian.likelihood(model, graph, [0.0, 3.0], noise=1.0)
+        >>> gaussian.run(model, graph, evidence).mean.ravel().round(4).tolist()
+        [1.0, 2.0]
+    """
+    _checks.require_count("dim", dim)
+    half = graph.num_edges // 2
+    given = [floats(*pair) for pair in (("edge_precision", edge_precision), ("prior_mean", prior_mean))]
+    dtype = jnp.result_type(*(array.dtype for array in given))
+    between = one_or_each("edge_precision", edge_precision, half, dtype, least=0)
+    prior = one_or_each("prior_precision", prior_precision, graph.num_nodes, dtype, least=0)
+    center = one_or_each("prior_mean", prior_mean, graph.num_nodes, dtype)
+    degree = sum_to_senders(graph, jnp.concatenate([between, between]))
+    unit = jnp.eye(dim, dtype=dtype)[None]
+    return GaussianMRF(
+        (prior + degree)[:, None, None] * unit,
+        jnp.broadcast_to((prior * center)[:, None], (graph.num_nodes, dim)),
+        -between[:, None, None] * unit,
+    )
+
+
+def likelihood(model: Any, graph: Graph, y: Numbers, *, noise: Numbers, mask: Numbers | None = None) -> GaussianFactors:
+    """Return the evidence of observations with known noise, N(y_s; x_s, noise^2 I).
+
+    Args:
+        model: the `GaussianMRF` or `GaussianTemplate` that `run` gets.
+        graph: the graph.
+        y: one observation of each node, [node] or [node, dim].
+        noise: standard deviation of the observations, > 0, one for all or [node].
+        mask: which nodes are observed [node], boolean; None: all. The entries of y elsewhere are ignored, even NaN.
+
+    Raises:
+        ValueError: shapes that do not fit the model or the graph, values out of range, NaN in an observed node.
+
+    Examples:
+        >>> import kbpjax as kbp
+        >>> from kbpjax.baselines import gaussian
+        >>> model, graph = gaussian.GaussianMRF([1.0, 1.0], [0.0, 0.0], [-0.5]), kbp.chain_graph(2)
+        >>> gaussian.likelihood(model, graph, [1.0, 2.0], noise=0.5, mask=[True, False]).information.ravel().tolist()
+        [4.0, 0.0]
+    """
+    dim, dtype = model.dim, model.dtype
+    seen, values = observations(graph, y, mask, dtype)
+    fix = "Pass one vector of the length of the variables for each node."
+    _checks.require(values.shape[1] == dim, "y", f"must hold {dim} numbers a node", values.shape[1], fix)
+    weight = jnp.where(seen, one_or_each("noise", noise, graph.num_nodes, dtype, above=0) ** -2, 0)
+    return GaussianFactors(weight[:, None, None] * jnp.eye(dim, dtype=dtype)[None], weight[:, None] * values)
 
 
 def sum_to_senders(graph: Graph, values: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Input to Gaussian fields: numbers, observations and matrices, checked and laid out."""
+"""Checks of the inputs of Gaussian fields: numbers, observations and matrices."""
 
 from typing import Any
 
@@ -8,25 +8,25 @@ from jaxtyping import Array
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax.baselines.mixtures import as_vectors
+from kbpjax.baselines.nonparametric.mixtures import as_vectors
 from kbpjax.graphs.graph import Graph
 
 ROUNDING = 100
-"""Units of relative rounding error that a matrix may be off symmetry, or off zero where the graph has no edge."""
+"""Multiple of the rounding error that is allowed in symmetry, and in zeros of a matrix where the graph has no edge."""
 
 
 def floats(argument: str, values: Any, dtype: Any = None) -> Array:
-    """Make a finite array of floats."""
+    """Return a finite array of floats."""
     array = _checks.as_array(argument, values)
     _checks.require_finite(argument, array, "Drop or impute what is missing first.")
-    wanted = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else jnp.result_type(float)
-    return array.astype(wanted if dtype is None else dtype)
+    own = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else jnp.result_type(float)
+    return array.astype(own if dtype is None else dtype)
 
 
 def one_or_each(
     argument: str, value: Numbers, size: int, dtype: Any, *, above: float | None = None, least: float | None = None
 ) -> Array:
-    """Check one number or one for each of `size` things, and return the latter."""
+    """Check one number for all or one for each of `size` nodes or edges, and return one for each [size]."""
     array = floats(argument, value, dtype)
     rule = f"must have shape () or ({size},)"
     _checks.require(array.shape in ((), (size,)), argument, rule, array.shape, "Pass one number for all, or one each.")
@@ -36,7 +36,7 @@ def one_or_each(
 
 
 def observations(graph: Graph, y: Numbers, mask: Numbers | None, dtype: Any = None) -> tuple[Array, Array]:
-    """Return which nodes are observed [node], and what was seen, 0 elsewhere [node, obs_dim]."""
+    """Return which nodes are observed [node], and their observations, 0 elsewhere [node, obs_dim]."""
     count = graph.num_nodes
     seen = jnp.ones(count, bool) if mask is None else jnp.asarray(mask)
     fix = "Pass a boolean for each node, True where it is observed."
@@ -52,8 +52,10 @@ def observations(graph: Graph, y: Numbers, mask: Numbers | None, dtype: Any = No
     return seen, values
 
 
-def require_definite(argument: str, matrices: Array, fix: str, rule: str = "must be positive definite") -> None:
-    """Check that matrices [some, size, size] are symmetric and positive definite, each to its rounding error."""
+def require_definite(
+    argument: str, matrices: Array, fix: str, rule: str = "must be positive definite", *, semi: bool = False
+) -> None:
+    """Check that matrices [matrix, size, size] are symmetric and positive (semi-)definite to rounding."""
     if _checks.is_traced(matrices):
         return
     values = np.asarray(matrices)
@@ -63,6 +65,8 @@ def require_definite(argument: str, matrices: Array, fix: str, rule: str = "must
     got = f"number {bad[0]}, off by {off[bad[0]]:.2g}" if len(bad) else ""
     _checks.require(len(bad) == 0, argument, "must be symmetric", got, "Take (M + M') / 2.")
     least = np.linalg.eigvalsh(values)[:, 0]
-    bad = np.flatnonzero(~(least > values.shape[1] * size))
+    floor = values.shape[1] * size
+    bad = np.flatnonzero(~(least >= -floor if semi else least > floor))
     got = f"number {bad[0]} with least eigenvalue {least[bad[0]]:.3g}" if len(bad) else ""
+    rule = "must be positive semidefinite" if semi else rule
     _checks.require(len(bad) == 0, argument, rule, got, fix)

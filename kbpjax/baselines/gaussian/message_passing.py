@@ -1,10 +1,8 @@
 """Gaussian belief propagation: messages exp(-x' P x / 2 + mu' x) between scalar or vector nodes.
 
-A Gaussian field p(x) ~ exp(-x' A x / 2 + b' x) is a pairwise model of diagonal blocks A_ss, blocks A_st on edges and
-b_s. Means and covariances are exact on trees. On loopy graphs the means are exact where the messages converge, which
-they do if `walk_summability` is below 1, and the variances are not (Weiss & Freeman 2001; Malioutov et al. 2006).
-
-`GaussianMRF` and `thin_membrane` make fields, `fit` learns them from samples, and `run` passes the messages.
+A Gaussian field p(x) ~ exp(-x' A x / 2 + b' x) is a pairwise model with diagonal blocks A_ss, blocks A_st on edges and
+vectors b_s. Means and covariances are exact on trees. On loopy graphs the means are exact if the messages converge,
+which they do if `walk_summability` is below 1; the variances are not (Weiss & Freeman 2001; Malioutov et al. 2006).
 """
 
 from functools import partial
@@ -14,34 +12,32 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, ScalarLike
+from jaxtyping import Array, Bool, Float, Int, Key, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import einsum
-from kbpjax.baselines.gaussian_field import Factors as Factors
-from kbpjax.baselines.gaussian_field import GaussianMRF as GaussianMRF
-from kbpjax.baselines.gaussian_field import thin_membrane as thin_membrane
-from kbpjax.baselines.gaussian_inputs import floats
-from kbpjax.baselines.gaussian_template import GaussianTemplate as GaussianTemplate
-from kbpjax.baselines.gaussian_template import fit as fit
+from kbpjax.baselines._common import check_options, iterate
+from kbpjax.baselines.gaussian.field import GaussianFactors, GaussianMRF
+from kbpjax.baselines.gaussian.inputs import floats
+from kbpjax.baselines.gaussian.template import GaussianTemplate
 from kbpjax.graphs.graph import Graph
-from kbpjax.inference.acceleration import check_damping
 from kbpjax.inference.diagnostics import LOOK_BACK, NotConverged
 from kbpjax.posterior.beliefs import Belief
 
 
 class GaussianSolution(eqx.Module):
-    """The outcome of `run`.
+    """The result of `run`.
 
     Attributes:
         mean: means [node, dim]; NaN where undefined.
         covariance: covariances [node, dim, dim]; NaN where undefined.
-        messages: the messages.
-        converged: whether the last residual is at most the tolerance asked for (1e-3 where none was).
-        diverged: whether messages or beliefs are no longer those of a normalisable Gaussian.
+        messages: the message of each directed edge.
+        converged: whether the last residual is at most `tol` (None: 1e-3), and nothing diverged.
+        diverged: whether messages or beliefs stopped to be those of a normalizable Gaussian.
         num_iters: iterations done.
-        residuals: residual of each iteration [max_iters]; NaN after the last one done, and once messages are undefined.
+        residuals: residual of each iteration [max_iters], defined at `run`; NaN after the last iteration, and once
+            messages are undefined.
 
     Examples:
         >>> import kbpjax as kbp
@@ -53,7 +49,7 @@ class GaussianSolution(eqx.Module):
 
     mean: Float[Array, "node dim"]
     covariance: Float[Array, "node dim dim"]
-    messages: Factors
+    messages: GaussianFactors
     converged: Bool[Array, ""]
     diverged: Bool[Array, ""]
     num_iters: Int[Array, ""]
@@ -61,33 +57,41 @@ class GaussianSolution(eqx.Module):
 
 
 def run(
-    model: GaussianMRF,
+    model: GaussianMRF | GaussianTemplate,
     graph: Graph,
+    evidence: GaussianFactors | None = None,
     *,
     num_iters: int = 30,
-    damping: ScalarLike = 0.0,
+    damping: ScalarLike = 0.2,
     tol: ScalarLike | None = None,
+    key: Key[Array, ""] | None = None,
 ) -> GaussianSolution:
-    r"""Pass messages t -> s, all at once, from 1 (supplement of Song et al. 2011, equations 48 and 49; Bickson 2008).
+    r"""Run Gaussian belief propagation, all messages at once, from constant messages.
+
+    The message from t to s is (supplement of Song et al. 2011, equations 48 and 49; Bickson 2008)
 
         P_ts = -A_ts' P_t\s^-1 A_ts,    mu_ts = -A_ts' P_t\s^-1 mu_t\s,
 
-    where P_t\s and mu_t\s are A_tt and b_t plus the messages to t but that from s (as printed, P_t\s begins with A_ss).
+    where P_t\s and mu_t\s are A_tt and b_t plus the evidence of t and all messages to t except that from s. (As
+    printed, P_t\s begins with A_ss.)
 
     Args:
-        model: the field.
+        model: a `GaussianMRF` of this graph, or a `GaussianTemplate`, of which `model.build(graph)` is taken.
         graph: the graph.
-        num_iters: iterations, >= 1; with `tol` the most there can be. A tree needs its diameter.
+        evidence: Gaussian factors of the nodes, of `observe` or `likelihood`, or None. A product of several pieces of
+            evidence is the sum of their leaves.
+        num_iters: iterations, >= 1; with `tol` the most there can be. Without damping, a tree needs its diameter.
         damping: weight of the old message, in [0, 1).
-        tol: stop once the residual is at most this: the largest change of a message in an iteration before damping,
-            in units of its receiver's exp(-x' A_ss x / 2); of mu relative to the largest. Derivatives are then in
-            forward mode only. None: run all iterations, and differentiate through them.
+        tol: stop once the residual is at most this, > 0. The residual is the largest change of a message in an
+            iteration before damping, in units of its receiver's local factor; of mu relative to the largest.
+            Derivatives are then in forward mode only. None: run all iterations, and differentiate through them.
+        key: not used; the method is deterministic.
 
     Returns:
-        Means and covariances. That messages did not converge, or diverged, is no error: see `check`.
+        Means, covariances and messages. Messages that did not converge, or diverged, raise no error: see `check`.
 
     Raises:
-        ValueError: an option out of range, or a model of another graph.
+        ValueError: an option out of range, a model of another graph, or evidence that is not Gaussian.
 
     Examples:
         >>> import kbpjax as kbp
@@ -96,52 +100,42 @@ def run(
         >>> solution.mean.ravel().round(4).tolist()
         [2.0, 1.0]
     """
-    _checks.require_count("num_iters", num_iters)
-    check_damping(damping)
-    if tol is not None:
-        _checks.require_number("tol", tol, above=0)
-    _require_fit(model, graph)
-    return _run(model, graph, damping, tol, num_iters)
+    del key
+    check_options(num_iters, damping, tol)
+    field = _field(model, graph, evidence)
+    return _run(field, graph, evidence, damping, tol, num_iters)
 
 
 @partial(jax.jit, static_argnames="num_iters")
 def _run(
-    model: GaussianMRF, graph: Graph, damping: ScalarLike, tol: ScalarLike | None, num_iters: int
+    model: GaussianMRF,
+    graph: Graph,
+    evidence: GaussianFactors | None,
+    damping: ScalarLike,
+    tol: ScalarLike | None,
+    num_iters: int,
 ) -> GaussianSolution:
-    dim, dtype = model.information.shape[1], model.information.dtype
+    model = _posterior(model, evidence)
+    dim, dtype = model.dim, model.dtype
     advance = partial(_advance, model, graph, jnp.asarray(damping, dtype))
-    start = Factors(jnp.zeros((graph.num_edges, dim, dim), dtype), jnp.zeros((graph.num_edges, dim), dtype))
-    if tol is None:
-        enough, count = jnp.asarray(1e-3, dtype), jnp.int32(num_iters)
-        messages, residuals = jax.lax.scan(lambda messages, _: advance(messages), start, length=num_iters)
-    else:
-        enough = jnp.asarray(tol, dtype)
-        messages, residuals, count = _until(advance, start, enough, num_iters)
+    start = GaussianFactors(jnp.zeros((graph.num_edges, dim, dim), dtype), jnp.zeros((graph.num_edges, dim), dtype))
+    messages, (residuals,), count, converged = iterate(lambda old, _: advance(old), start, None, num_iters, tol)
     mean, covariance = _marginals(_beliefs(model, graph, messages))
     sound = jnp.all(jnp.isfinite(mean)) & jnp.all(jnp.isfinite(covariance)) & jnp.isfinite(residuals[count - 1])
-    converged = sound & (residuals[count - 1] <= enough)
-    return GaussianSolution(mean, covariance, messages, converged, ~sound, count, residuals)
+    return GaussianSolution(mean, covariance, messages, sound & converged, ~sound, count, residuals)
 
 
-def _until(advance: Any, start: Factors, enough: Array, num_iters: int) -> tuple[Factors, Array, Array]:
-    """Iterate until the residual is small enough or NaN; return messages, residuals and the number of iterations."""
-
-    def unfinished(carry: Any) -> Array:
-        _, residual, _, count = carry
-        return (count < num_iters) & (residual > enough)
-
-    def iterate(carry: Any) -> Any:
-        messages, _, residuals, count = carry
-        messages, residual = advance(messages)
-        return messages, residual, residuals.at[count].set(residual), count + 1
-
-    first = jnp.full(num_iters, jnp.nan, enough.dtype)
-    carry = (start, jnp.full((), jnp.inf, enough.dtype), first, jnp.int32(0))
-    messages, _, residuals, count = jax.lax.while_loop(unfinished, iterate, carry)
-    return messages, residuals, count
+def _posterior(model: GaussianMRF, evidence: GaussianFactors | None) -> GaussianMRF:
+    """Multiply the factors of the nodes with the evidence."""
+    if evidence is None:
+        return model
+    local = jax.tree.map(jnp.add, GaussianFactors(model.precision, model.information), evidence)
+    return GaussianMRF(local.precision, local.information, model.coupling)
 
 
-def _advance(model: GaussianMRF, graph: Graph, damping: Array, old: Factors) -> tuple[Factors, Array]:
+def _advance(
+    model: GaussianMRF, graph: Graph, damping: Array, old: GaussianFactors
+) -> tuple[GaussianFactors, tuple[Array]]:
     """Update all messages at once; return them, damped, and the residual."""
     total = _beliefs(model, graph, old)
     cavity = total.precision[graph.senders] - old.precision[graph.reverse]
@@ -149,18 +143,18 @@ def _advance(model: GaussianMRF, graph: Graph, damping: Array, old: Factors) -> 
     towards = jnp.concatenate([model.coupling, jnp.swapaxes(model.coupling, 1, 2)])
     halves = _half_solve(cavity, jnp.concatenate([towards, known[..., None]], axis=-1))
     gain, shift = halves[..., :-1], halves[..., -1]
-    new = Factors(-einsum("eki,ekj->eij", gain, gain), -einsum("eki,ek->ei", gain, shift))
+    new = GaussianFactors(-einsum("eki,ekj->eij", gain, gain), -einsum("eki,ek->ei", gain, shift))
     damped = jax.tree.map(lambda old, new: damping * old + (1 - damping) * new, old, new)
-    return damped, _residual(model, graph, old, new)
+    return damped, (_residual(model, graph, old, new),)
 
 
-def _beliefs(model: GaussianMRF, graph: Graph, messages: Factors) -> Factors:
-    """Return the product of each node's factor and its incoming messages, in their form."""
-    own = Factors(model.precision, model.information)
+def _beliefs(model: GaussianMRF, graph: Graph, messages: GaussianFactors) -> GaussianFactors:
+    """Return the product of each node's factor and its incoming messages."""
+    own = GaussianFactors(model.precision, model.information)
     return jax.tree.map(lambda a, m: a + jax.ops.segment_sum(m, graph.receivers, graph.num_nodes), own, messages)
 
 
-def _marginals(beliefs: Factors) -> tuple[Array, Array]:
+def _marginals(beliefs: GaussianFactors) -> tuple[Array, Array]:
     """Return means and covariances; NaN where a precision is not positive definite."""
     count, dim = beliefs.information.shape
     unit = jnp.broadcast_to(jnp.eye(dim, dtype=beliefs.information.dtype), (count, dim, dim))
@@ -176,7 +170,7 @@ def _half_solve(matrices: Array, columns: Array) -> Array:
     return jax.lax.linalg.triangular_solve(jnp.linalg.cholesky(matrices), columns, left_side=True, lower=True)
 
 
-def _residual(model: GaussianMRF, graph: Graph, old: Factors, new: Factors) -> Array:
+def _residual(model: GaussianMRF, graph: Graph, old: GaussianFactors, new: GaussianFactors) -> Array:
     """Return the largest change of a message in the units of its receiver; NaN if any message is not finite."""
     roots = jnp.sqrt(jnp.diagonal(model.precision, axis1=1, axis2=2))
     unit = roots[graph.receivers]
@@ -193,10 +187,10 @@ def check(solution: GaussianSolution) -> GaussianSolution:
     """Return the solution if its messages converged, and raise with advice if they did not; outside `jax.jit`.
 
     Args:
-        solution: what `run` returned; of many problems, where it comes from `jax.vmap`.
+        solution: the result of `run`, or a batch of them from `jax.vmap`.
 
     Raises:
-        NotConverged: messages that are not at a fixed point, or no longer those of a Gaussian.
+        NotConverged: messages that are not at a fixed point, or that diverged.
         ValueError: a traced solution.
 
     Examples:
@@ -222,37 +216,45 @@ def check(solution: GaussianSolution) -> GaussianSolution:
 def _advice(residuals: np.ndarray, diverged: bool) -> str:
     """Say what the residuals of a run that did not converge show, and what to try."""
     count, last = len(residuals), float(residuals[-1])
-    ways_out = (
-        "If gaussian.walk_summability(model, graph) is not below 1, no settings may help: add precision to the nodes, "
+    remedy = (
+        "If gaussian.walk_summability(model, graph) is not below 1, no options may help: add precision to the nodes, "
         "or build a learned model with exponents=kbpjax.tree_reweighting(graph)."
     )
     if diverged:
         broken = ~np.isfinite(residuals)
         what = f"messages diverged at iteration {1 + int(np.argmax(broken))}" if np.any(broken) else "beliefs diverged"
-        return f"{what}: a precision is not positive definite. More damping. {ways_out}"
+        return f"{what}: a precision is not positive definite. Use more damping. {remedy}"
     back = min(LOOK_BACK, count - 1)
     rate = (last / residuals[-1 - back]) ** (1 / back) if back else 1.0
     text = f"residual {last:.2g} after {count} iterations"
     if rate < 0.99:
         return f"{text}, and falling by {1 - rate:.0%} an iteration. Raise num_iters."
-    return f"{text}, and not falling: messages swing or grow. More damping. {ways_out}"
+    return f"{text}, and not falling: messages oscillate or grow. Use more damping. {remedy}"
 
 
-def walk_summability(model: GaussianMRF, graph: Graph, *, num_iters: int = 200) -> Float[Array, ""]:
-    """Bound the spectral radius of |R|, R = I - D^-1/2 A D^-1/2, from above; below 1 messages reach the exact means.
+def walk_summability(
+    model: GaussianMRF | GaussianTemplate,
+    graph: Graph,
+    evidence: GaussianFactors | None = None,
+    *,
+    num_iters: int = 200,
+) -> Float[Array, ""]:
+    """Return an upper bound of the spectral radius of |R|, R = I - D^-1/2 A D^-1/2.
 
-    D holds the diagonal blocks of A, and |R| the 2-norm of each block (Malioutov, Johnson & Willsky 2006).
+    Below 1, messages converge to the exact means (Malioutov, Johnson & Willsky 2006). D holds the diagonal blocks of A,
+    and |R| the 2-norm of each block.
 
     Args:
-        model: the field.
+        model: the model.
         graph: the graph.
+        evidence: the evidence that `run` gets, or None.
         num_iters: iterations of the power method, >= 1. The bound of Collatz and Wielandt holds at each, and falls.
 
     Returns:
-        The bound: below 1 is a guarantee, undamped too; above, messages may converge all the same.
+        The bound. Below 1 it guarantees convergence, also without damping; above 1, messages may converge or not.
 
     Raises:
-        ValueError: an option out of range, or a model of another graph.
+        ValueError: an option out of range, a model of another graph, or evidence that is not Gaussian.
 
     Examples:
         >>> import kbpjax as kbp
@@ -262,8 +264,7 @@ def walk_summability(model: GaussianMRF, graph: Graph, *, num_iters: int = 200) 
         0.5
     """
     _checks.require_count("num_iters", num_iters)
-    _require_fit(model, graph)
-    return _walk_summability(model, graph, num_iters)
+    return _walk_summability(_posterior(_field(model, graph, evidence), evidence), graph, num_iters)
 
 
 @partial(jax.jit, static_argnames="num_iters")
@@ -283,32 +284,46 @@ def _walk_summability(model: GaussianMRF, graph: Graph, num_iters: int) -> Array
     return jnp.min(jax.lax.scan(step, ones, length=num_iters)[1])
 
 
-def beliefs(solution: GaussianSolution, points: Numbers) -> Belief:
-    """Evaluate the marginals on candidate points, for `kbpjax.mean`, `mode`, `interval` and the like.
+def beliefs(
+    model: GaussianMRF | GaussianTemplate,
+    graph: Graph,
+    evidence: GaussianFactors | None,
+    solution: GaussianSolution,
+    points: Numbers,
+) -> Belief:
+    """Evaluate the marginals of all nodes on candidate points, for `kbpjax.mean`, `mode`, `interval` and the like.
 
     Args:
-        solution: what `run` returned.
+        model: the model that `run` got.
+        graph: the graph.
+        evidence: the evidence that `run` got, or None; the solution contains it already.
+        solution: the result of `run`.
         points: candidates, [point, dim], or [point] of scalar nodes.
 
     Returns:
-        The beliefs, proportional to N(points; mean, covariance) and normalised over the points; NaN where a mean is.
+        The beliefs [node, point], proportional to N(points; mean, covariance) and normalized over the points; NaN where
+        a mean is.
 
     Raises:
-        ValueError: points of another shape than the nodes, none at all, NaN or infinity.
+        ValueError: points of another shape than the nodes, none at all, NaN or infinity; a solution of another graph.
 
     Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.baselines import gaussian
-        >>> solution = gaussian.run(gaussian.GaussianMRF([1.0], [2.0], []), kbp.chain_graph(1))
-        >>> kbp.mode(gaussian.beliefs(solution, [0.0, 1.0, 2.0, 3.0])).tolist()
+        >>> model, graph = gaussian.GaussianMRF([1.0], [2.0], []), kbp.chain_graph(1)
+        >>> solution = gaussian.run(model, graph)
+        >>> kbp.mode(gaussian.beliefs(model, graph, None, solution, [0.0, 1.0, 2.0, 3.0])).tolist()
         [2.0]
     """
-    dim, dtype = solution.mean.shape[1], solution.mean.dtype
+    _field(model, graph, evidence)
+    dim, dtype = model.dim, solution.mean.dtype
+    shape, fix = (graph.num_nodes, dim), "Pass what gaussian.run returned for this model and graph."
+    _checks.require(solution.mean.shape == shape, "solution", f"must have means {shape}", solution.mean.shape, fix)
     candidates = floats("points", points, dtype)
     flat = candidates[:, None] if candidates.ndim == 1 else candidates
     rule = f"must have shape [point, {dim}]" + " or [point]" * (dim == 1)
     ok = flat.ndim == 2 and len(flat) > 0 and flat.shape[1] == dim
-    _checks.require(ok, "points", rule, candidates.shape, "Pass candidates that are values of a node.")
+    _checks.require(ok, "points", rule, candidates.shape, "Pass candidates of the shape of a variable.")
     return Belief(candidates, _weights(solution.mean, solution.covariance, flat))
 
 
@@ -318,9 +333,28 @@ def _weights(mean: Array, covariance: Array, points: Array) -> Array:
     return jax.nn.softmax(-0.5 * jnp.sum(_half_solve(covariance, deviations) ** 2, axis=1), axis=-1)
 
 
-def _require_fit(model: GaussianMRF, graph: Graph) -> None:
-    wanted = graph.num_nodes, graph.num_edges // 2
-    got = len(model.information), len(model.coupling)
-    fix = "Pass the graph that the model was made for."
-    ok = model.information.ndim == 2 and got == wanted
-    _checks.require(ok, "model", "must have {} nodes and {} edges, as the graph".format(*wanted), got, fix)
+def _field(model: Any, graph: Any, evidence: Any) -> GaussianMRF:
+    """Return the field of the graph after checking that model, graph and evidence belong together."""
+    fix = "Pass a GaussianMRF, or a GaussianTemplate of kbpjax.baselines.gaussian.fit."
+    ok, got = isinstance(model, GaussianMRF | GaussianTemplate), type(model).__name__
+    _checks.require(ok, "model", "must be a Gaussian model", got, fix)
+    fix = "The model comes first: run(model, graph, evidence)."
+    _checks.require(isinstance(graph, Graph), "graph", "must be a kbpjax.Graph", type(graph).__name__, fix)
+    if evidence is not None:
+        fix = "Make them with kbpjax.baselines.gaussian.observe or likelihood; other evidence is not Gaussian."
+        got = type(evidence).__name__
+        _checks.require(isinstance(evidence, GaussianFactors), "evidence", "must be GaussianFactors", got, fix)
+        shape, got = (graph.num_nodes, model.dim), evidence.information.shape
+        fix = "Make it with the same model and graph."
+        _checks.require(got == shape, "evidence", f"must be factors of shape {shape}", got, fix)
+        _checks.require(
+            evidence.information.dtype == model.dtype,
+            "evidence",
+            f"must be {model.dtype}",
+            evidence.information.dtype,
+            fix,
+        )
+    if isinstance(model, GaussianTemplate):
+        return model.build(graph)
+    model.check_graph(graph)
+    return model

@@ -1,4 +1,4 @@
-"""Gaussian fields learned from samples: potentials by node and edge type with the moments of the data."""
+"""Gaussian fields learned from samples: potentials of each node and edge type that match the moments of the data."""
 
 from functools import partial
 from typing import Any
@@ -11,23 +11,23 @@ from jaxtyping import Array, Float, ScalarLike
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import einsum
-from kbpjax.baselines.gaussian_field import Factors, GaussianMRF, sum_to_senders
-from kbpjax.baselines.gaussian_inputs import observations, require_definite
-from kbpjax.baselines.mixtures import as_vectors
+from kbpjax.baselines.gaussian.field import GaussianFactors, GaussianMRF, sum_to_senders
+from kbpjax.baselines.gaussian.inputs import observations, require_definite
+from kbpjax.baselines.nonparametric.mixtures import as_vectors
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Exponents, pair_exponents
 from kbpjax.learning.data import TrainingData
 
 
 class GaussianTemplate(eqx.Module):
-    """Gaussian potentials by type, which are the row numbers; `fit` learns them, `build` lays them out on a graph.
+    """Gaussian potentials of each node and edge type, for any graph with these types; `fit` learns them.
 
     Attributes:
-        nodes: N(x) of each node type.
-        ends: what N(x_a, x_b) / (N(x_a) N(x_b)) has of x_a alone, in row 2 type, and of x_b alone, in row 2 type + 1.
-        coupling: its block of x_a and x_b [edge_type, dim, dim].
-        observed: what N(y | x) has of x alone, of each node type; 1 for those not observed.
-        gain: its block of x and y [node_type, dim, obs_dim].
+        nodes: N(x) of each node type; here and below the row number is the type.
+        ends: the factor in x_a of N(x_a, x_b) / (N(x_a) N(x_b)), in row 2 type, and that in x_b, in row 2 type + 1.
+        coupling: the block of x_a and x_b in its precision [edge_type, dim, dim].
+        observed: the factor in x of N(y | x), of each node type; 1 for types without observations.
+        gain: the block of x and y in its precision [node_type, dim, obs_dim].
         node_types: the types learned.
         edge_types: (type, node type of the first end, node type of the second end) of those learned.
 
@@ -36,59 +36,49 @@ class GaussianTemplate(eqx.Module):
         >>> from kbpjax.baselines import gaussian
         >>> x = np.array([[1.0, 2.0], [2.0, 1.0], [-1.0, -2.0], [-2.0, -1.0]])
         >>> template, longer = gaussian.fit(kbp.pool(kbp.chain_graph(2), x)), kbp.chain_graph(3)
-        >>> gaussian.run(template.build(longer), longer).covariance.round(2).ravel().tolist()
+        >>> gaussian.run(template, longer).covariance.round(2).ravel().tolist()
         [2.5, 2.5, 2.5]
     """
 
-    nodes: Factors
-    ends: Factors
+    nodes: GaussianFactors
+    ends: GaussianFactors
     coupling: Float[Array, "edge_type dim dim"]
-    observed: Factors
+    observed: GaussianFactors
     gain: Float[Array, "node_type dim obs_dim"]
     node_types: tuple[int, ...] = eqx.field(static=True)
     edge_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
 
-    def build(
-        self,
-        graph: Graph,
-        y: Numbers | None = None,
-        mask: Numbers | None = None,
-        *,
-        exponents: Exponents = None,
-    ) -> GaussianMRF:
-        """Lay the potentials out on a graph, and multiply in the likelihoods of observations.
+    @property
+    def dim(self) -> int:
+        """The length of the vector of a node."""
+        return self.nodes.information.shape[1]
+
+    @property
+    def dtype(self) -> Any:
+        """The precision of the numbers."""
+        return self.gain.dtype
+
+    def build(self, graph: Graph, *, exponents: Exponents = None) -> GaussianMRF:
+        """Return the field of a graph. `run` does this for a template, with exponents 1.
 
         Args:
             graph: the graph; its types must be among those of the template.
-            y: one observation for each node [node, *obs_dim], or None for none.
-            mask: which nodes are observed [node]; None: all. What y holds elsewhere, even NaN, does not matter. Nodes
-                of a type for which the template has seen no observations have none.
             exponents: powers of the pair potentials, > 0, [pair] or one for all. None: 1, exact on trees; on loopy
-                graphs the field is not normalisable where neighbours depend strongly (on a wide grid without
+                graphs the field is not normalizable where neighbors depend strongly (on a wide grid without
                 observations, where they correlate by more than 1/3). `kbpjax.tree_reweighting(graph)`: a mean of trees,
-                always normalisable, and of scalar nodes walk-summable.
+                always normalizable, and of scalar nodes walk-summable.
 
         Raises:
-            ValueError: types that were not learned, a shape that does not fit, NaN or infinity in an observed node.
+            ValueError: types that were not learned, or exponents out of range.
         """
-        self._check_types(graph)
-        half, dtype = graph.num_edges // 2, self.gain.dtype
-        powers = pair_exponents(graph, exponents, dtype)
-        powers = jnp.ones(half, dtype) if powers is None else powers
-        _checks.require(y is not None or mask is None, "mask", "must come with y", "y None", "Pass both, or neither.")
-        view = None if y is None else self._seen(graph, y, mask)
-        return GaussianMRF(*_lay_out(self, graph, powers, view))
+        self.check_types(graph)
+        powers = pair_exponents(graph, exponents, self.dtype)
+        return GaussianMRF(
+            *_build(self, graph, jnp.ones(graph.num_edges // 2, self.dtype) if powers is None else powers)
+        )
 
-    def _seen(self, graph: Graph, y: Numbers, mask: Numbers | None) -> tuple[Array, Array]:
-        """Check observations; return which nodes are observed, and the observations."""
-        size = self.gain.shape[2]
-        _checks.require(size > 0, "y", "must be None for a template without observations", "y", "Fit it on some.")
-        seen, values = observations(graph, y, mask, self.gain.dtype)
-        fix = "Pass observations like those learned."
-        _checks.require(values.shape[1] == size, "y", f"must hold {size} numbers a node", values.shape[1], fix)
-        return seen, values
-
-    def _check_types(self, graph: Graph) -> None:
+    def check_types(self, graph: Graph) -> None:
+        """Raise ValueError unless the template has potentials for all types of a graph."""
         fix = "Fit the template on data of these types."
         strange = [v for v, *_ in graph.node_types if v not in self.node_types]
         _checks.require(not strange, "graph", f"must have node types among {self.node_types}", strange, fix)
@@ -98,9 +88,7 @@ class GaussianTemplate(eqx.Module):
 
 
 @jax.jit
-def _lay_out(
-    template: GaussianTemplate, graph: Graph, powers: Array, view: tuple[Array, Array] | None
-) -> tuple[Array, Array, Array]:
+def _build(template: GaussianTemplate, graph: Graph, powers: Array) -> tuple[Array, Array, Array]:
     """Multiply the potentials of each node and edge; return precision, information and coupling."""
     half, kinds = graph.num_edges // 2, graph.node_type
     # The senders of the first half of the directed edges are the first ends, those of the second half the second.
@@ -108,22 +96,60 @@ def _lay_out(
     both = jnp.concatenate([powers, powers])
     ends = jax.tree.map(lambda leaf: sum_to_senders(graph, _scale(both, leaf[end_types])), template.ends)
     total = jax.tree.map(lambda own, end: own[kinds] + end, template.nodes, ends)
-    if view is not None:
-        seen, y = view
-        shift = template.observed.information[kinds] - einsum("nij,nj->ni", template.gain[kinds], y)
-        likelihood = Factors(_scale(seen, template.observed.precision[kinds]), _scale(seen, shift))
-        total = jax.tree.map(jnp.add, total, likelihood)
     return total.precision, total.information, _scale(powers, template.coupling[graph.edge_type[:half]])
+
+
+def observe(model: GaussianTemplate, graph: Graph, y: Numbers, *, mask: Numbers | None = None) -> GaussianFactors:
+    """Return the evidence of observations, by the learned linear regression of y on x: N(x, y) / N(x).
+
+    Args:
+        model: the template, fitted on data with observations.
+        graph: the graph; its types must be among those of the template.
+        y: one observation for each node [node, *obs_dim].
+        mask: which nodes are observed [node], boolean; None: all. The entries of y elsewhere are ignored, even NaN.
+            Nodes of a type without observations in the training data count as unobserved.
+
+    Raises:
+        ValueError: a template without observations, types that were not learned, a shape that does not fit, NaN or
+            infinity in an observed node.
+
+    Examples:
+        >>> import numpy as np, kbpjax as kbp
+        >>> from kbpjax.baselines import gaussian
+        >>> x, graph = np.array([[1.0, 2.0], [2.0, 1.0], [-1.0, -2.0], [-2.0, -1.0]]), kbp.chain_graph(2)
+        >>> y = x + np.array([[1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, 1.0]]) / 2
+        >>> model = gaussian.fit(kbp.pool(graph, x, y))
+        >>> evidence = gaussian.observe(model, graph, [1.0, np.nan], mask=[True, False])
+        >>> [round(float(x), 2) for x in gaussian.run(model, graph, evidence).mean.ravel()]
+        [0.91, 0.73]
+    """
+    fix = "Fit one with kbpjax.baselines.gaussian.fit; for known noise call gaussian.likelihood."
+    ok = isinstance(model, GaussianTemplate)
+    _checks.require(ok, "model", "must be a GaussianTemplate", type(model).__name__, fix)
+    model.check_types(graph)
+    size = model.gain.shape[2]
+    fix = "Pass observations to kbpjax.pool before fitting it."
+    _checks.require(size > 0, "model", "must have learned observations", "none", fix)
+    seen, values = observations(graph, y, mask, model.dtype)
+    fix = "Pass observations like those learned."
+    _checks.require(values.shape[1] == size, "y", f"must hold {size} numbers a node", values.shape[1], fix)
+    return _observe(model, graph.node_type, seen, values)
+
+
+@jax.jit
+def _observe(template: GaussianTemplate, kinds: Array, seen: Array, y: Array) -> GaussianFactors:
+    shift = template.observed.information[kinds] - einsum("nij,nj->ni", template.gain[kinds], y)
+    return GaussianFactors(_scale(seen, template.observed.precision[kinds]), _scale(seen, shift))
 
 
 def fit(data: TrainingData, *, ridge: ScalarLike = 0.0) -> GaussianTemplate:
     """Learn a Gaussian field by pseudo-moment matching (Wainwright, Jaakkola & Willsky 2003).
 
-    Nodes have the potential N(x), edges N(x_a, x_b) / (N(x_a) N(x_b)) and observations N(x, y) / N(x), the linear
-    regression of y on x, all with the moments of the samples.
+    Nodes have the potential N(x), edges N(x_a, x_b) / (N(x_a) N(x_b)), and observations N(x, y) / N(x), which is the
+    linear regression of y on x. All have the moments of the samples.
 
     Args:
-        data: the samples; those of all node types must be of one length, and those of all observations.
+        data: the samples. The variables of all node types must have the same length, and so must all observations.
         ridge: variance added to each coordinate of every covariance, >= 0, in its units.
 
     Raises:
@@ -133,7 +159,7 @@ def fit(data: TrainingData, *, ridge: ScalarLike = 0.0) -> GaussianTemplate:
         >>> import numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import gaussian
         >>> x, graph = np.array([[1.0, 2.0], [2.0, 1.0], [-1.0, -2.0], [-2.0, -1.0]]), kbp.chain_graph(2)
-        >>> model = gaussian.fit(kbp.pool(graph, x)).build(graph)
+        >>> model = gaussian.fit(kbp.pool(graph, x))
         >>> gaussian.run(model, graph).covariance.round(2).ravel().tolist()
         [2.5, 2.5]
     """
@@ -154,10 +180,10 @@ def fit(data: TrainingData, *, ridge: ScalarLike = 0.0) -> GaussianTemplate:
     none = jnp.zeros((dim, dim), dtype), jnp.zeros(dim, dtype)
     last = max(nodes)
     return GaussianTemplate(
-        nodes=Factors(*_table(alone, none, last)),
-        ends=Factors(*_table(ends, none, max(ends, default=1))),
+        nodes=GaussianFactors(*_table(alone, none, last)),
+        ends=GaussianFactors(*_table(ends, none, max(ends, default=1))),
         coupling=_table({k: block for k, (*_, block) in joint.items()}, none[0], max(joint, default=0)),
-        observed=Factors(*_table({v: first for v, (first, *_) in view.items()}, none, last)),
+        observed=GaussianFactors(*_table({v: first for v, (first, *_) in view.items()}, none, last)),
         gain=_table({v: block for v, (*_, block) in view.items()}, jnp.zeros((dim, obs_dim), dtype), last),
         node_types=tuple(sorted(nodes)),
         edge_types=data.ends,

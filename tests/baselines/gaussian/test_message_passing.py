@@ -1,6 +1,7 @@
 """Gaussian belief propagation against dense linear algebra in NumPy, and templates against dense conditioning."""
 
 import functools
+import inspect
 import re
 
 import jax
@@ -14,6 +15,7 @@ from kbpjax.baselines import gaussian
 GRID = kbp.grid_graph(4, 5)
 TREE_EDGES = [(np.random.default_rng(t).integers(t), t)[:: 1 if t % 2 else -1] for t in range(1, 12)]
 TREE = kbp.Graph.from_edges(TREE_EDGES, 12)
+undamped = functools.partial(gaussian.run, damping=0.0)
 GRAPHS = {"grid": GRID, "tree": TREE, "chain": kbp.chain_graph(9)}
 
 
@@ -82,7 +84,7 @@ def relative(got, expected):
 def test_means_on_a_grid_are_those_of_the_dense_solve(dim, dtype, tol, error):
     matrix, b = field("grid", dim)
     model = model_of("grid", dim, dtype)
-    solution = gaussian.check(gaussian.run(model, GRID, num_iters=400, tol=tol))
+    solution = gaussian.check(undamped(model, GRID, num_iters=400, tol=tol))
     assert solution.mean.dtype == solution.residuals.dtype == dtype
     assert relative(solution.mean.ravel(), np.linalg.solve(matrix, b)) < error
     count = int(solution.num_iters)
@@ -102,7 +104,7 @@ def test_means_on_a_grid_are_those_of_the_dense_solve(dim, dtype, tol, error):
 @pytest.mark.parametrize(("name", "dim"), [("tree", 1), ("tree", 2), ("chain", 1)])
 def test_means_and_covariances_are_exact_on_trees(name, dim):
     matrix, b = field(name, dim)
-    solution = gaussian.run(model_of(name, dim), GRAPHS[name], num_iters=12)
+    solution = undamped(model_of(name, dim), GRAPHS[name], num_iters=12)
     assert relative(solution.mean.ravel(), np.linalg.solve(matrix, b)) < 1e-9
     assert relative(solution.covariance, blocks_of(np.linalg.inv(matrix), dim)) < 1e-9
     assert solution.converged and solution.num_iters == 12 and solution.residuals[-1] < 1e-14
@@ -134,7 +136,7 @@ def test_messages_are_equations_48_and_49():
 def test_nodes_without_edges_stand_alone():
     model = gaussian.GaussianMRF([2.0], [3.0], [])
     for options in ({}, {"tol": 1e-6}):
-        solution = gaussian.check(gaussian.run(model, kbp.chain_graph(1), **options))
+        solution = gaussian.check(undamped(model, kbp.chain_graph(1), **options))
         np.testing.assert_allclose([solution.mean.item(), solution.covariance.item()], [1.5, 0.5], rtol=1e-15)
     assert gaussian.walk_summability(model, kbp.chain_graph(1)) == 0
 
@@ -149,8 +151,8 @@ def test_permuted_nodes_have_permuted_answers():
     graph = kbp.Graph.from_edges(edges[rng.permutation(len(edges))], 20)
     back = np.argsort(number)
     model = gaussian.GaussianMRF.from_matrix(graph, matrix[np.ix_(back, back)], b[back])
-    got = gaussian.run(model, graph, num_iters=400, tol=0.01)
-    expected = gaussian.run(model_of("grid", 1), GRID, num_iters=400, tol=0.01)
+    got = undamped(model, graph, num_iters=400, tol=0.01)
+    expected = undamped(model_of("grid", 1), GRID, num_iters=400, tol=0.01)
     assert 5 < got.num_iters < 50  # far from the fixed point, which hides the way there
     np.testing.assert_allclose(got.mean[number], expected.mean, rtol=1e-12)
     np.testing.assert_allclose(got.covariance[number], expected.covariance, rtol=1e-12)
@@ -166,7 +168,7 @@ def test_jit_vmap_and_gradients_on_a_tree():
     model = model_of("tree", 1)
 
     def mean(precision, information):
-        return gaussian.run(gaussian.GaussianMRF(precision, information, model.coupling), TREE, num_iters=12).mean[:, 0]
+        return undamped(gaussian.GaussianMRF(precision, information, model.coupling), TREE, num_iters=12).mean[:, 0]
 
     many = np.stack([b, 2 * b, b[::-1]])
     together = jax.jit(jax.vmap(mean, in_axes=(None, 0)))(model.precision, jnp.asarray(many))
@@ -184,7 +186,7 @@ def test_vmap_over_information_with_a_tolerance():
 
     def solve(information):
         same = gaussian.GaussianMRF(model.precision, information, model.coupling)
-        return gaussian.run(same, GRID, num_iters=400, tol=1e-13)
+        return undamped(same, GRID, num_iters=400, tol=1e-13)
 
     together = jax.jit(jax.vmap(solve))(many)
     assert together.converged.all() and gaussian.check(together) is together
@@ -231,18 +233,20 @@ def test_divergence_is_reported():
     matrix, model = ring_with_chord(0.45)
     assert np.linalg.eigvalsh(matrix).min() > 0.05
     assert gaussian.walk_summability(model, CHORD) > 1
-    stopped = gaussian.run(model, CHORD, num_iters=200, tol=1e-8)
-    for solution in (gaussian.run(model, CHORD, num_iters=200), stopped):
+    stopped = undamped(model, CHORD, num_iters=200, tol=1e-8)
+    for solution in (undamped(model, CHORD, num_iters=200), stopped):
         assert solution.diverged and not solution.converged
         assert np.isnan(solution.mean).any() and np.isnan(solution.residuals[-1])
-        with pytest.raises(kbp.NotConverged, match=r"^messages diverged at iteration \d+: .* More damping.*walk_summ"):
+        with pytest.raises(
+            kbp.NotConverged, match=r"^messages diverged at iteration \d+: .* Use more damping.*walk_summ"
+        ):
             gaussian.check(solution)
     assert stopped.num_iters < 200 and np.isfinite(stopped.residuals[: stopped.num_iters - 1]).all()
     assert (
-        np.isnan(gaussian.beliefs(stopped, [0.0, 1.0]).weights).all(axis=1).tolist()
+        np.isnan(gaussian.beliefs(model, CHORD, None, stopped, [0.0, 1.0]).weights).all(axis=1).tolist()
         == np.isnan(stopped.mean[:, 0]).tolist()
     )
-    calm = gaussian.check(gaussian.run(ring_with_chord(0.39)[1], CHORD, num_iters=200, tol=1e-8))
+    calm = gaussian.check(undamped(ring_with_chord(0.39)[1], CHORD, num_iters=200, tol=1e-8))
     both = jax.tree.map(lambda *leaves: jnp.stack(leaves), calm, stopped)
     with pytest.raises(kbp.NotConverged, match=r"^1 of 2 problems; number 1: messages diverged"):
         gaussian.check(both)
@@ -250,7 +254,7 @@ def test_divergence_is_reported():
 
 def test_messages_at_rest_whose_beliefs_are_not_gaussian_are_reported():
     """Two nodes whose coupling outweighs them: all messages are proper, and no belief is."""
-    solution = gaussian.run(gaussian.GaussianMRF([1.0, 1.0], [1.0, 0.0], [2.0]), kbp.chain_graph(2))
+    solution = undamped(gaussian.GaussianMRF([1.0, 1.0], [1.0, 0.0], [2.0]), kbp.chain_graph(2))
     assert solution.residuals[-1] == 0 and solution.diverged and not solution.converged
     assert np.isnan(solution.mean).all() and np.isnan(solution.covariance).all()
     with pytest.raises(kbp.NotConverged, match=r"^beliefs diverged: a precision is not positive definite\."):
@@ -260,7 +264,7 @@ def test_messages_at_rest_whose_beliefs_are_not_gaussian_are_reported():
 def test_check_says_what_the_residuals_show():
     def solution_of(residuals):
         model = gaussian.GaussianMRF([1.0], [0.0], [])
-        solution = gaussian.run(model, kbp.chain_graph(1))
+        solution = undamped(model, kbp.chain_graph(1))
         values = solution.mean, solution.covariance, solution.messages, jnp.array(False), jnp.array(False)
         return gaussian.GaussianSolution(*values, jnp.int32(len(residuals)), jnp.asarray(residuals))
 
@@ -269,7 +273,7 @@ def test_check_says_what_the_residuals_show():
     ):
         gaussian.check(solution_of([1.0, 0.5, 0.25]))
     with pytest.raises(
-        kbp.NotConverged, match=r"^residual 0\.5 after 30 iterations, and not falling: .* More damping\."
+        kbp.NotConverged, match=r"^residual 0\.5 after 30 iterations, and not falling: .* Use more damping\."
     ):
         gaussian.check(solution_of([0.5] * 30))
     with pytest.raises(kbp.NotConverged, match=r"^residual 1 after 1 iterations"):
@@ -283,9 +287,10 @@ def test_check_says_what_the_residuals_show():
 
 @pytest.mark.parametrize("dim", [1, 2])
 def test_beliefs_are_normal_densities(dim):
-    solution = gaussian.run(model_of("tree", dim), TREE, num_iters=12)
+    model = model_of("tree", dim)
+    solution = undamped(model, TREE, num_iters=12)
     points = np.random.default_rng(0).normal(size=(7, dim)) * 3
-    got = gaussian.beliefs(solution, points)
+    got = gaussian.beliefs(model, TREE, None, solution, points)
     assert got.weights.shape == (12, 7) and got.points.shape == (7, dim)
     for mean, covariance, row in zip(*map(np.asarray, (solution.mean, solution.covariance, got.weights)), strict=True):
         deviations = points - mean
@@ -294,14 +299,15 @@ def test_beliefs_are_normal_densities(dim):
 
 
 def test_beliefs_have_the_moments_of_the_solution():
-    solution = gaussian.run(model_of("chain", 1), GRAPHS["chain"], num_iters=12)
-    belief = gaussian.beliefs(solution, np.linspace(-60, 60, 6001))
+    problem = model_of("chain", 1), GRAPHS["chain"], None
+    solution = undamped(*problem, num_iters=12)
+    belief = gaussian.beliefs(*problem, solution, np.linspace(-60, 60, 6001))
     answers = jax.jit(lambda belief: (kbp.mean(belief), kbp.variance(belief), kbp.interval(belief, 0.9)))
     mean, variance, (lower, upper) = answers(belief)
     np.testing.assert_allclose(mean, solution.mean[:, 0], atol=1e-9)
     np.testing.assert_allclose(variance, solution.covariance[:, 0, 0], rtol=1e-9)
     np.testing.assert_allclose(upper - lower, 2 * 1.6448536 * np.sqrt(solution.covariance[:, 0, 0]), atol=0.05)
-    far = gaussian.beliefs(solution, [1e3, 1e4])  # where densities underflow
+    far = gaussian.beliefs(*problem, solution, [1e3, 1e4])  # where densities underflow
     np.testing.assert_allclose(far.weights, [[1, 0]] * 9)
 
 
@@ -318,15 +324,27 @@ def test_thin_membrane_is_regularised_least_squares():
         laplacian[[s, t], [t, s]] -= w
     weight = mask / noise**2
     expected = np.linalg.solve(laplacian + np.diag(weight + 0.1), weight * y + 0.1 * 3)
-    options = {"noise": noise, "edge_precision": strength, "prior_mean": 3.0, "prior_precision": 0.1}
-    model = gaussian.thin_membrane(GRID, np.where(mask, y, np.nan), **options, mask=mask)
-    assert gaussian.walk_summability(model, GRID) < 1
-    solution = gaussian.check(gaussian.run(model, GRID, num_iters=400, tol=1e-13))
+    model = gaussian.thin_membrane(GRID, edge_precision=strength, prior_mean=3.0, prior_precision=0.1)
+    evidence = gaussian.likelihood(model, GRID, np.where(mask, y, np.nan), noise=noise, mask=mask)
+    assert gaussian.walk_summability(model, GRID, evidence) < gaussian.walk_summability(model, GRID) < 1
+    solution = gaussian.check(undamped(model, GRID, evidence, num_iters=400, tol=1e-13))
     np.testing.assert_allclose(solution.mean[:, 0], expected, rtol=1e-10)
-    plane = gaussian.thin_membrane(GRID, np.stack([y, 2 * y], axis=1), noise=noise, edge_precision=strength)
+    plane = gaussian.thin_membrane(GRID, edge_precision=strength, dim=2)
+    seen = gaussian.likelihood(plane, GRID, np.stack([y, 2 * y], axis=1), noise=noise)
     expected = np.linalg.solve(laplacian + np.diag(noise**-2), y / noise**2)
-    solution = gaussian.run(plane, GRID, num_iters=400, tol=1e-13)
+    solution = undamped(plane, GRID, seen, num_iters=400, tol=1e-13)
     np.testing.assert_allclose(solution.mean, np.stack([expected, 2 * expected], axis=1), rtol=1e-9)
+
+
+def test_nodes_without_prior_have_the_mean_of_their_evidence():
+    """A field that is improper without evidence: no edges in effect, one node observed and one not."""
+    graph = kbp.chain_graph(2)
+    model = gaussian.thin_membrane(graph, edge_precision=0.0)
+    solution = undamped(model, graph, gaussian.likelihood(model, graph, [3.0, 4.0], noise=2.0))
+    np.testing.assert_allclose(solution.mean[:, 0], [3, 4], rtol=1e-12)
+    assert solution.converged
+    half = undamped(model, graph, gaussian.likelihood(model, graph, [3.0, 4.0], noise=2.0, mask=[True, False]))
+    assert half.diverged and np.isnan(half.mean[1]) and not half.converged
 
 
 # --- templates -----------------------------------------------------------------------------------------------------
@@ -359,14 +377,15 @@ def test_exact_moments_give_the_posterior_of_a_chain():
     template = gaussian.fit(data)
     chain = GRAPHS["chain"]
     mean, y = np.ones(SIZE), rng.normal(size=SIZE)
-    prior = gaussian.run(template.build(chain), chain, num_iters=12)
+    prior = undamped(template, chain, num_iters=12)
     np.testing.assert_allclose(prior.mean[:, 0], mean, rtol=1e-10)
     np.testing.assert_allclose(prior.covariance[:, 0, 0], np.full(SIZE, 4.0), rtol=1e-10)
     for mask in (None, np.arange(SIZE) % 4 != 1):
         kept = np.ones(SIZE, bool) if mask is None else mask
         slope = 0.5 * np.eye(SIZE)[kept]
         expected = condition(mean, 4 * AR, y[kept], slope, 2.0, STD**2 * np.eye(kept.sum()))
-        solution = gaussian.run(template.build(chain, np.where(kept, y, np.nan), mask), chain, num_iters=12)
+        evidence = gaussian.observe(template, chain, np.where(kept, y, np.nan), mask=mask)
+        solution = undamped(template, chain, evidence, num_iters=12)
         np.testing.assert_allclose(solution.mean[:, 0], expected[0], rtol=1e-9)
         np.testing.assert_allclose(solution.covariance[:, 0, 0], np.diag(expected[1]), rtol=1e-9)
 
@@ -379,7 +398,7 @@ def test_samples_give_the_posterior_of_a_chain_to_sampling_error(dtype):
     chain = GRAPHS["chain"]
     template = gaussian.fit(kbp.pool(chain, x.astype(dtype), y.astype(dtype)))
     mean, covariance = condition(np.zeros(SIZE), AR, y[0], np.eye(SIZE), 0.0, STD**2 * np.eye(SIZE))
-    solution = gaussian.run(template.build(chain, y[0].astype(dtype)), chain, num_iters=12)
+    solution = undamped(template, chain, gaussian.observe(template, chain, y[0].astype(dtype)), num_iters=12)
     assert solution.mean.dtype == dtype
     # Some 1 / sqrt(4000 chains) of the moments, in units of the posterior's standard deviation; the seed decides.
     error = np.abs(np.asarray(solution.mean)[:, 0] - mean) / np.sqrt(np.diag(covariance))
@@ -431,8 +450,8 @@ def test_types_have_moments_of_their_own():
     measure = np.kron(np.eye(6)[[3, 4]], slope)
     expected = condition(mean, whole.reshape(12, 12), y[[3, 4]].ravel(), measure, 1.0, np.kron(np.eye(2), noise))
     template = gaussian.fit(data)
-    model = jax.jit(lambda y: template.build(graph, y))(jnp.asarray(y))
-    solution = gaussian.run(model, graph, num_iters=8)
+    evidence = jax.jit(lambda y: gaussian.observe(template, graph, y))(jnp.asarray(y))
+    solution = undamped(template.build(graph), graph, evidence, num_iters=8)
     np.testing.assert_allclose(solution.mean.ravel(), expected[0], rtol=1e-8)
     np.testing.assert_allclose(solution.covariance, blocks_of(expected[1], 2), rtol=1e-8, atol=1e-10)
 
@@ -454,7 +473,7 @@ def test_strong_dependence_on_a_grid_wants_exponents():
     assert np.linalg.eigvalsh(dense(model)).min() < -0.1
     assert np.linalg.eigvalsh(dense(safe)).min() > 0.05
     assert gaussian.walk_summability(safe, GRID) < 1
-    assert gaussian.run(safe, GRID, num_iters=400, tol=1e-13).converged
+    assert undamped(safe, GRID, num_iters=400, tol=1e-13).converged
     half = template.build(GRID, exponents=0.5)
     np.testing.assert_allclose(half.coupling, model.coupling / 2, rtol=1e-12)
     np.testing.assert_allclose(half.precision - 1, (model.precision - 1) / 2, rtol=1e-12)
@@ -463,8 +482,9 @@ def test_strong_dependence_on_a_grid_wants_exponents():
 def test_a_ridge_is_added_to_every_covariance():
     x = np.random.default_rng(0).integers(0, 5, size=(50, SIZE))  # whole numbers are numbers too
     chain = GRAPHS["chain"]
-    model = gaussian.fit(kbp.pool(chain, np.zeros((50, SIZE)), x), ridge=0.25).build(chain, np.arange(SIZE))
-    np.testing.assert_allclose(model.precision[:, 0, 0], np.full(SIZE, 4.0))
+    template = gaussian.fit(kbp.pool(chain, np.zeros((50, SIZE)), x), ridge=0.25)
+    model, evidence = template.build(chain), gaussian.observe(template, chain, np.arange(SIZE))
+    np.testing.assert_allclose((model.precision + evidence.precision)[:, 0, 0], np.full(SIZE, 4.0))
     np.testing.assert_allclose(model.coupling, np.zeros((SIZE - 1, 1, 1)), atol=1e-12)
     single = kbp.TrainingData({}, {0: np.arange(3.0)})
     model = gaussian.fit(single).build(kbp.chain_graph(1))
@@ -481,13 +501,19 @@ def field_of(precision=(2.0, 2.0), information=(1.0, 1.0), coupling=(-1.0,)):
 
 
 def membrane(y=(0.0, 1.0), **options):
-    return gaussian.thin_membrane(PAIR, y, **{"noise": 1.0, "edge_precision": 1.0, **options})
+    noise, mask = options.pop("noise", 1.0), options.pop("mask", None)
+    model = gaussian.thin_membrane(PAIR, **{"edge_precision": 1.0, **options})
+    return gaussian.likelihood(model, PAIR, y, noise=noise, mask=mask)
 
 
 @functools.cache
 def small_template(observed=True):
     x = np.random.default_rng(0).normal(size=(9, 2))
     return gaussian.fit(kbp.pool(PAIR, x, x + x[::-1] if observed else None))
+
+
+def read(model, graph, points):
+    return gaussian.beliefs(model, graph, None, undamped(model, graph, num_iters=12), points)
 
 
 def learn(x, y=None, **options):
@@ -498,8 +524,10 @@ NORMAL = np.random.default_rng(0).normal(size=(9, 3))
 REFUSALS = {
     "precision: must have shape [node, dim, dim] or [node]; got (2, 2)": lambda: field_of(EYE),
     "precision: must be symmetric; got number 1, off by 1.": lambda: field_of([EYE, SKEW]),
-    "precision: must be positive definite; got number 1 with least eigenvalue -1. Each": lambda: field_of([1.0, -1.0]),
-    "precision: must be positive definite; got number 0 with least": lambda: field_of([np.ones((2, 2))] * 2),
+    "precision: must be positive semidefinite; got number 1 with least eigenvalue -1. The": lambda: field_of(
+        [1.0, -1.0]
+    ),
+    "precision: must be positive semidefinite; got number 0 with least": lambda: field_of([np.ones((2, 2)) - EYE] * 2),
     "precision: must be finite": lambda: field_of([1.0, np.nan]),
     "information: must have shape (2, 1); got (3, 1)": lambda: field_of(information=[1.0, 1.0, 1.0]),
     "information: must be finite": lambda: field_of(information=[1.0, np.inf]),
@@ -517,14 +545,14 @@ REFUSALS = {
         PAIR, EYE, np.zeros(3)
     ),
     "dim: must be an integer >= 1": lambda: gaussian.GaussianMRF.from_matrix(PAIR, EYE, np.zeros(2), 0),
-    "model: must have 2 nodes and 1 edges, as the graph; got (3, 1)": lambda: gaussian.run(
+    "model: must have 2 nodes and 1 edges, as the graph; got (3, 1)": lambda: undamped(
         field_of([1.0] * 3, [1.0] * 3), PAIR
     ),
     "model: must have 3 nodes and 2 edges": lambda: gaussian.walk_summability(field_of(), kbp.chain_graph(3)),
-    "num_iters: must be an integer >= 1; got 0": lambda: gaussian.run(field_of(), PAIR, num_iters=0),
+    "num_iters: must be an integer >= 1; got 0": lambda: undamped(field_of(), PAIR, num_iters=0),
     "num_iters: must be an integer >= 1; got 1.5": lambda: gaussian.walk_summability(field_of(), PAIR, num_iters=1.5),
     "damping: must be finite and >= 0 and < 1; got 1.0": lambda: gaussian.run(field_of(), PAIR, damping=1.0),
-    "tol: must be finite and > 0; got 0": lambda: gaussian.run(field_of(), PAIR, tol=0.0),
+    "tol: must be finite and > 0; got 0": lambda: undamped(field_of(), PAIR, tol=0.0),
     "noise: must be finite and > 0; got 0": lambda: membrane(noise=[1.0, 0.0]),
     "edge_precision: must be finite and >= 0; got -1": lambda: membrane(edge_precision=-1.0),
     "edge_precision: must have shape () or (1,); got (2,)": lambda: membrane(edge_precision=[1.0, 1.0]),
@@ -533,15 +561,16 @@ REFUSALS = {
     "y: must have shape [2, *obs_dim]; got (3,)": lambda: membrane([0.0, 1.0, 2.0]),
     "y: must be finite; got 1 NaN": lambda: membrane([0.0, np.nan]),
     "mask: must be boolean of shape (2,); got int": lambda: membrane(mask=[1, 0]),
-    "precision: must be positive definite; got number 0 with least eigenvalue 0": lambda: membrane(
-        edge_precision=0.0, mask=[False, True]
+    "y: must hold 1 numbers a node; got 2": lambda: membrane(EYE),
+    "dim: must be an integer >= 1; got 0": lambda: membrane(dim=0),
+    "points: must have shape [point, 1] or [point]; got (0,)": lambda: read(field_of(), PAIR, []),
+    "points: must be finite": lambda: read(field_of(), PAIR, [np.nan]),
+    "points: must have shape [point, 2]; got (3,)": lambda: read(model_of("tree", 2), TREE, [0.0, 1.0, 2.0]),
+    "solution: must have means (2, 1); got (1, 1)": lambda: gaussian.beliefs(
+        field_of(), PAIR, None, undamped(gaussian.GaussianMRF([1.0], [0.0], []), kbp.chain_graph(1)), [0.0]
     ),
-    "points: must have shape [point, 1] or [point]; got (0,)": lambda: gaussian.beliefs(
-        gaussian.run(field_of(), PAIR), []
-    ),
-    "points: must be finite": lambda: gaussian.beliefs(gaussian.run(field_of(), PAIR), [np.nan]),
-    "points: must have shape [point, 2]; got (3,)": lambda: gaussian.beliefs(
-        gaussian.run(model_of("tree", 2), TREE, num_iters=12), [0.0, 1.0, 2.0]
+    "evidence: must be factors of shape (2, 1); got (2, 2)": lambda: undamped(
+        field_of(), PAIR, gaussian.GaussianFactors(jnp.zeros((2, 2, 2)), jnp.zeros((2, 2)))
     ),
     "nodes[0]: must have a covariance that is positive definite; got": lambda: learn({0: np.ones(5)}),
     "observations[0]: must have a covariance that": lambda: learn({0: NORMAL[:, 0]}, {0: (NORMAL[:, 0], NORMAL[:, 0])}),
@@ -556,9 +585,13 @@ REFUSALS = {
     "graph: must have edge types (type, first, second) among ((0, 0, 0),); got [(1, 0, 0)]": lambda: (
         small_template().build(kbp.chain_graph(2, edge_type=[1]))
     ),
-    "y: must be None for a template without observations": lambda: small_template(False).build(PAIR, [0.0, 1.0]),
-    "y: must hold 1 numbers a node; got 2": lambda: small_template().build(PAIR, EYE),
-    "mask: must come with y": lambda: small_template().build(PAIR, mask=[True, False]),
+    "model: must have learned observations; got none": lambda: gaussian.observe(
+        small_template(False), PAIR, [0.0, 1.0]
+    ),
+    "model: must be a GaussianTemplate; got GaussianMRF": lambda: inspect.unwrap(gaussian.observe)(
+        field_of(), PAIR, [0.0, 1.0]
+    ),
+    "y: must hold 1 numbers a node; got 2.": lambda: gaussian.observe(small_template(), PAIR, EYE),
     "exponents: must be > 0 and finite": lambda: small_template().build(PAIR, exponents=-1.0),
 }
 

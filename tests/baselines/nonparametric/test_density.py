@@ -5,15 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kbpjax.baselines.density import (
+from kbpjax.baselines.nonparametric.density import (
     ConditionalDensity,
-    Regression,
+    RegressionLikelihood,
     _deal,
     _distinct,
     _least_squares,
     fit_conditional,
-    fit_regression,
-    parzen,
+    fit_likelihood,
+    fit_parzen,
 )
 
 KEY = jax.random.key(3)
@@ -21,7 +21,7 @@ table_of = jax.jit(ConditionalDensity.log_density)
 mixture_of = jax.jit(ConditionalDensity.mixture)
 RNG = np.random.default_rng(0)
 WIDTHS, RIDGES = np.array([0.15, 0.4, 1.1]), np.array([0.01, 0.3])
-SMALL = {"num_centres": 12, "folds": 3}  # one shape, and so one compiled program, for most tests of the fit
+SMALL = {"num_centers": 12, "folds": 3}  # one shape, and so one compiled program, for most tests of the fit
 
 
 def small(seed):
@@ -58,8 +58,8 @@ def rings(levels, axis=1, side=60):
 @pytest.fixture(scope="module")
 def by_hand():
     weights = jnp.asarray([0.3, 0.0, 0.5, 0.2])
-    given_centres, centres = jnp.asarray(RNG.normal(size=(4, 3))), jnp.asarray(RNG.normal(size=(4, 2)))
-    return ConditionalDensity(weights, given_centres, centres, jnp.asarray([0.5, 1.0, 2.0]), jnp.asarray([0.3, 0.5]))
+    given_centers, centers = jnp.asarray(RNG.normal(size=(4, 3))), jnp.asarray(RNG.normal(size=(4, 2)))
+    return ConditionalDensity(weights, given_centers, centers, jnp.asarray([0.5, 1.0, 2.0]), jnp.asarray([0.3, 0.5]))
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +73,9 @@ def learned():
 
 def test_it_is_the_ratio_that_it_says(by_hand):
     u, v = RNG.normal(size=(5, 3)), RNG.normal(size=(6, 2))
-    alpha, given, centres = map(np.asarray, (by_hand.weights, by_hand.given_centres, by_hand.centres))
+    alpha, given, centers = map(np.asarray, (by_hand.weights, by_hand.given_centers, by_hand.centers))
     near = alpha * np.exp(-apart(u, given, np.asarray(by_hand.given_bandwidth)))
-    density = np.exp(-apart(v, centres, np.asarray(by_hand.bandwidth))) / (2 * np.pi * 0.3 * 0.5)
+    density = np.exp(-apart(v, centers, np.asarray(by_hand.bandwidth))) / (2 * np.pi * 0.3 * 0.5)
     expected = density @ (near / near.sum(1, keepdims=True)).T
     table = table_of(by_hand, jnp.asarray(v), jnp.asarray(u))
     np.testing.assert_allclose(table, np.log(expected), rtol=1e-10, atol=1e-12)
@@ -107,7 +107,7 @@ def test_densities_integrate_to_one(by_hand, learned):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_nothing_is_infinite_far_from_all_centres(by_hand, dtype):
+def test_nothing_is_infinite_far_from_all_centers(by_hand, dtype):
     density = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), dtype), by_hand)
     far = np.array([[0.0, 0, 0], [1e6, -1e6, 3], [1e9, 0, 0]], dtype)
 
@@ -120,8 +120,8 @@ def test_nothing_is_infinite_far_from_all_centres(by_hand, dtype):
     assert table.dtype == dtype and np.isfinite(table).all()
     np.testing.assert_allclose(np.asarray(weights).sum(1), 1, rtol=1e-6)
     assert all(np.isfinite(slope).all() and np.any(slope) for slope in slopes)
-    # Of the centres with weight the nearest decides, however far.
-    nearest = np.argmin(apart(far[1:2], np.asarray(by_hand.given_centres)[[0, 2, 3]], np.array([0.5, 1, 2])))
+    # Of the centers with weight the nearest decides, however far.
+    nearest = np.argmin(apart(far[1:2], np.asarray(by_hand.given_centers)[[0, 2, 3]], np.array([0.5, 1, 2])))
     assert weights[1, [0, 2, 3][nearest]] > 0.99
 
 
@@ -147,7 +147,7 @@ def least_squares(v, u, density, ridge, step=0.02):
     """The weights from H by quadrature over v, of kappa as it is written."""
     scale_u, scale_v, q, r = (
         np.asarray(part)
-        for part in (density.given_bandwidth, density.bandwidth, density.given_centres, density.centres)
+        for part in (density.given_bandwidth, density.bandwidth, density.given_centers, density.centers)
     )
     axis = np.arange(r.min() - 8 * scale_v[0], r.max() + 8 * scale_v[0], step * scale_v[0])
     bumps = np.exp(-apart(axis[:, None], r, scale_v))
@@ -164,7 +164,7 @@ def test_weights_equal_those_of_an_integral_by_quadrature():
         density = fit_conditional(v, u, KEY, widths=np.full(3, width), ridges=np.full(2, ridge), **SMALL)
         np.testing.assert_allclose(density.bandwidth, width * v.std(), rtol=1e-12)
         np.testing.assert_allclose(density.given_bandwidth, width * u.std(0), rtol=1e-12)
-        pairs = np.concatenate([np.asarray(density.given_centres), np.asarray(density.centres)], axis=1)
+        pairs = np.concatenate([np.asarray(density.given_centers), np.asarray(density.centers)], axis=1)
         known = {tuple(pair) for pair in np.column_stack([u, v])}
         assert len({tuple(pair) for pair in pairs} & known) == 12  # different training pairs
         expected = least_squares(v, u, density, ridge)
@@ -173,7 +173,7 @@ def test_weights_equal_those_of_an_integral_by_quadrature():
 
 
 def best_of(v, u, key):
-    """The width and ridge of largest held-out log likelihood, pair by pair; the draw of centres and folds is shared."""
+    """The width and ridge of largest held-out log likelihood, pair by pair; the draw of centers and folds is shared."""
     draw, deal = jax.random.split(key)
     chosen = np.asarray(_distinct(jnp.column_stack([u, v]), draw, 12))
     folds = [np.asarray(rows)[np.asarray(present)] for rows, present in zip(*_deal(deal, 60, 3), strict=True)]
@@ -234,7 +234,7 @@ def test_two_branches_are_seen_where_a_line_sees_none(learned):
 
 def test_grey_values_in_single_precision():
     v, u = rings(10)
-    density = fit_conditional(v, u, KEY, num_centres=60)
+    density = fit_conditional(v, u, KEY, num_centers=60)
     assert {leaf.dtype for leaf in jax.tree.leaves(density)} == {jnp.dtype(jnp.float32)}
     assert (
         all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(density)) and (np.asarray(density.weights) >= 0).all()
@@ -247,9 +247,9 @@ def test_grey_values_in_single_precision():
     height = 1 / (np.sqrt(2 * np.pi) * float(density.bandwidth[0]))
     observed = np.array([[np.mean(v[u == given] == level) for given in levels] for level in levels])
     np.testing.assert_allclose(table / height, observed, atol=0.03)
-    # Every kind of pair is a centre, so duplicates fill the rest up; the solve has survived them.
+    # Every kind of pair is a center, so duplicates fill the rest up; the solve has survived them.
     kinds = {tuple(pair) for pair in np.column_stack([u, v])}
-    pairs = zip(np.asarray(density.given_centres)[:, 0], np.asarray(density.centres)[:, 0], strict=True)
+    pairs = zip(np.asarray(density.given_centers)[:, 0], np.asarray(density.centers)[:, 0], strict=True)
     assert len(kinds) < 60 and {tuple(pair) for pair in pairs} == kinds
     # Between two levels, and outside of all, the nearest level decides.
     for given, level in ((levels[4] + 0.3 * spacing, levels[4]), (-500.0, levels[0])):
@@ -258,14 +258,14 @@ def test_grey_values_in_single_precision():
         assert levels[np.argmax(masses)] == level
 
 
-def test_the_narrowest_width_is_not_chosen_where_centres_miss_kinds_of_pairs():
+def test_the_narrowest_width_is_not_chosen_where_centers_miss_kinds_of_pairs():
     v, u = rings(50)
     held_out = [jnp.asarray(part[:, None]) for part in rings(50, axis=0)]
     score = jax.jit(
         lambda density, v, u: jax.vmap(lambda v, u: density.mixture(u).log_density(v[None])[0])(v, u).mean()
     )
-    chosen = fit_conditional(v, u, KEY, num_centres=60)
-    narrow = fit_conditional(v, u, KEY, num_centres=60, widths=np.full(8, 0.02))
+    chosen = fit_conditional(v, u, KEY, num_centers=60)
+    narrow = fit_conditional(v, u, KEY, num_centers=60, widths=np.full(8, 0.02))
     assert chosen.bandwidth[0] > narrow.bandwidth[0]
     assert score(chosen, *held_out) > score(narrow, *held_out) + 1
 
@@ -291,7 +291,7 @@ def test_constants_and_ties_do_no_harm(change):
     assert abs(np.asarray(mixture.weights) @ np.asarray(mixture.means)[:, 0] - v.mean()) < 2 * v.std() + 1e-9
 
 
-def test_weights_are_uniform_where_none_is_positive_and_harmless_where_centres_coincide():
+def test_weights_are_uniform_where_none_is_positive_and_harmless_where_centers_coincide():
     solve, ridges = jax.jit(_least_squares), jnp.asarray([1e-3, 1.0, 1e-12], jnp.float32)
     one, zero = (np.full((12, 12), value, np.float32) for value in (1, 0))
     for gram, hits in ((np.eye(12, dtype=np.float32), -one[0]), (zero, zero[0]), (one, one[0])):
@@ -303,8 +303,8 @@ def test_weights_are_uniform_where_none_is_positive_and_harmless_where_centres_c
 @pytest.mark.parametrize("count", [1, 100])
 def test_one_centre_and_more_than_there_are_pairs(count):
     v, u = np.array([1, 2, 4, 9]), np.array([[0.0], [1.0], [2.0], [3.0]])
-    density = fit_conditional(v, u, KEY, folds=2, num_centres=count, widths=[0.5])
-    assert len(set(np.asarray(density.centres)[:, 0].tolist()) & {1, 2, 4, 9}) == min(count, 4)
+    density = fit_conditional(v, u, KEY, folds=2, num_centers=count, widths=[0.5])
+    assert len(set(np.asarray(density.centers)[:, 0].tolist()) & {1, 2, 4, 9}) == min(count, 4)
     np.testing.assert_allclose(np.sum(density.weights), 1, rtol=1e-12)
 
 
@@ -322,11 +322,11 @@ def test_equal_samples_are_drawn_once_while_there_are_others():
 # --- Parzen --------------------------------------------------------------------------------------------------------
 
 
-def left_out(x, centres, width):
+def left_out(x, centers, width):
     """The log likelihood of each sample under the Gaussians at the other samples."""
     logs = np.zeros(len(x))
     for i, one in enumerate(x):
-        others = x[[j for j in centres if j != i]]
+        others = x[[j for j in centers if j != i]]
         logs[i] = np.log(np.exp(-apart(one[None], others, width * x.std(0))[0]).mean()) - x.shape[1] * np.log(width)
     return logs.mean()
 
@@ -337,20 +337,20 @@ def test_parzen_width_is_the_best_by_leaving_one_out(count):
     for seed in range(4):
         rng = np.random.default_rng(seed)
         x = rng.normal(size=(70, 2)) * [1, 50] + (seed % 2) * 12 * rng.integers(2, size=(70, 1)) * [1, 50]
-        mixture = parzen(x, widths=widths, num_centres=count, key=KEY if count else None)
-        centres = [int(np.argmin(np.abs(x - mean).sum(1))) for mean in np.asarray(mixture.means)]
-        assert len(set(centres)) == (count or 70)
-        best = widths[np.argmax([left_out(x, centres, width) for width in widths])]
+        mixture = fit_parzen(x, widths=widths, num_centers=count, key=KEY if count else None)
+        centers = [int(np.argmin(np.abs(x - mean).sum(1))) for mean in np.asarray(mixture.means)]
+        assert len(set(centers)) == (count or 70)
+        best = widths[np.argmax([left_out(x, centers, width) for width in widths])]
         np.testing.assert_allclose(mixture.bandwidth, best * x.std(0), rtol=1e-12)
         np.testing.assert_allclose(mixture.weights, 1 / (count or 70), rtol=1e-12)
-        np.testing.assert_array_equal(x[centres], mixture.means)
+        np.testing.assert_array_equal(x[centers], mixture.means)
         found.add(best)
     assert len(found) > 1
 
 
 def test_parzen_sees_two_modes_and_integrates_to_one():
     x, held_out = (3 * np.sign(RNG.normal(size=300)) + RNG.normal(size=300) for _ in range(2))
-    mixture, single, ties = parzen(x), parzen(x.astype(np.float32)), parzen(np.round(x))
+    mixture, single, ties = fit_parzen(x), fit_parzen(x.astype(np.float32)), fit_parzen(np.round(x))
     means, width = np.asarray(mixture.means)[:, 0], float(mixture.bandwidth[0])
     np.testing.assert_allclose(
         normal(np.arange(-15, 15, 0.02)[:, None], means, width).mean(1).sum() * 0.02, 1, atol=1e-6
@@ -366,19 +366,19 @@ def test_parzen_sees_two_modes_and_integrates_to_one():
     np.testing.assert_allclose(single.bandwidth, width, rtol=1e-5)
 
 
-def test_parzen_of_one_value_and_of_one_centre():
-    for mixture in (parzen(np.full(300, 5)), parzen(np.arange(300.0), num_centres=1, key=KEY)):
+def test_parzen_of_one_value_and_of_one_center():
+    for mixture in (fit_parzen(np.full(300, 5)), fit_parzen(np.arange(300.0), num_centers=1, key=KEY)):
         assert np.isfinite(mixture.bandwidth).all() and (np.asarray(mixture.bandwidth) > 0).all()
 
 
 # --- regression ----------------------------------------------------------------------------------------------------
 
 
-def ridge_regression(x, y, centres, bandwidth, penalty):
-    """Coefficients of kernels at centres and of the constant, which is not penalised."""
-    features = np.column_stack([np.exp(-apart(y, centres, bandwidth)), np.ones(len(y))])
-    penalties = np.zeros((len(centres) + 1,) * 2)
-    penalties[:-1, :-1] = penalty * np.exp(-apart(centres, centres, bandwidth))
+def ridge_regression(x, y, centers, bandwidth, penalty):
+    """Coefficients of kernels at centers and of the constant, which is not penalised."""
+    features = np.column_stack([np.exp(-apart(y, centers, bandwidth)), np.ones(len(y))])
+    penalties = np.zeros((len(centers) + 1,) * 2)
+    penalties[:-1, :-1] = penalty * np.exp(-apart(centers, centers, bandwidth))
     return np.linalg.solve(features.T @ features + penalties, features.T @ x)
 
 
@@ -389,22 +389,22 @@ def test_regression_equals_brute_force_refits():
         y = rng.normal(size=(40, 2)) * [1, 9]
         slow = np.column_stack([np.sin(y[:, 0]), y[:, 1] ** 2])
         x = slow + np.array([1, 30]) * 10 ** rng.uniform(-3, 0) * rng.normal(size=(40, 2))
-        got = fit_regression(x, y, jax.random.key(seed), widths=widths, ridges=ridges, num_centres=10)
-        centres = np.asarray(got.centres)
+        got = fit_likelihood(x, y, jax.random.key(seed), widths=widths, ridges=ridges, num_centers=10)
+        centers = np.asarray(got.centers)
         errors = np.zeros((3, 2, 2))
         for i, width in enumerate(widths):
             for j, ridge in enumerate(ridges):
                 for k in range(40):
                     kept = np.arange(40) != k
-                    solved = ridge_regression(x[kept], y[kept], centres, width * y.std(0), 40 * ridge)
-                    seen = np.append(np.exp(-apart(y[[k]], centres, width * y.std(0))[0]), 1)
+                    solved = ridge_regression(x[kept], y[kept], centers, width * y.std(0), 40 * ridge)
+                    seen = np.append(np.exp(-apart(y[[k]], centers, width * y.std(0))[0]), 1)
                     errors[i, j] += (x[k] - seen @ solved) ** 2 / 40
         i, j = np.unravel_index(np.argmin((errors / x.var(0)).sum(-1)), (3, 2))
         np.testing.assert_allclose(got.bandwidth, widths[i] * y.std(0), rtol=1e-12)
         np.testing.assert_allclose(got.deviation, np.sqrt(errors[i, j]), rtol=1e-7)
-        solved = ridge_regression(x, y, centres, widths[i] * y.std(0), 40 * ridges[j])
+        solved = ridge_regression(x, y, centers, widths[i] * y.std(0), 40 * ridges[j])
         new = rng.normal(size=(7, 2)) * [1, 9]
-        expected = np.exp(-apart(new, centres, widths[i] * y.std(0))) @ solved[:-1] + solved[-1]
+        expected = np.exp(-apart(new, centers, widths[i] * y.std(0))) @ solved[:-1] + solved[-1]
         np.testing.assert_allclose(got.predict(jnp.asarray(new)), expected, rtol=1e-6, atol=1e-6 * x.std())
         logs = np.log(normal(x[None, :5], expected[:, None], np.asarray(got.deviation))).sum(-1)
         np.testing.assert_allclose(got.log_likelihood(jnp.asarray(x[:5]), jnp.asarray(new)), logs, rtol=1e-4, atol=1e-4)
@@ -415,9 +415,9 @@ def test_regression_equals_brute_force_refits():
 def test_regression_beats_a_line_in_single_precision():
     y = RNG.uniform(-3, 3, size=(800, 1)).astype(np.float32)
     x = (np.sin(2 * y[:, 0]) + 0.1 * RNG.normal(size=800)).astype(np.float32)
-    got = fit_regression(x[:400], y[:400], KEY, num_centres=50)
+    got = fit_likelihood(x[:400], y[:400], KEY, num_centers=50)
     assert {leaf.dtype for leaf in jax.tree.leaves(got)} == {jnp.dtype(jnp.float32)}
-    predicted = jax.jit(Regression.predict)(got, jnp.asarray(y[400:]))
+    predicted = jax.jit(RegressionLikelihood.predict)(got, jnp.asarray(y[400:]))
     line = np.polyval(np.polyfit(y[:400, 0], x[:400], 1), y[400:, 0])
     assert np.std(x[400:] - line) > 0.6
     assert np.sqrt(np.mean((np.asarray(predicted)[:, 0] - x[400:]) ** 2)) < 0.12
@@ -427,9 +427,9 @@ def test_regression_beats_a_line_in_single_precision():
 def test_regression_of_constants_and_ties():
     ties = np.repeat(np.arange(4.0), 10)
     x, y = np.column_stack([ties**2, ties * 0 + 3]), np.column_stack([ties, ties * 0])
-    got = fit_regression(x, y, KEY, widths=[0.3, 0.6, 1.5], ridges=[1e-4, 1e-2], num_centres=10)
+    got = fit_likelihood(x, y, KEY, widths=[0.3, 0.6, 1.5], ridges=[1e-4, 1e-2], num_centers=10)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(got)) and (np.asarray(got.deviation) > 0).all()
-    predicted = np.exp(-apart(np.array([[2.0, 0.0]]), np.asarray(got.centres), np.asarray(got.bandwidth)))
+    predicted = np.exp(-apart(np.array([[2.0, 0.0]]), np.asarray(got.centers), np.asarray(got.bandwidth)))
     predicted = predicted @ np.asarray(got.coefficients) + np.asarray(got.offset)
     np.testing.assert_allclose(predicted, [[4, 3]], atol=0.02)
 
@@ -446,7 +446,7 @@ V, U = small(0)
         (lambda: fit_conditional(V[:0], U, KEY), r"^v: must hold samples; got shape \(0,\)\."),
         (lambda: fit_conditional(np.where(V > 0, V, np.nan), U, KEY), "^v: must be finite; got .* NaN"),
         (lambda: fit_conditional(V, U * np.inf, KEY), "^u: must be finite; got"),
-        (lambda: fit_conditional(V, U, KEY, num_centres=0), "^num_centres: must be an integer >= 1; got 0"),
+        (lambda: fit_conditional(V, U, KEY, num_centers=0), "^num_centers: must be an integer >= 1; got 0"),
         (lambda: fit_conditional(V, U, KEY, folds=1), "^folds: must be >= 2; got 1"),
         (lambda: fit_conditional(V, U, KEY, folds=2.5), "^folds: must be an integer >= 1; got 2.5"),
         (lambda: fit_conditional(V[:4], U[:4], KEY), "^v: must hold a sample for each of 5 folds; got 4"),
@@ -455,17 +455,17 @@ V, U = small(0)
         (lambda: fit_conditional(V, U, KEY, ridges=[]), r"^ridges: must list candidates; got shape \(0,\)"),
         (lambda: fit_conditional(V, U, KEY, ridges=[np.nan]), "^ridges: must be finite; got"),
         (lambda: fit_conditional(V, U, KEY, ridges=[-1.0]), "^ridges: must be > 0; got"),
-        (lambda: parzen([1.0]), "^x: must hold two samples or more; got 1"),
-        (lambda: parzen([1.0, np.nan]), "^x: must be finite; got 1 NaN"),
-        (lambda: parzen(V, num_centres=5), "^key: must be given where num_centres is, to draw centres; got None"),
-        (lambda: parzen(V, num_centres=0, key=KEY), "^num_centres: must be an integer >= 1; got 0"),
-        (lambda: parzen(V, widths=[-0.1]), "^widths: must be > 0; got"),
-        (lambda: fit_regression(V, U[:-1], KEY), r"^y: must pair with x, of 60 samples; got 59\."),
-        (lambda: fit_regression(V[:1], U[:1], KEY), "^x: must hold two samples or more; got 1"),
-        (lambda: fit_regression(V, U * np.nan, KEY), "^y: must be finite; got"),
-        (lambda: fit_regression(V, U, KEY, num_centres=-1), "^num_centres: must be an integer >= 1; got -1"),
-        (lambda: fit_regression(V, U, KEY, widths=[0]), "^widths: must be > 0; got"),
-        (lambda: fit_regression(V, U, KEY, ridges=[[1.0]]), r"^ridges: must list candidates; got shape \(1, 1\)"),
+        (lambda: fit_parzen([1.0]), "^x: must hold two samples or more; got 1"),
+        (lambda: fit_parzen([1.0, np.nan]), "^x: must be finite; got 1 NaN"),
+        (lambda: fit_parzen(V, num_centers=5), "^key: must be given where num_centers is, to draw centers; got None"),
+        (lambda: fit_parzen(V, num_centers=0, key=KEY), "^num_centers: must be an integer >= 1; got 0"),
+        (lambda: fit_parzen(V, widths=[-0.1]), "^widths: must be > 0; got"),
+        (lambda: fit_likelihood(V, U[:-1], KEY), r"^y: must pair with x, of 60 samples; got 59\."),
+        (lambda: fit_likelihood(V[:1], U[:1], KEY), "^x: must hold two samples or more; got 1"),
+        (lambda: fit_likelihood(V, U * np.nan, KEY), "^y: must be finite; got"),
+        (lambda: fit_likelihood(V, U, KEY, num_centers=-1), "^num_centers: must be an integer >= 1; got -1"),
+        (lambda: fit_likelihood(V, U, KEY, widths=[0]), "^widths: must be > 0; got"),
+        (lambda: fit_likelihood(V, U, KEY, ridges=[[1.0]]), r"^ridges: must list candidates; got shape \(1, 1\)"),
     ],
 )
 def test_errors_name_what_is_wrong(call, message):

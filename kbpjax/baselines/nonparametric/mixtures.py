@@ -1,4 +1,4 @@
-"""Mixtures of Gaussians with one bandwidth for all components, as kernel density estimates are."""
+"""Mixtures of Gaussians with one bandwidth for all components, such as kernel density estimates."""
 
 import equinox as eqx
 import jax
@@ -9,8 +9,8 @@ from kbpjax import _checks
 from kbpjax._misc import einsum
 
 
-class Mixture(eqx.Module):
-    """The density sum_i weights_i N(x; means_i, diag(bandwidth^2)); `jax.vmap` makes and uses many at once.
+class GaussianMixture(eqx.Module):
+    """The density sum_i weights_i N(x; means_i, diag(bandwidth^2)); `jax.vmap` handles several at once.
 
     Attributes:
         weights: weights of the components [component], >= 0, summing to 1.
@@ -20,7 +20,7 @@ class Mixture(eqx.Module):
     Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax.baselines import mixtures
-        >>> mixture = mixtures.Mixture(jnp.array([0.5, 0.5]), jnp.array([[-2.0], [2.0]]), jnp.ones(1))
+        >>> mixture = mixtures.GaussianMixture(jnp.array([0.5, 0.5]), jnp.array([[-2.0], [2.0]]), jnp.ones(1))
         >>> mixture.mean.tolist(), mixture.variance.tolist()
         ([0.0], [5.0])
         >>> round(float(jnp.exp(mixture.log_density(jnp.zeros((1, 1))))[0]), 3)
@@ -63,24 +63,24 @@ def log_normal(
 
 
 def rule_of_thumb(
-    x: Float[Array, "sample dim"], weights: Float[Array, " sample"], least: Float[Array, " dim"]
+    x: Float[Array, "sample dim"], weights: Float[Array, " sample"], min_bandwidth: Float[Array, " dim"]
 ) -> Float[Array, " dim"]:
-    """Return Silverman's bandwidth of weighted samples (4 / ((d + 2) n))^(1 / (d + 4)) std, n their effective number.
+    """Return Silverman's bandwidth (4 / ((d + 2) n))^(1 / (d + 4)) std, where n is the effective number of samples.
 
     Args:
         x: samples [sample, dim].
         weights: their weights, summing to 1 [sample].
-        least: smallest bandwidth in each coordinate [dim], > 0, for samples that coincide.
+        min_bandwidth: smallest bandwidth in each coordinate [dim], > 0, for samples that coincide.
     """
     dim = x.shape[1]
     number = 1 / jnp.sum(weights**2)
     deviations = (x - einsum("s,sd->d", weights, x)[None]) ** 2
     spread = jnp.sqrt(einsum("s,sd->d", weights, deviations))
-    return jnp.maximum((4 / ((dim + 2) * number)) ** (1 / (dim + 4)) * spread, least)
+    return jnp.maximum((4 / ((dim + 2) * number)) ** (1 / (dim + 4)) * spread, min_bandwidth)
 
 
 def as_vectors(argument: str, x: Array) -> Float[Array, "sample dim"]:
-    """Lay samples [sample, *dim] out as vectors of floats [sample, dim]; numbers are vectors of length 1."""
+    """Return samples [sample, *dim] as vectors of floats [sample, dim]; numbers are vectors of length 1."""
     _checks.require(x.ndim >= 1 and x.size > 0, argument, "must hold samples", f"shape {x.shape}", "Pass some.")
     values = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
     return values.reshape(len(x), -1)

@@ -1,15 +1,15 @@
-r"""Pairwise models of continuous variables whose potentials are functions: what particle and mixture methods work on.
+r"""Pairwise models of vectors whose potentials are functions, for nonparametric and particle belief propagation.
 
     p(x) ~ prod_s psi_s(x_s) local_s(x_s) prod_st psi_st(x_s, x_t)
 
-`PairwiseMRF` holds potentials of one's own, or those that `fit` learns from the same data as `kbpjax.fit` (supplement,
-section 1), by least-squares conditional density estimation and Parzen estimates of the marginals. As `Ratios`,
+`PairwiseMRF` holds custom potentials, or those that `fit` learns from the same data as `kbpjax.fit` (supplement,
+section 1), by least-squares conditional density estimation and Parzen estimates of the marginals. With `Ratios`,
 
     psi_s = P(x_s),    psi_st = P(x_t | x_s) / P(x_t),
 
-a message is the same conditional expectation as in kernel belief propagation (eq. 4). As `Conditionals`, psi_s = 1 and
-psi_st = P(x_s | x_t) in the message to s: marginals then count once for each neighbour, but there is nothing to divide
-by, and messages made of samples are steadier.
+so a message is the same conditional expectation as in kernel belief propagation (eq. 4). With `Conditionals`, psi_s =
+1 and psi_st = P(x_s | x_t) in the message to s. The marginal of a node then counts once for each neighbor, but there is
+no division by a density estimate, and messages made of samples have a smaller variance.
 """
 
 from typing import Any
@@ -21,13 +21,13 @@ import numpy as np
 from jaxtyping import Array, Float, Key, Shaped
 
 from kbpjax import _checks
-from kbpjax.baselines import density
-from kbpjax.baselines.density import ConditionalDensity
-from kbpjax.baselines.mixtures import Mixture
-from kbpjax.baselines.potentials import Conditionals as Conditionals
-from kbpjax.baselines.potentials import EdgePotential as EdgePotential
-from kbpjax.baselines.potentials import NodePotential as NodePotential
-from kbpjax.baselines.potentials import Ratios as Ratios
+from kbpjax.baselines.nonparametric import density
+from kbpjax.baselines.nonparametric.density import ConditionalDensity
+from kbpjax.baselines.nonparametric.mixtures import GaussianMixture
+from kbpjax.baselines.nonparametric.potentials import Conditionals as Conditionals
+from kbpjax.baselines.nonparametric.potentials import EdgePotential as EdgePotential
+from kbpjax.baselines.nonparametric.potentials import NodePotential as NodePotential
+from kbpjax.baselines.nonparametric.potentials import Ratios as Ratios
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import TrainingData
 from kbpjax.posterior.beliefs import Belief, check_some
@@ -35,23 +35,24 @@ from kbpjax.posterior.evidence import Evidence
 from kbpjax.posterior.likelihood import own_log_likelihoods
 
 BATCH, PAIRS = 64, 2**22
-"""Most edges, and most pairs of points, for which potentials are evaluated at a time: more do not stay in caches."""
+"""Largest number of edges, and of pairs of points, for which potentials are evaluated at a time."""
 
 
 class PairwiseMRF(eqx.Module):
     """A pairwise Markov random field of vectors: a template for any graph with its types.
 
     Attributes:
-        nodes: `NodePotential` or `Mixture`, its arrays stacked on a first axis [node_type]; of size 1: shared by all.
-        edges: `EdgePotential`, its arrays stacked on a first axis [edge_direction]: rows 2 k and 2 k + 1 are messages
-            along edges of type k from first to second end and back; of size 1: shared by all.
-        shape: the shape of one variable, () for numbers; potentials see them as vectors [dim].
+        nodes: `NodePotential` or `GaussianMixture` with arrays stacked on a first axis [node_type]; an axis of size 1
+            is shared by all types.
+        edges: `EdgePotential` whose arrays are stacked on a first axis [edge_direction]; rows 2 k and 2 k + 1 are for
+            messages along edges of type k from first to second end and back. An axis of size 1 is shared by all.
+        shape: the shape of one variable, () for numbers; potentials get them as vectors [dim].
 
     Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.baselines import density, mixtures, pairwise
         >>> weights, x, one = jnp.full(5, 0.2), jnp.linspace(-2.0, 2.0, 5)[:, None], jnp.ones(1)
-        >>> node, near = mixtures.Mixture(weights, x, one), density.ConditionalDensity(weights, x, x, one, one)
+        >>> node, near = mixtures.GaussianMixture(weights, x, one), density.ConditionalDensity(weights, x, x, one, one)
         >>> edge = pairwise.Conditionals().edge(near, near, node, node)
         >>> model = pairwise.PairwiseMRF(*jax.tree.map(lambda a: a[None], (node, edge)))  # shared by all types
         >>> model.check_types(kbp.chain_graph(3))  # fits: ready for particle.run(model, graph, key=key)
@@ -80,13 +81,13 @@ class PairwiseMRF(eqx.Module):
 
     @property
     def points(self) -> dict[int, Float[Array, "_ ..."]]:
-        """No points: messages are evaluated where the method chooses."""
+        """No points [0, *dim] for each node type: methods choose where they evaluate messages."""
         count = len(jax.tree.leaves(self.nodes)[0])
         return {v: jnp.zeros((0, *self.shape), self.sizes[2]) for v in range(count)}
 
     @property
     def sizes(self) -> tuple[int, int, Any]:
-        """No points and coefficients of messages, and the precision."""
+        """Numbers of points and of coefficients of messages, both 0, and the dtype."""
         return 0, 0, jnp.result_type(*jax.tree.leaves(self.nodes))
 
     def check_types(self, graph: Graph) -> None:
@@ -104,22 +105,23 @@ def fit(
     key: Key[Array, ""],
     *,
     potentials: Ratios | Conditionals = Ratios(),
-    num_centres: int = 100,
+    num_centers: int = 100,
     widths: Any = None,
     ridges: Any = None,
     marginal_widths: Any = None,
 ) -> PairwiseMRF:
-    """Learn potentials: Parzen marginals, and conditional densities of both directions of every edge type.
+    """Return a model of learned Parzen marginals, and conditional densities of both directions of every edge type.
 
     Args:
-        data: training data; observations are not used: evidence is a known `kbpjax.likelihood`, or one learned with
-            `kbpjax.baselines.density.fit_regression`.
-        key: random key, for the choice of centres and the folds of cross-validation.
+        data: training data; observations are not used. Evidence is a known `kbpjax.likelihood`, or learned with a
+            kernel model (`kbpjax.baselines.transfer_evidence`) or by regression
+            (`kbpjax.baselines.density.fit_likelihood`).
+        key: random key, for the choice of centers and the folds of cross-validation.
         potentials: `Ratios()` or `Conditionals()`.
-        num_centres: components of each estimate, >= 1; also of the marginals.
-        widths: candidates for `density.fit_conditional`; None: its own.
-        ridges: candidates for `density.fit_conditional`; None: its own.
-        marginal_widths: candidates for `density.parzen`; None: its own.
+        num_centers: number of components of each estimate, also of the marginals, >= 1.
+        widths: candidates for `density.fit_conditional`; None: its default.
+        ridges: candidates for `density.fit_conditional`; None: its default.
+        marginal_widths: candidates for `density.fit_parzen`; None: its default.
 
     Raises:
         ValueError: an option out of range, no key, no pairs, or variables of different shapes.
@@ -128,26 +130,26 @@ def fit(
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise
         >>> x = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1)
-        >>> model = pairwise.fit(kbp.pool(kbp.chain_graph(3), x), jax.random.key(0), num_centres=20)
+        >>> model = pairwise.fit(kbp.pool(kbp.chain_graph(3), x), jax.random.key(0), num_centers=20)
         >>> model.edges.sender.weights.shape
         (2, 20)
     """
     _checks.require_key(key)
-    _checks.require_count("num_centres", num_centres)
+    _checks.require_count("num_centers", num_centers)
     shapes = {x.shape[1:] for x in data.nodes.values()}
     fix = "Pad the smaller ones, or use kernel belief propagation, which takes any domains."
     _checks.require(len(shapes) == 1, "data", "must have variables of one shape", sorted(shapes), fix)
-    fix = "Nodes that nothing joins need no messages: use density.parzen."
+    fix = "Nodes without edges need no messages: use density.fit_parzen."
     _checks.require(bool(data.ends), "data", "must have pairs of at least one edge type", "none", fix)
     keys = jax.random.split(key, 1 + max(data.nodes) + 2 * (1 + max((k for k, *_ in data.ends), default=-1)))
     marginals = {
-        v: density.parzen(x, widths=marginal_widths, num_centres=min(num_centres, len(x)), key=keys[v])
+        v: density.fit_parzen(x, widths=marginal_widths, num_centers=min(num_centers, len(x)), key=keys[v])
         for v, x in data.nodes.items()
     }
     conditionals = {}
     for k, a, b in data.ends:
         first, second = data.edges[k]
-        options = {"num_centres": num_centres, "widths": widths, "ridges": ridges}
+        options = {"num_centers": num_centers, "widths": widths, "ridges": ridges}
         of_second = density.fit_conditional(second, first, keys[-1 - 2 * k], **options)
         of_first = density.fit_conditional(first, second, keys[-2 - 2 * k], **options)
         marginals[a] = _at_least_as_wide(marginals[a], of_first)
@@ -161,25 +163,25 @@ def fit(
     return PairwiseMRF(_stack(nodes), _stack(edges), next(iter(shapes)))
 
 
-def _at_least_as_wide(marginal: Mixture, conditional: ConditionalDensity) -> Mixture:
+def _at_least_as_wide(marginal: GaussianMixture, conditional: ConditionalDensity) -> GaussianMixture:
     """Widen a marginal to the tails of a conditional density of the same variable, so that their ratio is bounded."""
-    return Mixture(marginal.weights, marginal.means, jnp.maximum(marginal.bandwidth, conditional.bandwidth))
+    return GaussianMixture(marginal.weights, marginal.means, jnp.maximum(marginal.bandwidth, conditional.bandwidth))
 
 
 def _stack(parts: dict[int, Any]) -> Any:
-    """Stack pytrees by number; a number that is not there gets a copy of another."""
+    """Stack pytrees by number; a missing number gets a copy of another."""
     other = next(iter(parts.values()))
     return jax.tree.map(lambda *arrays: jnp.stack(arrays), *(parts.get(i, other) for i in range(1 + max(parts))))
 
 
 def of_type(stacked: Any, types: Array) -> Any:
-    """Return the potentials of some types [*types]; one that is shared serves all."""
+    """Return the potentials of some types [*types]; a shared potential serves all."""
     shared = len(jax.tree.leaves(stacked)[0]) == 1
     return jax.tree.map(lambda a: a[jnp.zeros_like(types) if shared else types], stacked)
 
 
 def directions(graph: Graph) -> Array:
-    """Return 2 type + (0 forth or 1 back) of each directed edge [edge]."""
+    """Return 2 type + (0 forward or 1 backward) of each directed edge [edge]."""
     back = jnp.arange(graph.num_edges, dtype=jnp.int32) >= graph.num_edges // 2
     return 2 * graph.edge_type + back.astype(jnp.int32)
 
@@ -187,7 +189,7 @@ def directions(graph: Graph) -> Array:
 def log_nodes(
     model: PairwiseMRF, graph: Graph, evidence: Evidence | None, x: Float[Array, "node own dim"]
 ) -> Float[Array, "node own"]:
-    """Return log psi_s + log local_s of every node at points of its own [node, own, dim]."""
+    """Return log psi_s + log local_s of every node at per-node points [node, own, dim]."""
 
     def prior(one: tuple[Array, Array]) -> Array:
         points, kind = one
@@ -198,12 +200,12 @@ def log_nodes(
 
 
 def log_starts(model: PairwiseMRF, graph: Graph, x: Float[Array, "node own dim"]) -> Float[Array, "node own"]:
-    """Return the logarithms of the densities that the node potentials draw from, at points of each node's own."""
+    """Return log densities of what the node potentials sample from, at per-node points [node, own, dim]."""
 
     def start(one: tuple[Array, Array]) -> Array:
         points, kind = one
         potential = of_type(model.nodes, kind)
-        return (potential.log_density if isinstance(potential, Mixture) else potential.log_start)(points)
+        return (potential.log_density if isinstance(potential, GaussianMixture) else potential.log_start)(points)
 
     return jax.lax.map(start, (x, graph.node_type), batch_size=BATCH)
 
@@ -211,7 +213,7 @@ def log_starts(model: PairwiseMRF, graph: Graph, x: Float[Array, "node own dim"]
 def log_local(
     model: PairwiseMRF, graph: Graph, evidence: Evidence | None, x: Float[Array, "node own dim"]
 ) -> Float[Array, "node own"]:
-    """Return the log likelihood of every node at points of its own [node, own, dim]."""
+    """Return the log likelihood of every node at per-node points [node, own, dim]."""
     logs = jnp.zeros(x.shape[:2], x.dtype)
     points = x.reshape(*x.shape[:2], *model.shape)
     for v, *_ in graph.node_types if evidence is not None else ():
@@ -251,17 +253,17 @@ def log_messages(
 
 
 def _batch(receivers: Array, senders: Array) -> int:
-    """Return for how many edges to evaluate potentials at a time, so that the memory needed is bounded."""
+    """Return the number of edges to evaluate at a time, so that memory is bounded."""
     return max(1, min(BATCH, PAIRS // max(1, receivers.shape[1] * senders.shape[1])))
 
 
 def sum_incoming(graph: Graph, logs: Float[Array, "edge *axes"]) -> Float[Array, "node *axes"]:
-    """Add what comes in at every node."""
+    """Sum values of directed edges at their receivers."""
     return jax.ops.segment_sum(logs, graph.receivers, graph.num_nodes)
 
 
 def candidates(model: PairwiseMRF, points: Any) -> tuple[Shaped[Array, "point *dim"], Float[Array, "point dim"]]:
-    """Check candidate points; return them as given and as vectors."""
+    """Check candidate points; return them as given and as vectors [point, dim]."""
     x = _checks.as_array("points", points)
     ok = x.ndim >= 1 and len(x) > 0 and x.shape[1:] == model.shape
     fix = "Pass candidates of the shape of the variables."
@@ -284,7 +286,7 @@ def _normalise(logs: Array) -> tuple[Array, Array]:
 
 def check_problem(model: Any, graph: Any, evidence: Any) -> None:
     """Raise ValueError unless model, graph and evidence belong together."""
-    fix = "Learn one with kbpjax.baselines.pairwise.fit."
+    fix = "Learn one with kbpjax.baselines.nonparametric.pairwise.fit."
     ok = isinstance(model, PairwiseMRF)
     _checks.require(ok, "model", "must be a PairwiseMRF", type(model).__name__, fix)
     fix = "The model comes first: run(model, graph, evidence)."
@@ -297,5 +299,6 @@ def check_problem(model: Any, graph: Any, evidence: Any) -> None:
         size = len(evidence.clamped)
         fix = "Make it with kbpjax.likelihood(model, graph, fn) for this model and graph."
         _checks.require(size == graph.num_nodes, "evidence", f"must be of {graph.num_nodes} nodes", size, fix)
+        fix = "Convert it with kbpjax.baselines.transfer_evidence(model, graph, evidence, source)."
         ok = len(evidence.messages) == 0 and not evidence.values
         _checks.require(ok, "evidence", "must be known likelihoods", "learned evidence or clamps of another model", fix)

@@ -1,4 +1,4 @@
-"""Potentials of continuous variables as functions: what one must offer, and those made of learned densities."""
+"""Potentials of continuous variables as functions: the interface of custom ones, and those of learned densities."""
 
 import abc
 
@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from kbpjax.baselines.density import ConditionalDensity
-from kbpjax.baselines.mixtures import Mixture, log_normal
+from kbpjax.baselines.nonparametric.density import ConditionalDensity
+from kbpjax.baselines.nonparametric.mixtures import GaussianMixture, log_normal
 
 
 class NodePotential(eqx.Module):
-    """A potential psi_s >= 0 of one variable, with a density to start from; `Mixture` is one too.
+    """A potential psi_s >= 0 of one variable, with a density to draw first samples from; subclass it.
+
+    `GaussianMixture` has the same interface.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -35,15 +37,15 @@ class NodePotential(eqx.Module):
 
     @abc.abstractmethod
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "sample dim"]:
-        """Draw samples of the density that is proportional to psi_s, or of another that covers the variable."""
+        """Draw samples of the density proportional to psi_s, or of another whose support contains that of psi_s."""
 
     def log_start(self, x: Float[Array, "point dim"]) -> Float[Array, " point"]:
-        """Return the logarithm of the density that `sample` draws from, up to a constant: psi_s unless told."""
+        """Return the log density of `sample`, up to a constant; override it where that is not psi_s."""
         return self.log_density(x)
 
 
 class EdgePotential(eqx.Module):
-    """The potential psi_st >= 0 of the two ends of an edge, as the message from t (sender) to s (receiver) needs it.
+    """The potential psi_st >= 0 of an edge, in the message from t (sender) to s (receiver); subclass it.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -79,11 +81,11 @@ class EdgePotential(eqx.Module):
     def propose(
         self, key: Key[Array, ""], sender: Float[Array, "point dim"]
     ) -> tuple[Float[Array, "point dim"], Float[Array, " point"]]:
-        """Draw a point of the receiver for each of the sender; return them and log (psi_st / density drawn from)."""
+        """Draw a point of the receiver for each of the sender; return them and log (psi_st / density of the draw)."""
 
 
 class RatioEdge(EdgePotential):
-    """psi_st = P(x_t | x_s) / P(x_t) = P(x_s | x_t) / P(x_s), either as it was estimated.
+    """psi_st = P(x_t | x_s) / P(x_t), estimated; draws are from the estimate of P(x_s | x_t).
 
     Attributes:
         sender: P(x_t | x_s).
@@ -93,8 +95,8 @@ class RatioEdge(EdgePotential):
 
     sender: ConditionalDensity
     receiver: ConditionalDensity
-    sender_marginal: Mixture
-    receiver_marginal: Mixture
+    sender_marginal: GaussianMixture
+    receiver_marginal: GaussianMixture
 
     def log_table(
         self, receiver: Float[Array, "receiver_point dim"], sender: Float[Array, "sender_point dim"]
@@ -108,13 +110,13 @@ class RatioEdge(EdgePotential):
         sender: Float[Array, "sender_point dim"],
         log_weights: Float[Array, " sender_point"],
     ) -> Float[Array, " receiver_point"]:
-        """Return log sum_j P(x_t^j | x) weight_j / P(x_t^j) by way of weights of the centres, without the table."""
-        near = log_normal(sender, self.sender.centres, self.sender.bandwidth)
+        """Return log sum_j P(x_t^j | x) weight_j / P(x_t^j), by weights of the centers and without the table."""
+        near = log_normal(sender, self.sender.centers, self.sender.bandwidth)
         weights = log_weights - self.sender_marginal.log_density(sender)
-        centres = jax.nn.logsumexp(near + weights[:, None], axis=0)
-        given = log_normal(receiver, self.sender.given_centres, self.sender.given_bandwidth)
+        centers = jax.nn.logsumexp(near + weights[:, None], axis=0)
+        given = log_normal(receiver, self.sender.given_centers, self.sender.given_bandwidth)
         given = given + jnp.log(self.sender.weights)[None]
-        return jax.nn.logsumexp(given + centres[None], axis=1) - jax.nn.logsumexp(given, axis=1)
+        return jax.nn.logsumexp(given + centers[None], axis=1) - jax.nn.logsumexp(given, axis=1)
 
     def propose(
         self, key: Key[Array, ""], sender: Float[Array, "point dim"]
@@ -145,13 +147,13 @@ class ConditionalEdge(EdgePotential):
         sender: Float[Array, "sender_point dim"],
         log_weights: Float[Array, " sender_point"],
     ) -> Float[Array, " receiver_point"]:
-        """Return log sum_j P(x | x_t^j) weight_j by way of weights of the centres, without the table."""
-        given = log_normal(sender, self.receiver.given_centres, self.receiver.given_bandwidth)
+        """Return log sum_j P(x | x_t^j) weight_j, by weights of the centers and without the table."""
+        given = log_normal(sender, self.receiver.given_centers, self.receiver.given_bandwidth)
         given = given + jnp.log(self.receiver.weights)[None]
         weights = log_weights - jax.nn.logsumexp(given, axis=1)
-        centres = jax.nn.logsumexp(given + weights[:, None], axis=0)
-        near = log_normal(receiver, self.receiver.centres, self.receiver.bandwidth)
-        return jax.nn.logsumexp(near + centres[None], axis=1)
+        centers = jax.nn.logsumexp(given + weights[:, None], axis=0)
+        near = log_normal(receiver, self.receiver.centers, self.receiver.bandwidth)
+        return jax.nn.logsumexp(near + centers[None], axis=1)
 
     def propose(
         self, key: Key[Array, ""], sender: Float[Array, "point dim"]
@@ -161,70 +163,78 @@ class ConditionalEdge(EdgePotential):
 
 
 class Flat(NodePotential):
-    """psi_s = 1, with a density to start from.
+    """psi_s = 1, with a density to draw first samples from.
 
     Attributes:
-        start: the density to draw samples from.
+        start: that density.
     """
 
-    start: Mixture
+    start: GaussianMixture
 
     def log_density(self, x: Float[Array, "point dim"]) -> Float[Array, " point"]:
         """Return zeros [point]."""
         return jnp.zeros(len(x), x.dtype)
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "sample dim"]:
-        """Draw samples of the density to start from."""
+        """Draw samples of `start`."""
         return self.start.sample(key, num_samples)
 
     def log_start(self, x: Float[Array, "point dim"]) -> Float[Array, " point"]:
-        """Return the logarithm of the density to start from."""
+        """Return the log density of `start`."""
         return self.start.log_density(x)
 
 
 class Ratios(eqx.Module):
-    """Make potentials psi_s = P(x_s), psi_st = P(x_t | x_s) / P(x_t) of learned densities.
+    """Use psi_s = P(x_s) and psi_st = P(x_t | x_s) / P(x_t), of learned densities.
 
     Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise
         >>> x = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1)
-        >>> data, options = kbp.pool(kbp.chain_graph(3), x), {"potentials": pairwise.Ratios(), "num_centres": 20}
+        >>> data, options = kbp.pool(kbp.chain_graph(3), x), {"potentials": pairwise.Ratios(), "num_centers": 20}
         >>> model = pairwise.fit(data, jax.random.key(0), **options)
         >>> type(model.nodes).__name__, type(model.edges).__name__
-        ('Mixture', 'RatioEdge')
+        ('GaussianMixture', 'RatioEdge')
     """
 
-    def node(self, marginal: Mixture) -> Mixture:
+    def node(self, marginal: GaussianMixture) -> GaussianMixture:
         """Return P(x_s)."""
         return marginal
 
     def edge(
-        self, of_sender: ConditionalDensity, of_receiver: ConditionalDensity, sender: Mixture, receiver: Mixture
+        self,
+        of_sender: ConditionalDensity,
+        of_receiver: ConditionalDensity,
+        sender: GaussianMixture,
+        receiver: GaussianMixture,
     ) -> RatioEdge:
         """Return P(x_t | x_s) / P(x_t)."""
         return RatioEdge(of_sender, of_receiver, sender, receiver)
 
 
 class Conditionals(eqx.Module):
-    """Make potentials psi_s = 1, psi_st = P(x_s | x_t) of learned densities.
+    """Use psi_s = 1 and psi_st = P(x_s | x_t), of learned densities.
 
     Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise
         >>> x = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1)
-        >>> data, options = kbp.pool(kbp.chain_graph(3), x), {"potentials": pairwise.Conditionals(), "num_centres": 20}
+        >>> data, options = kbp.pool(kbp.chain_graph(3), x), {"potentials": pairwise.Conditionals(), "num_centers": 20}
         >>> model = pairwise.fit(data, jax.random.key(0), **options)
         >>> type(model.nodes).__name__, type(model.edges).__name__
         ('Flat', 'ConditionalEdge')
     """
 
-    def node(self, marginal: Mixture) -> Flat:
-        """Return 1, starting from P(x_s)."""
+    def node(self, marginal: GaussianMixture) -> Flat:
+        """Return 1, whose first samples are from P(x_s)."""
         return Flat(marginal)
 
     def edge(
-        self, of_sender: ConditionalDensity, of_receiver: ConditionalDensity, sender: Mixture, receiver: Mixture
+        self,
+        of_sender: ConditionalDensity,
+        of_receiver: ConditionalDensity,
+        sender: GaussianMixture,
+        receiver: GaussianMixture,
     ) -> ConditionalEdge:
         """Return P(x_s | x_t)."""
         del of_sender, sender, receiver

@@ -7,25 +7,32 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kbpjax.baselines.mixtures import Mixture
-from kbpjax.baselines.multiscale import cover, multiscale, plant
-from kbpjax.baselines.products import exact, gibbs, pick, prepare
+from kbpjax.baselines.nonparametric.mixtures import GaussianMixture
+from kbpjax.baselines.nonparametric.products import (
+    build_trees,
+    exact_product,
+    partition_labels,
+    pick,
+    prepare,
+    sample_gibbs,
+    sample_multiscale,
+)
 
 SAMPLES = 4000
-EXACT = jax.jit(exact)
+EXACT = jax.jit(exact_product)
 READY = jax.jit(lambda mixtures: prepare(mixtures, None))
-PLANT = jax.jit(plant)
-COVER = jax.jit(cover, static_argnums=3)
+PLANT = jax.jit(build_trees)
+COVER = jax.jit(partition_labels, static_argnums=3)
 
 
 def chains(key, mixtures, present):
-    return gibbs(key, mixtures, SAMPLES, num_sweeps=20, present=present)
+    return sample_gibbs(key, mixtures, SAMPLES, num_sweeps=20, present=present)
 
 
 def boxes(key, mixtures, present):
     number, components = mixtures.weights.shape
     exact_from = 2 ** (((components - 1).bit_length() - 1) * number)
-    return multiscale(key, mixtures, SAMPLES, capacity=exact_from // 2, present=present)
+    return sample_multiscale(key, mixtures, SAMPLES, capacity=exact_from // 2, present=present)
 
 
 MANY_CHAINS, MANY_BOXES = jax.jit(jax.vmap(chains)), jax.jit(jax.vmap(boxes))
@@ -34,9 +41,9 @@ BOTH = jnp.ones(2, bool)
 
 
 def stacked(weights, means, bandwidth, dtype=jnp.float64):
-    """One pytree of mixtures; unflattened, as vmap makes it, for `Mixture` itself takes one mixture."""
+    """One pytree of mixtures; unflattened, as vmap makes it, for `GaussianMixture` itself takes one mixture."""
     leaves = (jnp.asarray(leaf, dtype) for leaf in (weights, means, bandwidth))
-    single = Mixture(jnp.ones(1), jnp.ones((1, 1)), jnp.ones(1))
+    single = GaussianMixture(jnp.ones(1), jnp.ones((1, 1)), jnp.ones(1))
     return jax.tree.unflatten(jax.tree.structure(single), list(leaves))
 
 
@@ -56,24 +63,24 @@ def brute_force(weights, means, bandwidth):
     """
     factors, components, _ = means.shape
     variance = 1 / np.sum(bandwidth**-2.0, axis=0)
-    log_weights, centres = [], []
+    log_weights, centers = [], []
     for labels in itertools.product(range(components), repeat=factors):
         chosen = means[range(factors), labels]
-        centre = variance * np.sum(chosen / bandwidth**2, axis=0)
-        heights = -0.5 * ((centre - chosen) / bandwidth) ** 2 - np.log(bandwidth) - 0.5 * np.log(2 * np.pi)
+        center = variance * np.sum(chosen / bandwidth**2, axis=0)
+        heights = -0.5 * ((center - chosen) / bandwidth) ** 2 - np.log(bandwidth) - 0.5 * np.log(2 * np.pi)
         with np.errstate(divide="ignore"):
             own = np.sum(np.log(weights[range(factors), labels]))
         log_weights.append(own + np.sum(heights) + 0.5 * np.sum(np.log(2 * np.pi * variance)))
-        centres.append(centre)
+        centers.append(center)
     log_integral = np.logaddexp.reduce(log_weights)
-    return np.array(log_weights) - log_integral, np.array(centres), variance, log_integral
+    return np.array(log_weights) - log_integral, np.array(centers), variance, log_integral
 
 
 def brute_moments(weights, means, bandwidth):
-    log_weights, centres, variance, _ = brute_force(weights, means, bandwidth)
+    log_weights, centers, variance, _ = brute_force(weights, means, bandwidth)
     shares = np.exp(log_weights)
-    mean = shares @ centres
-    return mean, np.einsum("c,ci,cj->ij", shares, centres - mean, centres - mean) + np.diag(variance)
+    mean = shares @ centers
+    return mean, np.einsum("c,ci,cj->ij", shares, centers - mean, centers - mean) + np.diag(variance)
 
 
 # --- the exact product ---------------------------------------------------------------------------------------------
@@ -281,22 +288,22 @@ def test_pick_inverts_the_distribution_function():
 
 def test_errors_name_what_is_wrong():
     mixtures, key = stacked(*random_factors(2, 4, 1)), jax.random.key(0)
-    for draw in (gibbs, multiscale):
+    for draw in (sample_gibbs, sample_multiscale):
         with pytest.raises(ValueError, match=r"^num_samples: must be an integer >= 1; got 0\."):
             draw(key, mixtures, 0)
         with pytest.raises(ValueError, match=r"^present: must be \[factor\], 2 long; got \(3,\)\."):
             draw(key, mixtures, 1, present=jnp.ones(3, bool))
     with pytest.raises(ValueError, match=r"^num_sweeps: must be an integer >= 1; got 0\."):
-        gibbs(key, mixtures, 1, num_sweeps=0)
+        sample_gibbs(key, mixtures, 1, num_sweeps=0)
     with pytest.raises(ValueError, match=r"^capacity: must be an integer >= 1; got 0\."):
-        multiscale(key, mixtures, 1, capacity=0)
+        sample_multiscale(key, mixtures, 1, capacity=0)
     for eps in (0.0, -1.0, np.nan):
         with pytest.raises(ValueError, match=r"^eps: must be finite and > 0"):
-            multiscale(key, mixtures, 1, eps=eps)
+            sample_multiscale(key, mixtures, 1, eps=eps)
     weights, means, bandwidth = random_factors(2, 4, 1)
     rule = r"^mixtures: must be weights \[factor, component\].*Stack the leaves"
     for wrong in ((weights[0], means[0], bandwidth[0]), (weights, means, bandwidth[0]), (weights.T, means, bandwidth)):
         with pytest.raises(ValueError, match=rule):
-            exact(stacked(*wrong))
+            exact_product(stacked(*wrong))
     with pytest.raises(ValueError, match=r"^mixtures: must have at most 4194304 comb.*got 5\^10\. Sample.*gibbs"):
         EXACT(stacked(*random_factors(10, 5, 1)))
