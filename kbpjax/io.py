@@ -32,6 +32,32 @@ DAMAGE = (
 )
 """What readers of zip archives, arrays and JSON raise where bytes are not what they should be."""
 PLAIN = (bool, int, float, str, type(None))
+MODULES = {
+    "acceleration": "inference.acceleration",
+    "answers": "posterior.summaries",
+    "arithmetic": "inference.operators",
+    "beliefs": "posterior.beliefs",
+    "diagnosis": "inference.diagnostics",
+    "edges": "posterior.edge_beliefs",
+    "evidence": "posterior.evidence",
+    "graph": "graphs.graph",
+    "loops": "inference.loopy",
+    "marginals": "posterior.marginals",
+    "mrf": "learning.model",
+    "positivity": "learning.positive",
+    "propagate": "inference.loopy",
+    "rules": "learning.rules",
+    "schedules": "inference.schedules",
+    "settings": "tuning.hyperparameters",
+    "sums": "learning.sums",
+    "training": "learning.data",
+    "update": "inference.operators",
+}
+"""Modules of kbpjax 0.1 whose classes have moved."""
+
+GONE = ("kbpjax.graph.Tiles", "kbpjax.tree_schedule.Schedule")
+"""Index tables of kbpjax 0.1, which graphs make anew."""
+
 RENAMED = {
     f"kbpjax.baselines.{old}": f"kbpjax.baselines.{new}"
     for old, new in {
@@ -252,6 +278,8 @@ def _build_array(what: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
 
 def _build_object(what: dict[str, Any], arrays: dict[str, np.ndarray], known: dict[str, type]) -> Any:
     """Make an object of its fields, by its checks but not its constructor; fields that it lacks take their defaults."""
+    if what["class"] in GONE:
+        return None
     cls = _class_of(what["class"], known)
     fields = {name: _build(of, arrays, known) for name, of in what["fields"].items()}
     if issubclass(cls, tuple):
@@ -286,6 +314,8 @@ def _class_of(name: str, known: dict[str, type]) -> Any:
         return known[name]
     name = RENAMED.get(name, name)
     module, _, qualname = name.rpartition(".")
+    package, _, rest = module.partition(".")
+    module = f"{package}.{MODULES.get(rest, rest)}" if package == "kbpjax" else module
     fix = "Pass classes of your own: load(path, classes=(MyKernel,))."
     found: Any = None
     if module.split(".")[0] == "kbpjax":

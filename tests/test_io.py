@@ -18,6 +18,7 @@ from tests.programs import python
 KEPT = Path(__file__).resolve().parent / "data" / "model-0.1.0.kbp"
 """A model, a graph and a solution that kbpjax 0.1.0 has saved; made by `make_kept` below."""
 BASELINES = KEPT.with_name("baselines-0.1.0.kbp")
+INFERENCE = KEPT.with_name("inference-0.1.0.kbp")
 """Models and solutions of the baselines, saved by kbpjax 0.1.0 when their classes had other names."""
 
 
@@ -311,6 +312,21 @@ def test_baselines_of_the_first_release_have_new_names(tmp_path):
     assert jax.tree.structure(again) == jax.tree.structure(found)
     header = zipfile.ZipFile(tmp_path / "again.kbp").read(io.HEADER).decode()
     assert not [old for old in io.RENAMED if f'"{old}"' in header]
+
+
+def test_graphs_and_solutions_of_the_first_release_are_made_anew():
+    """Their index tables and fields were others; models, evidence, hyperparameters and schedules have only moved."""
+    found = io.load(INFERENCE)
+    graph, evidence, points = found["g"], found["e"], np.linspace(-1, 1, 5)
+    solution = kbp.run(found["m"], graph, evidence, num_iters=5, damping=0.0)
+    np.testing.assert_allclose(solution.messages, found["s"].messages, atol=1e-6)
+    np.testing.assert_allclose(found["s"].residual, found["s"].residuals[4])
+    belief = kbp.beliefs(found["m"], graph, evidence, found["s"], points)
+    np.testing.assert_allclose(belief.weights, found["b"].weights, atol=1e-6)
+    again = kbp.run(found["p"], graph, num_iters=5, damping=0.0)
+    np.testing.assert_allclose(again.messages, found["ps"].messages, atol=1e-6)
+    np.testing.assert_allclose(again.projected, found["ps"].projected, atol=1e-6)
+    assert kbp.run_tree(found["m"], found["c"]).messages.shape == (4, solution.messages.shape[1])
 
 
 def test_renamed_classes_exist():

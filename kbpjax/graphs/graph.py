@@ -168,6 +168,18 @@ class Graph(eqx.Module):
         return jnp.asarray(np.flatnonzero(np.asarray(self.node_type) == node_type).astype(np.int32))
 
     @classmethod
+    def _upgrade(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a graph whose file, of kbpjax 0.1, has other index tables (see `kbpjax.io`)."""
+        if "plan" in fields:
+            return fields
+        half = fields["num_edges"] // 2
+        pairs = np.stack([fields["senders"], fields["receivers"]], axis=1)[:half]
+        made = cls._build(
+            pairs, np.asarray(fields["node_type"]), np.asarray(fields["edge_type"])[:half], fields["edge_types"]
+        )
+        return {name: getattr(made, name) for name in cls.__dataclass_fields__}
+
+    @classmethod
     def _build(cls, pairs: NDArray, node_type: NDArray, edge_type: NDArray, ends: tuple) -> "Graph":
         num_nodes, num_pairs = len(node_type), len(pairs)
         senders, receivers = np.concatenate([pairs, pairs[:, ::-1]]).T

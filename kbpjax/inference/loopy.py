@@ -79,6 +79,16 @@ class Solution(eqx.Module):
     exponents: Float[Array, " pair"] | None = None
     projected: Float[Array, "edge rank"] | None = None
 
+    @staticmethod
+    def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a solution whose file is of kbpjax 0.1 (see `kbpjax.io`)."""
+        if "residual" in fields:
+            return fields
+        values = fields.pop("values", None)
+        if values is not None:
+            fields |= {"messages": values, "projected": fields["messages"]}
+        return {**fields, "residual": fields["residuals"][fields["num_iters"] - 1]}
+
     @property
     def coefficients(self) -> Float[Array, "edge rank"]:
         """Coefficients of the messages in the bases of their receivers, which beliefs are computed from."""

@@ -141,9 +141,7 @@ def evaluate(
     return jnp.where(block.incoming < num_columns, jnp.maximum(values, floor), 1)
 
 
-def in_order_sent(
-    part: Part, products: Sequence[Float[Array, "point _ _ _"]]
-) -> Float[Array, "point *tiles row"]:
+def in_order_sent(part: Part, products: Sequence[Float[Array, "point _ _ _"]]) -> Float[Array, "point *tiles row"]:
     """Reorder cavity products from the order of the nodes to that in which messages are sent."""
     if part.route is None:
         return products[0]
