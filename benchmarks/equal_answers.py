@@ -31,6 +31,12 @@ EXPECTED_DIFFERENCES: dict[str, str] = {}
 TOLERANCES = {4: 1e-6, 8: 1e-10}
 """{bytes of a number: tolerance}, of the less precise of both files."""
 
+FLAGS = (
+    f"--xla_force_host_platform_device_count={answer_cases.DEVICES}",
+    "--xla_backend_optimization_level=0",  # nearly all of the time is compilation
+    "--xla_llvm_disable_expensive_passes=true",
+)
+
 SETTINGS = "settings"
 
 
@@ -53,8 +59,7 @@ def main() -> int:
 
 
 def save(args: argparse.Namespace) -> int:
-    flag = f"--xla_force_host_platform_device_count={answer_cases.DEVICES}"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()  # read when a device is first used
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])  # read when a device is first used
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_x64", args.x64)
     kbp = package(args.checkout)
