@@ -215,8 +215,11 @@ for _name in ("typed", "rows"):
 for _name in ("grid", "typed", "hub", "isolated"):
     for _kind in ("positive", "exponents"):
         case(f"run/{_name}, {_kind}")(partial(on_graph, of=GRAPHS[_name], kind=_kind))
-for _schedule in ("coloured", "residual first"):
-    for _name in ("grid", "typed", "hub", "isolated", "rows"):
+for _schedule, _names in (
+    ("coloured", ("grid", "typed", "hub", "rows")),
+    ("residual first", ("grid", "typed", "isolated")),
+):
+    for _name in _names:
         case(f"{_schedule}/{_name}")(partial(on_graph, of=GRAPHS[_name], schedule=_schedule))
     for _kind in ("positive", "exponents"):
         case(f"{_schedule}/typed, {_kind}")(partial(on_graph, of=typed, schedule=_schedule, kind=_kind))
@@ -228,8 +231,9 @@ def with_arithmetic(kbp: Any, *, of: Any, kind: str, positive: bool = False, sch
 
 
 for _kind in ("maxima", "sums in logs", "maxima in logs"):
-    for _name in ("grid", "typed", "hub"):
+    for _name in ("typed", "hub"):
         case(f"{_kind}/{_name}")(partial(with_arithmetic, of=GRAPHS[_name], kind=_kind))
+for _kind in ("maxima", "sums in logs"):
     case(f"{_kind}/coloured typed")(partial(with_arithmetic, of=typed, kind=_kind, schedule="coloured"))
 case("sums in logs/positive hub")(partial(with_arithmetic, of=hub, kind="sums in logs", positive=True))
 
@@ -399,7 +403,7 @@ def exact(kbp: Any, *, of: Any, kind: str = "sums", positive: bool = False) -> A
 for _name in TREES:
     case(f"run_tree/{_name}")(partial(exact, of=GRAPHS[_name]))
 for _kind in ("maxima", "sums in logs", "maxima in logs"):
-    for _name in ("chain", "star", "tree"):
+    for _name in ("star", "tree"):
         case(f"run_tree/{_name}, {_kind}")(partial(exact, of=GRAPHS[_name], kind=_kind))
 case("run_tree/tree, positive")(partial(exact, of=tree, positive=True))
 
@@ -471,7 +475,7 @@ def gradient(
     def loss(operators: Any, local: jax.Array, power: Any) -> jax.Array:
         return weighed(solve(kbp, operators, graph, local, exponents=power, **options).passed_on)
 
-    matrices, factors, powers = jax.grad(loss, (0, 1, 2))(operators, local, power)
+    matrices, factors, powers = jax.jit(jax.grad(loss, (0, 1, 2)))(operators, local, power)
     found = {"evaluate": matrices.evaluate, "project": matrices.project, "local": factors}
     if exponents is not None:
         found["exponents"] = powers
@@ -496,7 +500,7 @@ def implicit(kbp: Any, **options: Any) -> Any:
     return gradient(kbp, near=True, num_iters=200, tol=tol, **options)
 
 
-for _name in ("grid", "typed", "hub"):
+for _name in ("typed", "hub"):
     case(f"implicit gradient/{_name}")(partial(implicit, of=GRAPHS[_name]))
 case("implicit gradient/coloured")(partial(implicit, of=typed, schedule="coloured"))
 case("implicit gradient/residual first")(partial(implicit, of=grid, schedule="residual first"))
@@ -515,7 +519,8 @@ def forward(kbp: Any, **options: Any) -> Any:
         changed = kbp.Operators(operators.evaluate, project, floor=operators.floor)
         return solve(kbp, changed, graph, local, **options).messages
 
-    return {"tangent": jax.jvp(messages, (operators.project, local), direction)[1]}
+    tangent = jax.jit(lambda *given: jax.jvp(messages, given, direction)[1])
+    return {"tangent": tangent(operators.project, local)}
 
 
 case("forward mode/unrolled")(partial(forward, num_iters=5))
@@ -533,7 +538,7 @@ def second(kbp: Any) -> Any:
     def loss(local: jax.Array) -> jax.Array:
         return weighed(solve(kbp, operators, graph, local, num_iters=3).messages)
 
-    return {"product": jax.jvp(jax.grad(loss), (local,), (local**2,))[1]}
+    return {"product": jax.jit(lambda local: jax.jvp(jax.grad(loss), (local,), (local**2,))[1])(local)}
 
 
 def tree_gradient(kbp: Any, *, of: Any, kind: str = "sums", positive: bool = False) -> Any:
@@ -545,12 +550,12 @@ def tree_gradient(kbp: Any, *, of: Any, kind: str = "sums", positive: bool = Fal
     def of_local(local: jax.Array) -> jax.Array:
         return kbp.run_tree(operators, graph, local).messages
 
-    matrices, factors = jax.grad(loss, (0, 1))(operators, local)
+    matrices, factors = jax.jit(jax.grad(loss, (0, 1)))(operators, local)
     found = {"evaluate": matrices.evaluate, "project": matrices.project, "local": factors}
-    return found | {"forward": jax.jvp(of_local, (local,), (local**2,))[1]}
+    return found | {"forward": jax.jit(lambda x: jax.jvp(of_local, (x,), (x**2,))[1])(local)}
 
 
-for _name in ("chain", "star", "tree"):
+for _name in ("star", "tree"):
     case(f"run_tree gradient/{_name}")(partial(tree_gradient, of=GRAPHS[_name]))
 case("run_tree gradient/positive")(partial(tree_gradient, of=tree, positive=True))
 case("run_tree gradient/star in logs")(partial(tree_gradient, of=star, kind="sums in logs"))
@@ -563,7 +568,7 @@ def free_energy_gradient(kbp: Any) -> Any:
     def log_z(operators: Any, local: jax.Array) -> jax.Array:
         return kbp.log_partition(operators, graph, local, solve(kbp, operators, graph, local, num_iters=4))
 
-    matrices, factors = jax.grad(log_z, (0, 1))(operators, local)
+    matrices, factors = jax.jit(jax.grad(log_z, (0, 1)))(operators, local)
     return {"project": matrices.project, "prior": matrices.prior, "local": factors}
 
 
@@ -882,7 +887,7 @@ def whole_gradient(kbp: Any, how: str) -> Any:
         return jnp.sum((kbp.mean(belief) - 0.3) ** 2)
 
     numbers = {"kernel": 1.1, "obs_kernel": 0.9, "ridge": 1e-2, "seen": SEEN, "clamped": [0.4]}
-    return jax.grad(loss)({name: floats(value) for name, value in numbers.items()})
+    return jax.jit(jax.grad(loss))({name: floats(value) for name, value in numbers.items()})
 
 
 # One graph over several devices.
@@ -920,7 +925,7 @@ def blocks_gradient(kbp: Any, **options: Any) -> Any:
     def loss(local: jax.Array) -> jax.Array:
         return weighed(kbp.parallel.run(operators, partition, local, damping=0.0, **options).messages)
 
-    return {"local": jax.grad(loss)(local)}
+    return {"local": jax.jit(jax.grad(loss))(local)}
 
 
 case("partition/gradient")(partial(blocks_gradient, num_iters=4))
