@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -41,7 +42,9 @@ SETTINGS = "settings"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.equal_answers", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.equal_answers", description=(__doc__ or "").split("\n")[0]
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("save", help="run all cases and save their answers")
     one.add_argument("--out", type=Path, required=True, metavar="FILE.npz")
@@ -99,16 +102,23 @@ def attempt(case: answer_cases.Case, kbp: Any, verbose: bool) -> tuple[str, dict
         return "ok", {str(name): np.asarray(value) for name, value in case(kbp).items()}
     except answer_cases.Missing as missing:
         return f"missing: {missing}", {}
-    except AttributeError as error:
-        if error.obj is kbp:
-            return f"missing: {error.name}", {}
-        reason: Exception = error
     except Exception as error:  # one case must not end the others
+        if (name := absent(error, kbp.__name__)) is not None:
+            return f"missing: {name}", {}
         reason = error
     if verbose:
         with contextlib.suppress(Exception):
             traceback.print_exception(reason)
     return f"failed: {type(reason).__name__}: {' '.join(str(reason).split())[:200]}", {}
+
+
+def absent(error: Exception, name: str) -> str | None:
+    """Return the name of the package that an error says does not exist; None for other errors."""
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        return f"{error.obj.__name__}.{error.name}" if error.obj.__name__.split(".")[0] == name else None
+    if isinstance(error, ImportError) and error.name is not None and error.name.split(".")[0] == name:
+        return error.name
+    return None
 
 
 def compare(args: argparse.Namespace) -> int:

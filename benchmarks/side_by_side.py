@@ -355,11 +355,12 @@ def main() -> int:
     with ExitStack() as stack:
         for side in sides:
             stack.callback(side.close)
-        for name, goal in _harness.progress(chosen.items(), "workloads"):
+        for name, goal in chosen.items():
             try:
                 table.append(compare(name, goal, sides, repeats))
+                print(f"{name}: {table[-1]['new/old']:.3f}", file=sys.stderr, flush=True)
             except ValueError as error:
-                print("error:", error, file=sys.stderr)
+                print("error:", error, file=sys.stderr, flush=True)
     _harness.print_table(table)
     if args.accept:
         _harness.write_results(SAVED, {"repeats": repeats, "load": load, **commits}, table)
