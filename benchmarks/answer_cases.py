@@ -60,11 +60,13 @@ def floats(values: Any) -> jax.Array:
 
 
 def messages_of(solution: Any) -> dict[str, Any]:
-    """Return what a solution passes on, and what beliefs read of it."""
-    found = {"messages": solution.messages}
-    if getattr(solution, "values", None) is not None:
-        found["values"] = solution.values
-    return found
+    """Return the messages of a solution, and the coefficients that beliefs are computed from."""
+    return {"messages": passed_on(solution), "coefficients": pick(solution, "coefficients", "messages")}
+
+
+def passed_on(solution: Any) -> jax.Array:
+    """Return the messages in the form in which they are passed on."""
+    return solution.passed_on if hasattr(solution, "passed_on") else solution.messages
 
 
 # Graphs, each with its numbers of node types and edge types.
@@ -169,7 +171,7 @@ def problem(
     prior = floats(rng.uniform(0.5, 1, (node_types, points)))
     floor = floats(np.linspace(1e-3, 2e-3, node_types))
     options = {} if arithmetic is None else {"arithmetic": arithmetic}
-    operators = kbp.Operators(evaluate, project, floor=floor, positive=table, prior=prior, **options)
+    operators = kbp.Operators(evaluate, project, floor, table, prior, **options)
     return operators, graph, floats(rng.uniform(0.3, 1, (graph.num_nodes, points)))
 
 
@@ -181,8 +183,9 @@ def arithmetics(kbp: Any) -> dict[str, Any]:
     return {"sums": sums(), "maxima": maxima(), "sums in logs": logs(sums()), "maxima in logs": logs(maxima())}
 
 
-def by_colour(kbp: Any, graph: Any, **options: Any) -> Any:
-    return pick(kbp, "colored", "coloured", "coloring", "schedules.colored", "schedules.coloured")(graph, **options)
+def by_colour(kbp: Any, graph: Any, own: Any = None) -> Any:
+    made, name = (kbp.colored, "colors") if hasattr(kbp, "colored") else (kbp.coloured, "colours")
+    return made(graph, **({} if own is None else {name: own}))
 
 
 def schedule_of(kbp: Any, graph: Any, name: str) -> Any:
@@ -341,7 +344,7 @@ def steps(kbp: Any) -> Any:
 @case("coloured/colours of one's own")
 def own_colours(kbp: Any) -> Any:
     operators, graph, local = problem(kbp, chain)
-    return messages_of(solve(kbp, operators, graph, local, schedule=by_colour(kbp, graph, colours=np.arange(7) % 3)))
+    return messages_of(solve(kbp, operators, graph, local, schedule=by_colour(kbp, graph, own=np.arange(7) % 3)))
 
 
 @case("tree reweighting/grid, hub, complete")
@@ -351,7 +354,7 @@ def reweighted(kbp: Any) -> Any:
         operators, graph, local = problem(kbp, of, positive=of is grid)
         rho = kbp.tree_reweighting(graph)
         found[f"rho {of.__name__}"] = rho
-        found[of.__name__] = solve(kbp, operators, graph, local, exponents=rho).passed_on
+        found[of.__name__] = passed_on(solve(kbp, operators, graph, local, exponents=rho))
     return found
 
 
@@ -473,7 +476,7 @@ def gradient(
     power = None if exponents is None else jnp.full(graph.num_edges // 2, exponents)
 
     def loss(operators: Any, local: jax.Array, power: Any) -> jax.Array:
-        return weighed(solve(kbp, operators, graph, local, exponents=power, **options).passed_on)
+        return weighed(passed_on(solve(kbp, operators, graph, local, exponents=power, **options)))
 
     matrices, factors, powers = jax.jit(jax.grad(loss, (0, 1, 2)))(operators, local, power)
     found = {"evaluate": matrices.evaluate, "project": matrices.project, "local": factors}
@@ -545,7 +548,7 @@ def tree_gradient(kbp: Any, *, of: Any, kind: str = "sums", positive: bool = Fal
     operators, graph, local = problem(kbp, of, arithmetic=arithmetics(kbp)[kind], positive=positive)
 
     def loss(operators: Any, local: jax.Array) -> jax.Array:
-        return weighed(kbp.run_tree(operators, graph, local).passed_on)
+        return weighed(passed_on(kbp.run_tree(operators, graph, local)))
 
     def of_local(local: jax.Array) -> jax.Array:
         return kbp.run_tree(operators, graph, local).messages
@@ -898,9 +901,9 @@ def blocks(kbp: Any, *, of: Any, positive: bool = False, exponents: float | None
         raise ValueError(f"there must be {DEVICES} devices; got {len(jax.devices())}. Set XLA_FLAGS.")
     operators, graph, local = problem(kbp, of, positive=positive)
     parts = np.arange(graph.num_nodes) * 7 % DEVICES if own else None
-    partition = kbp.parallel.partition_graph(graph, DEVICES, parts=parts)
+    partition = pick(kbp, "sharded", "parallel").partition_graph(graph, DEVICES, parts=parts)
     given = {"num_iters": ITERS, "damping": 0.0, "exponents": exponents}
-    return messages_of(kbp.parallel.run(operators, partition, local, **given))
+    return messages_of(pick(kbp, "sharded", "parallel").run(operators, partition, local, **given))
 
 
 case("partition/grid")(partial(blocks, of=grid))
@@ -914,16 +917,16 @@ case("partition/isolated, parts given")(partial(blocks, of=isolated, own=True))
 def blocks_with_clamps(kbp: Any) -> Any:
     model, graph = model_of(kbp)
     evidence = evidences(kbp, model, graph)["product"]()
-    partition = kbp.parallel.partition_graph(graph, DEVICES)
-    return messages_of(kbp.parallel.run(model, partition, evidence, num_iters=ITERS, damping=0.0))
+    partition = pick(kbp, "sharded", "parallel").partition_graph(graph, DEVICES)
+    return messages_of(pick(kbp, "sharded", "parallel").run(model, partition, evidence, num_iters=ITERS, damping=0.0))
 
 
 def blocks_gradient(kbp: Any, **options: Any) -> Any:
     operators, graph, local = problem(kbp, grid, near="tol" in options)
-    partition = kbp.parallel.partition_graph(graph, DEVICES)
+    partition = pick(kbp, "sharded", "parallel").partition_graph(graph, DEVICES)
 
     def loss(local: jax.Array) -> jax.Array:
-        return weighed(kbp.parallel.run(operators, partition, local, damping=0.0, **options).messages)
+        return weighed(pick(kbp, "sharded", "parallel").run(operators, partition, local, damping=0.0, **options).messages)
 
     return {"local": jax.jit(jax.grad(loss))(local)}
 
