@@ -556,7 +556,8 @@ plt.show()
 # %%
 def real_chains(least=60):
     """Return stretches without gaps of at least `least` residues of real proteins."""
-    from experiments import chains, data
+    from experiments.lib import datasets
+    from experiments.protein import data
 
     every = chains.load(data.data_directory())
     whole = every.scored & every.observed

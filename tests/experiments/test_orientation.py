@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments import orientation, panorama
-from experiments.panorama import degrees_between, rotations_of
+from experiments.orientation import rendering
+from experiments.orientation import run as orientation
+from experiments.orientation.rendering import degrees_between, rotations_of
 from tests.programs import ROOT, experiment
 
 SIDE = 40
@@ -44,23 +45,23 @@ def world_of(wall, row, column):
 def paint_walls(grey):
     """Return a room whose walls show a function of the place in the world."""
     row, column = np.meshgrid(*[(np.arange(SIDE) + 0.5) / SIDE] * 2, indexing="ij")
-    return panorama.Room(np.stack([grey(world_of(wall, row, column)) for wall in panorama.NORMALS]))
+    return rendering.Room(np.stack([grey(world_of(wall, row, column)) for wall in rendering.NORMALS]))
 
 
-@pytest.mark.parametrize("wall", panorama.NORMALS)
+@pytest.mark.parametrize("wall", rendering.NORMALS)
 def test_each_wall_is_where_its_name_says(wall):
-    room = panorama.Room(np.arange(6.0)[:, None, None] * np.ones((1, 4, 4)))
-    rotation, camera = look(*LOOKS[wall]), panorama.Camera()
-    np.testing.assert_allclose(room.frames(camera, rotation), list(panorama.NORMALS).index(wall))
+    room = rendering.Room(np.arange(6.0)[:, None, None] * np.ones((1, 4, 4)))
+    rotation, camera = look(*LOOKS[wall]), rendering.Camera()
+    np.testing.assert_allclose(room.frames(camera, rotation), list(rendering.NORMALS).index(wall))
     np.testing.assert_allclose(room.share(camera, rotation, (wall,)), 1)
-    np.testing.assert_allclose(rotation[0, :, 0], panorama.NORMALS[wall], atol=1e-12)
+    np.testing.assert_allclose(rotation[0, :, 0], rendering.NORMALS[wall], atol=1e-12)
 
 
 def test_pixels_see_what_the_ray_through_them_meets():
     def grey(x):
         return 100 + x @ np.array([20.0, 30.0, 40.0])  # interpolation is exact
 
-    room, camera = paint_walls(grey), panorama.Camera(height=7, width=10, field=70, rays=1)
+    room, camera = paint_walls(grey), rendering.Camera(height=7, width=10, field=70, rays=1)
     rotations = random_rotations(np.random.default_rng(0), 50)
     focal = 5 / np.tan(np.deg2rad(35))
     for i, j in itertools.product(range(7), range(10)):
@@ -73,15 +74,15 @@ def test_pixels_see_what_the_ray_through_them_meets():
 
 
 def test_pixels_are_means_of_their_rays():
-    room, rotation = panorama.Room(np.random.default_rng(0).uniform(0, 255, (6, 32, 32))), look(30, 10, 5)
-    fine = room.frames(panorama.Camera(height=36, width=48, rays=1), rotation)
-    coarse = room.frames(panorama.Camera(height=12, width=16, rays=3), rotation)
+    room, rotation = rendering.Room(np.random.default_rng(0).uniform(0, 255, (6, 32, 32))), look(30, 10, 5)
+    fine = room.frames(rendering.Camera(height=36, width=48, rays=1), rotation)
+    coarse = room.frames(rendering.Camera(height=12, width=16, rays=3), rotation)
     np.testing.assert_allclose(coarse, fine.reshape(1, 12, 3, 16, 3).mean(axis=(2, 4)))
 
 
 def test_turning_the_camera_moves_the_picture():
-    room = panorama.Room(np.random.default_rng(0).uniform(0, 255, (6, 32, 32)))
-    camera = panorama.Camera(height=12, width=12)
+    room = rendering.Room(np.random.default_rng(0).uniform(0, 255, (6, 32, 32)))
+    camera = rendering.Camera(height=12, width=12)
     upright = room.frames(camera, look(20, 10))[0]
     np.testing.assert_allclose(room.frames(camera, look(20, 10, 90))[0], np.rot90(upright), atol=1e-6)
     room = paint_walls(lambda x: 255.0 * (x[..., 1] > 0))  # bright on the left
@@ -93,7 +94,7 @@ def test_turning_the_camera_moves_the_picture():
 
 
 def test_only_the_repeated_walls_look_alike_after_half_a_turn():
-    room, camera = panorama.Room.of_photographs(), panorama.Camera()
+    room, camera = rendering.Room.of_photographs(), rendering.Camera()
     there = np.concatenate([look(5, 3, 2), look(45), look(90), look(140)])
     share = room.share(camera, there)
     np.testing.assert_allclose(share[[0, 2]], [1, 0])
@@ -105,16 +106,16 @@ def test_only_the_repeated_walls_look_alike_after_half_a_turn():
 
 
 def test_panorama_has_the_front_in_the_middle_and_the_left_wall_on_its_left():
-    flat = panorama.Room(np.arange(6.0)[:, None, None] * np.ones((1, 4, 4))).unfolded(72)
-    names = list(panorama.NORMALS)
+    flat = rendering.Room(np.arange(6.0)[:, None, None] * np.ones((1, 4, 4))).unfolded(72)
+    names = list(rendering.NORMALS)
     seen = [names[round(flat[row, column])] for row, column in ((18, 36), (18, 18), (18, 54), (18, 0), (0, 9), (35, 9))]
     assert seen == ["front", "left", "right", "back", "ceiling", "floor"]
 
 
 def test_pictures_are_reduced_by_averages_of_areas():
     picture = np.random.default_rng(0).uniform(0, 255, (8, 14))
-    np.testing.assert_allclose(panorama.square(picture, 4), picture[:, 3:11].reshape(4, 2, 4, 2).mean(axis=(1, 3)))
-    np.testing.assert_allclose(panorama.square(picture, 3).mean(), picture[:, 3:11].mean())
+    np.testing.assert_allclose(rendering.square(picture, 4), picture[:, 3:11].reshape(4, 2, 4, 2).mean(axis=(1, 3)))
+    np.testing.assert_allclose(rendering.square(picture, 3).mean(), picture[:, 3:11].mean())
 
 
 def test_distances_are_angles_of_turns():

@@ -1,0 +1,227 @@
+"""The methods of Figure 1 as functions of one shape: learn from an image, then clean noisy copies.
+
+Every method is told the same grey levels as candidates and the same training image. All but kernel belief propagation
+are told the true likelihood, Gaussian noise of standard deviation `SIGMA`, as in the paper.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import kbpjax as kbp
+from experiments.denoising.data import SIGMA
+from experiments.denoising.models import SETTINGS, Setting, learn
+from kbpjax.baselines import discrete, gaussian, mixture, pairwise, particle
+
+Options = Mapping[str, Any]
+POTENTIALS = {"conditionals": pairwise.Conditionals(), "ratios": pairwise.Ratios()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Lesson:
+    """What methods learn from: a clean image and a noisy copy [h, w]."""
+
+    clean: np.ndarray
+    noisy: np.ndarray
+
+    @property
+    def grey(self) -> np.ndarray:
+        """The grey levels of the image."""
+        return np.unique(self.clean)
+
+    @property
+    def data(self) -> kbp.TrainingData:
+        """The pairs of neighbours."""
+        return kbp.pool(kbp.grid_graph(*self.clean.shape), self.clean.reshape(1, -1))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Method:
+    """One competitor.
+
+    Attributes:
+        name: as in tables.
+        learn: from a lesson and options to a model.
+        solve: from a model, a graph, options, a noisy image [node] and a random key to a solution.
+        answer: from a model, a graph, a noisy image, a solution and grey levels to the belief.
+        paper: options as in the paper, or near them where it is silent.
+        search: {option: values to try}, one option after the other, each with the best of those before.
+        slow: whether it takes minutes for an image: measured on a part of it.
+    """
+
+    name: str
+    learn: Callable[[Lesson, Options], Any]
+    solve: Callable[[Any, kbp.Graph, Options, jax.Array, jax.Array], Any]
+    answer: Callable[[Any, kbp.Graph, jax.Array, Any, jax.Array], kbp.Belief]
+    paper: Options
+    search: Mapping[str, tuple]
+    slow: bool = False
+
+
+def known_noise(y: jax.Array) -> Callable[[jax.Array], jax.Array]:
+    """Return the true likelihood of all pixels, at common points or at points of their own."""
+    return lambda x: jnp.exp(-0.5 * ((y[:, None] - jnp.atleast_2d(x)) / SIGMA) ** 2)
+
+
+def _learn_kernel(lesson: Lesson, options: Options) -> kbp.KernelMRF:
+    names = [field.name for field in dataclasses.fields(Setting)]
+    unset = argparse.Namespace(bandwidth=None, obs_bandwidth=None, ridge=None, eps=1e-2)
+    return learn(lesson.clean, lesson.noisy, Setting(**{name: options[name] for name in names}), unset)[0]
+
+
+def _solve_kernel(model: kbp.KernelMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
+    del key
+    evidence = kbp.observe(model, graph, y)
+    return kbp.run(model, graph, evidence, num_iters=options["num_iters"], damping=options["damping"])
+
+
+def _answer_kernel(model: kbp.KernelMRF, graph: kbp.Graph, y: jax.Array, solution: Any, grey: jax.Array) -> kbp.Belief:
+    return kbp.beliefs(model, graph, kbp.observe(model, graph, y), solution, grey)
+
+
+def _learn_discrete(lesson: Lesson, options: Options) -> kbp.KernelMRF:
+    return discrete.fit(lesson.data, lesson.grey, pseudo_count=options["pseudo_count"])
+
+
+def _solve_discrete(model: kbp.KernelMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
+    del key
+    evidence = kbp.likelihood(model, graph, known_noise(y))
+    return kbp.run(model, graph, evidence, num_iters=options["num_iters"], damping=options["damping"])
+
+
+def _answer_discrete(
+    model: kbp.KernelMRF, graph: kbp.Graph, y: jax.Array, solution: Any, grey: jax.Array
+) -> kbp.Belief:
+    return kbp.beliefs(model, graph, kbp.likelihood(model, graph, known_noise(y)), solution, grey)
+
+
+def _learn_gaussian(lesson: Lesson, options: Options) -> dict[str, float]:
+    x = lesson.clean
+    steps = np.concatenate([np.diff(x, axis=0).ravel(), np.diff(x, axis=1).ravel()])
+    return {
+        "edge_precision": float(options["stiffness"] / np.mean(steps**2)),
+        "prior_mean": float(x.mean()),
+        "prior_precision": float(options["prior"] / x.var()),
+    }
+
+
+def _solve_gaussian(
+    model: dict[str, float], graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array
+) -> gaussian.GaussianSolution:
+    del key
+    return gaussian.run(gaussian.thin_membrane(graph, y, noise=SIGMA, **model), graph, num_iters=options["num_iters"])
+
+
+def _answer_gaussian(model: Any, graph: kbp.Graph, y: jax.Array, solution: Any, grey: jax.Array) -> kbp.Belief:
+    del model, graph, y
+    return gaussian.beliefs(solution, grey)
+
+
+def _learn_pairwise(lesson: Lesson, options: Options) -> pairwise.PairwiseMRF:
+    return pairwise.fit(lesson.data, jax.random.key(0), potentials=POTENTIALS[options["potentials"]])
+
+
+def _solving(run: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    """Return `Method.solve` of a method that draws samples; `names` are the options that its `run` takes."""
+
+    def solve(model: pairwise.PairwiseMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
+        evidence = kbp.likelihood(model, graph, known_noise(y))
+        return run(model, graph, evidence, key=key, **{name: options[name] for name in names})
+
+    return solve
+
+
+def _answering(beliefs: Callable[..., kbp.Belief]) -> Callable[..., kbp.Belief]:
+    """Return `Method.answer` of a method that draws samples."""
+
+    def answer(model: Any, graph: kbp.Graph, y: jax.Array, solution: Any, grey: jax.Array) -> kbp.Belief:
+        return beliefs(model, graph, kbp.likelihood(model, graph, known_noise(y)), solution, grey)
+
+    return answer
+
+
+KERNEL = Method(
+    "kernel BP",
+    _learn_kernel,
+    _solve_kernel,
+    _answer_kernel,
+    {**dataclasses.asdict(SETTINGS["paper"]), "num_iters": 30},
+    {
+        "bandwidth": (1.0, 0.5, 0.25, 0.125),
+        "obs_bandwidth": (0.5**0.5, 0.5**1.5, 0.5**2.5),
+        "ridge_m": (1e-2, 1.0, 10.0),
+        "damping": (0.8, 0.5, 0.2),
+        "num_iters": (30, 12, 6),
+    },
+)
+DISCRETE = Method(
+    "discrete BP",
+    _learn_discrete,
+    _solve_discrete,
+    _answer_discrete,
+    {"pseudo_count": 1.0, "damping": 0.2, "num_iters": 30},
+    {
+        "pseudo_count": (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-6),
+        "damping": (0.2, 0.0, 0.5, 0.8),
+        "num_iters": (30, 12, 6, 100),
+    },
+)
+GAUSSIAN = Method(
+    "Gaussian BP",
+    _learn_gaussian,
+    _solve_gaussian,
+    _answer_gaussian,
+    {"stiffness": 1.0, "prior": 1.0, "num_iters": 100},
+    {"stiffness": (1.0, 0.5, 0.25, 2.0, 4.0, 8.0), "prior": (1.0, 0.1, 0.01)},
+)
+MIXTURE = Method(
+    "mixture BP",
+    _learn_pairwise,
+    _solving(mixture.run, "num_components", "num_iters", "least_bandwidth", "sampler"),
+    _answering(mixture.beliefs),
+    {
+        "potentials": "conditionals",
+        "least_bandwidth": 1e-3,
+        "num_components": 30,
+        "num_iters": 10,
+        "sampler": mixture.Multiscale(capacity=32),
+    },
+    {"least_bandwidth": (1e-3, 0.1, 0.2, 0.3), "sampler": (mixture.Multiscale(capacity=32), mixture.Gibbs(5))},
+    slow=True,
+)
+PARTICLE = Method(
+    "particle BP",
+    _learn_pairwise,
+    _solving(particle.run, "num_particles", "num_iters", "resample_every", "num_moves", "damping"),
+    _answering(particle.beliefs),
+    {
+        "potentials": "ratios",
+        "num_particles": 30,
+        "num_iters": 30,
+        "resample_every": 15,
+        "num_moves": 10,
+        "damping": 0.0,
+    },
+    {
+        "potentials": ("ratios", "conditionals"),
+        "damping": (0.0, 0.5, 0.8),
+        "resample_every": (15, 5),
+        "num_particles": (30, 50),
+    },
+    slow=True,
+)
+EXPECTATION = Method(
+    "expectation particle BP",
+    _learn_pairwise,
+    _solving(particle.run_expectation, "num_particles", "num_iters", "damping"),
+    _answering(particle.beliefs),
+    {"potentials": "ratios", "num_particles": 30, "num_iters": 30, "damping": 0.5},
+    {"potentials": ("ratios", "conditionals"), "damping": (0.5, 0.8), "num_particles": (30, 50)},
+    slow=True,
+)
+METHODS = {method.name: method for method in (KERNEL, DISCRETE, GAUSSIAN, MIXTURE, PARTICLE, EXPECTATION)}

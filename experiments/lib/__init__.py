@@ -1,0 +1,1 @@
+"""What the experiments share: command line, results, tables, timing, data sets."""
