@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import kbpjax as kbp
+from experiments.lib.search import coordinate_search
 from kbpjax.baselines import discrete, mixture, pairwise, particle
 
 NUM_BINS = 30
@@ -261,15 +262,9 @@ def calibrate(cover: Callable[[Setting], float], setting: Setting) -> Setting:
 
 
 def search(kind: str, error: Callable[[Setting], float], start: Setting = Setting()) -> Setting:
-    """Choose one option after the other by the error on held-out folds."""
-    best = start
-    least = error(best)
-    for name, values in SEARCH[kind].items():
-        for value in values:
-            trial = dataclasses.replace(best, **{name: value})
-            found = least if trial == best else error(trial)
-            best, least = (trial, found) if found < least else (best, least)
-    return best
+    """Return the setting of a coordinate search by the error on held-out folds."""
+    best, _ = coordinate_search(dataclasses.asdict(start), SEARCH[kind], lambda options: error(Setting(**options)))
+    return Setting(**best)
 
 
 def answer_by_samples(

@@ -18,6 +18,7 @@ import numpy as np
 import kbpjax as kbp
 from experiments.depth import data, figure, models
 from experiments.depth.data import Scenes
+from experiments.depth.features import patch_features
 from experiments.depth.regression import BOOSTING, Regressions, regress
 from experiments.lib import command_line, datasets, results, tables, timing
 
@@ -158,7 +159,7 @@ def prepare(some: Scenes, args: argparse.Namespace) -> Problem:
     """Compute features, and regressions in and out of fold."""
     if args.quick:
         some = some.part(np.arange(len(some.ids)) % 16 == 0)
-    features = data.features(some, lambda images: command_line.progress(images, f"{some.name}: features"))
+    features = patch_features(some, lambda images: command_line.progress(images, f"{some.name}: features"))
     kinds = [{**BOOSTING[0], "max_iter": 40}] if args.quick else BOOSTING
     regressions = regress(some, features, 8_000 if args.quick else 80_000, kinds, args.seed)
     log_depth = np.log10(some.depth)

@@ -23,6 +23,7 @@ from experiments.denoising.data import add_noise
 from experiments.denoising.models import rmse
 from experiments.figure1.methods import METHODS, Lesson, Method
 from experiments.lib import command_line, datasets, gray_images, results, tables
+from experiments.lib.search import coordinate_search
 
 PART = (slice(20, 60), slice(30, 70))
 """The part of an image that slow methods clean: 40 x 40 pixels, rings and the black below the horizon."""
@@ -100,19 +101,21 @@ def search(method: Method, image: np.ndarray, seed: int) -> tuple[dict[str, Any]
     """Choose options on a noisy image of its own, one option after the other; return them and all trials."""
     lesson, target = lesson_of(image, seed), image[SMALL] if method.slow else image
     noisy = add_noise(np.random.default_rng([seed, 1]), target)[None]
-    best: dict[str, Any] = dict(method.paper)
-    least, trials = np.inf, []
-    for option, values in method.search.items():
-        for value in values:
-            options = {**best, option: value}
-            if trials and value == best[option]:
-                continue
-            errors = clean(method, lesson, target, noisy, options)[0]
-            error, estimate = min((errors[key], key) for key in ("mode", "mean"))
-            trials.append({"option": option, "value": str(value), "estimate": estimate, "rmse": error})
-            if error < least:
-                least, best = error, {**options, "estimate": estimate}
-    return best, trials
+    estimates: list[str] = []
+
+    def loss(options: dict[str, Any]) -> float:
+        errors = clean(method, lesson, target, noisy, options)[0]
+        error, estimate = min((errors[key], key) for key in ("mode", "mean"))
+        estimates.append(estimate)
+        return error
+
+    best, trials = coordinate_search(method.paper, method.search, loss)
+    records = [
+        {"option": trial.option, "value": str(trial.value), "estimate": estimate, "rmse": trial.loss}
+        for trial, estimate in zip(trials, estimates, strict=True)
+    ]
+    lowest = min(range(len(trials)), key=lambda i: trials[i].loss)
+    return {**best, "estimate": estimates[lowest]}, records
 
 
 def measure(

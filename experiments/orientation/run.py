@@ -12,63 +12,23 @@ on validation trajectories, by its mean error over all their frames.
 
 import argparse
 import dataclasses
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 
-import kbpjax as kbp
 from experiments.lib import command_line, results, tables
+from experiments.lib.search import coordinate_search
 from experiments.orientation import rendering
+from experiments.orientation.baselines import link, nearest, regress
+from experiments.orientation.data import AMBIGUOUS, Frames, draw
 from experiments.orientation.figure import paint, paint_beliefs
+from experiments.orientation.models import Answers, Options, propagate
 from experiments.orientation.rendering import degrees_between
-
-AMBIGUOUS = 0.95
-"""Share of a frame on the repeated walls from which on it counts as ambiguous."""
-
-GAIN = 0.15
-"""Standard deviation of the logarithm of a frame's brightness."""
-
-NEAR = 25.0
-"""Degrees about the mode of a belief within which the mean is taken: the mean of two opposite guesses is no guess."""
-
-YAW_BINS = 72
-"""Directions in which beliefs over the yaw are kept."""
 
 PAIRED = {"": "degrees", "_stderr": "stderr"}
 """Endings of the columns of paired differences, and the statistics of `summary` that they hold."""
-
-Options = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Frames:
-    """Trajectories of the camera: rotations [m, T, 3, 3], frames [m, T, pixel], and which are ambiguous [m, T]."""
-
-    rotations: np.ndarray
-    pixels: np.ndarray
-    ambiguous: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True)
-class Answers:
-    """What a method says of some frames.
-
-    Attributes:
-        rotations: {kind of the answer, "" for the method's own: [m, T, 3, 3]}.
-        fit_s, run_s: seconds to learn, and to answer one trajectory.
-        yaw: {kind: beliefs over `YAW_BINS` directions [m, T, bin]}, of methods that have some.
-    """
-
-    rotations: dict[str, np.ndarray]
-    fit_s: float
-    run_s: float
-    yaw: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,205 +106,15 @@ def methods_of(args: argparse.Namespace) -> dict[str, Method]:
     }
 
 
-def draw(args: argparse.Namespace, seed: int) -> tuple[Frames, Frames, Frames]:
-    """Draw frames to learn from, to choose settings by, and to test on."""
-    rng, room, camera = np.random.default_rng(seed), rendering.Room.of_photographs(), rendering.Camera()
-    sets = []
-    for count, length in ((args.trajectories, 100), (3 * args.tests, 80), (args.tests, 80)):
-        rotations = walk(rng, count, length)
-        flat = rotations.reshape(-1, 3, 3)
-        frames = room.frames(camera, flat)
-        frames = frames * np.exp(GAIN * rng.standard_normal((len(flat), 1, 1)))
-        frames = frames + args.noise * rng.standard_normal(frames.shape)
-        ambiguous = room.share(camera, flat) >= AMBIGUOUS
-        pixels = frames.reshape(count, length, -1).astype(np.float32)
-        sets.append(Frames(rotations.astype(np.float32), pixels, ambiguous.reshape(count, length)))
-    train, validation, test = sets
-    return train, validation, test
-
-
-def walk(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
-    """Draw smooth random motion [count, length, 3, 3]: all around in yaw, some degrees in pitch and roll."""
-
-    def process(deviation: float, memory: float) -> np.ndarray:
-        """Draw stationary autoregressive processes [count, length] in degrees."""
-        noise = rng.standard_normal((length, count)) * np.sqrt(1 - memory**2)
-        values = [noise[0] / np.sqrt(1 - memory**2)]
-        for step in noise[1:]:
-            values.append(memory * values[-1] + step)
-        return deviation * np.stack(values, axis=1)
-
-    yaw = rng.uniform(0, 360, (count, 1)) + np.cumsum(process(4.0, 0.9), axis=1)
-    pitch, roll = process(10.0, 0.95), process(6.0, 0.95)
-    return rendering.rotations_of(*map(np.deg2rad, (yaw, pitch, roll)))
-
-
-def features_of(train: Frames, test: Frames, components: int) -> tuple[np.ndarray, np.ndarray]:
-    """Free frames of brightness, and project them on principal components of the training frames [m, T, component]."""
-    plain = []
-    for pixels in (train.pixels, test.pixels):
-        centred = pixels - pixels.mean(axis=-1, keepdims=True)
-        plain.append(centred / np.linalg.norm(centred, axis=-1, keepdims=True))
-    flat = plain[0].reshape(-1, plain[0].shape[-1])
-    centre = flat.mean(axis=0)
-    _, axes = np.linalg.eigh((flat - centre).T @ (flat - centre))
-    ours, theirs = ((frames - centre) @ axes[:, : -components - 1 : -1] for frames in plain)
-    return ours, theirs
-
-
-def propagate(train: Frames, test: Frames, options: Options, *, kernel: str, rank: int) -> Answers:
-    """Answer by kernel belief propagation on the chain of frames, and by its evidence alone."""
-    seen, y = features_of(train, test, options["components"])
-    lengths = train.rotations.shape[1], test.rotations.shape[1]
-    data = kbp.pool(kbp.chain_graph(lengths[0]), train.rotations, seen)
-    bandwidth = np.deg2rad(options["bandwidth"])
-    of_rotations = {"trace": lambda: kbp.kernels.Rotations(bandwidth**-2), "heat": lambda: kbp.kernels.Heat(bandwidth)}
-    start = time.perf_counter()
-    model = kbp.fit(
-        data,
-        kernel=of_rotations[kernel](),
-        obs_kernel=kbp.RBF(options["obs_scale"] * kbp.median_bandwidth(data.observations[0][1])),
-        rule=kbp.ConstantTime(eps=1e-3, max_rank=rank),
-        ridge=options["ridge"],
-        obs_ridge=options["obs_ridge"],
-    )
-    jax.block_until_ready(model)
-    fit_s = time.perf_counter() - start
-    form = kbp.DensityRatio() if options["form"] == "ratio" else kbp.Expectation()
-    ask = partial(infer, model, y=jnp.asarray(y), candidates=data.nodes[0], power=options["power"], form=form)
-    start = time.perf_counter()
-    near, mode, mean, yaw = jax.block_until_ready(ask(kbp.chain_graph(lengths[1])))
-    run_s = (time.perf_counter() - start) / len(y)
-    alone, *_, alone_yaw = ask(kbp.Graph.from_edges(np.zeros((0, 2), int), lengths[1]))
-    found = {"": near, ", mode": mode, ", mean": mean, ", no chain": alone}
-    beliefs = {"": np.asarray(yaw), ", no chain": np.asarray(alone_yaw)}
-    return Answers({kind: np.asarray(value) for kind, value in found.items()}, fit_s, run_s, beliefs)
-
-
-@jax.jit
-def infer(model: kbp.KernelMRF, graph: kbp.Graph, y: Any, candidates: Any, power: Any, form: Any) -> tuple[Any, ...]:
-    """Return mean near the mode, mode and mean of all frames of all trajectories, and beliefs over the yaw.
-
-    Candidates are the training rotations, which are samples of the marginal: hence `Empirical`.
-    """
-    bins = jax.nn.one_hot(yaw_bins(candidates), YAW_BINS, dtype=candidates.dtype)
-
-    def one(y):
-        evidence = kbp.observe(model, graph, y, form=form) ** power
-        solution = kbp.run_tree(model, graph, evidence)
-        belief = kbp.beliefs(model, graph, evidence, solution, candidates, marginal=kbp.Empirical())
-        near = jax.vmap(mean_near_mode, in_axes=(0, None))(belief.weights, candidates)
-        mean = kbp.kernels.nearest_rotations(kbp.mean(belief))
-        return near, kbp.mode(belief), mean, belief.weights @ bins
-
-    return jax.lax.map(one, y)
-
-
-def yaw_bins(rotations: Any) -> Any:
-    """Return the bin of the direction in which each camera looks, from yaw -180 on."""
-    turns = jnp.arctan2(rotations[:, 1, 0], rotations[:, 0, 0]) / (2 * jnp.pi) + 0.5
-    return jnp.minimum((turns * YAW_BINS).astype(jnp.int32), YAW_BINS - 1)
-
-
-def mean_near_mode(weights: Any, candidates: Any) -> Any:
-    """Return the mean of the candidates within `NEAR` degrees of the one of largest weight, made a rotation."""
-    to_mode = cosines(candidates, candidates[jnp.argmax(weights)][None])[:, 0]
-    kept = jnp.where(to_mode >= float(np.cos(np.deg2rad(NEAR))), weights, 0)
-    return kbp.kernels.nearest_rotations(jnp.einsum("p,pij->ij", kept, candidates))
-
-
-def cosines(x: Any, y: Any) -> Any:
-    """Return the cosines of the angles between rotations [point, 3, 3] and [other, 3, 3]."""
-    return jnp.clip((jnp.einsum("pij,qij->pq", x, y) - 1) / 2, -1, 1)
-
-
-def regress(train: Frames, test: Frames, options: Options) -> Answers:
-    """Answer by kernel ridge regression from each frame alone to the nine entries, made a rotation."""
-    seen, y = features_of(train, test, options["components"])
-    flat, asked = (f.reshape(-1, f.shape[-1]).astype(np.float64) for f in (seen, y))
-    bandwidth = options["scale"] * kbp.median_bandwidth(flat)
-    start = time.perf_counter()
-    targets = train.rotations.reshape(-1, 9).astype(np.float64)
-    gram = np.exp(-squares(flat, flat) / (2 * bandwidth**2))
-    gram[np.diag_indices_from(gram)] += options["ridge"] * len(flat)
-    weights = scipy.linalg.solve(gram, targets - targets.mean(axis=0), assume_a="pos", overwrite_a=True)
-    fit_s = time.perf_counter() - start
-    start = time.perf_counter()
-    entries = np.exp(-squares(asked, flat) / (2 * bandwidth**2)) @ weights + targets.mean(axis=0)
-    rotations = np.asarray(kbp.kernels.nearest_rotations(entries.reshape(test.rotations.shape)))
-    return Answers({"": rotations}, fit_s, (time.perf_counter() - start) / len(y))
-
-
-def nearest(train: Frames, test: Frames, options: Options) -> Answers:
-    """Answer with the rotation of the training frame that looks most alike."""
-    seen, y = features_of(train, test, options["components"])
-    start = time.perf_counter()
-    distance = squares(y.reshape(-1, y.shape[-1]), seen.reshape(-1, seen.shape[-1]))
-    rotations = train.rotations.reshape(-1, 3, 3)[np.argmin(distance, axis=1)].reshape(test.rotations.shape)
-    return Answers({"": rotations}, 0.0, (time.perf_counter() - start) / len(y))
-
-
-def squares(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return squared distances between rows."""
-    return np.maximum(np.sum(x**2, axis=1)[:, None] - 2 * x @ y.T + np.sum(y**2, axis=1), 0)
-
-
-def link(train: Frames, test: Frames, options: Options, *, best_path: bool) -> Answers:
-    """Answer on a chain of the nearest neighbours of each frame, with Gaussian noise and Gaussian motion.
-
-    Either the most probable path (Viterbi), or the mean near the mode of each frame's marginal (forward-backward).
-    """
-    seen, y = features_of(train, test, options["components"])
-    arrays = seen.reshape(-1, seen.shape[-1]), train.rotations.reshape(-1, 3, 3), y
-    motion, sharpness = np.float32(np.deg2rad(options["motion"])), np.float32(options["sharpness"])
-    count = min(options["neighbours"], len(arrays[0]))
-    ask = partial(_link, motion=motion, sharpness=sharpness, count=count, best_path=best_path)
-    start = time.perf_counter()
-    rotations = np.asarray(ask(*map(jnp.asarray, arrays)))
-    return Answers({"": rotations}, 0.0, (time.perf_counter() - start) / len(y))
-
-
-@partial(jax.jit, static_argnames=("count", "best_path"))
-def _link(seen: Any, rotations: Any, y: Any, motion: Any, sharpness: Any, count: int, best_path: bool) -> Any:
-    gather = jnp.max if best_path else jax.nn.logsumexp
-
-    def one(y):
-        distance = jnp.sum(seen**2, axis=1)[None] - 2 * y @ seen.T
-        closeness, numbers = jax.lax.top_k(-distance, count)
-        local, candidates = sharpness * closeness, rotations[numbers]
-
-        def step(before, now):
-            (message, there), (factor, here) = before, now
-            moves = -((jnp.arccos(cosines(here, there)) / motion) ** 2) / 2
-            message = gather(moves + message[None], axis=1)
-            message = message - jnp.max(message)
-            return (message + factor, here), message
-
-        nothing = jnp.zeros(count, local.dtype)
-        _, forth = jax.lax.scan(step, (local[0], candidates[0]), (local[1:], candidates[1:]))
-        _, back = jax.lax.scan(step, (local[-1], candidates[-1]), (local[:-1], candidates[:-1]), reverse=True)
-        logs = local + jnp.concatenate([nothing[None], forth]) + jnp.concatenate([back, nothing[None]])
-        if best_path:
-            return candidates[jnp.arange(len(logs)), jnp.argmax(logs, axis=1)]
-        return jax.vmap(mean_near_mode)(jax.nn.softmax(logs, axis=1), candidates)
-
-    return jax.lax.map(one, y)
-
-
 def search(method: Method, train: Frames, validation: Frames) -> tuple[Options, list[dict[str, Any]]]:
     """Choose options by the mean error on validation frames, one after the other; return them and all trials."""
-    best, least, trials = method.start, np.inf, []
-    for option, values in method.search.items():
-        for value in values:
-            if trials and value == best[option]:
-                continue
-            options = {**best, option: value}
-            rotations = method.answer(train, validation, options).rotations[""]
-            error = float(np.mean(degrees_between(rotations, validation.rotations)))
-            trials.append({"option": option, "value": str(value), "degrees": error})
-            if error < least:
-                least, best = error, options
-    return best, trials
+
+    def degrees(options: Options) -> float:
+        rotations = method.answer(train, validation, options).rotations[""]
+        return float(np.mean(degrees_between(rotations, validation.rotations)))
+
+    best, trials = coordinate_search(method.start, method.search, degrees)
+    return best, [{"option": trial.option, "value": str(trial.value), "degrees": trial.loss} for trial in trials]
 
 
 def rows_of(name: str, answers: list[Answers], tests: list[Frames], ours: list[Answers]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ PAGES = (
     "docs/images.md",
     "docs/loops.md",
     "docs/learning.md",
-    "docs/competitors.md",
+    "docs/baselines.md",
     "docs/performance.md",
     "docs/structured.md",
     "docs/real_data.md",

@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from experiments.depth import data, models, regression, run
+from experiments.depth import data, features, models, regression, run
+from experiments.depth.features import patch_features
 from tests.programs import SHORT, experiment, inside, needs
 
 program = partial(experiment, "depth", **SHORT)
@@ -125,10 +126,10 @@ def few(tmp_path_factory):
 
 
 def test_there_are_273_features_and_windows_are_means(few):
-    found = data.features(few)
+    found = patch_features(few)
     assert found.shape == (16, 3, 5, 273) and found.dtype == np.float32 and np.isfinite(found).all()
     np.testing.assert_array_equal(found[0, :, 0, -1], [1, 0, -1])
-    filtered = data._filtered(few.images[2])
+    filtered = features._filtered(few.images[2])
     assert len(filtered) == 17
     cell = (slice(None), slice(4, 8), slice(8, 12))
     inside = filtered[cell].astype(np.float64)
@@ -142,13 +143,13 @@ def test_there_are_273_features_and_windows_are_means(few):
 
 def test_filters_of_a_slope_see_its_direction():
     image = np.broadcast_to(np.arange(40, dtype=np.float32)[None, :, None], (40, 40, 3)).astype(np.uint8)
-    filtered = data._filtered(image)[:, 20, 20]
+    filtered = features._filtered(image)[:, 20, 20]
     np.testing.assert_allclose(filtered[1:3], 0, atol=1e-6)  # grey has no colour
     np.testing.assert_allclose(filtered[11:], np.cos(np.arange(6) * np.pi / 6) / 255, atol=1e-5)
 
 
 def test_regressions_do_not_see_the_scene_that_they_predict(few):
-    features = data.features(few)
+    features = patch_features(few)
     kinds = [{"max_iter": 5, "min_samples_leaf": 2}]
     first = regression.regress(few, features.copy(), 150, kinds, 0)
     other = few.depth.copy()

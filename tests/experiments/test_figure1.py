@@ -10,7 +10,7 @@ from experiments.figure1 import run as figure1
 from experiments.figure1.methods import METHODS
 from experiments.lib import gray_images
 
-RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "results" / "figure1.json"
+RESULTS = Path(__file__).resolve().parents[2] / "experiments/figure1/results/figure1.json"
 FAST = [name for name, method in METHODS.items() if not method.slow]
 SLOW = [name for name, method in METHODS.items() if method.slow]
 

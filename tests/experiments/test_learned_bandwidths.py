@@ -9,7 +9,7 @@ import pytest
 from experiments.learned_bandwidths import run as learned_bandwidths
 from experiments.lib import gray_images
 
-RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "results" / "learned_bandwidths.json"
+RESULTS = Path(__file__).resolve().parents[2] / "experiments/learned_bandwidths/results/learned_bandwidths.json"
 
 
 @pytest.fixture(scope="module")

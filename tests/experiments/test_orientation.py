@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.orientation import rendering
+from experiments.orientation import baselines, data, models, rendering
 from experiments.orientation import run as orientation
 from experiments.orientation.rendering import degrees_between, rotations_of
 from tests.programs import ROOT, experiment
@@ -127,7 +127,7 @@ def test_distances_are_angles_of_turns():
 
 
 def test_motion_is_smooth_and_goes_all_around():
-    path = orientation.walk(np.random.default_rng(0), 50, 60)
+    path = data.walk(np.random.default_rng(0), 50, 60)
     np.testing.assert_allclose(path @ path.swapaxes(-1, -2), np.broadcast_to(np.eye(3), path.shape), atol=1e-9)
     steps = degrees_between(path[:, 1:], path[:, :-1])
     assert 2 < steps.mean() < 8 and steps.max() < 25
@@ -140,7 +140,7 @@ def test_linked_neighbours_agree_with_all_paths(best_path):
     rotations, motion, sharpness = rotations_of(*rng.uniform(-0.3, 0.3, (3, 5))), 0.3, 0.7
     seen, y = rng.normal(size=(5, 2)), rng.normal(size=(1, 4, 2))
     arguments = (np.float32(array) for array in (seen, rotations, y, motion, sharpness))
-    found = orientation._link(*map(jnp.asarray, arguments), count=5, best_path=best_path)[0]
+    found = baselines._link(*map(jnp.asarray, arguments), count=5, best_path=best_path)[0]
     local = -sharpness * ((y[0][:, None] - seen[None]) ** 2).sum(axis=-1)
     moves = -((np.deg2rad(degrees_between(rotations[:, None], rotations[None])) / motion) ** 2) / 2
     paths = np.array(list(itertools.product(range(5), repeat=4)))
@@ -150,7 +150,7 @@ def test_linked_neighbours_agree_with_all_paths(best_path):
     else:  # all candidates are close to each other: the mean near the mode is the mean
         weights = np.exp(logs - logs.max())
         weights = np.stack([np.bincount(column, weights, 5) for column in paths.T])
-        near = degrees_between(rotations[np.argmax(weights, axis=1)][:, None], rotations[None]) <= orientation.NEAR
+        near = degrees_between(rotations[np.argmax(weights, axis=1)][:, None], rotations[None]) <= models.NEAR
         left, _, right = np.linalg.svd(np.einsum("tp,pij->tij", weights * near, rotations))
         expected = left @ right
     np.testing.assert_allclose(degrees_between(found, expected), 0, atol=0.05)
@@ -192,7 +192,7 @@ def test_quick_run_shows_what_the_chain_is_for(tmp_path):
 
 
 def test_committed_results_name_every_option_that_was_searched():
-    results = json.loads((ROOT / "experiments" / "results" / "orientation.json").read_text())
+    results = json.loads((ROOT / "experiments/orientation/results/orientation.json").read_text())
     assert not results["config"]["quick"]
     tried = {(trial["method"], trial["option"]) for trial in results["searches"]}
     for name, options in results["config"]["options"].items():

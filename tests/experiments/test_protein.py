@@ -12,7 +12,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
 
 import kbpjax as kbp
-from experiments.protein import baselines, data, run
+from experiments.protein import baselines, data, models, run
 from tests.programs import SHORT, experiment, inside, needs
 
 program = partial(experiment, "protein", **SHORT)
@@ -225,10 +225,10 @@ def test_graphs_join_neighbours_of_unbroken_chains_only(task):
 
 
 def test_pairs_of_residues_learn_from_their_own_samples_and_some_of_all(task, monkeypatch):
-    monkeypatch.setattr(run, "PRIOR", 3)
-    monkeypatch.setattr(run, "SAMPLES", 400)
+    monkeypatch.setattr(models, "PRIOR", 3)
+    monkeypatch.setattr(models, "SAMPLES", 400)
     first = np.arange(30)
-    found, kinds = run.by_residue(task, first), task.chains.kinds
+    found, kinds = models.by_residue(task, first), task.chains.kinds
     types = 20 * kinds[first] + kinds[first + 1]
     for k in range(400):
         own = np.isin(found[k], first[types == k]).mean()
@@ -254,8 +254,8 @@ def test_options_are_chosen_on_a_part_of_the_training_chains_and_all_trials_told
     search[run.OURS] |= {"power": (0.8, 1e-3)}
     search["particle BP"] |= {"power": (1.0, 0.6), "sweeps": (2,)}
     monkeypatch.setattr(run, "SEARCH", search)
-    monkeypatch.setattr(run, "RANK", 20)
-    monkeypatch.setattr(run, "CANDIDATES", 50)
+    monkeypatch.setattr(models, "RANK", 20)
+    monkeypatch.setattr(models, "CANDIDATES", 50)
     every = made((100, 100, 100, 100), seed=1)
     signal = data.harmonics(every.vectors)  # what the profiles tell
     profiles = np.concatenate([signal, signal, signal[:, :4]], axis=1)

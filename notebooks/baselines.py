@@ -208,4 +208,4 @@ plt.show()
 #   several peaks; mixtures are slower still.
 # - **Unknown potentials, unknown noise, any domain with a kernel**: kernels.
 #
-# Larger pictures, tuned hyperparameters and the settings of the paper: [docs/competitors.md](../docs/competitors.md).
+# Larger pictures, tuned hyperparameters and the settings of the paper: [docs/baselines.md](../docs/baselines.md).
