@@ -1,4 +1,4 @@
-"""What predicts categories without kernel belief propagation: rivals, decoding of sparse vectors, and recall."""
+"""Baselines for predicting categories, decoding of sparse vectors, and recall."""
 
 from typing import Any
 
@@ -53,9 +53,9 @@ def cosines(texts: sp.csr_matrix, rows: np.ndarray, columns: np.ndarray) -> np.n
     return (texts[rows].astype(np.float32) @ texts[columns].astype(np.float32).T).toarray()
 
 
-def nearest(similar: np.ndarray, neighbours: int) -> sp.csr_matrix:
-    """Keep the largest `neighbours` similarities of each row, 0 and less left out."""
-    count = min(neighbours, similar.shape[1])
+def nearest(similar: np.ndarray, neighbors: int) -> sp.csr_matrix:
+    """Keep the largest `neighbors` similarities of each row, 0 and less left out."""
+    count = min(neighbors, similar.shape[1])
     columns = np.argpartition(-similar, count - 1, axis=1)[:, :count]
     values = np.maximum(np.take_along_axis(similar, columns, 1), 0)
     rows = np.repeat(np.arange(len(similar)), count)

@@ -36,13 +36,13 @@ def size_of(count: int, what: str) -> int:
     return min(SIZES[what], 1 << max(0, (2 * count).bit_length() - 1))
 
 
-class Known(NamedTuple):
+class Problem(NamedTuple):
     """What is known: categories of some papers, and what their texts predict."""
 
     papers: Papers
     graph: kbp.Graph
     train: np.ndarray  # papers with known categories, one at least
-    asked: np.ndarray  # papers with categories to predict
+    queries: np.ndarray  # papers with categories to predict
     predicted: np.ndarray  # of the regression from texts, leave-one-out in training [paper, category]
     seed: int
 
@@ -54,8 +54,8 @@ class Known(NamedTuple):
     @property
     def joined(self) -> np.ndarray:
         """Links between papers with known categories, both ways [link, 2]."""
-        known = np.isin(self.papers.links, self.train).all(1)
-        return np.concatenate([self.papers.links[known], self.papers.links[known][:, ::-1]])
+        problem = np.isin(self.papers.links, self.train).all(1)
+        return np.concatenate([self.papers.links[problem], self.papers.links[problem][:, ::-1]])
 
     def draw(self, count: int, what: str) -> np.ndarray:
         """Draw `size_of` numbers below `count`, each at most once where there are so many."""
@@ -63,7 +63,7 @@ class Known(NamedTuple):
         return np.random.default_rng(self.seed).choice(count, size, replace=count < size)
 
 
-def one_category(known: Known, ridge: float, least: float, links: bool = True) -> np.ndarray:
+def one_category(problem: Problem, ridge: float, min_prediction: float, links: bool = True) -> np.ndarray:
     """Score categories by the belief of a variable that is one category of the paper, drawn at random.
 
     With 1{x = x'} as kernel of categories, ridge regression of the sets from texts is the conditional embedding of the
@@ -71,31 +71,34 @@ def one_category(known: Known, ridge: float, least: float, links: bool = True) -
     of categories is a value spread over them.
 
     Args:
-        known: what is known.
+        problem: what is known.
         ridge: of the messages along links; the kernel has a constant, so that they shrink to one, not to zero.
-        least: predictions below it are brought between it and 0 (`positive`): what neighbours can lift.
-        links: whether to listen to neighbours.
+        min_prediction: predictions below it are brought between it and 0 (`positive`): what neighbors can lift.
+        links: whether to listen to neighbors.
     """
-    rng = np.random.default_rng(known.seed)
-    categories = np.nonzero(known.papers.labels[known.train])[1]
-    links_known = known.joined
-    pairs = pairs_of_categories(known.papers.labels, links_known, size_of(10 * len(links_known), "pairs"), rng)
-    samples = categories[known.draw(len(categories), "samples")]
-    graph = known.graph if links else kbp.Graph.from_edges(np.zeros((0, 2), int), len(known.papers.labels))
+    rng = np.random.default_rng(problem.seed)
+    categories = np.nonzero(problem.papers.labels[problem.train])[1]
+    links_known = problem.joined
+    pairs = pairs_of_categories(problem.papers.labels, links_known, size_of(10 * len(links_known), "pairs"), rng)
+    samples = categories[problem.draw(len(categories), "samples")]
+    graph = problem.graph if links else kbp.Graph.from_edges(np.zeros((0, 2), int), len(problem.papers.labels))
     model = _fit_categories([x.astype(np.int32) for x in pairs], samples.astype(np.int32), ridge)
-    frequency = (np.bincount(categories, minlength=known.labels.shape[1]) + 0.5) / (len(categories) + 0.5)
+    frequency = (np.bincount(categories, minlength=problem.labels.shape[1]) + 0.5) / (len(categories) + 0.5)
     frequency = frequency.astype(np.float32)
-    masses = spread_clamps(known.labels[known.train], frequency)
-    told = np.where(known.papers.worded[:, None], positive(known.predicted, least) / frequency, 1)
-    told[known.train] = 1
-    scores = _category_beliefs(model, graph, told.astype(np.float32), known.train, masses)
-    return np.asarray(scores)[known.asked] * frequency
+    masses = spread_clamps(problem.labels[problem.train], frequency)
+    told = np.where(problem.papers.worded[:, None], positive(problem.predicted, min_prediction) / frequency, 1)
+    told[problem.train] = 1
+    scores = _category_beliefs(model, graph, told.astype(np.float32), problem.train, masses)
+    return np.asarray(scores)[problem.queries] * frequency
 
 
-def positive(predicted: np.ndarray, least: float) -> np.ndarray:
-    """Return predictions, those below `least` as least exp(prediction / least - 1): positive, and in the same order."""
-    low = np.minimum(predicted, least)
-    return np.where(predicted > least, predicted, least * np.exp(low / least - 1))
+def positive(predicted: np.ndarray, min_prediction: float) -> np.ndarray:
+    """Return positive predictions in the same order.
+
+    Those below the minimum m are replaced by m exp(prediction / m - 1).
+    """
+    low = np.minimum(predicted, min_prediction)
+    return np.where(predicted > min_prediction, predicted, min_prediction * np.exp(low / min_prediction - 1))
 
 
 def pairs_of_categories(
@@ -166,28 +169,28 @@ def with_constant(projection: jax.Array, points: jax.Array) -> jax.Array:
     return jnp.append(projection @ points, jnp.ones((), points.dtype))
 
 
-def infer_sets(known: Known, ridge: float, obs_ridge: float, power: float) -> Inferred:
+def infer_sets(problem: Problem, ridge: float, obs_ridge: float, power: float) -> Inferred:
     """Learn the model of sets of categories and pass messages.
 
     A known set of categories is a value spread over them.
 
     Args:
-        known: what is known.
+        problem: what is known.
         ridge: of the messages along links.
         obs_ridge: of the texts and of the values of papers with known categories.
         power: exponent of the texts' evidence.
     """
-    projection = RandomProjection(FEATURES, known.labels.shape[1], seed=0).matrix
-    links = known.joined
-    links = links[known.draw(len(links), "links")]
-    sets = known.train[known.draw(len(known.train), "sets")]
-    seen = known.train[known.papers.worded[known.train]]
-    seen = seen[known.draw(len(seen), "sets")]
-    labels = known.labels
-    arrays = (labels[links[:, 0]], labels[links[:, 1]]), labels[sets], labels[seen], known.predicted[seen]
+    projection = RandomProjection(FEATURES, problem.labels.shape[1], seed=0).matrix
+    links = problem.joined
+    links = links[problem.draw(len(links), "links")]
+    sets = problem.train[problem.draw(len(problem.train), "sets")]
+    seen = problem.train[problem.papers.worded[problem.train]]
+    seen = seen[problem.draw(len(seen), "sets")]
+    labels = problem.labels
+    arrays = (labels[links[:, 0]], labels[links[:, 1]]), labels[sets], labels[seen], problem.predicted[seen]
     model = _fit_sets(*arrays, projection, ridge, obs_ridge)
-    arrays = known.predicted, known.papers.worded, known.train, labels[known.train]
-    evidence, solution = _messages_of_sets(model, known.graph, *arrays, power)
+    arrays = problem.predicted, problem.papers.worded, problem.train, labels[problem.train]
+    evidence, solution = _messages_of_sets(model, problem.graph, *arrays, power)
     return Inferred(model, evidence, solution, np.asarray(projection))
 
 
@@ -211,24 +214,24 @@ def _messages_of_sets(model: Any, graph: Any, texts: Any, worded: Any, train: An
     return evidence, kbp.run(model, graph, evidence, num_iters=ITERATIONS, damping=0.0)
 
 
-def unit_mode(known: Known, inferred: Inferred) -> np.ndarray:
-    """Decode the unit vectors that maximise the beliefs by matching pursuit [paper, category]."""
+def unit_mode(problem: Problem, inferred: Inferred) -> np.ndarray:
+    """Decode the unit vectors that maximize the beliefs by matching pursuit [paper, category]."""
     model, evidence = inferred.model, inferred.evidence
-    receivers = np.asarray(known.graph.receivers)
-    mine = np.isin(receivers, known.asked)
-    seen, power = known.asked[known.papers.worded[known.asked]], float(evidence.exponents[0])
+    receivers = np.asarray(problem.graph.receivers)
+    mine = np.isin(receivers, problem.queries)
+    seen, power = problem.queries[problem.papers.worded[problem.queries]], float(evidence.exponents[0])
     factors = np.concatenate([np.asarray(evidence.messages[0])[seen], np.asarray(inferred.solution.messages)[mine]])
     powers = np.concatenate([np.full(len(seen), power), np.ones(mine.sum())])
-    owner = np.searchsorted(known.asked, np.concatenate([seen, receivers[mine]]))
-    mode = maximise(factors, powers, owner, len(known.asked))
+    owner = np.searchsorted(problem.queries, np.concatenate([seen, receivers[mine]]))
+    mode = maximize(factors, powers, owner, len(problem.queries))
     basis: Any = model.bases[0]
     landmarks = jax.vmap(lambda y: with_constant(jnp.asarray(inferred.projection), y))(basis.landmarks)
     vectors = mode @ np.asarray(basis.transform).T @ np.asarray(landmarks)
     return baselines.matching_pursuit(inferred.projection, vectors[:, :-1].astype(np.float32), LENGTH)
 
 
-def maximise(factors: np.ndarray, powers: np.ndarray, owner: np.ndarray, count: int) -> np.ndarray:
-    """Return the unit vectors phi that maximise the products of <m, phi>^p over the factors m of each owner.
+def maximize(factors: np.ndarray, powers: np.ndarray, owner: np.ndarray, count: int) -> np.ndarray:
+    """Return the unit vectors phi that maximize the products of <m, phi>^p over the factors m of each owner.
 
     The logarithm is concave where all inner products are positive (here: at least 0.01), and its maximum is the fixed
     point of phi = sum p m / <m, phi>, scaled to norm 1. An owner without factors has 0.
@@ -255,11 +258,11 @@ def _unit(rows: np.ndarray) -> np.ndarray:
     return np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
 
 
-def mean_of_sets(known: Known, inferred: Inferred) -> np.ndarray:
+def mean_of_sets(problem: Problem, inferred: Inferred) -> np.ndarray:
     """Return the posterior mean of the sets, under beliefs over sets of training papers [paper, category]."""
-    candidates = known.labels[known.train[known.draw(len(known.train), "candidates")]]
-    given = inferred.model, known.graph, inferred.evidence, inferred.solution
-    return np.asarray(_means(*given, candidates))[known.asked]
+    candidates = problem.labels[problem.train[problem.draw(len(problem.train), "candidates")]]
+    given = inferred.model, problem.graph, inferred.evidence, inferred.solution
+    return np.asarray(_means(*given, candidates))[problem.queries]
 
 
 @jax.jit

@@ -22,7 +22,7 @@ from experiments.categories.models import (
     FEATURES,
     ITERATIONS,
     LENGTH,
-    Known,
+    Problem,
     infer_sets,
     mean_of_sets,
     one_category,
@@ -37,16 +37,16 @@ RANKS = (1, 2, 3, 5, 7, 10, 15, 20, 25, 30)
 SPLITS = {"citeulike_t": 10, "cora_hierarchical": 5, "acmv9": 5}
 QUICK_PAPERS = 1_800
 GROUPS = {"all": (0, 10**9), "linked": (1, 10**9), "0": (0, 0), "1": (1, 1), "2": (2, 2), "3+": (3, 10**9)}
-"""Test papers by the number of neighbours whose categories are known."""
-BELIEF, ALONE = "KBP, one category", "KBP, one category, no links"
+"""Test papers by the number of neighbors whose categories are known."""
+BELIEF, NO_LINKS = "KBP, one category", "KBP, one category, no links"
 MAP, MEAN = "KBP, sets, MAP and OMP", "KBP, sets, mean"
 COMPRESSED, REGRESSION, REGRESSED = "compressed sensing", "ridge regression", "ridge regression and neighbours"
 NEAREST, BOTH, LINKED, FREQUENT = "nearest texts", "nearest texts and neighbours", "neighbours", "most frequent"
-METHODS = (BELIEF, ALONE, MAP, MEAN, COMPRESSED, REGRESSION, REGRESSED, NEAREST, BOTH, LINKED, FREQUENT)
+METHODS = (BELIEF, NO_LINKS, MAP, MEAN, COMPRESSED, REGRESSION, REGRESSED, NEAREST, BOTH, LINKED, FREQUENT)
 GRIDS: dict[str, dict[str, tuple]] = {
     REGRESSION: {"ridge": (3.0, 6.0)},
     COMPRESSED: {"ridge": (2.0, 3.0, 6.0)},
-    BELIEF: {"ridge": (1e-2, 3e-2, 1e-1), "least": (1e-2, 3e-2)},
+    BELIEF: {"ridge": (1e-2, 3e-2, 1e-1), "min_prediction": (1e-2, 3e-2)},
     MAP: {"ridge": (1e-1, 1.0), "obs_ridge": (1.0,), "power": (3.0, 8.0, 16.0)},
     REGRESSED: {"weight": (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)},
     NEAREST: {"count": (20, 40, 80, 160)},
@@ -81,9 +81,9 @@ def run(args: argparse.Namespace) -> None:
         papers = data.load(directory, name)
         papers = data.part(papers, QUICK_PAPERS) if args.quick else papers
         splits = args.splits or (1 if args.quick else SPLITS[name])
-        found, told = predict_set(papers, splits, args.seed, args.quick)
-        sets.append({"set": name, **data.counts(papers), **told})
-        rows += summarise(papers, found)
+        found, described = predict_set(papers, splits, args.seed, args.quick)
+        sets.append({"set": name, **data.counts(papers), **described})
+        rows += summarize(papers, found)
         tables.print_table(sets[-1:], list(data.counts(papers)))
         tables.print_table(table(rows, name))
         jax.clear_caches()
@@ -101,7 +101,7 @@ def predict_set(papers: Papers, splits: int, seed: int, quick: bool) -> tuple[li
         Of each split {(method, group of papers): mean recall at the ranks}, and how many papers are in each group; and
         the settings, counts and median seconds.
     """
-    graph, told, found = kbp.Graph.from_edges(papers.links, len(papers.labels)), {}, []
+    graph, sizes, found = kbp.Graph.from_edges(papers.links, len(papers.labels)), {}, []
     settings: Settings = {}
     seconds: dict[str, list[float]] = {}
     for number in command_line.progress(range(splits + 1), papers.name):
@@ -111,14 +111,18 @@ def predict_set(papers: Papers, splits: int, seed: int, quick: bool) -> tuple[li
             settings = choose(papers, graph, data.hold_out(papers, split.train, rng), quick)
             continue
         timer = Timer()
-        scores, known = predict_split(papers, graph, split, settings, seed + number, timer, quick)
-        found.append(recalls(known, scores))
+        scores, problem = predict_split(papers, graph, split, settings, seed + number, timer, quick)
+        found.append(recalls(problem, scores))
         for part, spent in timer.seconds.items():
             seconds.setdefault(part, []).append(spent)
-        told = {"training": len(known.train), "test": len(known.asked), "links in training": len(known.joined) // 2}
+        sizes = {
+            "training": len(problem.train),
+            "test": len(problem.queries),
+            "links in training": len(problem.joined) // 2,
+        }
     chosen = {f"{method}: {key}": value for method, own in settings.items() for key, value in own.items()}
     medians = {f"{part} s": float(np.median(spent)) for part, spent in seconds.items()}
-    return found, {"splits": splits, **told, **chosen, **medians}
+    return found, {"splits": splits, **sizes, **chosen, **medians}
 
 
 class Timer:
@@ -135,10 +139,10 @@ class Timer:
         return found
 
 
-def know(papers: Papers, graph: kbp.Graph, split: Split, predicted: np.ndarray, seed: int) -> Known:
+def problem_of(papers: Papers, graph: kbp.Graph, split: Split, predicted: np.ndarray, seed: int) -> Problem:
     """Leave out papers without categories, which can be neither learned from nor scored; they stay in the graph."""
-    train, asked = (part[papers.labelled[part]] for part in split)
-    return Known(papers, graph, train, asked, predicted, seed)
+    train, queries = (part[papers.labelled[part]] for part in split)
+    return Problem(papers, graph, train, queries, predicted, seed)
 
 
 def choose(papers: Papers, graph: kbp.Graph, split: Split, quick: bool) -> Settings:
@@ -158,9 +162,9 @@ def choose(papers: Papers, graph: kbp.Graph, split: Split, quick: bool) -> Setti
             ridge = option["ridge"] if method in (REGRESSION, COMPRESSED) else chosen[REGRESSION]["ridge"]
             if ridge not in regressions:
                 regressions[ridge] = baselines.regress(papers, split.train, ridge)
-            known = know(papers, graph, split, regressions[ridge], 0)
-            scores = PREDICTORS[method](known, **({} if method in (REGRESSION, COMPRESSED) else option))
-            found.append(baselines.recall_at(scores, papers.labels[known.asked], rank)[:, -1].mean())
+            problem = problem_of(papers, graph, split, regressions[ridge], 0)
+            scores = PREDICTORS[method](problem, **({} if method in (REGRESSION, COMPRESSED) else option))
+            found.append(baselines.recall_at(scores, papers.labels[problem.queries], rank)[:, -1].mean())
         chosen[method] = options[int(np.argmax(found))]
     return chosen
 
@@ -172,41 +176,41 @@ def key_rank(papers: Papers) -> int:
 
 def predict_split(
     papers: Papers, graph: kbp.Graph, split: Split, settings: Settings, seed: int, timer: Timer, quick: bool
-) -> tuple[dict[str, np.ndarray], Known]:
+) -> tuple[dict[str, np.ndarray], Problem]:
     """Return the scores of the methods for the test papers [paper, category]; two that compile long not if `quick`."""
     ridge, other = (settings[method]["ridge"] for method in (REGRESSION, COMPRESSED))
     predicted = timer("regression", lambda: baselines.regress(papers, split.train, ridge))
-    known = know(papers, graph, split, predicted, seed)
-    also = known if other == ridge else known._replace(predicted=baselines.regress(papers, split.train, other))
+    problem = problem_of(papers, graph, split, predicted, seed)
+    also = problem if other == ridge else problem._replace(predicted=baselines.regress(papers, split.train, other))
     scores = {COMPRESSED: PREDICTORS[COMPRESSED](also)}
     if not quick:
-        scores[ALONE] = one_category(known, **settings[BELIEF], links=False)
-    scores[BELIEF] = timer("one category", lambda: one_category(known, **settings[BELIEF]))
-    model = timer("sets", lambda: infer_sets(known, **settings[MAP]))
-    scores[MAP] = timer("MAP", lambda: unit_mode(known, model))
+        scores[NO_LINKS] = one_category(problem, **settings[BELIEF], links=False)
+    scores[BELIEF] = timer("one category", lambda: one_category(problem, **settings[BELIEF]))
+    model = timer("sets", lambda: infer_sets(problem, **settings[MAP]))
+    scores[MAP] = timer("MAP", lambda: unit_mode(problem, model))
     if not quick:
-        scores[MEAN] = timer("mean", lambda: mean_of_sets(known, model))
+        scores[MEAN] = timer("mean", lambda: mean_of_sets(problem, model))
     for method in (REGRESSION, LINKED, FREQUENT):
-        scores[method] = PREDICTORS[method](known)
+        scores[method] = PREDICTORS[method](problem)
     for method in (REGRESSED, NEAREST, BOTH):
-        scores[method] = PREDICTORS[method](known, **settings[method])
-    return scores, known
+        scores[method] = PREDICTORS[method](problem, **settings[method])
+    return scores, problem
 
 
-def recalls(known: Known, scores: dict[str, np.ndarray]) -> dict[tuple[str, str], tuple[np.ndarray, int]]:
+def recalls(problem: Problem, scores: dict[str, np.ndarray]) -> dict[tuple[str, str], tuple[np.ndarray, int]]:
     """Return the mean recall of each method at the ranks, and the number of papers, in each group of papers."""
-    joined = data.adjacency(known.papers)[known.asked][:, known.train]
-    neighbours = np.asarray(joined.sum(1)).reshape(-1)
-    labels, found = known.papers.labels[known.asked], {}
+    joined = data.adjacency(problem.papers)[problem.queries][:, problem.train]
+    neighbors = np.asarray(joined.sum(1)).reshape(-1)
+    labels, found = problem.papers.labels[problem.queries], {}
     for method in filter(scores.__contains__, METHODS):
         recall = baselines.recall_at(scores[method], labels, RANKS[-1])[:, np.array(RANKS) - 1]
-        for group, (least, most) in GROUPS.items():
-            mine = (neighbours >= least) & (neighbours <= most)
+        for group, (min_prediction, most) in GROUPS.items():
+            mine = (neighbors >= min_prediction) & (neighbors <= most)
             found[method, group] = recall[mine].mean(0) if mine.any() else np.full(len(RANKS), np.nan), int(mine.sum())
     return found
 
 
-def summarise(papers: Papers, found: list[Any]) -> list[dict[str, Any]]:
+def summarize(papers: Papers, found: list[Any]) -> list[dict[str, Any]]:
     """Return recall of each method by rank and group of papers, mean and standard error over splits."""
     rows = []
     ranks = [k for k in RANKS if k < papers.labels.shape[1]]
@@ -221,7 +225,7 @@ def summarise(papers: Papers, found: list[Any]) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Return a line for each method: recall at a few ranks, of all test papers and of those with known neighbours."""
+    """Return a line for each method: recall at a few ranks, of all test papers and of those with known neighbors."""
     lines = []
     for method in dict.fromkeys(row["method"] for row in rows if row["set"] == name):
         mine = [row for row in rows if (row["set"], row["method"]) == (name, method)]
@@ -231,7 +235,7 @@ def table(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 
 
 def figure(rows: list[dict[str, Any]]) -> Any:
-    """Draw recall against the number of categories, and what known neighbours add; a row for each set."""
+    """Draw recall against the number of categories, and what known neighbors add; a row for each set."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(row["set"] for row in rows))
@@ -241,7 +245,7 @@ def figure(rows: list[dict[str, Any]]) -> Any:
         mine = [row for row in rows if row["set"] == name]
         for ax, group in ((whole, "all"), (linked, "linked")):
             draw_curves(ax, [row for row in mine if row["papers"] == group])
-            ax.set(title=f"{name}: {'all test papers' if group == 'all' else 'with known neighbours'}")
+            ax.set(title=f"{name}: {'all test papers' if group == 'all' else 'with problem neighbors'}")
         draw_bars(bars, mine)
         whole.legend(fontsize=6)
     return drawn
@@ -259,58 +263,58 @@ def draw_curves(ax: Any, rows: list[dict[str, Any]]) -> None:
 
 
 def draw_bars(ax: Any, rows: list[dict[str, Any]]) -> None:
-    """Draw recall by the number of neighbours whose categories are known."""
+    """Draw recall by the number of neighbors whose categories are known."""
     groups = [group for group in GROUPS if group not in ("all", "linked")]
     rank = next(row["k"] for row in rows if row["papers"] == groups[0])
     present = {row["method"] for row in rows}
-    shown = [method for method in (BELIEF, ALONE, COMPRESSED, REGRESSED, BOTH, LINKED) if method in present]
+    shown = [method for method in (BELIEF, NO_LINKS, COMPRESSED, REGRESSED, BOTH, LINKED) if method in present]
     for i, method in enumerate(shown):
         of = {row["papers"]: row for row in rows if row["method"] == method and row["k"] == rank}
         values, errors = (np.array([of[group][key] for group in groups], float) for key in ("recall", "stderr"))
         ax.bar(np.arange(len(groups)) + 0.13 * (i - 2.5), values, 0.12, yerr=errors, label=method)
-    ax.set(xticks=range(len(groups)), xlabel="neighbours with known categories", ylabel=f"recall@{rank}")
+    ax.set(xticks=range(len(groups)), xlabel="neighbors with known categories", ylabel=f"recall@{rank}")
     ax.set_xticklabels(groups)
     ax.set_ylim(top=1.25)
     ax.legend(fontsize=6, ncols=3, loc="upper left")
 
 
-def linked_votes(known: Known) -> np.ndarray:
-    """Count the categories of known neighbours [paper, category]."""
-    return data.adjacency(known.papers)[known.asked][:, known.train] @ known.labels[known.train]
+def linked_votes(problem: Problem) -> np.ndarray:
+    """Count the categories of known neighbors [paper, category]."""
+    return data.adjacency(problem.papers)[problem.queries][:, problem.train] @ problem.labels[problem.train]
 
 
-def with_votes(known: Known, scores: np.ndarray, weight: float) -> np.ndarray:
-    """Add the mean label vector of known neighbours to scores."""
-    joined = data.adjacency(known.papers)[known.asked][:, known.train]
-    return scores + weight * baselines.vote(joined, known.labels[known.train])
+def with_votes(problem: Problem, scores: np.ndarray, weight: float) -> np.ndarray:
+    """Add the mean label vector of known neighbors to scores."""
+    joined = data.adjacency(problem.papers)[problem.queries][:, problem.train]
+    return scores + weight * baselines.vote(joined, problem.labels[problem.train])
 
 
-def nearest_votes(known: Known, count: float) -> np.ndarray:
+def nearest_votes(problem: Problem, count: float) -> np.ndarray:
     """Return the mean label vector of the training papers with the most similar texts."""
-    similar = baselines.cosines(known.papers.texts, known.asked, known.train)
-    return baselines.vote(baselines.nearest(similar, int(count)), known.labels[known.train])
+    similar = baselines.cosines(problem.papers.texts, problem.queries, problem.train)
+    return baselines.vote(baselines.nearest(similar, int(count)), problem.labels[problem.train])
 
 
-def frequency(known: Known) -> np.ndarray:
+def frequency(problem: Problem) -> np.ndarray:
     """Return how often categories are in training, for each paper alike."""
-    return np.tile(known.labels[known.train].mean(0), (len(known.asked), 1))
+    return np.tile(problem.labels[problem.train].mean(0), (len(problem.queries), 1))
 
 
-def compressed(known: Known) -> np.ndarray:
+def compressed(problem: Problem) -> np.ndarray:
     """Decode A y predicted by ridge regression from texts (Hsu et al. 2009)."""
-    matrix = np.asarray(RandomProjection(FEATURES, known.labels.shape[1], seed=0).matrix)
-    return baselines.matching_pursuit(matrix, known.predicted[known.asked] @ matrix.T, LENGTH)
+    matrix = np.asarray(RandomProjection(FEATURES, problem.labels.shape[1], seed=0).matrix)
+    return baselines.matching_pursuit(matrix, problem.predicted[problem.queries] @ matrix.T, LENGTH)
 
 
 PREDICTORS: dict[str, Callable[..., np.ndarray]] = {
     BELIEF: one_category,
-    MAP: lambda known, **settings: unit_mode(known, infer_sets(known, **settings)),
+    MAP: lambda problem, **settings: unit_mode(problem, infer_sets(problem, **settings)),
     COMPRESSED: compressed,
-    REGRESSION: lambda known: known.predicted[known.asked],
-    REGRESSED: lambda known, weight: with_votes(known, known.predicted[known.asked], weight),
+    REGRESSION: lambda problem: problem.predicted[problem.queries],
+    REGRESSED: lambda problem, weight: with_votes(problem, problem.predicted[problem.queries], weight),
     NEAREST: nearest_votes,
-    BOTH: lambda known, count, weight: with_votes(known, nearest_votes(known, count), weight),
-    LINKED: lambda known: linked_votes(known) + 1e-3 * frequency(known),
+    BOTH: lambda problem, count, weight: with_votes(problem, nearest_votes(problem, count), weight),
+    LINKED: lambda problem: linked_votes(problem) + 1e-3 * frequency(problem),
     FREQUENT: frequency,
 }
 """What scores categories of the papers asked for, with the settings of `GRIDS`."""

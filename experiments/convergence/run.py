@@ -1,7 +1,7 @@
 """Study when loops converge: estimated and positive updates, exponents, schedules and acceleration on grids and graphs.
 
 Sunset images as in the denoising experiment, with the bandwidth of the observations halved and landmarks to a residual
-norm of 1e-3; and a learned bimodal model on random graphs with evidence that the neighbours contradict. Residuals of
+norm of 1e-3; and a learned bimodal model on random graphs with evidence that the neighbors contradict. Residuals of
 positive messages are between values scaled to maximum 1, those of others between coefficients of norm 1.
 """
 
@@ -95,7 +95,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     command_line.add_common_arguments(parser, "experiments/convergence/results")
     whole = gray_images.SUNSET_LEVELS
-    parser.add_argument("--levels", type=int, nargs="+", help=f"grey levels, of {whole} (default: all; 10 if quick)")
+    parser.add_argument("--levels", type=int, nargs="+", help=f"gray levels, of {whole} (default: all; 10 if quick)")
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), help="bandwidths and ridge")
     parser.add_argument("--iters", type=int, help="iterations of the traces (default: 100; 10 if quick)")
     parser.add_argument("--starts", type=int, help="random starts (default: 10; 2 if quick)")
@@ -142,7 +142,7 @@ def random_graphs(sizes: list[Any], seed: int) -> Iterator[Problem]:
     rng = np.random.default_rng(seed)
     side = np.where(rng.random(5000) < 0.5, 1.0, -1.0)
     other = np.where(rng.random(5000) < 0.9, side, -side)
-    first, second = (centre + 0.3 * rng.standard_normal(5000) for centre in (side, other))
+    first, second = (center + 0.3 * rng.standard_normal(5000) for center in (side, other))
     both = np.concatenate([first, second]).astype(np.float32)
     seen = (both + rng.standard_normal(both.shape)).astype(np.float32)
     pairs = {0: (both[:5000], both[5000:])}
@@ -309,10 +309,10 @@ def draw(traces: list[dict[str, Any]]) -> Any:
     problems = list(dict.fromkeys(row["problem"] for row in traces))
     figure = Figure(figsize=(3.4 * len(problems), 12), layout="constrained")
     axes = figure.subplots(4, len(problems), squeeze=False)
-    colours = colormaps["tab10"]
+    colors = colormaps["tab10"]
     for row in traces:
         column, number = problems.index(row["problem"]), [m.name for m in METHODS].index(row["method"])
-        style = {"color": colours(number), "linestyle": "-" if "positive TRW" in row["method"] else "--", "lw": 1.3}
+        style = {"color": colors(number), "linestyle": "-" if "positive TRW" in row["method"] else "--", "lw": 1.3}
         count = np.arange(1, len(row["residuals"]) + 1)
         for which, curve in enumerate(("residuals", "rmse")):
             for axis, x in zip(
@@ -327,7 +327,7 @@ def draw(traces: list[dict[str, Any]]) -> Any:
             if not axis.lines:
                 axis.set_axis_off()
                 continue
-            label = "residual" if quantity == "residual" else "RMSE of the mode (grey levels)"
+            label = "residual" if quantity == "residual" else "RMSE of the mode (gray levels)"
             axis.set(xlabel=unit, ylabel=label, xscale="log")
             if quantity == "residual":
                 axis.set(yscale="log", ylim=(TOL / 100, 3))

@@ -9,12 +9,12 @@ import numpy as np
 from experiments.lib import datasets, gray_images
 
 SIGMA = 30.0
-"""Standard deviation of the noise, in grey levels of 0 .. 255."""
+"""Standard deviation of the noise, in gray levels of 0 .. 255."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One image to learn from and one to clean, grey values 0 .. 255."""
+    """One image to learn from and one to clean, gray values 0 .. 255."""
 
     name: str
     train: np.ndarray
@@ -32,7 +32,7 @@ def read_problems(args: argparse.Namespace) -> tuple[list[Problem], str]:
         test = train if args.image else np.round(gray_images.read_image(args.test, args.size))
         if np.ptp(train) == 0:
             raise ValueError(
-                f"--image: must have at least two grey levels; got only {train.flat[0]:.0f}. Choose another."
+                f"--image: must have at least two gray levels; got only {train.flat[0]:.0f}. Choose another."
             )
         return [Problem(Path(args.image or args.test).stem, train, test)], "image file"
     directory = datasets.data_directory(args.data)

@@ -8,7 +8,7 @@ COLORS = ("#009E73", "#0072B2", "#D55E00")
 
 
 def draw(rows: list[dict[str, Any]], pictures: list[dict[str, Any]]) -> Any:
-    """Draw one problem (images, uncertainty), coverage and residuals; with several sunsets, RMSE over grey levels."""
+    """Draw one problem (images, uncertainty), coverage and residuals; with several sunsets, RMSE over gray levels."""
     from matplotlib.figure import Figure
 
     shown = min(range(len(rows)), key=lambda i: (abs(rows[i]["levels"] - 100), rows[i]["setting"] != "convergent"))
@@ -34,7 +34,7 @@ def draw(rows: list[dict[str, Any]], pictures: list[dict[str, Any]]) -> Any:
         axes[name].set_title(title, fontsize=11)
         axes[name].set_axis_off()
         if name == "deviation":
-            above.colorbar(shade, ax=axes[name], shrink=0.8, label="grey levels")
+            above.colorbar(shade, ax=axes[name], shrink=0.8, label="gray levels")
     for setting, color in zip(dict.fromkeys(row["setting"] for row in rows), COLORS, strict=False):
         mine = [i for i, row in enumerate(rows) if row["setting"] == setting]
         for i in mine:
@@ -48,7 +48,7 @@ def draw(rows: list[dict[str, Any]], pictures: list[dict[str, Any]]) -> Any:
                 values = [[rows[i][name] for i in mine] for name in ("levels", key)]
                 axes["rmse"].plot(*values, style, color=color, markersize=4, label=f"{setting}: {answer}")
     if "rmse" in axes:
-        axes["rmse"].set(xlabel="grey levels of the sunset image", ylabel="RMSE (grey levels), lower is better")
+        axes["rmse"].set(xlabel="gray levels of the sunset image", ylabel="RMSE (gray levels), lower is better")
         axes["rmse"].set_ylim(bottom=0)
     axes["cover"].plot([0, 1], [0, 1], ":", color="black", label="calibrated")
     axes["cover"].set(

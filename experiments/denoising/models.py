@@ -37,9 +37,9 @@ COVERAGES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Probabilities of the intervals whose empirical coverage is reported."""
 
 SETTINGS = {
-    # The authors' program: exp(-0.5 d^2 / median^2) on grey levels, exp(-d^2 / median^2) on observations.
+    # The authors' program: exp(-0.5 d^2 / median^2) on gray levels, exp(-d^2 / median^2) on observations.
     "paper": Setting(bandwidth=1.0, obs_bandwidth=0.5**0.5, ridge_m=1e-2, damping=0.8),
-    # A quarter of the bandwidth resolves single grey levels, half the other sharpens the likelihood.
+    # A quarter of the bandwidth resolves single gray levels, half the other sharpens the likelihood.
     "narrow": Setting(bandwidth=0.25, obs_bandwidth=0.5**1.5, ridge_m=1.0, damping=0.2),
 }
 CONVERGENT = Setting(bandwidth=0.25, obs_bandwidth=0.3, ridge_m=20.0, damping=0.0, convergent=True)

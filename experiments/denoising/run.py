@@ -1,7 +1,7 @@
 """Denoise images: learn a kernel Markov random field from one image and a noisy copy of it, clean new noisy images.
 
-The main experiment of the paper (Song et al. 2011, section 7, Figure 1): grey images, Gaussian noise of standard
-deviation 30, a four-neighbour grid with an observation at each pixel, all operators and the likelihood learned from one
+The main experiment of the paper (Song et al. 2011, section 7, Figure 1): gray images, Gaussian noise of standard
+deviation 30, a four-neighbor grid with an observation at each pixel, all operators and the likelihood learned from one
 image pair.
 
 On the sunset images the training image is the test image, as in the paper: only the noise is new. That replicates the
@@ -42,15 +42,15 @@ def main(argv: list[str] | None = None) -> int:
     command_line.add_common_arguments(parser, "experiments/denoising/results")
     add = parser.add_argument
     levels = (
-        f"grey levels of the sunset image, of {gray_images.SUNSET_LEVELS} (default: all, and circles; circles if quick)"
+        f"gray levels of the sunset image, of {gray_images.SUNSET_LEVELS} (default: all, and circles; circles if quick)"
     )
     add("--levels", type=int, nargs="+", help=levels)
     add("--settings", nargs="+", choices=ALL_SETTINGS, help="default: all; convergent if quick")
     add("--draws", type=int, help="noisy images to clean (default: 10; 3 if quick)")
     add("--iters", type=int, default=30, help="iterations of paper and narrow (default: 30)")
     add("--damping", type=float, help="weight of the old message (default: 0.8 paper, 0.2 narrow, 0 convergent)")
-    add("--bandwidth", type=float, help="of the grey levels, in grey levels (default: the setting's)")
-    add("--obs-bandwidth", type=float, help="of the noisy grey levels (default: the setting's)")
+    add("--bandwidth", type=float, help="of the gray levels, in gray levels (default: the setting's)")
+    add("--obs-bandwidth", type=float, help="of the noisy gray levels (default: the setting's)")
     add("--ridge", type=float, help="lambda; it multiplies the number of pairs (default: the setting's)")
     add("--eps", type=float, default=1e-2, help="residual norm of the landmarks (default: 0.01)")
     add("--image", type=Path, help="PNG or JPEG to learn from and to clean, instead of the sunset")
@@ -87,7 +87,7 @@ def report(args: argparse.Namespace, draws: int, source: str, rows: list[dict], 
     results.save_figure(figure.draw(rows, pictures), image)
     shown = ["image", "setting", "rank", "products", "noisy", "rmse_mode", "rmse_mean", "cover90", "temperature"]
     tables.print_table(rows, [*shown, "converged", "iterations", "residual", "fit_s", "compile_s", "run_s"])
-    print(f"\nRMSE of grey values 0 .. 255, mean over {draws} noisy images ({source}).")
+    print(f"\nRMSE of gray values 0 .. 255, mean over {draws} noisy images ({source}).")
     print("cover90: share of pixels inside their 90 % interval; 0.90 is right, more means that intervals are too wide.")
     print("converged, iterations, residual: of the worst noisy image. run_s: seconds for all noisy images in one call.")
     print(f"Figures: {path}\nPicture: {image}")
@@ -100,16 +100,16 @@ def denoise(problem: Problem, setting: Setting, draws: int, args: argparse.Names
     positive = kbp.Clipped() if setting.convergent else None
     model, record = learn(train, add_noise(rng, train), setting, args, positive)
     noisy = np.stack([add_noise(rng, clean) for _ in range(draws)]).reshape(draws, -1)
-    grey_levels = np.unique(train)
+    gray_levels = np.unique(train)
     again = jnp.asarray(add_noise(rng, train).reshape(-1))
-    temperature = calibrate(model, train, again, setting, grey_levels) if setting.convergent else 1.0
+    temperature = calibrate(model, train, again, setting, gray_levels) if setting.convergent else 1.0
     graph = kbp.grid_graph(*clean.shape)
     options = loop_options(graph, setting, args.iters)
 
     @jax.jit
     @jax.vmap
     def clean_up(y):
-        belief, solution = infer(model, graph, y, grey_levels, options)
+        belief, solution = infer(model, graph, y, gray_levels, options)
         belief = kbp.temper(belief, temperature)
         ends = jnp.stack([jnp.stack(kbp.interval(belief, share)) for share in COVERAGES])
         return kbp.mode(belief), kbp.mean(belief), jnp.sqrt(kbp.variance(belief)), ends, solution

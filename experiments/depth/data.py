@@ -44,7 +44,7 @@ class Scenes:
     Attributes:
         name: of the set.
         ids: names of the scenes.
-        images: colours 0 .. 255 [scene, CELL * row, CELL * column, 3], uint8.
+        images: colors 0 .. 255 [scene, CELL * row, CELL * column, 3], uint8.
         depth: metres [scene, row, column], NaN where there is no measurement.
         folds: of the scenes to learn from, which part they belong to when one is held out, >= 0; -1: not learned from.
         test: which scenes are to be predicted [scene].
@@ -96,7 +96,7 @@ class _Raw(NamedTuple):
 def load(name: str, directory: Path | None) -> Scenes:
     """Load a set of scenes.
 
-    kitchen: learn from blocks 0-6, in folds of two or three neighbouring blocks, predict block 8; block 7 is a gap, as
+    kitchen: learn from blocks 0-6, in folds of two or three neighboring blocks, predict block 8; block 7 is a gap, as
     views overlap. tabletop: the split that comes with it, three random folds. street: learn from the first three
     quarters of the drive, in three successive folds, predict the last quarter, less a gap of three frames. make3d: its
     published split, three random folds.

@@ -15,7 +15,7 @@ LAWS = ((0.25, 0.5, 0.25), (-0.5, 0.0, 0.5), (-0.25, 0.5, -0.25))
 def patch_features(scenes: Scenes, progress: Callable[[Any], Any] = iter) -> np.ndarray:
     """Describe every patch by 273 numbers, near in kind and number to those of the paper and of Make3D.
 
-    Seventeen filters: the nine 3 x 3 Laws masks of the brightness, the brightness average of the two colour
+    Seventeen filters: the nine 3 x 3 Laws masks of the brightness, the brightness average of the two color
     differences (Cb, Cr), and the derivative of a Gaussian of one pixel in six directions. Of each filter's output two
     numbers over a window: the root of its mean square and the fourth root of its mean fourth power; of the three
     averages the mean and the standard deviation. That is 34 numbers; they are taken
@@ -54,11 +54,11 @@ def _filtered(image: np.ndarray) -> np.ndarray:
     level, edge, spot = (np.array(mask, np.float32) for mask in LAWS)
     masks = [np.outer(a, b) for a in (level, edge, spot) for b in (level, edge, spot)]
     laws = [ndimage.correlate(bright, mask, mode="nearest") for mask in masks]
-    colours = [ndimage.correlate(c - bright, masks[0], mode="nearest") for c in (blue, red)]
+    colors = [ndimage.correlate(c - bright, masks[0], mode="nearest") for c in (blue, red)]
     across = [ndimage.gaussian_filter(bright, 1.0, order=order, mode="nearest") for order in ((0, 1), (1, 0))]
     angles = np.arange(6) * np.pi / 6
     oriented = [np.float32(np.cos(a)) * across[0] + np.float32(np.sin(a)) * across[1] for a in angles]
-    return np.stack([laws[0], *colours, *laws[1:], *oriented])
+    return np.stack([laws[0], *colors, *laws[1:], *oriented])
 
 
 def _statistics(filtered: np.ndarray, scale: int) -> np.ndarray:

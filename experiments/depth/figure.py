@@ -30,16 +30,16 @@ def _pictures(figure: Any, axes: Any, name: str, problem: Any, found: dict[str, 
     place = len(problem.test) // 2
     scene = problem.test[place]
     truth = problem.log_depth[scene]
-    answers = found[graph][0][place]
+    estimates = found[graph][0][place]
     axes[0].imshow(problem.scenes.images[scene])
     axes[0].set(title=name)
     limits = {"vmin": np.nanmin(truth), "vmax": np.nanmax(truth), "cmap": "viridis"}
-    maps = {"measured": truth, plain: found[plain][0][place, 0], graph: answers[0]}
+    maps = {"measured": truth, plain: found[plain][0][place, 0], graph: estimates[0]}
     shown = [ax.imshow(values, **limits) for ax, values in zip(axes[1:4], maps.values(), strict=True)]
     figure.colorbar(shown[0], ax=axes[3], label="log10 metres", shrink=0.8)
     for ax, title in zip(axes[1:4], maps, strict=True):
         ax.set(title=title)
-    width = axes[4].imshow(answers[2] - answers[1], cmap="magma", vmin=0)
+    width = axes[4].imshow(estimates[2] - estimates[1], cmap="magma", vmin=0)
     axes[4].set(title="width of the 90 % interval")
     figure.colorbar(width, ax=axes[4], shrink=0.8)
     for ax in axes:
@@ -50,9 +50,9 @@ def _bars(ax: Any, rows: list[dict[str, Any]]) -> None:
     """Draw the errors of all methods that answer whole scenes."""
     most = max(row["scenes"] for row in rows)
     whole = [row for row in rows if row["scenes"] == most][::-1]
-    colours = ["#0072B2" if "kernel" in row["method"] and "alone" not in row["method"] else "0.7" for row in whole]
+    colors = ["#0072B2" if "kernel" in row["method"] and "alone" not in row["method"] else "0.7" for row in whole]
     names = [row["method"] for row in whole]
-    ax.barh(names, [row["mae"] for row in whole], xerr=[row["se"] or 0 for row in whole], color=colours)
+    ax.barh(names, [row["mae"] for row in whole], xerr=[row["se"] or 0 for row in whole], color=colors)
     ax.set(xlabel="mean absolute error of log10 depth")
     ax.tick_params(axis="y", labelsize=7)
     ax.grid(axis="x", alpha=0.3)

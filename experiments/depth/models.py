@@ -19,7 +19,7 @@ from kbpjax.baselines import discrete, mixture, pairwise, particle
 NUM_BINS = 30
 NUM_ITERS = 10
 PAIRS = 40_000
-"""Pairs of neighbours, and of depth and observation, drawn for each type of edge and node."""
+"""Pairs of neighbors, and of depth and observation, drawn for each type of edge and node."""
 CANDIDATES = 128
 
 
@@ -27,9 +27,9 @@ CANDIDATES = 128
 class Setting:
     """What is chosen on held-out folds; bandwidths in medians of the pairwise distances.
 
-    `power` is that of the evidence: neighbouring patches err alike, so that each counts for less than one observation.
+    `power` is that of the evidence: neighboring patches err alike, so that each counts for less than one observation.
     `exponent` is that of the messages: 1 is belief propagation, 1/2 weighs trees alike. `floor` is that of evaluated
-    messages, as pseudo-counts are that of tables: what keeps a neighbour that errs from ruling a depth out.
+    messages, as pseudo-counts are that of tables: what keeps a neighbor that errs from ruling a depth out.
     """
 
     power: float = 0.3
@@ -50,7 +50,7 @@ class Setting:
 
 
 TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0)
-"""Of the beliefs that intervals are of: messages around loops, and evidence of neighbours, are too sure."""
+"""Of the beliefs that intervals are of: messages around loops, and evidence of neighbors, are too sure."""
 SEARCH = {
     "kernel": {
         "power": (0.1, 0.3, 1.0),
@@ -69,7 +69,7 @@ SEARCH = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sample:
-    """Pairs to learn from, in log10 metres: of neighbours by edge type, of depths and observations by node type."""
+    """Pairs to learn from, in log10 metres: of neighbors by edge type, of depths and observations by node type."""
 
     edges: dict[int, tuple[np.ndarray, np.ndarray]]
     ends: dict[int, tuple[int, int]]
@@ -112,14 +112,14 @@ class Grid:
         kinds = np.concatenate([np.repeat(across, self.columns - 1), np.repeat(down, self.columns)])
         return kbp.grid_graph(self.rows, self.columns, edge_type=kinds, node_type=np.repeat(self.band, self.columns))
 
-    def sample(self, depth: np.ndarray, seen: np.ndarray, rng: np.random.Generator) -> Sample:
-        """Draw pairs of neighbours, and of depth and observation, where both are known.
+    def sample(self, depth: np.ndarray, observations: np.ndarray, rng: np.random.Generator) -> Sample:
+        """Draw pairs of neighbors, and of depth and observation, where both are known.
 
         A band in which nothing is known, as above the reach of a laser, learns from all rows.
 
         Args:
             depth: log10 metres [scene, row, column], NaN where unknown.
-            seen: observations [scene, row, column, *dim].
+            observations: observations [scene, row, column, *dim].
             rng: of the draw.
         """
         known, (across, down) = np.isfinite(depth), self.types
@@ -134,7 +134,7 @@ class Grid:
             edges[int(kind)] = _draw(below[:, r], rng, depth[:, r], depth[:, r + 1])
             ends[int(kind)] = (place // 2, (place + 1) // 2)
         rows = {int(v): _rows(self.band == v, known) for v in np.unique(self.band)}
-        observed = {v: _draw(known[:, r], rng, depth[:, r], seen[:, r]) for v, r in rows.items()}
+        observed = {v: _draw(known[:, r], rng, depth[:, r], observations[:, r]) for v, r in rows.items()}
         return Sample(edges, ends, observed)
 
 
@@ -166,13 +166,13 @@ def learn_kernel(sample: Sample, setting: Setting, obs_kernel: kbp.Kernel | None
         setting: bandwidths and ridges.
         obs_kernel: of the observations; None: RBF, for predictions of log10 depth.
     """
-    depth, seen = (np.concatenate([pair[i] for pair in sample.observed.values()]) for i in (0, 1))
+    depth, observations = (np.concatenate([pair[i] for pair in sample.observed.values()]) for i in (0, 1))
     rng = np.random.default_rng(0)
-    depth, seen = rng.choice(depth, 2000), rng.choice(seen, 2000)
+    depth, observations = rng.choice(depth, 2000), rng.choice(observations, 2000)
     kernel = kbp.RBF(setting.bandwidth * kbp.median_bandwidth(depth))
     if obs_kernel is None:
-        obs_kernel = kbp.RBF(setting.obs_bandwidth * kbp.median_bandwidth(seen))
-    rank = 40 if seen.ndim == 1 else 300
+        obs_kernel = kbp.RBF(setting.obs_bandwidth * kbp.median_bandwidth(observations))
+    rank = 40 if observations.ndim == 1 else 300
     rule = kbp.ConstantTime(eps=1e-3, max_rank=rank)
     ridges = {"ridge": setting.ridge, "obs_ridge": setting.obs_ridge}
     options = {"floor": setting.floor, "positive": kbp.Clipped()}
@@ -180,13 +180,13 @@ def learn_kernel(sample: Sample, setting: Setting, obs_kernel: kbp.Kernel | None
 
 
 def learn_discrete(sample: Sample, setting: Setting) -> Learned:
-    """Count pairs of bins, of neighbours and of depths and predictions; `setting.obs_ridge` is the pseudo-count."""
-    (depth, seen), *more = sample.observed.values()
+    """Count pairs of bins, of neighbors and of depths and predictions; `setting.obs_ridge` is the pseudo-count."""
+    (depth, observations), *more = sample.observed.values()
     if more:
         raise ValueError("sample must have one band of rows; got several. Compare discrete belief propagation at one.")
     states = discrete.bins(depth, NUM_BINS)
     model = discrete.fit(sample.data, states, pseudo_count=setting.obs_ridge)
-    cells = np.searchsorted(_middles(states), depth), np.searchsorted(_middles(states), seen)
+    cells = np.searchsorted(_middles(states), depth), np.searchsorted(_middles(states), observations)
     counts = np.full((NUM_BINS, NUM_BINS), setting.obs_ridge, np.float32)
     np.add.at(counts, cells, 1)
     return Learned(model, (jnp.asarray(counts / counts.sum(1, keepdims=True)), states))
@@ -197,14 +197,16 @@ def _middles(states: Any) -> np.ndarray:
     return (states[1:] + states[:-1]) / 2
 
 
-def _evidence(learned: Learned, graph: kbp.Graph, seen: jax.Array, power: jax.Array, ratio: bool) -> kbp.Evidence:
+def _evidence(
+    learned: Learned, graph: kbp.Graph, observations: jax.Array, power: jax.Array, ratio: bool
+) -> kbp.Evidence:
     """Turn the observations of an image [node, *dim] into evidence."""
     if learned.tables is None:
         form = kbp.DensityRatio() if ratio else kbp.Expectation()
-        by_type = {v: seen[graph.nodes_of_type(v)] for v, *_ in graph.node_types}
+        by_type = {v: observations[graph.nodes_of_type(v)] for v, *_ in graph.node_types}
         return kbp.observe(learned.model, graph, by_type, form=form) ** power
     counts, states = learned.tables
-    of_seen = counts[:, jnp.searchsorted((states[1:] + states[:-1]) / 2, seen)].T
+    of_seen = counts[:, jnp.searchsorted((states[1:] + states[:-1]) / 2, observations)].T
     nearest = jax.tree_util.Partial(_nearest, of_seen, states)
     return kbp.likelihood(learned.model, graph, nearest) ** power
 
@@ -215,28 +217,35 @@ def _nearest(of_seen: jax.Array, states: jax.Array, points: jax.Array) -> jax.Ar
 
 @partial(jax.jit, static_argnames="ratio")
 def infer(
-    learned: Learned, graph: kbp.Graph, seen: Any, points: Any, power: Any, exponent: Any, temperature: Any, ratio: bool
+    learned: Learned,
+    graph: kbp.Graph,
+    observations: Any,
+    points: Any,
+    power: Any,
+    exponent: Any,
+    temperature: Any,
+    ratio: bool,
 ) -> Any:
     """Answer an image: median and 90 % interval [3, node] with the graph; alone the same of each patch by itself.
 
     Args:
         learned: the model.
         graph: the grid; a graph without edges leaves each patch by itself.
-        seen: observations [node, *dim].
+        observations: observations [node, *dim].
         points: candidates [point], log10 metres.
         power: of the evidence.
         exponent: of the messages.
         temperature: of the beliefs that intervals are of.
         ratio: the form of learned evidence: P(y | x) / P(y), or the smoothed likelihood.
     """
-    evidence = _evidence(learned, graph, seen, power, ratio)
+    evidence = _evidence(learned, graph, observations, power, ratio)
     exponents = jnp.full(graph.num_edges // 2, exponent, jnp.float32)
     solution = kbp.run(learned.model, graph, evidence, num_iters=NUM_ITERS, damping=0.2, exponents=exponents)
     found = kbp.beliefs(learned.model, graph, evidence, solution, points)
-    return summarise(found, temperature)
+    return summarize(found, temperature)
 
 
-def summarise(belief: kbp.Belief, temperature: Any) -> jax.Array:
+def summarize(belief: kbp.Belief, temperature: Any) -> jax.Array:
     """Return the median, and lower and upper end of the 90 % interval of the tempered belief [3, node]."""
     return jnp.stack([kbp.quantile(belief, 0.5), *kbp.interval(kbp.temper(belief, temperature), 0.9)])
 
@@ -244,21 +253,28 @@ def summarise(belief: kbp.Belief, temperature: Any) -> jax.Array:
 jax.tree_util.register_dataclass(Learned, ["model", "tables"], [])
 
 
-def answer(learned: Learned, graph: kbp.Graph, images: np.ndarray, points: Any, setting: Setting) -> np.ndarray:
+def estimate(learned: Learned, graph: kbp.Graph, images: np.ndarray, points: Any, setting: Setting) -> np.ndarray:
     """Answer images of observations [image, row, column, *dim]: median and interval [image, 3, row, column]."""
     grid = images.shape[1:3]
     numbers = [jnp.float32(of) for of in (setting.power, setting.exponent, setting.temperature)]
     found = [
-        infer(learned, graph, jnp.asarray(seen.reshape(-1, *seen.shape[2:])), points, *numbers, ratio=setting.ratio)
-        for seen in images
+        infer(
+            learned,
+            graph,
+            jnp.asarray(observations.reshape(-1, *observations.shape[2:])),
+            points,
+            *numbers,
+            ratio=setting.ratio,
+        )
+        for observations in images
     ]
     return np.asarray(jnp.stack(found)).reshape(len(images), 3, *grid)
 
 
-def calibrate(cover: Callable[[Setting], float], setting: Setting) -> Setting:
+def calibrate(coverage: Callable[[Setting], float], setting: Setting) -> Setting:
     """Choose the temperature whose intervals cover nearest to 90 % on held-out folds."""
     trials = [dataclasses.replace(setting, temperature=value) for value in TEMPERATURES]
-    return min(trials, key=lambda trial: abs(cover(trial) - 0.9))
+    return min(trials, key=lambda trial: abs(coverage(trial) - 0.9))
 
 
 def search(kind: str, error: Callable[[Setting], float], start: Setting = Setting()) -> Setting:
@@ -267,10 +283,10 @@ def search(kind: str, error: Callable[[Setting], float], start: Setting = Settin
     return Setting(**best)
 
 
-def answer_by_samples(
+def estimate_by_samples(
     sample: Sample, graph: kbp.Graph, images: np.ndarray, points: Any, spread: float, kind: str, power: float
 ) -> np.ndarray:
-    """Answer images of predictions by particle or mixture belief propagation, as `answer` does.
+    """Answer images of predictions by particle or mixture belief propagation, as `estimate` does.
 
     Pair densities are learned from the sample; the evidence is a Gaussian around the prediction, as in the paper.
 
@@ -287,8 +303,8 @@ def answer_by_samples(
     nodes = {v: depth[:5000] for v, (depth, _) in sample.observed.items()}
     model = pairwise.fit(kbp.TrainingData(few, nodes, ends=sample.ends), jax.random.key(0))
     found = []
-    for number, seen in enumerate(images):
-        around = jax.tree_util.Partial(_gaussian, jnp.asarray(seen.ravel()), jnp.float32(spread * power**-0.5))
+    for number, observations in enumerate(images):
+        around = jax.tree_util.Partial(_gaussian, jnp.asarray(observations.ravel()), jnp.float32(spread * power**-0.5))
         evidence = kbp.likelihood(model, graph, around)
         key = jax.random.key(number)
         if kind == "particle":
@@ -298,9 +314,9 @@ def answer_by_samples(
             few_components = {"num_components": 10, "num_iters": 5, "sampler": mixture.Gibbs(5)}
             solution = mixture.run(model, graph, evidence, key=key, **few_components)
             belief = mixture.beliefs(model, graph, evidence, solution, points)
-        found.append(np.asarray(summarise(belief, 1.0)))
+        found.append(np.asarray(summarize(belief, 1.0)))
     return np.stack(found).reshape(len(images), 3, *images.shape[1:3])
 
 
-def _gaussian(seen: jax.Array, spread: jax.Array, points: jax.Array) -> jax.Array:
-    return jnp.exp(-0.5 * ((seen[:, None] - jnp.atleast_2d(points)) / spread) ** 2)
+def _gaussian(observations: jax.Array, spread: jax.Array, points: jax.Array) -> jax.Array:
+    return jnp.exp(-0.5 * ((observations[:, None] - jnp.atleast_2d(points)) / spread) ** 2)

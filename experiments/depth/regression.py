@@ -1,7 +1,7 @@
 """Regression of log10 depth from the features of a single patch: ridge and gradient boosting, in and out of fold.
 
 What a graph adds must be visible: its observations are these predictions, made for every scene by regressions that have
-not seen it or its neighbours, and the regressions alone are its rivals.
+not seen it or its neighbors, and the regressions by themselves are its baselines.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ BOOSTING = (
 )
 """Settings of gradient boosting to choose from; a small share of the features at each split speeds it up and helps."""
 ALPHAS = (100.0, 1000.0, 10000.0)
-"""Penalties of ridge regression to choose from, on standardised features."""
+"""Penalties of ridge regression to choose from, on standardized features."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +56,8 @@ def regress(scenes: Scenes, features: np.ndarray, most: int, candidates: Sequenc
 
     Args:
         scenes: the scenes.
-        features: of their cells [scene, row, column, feature]; they are standardised in place.
-        most: cells to learn from, drawn at random; more do not help, as neighbours are alike.
+        features: of their cells [scene, row, column, feature]; they are standardized in place.
+        most: cells to learn from, drawn at random; more do not help, as neighbors are alike.
         candidates: settings of gradient boosting to choose from.
         seed: of the draw.
     """

@@ -1,7 +1,7 @@
 """Depth from a single image: the distance of every patch of a grid, learned from images with measured depth.
 
 The paper's second experiment (Song et al. 2011, section 7), on real images of other sensors than Make3D's, which is
-read in its published layout where somebody has it. The variable of a patch is its log10 depth; neighbours in a row and
+read in its published layout where somebody has it. The variable of a patch is its log10 depth; neighbors in a row and
 in a column are joined; what is observed of a patch is its features, or what a regression makes of them.
 """
 
@@ -37,7 +37,7 @@ class Problem:
         scenes: the scenes.
         log_depth: log10 metres [scene, row, column].
         regressions: predictions of the cells by themselves.
-        features: standardised [scene, row, column, feature].
+        features: standardized [scene, row, column, feature].
         points: candidates [point], log10 metres.
         validation: {fold: numbers of some of its scenes}, those that settings are chosen by.
         test: numbers of the scenes that are predicted.
@@ -72,14 +72,14 @@ class Method:
     Attributes:
         name: as in tables.
         search: which of `depth_models.SEARCH`, or the name of the method before, whose setting it takes.
-        seen: observations of scenes [scene, row, column, *dim], by their numbers.
+        observations: observations of scenes [scene, row, column, *dim], by their numbers.
         learn: from a sample and a setting to a model.
         bands: bands of rows with operators and likelihoods of their own.
     """
 
     name: str
     search: str
-    seen: Callable[[Problem, np.ndarray], np.ndarray]
+    observations: Callable[[Problem, np.ndarray], np.ndarray]
     learn: Callable[[models.Sample, models.Setting], models.Learned]
     bands: int = 1
 
@@ -97,8 +97,8 @@ def _learn_linear(sample: models.Sample, setting: models.Setting) -> models.Lear
 
 
 def _learn_rbf(sample: models.Sample, setting: models.Setting) -> models.Learned:
-    seen = sample.observed[0][1][:2000]
-    return models.learn_kernel(sample, setting, kbp.RBF(kbp.median_bandwidth(seen)))
+    observations = sample.observed[0][1][:2000]
+    return models.learn_kernel(sample, setting, kbp.RBF(kbp.median_bandwidth(observations)))
 
 
 KERNELS = {"linear": _learn_linear, "rbf": _learn_rbf}
@@ -210,8 +210,8 @@ def choose(problem: Problem, method: Method, start: models.Setting) -> models.Se
         found = []
         for fold, numbers in problem.validation.items():
             learned = learn(fold, setting.of_learning)
-            answers = models.answer(learned, graph, method.seen(problem, numbers), problem.points, setting)
-            found.append(_scores(problem, answers, numbers)[key].mean())
+            estimates = models.estimate(learned, graph, method.observations(problem, numbers), problem.points, setting)
+            found.append(_scores(problem, estimates, numbers)[key].mean())
         return float(np.mean(found))
 
     best = models.search(method.search, partial(score, "mae"), start)
@@ -220,9 +220,9 @@ def choose(problem: Problem, method: Method, start: models.Setting) -> models.Se
 
 def draw(problem: Problem, grid: models.Grid, method: Method, numbers: np.ndarray, rng: Any) -> models.Sample:
     """Draw pairs from scenes; where observations are many numbers, from some of the scenes."""
-    if method.seen is Problem.scaled:
+    if method.observations is Problem.scaled:
         numbers = numbers[:: max(1, len(numbers) // 30)]
-    return grid.sample(problem.log_depth[numbers], method.seen(problem, numbers), rng)
+    return grid.sample(problem.log_depth[numbers], method.observations(problem, numbers), rng)
 
 
 def predict(problem: Problem, method: Method, setting: models.Setting) -> dict[str, Any]:
@@ -230,17 +230,17 @@ def predict(problem: Problem, method: Method, setting: models.Setting) -> dict[s
     rng, grid = np.random.default_rng(problem.seed), problem.grid(method.bands)
     sample = draw(problem, grid, method, np.flatnonzero(problem.scenes.train), rng)
     learned = method.learn(sample, setting)
-    graph, observed = grid.graph, method.seen(problem, problem.test)
-    alone = kbp.Graph.from_edges(np.zeros((0, 2), int), graph.num_nodes, node_type=np.asarray(graph.node_type))
+    graph, observed = grid.graph, method.observations(problem, problem.test)
+    no_edges = kbp.Graph.from_edges(np.zeros((0, 2), int), graph.num_nodes, node_type=np.asarray(graph.node_type))
 
-    def ask(images: np.ndarray, graph: kbp.Graph = graph, setting: models.Setting = setting) -> np.ndarray:
-        return models.answer(learned, graph, images, problem.points, setting)
+    def estimate_images(images: np.ndarray, graph: kbp.Graph = graph, setting: models.Setting = setting) -> np.ndarray:
+        return models.estimate(learned, graph, images, problem.points, setting)
 
-    answers = ask(observed)
-    _, _, seconds = timing.timed(lambda: ask(observed[:1]), repeats=5)
-    single = ask(observed, alone, dataclasses.replace(setting, power=1.0, temperature=1.0))
+    estimates = estimate_images(observed)
+    _, _, seconds = timing.timed(lambda: estimate_images(observed[:1]), repeats=5)
+    single = estimate_images(observed, no_edges, dataclasses.replace(setting, power=1.0, temperature=1.0))
     label = f"{method.name}, patches alone"
-    return {method.name: (answers, seconds, problem.test), label: (single, None, problem.test)}
+    return {method.name: (estimates, seconds, problem.test), label: (single, None, problem.test)}
 
 
 def predict_by_samples(problem: Problem, power: float) -> dict[str, Any]:
@@ -250,55 +250,55 @@ def predict_by_samples(problem: Problem, power: float) -> dict[str, Any]:
     sample = draw(problem, grid, METHODS[0], train, rng)
     spread = float(np.nanstd(problem.regressions.ridge[train] - problem.log_depth[train]))
     numbers = problem.test[:: max(1, len(problem.test) // FEW)][:FEW]
-    seen = problem.regressions.ridge[numbers]
-    part = seen[:, -CROP:, :CROP]
+    observations = problem.regressions.ridge[numbers]
+    part = observations[:, -CROP:, :CROP]
     found = {}
-    for kind, images in (("particle", seen), ("mixture", part)):
+    for kind, images in (("particle", observations), ("mixture", part)):
         graph = kbp.grid_graph(*images.shape[1:])
         edge_type = np.asarray(graph.senders[: graph.num_edges // 2] + 1 != graph.receivers[: graph.num_edges // 2])
         graph = kbp.grid_graph(*images.shape[1:], edge_type=edge_type.astype(int))
         begin = time.perf_counter()
-        answers = models.answer_by_samples(sample, graph, images, problem.points, spread, kind, power)
-        found[f"{kind} BP on ridge"] = (answers, (time.perf_counter() - begin) / len(images), numbers)
+        estimates = models.estimate_by_samples(sample, graph, images, problem.points, spread, kind, power)
+        found[f"{kind} BP on ridge"] = (estimates, (time.perf_counter() - begin) / len(images), numbers)
     return found
 
 
 def table(problem: Problem, found: dict[str, Any]) -> list[dict[str, Any]]:
     """Score all methods over the measured cells they answer, and beside kernel belief propagation on the same."""
     rows = []
-    rivals = {name: (answers, numbers) for name, (answers, _, numbers) in found.items()}
-    for name, (answers, seconds, numbers) in found.items():
-        score = _scores(problem, answers, numbers)
-        row = {"set": problem.scenes.name, "method": name, "scenes": len(numbers), "cells_each": answers[0, 0].size}
+    references = {name: (estimates, numbers) for name, (estimates, _, numbers) in found.items()}
+    for name, (estimates, seconds, numbers) in found.items():
+        score = _scores(problem, estimates, numbers)
+        row = {"set": problem.scenes.name, "method": name, "scenes": len(numbers), "cells_each": estimates[0, 0].size}
         row |= {"mae": float(score["mae"].mean()), "se": results.standard_error(score["mae"])}
         row |= {key: float(np.mean(score[key])) for key in ("relative", "cover")} | {"answer_s": seconds}
-        for rival in (ON_RIDGE, ON_BOOSTING):
-            if rival in rivals:
-                theirs = _scores(problem, *_same(rivals[rival], answers, numbers))["mae"] - score["mae"]
-                row |= {f"{rival} less this": float(theirs.mean())}
-                row |= {f"{rival} less this, se": results.standard_error(theirs)}
+        for reference in (ON_RIDGE, ON_BOOSTING):
+            if reference in references:
+                theirs = _scores(problem, *_same(references[reference], estimates, numbers))["mae"] - score["mae"]
+                row |= {f"{reference} less this": float(theirs.mean())}
+                row |= {f"{reference} less this, se": results.standard_error(theirs)}
         rows.append(row)
     return rows
 
 
-def _same(rival: tuple[np.ndarray, np.ndarray], answers: np.ndarray, numbers: np.ndarray) -> Any:
-    """Return the rival's answers for the same scenes and cells."""
-    theirs, known = rival
-    rows, columns = answers.shape[2:]
+def _same(reference: tuple[np.ndarray, np.ndarray], estimates: np.ndarray, numbers: np.ndarray) -> Any:
+    """Return the estimates of another method for the same scenes and cells."""
+    theirs, known = reference
+    rows, columns = estimates.shape[2:]
     return theirs[np.searchsorted(known, numbers)][:, :, -rows:, :columns], numbers
 
 
-def _scores(problem: Problem, answers: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
+def _scores(problem: Problem, estimates: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
     """Score answers [scene, 3 or 1, row, column] of each scene: errors of the median, cover of the interval."""
-    rows, columns = answers.shape[2:]
+    rows, columns = estimates.shape[2:]
     truth = problem.log_depth[numbers][:, -rows:, :columns]
-    known, middle = np.isfinite(truth), answers[:, 0]
+    known, middle = np.isfinite(truth), estimates[:, 0]
     relative = np.where(known, np.abs(10 ** (middle - truth) - 1), np.nan)
     scores = {
         "mae": np.nanmean(np.where(known, np.abs(middle - truth), np.nan), axis=(1, 2)),
         "relative": np.nanmean(relative, axis=(1, 2)),
     }
-    if answers.shape[1] == 1:
+    if estimates.shape[1] == 1:
         return scores | {"cover": np.full(len(truth), np.nan)}
-    inside = (answers[:, 1] <= truth) & (truth <= answers[:, 2])
+    inside = (estimates[:, 1] <= truth) & (truth <= estimates[:, 2])
     return scores | {"cover": np.nanmean(np.where(known, inside, np.nan), axis=(1, 2))}

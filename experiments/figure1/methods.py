@@ -1,6 +1,6 @@
 """The methods of Figure 1 as functions of one shape: learn from an image, then clean noisy copies.
 
-Every method is told the same grey levels as candidates and the same training image. All but kernel belief propagation
+Every method is told the same gray levels as candidates and the same training image. All but kernel belief propagation
 are told the true likelihood, Gaussian noise of standard deviation `SIGMA`, as in the paper.
 """
 
@@ -23,41 +23,41 @@ POTENTIALS = {"conditionals": pairwise.Conditionals(), "ratios": pairwise.Ratios
 
 
 @dataclasses.dataclass(frozen=True)
-class Lesson:
+class TrainingPair:
     """What methods learn from: a clean image and a noisy copy [h, w]."""
 
     clean: np.ndarray
     noisy: np.ndarray
 
     @property
-    def grey(self) -> np.ndarray:
-        """The grey levels of the image."""
+    def gray(self) -> np.ndarray:
+        """The gray levels of the image."""
         return np.unique(self.clean)
 
     @property
     def data(self) -> kbp.TrainingData:
-        """The pairs of neighbours."""
+        """The pairs of neighbors."""
         return kbp.pool(kbp.grid_graph(*self.clean.shape), self.clean.reshape(1, -1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Method:
-    """One competitor.
+    """One method.
 
     Attributes:
         name: as in tables.
         learn: from a lesson and options to a model.
         solve: from a model, a graph, options, a noisy image [node] and a random key to a solution.
-        answer: from a model, a graph, a noisy image, a solution and grey levels to the belief.
+        beliefs: from a model, a graph, a noisy image, a solution and gray levels to the belief.
         paper: options as in the paper, or near them where it is silent.
         search: {option: values to try}, one option after the other, each with the best of those before.
         slow: whether it takes minutes for an image: measured on a part of it.
     """
 
     name: str
-    learn: Callable[[Lesson, Options], Any]
+    learn: Callable[[TrainingPair, Options], Any]
     solve: Callable[[Any, kbp.Graph, Options, jax.Array, jax.Array], Any]
-    answer: Callable[[Any, kbp.Graph, jax.Array, Any, jax.Array], kbp.Belief]
+    beliefs: Callable[[Any, kbp.Graph, jax.Array, Any, jax.Array], kbp.Belief]
     paper: Options
     search: Mapping[str, tuple]
     slow: bool = False
@@ -68,10 +68,10 @@ def known_noise(y: jax.Array) -> Callable[[jax.Array], jax.Array]:
     return lambda x: jnp.exp(-0.5 * ((y[:, None] - jnp.atleast_2d(x)) / SIGMA) ** 2)
 
 
-def _learn_kernel(lesson: Lesson, options: Options) -> kbp.KernelMRF:
+def _learn_kernel(training_pair: TrainingPair, options: Options) -> kbp.KernelMRF:
     names = [field.name for field in dataclasses.fields(Setting)]
     unset = argparse.Namespace(bandwidth=None, obs_bandwidth=None, ridge=None, eps=1e-2)
-    return learn(lesson.clean, lesson.noisy, Setting(**{name: options[name] for name in names}), unset)[0]
+    return learn(training_pair.clean, training_pair.noisy, Setting(**{name: options[name] for name in names}), unset)[0]
 
 
 def _solve_kernel(model: kbp.KernelMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
@@ -80,12 +80,12 @@ def _solve_kernel(model: kbp.KernelMRF, graph: kbp.Graph, options: Options, y: j
     return kbp.run(model, graph, evidence, num_iters=options["num_iters"], damping=options["damping"])
 
 
-def _answer_kernel(model: kbp.KernelMRF, graph: kbp.Graph, y: jax.Array, solution: Any, grey: jax.Array) -> kbp.Belief:
-    return kbp.beliefs(model, graph, kbp.observe(model, graph, y), solution, grey)
+def _beliefs_kernel(model: kbp.KernelMRF, graph: kbp.Graph, y: jax.Array, solution: Any, gray: jax.Array) -> kbp.Belief:
+    return kbp.beliefs(model, graph, kbp.observe(model, graph, y), solution, gray)
 
 
-def _learn_discrete(lesson: Lesson, options: Options) -> kbp.KernelMRF:
-    return discrete.fit(lesson.data, lesson.grey, pseudo_count=options["pseudo_count"])
+def _learn_discrete(training_pair: TrainingPair, options: Options) -> kbp.KernelMRF:
+    return discrete.fit(training_pair.data, training_pair.gray, pseudo_count=options["pseudo_count"])
 
 
 def _solve_discrete(model: kbp.KernelMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
@@ -94,14 +94,14 @@ def _solve_discrete(model: kbp.KernelMRF, graph: kbp.Graph, options: Options, y:
     return kbp.run(model, graph, evidence, num_iters=options["num_iters"], damping=options["damping"])
 
 
-def _answer_discrete(
-    model: kbp.KernelMRF, graph: kbp.Graph, y: jax.Array, solution: Any, grey: jax.Array
+def _beliefs_discrete(
+    model: kbp.KernelMRF, graph: kbp.Graph, y: jax.Array, solution: Any, gray: jax.Array
 ) -> kbp.Belief:
-    return kbp.beliefs(model, graph, kbp.likelihood(model, graph, known_noise(y)), solution, grey)
+    return kbp.beliefs(model, graph, kbp.likelihood(model, graph, known_noise(y)), solution, gray)
 
 
-def _learn_gaussian(lesson: Lesson, options: Options) -> dict[str, float]:
-    x = lesson.clean
+def _learn_gaussian(training_pair: TrainingPair, options: Options) -> dict[str, float]:
+    x = training_pair.clean
     steps = np.concatenate([np.diff(x, axis=0).ravel(), np.diff(x, axis=1).ravel()])
     return {
         "edge_precision": float(options["stiffness"] / np.mean(steps**2)),
@@ -117,16 +117,16 @@ def _solve_gaussian(
     return gaussian.run(gaussian.thin_membrane(graph, y, noise=SIGMA, **model), graph, num_iters=options["num_iters"])
 
 
-def _answer_gaussian(model: Any, graph: kbp.Graph, y: jax.Array, solution: Any, grey: jax.Array) -> kbp.Belief:
+def _beliefs_gaussian(model: Any, graph: kbp.Graph, y: jax.Array, solution: Any, gray: jax.Array) -> kbp.Belief:
     del model, graph, y
-    return gaussian.beliefs(solution, grey)
+    return gaussian.beliefs(solution, gray)
 
 
-def _learn_pairwise(lesson: Lesson, options: Options) -> pairwise.PairwiseMRF:
-    return pairwise.fit(lesson.data, jax.random.key(0), potentials=POTENTIALS[options["potentials"]])
+def _learn_pairwise(training_pair: TrainingPair, options: Options) -> pairwise.PairwiseMRF:
+    return pairwise.fit(training_pair.data, jax.random.key(0), potentials=POTENTIALS[options["potentials"]])
 
 
-def _solving(run: Callable[..., Any], *names: str) -> Callable[..., Any]:
+def _with_solver(run: Callable[..., Any], *names: str) -> Callable[..., Any]:
     """Return `Method.solve` of a method that draws samples; `names` are the options that its `run` takes."""
 
     def solve(model: pairwise.PairwiseMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
@@ -136,20 +136,20 @@ def _solving(run: Callable[..., Any], *names: str) -> Callable[..., Any]:
     return solve
 
 
-def _answering(beliefs: Callable[..., kbp.Belief]) -> Callable[..., kbp.Belief]:
-    """Return `Method.answer` of a method that draws samples."""
+def _with_beliefs(beliefs: Callable[..., kbp.Belief]) -> Callable[..., kbp.Belief]:
+    """Return `Method.beliefs` of a method that draws samples."""
 
-    def answer(model: Any, graph: kbp.Graph, y: jax.Array, solution: Any, grey: jax.Array) -> kbp.Belief:
-        return beliefs(model, graph, kbp.likelihood(model, graph, known_noise(y)), solution, grey)
+    def at_levels(model: Any, graph: kbp.Graph, y: jax.Array, solution: Any, gray: jax.Array) -> kbp.Belief:
+        return beliefs(model, graph, kbp.likelihood(model, graph, known_noise(y)), solution, gray)
 
-    return answer
+    return at_levels
 
 
 KERNEL = Method(
     "kernel BP",
     _learn_kernel,
     _solve_kernel,
-    _answer_kernel,
+    _beliefs_kernel,
     {**dataclasses.asdict(SETTINGS["paper"]), "num_iters": 30},
     {
         "bandwidth": (1.0, 0.5, 0.25, 0.125),
@@ -163,7 +163,7 @@ DISCRETE = Method(
     "discrete BP",
     _learn_discrete,
     _solve_discrete,
-    _answer_discrete,
+    _beliefs_discrete,
     {"pseudo_count": 1.0, "damping": 0.2, "num_iters": 30},
     {
         "pseudo_count": (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-6),
@@ -175,15 +175,15 @@ GAUSSIAN = Method(
     "Gaussian BP",
     _learn_gaussian,
     _solve_gaussian,
-    _answer_gaussian,
+    _beliefs_gaussian,
     {"stiffness": 1.0, "prior": 1.0, "num_iters": 100},
     {"stiffness": (1.0, 0.5, 0.25, 2.0, 4.0, 8.0), "prior": (1.0, 0.1, 0.01)},
 )
 MIXTURE = Method(
     "mixture BP",
     _learn_pairwise,
-    _solving(mixture.run, "num_components", "num_iters", "least_bandwidth", "sampler"),
-    _answering(mixture.beliefs),
+    _with_solver(mixture.run, "num_components", "num_iters", "least_bandwidth", "sampler"),
+    _with_beliefs(mixture.beliefs),
     {
         "potentials": "conditionals",
         "least_bandwidth": 1e-3,
@@ -197,8 +197,8 @@ MIXTURE = Method(
 PARTICLE = Method(
     "particle BP",
     _learn_pairwise,
-    _solving(particle.run, "num_particles", "num_iters", "resample_every", "num_moves", "damping"),
-    _answering(particle.beliefs),
+    _with_solver(particle.run, "num_particles", "num_iters", "resample_every", "num_moves", "damping"),
+    _with_beliefs(particle.beliefs),
     {
         "potentials": "ratios",
         "num_particles": 30,
@@ -218,8 +218,8 @@ PARTICLE = Method(
 EXPECTATION = Method(
     "expectation particle BP",
     _learn_pairwise,
-    _solving(particle.run_expectation, "num_particles", "num_iters", "damping"),
-    _answering(particle.beliefs),
+    _with_solver(particle.run_expectation, "num_particles", "num_iters", "damping"),
+    _with_beliefs(particle.beliefs),
     {"potentials": "ratios", "num_particles": 30, "num_iters": 30, "damping": 0.5},
     {"potentials": ("ratios", "conditionals"), "damping": (0.5, 0.8), "num_particles": (30, 50)},
     slow=True,

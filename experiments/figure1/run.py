@@ -1,7 +1,7 @@
 """Compare kernel belief propagation with discrete, Gaussian, mixture and particle belief propagation: Figure 1 again.
 
 Denoising of the sunset images as in section 7 of the paper, each method at the paper's settings and at settings tuned
-on noise of their own: options are searched one after the other at a few numbers of grey levels, and each image takes
+on noise of their own: options are searched one after the other at a few numbers of gray levels, and each image takes
 those of the nearest. Methods that take minutes for an image clean a part of it, and the fast ones that part too.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 import kbpjax as kbp
 from experiments.denoising.data import add_noise
 from experiments.denoising.models import rmse
-from experiments.figure1.methods import METHODS, Lesson, Method
+from experiments.figure1.methods import METHODS, Method, TrainingPair
 from experiments.lib import command_line, datasets, gray_images, results, tables
 from experiments.lib.search import coordinate_search
 
@@ -32,16 +32,16 @@ SMALL = (slice(26, 54), slice(36, 64))
 """The part on which their options are searched, 28 x 28 pixels."""
 
 TUNED_AT = {False: (10, 100, 250), True: (10, 100)}
-"""Numbers of grey levels at which options are searched: of fast methods and of slow ones."""
+"""Numbers of gray levels at which options are searched: of fast methods and of slow ones."""
 
-COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m experiments.figure1", description=(__doc__ or "").split("\n")[0])
     command_line.add_common_arguments(parser, "experiments/figure1/results")
-    levels = f"grey levels of the image, of {gray_images.SUNSET_LEVELS} (default: all; 10 if quick)"
+    levels = f"gray levels of the image, of {gray_images.SUNSET_LEVELS} (default: all; 10 if quick)"
     parser.add_argument("--levels", type=int, nargs="+", help=levels)
     parser.add_argument("--methods", nargs="+", choices=METHODS, help="methods (default: all; the fast if quick)")
     keep = "keep what the results file has of other methods: it was interrupted, or one method has changed"
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
             results.write_results(path, config, rows, searches=searches)
     results.save_figure(draw(rows), args.out / "figure1.png")
     tables.print_table(rows, [key for key in rows[0] if key != "options"])
-    print("\nRMSE of grey values 0 .. 255, mean over the noisy images; run_s: seconds an image, after compilation.")
+    print("\nRMSE of gray values 0 .. 255, mean over the noisy images; run_s: seconds an image, after compilation.")
     print(f"Figures: {path}\nPicture: {args.out / 'figure1.png'}")
 
 
@@ -92,19 +92,19 @@ def kept(path: Path, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[d
     return rows, searches
 
 
-def lesson_of(image: np.ndarray, seed: int) -> Lesson:
+def training_pair_of(image: np.ndarray, seed: int) -> TrainingPair:
     """Return what all methods learn from: the image and a noisy copy of it."""
-    return Lesson(image, add_noise(np.random.default_rng([seed, 0]), image))
+    return TrainingPair(image, add_noise(np.random.default_rng([seed, 0]), image))
 
 
 def search(method: Method, image: np.ndarray, seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Choose options on a noisy image of its own, one option after the other; return them and all trials."""
-    lesson, target = lesson_of(image, seed), image[SMALL] if method.slow else image
+    training_pair, target = training_pair_of(image, seed), image[SMALL] if method.slow else image
     noisy = add_noise(np.random.default_rng([seed, 1]), target)[None]
     estimates: list[str] = []
 
     def loss(options: dict[str, Any]) -> float:
-        errors = clean(method, lesson, target, noisy, options)[0]
+        errors = clean(method, training_pair, target, noisy, options)[0]
         error, estimate = min((errors[key], key) for key in ("mode", "mean"))
         estimates.append(estimate)
         return error
@@ -122,7 +122,7 @@ def measure(
     method: Method, image: np.ndarray, tuned: Mapping[str, Any] | None, draws: int, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """Clean test images at both settings, whole ones and parts; return flat records."""
-    lesson = lesson_of(image, args.seed)
+    training_pair = training_pair_of(image, args.seed)
     rng = np.random.default_rng([args.seed, 2])
     parts = np.stack([add_noise(rng, image[PART]) for _ in range(args.part_draws)])
     wholes = np.stack([add_noise(rng, image) for _ in range(draws)])
@@ -131,35 +131,35 @@ def measure(
         for size, target, noisy in (("part", image[PART], parts), ("whole", image, wholes)):
             if options is None or (method.slow and size == "whole"):
                 continue
-            errors, learn_s, compile_s, run_s = clean(method, lesson, target, noisy, options)
-            told = {name: str(value) for name, value in options.items()}
-            record = {"method": method.name, "setting": setting, "levels": len(lesson.grey), "image": size}
+            errors, learn_s, compile_s, run_s = clean(method, training_pair, target, noisy, options)
+            configured = {name: str(value) for name, value in options.items()}
+            record = {"method": method.name, "setting": setting, "levels": len(training_pair.gray), "image": size}
             record |= {"draws": len(noisy), "iters": options["num_iters"], "estimate": options["estimate"]}
             record |= {"rmse": errors[options["estimate"]], "rmse_mode": errors["mode"], "rmse_mean": errors["mean"]}
             record |= {"learn_s": learn_s, "compile_s": compile_s, "run_s": run_s}
-            rows.append({**record, "options": ", ".join(f"{name} {value}" for name, value in told.items())})
+            rows.append({**record, "options": ", ".join(f"{name} {value}" for name, value in configured.items())})
     return rows
 
 
 def clean(
-    method: Method, lesson: Lesson, target: np.ndarray, noisy: np.ndarray, options: Mapping[str, Any]
+    method: Method, training_pair: TrainingPair, target: np.ndarray, noisy: np.ndarray, options: Mapping[str, Any]
 ) -> tuple[dict[str, float], float, float, float]:
     """Learn, and clean noisy images; return RMSE of modes and means, seconds to learn, to compile, and for an image."""
     start = time.perf_counter()
-    model = jax.block_until_ready(method.learn(lesson, options))
+    model = jax.block_until_ready(method.learn(training_pair, options))
     learn_s = time.perf_counter() - start
     compiled = compile_once(method, target.shape, tuple(sorted((k, v) for k, v in options.items() if k != "estimate")))
     images, keys = jnp.asarray(noisy.reshape(len(noisy), -1)), jax.random.split(jax.random.key(1), len(noisy))
-    grey, answers, seconds = jnp.asarray(lesson.grey), [], []
+    gray, estimates, seconds = jnp.asarray(training_pair.gray), [], []
     start = time.perf_counter()
     if not method.slow or len(noisy) == 1:  # the first image of slow ones is cleaned once only
-        compiled(model, images[0], keys[0], grey)
+        compiled(model, images[0], keys[0], gray)
     compile_s = time.perf_counter() - start
     for y, key in zip(images, keys, strict=True):
         start = time.perf_counter()
-        answers.append([np.asarray(answer) for answer in compiled(model, y, key, grey)])
+        estimates.append([np.asarray(beliefs) for beliefs in compiled(model, y, key, gray)])
         seconds.append(time.perf_counter() - start)
-    modes, means = map(np.stack, zip(*answers, strict=True))
+    modes, means = map(np.stack, zip(*estimates, strict=True))
     truth = target.reshape(1, -1)
     errors = {"mode": rmse(modes, truth), "mean": rmse(means, truth)}
     return errors, learn_s, compile_s, min(seconds) if method.slow else statistics.median(seconds)
@@ -167,30 +167,30 @@ def clean(
 
 @functools.cache
 def compile_once(method: Method, shape: tuple[int, int], options: tuple[tuple[str, Any], ...]) -> Any:
-    """Return a function from a model, an image, a key and grey levels to modes and means.
+    """Return a function from a model, an image, a key and gray levels to modes and means.
 
-    Models and grey levels are arguments, so that nothing is compiled anew for each image that is learned from.
+    Models and gray levels are arguments, so that nothing is compiled anew for each image that is learned from.
     """
     graph, chosen = kbp.grid_graph(*shape), dict(options)
     solve = jax.jit(lambda model, y, key: method.solve(model, graph, chosen, y, key))
 
     @jax.jit
-    def answer(model: Any, y: jax.Array, solution: Any, grey: jax.Array) -> tuple[jax.Array, jax.Array]:
-        belief = method.answer(model, graph, y, solution, grey)
+    def beliefs(model: Any, y: jax.Array, solution: Any, gray: jax.Array) -> tuple[jax.Array, jax.Array]:
+        belief = method.beliefs(model, graph, y, solution, gray)
         return kbp.mode(belief), kbp.mean(belief)
 
-    return lambda model, y, key, grey: jax.block_until_ready(answer(model, y, solve(model, y, key), grey))
+    return lambda model, y, key, gray: jax.block_until_ready(beliefs(model, y, solve(model, y, key), gray))
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
-    """Draw RMSE and time against grey levels, whole images and parts in panels of their own."""
+    """Draw RMSE and time against gray levels, whole images and parts in panels of their own."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 8), layout="constrained")
     panels = figure.subplots(2, 2, sharex=True, sharey="row")
     titles = {"whole": "whole images (100 x 100), ten draws", "part": "parts (40 x 40), two draws, all methods"}
     for column, size in zip(panels.T, titles, strict=True):
-        for name, color in zip(METHODS, COLOURS, strict=True):
+        for name, color in zip(METHODS, COLORS, strict=True):
             for setting, style in (("paper", "-"), ("tuned", "--")):
                 mine = [row for row in rows if (row["method"], row["setting"], row["image"]) == (name, setting, size)]
                 if mine:
@@ -200,10 +200,10 @@ def draw(rows: list[dict[str, Any]]) -> Any:
                         panel.plot([row["levels"] for row in mine], [row[key] for row in mine], **look)
         column[0].set_title(titles[size], fontsize=11)
         column[0].legend(fontsize=9, loc="upper right")
-        column[1].set(xlabel="grey levels in the image", yscale="log")
+        column[1].set(xlabel="gray levels in the image", yscale="log")
         for panel in column:
             panel.grid(alpha=0.3)
-    panels[0, 0].set(ylabel="RMSE (grey levels), lower is better", ylim=(0, None))
+    panels[0, 0].set(ylabel="RMSE (gray levels), lower is better", ylim=(0, None))
     panels[1, 0].set(ylabel="seconds per image, lower is better")
     figure.supxlabel("solid: the paper's settings; dashed: tuned", fontsize=10)
     return figure

@@ -15,11 +15,11 @@ SOURCE = (
     "Center, Fertility, Ionosphere) and from the split in github.com/wittawatj/kernel-ep, Saved/data"
 )
 AGREES = 1e-8
-"""Most that our standardised columns may differ from those of the authors, in standard deviations."""
+"""Most that our standardized columns may differ from those of the authors, in standard deviations."""
 
 
 class Classification(NamedTuple):
-    """A set, standardised.
+    """A set, standardized.
 
     Attributes:
         name: of the set.
@@ -27,7 +27,7 @@ class Classification(NamedTuple):
         y: labels 0 or 1 [row].
         train: which rows are to be learned from [row].
         dropped: constant columns.
-        differs: the largest difference from the authors' standardised columns.
+        differs: the largest difference from the authors' standardized columns.
     """
 
     name: str
@@ -52,7 +52,7 @@ def load(name: str, directory: Path | None) -> Classification:
     return datasets.read(directory, f"uci/{name}.npz", layout, lambda path: _read(name, path))
 
 
-def standardise(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def standardize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return columns of mean 0 and standard deviation 1 (with n - 1), constant ones left out, and which were kept."""
     kept = x.max(axis=0) > x.min(axis=0)
     some = x[:, kept]
@@ -65,7 +65,7 @@ def _read(name: str, path: Path) -> Classification:
     fits = x.ndim == 2 and len(x) > 1 and y.shape == train.shape == x.shape[:1] and train.dtype == bool
     if not fits or not np.isfinite(x).all() or not np.isin(y, [0, 1]).all():
         raise ValueError("shapes that do not fit, or values that are missing")
-    scaled, kept = standardise(x.astype(np.float64))
+    scaled, kept = standardize(x.astype(np.float64))
     if scaled.shape != theirs.shape or np.abs(scaled - theirs).max() > AGREES:
         raise ValueError("other columns than the authors' X_norm")
     differs = float(np.abs(scaled - theirs).max())

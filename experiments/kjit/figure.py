@@ -9,9 +9,9 @@ from experiments.kjit.config import Row
 from experiments.kjit.uncertainty import PLACES
 
 BLUE, ORANGE, GREEN, PURPLE, SKY, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "0.55"
-"""Colours that colour-blind readers can tell apart (Okabe and Ito)."""
-COLOURS = {"KJIT, relative": BLUE, "KJIT, absolute": ORANGE, "extra trees, absolute": GREEN}
-COLOURS |= {"Breiman forest, absolute": PURPLE, "the incoming message": GREY}
+"""Colors that color-blind readers can tell apart (Okabe and Ito)."""
+COLORS = {"KJIT, relative": BLUE, "KJIT, absolute": ORANGE, "extra trees, absolute": GREEN}
+COLORS |= {"Breiman forest, absolute": PURPLE, "the incoming message": GREY}
 OF_TARGETS = {"relative": BLUE, "absolute": ORANGE}
 STYLES = {("quadrature", 64): "-", ("quadrature", 32): ":", ("importance sampling", 64): "--"}
 
@@ -31,18 +31,18 @@ def _finish(ax: Any, **labels: Any) -> None:
 def batch(rows: list[Row], found: dict[tuple[str, str], np.ndarray]) -> Any:
     """Draw histograms of log KL, and the means of all methods with the published ones."""
     figure, (left, right) = _figure(14, 2, (1, 1.1))
-    for method, colour in COLOURS.items():
+    for method, color in COLORS.items():
         values = found["all", method]
         left.hist(
-            values[np.isfinite(values)], np.arange(-32, 3, 0.5), histtype="step", color=colour, lw=1.6, label=method
+            values[np.isfinite(values)], np.arange(-32, 3, 0.5), histtype="step", color=color, lw=1.6, label=method
         )
     left.legend(fontsize=8, loc="upper left")
     _finish(left, xlabel="log KL(exact belief || predicted belief)", ylabel="test messages", title="messages to z")
     mine = [row for row in rows if row.get("to") == "z" and row["sweeps"] == "all" and row["mean"] is not None]
     mine.sort(key=lambda row: row["mean"], reverse=True)
     places = np.arange(len(mine))
-    colours = [BLUE if "KJIT" in row["method"] else "0.75" for row in mine]
-    right.barh(places, [row["mean"] for row in mine], xerr=[row["sd"] for row in mine], color=colours, ecolor="0.4")
+    colors = [BLUE if "KJIT" in row["method"] else "0.75" for row in mine]
+    right.barh(places, [row["mean"] for row in mine], xerr=[row["sd"] for row in mine], color=colors, ecolor="0.4")
     theirs = [(place, row["published_mean"]) for place, row in zip(places, mine) if row["published_mean"] is not None]
     if theirs:
         right.plot(*np.array(theirs)[:, ::-1].T, "D", color=ORANGE, ms=5, label="published")
@@ -62,8 +62,8 @@ def uncertainty(rows: list[Row], found: dict[str, Any]) -> Any:
     _finish(axes[0], xlabel="log predictive variance", ylabel="log KL", title="KJIT, absolute, test messages")
     shown = ("KJIT, absolute", "Breiman forest, absolute", "extra trees, absolute")
     for ax, method in zip(axes[1:], shown, strict=True):
-        for (name, values), colour in zip(found[method][2].items(), (BLUE, ORANGE), strict=True):
-            ax.plot(PLACES, values, color=colour, lw=1, label=name)
+        for (name, values), color in zip(found[method][2].items(), (BLUE, ORANGE), strict=True):
+            ax.plot(PLACES, values, color=color, lw=1, label=name)
         _finish(ax, xlabel="mean of the incoming message", title=method, ylabel="log variance")
         ax.legend(fontsize=8)
     return figure
@@ -95,13 +95,13 @@ def online(rows: list[Row], found: dict[Any, list[np.ndarray]]) -> Any:
     return figure
 
 
-def _log_variances(ax: Any, values: np.ndarray, colour: str, label: str) -> None:
+def _log_variances(ax: Any, values: np.ndarray, color: str, label: str) -> None:
     """Draw quantiles of groups of 300 messages."""
     whole = values[: len(values) // 300 * 300].reshape(-1, 300)
     whole = whole[np.isfinite(whole).all(axis=1)]
     places = 300 * (np.arange(len(whole)) + 1.5)
-    ax.plot(places, np.median(whole, axis=1), color=colour, label=label)
-    ax.plot(places, np.percentile(whole, 99, axis=1), color=colour, lw=0.7, alpha=0.7)
+    ax.plot(places, np.median(whole, axis=1), color=color, label=label)
+    ax.plot(places, np.percentile(whole, 99, axis=1), color=color, lw=0.7, alpha=0.7)
 
 
 def gamma(rows: list[Row], found: dict[str, np.ndarray]) -> Any:
@@ -132,12 +132,12 @@ def real(rows: list[Row], found: Any) -> Any:
     some = [of[name, "relative"] for name in sets]
     axes[0].bar(places - 0.27, [row["exact_wrong"] / row["test"] for row in some], 0.25, color=GREY, label="exact EP")
     axes[0].plot(places - 0.27, [row["published_exact"] for row in some], "kD", ms=4, label="published, Infer.NET")
-    for shift, (targets, colour) in zip((0, 0.27), OF_TARGETS.items(), strict=True):
+    for shift, (targets, color) in zip((0, 0.27), OF_TARGETS.items(), strict=True):
         mine = [of[name, targets] for name in sets]
         label = f"KJIT, {targets}"
-        axes[0].bar(places + shift, [row["wrong"] / row["test"] for row in mine], 0.25, color=colour, label=label)
-        axes[1].bar(places + shift, [row["queries"] for row in mine], 0.25, color=colour, label=label)
-        axes[2].bar(places + shift, [row["kl"] for row in mine], 0.25, color=colour, label=label)
+        axes[0].bar(places + shift, [row["wrong"] / row["test"] for row in mine], 0.25, color=color, label=label)
+        axes[1].bar(places + shift, [row["queries"] for row in mine], 0.25, color=color, label=label)
+        axes[2].bar(places + shift, [row["kl"] for row in mine], 0.25, color=color, label=label)
     axes[2].set_yscale("log")
     titles = ("test error", "questions to the oracle", "KL(exact posterior || KJIT posterior)")
     for ax, title in zip(axes, titles, strict=True):

@@ -1,4 +1,4 @@
-"""Rivals of learned messages: Breiman's random forests and extremely randomised trees, and how sure they are."""
+"""Baselines of learned messages: Breiman's random forests and extremely randomized trees, with their uncertainty."""
 
 from typing import Any
 

@@ -109,7 +109,7 @@ def online(settings: Settings) -> tuple[list[Row], dict[Any, Any]]:
             row |= {"error": disagree(posterior.mean, i), "exact_error": disagree(reference.mean, i)}
             mine.append(row | {"ms": 1e3 * seconds})
         rows += mine
-        rows.append({"part": "online", "study": "summary", **name, **summarise(mine), **times})
+        rows.append({"part": "online", "study": "summary", **name, **summarize(mine), **times})
         variances[targets, oracle, bits] = [np.asarray(p.record.log_variance).max(axis=-1).ravel() for p, _ in found]
     return rows + oracle_speed(settings, given), variances
 
@@ -132,7 +132,7 @@ def divergence(truth: ep.LinearPosterior, other: ep.LinearPosterior) -> float:
     return float(0.5 * (np.trace(share) + square - len(m) - np.linalg.slogdet(share)[1]))
 
 
-def summarise(rows: list[Row]) -> Row:
+def summarize(rows: list[Row]) -> Row:
     """Return what a stream did in all its problems; the time a message is the median over the last third of them."""
     gaps = np.array([row["error"] - row["exact_error"] for row in rows])
     total = {key: sum(row[key] for row in rows) for key in ("queries", "failed", "messages")}

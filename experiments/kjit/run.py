@@ -98,7 +98,7 @@ def bands() -> list[Band]:
         Band("uncertainty", "lesser rise", sure, lambda r, _: min(r["rise_line"], r["rise_parabola"]), 2.5, None),
         Band("online", "queries", bits[64], _key("queries"), 600, 900),
         Band("online", "largest gap of errors", bits[64], _key("largest_gap"), None, 0.005),
-        *(_faster(f"{told}, {name} bits", of, key) for name, of in bits.items() for told, key in timed.items()),
+        *(_faster(f"{label}, {name} bits", of, key) for name, of in bits.items() for label, key in timed.items()),
         Band("gamma", "queries", gamma, _key("queries"), 50, 110),
         Band("gamma", "correlation of log rates", gamma, _key("correlation_rate"), 0.9998, None),
     ]
@@ -126,8 +126,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m experiments.kjit", description=(__doc__ or "").split("\n")[0])
     command_line.add_common_arguments(parser, "experiments/kjit/results")
-    told = ", ".join(f"{letter} {name}" for letter, name in PARTS.items())
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help=f"{told} (default: all)")
+    label = ", ".join(f"{letter} {name}" for letter, name in PARTS.items())
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help=f"{label} (default: all)")
     return command_line.main(run, parser, argv)
 
 

@@ -15,7 +15,7 @@ from kbpjax import ep
 PUBLISHED = {"pearson": 0.46, "spearman": 0.35}
 """Of KJIT on 701 test messages, read off a figure of Jitkrittum et al. (2015)."""
 PUBLISHED_STEPS = {"KJIT, absolute": (0.054, 0.057), "Eslami et al. forest": (0.24, 0.70)}
-"""Mean |step| of the log variance between neighbours on line and parabola, read off their figures."""
+"""Mean |step| of the log variance between neighbors on line and parabola, read off their figures."""
 CURVES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "line": lambda m: 0.02 * m + 2.6,
     "parabola": lambda m: -0.02 * m**2 + 1.6,
@@ -95,7 +95,7 @@ def quartile_means(unsure: np.ndarray, errors: np.ndarray) -> list[float]:
 
 
 def mean_step(values: np.ndarray) -> float:
-    """Return the mean |difference| of neighbours."""
+    """Return the mean |difference| of neighbors."""
     return float(np.abs(np.diff(values)).mean())
 
 

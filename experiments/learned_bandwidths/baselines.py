@@ -4,8 +4,8 @@ Total variation and non-local means come from scikit-image, BM3D from the packag
 of the noise. Their options are chosen on an image and noisy copies of it, by the RMSE against the clean image, with a
 coarse search that ends in small steps of the most important option.
 
-The licence of the package bm3d allows non-commercial use only. So kbpjax never requires it, and `tune_rivals` leaves
-BM3D out where the package is missing. scikit-image comes with `pip install 'kbpjax[rivals]'`.
+The license of the package bm3d allows non-commercial use only. So kbpjax never requires it, and `tune_denoisers` leaves
+BM3D out where the package is missing. scikit-image comes with `pip install 'kbpjax[denoisers]'`.
 """
 
 import dataclasses
@@ -22,10 +22,10 @@ from experiments.denoising.data import SIGMA
 logger = logging.getLogger(__name__)
 
 BM3D_NOTE = (
-    "BM3D is left out: the package bm3d is not installed. Its licence allows non-commercial use only, so kbpjax does "
+    "BM3D is left out: the package bm3d is not installed. Its license allows non-commercial use only, so kbpjax does "
     "not require it; where you may use it: pip install bm3d."
 )
-"""What `tune_rivals` logs where it leaves BM3D out."""
+"""What `tune_denoisers` logs where it leaves BM3D out."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +87,8 @@ MOVES = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Rival:
-    """A denoiser with its options, and the RMSE in grey levels that it had on the images it was tuned on."""
+class Denoiser:
+    """A denoiser with its options, and the RMSE in gray levels that it had on the images it was tuned on."""
 
     name: str
     options: dict[str, Any]
@@ -96,7 +96,7 @@ class Rival:
     sigma: float = SIGMA
 
     def __call__(self, noisy: np.ndarray) -> np.ndarray:
-        """Return the denoised image [h, w] of a noisy one, grey values 0 .. 255.
+        """Return the denoised image [h, w] of a noisy one, gray values 0 .. 255.
 
         Clipping never moves a value away from a clean one, which lies in this range.
         """
@@ -105,18 +105,18 @@ class Rival:
         return np.clip(255 * np.asarray(clean, dtype=np.float64), 0, 255)
 
 
-def tune_rivals(
+def tune_denoisers(
     train: np.ndarray,
     noisy: Sequence[np.ndarray],
     sigma: float = SIGMA,
     searches: Mapping[str, Search] = SEARCHES,
-) -> dict[str, Rival]:
+) -> dict[str, Denoiser]:
     """Choose the options of each denoiser on an image and its noisy copies.
 
     Args:
-        train: The clean image [h, w], grey values 0 .. 255.
+        train: The clean image [h, w], gray values 0 .. 255.
         noisy: Noisy copies of it, each [h, w].
-        sigma: Standard deviation of the noise in grey levels, which all denoisers are told.
+        sigma: Standard deviation of the noise in gray levels, which all denoisers are told.
         searches: The options to try by name of the denoiser: `"tv"`, `"nlm"`, `"bm3d"`.
 
     Returns:
@@ -149,20 +149,22 @@ def _available(name: str) -> bool:
     return True
 
 
-def _tune(name: str, train: np.ndarray, noisy: Sequence[np.ndarray], sigma: float, search: Search) -> Rival:
+def _tune(name: str, train: np.ndarray, noisy: Sequence[np.ndarray], sigma: float, search: Search) -> Denoiser:
     """Run the search of one denoiser."""
-    known: dict[tuple, Rival] = {}
+    known: dict[tuple, Denoiser] = {}
 
-    def trial(options: dict[str, Any]) -> Rival:
+    def trial(options: dict[str, Any]) -> Denoiser:
         key = tuple(sorted(options.items()))
         if key not in known:
-            rival = Rival(name, options, float("nan"), sigma)
-            error = float(np.mean([np.sqrt(np.mean((rival(copy) - train) ** 2)) for copy in noisy]))
-            known[key] = dataclasses.replace(rival, rmse=error)
+            denoiser = Denoiser(name, options, float("nan"), sigma)
+            error = float(np.mean([np.sqrt(np.mean((denoiser(copy) - train) ** 2)) for copy in noisy]))
+            known[key] = dataclasses.replace(denoiser, rmse=error)
         return known[key]
 
-    def better(best: Rival, changes: list[dict[str, Any]]) -> Rival:
-        return min([best, *(trial({**best.options, **change}) for change in changes)], key=lambda rival: rival.rmse)
+    def better(best: Denoiser, changes: list[dict[str, Any]]) -> Denoiser:
+        return min(
+            [best, *(trial({**best.options, **change}) for change in changes)], key=lambda denoiser: denoiser.rmse
+        )
 
     best = trial(search.start)
     for stage in search.stages:
@@ -178,7 +180,7 @@ def _tune(name: str, train: np.ndarray, noisy: Sequence[np.ndarray], sigma: floa
 
 
 def total_variation(noisy: np.ndarray, sigma: float, algorithm: str, weight: float) -> np.ndarray:
-    """Denoise an image with grey values 0 .. 1 by total variation, with the weight in units of sigma."""
+    """Denoise an image with gray values 0 .. 1 by total variation, with the weight in units of sigma."""
     restoration = _restoration()
     if algorithm == "chambolle":
         return restoration.denoise_tv_chambolle(noisy, weight=weight * sigma, eps=1e-6, max_num_iter=1000)
@@ -190,7 +192,7 @@ def total_variation(noisy: np.ndarray, sigma: float, algorithm: str, weight: flo
 
 
 def nonlocal_means(noisy: np.ndarray, sigma: float, h: float, **options: Any) -> np.ndarray:
-    """Denoise an image with grey values 0 .. 1 by non-local means, with the filtering strength in units of sigma."""
+    """Denoise an image with gray values 0 .. 1 by non-local means, with the filtering strength in units of sigma."""
     return _restoration().denoise_nl_means(noisy, h=h * sigma, sigma=sigma, **options)
 
 
@@ -203,7 +205,7 @@ def block_matching(
     group: int | None,
     transform: str | None,
 ) -> np.ndarray:
-    """Denoise an image with grey values 0 .. 1 by BM3D; None keeps the group size or transform of the profile."""
+    """Denoise an image with gray values 0 .. 1 by BM3D; None keeps the group size or transform of the profile."""
     bm3d = importlib.import_module("bm3d")  # so that type checks do not need the package
     profiles = {
         "np": bm3d.BM3DProfile,
@@ -229,7 +231,7 @@ def _restoration() -> Any:
         return importlib.import_module("skimage").restoration  # the attribute is imported on first use
     except ImportError:
         raise ValueError(
-            "rivals need scikit-image; got a Python without it. Install it: pip install 'kbpjax[rivals]'."
+            "the baselines need scikit-image; got a Python without it. Install it: pip install 'kbpjax[baselines]'."
         ) from None
 
 
@@ -238,4 +240,4 @@ DENOISERS: dict[str, Callable[..., np.ndarray]] = {
     "nlm": nonlocal_means,
     "bm3d": block_matching,
 }
-"""The denoisers by name: called with an image of grey values 0 .. 1, sigma on that scale, and their options."""
+"""The denoisers by name: called with an image of gray values 0 .. 1, sigma on that scale, and their options."""

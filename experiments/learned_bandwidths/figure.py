@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-COLOURS = {
+COLORS = {
     "authors' bandwidths": "#999999",
     "leave-one-out": "#56B4E9",
     "learned": "#D55E00",
@@ -13,7 +13,7 @@ COLOURS = {
 
 
 def draw(rows: list[dict], pictures: dict[str, Any]) -> Any:
-    """Draw RMSE over grey levels, what each lever is worth, transfer, and pictures."""
+    """Draw RMSE over gray levels, what each lever is worth, transfer, and pictures."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(15, 11), layout="constrained")
@@ -42,16 +42,16 @@ def _draw_picture(figure: Any, axis: Any, subject: str, name: str, images: dict[
     error = np.sqrt(np.mean((images[name] - images["clean"]) ** 2))
     axis.set_title(f"{subject}:\n{name}" + ("" if spread else f", RMSE {error:.1f}"), fontsize=9)
     if spread:
-        figure.colorbar(shade, ax=axis, shrink=0.6, label="grey levels")
+        figure.colorbar(shade, ax=axis, shrink=0.6, label="gray levels")
 
 
 def _draw_levels(axis: Any, rows: list[dict]) -> None:
-    for method, colour in COLOURS.items():
+    for method, color in COLORS.items():
         mine = [row for row in rows if row["method"] == method]
         if mine:
             counts = [int(row["image"].split()[-1]) for row in mine]
-            axis.plot(counts, [row["rmse_mean"] for row in mine], "o-", color=colour, label=method)
-    axis.set(xlabel="grey levels of the sunset image", ylabel="RMSE (grey values of 0 .. 255)", ylim=(0, None))
+            axis.plot(counts, [row["rmse_mean"] for row in mine], "o-", color=color, label=method)
+    axis.set(xlabel="gray levels of the sunset image", ylabel="RMSE (gray values of 0 .. 255)", ylim=(0, None))
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8, ncols=2, loc=(0.35, 0.48))
 
@@ -70,8 +70,8 @@ def _draw_transfer(axis: Any, rows: list[dict]) -> None:
     images, methods = (list(dict.fromkeys(row[key] for row in rows)) for key in ("image", "method"))
     for i, method in enumerate(methods):
         errors = [row["rmse_mean"] for row in rows if row["method"] == method]
-        colour = COLOURS.get(method, COLOURS["learned"])
-        axis.bar(np.arange(len(images)) + 0.2 * i, errors, 0.2, color=colour, label=method)
+        color = COLORS.get(method, COLORS["learned"])
+        axis.bar(np.arange(len(images)) + 0.2 * i, errors, 0.2, color=color, label=method)
     axis.set_xticks(
         np.arange(len(images)) + 0.3, [image.replace(" turned", "\nturned") for image in images], fontsize=8
     )

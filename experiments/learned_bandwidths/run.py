@@ -2,7 +2,8 @@
 
 The task of `experiments.denoising`: learn from one image and a noisy copy, clean new noisy images. Bandwidths, ridges,
 exponents and the rest are learned by `kbpjax.tune` on fresh noise over the training image; test noise is never seen.
-The rivals know the standard deviation of the noise, and their options are tuned on noisy copies of the training image.
+The baselines are given the standard deviation of the noise, and their options are tuned on a noisy copy of the training
+image. Kernel belief propagation is trained with noise of the same standard deviation.
 """
 
 import argparse
@@ -30,27 +31,27 @@ PLACES = {"tv": "total variation", "nlm": "non-local means", "bm3d": "BM3D"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Lever:
+class AblationStep:
     """What is learned, and of which model: each adds to the one before it."""
 
     name: str
     iters: int
     frozen: Callable[[kbp.Settings], Any]
-    apart: bool = False
+    separate_types: bool = False
     exponents: bool = False
 
 
-LEVERS = (
-    Lever(
+ABLATION = (
+    AblationStep(
         "bandwidths",
         6,
         lambda s: (s.ridge, s.obs_ridge, s.floor, s.damping, s.evidence_power, s.temperature),
     ),
-    Lever("ridges, floor, damping, temperature", 6, lambda s: s.evidence_power),
-    Lever("power of the evidence", 6, lambda s: ()),
-    Lever("rows and columns apart", 6, lambda s: (), apart=True),
-    Lever("exponents", 6, lambda s: (), apart=True, exponents=True),
-    Lever("12 iterations", 12, lambda s: (), apart=True, exponents=True),
+    AblationStep("ridges, floor, damping, temperature", 6, lambda s: s.evidence_power),
+    AblationStep("power of the evidence", 6, lambda s: ()),
+    AblationStep("rows and columns apart", 6, lambda s: (), separate_types=True),
+    AblationStep("exponents", 6, lambda s: (), separate_types=True, exponents=True),
+    AblationStep("12 iterations", 12, lambda s: (), separate_types=True, exponents=True),
 )
 """The last one is what "learned" means elsewhere."""
 
@@ -64,16 +65,16 @@ class Task:
     noisy: np.ndarray
     points: np.ndarray
 
-    def graph(self, apart: bool, shape: tuple[int, ...] | None = None) -> kbp.Graph:
-        """Return the grid, rows being edge type 0 and columns, if they are `apart`, type 1."""
+    def graph(self, separate_types: bool, shape: tuple[int, ...] | None = None) -> kbp.Graph:
+        """Return the grid, with edge type 0 in rows, and 1 in columns if `separate_types`."""
         height, width = shape or self.image.shape
         across = height * (width - 1)
-        edge_type = np.repeat([0, int(apart)], [across, (height - 1) * width])
+        edge_type = np.repeat([0, int(separate_types)], [across, (height - 1) * width])
         return kbp.grid_graph(height, width, edge_type=edge_type)
 
-    def training(self, apart: bool) -> kbp.TrainingData:
+    def training(self, separate_types: bool) -> kbp.TrainingData:
         """Return the training data."""
-        return kbp.pool(self.graph(apart), self.image.reshape(1, -1), self.noisy.reshape(1, -1))
+        return kbp.pool(self.graph(separate_types), self.image.reshape(1, -1), self.noisy.reshape(1, -1))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -83,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     command_line.add_common_arguments(parser, "experiments/learned_bandwidths/results")
     whole = gray_images.SUNSET_LEVELS
-    parser.add_argument("--levels", type=int, nargs="+", help=f"grey levels, of {whole} (default: all; 10 if quick)")
+    parser.add_argument("--levels", type=int, nargs="+", help=f"gray levels, of {whole} (default: all; 10 if quick)")
     parser.add_argument("--draws", type=int, help="noisy images to clean (default: 10; 2 if quick)")
     parser.add_argument("--steps", type=int, help="gradient steps (default: 60; 3 if quick)")
     parser.add_argument("--side", type=int, help="pixels a side of the photographs (default: 160; 24 if quick)")
@@ -110,8 +111,8 @@ def run(args: argparse.Namespace) -> None:
         if count == _nearest(args.levels, 100):
             pictures["sunset"] = shown
             last = next(row for row in found if row["method"] == "learned")
-            rows += levers(images[count], f"sunset {count}", args)
-            rows.append({**last, "study": "levers", "method": LEVERS[-1].name})
+            rows += ablation(images[count], f"sunset {count}", args)
+            rows.append({**last, "study": "levers", "method": ABLATION[-1].name})
             rows += transfer(learned, images, count, args)
     photograph_rows, pictures["photograph"] = photograph(args)
     report(args, rows + photograph_rows, pictures)
@@ -130,13 +131,13 @@ def report(args: argparse.Namespace, rows: list[dict], pictures: dict[str, Any])
         shown = ["image", "method", "rmse_mean", "rmse_mode", "cover90", "run_s", "learn_s"]
         print(f"\n{study}")
         tables.print_table([row for row in rows if row["study"] == study], shown)
-    print(f"\nRMSE of grey values 0 .. 255, mean over {args.draws} noisy images; cover90: share of pixels inside their")
+    print(f"\nRMSE of gray values 0 .. 255, mean over {args.draws} noisy images; cover90: share of pixels inside their")
     print("90 % interval; run_s: seconds an image, after compilation; learn_s: seconds to learn or to choose options.")
     print(f"Figures: {path}\nPicture: {image}")
 
 
 def task_of(image: np.ndarray, name: str, seed: int) -> Task:
-    """Make the training task of an image; candidates are its grey levels, at most 64 if it has all of them."""
+    """Make the training task of an image; candidates are its gray levels, at most 64 if it has all of them."""
     present = np.unique(image)
     points = present if len(present) < 256 else np.linspace(0, 255, 64)
     return Task(name, image, add_noise(np.random.default_rng([seed, 0]), image), points.astype(np.float32))
@@ -149,14 +150,14 @@ def tests_of(image: np.ndarray, args: argparse.Namespace) -> np.ndarray:
 
 
 def rule_of(task: Task) -> kbp.ConstantTime:
-    """Return the rule: no more landmarks than grey levels."""
+    """Return the rule: no more landmarks than gray levels."""
     count = len(np.unique(task.image))
     return kbp.ConstantTime(eps=1e-3, max_rank=min(30, count), tensor_rank=min(40, count))
 
 
 def authors(task: Task) -> kbp.Settings:
     """Return the settings of the authors' program, as in `experiments.denoising`."""
-    pairs = len(task.training(apart=False).edges[0][0])
+    pairs = len(task.training(separate_types=False).edges[0][0])
     return kbp.Settings(
         kbp.RBF(kbp.median_bandwidth(task.image.ravel())),
         kbp.RBF(0.5**0.5 * kbp.median_bandwidth(task.noisy.ravel())),
@@ -168,22 +169,22 @@ def authors(task: Task) -> kbp.Settings:
     )
 
 
-def start(task: Task, lever: Lever) -> kbp.Settings:
+def start(task: Task, ablation_step: AblationStep) -> kbp.Settings:
     """Return the settings to learn from: a quarter of the median bandwidth, and of that of observations about half."""
-    training = task.training(lever.apart)
+    training = task.training(ablation_step.separate_types)
     ridge = 1 / sum(len(first) for first, _ in training.edges.values())
     return kbp.Settings(
         kbp.RBF(0.25 * kbp.median_bandwidth(task.image.ravel())),
         kbp.RBF(0.5**1.5 * kbp.median_bandwidth(task.noisy.ravel())),
         ridge=dict.fromkeys(training.edges, ridge),
         obs_ridge=ridge,
-        exponents=dict.fromkeys(training.edges, 0.8) if lever.exponents else None,
+        exponents=dict.fromkeys(training.edges, 0.8) if ablation_step.exponents else None,
         rule=rule_of(task),
-        num_iters=lever.iters,
+        num_iters=ablation_step.iters,
     )
 
 
-def learn(task: Task, lever: Lever, args: argparse.Namespace) -> tuple[kbp.Tuned, float]:
+def learn(task: Task, ablation_step: AblationStep, args: argparse.Namespace) -> tuple[kbp.Tuned, float]:
     """Learn settings on fresh noise over the training image; return them with the seconds that it took."""
     begin, truth = time.perf_counter(), jnp.asarray(task.image.reshape(1, -1))
 
@@ -191,13 +192,13 @@ def learn(task: Task, lever: Lever, args: argparse.Namespace) -> tuple[kbp.Tuned
         return truth + SIGMA * jax.random.normal(key, truth.shape, truth.dtype)
 
     tuned = kbp.tune(
-        start(task, lever),
-        task.training(lever.apart),
-        task.graph(lever.apart),
+        start(task, ablation_step),
+        task.training(ablation_step.separate_types),
+        task.graph(ablation_step.separate_types),
         truth,
         observations,
         task.points,
-        frozen=lever.frozen,
+        frozen=ablation_step.frozen,
         steps=args.steps,
         optimizer=optax.adam(optax.cosine_decay_schedule(0.1, args.steps, alpha=0.1)),
         every=min(15, args.steps),
@@ -247,49 +248,53 @@ def numbers_of(settings: kbp.Settings) -> dict[str, float]:
     return {jax.tree_util.keystr(path).removeprefix("."): float(leaf) for path, leaf in leaves}
 
 
-def by_rivals(study: str, name: str, train: np.ndarray, test: np.ndarray, args: argparse.Namespace) -> Any:
-    """Tune the rivals on a noisy copy of the training image, and clean the test images with them."""
+def by_baselines(study: str, name: str, train: np.ndarray, test: np.ndarray, args: argparse.Namespace) -> Any:
+    """Tune the baselines on a noisy copy of the training image, and clean the test images with them."""
     copy = add_noise(np.random.default_rng([args.seed, 2]), train)
     noisy, rows, pictures, tuned = tests_of(test, args), [], {}, {}
     for key, search in baselines.SEARCHES.items():
         search = dataclasses.replace(search, stages=(), steps=()) if args.quick else search
         begin = time.perf_counter()
-        tuned |= baselines.tune_rivals(train, [copy], searches={key: search})
+        tuned |= baselines.tune_denoisers(train, [copy], searches={key: search})
         if key in tuned:
             learn_s = time.perf_counter() - begin
-            found, pictures[PLACES[key]] = _with_rival(tuned[key], noisy)
+            found, pictures[PLACES[key]] = _with_denoiser(tuned[key], noisy)
             options = {f"option {option}": value for option, value in tuned[key].options.items()}
             rows.append(row_of(study, name, PLACES[key], found, test, learn_s, **options))
     return rows, pictures, tuned
 
 
-def _with_rival(rival: baselines.Rival, noisy: np.ndarray) -> tuple[dict, np.ndarray]:
+def _with_denoiser(denoiser: baselines.Denoiser, noisy: np.ndarray) -> tuple[dict, np.ndarray]:
     seconds, cleaned = [], []
     for image in noisy:
         begin = time.perf_counter()
-        cleaned.append(rival(image))
+        cleaned.append(denoiser(image))
         seconds.append(time.perf_counter() - begin)
     return {"mean": np.stack(cleaned).reshape(len(noisy), -1), "run_s": statistics.median(seconds)}, cleaned[0]
 
 
 def compare(study: str, task: Task, test: np.ndarray, name: str, args: argparse.Namespace) -> tuple[list, dict, Any]:
-    """Learn from a task in three ways, and clean a test image with each and with the rivals."""
-    lever, noisy = LEVERS[-1], tests_of(test, args)
-    apart = task.training(lever.apart)
-    ways = {"authors' bandwidths": (authors(task), False, 0.0)}
+    """Learn from a task in three ways, and clean a test image with each and with the baselines."""
+    ablation_step, noisy = ABLATION[-1], tests_of(test, args)
+    training = task.training(ablation_step.separate_types)
+    variants = {"authors' bandwidths": (authors(task), False, 0.0)}
     begin = time.perf_counter()
-    plain = dataclasses.replace(start(task, lever), exponents=None)
-    ways["leave-one-out"] = (kbp.select(plain, apart, steps=min(40, args.steps)), True, time.perf_counter() - begin)
-    tuned, seconds = learn(task, lever, args)
-    ways["learned"] = (tuned.settings, True, seconds)
+    plain = dataclasses.replace(start(task, ablation_step), exponents=None)
+    variants["leave-one-out"] = (
+        kbp.select(plain, training, steps=min(40, args.steps)),
+        True,
+        time.perf_counter() - begin,
+    )
+    tuned, seconds = learn(task, ablation_step, args)
+    variants["learned"] = (tuned.settings, True, seconds)
     rows, pictures = [], {"clean": test, "noisy": noisy[0]}
-    for method, (settings, split, learn_s) in ways.items():
+    for method, (settings, split, learn_s) in variants.items():
         graph, model = task.graph(split, test.shape), settings.fit(task.training(split))
         found, mean, deviation = by_kbp(settings, model, graph, task.points, noisy)
         rows.append(row_of(study, name, method, found, test, learn_s, **numbers_of(settings)))
         pictures |= {method: mean, f"{method}, deviation": deviation}
-    more, others, tuned_rivals = by_rivals(study, name, task.image, test, args)
-    return rows + more, pictures | others, (tuned, tuned_rivals)
+    more, others, tuned_denoisers = by_baselines(study, name, task.image, test, args)
+    return rows + more, pictures | others, (tuned, tuned_denoisers)
 
 
 def levels(image: np.ndarray, name: str, args: argparse.Namespace) -> tuple[list, dict, Any]:
@@ -305,14 +310,14 @@ def photograph(args: argparse.Namespace) -> tuple[list, dict]:
     return rows, pictures
 
 
-def levers(image: np.ndarray, name: str, args: argparse.Namespace) -> list[dict]:
+def ablation(image: np.ndarray, name: str, args: argparse.Namespace) -> list[dict]:
     """Learn more and more numbers, to see what each is worth."""
     task, noisy, rows = task_of(image, name, args.seed), tests_of(image, args), []
-    for lever in command_line.progress(LEVERS[:1] if args.quick else LEVERS[:-1], "levers"):
-        tuned, seconds = learn(task, lever, args)
-        graph = task.graph(lever.apart)
+    for ablation_step in command_line.progress(ABLATION[:1] if args.quick else ABLATION[:-1], "levers"):
+        tuned, seconds = learn(task, ablation_step, args)
+        graph = task.graph(ablation_step.separate_types)
         found, *_ = by_kbp(tuned.settings, tuned.model, graph, task.points, noisy)
-        rows.append(row_of("levers", name, lever.name, found, image, seconds, **numbers_of(tuned.settings)))
+        rows.append(row_of("levers", name, ablation_step.name, found, image, seconds, **numbers_of(tuned.settings)))
     return rows
 
 
@@ -327,8 +332,8 @@ def transfer(learned: Any, images: dict[int, np.ndarray], count: int, args: argp
     for name, test in tests.items():
         test = test.astype(np.float32) if len(test) == size else test[30:54, 30:54].astype(np.float32)
         noisy = tests_of(test, args)
-        found, *_ = by_kbp(tuned.settings, tuned.model, task.graph(apart=True), task.points, noisy)
+        found, *_ = by_kbp(tuned.settings, tuned.model, task.graph(separate_types=True), task.points, noisy)
         rows.append(row_of("transfer", name, f"learned on sunset {count}", found, test, 0.0))
-        for key, rival in others.items():
-            rows.append(row_of("transfer", name, PLACES[key], _with_rival(rival, noisy)[0], test, 0.0))
+        for key, denoiser in others.items():
+            rows.append(row_of("transfer", name, PLACES[key], _with_denoiser(denoiser, noisy)[0], test, 0.0))
     return rows

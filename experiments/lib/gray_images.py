@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 SUNSET_LEVELS = (10, 25, 50, 75, 100, 125, 150, 175, 200, 225, 250)
-"""Numbers of grey levels for which the authors published an image."""
+"""Numbers of gray levels for which the authors published an image."""
 
 PHOTOGRAPHS = ("astronaut", "brick", "camera", "chelsea", "coffee", "coins", "grass", "gravel", "moon", "rocket")
 """Photographs that come inside the package scikit-image."""
@@ -18,11 +18,11 @@ def sunset(levels: int, directory: str | Path | None = None) -> tuple[np.ndarray
     """Load the paper's denoising image, or draw it where the file is absent.
 
     Args:
-        levels: Number of grey levels, one of `SUNSET_LEVELS`.
+        levels: Number of gray levels, one of `SUNSET_LEVELS`.
         directory: The folder of `data_directory`; the file is `sunset/sunset.npz` in it.
 
     Returns:
-        The image [100, 100] with grey values 0..255 as float64, and its source: `"authors"` for the published
+        The image [100, 100] with gray values 0..255 as float64, and its source: `"authors"` for the published
         image, `"rings"` for our drawing of it (the two agree, see `rings`).
 
     Raises:
@@ -54,7 +54,7 @@ def sunset(levels: int, directory: str | Path | None = None) -> tuple[np.ndarray
 def _damaged(path: Path, fault: str) -> ValueError:
     """Word the error for a file of the authors' images that cannot be used."""
     return ValueError(
-        "sunset.npz must hold arrays [100, 100] of grey values 0..255 under the keys colors_10, ..., "
+        "sunset.npz must hold arrays [100, 100] of gray values 0..255 under the keys colors_10, ..., "
         f"colors_250; got {str(path)!r}: {fault}. Make it anew from GitHub jegonzal/PowerGraph, "
         "apps/kernelbp/images/source{N}.pgm (every third pixel, offset 1, of each 300 x 300 image), "
         "or remove it to have the same picture drawn."
@@ -66,7 +66,7 @@ def rings(levels: int, size: int = 100) -> np.ndarray:
 
     The picture is defined on a canvas of 3 `size` pixels a side, of which every third is kept (offset 1), as
     the authors did. With R half the side of the canvas, a pixel of the upper half at distance d from the
-    centre of the canvas has ring i = min(floor(d (levels - 1) / R), levels - 1) and grey value
+    center of the canvas has ring i = min(floor(d (levels - 1) / R), levels - 1) and gray value
     floor(255 i / (levels - 1)).
 
     At size 100 it equals all eleven images of the authors (`SUNSET_LEVELS`): share of equal pixels 1, mean
@@ -74,11 +74,11 @@ def rings(levels: int, size: int = 100) -> np.ndarray:
     counts (of 150 remain 148, of 250 remain 245).
 
     Args:
-        levels: Number of grey levels, 2 to 256.
+        levels: Number of gray levels, 2 to 256.
         size: Height and width in pixels, at least 2.
 
     Returns:
-        Image [size, size] with whole grey values 0..255 as float64.
+        Image [size, size] with whole gray values 0..255 as float64.
 
     Raises:
         ValueError: `levels` or `size` is out of its range.
@@ -87,7 +87,7 @@ def rings(levels: int, size: int = 100) -> np.ndarray:
         raise ValueError(f"levels must be from 2 to 256; got {levels!r}. Choose a number in this range.")
     if size < 2:
         raise ValueError(f"size must be at least 2 pixels; got {size!r}. Choose a larger image.")
-    # Twice the distance from the canvas centre, in whole numbers: the ring borders are then exact.
+    # Twice the distance from the canvas center, in integers: the ring borders are then exact.
     offset = 2 * (3 * np.arange(size) + 1) - 3 * size
     squared = offset[:, None] ** 2 + offset[None, :] ** 2
     # floor(sqrt(floor(x))) = floor(sqrt(x)), so the division may stay whole as well.
@@ -98,14 +98,14 @@ def rings(levels: int, size: int = 100) -> np.ndarray:
 
 
 def circles(row: float, col: float, size: int = 100) -> np.ndarray:
-    """Draw circles around a point: the grey value is three times the distance in pixels, rounded, 240 at most.
+    """Draw circles around a point: the gray value is three times the distance in pixels, rounded, 240 at most.
 
     Args:
         row, col: The point, in pixels; it may lie outside the image.
         size: Height and width in pixels, at least 2.
 
     Returns:
-        Image [size, size] with integer grey values 0..240 as float64.
+        Image [size, size] with integer gray values 0..240 as float64.
 
     Raises:
         ValueError: `size` is less than 2.
@@ -117,9 +117,9 @@ def circles(row: float, col: float, size: int = 100) -> np.ndarray:
 
 
 def read_image(path: str | Path, max_side: int | None = None) -> np.ndarray:
-    """Read a photograph as grey values.
+    """Read a photograph as gray values.
 
-    Colour becomes luma (0.299 R + 0.587 G + 0.114 B), transparency is laid over black, 16-bit grey is scaled
+    Color becomes luma (0.299 R + 0.587 G + 0.114 B), transparency is laid over black, 16-bit gray is scaled
     to 0..255, and the camera's orientation mark is obeyed.
 
     Args:
@@ -128,7 +128,7 @@ def read_image(path: str | Path, max_side: int | None = None) -> np.ndarray:
             None keeps the size.
 
     Returns:
-        Image [height, width] with grey values 0..255 as float64.
+        Image [height, width] with gray values 0..255 as float64.
 
     Raises:
         ValueError: The file is missing, not a whole PNG or JPEG, or smaller than 2 pixels in height or width
@@ -142,7 +142,7 @@ def read_image(path: str | Path, max_side: int | None = None) -> np.ndarray:
     try:
         with Image.open(path, formats=("PNG", "JPEG")) as opened:
             opened.load()
-            grey = _grey(ImageOps.exif_transpose(opened))
+            gray = _gray(ImageOps.exif_transpose(opened))
     except Image.DecompressionBombError:
         raise ValueError(
             f"image must have at most {2 * (Image.MAX_IMAGE_PIXELS or 0)} pixels; got more in {str(path)!r}. "
@@ -154,13 +154,13 @@ def read_image(path: str | Path, max_side: int | None = None) -> np.ndarray:
             f"image must be a whole PNG or JPEG file; got {str(path)!r}, which is neither or is damaged. "
             "Convert it to PNG or fetch it anew."
         ) from None
-    _check_size(grey.shape, path, "Choose a larger image.")
-    if max_side is not None and max(grey.shape) > max_side:
-        shape = [max(1, round(side * max_side / max(grey.shape))) for side in grey.shape]
+    _check_size(gray.shape, path, "Choose a larger image.")
+    if max_side is not None and max(gray.shape) > max_side:
+        shape = [max(1, round(side * max_side / max(gray.shape))) for side in gray.shape]
         _check_size(shape, path, f"Raise max_side above {max_side}.")
-        small = Image.fromarray(grey.astype(np.float32)).resize(shape[::-1], Image.Resampling.BOX)
-        grey = np.clip(np.asarray(small, dtype=np.float64), 0, 255)
-    return grey
+        small = Image.fromarray(gray.astype(np.float32)).resize(shape[::-1], Image.Resampling.BOX)
+        gray = np.clip(np.asarray(small, dtype=np.float64), 0, 255)
+    return gray
 
 
 def photograph(name: str, max_side: int | None = None) -> np.ndarray:
@@ -171,7 +171,7 @@ def photograph(name: str, max_side: int | None = None) -> np.ndarray:
         max_side: Largest height or width in pixels, see `read_image`.
 
     Returns:
-        Image [height, width] with grey values 0..255 as float64.
+        Image [height, width] with gray values 0..255 as float64.
 
     Raises:
         ValueError: There is no such photograph, scikit-image is missing, or `max_side` is too small.
@@ -183,20 +183,20 @@ def photograph(name: str, max_side: int | None = None) -> np.ndarray:
     except ImportError:
         raise ValueError(
             "photograph must find the package scikit-image, which holds the pictures; got a Python without it. "
-            "Install it: pip install 'kbpjax[rivals]'."
+            "Install it: pip install 'kbpjax[baselines]'."
         ) from None
     suffix = "jpg" if name == "rocket" else "png"
     return read_image(Path(skimage.__file__).parent / "data" / f"{name}.{suffix}", max_side)
 
 
-def _grey(image: Image.Image) -> np.ndarray:
-    """Convert a decoded image of any mode to grey values [height, width] in 0..255."""
-    if image.mode.startswith("I"):  # 16-bit grey: "I;16" or, in some versions of Pillow, "I"
+def _gray(image: Image.Image) -> np.ndarray:
+    """Convert a decoded image of any mode to gray values [height, width] in 0..255."""
+    if image.mode.startswith("I"):  # 16-bit gray: "I;16" or, in some versions of Pillow, "I"
         values = np.array(image).astype(np.float64)
         values[values == image.info.get("transparency", -1)] = 0
         return np.clip(values / 257, 0, 255)
     red, green, blue, alpha = np.moveaxis(np.asarray(image.convert("RGBA")).astype(np.int64), -1, 0)
-    # Whole numbers up to one division: a grey pixel keeps its value exactly.
+    # Whole numbers up to one division: a gray pixel keeps its value exactly.
     return (299 * red + 587 * green + 114 * blue) * alpha / 255_000
 
 

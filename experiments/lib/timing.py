@@ -30,7 +30,7 @@ def timed(fn: Callable[..., T], *args: Any, repeats: int = 3) -> tuple[T, float,
 
 
 def in_turn(calls: Sequence[Callable[[], Any]], repeats: int) -> list[tuple[float, ...]]:
-    """Time calls in turn, `repeats` rounds after one that does not count, so that a drifting machine favours none.
+    """Time calls in turn, `repeats` rounds after one that does not count, so that a drifting machine favors none.
 
     Returns:
         Seconds of each call in each round.

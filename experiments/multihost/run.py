@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.multihost", description=(__doc__ or "").split("\n")[0])
     command_line.add_common_arguments(parser, "experiments/multihost/results")
     parser.add_argument("--side", type=int, help="pixels a side of the image (default: 400; 48 if quick)")
-    parser.add_argument("--levels", type=int, default=50, help="grey levels of the image (default: 50)")
+    parser.add_argument("--levels", type=int, default=50, help="gray levels of the image (default: 50)")
     parser.add_argument("--iters", type=int, default=30, help="iterations of belief propagation (default: 30)")
     parser.add_argument("--processes", type=int, default=2, help="how many processes there are (default: 2)")
     parser.add_argument("--join", nargs="?", const="", metavar="HOST:PORT", help="be one of them; see above")
@@ -139,7 +139,7 @@ def compare(args: argparse.Namespace) -> None:
     path = args.out / "multihost.json"
     results.write_results(path, vars(args), rows, largest_difference=difference)
     tables.print_table(rows)
-    print(f"\nLargest difference of a pixel's posterior mean: {difference:.1e} of 255 grey levels.")
+    print(f"\nLargest difference of a pixel's posterior mean: {difference:.1e} of 255 gray levels.")
     print("exchanged_kib: messages between processes in an iteration, of messages_kib in all; run_s: seconds of all")
     print("iterations, after compilation; all_s: with start and learning. Processes of one machine share its cores.")
     print(f"Figures: {path}")

@@ -11,10 +11,10 @@ import scipy.linalg
 
 import kbpjax as kbp
 from experiments.orientation.data import Frames, features_of
-from experiments.orientation.models import Answers, Options, cosines, mean_near_mode
+from experiments.orientation.models import Estimates, Options, cosines, mean_near_mode
 
 
-def regress(train: Frames, test: Frames, options: Options) -> Answers:
+def regress(train: Frames, test: Frames, options: Options) -> Estimates:
     """Answer by kernel ridge regression from each frame alone to the nine entries, made a rotation."""
     seen, y = features_of(train, test, options["components"])
     flat, asked = (f.reshape(-1, f.shape[-1]).astype(np.float64) for f in (seen, y))
@@ -28,16 +28,16 @@ def regress(train: Frames, test: Frames, options: Options) -> Answers:
     start = time.perf_counter()
     entries = np.exp(-squares(asked, flat) / (2 * bandwidth**2)) @ weights + targets.mean(axis=0)
     rotations = np.asarray(kbp.kernels.nearest_rotations(entries.reshape(test.rotations.shape)))
-    return Answers({"": rotations}, fit_s, (time.perf_counter() - start) / len(y))
+    return Estimates({"": rotations}, fit_s, (time.perf_counter() - start) / len(y))
 
 
-def nearest(train: Frames, test: Frames, options: Options) -> Answers:
+def nearest(train: Frames, test: Frames, options: Options) -> Estimates:
     """Answer with the rotation of the training frame that looks most alike."""
     seen, y = features_of(train, test, options["components"])
     start = time.perf_counter()
     distance = squares(y.reshape(-1, y.shape[-1]), seen.reshape(-1, seen.shape[-1]))
     rotations = train.rotations.reshape(-1, 3, 3)[np.argmin(distance, axis=1)].reshape(test.rotations.shape)
-    return Answers({"": rotations}, 0.0, (time.perf_counter() - start) / len(y))
+    return Estimates({"": rotations}, 0.0, (time.perf_counter() - start) / len(y))
 
 
 def squares(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -45,8 +45,8 @@ def squares(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.maximum(np.sum(x**2, axis=1)[:, None] - 2 * x @ y.T + np.sum(y**2, axis=1), 0)
 
 
-def link(train: Frames, test: Frames, options: Options, *, best_path: bool) -> Answers:
-    """Answer on a chain of the nearest neighbours of each frame, with Gaussian noise and Gaussian motion.
+def link(train: Frames, test: Frames, options: Options, *, best_path: bool) -> Estimates:
+    """Answer on a chain of the nearest neighbors of each frame, with Gaussian noise and Gaussian motion.
 
     Either the most probable path (Viterbi), or the mean near the mode of each frame's marginal (forward-backward).
     """
@@ -57,7 +57,7 @@ def link(train: Frames, test: Frames, options: Options, *, best_path: bool) -> A
     ask = partial(_link, motion=motion, sharpness=sharpness, count=count, best_path=best_path)
     start = time.perf_counter()
     rotations = np.asarray(ask(*map(jnp.asarray, arrays)))
-    return Answers({"": rotations}, 0.0, (time.perf_counter() - start) / len(y))
+    return Estimates({"": rotations}, 0.0, (time.perf_counter() - start) / len(y))
 
 
 @partial(jax.jit, static_argnames=("count", "best_path"))

@@ -63,7 +63,7 @@ def features_of(train: Frames, test: Frames, components: int) -> tuple[np.ndarra
         centred = pixels - pixels.mean(axis=-1, keepdims=True)
         plain.append(centred / np.linalg.norm(centred, axis=-1, keepdims=True))
     flat = plain[0].reshape(-1, plain[0].shape[-1])
-    centre = flat.mean(axis=0)
-    _, axes = np.linalg.eigh((flat - centre).T @ (flat - centre))
-    ours, theirs = ((frames - centre) @ axes[:, : -components - 1 : -1] for frames in plain)
+    center = flat.mean(axis=0)
+    _, axes = np.linalg.eigh((flat - center).T @ (flat - center))
+    ours, theirs = ((frames - center) @ axes[:, : -components - 1 : -1] for frames in plain)
     return ours, theirs

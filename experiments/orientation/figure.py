@@ -10,7 +10,7 @@ from experiments.orientation.rendering import degrees_between
 SHOWN = ("", "regression", "nearest neighbour")
 """Methods in the panel of errors over time; the first is kernel belief propagation."""
 
-COLOURS = ("#D55E00", "#0072B2", "#009E73")
+COLORS = ("#D55E00", "#0072B2", "#009E73")
 STRIP = 14
 """Frames in the strip."""
 
@@ -22,7 +22,7 @@ def paint(rows: list[dict], found: dict[str, Any], test: Any) -> Any:
 
     Args:
         rows: the records of all methods.
-        found: {method: its `Answers` to the first test set}.
+        found: {method: its `Estimates` to the first test set}.
         test: the first test set, `Frames`.
     """
     from matplotlib.figure import Figure
@@ -54,19 +54,19 @@ def paint_beliefs(found: dict[str, Any], test: Any) -> Any:
     """Draw the frames of one trajectory and the beliefs about the yaw: from each frame alone, and from all frames.
 
     Args:
-        found: {method: its `Answers` to the first test set}.
+        found: {method: its `Estimates` to the first test set}.
         test: the first test set, `Frames`.
     """
     from matplotlib.figure import Figure
 
     number = int(np.argmax(test.ambiguous.sum(axis=1)))
-    yaw = next(answers.yaw for answers in found.values() if answers.yaw)
+    yaw = next(estimates.yaw for estimates in found.values() if estimates.yaw)
     truth = _yaw(test.rotations[number])
     figure = Figure(figsize=(10, 6.4), layout="constrained")
-    strip, alone, together = figure.subplots(3, 1, height_ratios=[1, 2.4, 2.4])
+    strip, no_edges, together = figure.subplots(3, 1, height_ratios=[1, 2.4, 2.4])
     _draw_strip(strip, test.pixels[number], test.ambiguous[number])
     strip.set_title("what is observed: 16 x 12 noisy pixels; bold: only the walls that look alike are in view")
-    _draw_belief(alone, yaw[", no chain"][number], truth, "without messages: belief given the frame itself")
+    _draw_belief(no_edges, yaw[", no chain"][number], truth, "without messages: belief given the frame itself")
     _draw_belief(together, yaw[""][number], truth, "with messages along the chain: belief given all frames")
     together.set_xlabel("frame")
     return figure
@@ -88,11 +88,11 @@ def _draw_room(axis: Any, rotations: np.ndarray) -> None:
 
 def _draw_bars(axis: Any, rows: list[dict]) -> None:
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    for offset, subset, colour in ((-0.2, "ambiguous", "#D55E00"), (0.2, "clear", "#56B4E9")):
+    for offset, subset, color in ((-0.2, "ambiguous", "#D55E00"), (0.2, "clear", "#56B4E9")):
         mine = {row["method"]: row for row in rows if row["frames"] == subset}
         errors, spreads = ([mine[name][key] for name in methods] for key in ("degrees", "stderr"))
         places = np.arange(len(methods)) + offset
-        axis.barh(places, errors, 0.38, xerr=spreads, color=colour, label=f"{subset} frames", capsize=2)
+        axis.barh(places, errors, 0.38, xerr=spreads, color=color, label=f"{subset} frames", capsize=2)
         for place, error, spread in zip(places, errors, spreads, strict=True):
             axis.text((error + spread) * 1.06, place, f"{error:.1f}", va="center", fontsize=8)
     axis.set(
@@ -122,9 +122,9 @@ def _draw_errors(axis: Any, found: dict[str, Any], main: str, test: Any, number:
     truth, ambiguous = test.rotations[number], test.ambiguous[number]
     for start in np.flatnonzero(ambiguous):
         axis.axvspan(start - 0.5, start + 0.5, color="#D55E00", alpha=0.15, linewidth=0)
-    for name, colour in zip([main, *SHOWN[1:]], COLOURS, strict=True):
+    for name, color in zip([main, *SHOWN[1:]], COLORS, strict=True):
         errors = degrees_between(found[name].rotations[""][number], truth)
-        axis.plot(errors, "o-", markersize=3, linewidth=1.2, color=colour, label=name)
+        axis.plot(errors, "o-", markersize=3, linewidth=1.2, color=color, label=name)
     ticks = (1, 3, 10, 30, 90, 180)
     axis.set(yscale="log", ylim=(0.2, 900), yticks=ticks, yticklabels=ticks, xlim=(-0.5, len(truth) - 0.5))
     axis.minorticks_off()

@@ -22,7 +22,7 @@ Options = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Answers:
+class Estimates:
     """What a method says of some frames.
 
     Attributes:
@@ -37,7 +37,7 @@ class Answers:
     yaw: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
-def propagate(train: Frames, test: Frames, options: Options, *, kernel: str, rank: int) -> Answers:
+def propagate(train: Frames, test: Frames, options: Options, *, kernel: str, rank: int) -> Estimates:
     """Answer by kernel belief propagation on the chain of frames, and by its evidence alone."""
     seen, y = features_of(train, test, options["components"])
     lengths = train.rotations.shape[1], test.rotations.shape[1]
@@ -60,10 +60,10 @@ def propagate(train: Frames, test: Frames, options: Options, *, kernel: str, ran
     start = time.perf_counter()
     near, mode, mean, yaw = jax.block_until_ready(ask(kbp.chain_graph(lengths[1])))
     run_s = (time.perf_counter() - start) / len(y)
-    alone, *_, alone_yaw = ask(kbp.Graph.from_edges(np.zeros((0, 2), int), lengths[1]))
-    found = {"": near, ", mode": mode, ", mean": mean, ", no chain": alone}
-    beliefs = {"": np.asarray(yaw), ", no chain": np.asarray(alone_yaw)}
-    return Answers({kind: np.asarray(value) for kind, value in found.items()}, fit_s, run_s, beliefs)
+    no_edges, *_, yaw_no_edges = ask(kbp.Graph.from_edges(np.zeros((0, 2), int), lengths[1]))
+    found = {"": near, ", mode": mode, ", mean": mean, ", no chain": no_edges}
+    beliefs = {"": np.asarray(yaw), ", no chain": np.asarray(yaw_no_edges)}
+    return Estimates({kind: np.asarray(value) for kind, value in found.items()}, fit_s, run_s, beliefs)
 
 
 @jax.jit

@@ -1,4 +1,4 @@
-"""A room with photographs on its walls, seen through a pinhole camera that turns at its centre.
+"""A room with photographs on its walls, seen through a pinhole camera that turns at its center.
 
 The room is the cube [-1, 1]^3. World axes: x to the front wall, y to the left, z up. A rotation R [3, 3] takes vectors
 of the camera to the world; the camera looks along its own x axis, with y to the left of the image and z up. So the
@@ -67,7 +67,7 @@ class Room:
     """Pictures on the walls, in the order of `NORMALS`.
 
     Attributes:
-        walls: grey values 0 .. 255 [6, side, side], as seen from the centre of the room, top row first.
+        walls: gray values 0 .. 255 [6, side, side], as seen from the center of the room, top row first.
     """
 
     walls: np.ndarray
@@ -85,10 +85,10 @@ class Room:
             rotations: camera to world [frame, 3, 3].
 
         Returns:
-            Grey values 0 .. 255 [frame, height, width].
+            Gray values 0 .. 255 [frame, height, width].
         """
         wall, row, column = self._hits(camera, rotations)
-        return self._grey(wall, row, column).mean(axis=-1)
+        return self._gray(wall, row, column).mean(axis=-1)
 
     def share(self, camera: Camera, rotations: np.ndarray, walls: tuple[str, ...] = REPEATED) -> np.ndarray:
         """Return the share of each frame that shows some walls [frame]."""
@@ -101,14 +101,14 @@ class Room:
         pitch = np.pi / 2 * (1 - 2 * (np.arange(width // 2) + 0.5) / (width // 2))
         flat = np.cos(pitch)[:, None] * np.stack([np.cos(yaw), np.sin(yaw)])[:, None]
         directions = np.stack([*flat, np.broadcast_to(np.sin(pitch)[:, None], flat[0].shape)], axis=-1)
-        return self._grey(*strike(directions))
+        return self._gray(*strike(directions))
 
     def _hits(self, camera: Camera, rotations: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Follow the rays of all frames to their walls [frame, height, width, ray]."""
         return strike(np.einsum("fij,hwrj->fhwri", rotations, camera.directions()))
 
-    def _grey(self, wall: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        """Interpolate pictures between the centres of their pixels; beyond the last centre they are constant."""
+    def _gray(self, wall: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+        """Interpolate pictures between the centers of their pixels; beyond the last center they are constant."""
         side = self.walls.shape[1]
         i, j = (np.clip(place * side - 0.5, 0, side - 1) for place in (row, column))
         top, left = (np.minimum(place.astype(int), side - 2) for place in (i, j))
@@ -119,17 +119,17 @@ class Room:
 
 
 def strike(directions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find where rays from the centre of the room meet its walls.
+    """Find where rays from the center of the room meet its walls.
 
     Args:
         directions: in world axes, not 0 [*ray, 3].
 
     Returns:
         Number of the wall in the order of `NORMALS`; the place on it, from its top and from its left as seen from the
-        centre, as shares of its side: three arrays [*ray].
+        center, as shares of its side: three arrays [*ray].
     """
     normals = np.array(list(NORMALS.values()))
-    # Seen from the centre: the top of a wall is where z points, that of the ceiling at the back, of the floor in front.
+    # Seen from the center: the top of a wall is where z points, that of the ceiling at the back, of the floor in front.
     tops = np.array([(0, 0, 1)] * 4 + [(-1, 0, 0), (1, 0, 0)])
     rights = np.cross(normals, tops)
     along = directions @ normals.T

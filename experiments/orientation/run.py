@@ -1,8 +1,8 @@
 """Find the orientation of a turning camera from what it sees: rotations hidden on a chain, frames observed.
 
-The tree experiment of Song, Gretton & Guestrin (2010), with rendered views: a camera at the centre of a room turns at
+The tree experiment of Song, Gretton & Guestrin (2010), with rendered views: a camera at the center of a room turns at
 random, and every frame is small and noisy. Two opposite walls show the same photograph, so that a frame that sees
-little else has two answers, half a turn apart; only its neighbours in time can tell which. Nothing is known of motion,
+little else has two answers, half a turn apart; only its neighbors in time can tell which. Nothing is known of motion,
 lens or noise: operators and the model of the frames are learned from trajectories with known rotations.
 
 Beliefs use the whole sequence, frames to come included. Every method sees a frame less its mean, over its standard
@@ -24,7 +24,7 @@ from experiments.orientation import rendering
 from experiments.orientation.baselines import link, nearest, regress
 from experiments.orientation.data import AMBIGUOUS, Frames, draw
 from experiments.orientation.figure import paint, paint_beliefs
-from experiments.orientation.models import Answers, Options, propagate
+from experiments.orientation.models import Estimates, Options, propagate
 from experiments.orientation.rendering import degrees_between
 
 PAIRED = {"": "degrees", "_stderr": "stderr"}
@@ -36,11 +36,11 @@ class Method:
     """A way from frames to rotations.
 
     Attributes:
-        answer: function (training frames, frames to answer, options) -> answers.
+        estimate: function (training frames, frames to answer, options) -> answers.
         search: values to try of each option, in this order; the first is where the search starts.
     """
 
-    answer: Callable[[Frames, Frames, Options], Answers]
+    estimate: Callable[[Frames, Frames, Options], Estimates]
     search: dict[str, tuple[Any, ...]]
 
     @property
@@ -81,10 +81,10 @@ def run(args: argparse.Namespace) -> None:
     for name, method in command_line.progress(methods.items(), "methods"):
         best[name], trials = (method.start, []) if args.quick else search(method, *draws[0][:2])
         searches += [{"method": name, **trial} for trial in trials]
-        answers = [method.answer(train, test, best[name]) for train, _, test in draws]
-        found[name] = answers[0]
-        ours = answers if ours is None else ours
-        rows += rows_of(name, answers, tests, ours)
+        estimates = [method.estimate(train, test, best[name]) for train, _, test in draws]
+        found[name] = estimates[0]
+        ours = estimates if ours is None else ours
+        rows += rows_of(name, estimates, tests, ours)
     report(args, rows, best, searches, paint(rows, found, tests[0]), paint_beliefs(found, tests[0]))
 
 
@@ -98,7 +98,7 @@ def methods_of(args: argparse.Namespace) -> dict[str, Method]:
     of_regression = {"components": (40, 20, 80), "scale": (0.5, 0.25, 1.0), "ridge": (1e-5, 1e-4, 1e-6)}
     ours = {kernel: partial(propagate, kernel=kernel, rank=args.rank) for kernel in args.kernels}
     return {
-        **{f"kernel BP, {kernel}": Method(answer, of_model) for kernel, answer in ours.items()},
+        **{f"kernel BP, {kernel}": Method(estimate, of_model) for kernel, estimate in ours.items()},
         "regression": Method(regress, of_regression),
         "nearest neighbour": Method(nearest, of_frames),
         "neighbours, Viterbi": Method(partial(link, best_path=True), of_chain),
@@ -110,24 +110,24 @@ def search(method: Method, train: Frames, validation: Frames) -> tuple[Options, 
     """Choose options by the mean error on validation frames, one after the other; return them and all trials."""
 
     def degrees(options: Options) -> float:
-        rotations = method.answer(train, validation, options).rotations[""]
+        rotations = method.estimate(train, validation, options).rotations[""]
         return float(np.mean(degrees_between(rotations, validation.rotations)))
 
     best, trials = coordinate_search(method.start, method.search, degrees)
     return best, [{"option": trial.option, "value": str(trial.value), "degrees": trial.loss} for trial in trials]
 
 
-def rows_of(name: str, answers: list[Answers], tests: list[Frames], ours: list[Answers]) -> list[dict[str, Any]]:
+def rows_of(name: str, estimates: list[Estimates], tests: list[Frames], ours: list[Estimates]) -> list[dict[str, Any]]:
     """Return a flat record for each kind of answer and each subset of the test frames, over all seeds.
 
     `ours_ahead`: by how many degrees the error exceeds that of `ours` on the same frames, with its standard error.
     """
     truth, ambiguous = (np.concatenate([getattr(test, key) for test in tests]) for key in ("rotations", "ambiguous"))
-    fit_s, run_s = (float(np.median([getattr(one, key) for one in answers])) for key in ("fit_s", "run_s"))
+    fit_s, run_s = (float(np.median([getattr(one, key) for one in estimates])) for key in ("fit_s", "run_s"))
     errors_of = lambda found, kind: degrees_between(np.concatenate([one.rotations[kind] for one in found]), truth)
     rows = []
-    for kind in answers[0].rotations:
-        errors = errors_of(answers, kind)
+    for kind in estimates[0].rotations:
+        errors = errors_of(estimates, kind)
         less = errors - errors_of(ours, "")
         for subset, chosen in (("ambiguous", ambiguous), ("clear", ~ambiguous), ("all", np.ones_like(ambiguous))):
             record = {"method": name + kind, "frames": subset, "count": int(chosen.sum())}

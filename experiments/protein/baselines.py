@@ -48,7 +48,7 @@ class Task(NamedTuple):
 
 
 def graph_of(task: Task, rows: np.ndarray, by_residue: bool, cut: int | None = None) -> kbp.Graph:
-    """Join neighbours of an unbroken chain among some residues, which are in order.
+    """Join neighbors of an unbroken chain among some residues, which are in order.
 
     Args:
         task: the fold.
@@ -78,10 +78,10 @@ def part_of(task: Task, count: int) -> tuple[np.ndarray, kbp.Graph]:
 def ridge(task: Task, options: Options) -> np.ndarray:
     """Predict the vectors of the test residues by ridge regression [residue, 3]."""
     x, y = task.x[task.train].astype(np.float64), task.chains.vectors[task.train].astype(np.float64)
-    centre, offset = x.mean(axis=0), y.mean(axis=0)
-    gram = (x - centre).T @ (x - centre) + options["ridge"] * len(x) * np.eye(x.shape[1])
-    weights = scipy.linalg.solve(gram, (x - centre).T @ (y - offset), assume_a="pos")
-    return (task.x[task.test] - centre) @ weights + offset
+    center, offset = x.mean(axis=0), y.mean(axis=0)
+    gram = (x - center).T @ (x - center) + options["ridge"] * len(x) * np.eye(x.shape[1])
+    weights = scipy.linalg.solve(gram, (x - center).T @ (y - offset), assume_a="pos")
+    return (task.x[task.test] - center) @ weights + offset
 
 
 def boosting(task: Task, options: Options) -> np.ndarray:
@@ -103,7 +103,7 @@ def summaries(task: Task, options: Options) -> tuple[np.ndarray, float]:
 
     Args:
         task: the fold.
-        options: `scale` of the bandwidth, in median distances of windows; `decay`, what a neighbour's profile counts
+        options: `scale` of the bandwidth, in median distances of windows; `decay`, what a neighbor's profile counts
             for each step away; `landmarks`, their number; `ridges` to choose from.
 
     Returns:

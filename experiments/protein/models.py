@@ -25,7 +25,7 @@ def learn(task: Task, observed: np.ndarray, options: Options) -> tuple[kbp.Kerne
     first, rows = (_repeat(rng.permutation(some)) for some in (first, rows))
     pairs = by_residue(task, first) if options["by_residue"] else first[None]
     edges = y[pairs], y[pairs + 1]
-    kernel = kbp.kernels.Sphere(options["sharpness"] * kbp.kernels.median_sharpness(y[rows]))
+    kernel = kbp.kernels.Sphere(options["concentration"] * kbp.kernels.median_sharpness(y[rows]))
     narrow = "bandwidth" in options
     width = options["bandwidth"] * kbp.median_bandwidth(observed[rows]) if narrow else 1.0
     obs_kernel = kbp.RBF(width) if narrow else kbp.Linear()
@@ -75,6 +75,6 @@ def infer(model: Any, graph: Any, y: Any, mask: Any, power: Any, points: Any) ->
     return kbp.beliefs(model, graph, evidence, solution, points, marginal=kbp.Empirical()), mode
 
 
-def asked(task: Task, rows: np.ndarray, observed: np.ndarray) -> tuple[Any, Any]:
+def observations(task: Task, rows: np.ndarray, observed: np.ndarray) -> tuple[Any, Any]:
     """Return what is observed of some residues, and which of them have a profile."""
     return jnp.asarray(observed[rows]), jnp.asarray(task.chains.observed[rows])

@@ -28,10 +28,10 @@ from experiments.protein import baselines, data
 from experiments.protein.baselines import PART, Options, Task, graph_of, part_of
 from experiments.protein.data import Chains, unit
 from experiments.protein.figure import paint
-from experiments.protein.models import asked, infer, learn
+from experiments.protein.models import infer, learn, observations
 
 OURS, SHARED, LINEAR = "kernel BP", "kernel BP, shared operators", "kernel BP, linear"
-PART_OF = f"{OURS}, part"
+ON_PART = f"{OURS}, part"
 BOOSTING = {
     "learning_rate": 0.15,
     "max_iter": 150,
@@ -42,7 +42,7 @@ BOOSTING = {
 # Sharpness and bandwidth in multiples of the median rule; the first value of each option is where the search starts.
 OF_MODEL = {
     "by_residue": (True,),
-    "sharpness": (6.0, 12.0),
+    "concentration": (6.0, 12.0),
     "bandwidth": (0.7, 0.5, 1.0),
     "ridge": (1e-3, 3e-4, 3e-3),
     "obs_ridge": (1e-4, 3e-5, 3e-4),
@@ -51,7 +51,7 @@ OF_MODEL = {
 OF_SHARED = {**OF_MODEL, "by_residue": (False,), "ridge": (1e-4, 3e-5, 3e-4)}
 OF_LINEAR = {
     "by_residue": (False,),
-    "sharpness": (6.0, 1.0),
+    "concentration": (6.0, 1.0),
     "ridge": (3e-4, 1e-4, 1e-3),
     "obs_ridge": (1e-3, 1e-4, 1e-2),
     "power": (1.0, 0.85, 0.6),
@@ -81,7 +81,7 @@ SEARCH: dict[str, dict[str, tuple[Any, ...]]] = {
 }
 
 
-class Answer(NamedTuple):
+class Prediction(NamedTuple):
     """What a method says of some residues.
 
     Attributes:
@@ -128,11 +128,11 @@ def run(args: argparse.Namespace) -> None:
             if not best:
                 best, tried = choose(task, args.quick)
                 rows += [{"study": "choice", "window": width, **row} for row in tried]
-            answers, whole = answer(task, best, args.quick or fold < folds - 1)
-            rows += [{"study": "fold", "window": width, "fold": fold, **row} for row in score(task, answers)]
+            predictions, whole = predict_fold(task, best, args.quick or fold < folds - 1)
+            rows += [{"study": "fold", "window": width, "fold": fold, **row} for row in score(task, predictions)]
             rows += [{"study": "all chains", "window": width, **row} for row in whole]
-            shown = [task, answers[OURS]] if fold == 0 else shown
-    rows += summarise(rows)
+            shown = [task, predictions[OURS]] if fold == 0 else shown
+    rows += summarize(rows)
     tables.print_table([{k: v for k, v in row.items() if k != "study"} for row in rows if row["study"] == "summary"])
     config = {"folds": folds, "windows": " ".join(map(str, widths)), "seed": args.seed, "quick": args.quick, **counts}
     results.write_results(args.out / "protein.json", config, rows, seconds=time.perf_counter() - start)
@@ -174,7 +174,7 @@ def choose(task: Task, quick: bool) -> tuple[dict[str, Options], list[dict[str, 
             return cosine(inner, rows, kbp.mean(baselines.particles(inner, seen, cut, rows, options)))
         observed = seen if "bandwidth" in options else inner.x
         model, points = learn(inner, observed, options)
-        given = asked(inner, inner.test, observed)
+        given = observations(inner, inner.test, observed)
         graph = graph_of(inner, inner.test, options["by_residue"])
         belief, _ = infer(model, graph, *given, options["power"], points)
         return cosine(inner, inner.test, kbp.mean(belief))
@@ -191,51 +191,53 @@ def plain(options: Options) -> Options:
     return {name: " ".join(map(str, of)) if isinstance(of, tuple) else of for name, of in options.items()}
 
 
-def answer(task: Task, best: dict[str, Options], more: bool) -> tuple[dict[str, Answer], list[dict[str, Any]]]:
+def predict_fold(
+    task: Task, best: dict[str, Options], more: bool
+) -> tuple[dict[str, Prediction], list[dict[str, Any]]]:
     """Answer the test chains of a fold by all methods; if there is no more to come, time ours for all chains, too."""
     test, found = task.test, {}
     for name, method in (("ridge", baselines.ridge), ("boosting", baselines.boosting)):
         start = time.perf_counter()
-        found[name] = Answer(test, method(task, best[name]), {"fit_s": time.perf_counter() - start})
+        found[name] = Prediction(test, method(task, best[name]), {"fit_s": time.perf_counter() - start})
     start = time.perf_counter()
     seen, _ = baselines.summaries(task, best["kernel regression"])
     regression_s = time.perf_counter() - start
-    found["kernel regression"] = Answer(test, seen[test, :3], {"fit_s": regression_s})
+    found["kernel regression"] = Prediction(test, seen[test, :3], {"fit_s": regression_s})
     whole: list[dict[str, Any]] = []
     for name in (name for name in (LINEAR, SHARED, OURS) if name in best):
         options, observed, start = best[name], task.x if name == LINEAR else seen, time.perf_counter()
         model, points = jax.block_until_ready(learn(task, observed, options))
         fit_s = time.perf_counter() - start + (0 if name == LINEAR else regression_s)
-        ask = partial(respond, task, model, points, observed, fit_s)
+        predict = partial(predict_rows, task, model, points, observed, fit_s)
         join = partial(graph_of, task, by_residue=options["by_residue"])
-        found[name] = ask(test, join(test), options["power"])
+        found[name] = predict(test, join(test), options["power"])
         if name != SHARED:
-            found[f"{name}, no chain"] = ask(test, kbp.Graph.from_edges(np.zeros((0, 2), int), len(test)), 1.0)
+            found[f"{name}, no chain"] = predict(test, kbp.Graph.from_edges(np.zeros((0, 2), int), len(test)), 1.0)
         if name == OURS and not more:
             whole.append(time_all(task, model, observed, options, points))
         if name == OURS and "particle BP" in best:
             rows, cut = part_of(task, best["particle BP"]["chains"])
-            found[PART_OF] = ask(rows, join(rows, cut=PART), options["power"])
+            found[ON_PART] = predict(rows, join(rows, cut=PART), options["power"])
             found["particle BP"] = by_particles(task, seen, cut, rows, best["particle BP"])
     return found, whole
 
 
-def by_particles(task: Task, seen: np.ndarray, graph: kbp.Graph, rows: np.ndarray, options: Options) -> Answer:
+def by_particles(task: Task, seen: np.ndarray, graph: kbp.Graph, rows: np.ndarray, options: Options) -> Prediction:
     """Answer some residues by particle belief propagation; the time is that of learning and all else."""
     start = time.perf_counter()
     belief = jax.block_until_ready(baselines.particles(task, seen, graph, rows, options))
     seconds = {"run_s": time.perf_counter() - start}
-    return Answer(rows, np.asarray(kbp.mean(belief)), seconds, belief, np.asarray(kbp.mode(belief)))
+    return Prediction(rows, np.asarray(kbp.mean(belief)), seconds, belief, np.asarray(kbp.mode(belief)))
 
 
-def respond(
+def predict_rows(
     task: Task, model: Any, points: Any, observed: Any, fit_s: float, rows: Any, graph: Any, power: float
-) -> Answer:
+) -> Prediction:
     """Answer some residues by kernel belief propagation; the time to run is that of a second call."""
-    given = asked(task, rows, observed)
+    given = observations(task, rows, observed)
     (belief, mode), first, again = timing.timed(infer, model, graph, *given, power, points, repeats=1)
     seconds = {"fit_s": fit_s, "first_s": first, "run_s": again}
-    return Answer(rows, np.asarray(kbp.mean(belief)), seconds, belief, np.asarray(mode))
+    return Prediction(rows, np.asarray(kbp.mean(belief)), seconds, belief, np.asarray(mode))
 
 
 @jax.jit
@@ -246,7 +248,7 @@ def _mean(model: Any, graph: Any, y: Any, mask: Any, power: Any, points: Any) ->
 def time_all(task: Task, model: Any, observed: np.ndarray, options: Options, points: np.ndarray) -> dict[str, Any]:
     """Time the means of all residues of all chains, those of training too."""
     rows = np.arange(len(observed))
-    given, graph = asked(task, rows, observed), graph_of(task, rows, options["by_residue"])
+    given, graph = observations(task, rows, observed), graph_of(task, rows, options["by_residue"])
     _, first, again = timing.timed(_mean, model, graph, *given, options["power"], points)
     return {"method": OURS, "residues": len(rows), "first_s": first, "run_s": again}
 
@@ -257,10 +259,10 @@ def cosine(task: Task, rows: np.ndarray, direction: Any) -> float:
     return float(np.mean(np.sum(unit(np.asarray(direction)[known]) * task.chains.vectors[rows][known], axis=1)))
 
 
-def score(task: Task, answers: dict[str, Answer]) -> list[dict[str, Any]]:
+def score(task: Task, predictions: dict[str, Prediction]) -> list[dict[str, Any]]:
     """Score the answers of a fold."""
     rows = []
-    for method, found in answers.items():
+    for method, found in predictions.items():
         known = task.chains.scored[found.rows]
         true, guess = task.chains.vectors[found.rows][known], unit(np.asarray(found.direction)[known])
         pairs = zip(("theta", "tau"), data.angles_of(guess), data.angles_of(true), strict=True)
@@ -278,16 +280,16 @@ def score(task: Task, answers: dict[str, Answer]) -> list[dict[str, Any]]:
     return rows
 
 
-def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Average over folds; `gain` is what kernel belief propagation is ahead of a method on the same residues."""
     folds, summary = [row for row in rows if row["study"] == "fold"], []
     for window, method in dict.fromkeys((row["window"], row["method"]) for row in folds):
         of = {
-            name: [r for r in folds if (r["window"], r["method"]) == (window, name)] for name in (method, OURS, PART_OF)
+            name: [r for r in folds if (r["window"], r["method"]) == (window, name)] for name in (method, OURS, ON_PART)
         }
         mine, ours = (
             np.array([row["cosine"] for row in of[name]])
-            for name in (method, PART_OF if method == "particle BP" else OURS)
+            for name in (method, ON_PART if method == "particle BP" else OURS)
         )
         row = {
             "study": "summary",

@@ -24,7 +24,7 @@ PAGES = (
     "docs/real_data.md",
     "docs/expectation_propagation.md",
 )
-SUMMARISED = (
+SUMMARIZED = (
     "learned_bandwidths",
     "figure1",
     "depth",
@@ -67,10 +67,10 @@ def main(argv: list[str] | None = None) -> int:
     }
     compared = _rows("experiments/figure1/results/figure1.json")
     both = [(image, setting) for image in ("whole", "part") for setting in ("paper", "tuned")]
-    tables |= {f"{image}_{setting}": competitors(compared, image, setting) for image, setting in both}
+    tables |= {f"{image}_{setting}": figure1(compared, image, setting) for image, setting in both}
     tables |= real_data()
     tables["summary"] = _markdown(
-        *summary({name: _rows(f"experiments/{name}/results/{name}.json") for name in SUMMARISED})
+        *summary({name: _rows(f"experiments/{name}/results/{name}.json") for name in SUMMARIZED})
     )
     stale = 0
     for path in (ROOT / name for name in PAGES):
@@ -285,8 +285,8 @@ def learned(rows: list[dict]) -> str:
     return _markdown(["image", *methods, "learned: cover", "learned: s to learn"], body)
 
 
-def competitors(rows: list[dict], image: str, setting: str) -> str:
-    """Lay methods out by grey levels: RMSE, in brackets seconds an image; the least error is bold."""
+def figure1(rows: list[dict], image: str, setting: str) -> str:
+    """Lay methods out by gray levels: RMSE, in brackets seconds an image; the least error is bold."""
     mine = [row for row in rows if (row["image"], row["setting"]) == (image, setting)]
     methods = list(dict.fromkeys(row["method"] for row in mine))
     body = []

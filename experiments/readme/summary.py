@@ -175,6 +175,6 @@ def _rotations(rows: list[Row]) -> list[Line]:
 
 def _photograph(rows: list[Row]) -> list[Line]:
     mine = [row for row in rows if row["study"] == "photograph"]
-    words: Row = {"task": "one photograph, noise added", "page": "docs/learning.md", "measure": "RMSE in grey levels"}
+    words: Row = {"task": "one photograph, noise added", "page": "docs/learning.md", "measure": "RMSE in gray levels"}
     words |= {"less": True, "shape": ".2f"}
     return [_line(mine, ("rmse_mean", None), "learned", None, ["total variation", "non-local means", "BM3D"], **words)]

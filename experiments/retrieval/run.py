@@ -2,7 +2,7 @@
 
 The document retrieval of "Nonparametric tree graphical models" (Song, Gretton, Guestrin, AISTATS 2010) on Europarl
 documents of five sentences: a document is observed in one language or several, and the candidates are the test
-documents in Swedish. Training pairs join neighbouring languages only, so that what is known must pass through all
+documents in Swedish. Training pairs join neighboring languages only, so that what is known must pass through all
 languages on the way. The ridge of every method is the best of a grid on a split that does not count.
 """
 
@@ -41,7 +41,7 @@ class Regime(NamedTuple):
 
 
 REGIMES = (Regime("same 300", 300, 1), Regime("same 50", 50, 1), Regime("apart 150", 150, 2))
-"""The same documents on every edge, few of them, and documents that no two neighbouring edges share."""
+"""The same documents on every edge, few of them, and documents that no two neighboring edges share."""
 
 
 class Task(NamedTuple):
@@ -135,8 +135,8 @@ def cosines(documents: list[list[str]], known: np.ndarray) -> np.ndarray:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     as_they_are: Any = list  # the documents are lists of words already
-    vectoriser = TfidfVectorizer(analyzer=as_they_are, sublinear_tf=True).fit([documents[i] for i in known])
-    vectors = vectoriser.transform(documents)
+    vectorizer = TfidfVectorizer(analyzer=as_they_are, sublinear_tf=True).fit([documents[i] for i in known])
+    vectors = vectorizer.transform(documents)
     return (vectors @ vectors.T).toarray().astype(np.float32)
 
 
@@ -233,7 +233,7 @@ def predicted_cosines(
 
 
 def length_only(documents: Any, splits: int, seed: int) -> dict[str, Any]:
-    """Rank candidates by how near their numbers of words are to the source's, both standardised."""
+    """Rank candidates by how near their numbers of words are to the source's, both standardized."""
     ranks = []
     for split in range(1, splits + 1):
         order = np.random.default_rng([seed, split]).permutation(len(documents[TARGET]))
@@ -298,7 +298,7 @@ def figure(rows: list[dict[str, Any]]) -> Any:
                     place = (0.78 - 0.15 * (row["count"] % 2), row["recall@1"])  # side by side, where they are close
                     ax.annotate(LEAVES[row["count"] - 1], place, fontsize=8, va="center", ha="right")
                 ax.set_xlim(left=0.4)
-            ax.axhline(words, color="grey", lw=0.8, label="number of words")
+            ax.axhline(words, color="gray", lw=0.8, label="number of words")
             ax.set(xlabel=label, ylim=(0, 1.03), xticks=sorted({row["count"] for row in rows if row["tree"] == tree}))
             ax.grid(alpha=0.3)
         pairs = {"same": "the same documents on every edge", "apart": "no document on two edges that meet"}

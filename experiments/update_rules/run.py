@@ -1,7 +1,7 @@
 """Compare the update rules: constant time, linear time and full rank, at three residuals eps.
 
 The supplementary study of the paper (Song et al. 2011, supplement section 3, Figures 4 to 6) on the denoising problem:
-constant against linear time at all numbers of grey levels, and both against full rank on a 50 x 50 image, on the same
+constant against linear time at all numbers of gray levels, and both against full rank on a 50 x 50 image, on the same
 noise. Times are those of one image, 30 iterations, without compilation and beliefs.
 """
 
@@ -19,7 +19,7 @@ from experiments.lib import command_line, datasets, gray_images, results, tables
 
 EPS = (1e-1, 1e-2, 1e-3)
 SMALL_LEVELS = 100
-"""Grey levels of the small image on which full rank runs too."""
+"""Gray levels of the small image on which full rank runs too."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m experiments.update_rules", description=(__doc__ or "").split("\n")[0]
     )
     command_line.add_common_arguments(parser, "experiments/update_rules/results")
-    levels = f"grey levels of the sunset image, of {gray_images.SUNSET_LEVELS} (default: all; 10 if quick)"
+    levels = f"gray levels of the sunset image, of {gray_images.SUNSET_LEVELS} (default: all; 10 if quick)"
     parser.add_argument("--levels", type=int, nargs="+", help=levels)
     parser.add_argument("--iters", type=int, default=30, help="iterations of belief propagation (default: 30)")
     parser.add_argument("--settings", choices=SETTINGS, default="paper", help="bandwidths and ridge (default: paper)")
@@ -111,9 +111,9 @@ def report(args: argparse.Namespace, rows: list[dict], small: int) -> None:
     results.write_results(path, vars(args), rows)
     results.save_figure(draw(rows, small), picture)
     tables.print_table(rows)
-    print(f"\nAgainst full rank on the {small} x {small} image of {SMALL_LEVELS} grey levels:")
+    print(f"\nAgainst full rank on the {small} x {small} image of {SMALL_LEVELS} gray levels:")
     tables.print_table(ratios(rows, small))
-    print("\nRMSE in grey values 0 .. 255 of one noisy image; run_s: seconds of message passing, compiled.")
+    print("\nRMSE in gray values 0 .. 255 of one noisy image; run_s: seconds of message passing, compiled.")
     print(f"Figures: {path}\nPicture: {picture}")
 
 
@@ -141,40 +141,40 @@ def ratios(rows: list[dict], small: int) -> list[dict]:
 
 
 def draw(rows: list[dict], small: int) -> Any:
-    """Draw errors, times and ranks over grey levels, and the three rules on the small image."""
+    """Draw errors, times and ranks over gray levels, and the three rules on the small image."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 8), layout="constrained")
     axes = figure.subplots(2, 2)
-    colours = dict(zip(EPS, ("#009E73", "#D55E00", "#0072B2"), strict=True))
+    colors = dict(zip(EPS, ("#009E73", "#D55E00", "#0072B2"), strict=True))
     large = [row for row in rows if row["side"] != small]
-    for eps, colour in colours.items():
+    for eps, color in colors.items():
         for rule, style in (("constant", "o-"), ("linear", "s--")):
             mine = [row for row in large if (row["rule"], row["eps"]) == (rule, eps)]
             levels = [row["levels"] for row in mine]
             label = f"{rule}, eps {eps:g}"
-            axes[0, 0].plot(levels, [row["rmse_mode"] for row in mine], style, color=colour, label=label, alpha=0.8)
-            axes[0, 1].plot(levels, [row["run_s"] for row in mine], style, color=colour, label=label)
+            axes[0, 0].plot(levels, [row["rmse_mode"] for row in mine], style, color=color, label=label, alpha=0.8)
+            axes[0, 1].plot(levels, [row["run_s"] for row in mine], style, color=color, label=label)
             if rule == "constant":
                 axes[1, 0].plot(
-                    levels, [row["rank"] for row in mine], "o-", color=colour, label=f"messages, eps {eps:g}"
+                    levels, [row["rank"] for row in mine], "o-", color=color, label=f"messages, eps {eps:g}"
                 )
                 axes[1, 0].plot(
-                    levels, [row["points"] for row in mine], "^:", color=colour, label=f"products, eps {eps:g}"
+                    levels, [row["points"] for row in mine], "^:", color=color, label=f"products, eps {eps:g}"
                 )
-    axes[0, 0].set_ylabel("RMSE of the mode (grey levels of 0 .. 255)")
+    axes[0, 0].set_ylabel("RMSE of the mode (gray levels of 0 .. 255)")
     axes[0, 1].set(ylabel="seconds an image, 30 iterations", yscale="log")
     axes[1, 0].set_ylabel("rank")
     for ax in (axes[0, 0], axes[0, 1], axes[1, 0]):
-        ax.set_xlabel(f"grey levels, {large[0]['side']} x {large[0]['side']} pixels")
+        ax.set_xlabel(f"gray levels, {large[0]['side']} x {large[0]['side']} pixels")
         ax.legend(fontsize=8, ncols=2)
     for rule, marker in (("constant", "o"), ("linear", "s"), ("full", "*")):
         for row in (row for row in rows if row["side"] == small and row["rule"] == rule):
             name = rule if row["eps"] is None else f"{rule}, eps {row['eps']:g}"
-            colour = "black" if row["eps"] is None else colours[row["eps"]]
-            axes[1, 1].plot(row["run_s"], row["rmse_mode"], marker, color=colour, markersize=11, label=name)
+            color = "black" if row["eps"] is None else colors[row["eps"]]
+            axes[1, 1].plot(row["run_s"], row["rmse_mode"], marker, color=color, markersize=11, label=name)
     axes[1, 1].set(xscale="log", xlabel="seconds an image, 30 iterations", ylabel="RMSE of the mode")
-    axes[1, 1].set_title(f"{small} x {small} pixels, {SMALL_LEVELS} grey levels", fontsize=10)
+    axes[1, 1].set_title(f"{small} x {small} pixels, {SMALL_LEVELS} gray levels", fontsize=10)
     axes[1, 1].legend(fontsize=8)
     for ax in axes.flat:
         ax.grid(alpha=0.3)

@@ -34,7 +34,7 @@ TREE = (
     ("es", "pt"),
     ("it", "el"),
 )
-"""Neighbours: the families of the languages, joined where one has borrowed from another."""
+"""Neighbors: the families of the languages, joined where one has borrowed from another."""
 OBSERVED = (1, 3, 6, 12)
 """Numbers of languages, drawn for each question, in which the word is known."""
 TRAIN = 147
@@ -63,7 +63,7 @@ class Words(NamedTuple):
 class Tree(NamedTuple):
     """The variables of all languages: what words are possible, and how alike they are.
 
-    The words that are possible in a language are its own, first, and those of its neighbours, which it may borrow.
+    The words that are possible in a language are its own, first, and those of its neighbors, which it may borrow.
     """
 
     words: list[Words]
@@ -73,7 +73,7 @@ class Tree(NamedTuple):
     starts: np.ndarray  # number of the first word of each language, over all languages
 
 
-class Questions(NamedTuple):
+class Queries(NamedTuple):
     """Which word is wanted, and what is known: one row a question."""
 
     targets: np.ndarray  # language [question]
@@ -106,16 +106,16 @@ def run(args: argparse.Namespace) -> None:
         rng = np.random.default_rng([args.seed, split])
         order = rng.permutation(len(lists[languages[0]]))
         known, test = np.sort(order[:TRAIN]), np.sort(order[TRAIN:])
-        asked = [questions(words, test, count, rng) for count in (counts if split else [3])]
+        queries = [draw_queries(words, test, count, rng) for count in (counts if split else [3])]
         if split == 0:  # it chooses the ridges, and does not count
-            chosen = [choose(tree, asked[0], known, test, grid, equal) for equal in (True, False)]
+            chosen = [choose(tree, queries[0], known, test, grid, equal) for equal in (True, False)]
             continue
         models = [learn(tree, known, *ridges, equal) for ridges, equal in zip(chosen, (True, False), strict=True)]
-        for count, some in zip(counts, asked, strict=True):
+        for count, some in zip(counts, queries, strict=True):
             ranked = dict(zip(METHODS, (rank_by_beliefs(tree, model, some, test) for model in models), strict=False))
             ranked |= rank_by_edits(words, edits, some, known, test)
             answers += [(count, method, some.targets, ranks) for method, ranks in ranked.items()]
-    rows = summarise(answers, languages)
+    rows = summarize(answers, languages)
     names = ("ridge", "obs_ridge", "ridge_without", "obs_ridge_without")
     config = {
         "splits": splits,
@@ -172,7 +172,7 @@ def edit_similarity(left: list[str], right: list[str]) -> np.ndarray:
     return 1 - cost[lengths[0], lengths[1], rows, columns] / np.maximum(*lengths)
 
 
-def questions(words: list[Words], test: np.ndarray, observed: int, rng: np.random.Generator) -> Questions:
+def draw_queries(words: list[Words], test: np.ndarray, observed: int, rng: np.random.Generator) -> Queries:
     """Ask for each test concept in each language, given one word in each of some others."""
     targets, concepts, known, given = [], [], [], []
     for target in range(len(words)):
@@ -183,14 +183,14 @@ def questions(words: list[Words], test: np.ndarray, observed: int, rng: np.rando
             concepts.append(concept)
             known.append(some)
             given.append([rng.choice(np.flatnonzero(words[of].concepts == concept)) for of in some])
-    return Questions(*map(np.array, (targets, concepts, known, given)))
+    return Queries(*map(np.array, (targets, concepts, known, given)))
 
 
-def choose(tree: Tree, asked: Questions, known: Any, test: Any, grid: Any, equal: bool) -> Any:
+def choose(tree: Tree, queries: Queries, known: Any, test: Any, grid: Any, equal: bool) -> Any:
     """Return the ridges of the best mean reciprocal rank."""
 
     def quality(ridges: tuple[float, float]) -> float:
-        return float(np.mean(1 / rank_by_beliefs(tree, learn(tree, known, *ridges, equal), asked, test)))
+        return float(np.mean(1 / rank_by_beliefs(tree, learn(tree, known, *ridges, equal), queries, test)))
 
     return max(grid, key=quality)
 
@@ -227,16 +227,16 @@ def _repeat(values: np.ndarray, what: str) -> np.ndarray:
     return np.resize(values, SIZES[what]).astype(np.int32)
 
 
-def rank_by_beliefs(tree: Tree, model: kbp.KernelMRF, asked: Questions, test: np.ndarray) -> np.ndarray:
+def rank_by_beliefs(tree: Tree, model: kbp.KernelMRF, queries: Queries, test: np.ndarray) -> np.ndarray:
     """Rank the concepts of each question by the largest belief of their words."""
     candidates = [np.flatnonzero(np.isin(of.concepts, test)) for of in tree.words]
     points = {v: jnp.asarray(_repeat(of, "candidates")) for v, of in enumerate(candidates)}
-    beliefs = _beliefs(model, tree.graph, jnp.asarray(asked.known), jnp.asarray(asked.words), points)
-    ranks = np.empty(len(asked.targets))
+    beliefs = _beliefs(model, tree.graph, jnp.asarray(queries.known), jnp.asarray(queries.words), points)
+    ranks = np.empty(len(queries.targets))
     for v, of in enumerate(candidates):
-        mine = asked.targets == v
+        mine = queries.targets == v
         score = np.asarray(beliefs[v])[mine, : len(of)]
-        ranks[mine] = rank_of_concept(score, tree.words[v].concepts[of], asked.concepts[mine])
+        ranks[mine] = rank_of_concept(score, tree.words[v].concepts[of], queries.concepts[mine])
     return ranks
 
 
@@ -259,11 +259,11 @@ def pairs_of(left: np.ndarray, right: np.ndarray, known: np.ndarray) -> tuple[np
     return first, second
 
 
-def rank_by_edits(words: Any, edits: Any, asked: Questions, known: Any, test: Any) -> dict[str, np.ndarray]:
+def rank_by_edits(words: Any, edits: Any, queries: Queries, known: Any, test: Any) -> dict[str, np.ndarray]:
     """Rank by edit distance to the word of the nearest observed language, to the most similar one, and on average."""
     near = nearness(words, edits, known)
-    ranks = {method: np.empty(len(asked.targets)) for method in METHODS[2:]}
-    for q, (target, concept, some, given) in enumerate(zip(*asked, strict=True)):
+    ranks = {method: np.empty(len(queries.targets)) for method in METHODS[2:]}
+    for q, (target, concept, some, given) in enumerate(zip(*queries, strict=True)):
         candidates = np.flatnonzero(np.isin(words[target].concepts, test))
         similar = np.stack([edits[of, target][word, candidates] for of, word in zip(some, given, strict=True)])
         nearest = max(range(len(some)), key=lambda i, some=some, target=target: near[some[i], target])
@@ -294,7 +294,7 @@ def rank_of_concept(score: np.ndarray, concepts: np.ndarray, wanted: np.ndarray)
     return 1 + np.sum(best > own, axis=1) + (np.sum(best == own, axis=1) - 1) / 2
 
 
-def summarise(answers: list[Any], languages: list[str]) -> list[dict[str, Any]]:
+def summarize(answers: list[Any], languages: list[str]) -> list[dict[str, Any]]:
     """Return recall at 1 and 5 of each method and number of observed languages, by target and over all."""
     rows = []
     for count, method in dict.fromkeys((count, method) for count, method, _, _ in answers):

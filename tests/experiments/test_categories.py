@@ -1,4 +1,4 @@
-"""Categories of papers: reading and splitting networks, rivals against plain formulas, and the experiment as run."""
+"""Categories of papers: reading and splitting networks, baselines against plain formulas, and the experiment as run."""
 
 import json
 from functools import partial
@@ -131,11 +131,11 @@ def test_votes_are_means_of_the_most_similar():
     np.testing.assert_allclose(baselines.vote(baselines.nearest(similar, 2), labels), [[1, 4 / 9], [0, 0]])
 
 
-def test_unit_mode_of_a_single_factor_is_the_factor_and_of_more_maximises_the_product():
+def test_unit_mode_of_a_single_factor_is_the_factor_and_of_more_maximizes_the_product():
     rng = np.random.default_rng(3)
     factors = rng.random((3, 6))
     factors /= np.linalg.norm(factors, axis=1, keepdims=True)
-    mode, one, none = models.maximise(factors[[0, 1, 2, 0]], np.ones(4), np.array([0, 0, 0, 1]), 3)
+    mode, one, none = models.maximize(factors[[0, 1, 2, 0]], np.ones(4), np.array([0, 0, 0, 1]), 3)
     value = np.log(factors @ mode).sum()
     others = rng.random((2000, 6))
     others /= np.linalg.norm(others, axis=1, keepdims=True)

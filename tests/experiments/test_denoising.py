@@ -17,7 +17,7 @@ def denoise(*arguments, out):
 
 @pytest.fixture
 def photo(tmp_path):
-    """A colour picture that varies in both directions."""
+    """A color picture that varies in both directions."""
     i, j = np.mgrid[:40, :30]
     path = tmp_path / "photo.png"
     Image.fromarray(np.stack([6 * i, 8 * j, 200 - 2 * i], axis=-1).astype(np.uint8)).save(path)

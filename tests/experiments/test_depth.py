@@ -144,7 +144,7 @@ def test_there_are_273_features_and_windows_are_means(few):
 def test_filters_of_a_slope_see_its_direction():
     image = np.broadcast_to(np.arange(40, dtype=np.float32)[None, :, None], (40, 40, 3)).astype(np.uint8)
     filtered = features._filtered(image)[:, 20, 20]
-    np.testing.assert_allclose(filtered[1:3], 0, atol=1e-6)  # grey has no colour
+    np.testing.assert_allclose(filtered[1:3], 0, atol=1e-6)  # gray has no color
     np.testing.assert_allclose(filtered[11:], np.cos(np.arange(6) * np.pi / 6) / 255, atol=1e-5)
 
 
@@ -179,9 +179,9 @@ def test_bands_of_rows_have_edges_and_pairs_of_their_own(bands):
         expected[int(k)] |= {pair for pair in pairs if not np.isnan(pair).any()}
     found = {k: set(zip(*(x.tolist() for x in pair), strict=True)) for k, pair in sample.edges.items()}
     assert found == expected
-    for v, (own, seen) in sample.observed.items():
+    for v, (own, observations) in sample.observed.items():
         assert len(own) == 2 * np.sum(grid.band == v) * columns - (v == 0)
-        np.testing.assert_array_equal(seen, own + 100)
+        np.testing.assert_array_equal(observations, own + 100)
 
 
 def test_a_band_without_depth_learns_from_all_rows():
@@ -198,18 +198,18 @@ def test_an_image_is_smoothed_and_intervals_hold_the_truth():
     rng = np.random.default_rng(3)
     i, j = np.mgrid[:10, :12]
     truth = np.stack([np.where(i + k > 8, 0.2, 0.6) + 0.01 * j for k in range(12)]).astype(np.float32)
-    seen = (truth + 0.1 * rng.standard_normal(truth.shape)).astype(np.float32)
+    observations = (truth + 0.1 * rng.standard_normal(truth.shape)).astype(np.float32)
     grid = models.Grid(10, 12)
-    sample = grid.sample(truth[:8], seen[:8], rng)
+    sample = grid.sample(truth[:8], observations[:8], rng)
     points = np.linspace(0.2, 0.71, 52, dtype=np.float32)
     for learn, obs_ridge in ((models.learn_kernel, 1e-3), (models.learn_discrete, 1.0)):
         setting = models.Setting(power=1.0, ridge=1e-3, obs_ridge=obs_ridge)
-        found = models.answer(learn(sample, setting), grid.graph, seen[8:], points, setting)
+        found = models.estimate(learn(sample, setting), grid.graph, observations[8:], points, setting)
         assert found.shape == (4, 3, 10, 12)
-        assert np.abs(found[:, 0] - truth[8:]).mean() < 0.5 * np.abs(seen[8:] - truth[8:]).mean()
+        assert np.abs(found[:, 0] - truth[8:]).mean() < 0.5 * np.abs(observations[8:] - truth[8:]).mean()
         assert (found[:, 1] <= found[:, 0]).all() and (found[:, 0] <= found[:, 2]).all()
     with pytest.raises(ValueError, match="one band"):
-        models.learn_discrete(models.Grid(10, 12, 2).sample(truth, seen, rng), setting)
+        models.learn_discrete(models.Grid(10, 12, 2).sample(truth, observations, rng), setting)
 
 
 def test_search_keeps_the_best_of_each_option():

@@ -156,7 +156,7 @@ def test_rings_structure(levels, size):
     assert upper.max() == 255
     palette = np.floor(np.arange(levels) * 255 / (levels - 1))
     assert np.isin(upper, palette).all()
-    # Grey depends on the distance from the middle alone and grows with it. (Pixel k lies at 3 k + 1 on the
+    # Gray depends on the distance from the middle alone and grows with it. (Pixel k lies at 3 k + 1 on the
     # canvas, the middle at 1.5 size.)
     place = 3 * np.arange(size) + 1 - 1.5 * size
     distance = np.hypot(place[: len(upper), None], place[None, :])
@@ -194,27 +194,27 @@ def test_rings_refuses_size():
 
 
 @pytest.fixture
-def grey() -> np.ndarray:
-    """Grey values [40, 60] that use the whole range."""
+def gray() -> np.ndarray:
+    """Gray values [40, 60] that use the whole range."""
     return np.linspace(0, 255, 2400).astype(np.uint8).reshape(40, 60)
 
 
-def test_read_grey_png_exactly(tmp_path, grey):
-    image = read_image(save(tmp_path, Image.fromarray(grey)))
+def test_read_gray_png_exactly(tmp_path, gray):
+    image = read_image(save(tmp_path, Image.fromarray(gray)))
     assert image.dtype == np.float64
-    np.testing.assert_array_equal(image, grey)
-    np.testing.assert_array_equal(read_image(str(tmp_path / "image.png")), grey)
+    np.testing.assert_array_equal(image, gray)
+    np.testing.assert_array_equal(read_image(str(tmp_path / "image.png")), gray)
 
 
-def test_read_colour_as_luma(tmp_path):
+def test_read_color_as_luma(tmp_path):
     rgb = np.random.default_rng(0).integers(0, 256, (7, 9, 3), dtype=np.uint8)
     expected = rgb @ np.array([0.299, 0.587, 0.114])
     np.testing.assert_allclose(read_image(save(tmp_path, Image.fromarray(rgb))), expected, atol=1e-10)
 
 
-def test_read_grey_stored_as_colour_exactly(tmp_path, grey):
-    image = Image.fromarray(grey).convert("RGB")
-    np.testing.assert_array_equal(read_image(save(tmp_path, image)), grey)
+def test_read_gray_stored_as_color_exactly(tmp_path, gray):
+    image = Image.fromarray(gray).convert("RGB")
+    np.testing.assert_array_equal(read_image(save(tmp_path, image)), gray)
 
 
 @pytest.mark.parametrize("mode", ["LA", "RGBA"])
@@ -242,7 +242,7 @@ def test_read_16_bit(tmp_path):
     np.testing.assert_allclose(read_image(save(tmp_path, Image.fromarray(deep))), deep / 257.0, atol=1e-10)
 
 
-def test_read_16_bit_with_a_transparent_grey(tmp_path):
+def test_read_16_bit_with_a_transparent_gray(tmp_path):
     deep = np.array([[0, 257], [25700, 65535]], np.uint16)
     path = save(tmp_path, Image.fromarray(deep), transparency=25700)
     np.testing.assert_allclose(read_image(path), [[0, 1], [0, 255]], atol=1e-10)
@@ -254,38 +254,38 @@ def test_read_black_and_white(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
-def test_read_jpeg(tmp_path, grey, mode):
-    path = save(tmp_path, Image.fromarray(grey).convert("RGB").convert(mode), "photo.jpg", quality=95)
+def test_read_jpeg(tmp_path, gray, mode):
+    path = save(tmp_path, Image.fromarray(gray).convert("RGB").convert(mode), "photo.jpg", quality=95)
     image = read_image(path)
-    assert image.shape == grey.shape and image.min() >= 0 and image.max() <= 255
-    assert np.abs(image - grey).mean() < 3
+    assert image.shape == gray.shape and image.min() >= 0 and image.max() <= 255
+    assert np.abs(image - gray).mean() < 3
 
 
-def test_read_obeys_the_orientation_mark(tmp_path, grey):
+def test_read_obeys_the_orientation_mark(tmp_path, gray):
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera lay on its side: turn by a quarter clockwise to show
-    image = read_image(save(tmp_path, Image.fromarray(grey), exif=exif))
-    np.testing.assert_array_equal(image, np.rot90(grey, -1))
+    image = read_image(save(tmp_path, Image.fromarray(gray), exif=exif))
+    np.testing.assert_array_equal(image, np.rot90(gray, -1))
 
 
-def test_max_side_scales_by_area_averages(tmp_path, grey):
-    path = save(tmp_path, Image.fromarray(grey))
+def test_max_side_scales_by_area_averages(tmp_path, gray):
+    path = save(tmp_path, Image.fromarray(gray))
     image = read_image(path, max_side=30)
-    expected = grey.reshape(20, 2, 30, 2).mean((1, 3))
+    expected = gray.reshape(20, 2, 30, 2).mean((1, 3))
     assert image.dtype == np.float64
     np.testing.assert_allclose(image, expected, atol=1e-3)
     assert read_image(path, max_side=31).shape == (21, 31)
-    np.testing.assert_array_equal(read_image(path, max_side=60), grey)
-    np.testing.assert_array_equal(read_image(path, max_side=1000), grey)
+    np.testing.assert_array_equal(read_image(path, max_side=60), gray)
+    np.testing.assert_array_equal(read_image(path, max_side=1000), gray)
 
 
-def test_max_side_holds_for_upright_images(tmp_path, grey):
-    assert read_image(save(tmp_path, Image.fromarray(grey.T.copy())), max_side=30).shape == (30, 20)
+def test_max_side_holds_for_upright_images(tmp_path, gray):
+    assert read_image(save(tmp_path, Image.fromarray(gray.T.copy())), max_side=30).shape == (30, 20)
 
 
-def test_max_side_must_be_two_or_more(tmp_path, grey):
+def test_max_side_must_be_two_or_more(tmp_path, gray):
     with pytest.raises(ValueError, match=r"^max_side must be at least 2 pixels; got 1"):
-        read_image(save(tmp_path, Image.fromarray(grey)), max_side=1)
+        read_image(save(tmp_path, Image.fromarray(gray)), max_side=1)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1)])
@@ -321,15 +321,15 @@ def test_read_refuses_a_truncated_image(tmp_path, name, share):
         read_image(path)
 
 
-def test_read_refuses_other_files(tmp_path, grey):
+def test_read_refuses_other_files(tmp_path, gray):
     (tmp_path / "text.png").write_text("no image at all")
-    for path in (tmp_path / "text.png", save(tmp_path, Image.fromarray(grey), "image.bmp")):
+    for path in (tmp_path / "text.png", save(tmp_path, Image.fromarray(gray), "image.bmp")):
         with pytest.raises(ValueError, match=r"^image must be a whole PNG or JPEG file"):
             read_image(path)
 
 
-def test_read_refuses_a_decompression_bomb(tmp_path, grey, monkeypatch):
-    path = save(tmp_path, Image.fromarray(grey))
+def test_read_refuses_a_decompression_bomb(tmp_path, gray, monkeypatch):
+    path = save(tmp_path, Image.fromarray(gray))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     with pytest.raises(ValueError, match=r"^image must have at most 2000 pixels"):
         read_image(path)
@@ -339,7 +339,7 @@ def test_read_refuses_a_decompression_bomb(tmp_path, grey, monkeypatch):
 
 
 @pytest.mark.parametrize("name", PHOTOGRAPHS)
-def test_photographs_are_grey_images(name):
+def test_photographs_are_gray_images(name):
     pytest.importorskip("skimage", reason="scikit-image is not installed")
     image = photograph(name, max_side=64)
     assert max(image.shape) == 64 and image.dtype == np.float64
@@ -361,5 +361,5 @@ def test_photograph_refuses_other_names(name):
 
 def test_photograph_without_scikit_image_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "skimage", None)
-    with pytest.raises(ValueError, match=r"^photograph must find .*scikit-image.*pip install 'kbpjax\[rivals\]'"):
+    with pytest.raises(ValueError, match=r"^photograph must find .*scikit-image.*pip install 'kbpjax\[baselines\]'"):
         photograph("camera")

@@ -1,4 +1,4 @@
-"""The rival denoisers: what they reach on a small image, the search for their options, missing packages."""
+"""The baseline denoisers: what they reach on a small image, the search for their options, missing packages."""
 
 import json
 import logging
@@ -47,40 +47,42 @@ def noisy(truth) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def tuned(truth, noisy) -> dict[str, baselines.Rival]:
-    return baselines.tune_rivals(truth, [noisy], searches=SMALL)
+def tuned(truth, noisy) -> dict[str, baselines.Denoiser]:
+    return baselines.tune_denoisers(truth, [noisy], searches=SMALL)
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_rival_halves_the_error_at_least(tuned, truth, noisy, name):
+def test_a_denoiser_halves_the_error_at_least(tuned, truth, noisy, name):
     if name == "bm3d":
-        pytest.importorskip("bm3d", reason="bm3d, whose licence allows non-commercial use only, is not installed")
-    rival = tuned[name]
-    denoised = rival(noisy)
-    assert rival.name == name and rival.sigma == SIGMA
+        pytest.importorskip("bm3d", reason="bm3d, whose license allows non-commercial use only, is not installed")
+    denoiser = tuned[name]
+    denoised = denoiser(noisy)
+    assert denoiser.name == name and denoiser.sigma == SIGMA
     assert denoised.shape == truth.shape and denoised.min() >= 0 and denoised.max() <= 255
-    assert rival.rmse == pytest.approx(error(denoised, truth), rel=1e-12)
+    assert denoiser.rmse == pytest.approx(error(denoised, truth), rel=1e-12)
     fresh = add_noise(np.random.default_rng(1), truth)
     for copy in (noisy, fresh):
-        assert error(rival(copy), truth) < error(copy, truth) / 2
-    np.testing.assert_array_equal(rival(fresh), rival(fresh))
-    assert json.loads(json.dumps(rival.options)) == rival.options
+        assert error(denoiser(copy), truth) < error(copy, truth) / 2
+    np.testing.assert_array_equal(denoiser(fresh), denoiser(fresh))
+    assert json.loads(json.dumps(denoiser.options)) == denoiser.options
 
 
 def test_no_weight_and_algorithm_of_the_grid_is_better(tuned, truth, noisy):
     (stage,) = SMALL["tv"].stages
     errors = {
-        (algorithm, weight): error(baselines.Rival("tv", {"algorithm": algorithm, "weight": weight}, 0.0)(noisy), truth)
+        (algorithm, weight): error(
+            baselines.Denoiser("tv", {"algorithm": algorithm, "weight": weight}, 0.0)(noisy), truth
+        )
         for algorithm in stage["algorithm"]
         for weight in stage["weight"]
     }
     options = tuned["tv"].options
     assert tuned["tv"].rmse <= min(errors.values())
     assert options["algorithm"] == min(errors, key=lambda key: errors[key])[0]
-    # A little more or less is worse: the last step of the search found no better neighbour.
+    # A little more or less is worse: the last step of the search found no better neighbor.
     for factor in (1.04, 1 / 1.04):
-        neighbour = baselines.Rival("tv", {**options, "weight": options["weight"] * factor}, 0.0)
-        assert error(neighbour(noisy), truth) >= tuned["tv"].rmse
+        neighbor = baselines.Denoiser("tv", {**options, "weight": options["weight"] * factor}, 0.0)
+        assert error(neighbor(noisy), truth) >= tuned["tv"].rmse
 
 
 def test_the_noise_level_scales_the_options(truth):
@@ -88,23 +90,23 @@ def test_the_noise_level_scales_the_options(truth):
     noisy = np.clip(add_noise(np.random.default_rng(2), truth), 0, 255)
     for name, tolerance in (("tv", 0.1), ("nlm", 1e-6)):
         start = SMALL[name].start
-        whole = baselines.Rival(name, start, 0.0)(noisy)
-        half = baselines.Rival(name, start, 0.0, sigma=SIGMA / 2)(noisy / 2)
+        whole = baselines.Denoiser(name, start, 0.0)(noisy)
+        half = baselines.Denoiser(name, start, 0.0, sigma=SIGMA / 2)(noisy / 2)
         np.testing.assert_allclose(2 * half, whole, atol=tolerance)
 
 
 def test_the_error_is_the_mean_over_the_copies(truth, noisy):
     other = add_noise(np.random.default_rng(3), truth)
     search = baselines.Search({"algorithm": "chambolle", "weight": 1.0}, (), "weight", ())
-    rival = baselines.tune_rivals(truth, [noisy, other], searches={"tv": search})["tv"]
-    assert rival.options == search.start
-    assert rival.rmse == pytest.approx((error(rival(noisy), truth) + error(rival(other), truth)) / 2)
+    denoiser = baselines.tune_denoisers(truth, [noisy, other], searches={"tv": search})["tv"]
+    assert denoiser.options == search.start
+    assert denoiser.rmse == pytest.approx((error(denoiser(noisy), truth) + error(denoiser(other), truth)) / 2)
 
 
 def test_a_search_leaves_a_bad_start(truth, noisy):
     search = baselines.Search({"algorithm": "chambolle", "weight": 0.1}, (), "weight", (1.7, 1.2))
-    rival = baselines.tune_rivals(truth, [noisy], searches={"tv": search})["tv"]
-    assert 0.7 < rival.options["weight"] < 4
+    denoiser = baselines.tune_denoisers(truth, [noisy], searches={"tv": search})["tv"]
+    assert 0.7 < denoiser.options["weight"] < 4
 
 
 def test_without_bm3d_it_is_left_out_and_said(truth, noisy, monkeypatch, caplog):
@@ -114,23 +116,23 @@ def test_without_bm3d_it_is_left_out_and_said(truth, noisy, monkeypatch, caplog)
         "bm3d": SMALL["bm3d"],
     }
     with caplog.at_level(logging.WARNING):
-        assert list(baselines.tune_rivals(truth, [noisy], searches=searches)) == ["tv"]
+        assert list(baselines.tune_denoisers(truth, [noisy], searches=searches)) == ["tv"]
     assert caplog.messages == [baselines.BM3D_NOTE]
     assert "non-commercial" in baselines.BM3D_NOTE
 
 
 def test_without_scikit_image_the_error_says_what_to_install(truth, noisy, monkeypatch):
     monkeypatch.setitem(sys.modules, "skimage", None)
-    with pytest.raises(ValueError, match=r"^rivals need scikit-image; .*pip install 'kbpjax\[rivals\]'"):
-        baselines.tune_rivals(truth, [noisy])
+    with pytest.raises(ValueError, match=r"^the baselines need scikit-image; .*pip install 'kbpjax\[baselines\]'"):
+        baselines.tune_denoisers(truth, [noisy])
 
 
 @pytest.mark.parametrize("copies", [[], [np.zeros((40, 41))], [np.zeros((40, 40)), np.zeros(1600)]])
 def test_noisy_copies_have_the_shape_of_the_image(truth, copies):
     with pytest.raises(ValueError, match=r"^noisy must hold one or more images of the shape .*\(40, 40\)"):
-        baselines.tune_rivals(truth, copies)
+        baselines.tune_denoisers(truth, copies)
 
 
 def test_an_unknown_denoiser_is_refused(truth, noisy):
     with pytest.raises(ValueError, match=r"^searches must be named tv, nlm, bm3d; got \['median'\]"):
-        baselines.tune_rivals(truth, [noisy], searches={"median": SMALL["tv"]})
+        baselines.tune_denoisers(truth, [noisy], searches={"median": SMALL["tv"]})

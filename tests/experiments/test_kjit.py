@@ -1,4 +1,4 @@
-"""Just-in-time learning of messages as a user runs it; its data, rivals and scores against plain formulas."""
+"""Just-in-time learning of messages as a user runs it; its data, baselines and scores against plain formulas."""
 
 import json
 from functools import partial
@@ -31,7 +31,7 @@ def write(folder, name="fertility", **changes):
     return norm
 
 
-def test_sets_are_standardised_and_lose_constant_columns(tmp_path):
+def test_sets_are_standardized_and_lose_constant_columns(tmp_path):
     norm = write(tmp_path)
     some = data.load("fertility", tmp_path)
     np.testing.assert_allclose(some.x, norm, atol=1e-12)

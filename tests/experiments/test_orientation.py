@@ -1,4 +1,4 @@
-"""The camera in the room: what it sees against the geometry of a cube, rivals against all paths, and a quick run."""
+"""The camera in the room: what it sees against the geometry of a cube, baselines against all paths, and a quick run."""
 
 import itertools
 import json
@@ -42,10 +42,10 @@ def world_of(wall, row, column):
     return np.stack(points[wall], axis=-1)
 
 
-def paint_walls(grey):
+def paint_walls(gray):
     """Return a room whose walls show a function of the place in the world."""
     row, column = np.meshgrid(*[(np.arange(SIDE) + 0.5) / SIDE] * 2, indexing="ij")
-    return rendering.Room(np.stack([grey(world_of(wall, row, column)) for wall in rendering.NORMALS]))
+    return rendering.Room(np.stack([gray(world_of(wall, row, column)) for wall in rendering.NORMALS]))
 
 
 @pytest.mark.parametrize("wall", rendering.NORMALS)
@@ -58,18 +58,18 @@ def test_each_wall_is_where_its_name_says(wall):
 
 
 def test_pixels_see_what_the_ray_through_them_meets():
-    def grey(x):
+    def gray(x):
         return 100 + x @ np.array([20.0, 30.0, 40.0])  # interpolation is exact
 
-    room, camera = paint_walls(grey), rendering.Camera(height=7, width=10, field=70, rays=1)
+    room, camera = paint_walls(gray), rendering.Camera(height=7, width=10, field=70, rays=1)
     rotations = random_rotations(np.random.default_rng(0), 50)
     focal = 5 / np.tan(np.deg2rad(35))
     for i, j in itertools.product(range(7), range(10)):
         ray = rotations @ np.array([focal, 4.5 - j, 3.0 - i])  # forward, to the left, up
         place = ray / np.max(np.abs(ray), axis=1, keepdims=True)
-        inside = np.sort(np.abs(place), axis=1)[:, 1] < 1 - 1 / SIDE  # beyond the last centre nothing is interpolated
+        inside = np.sort(np.abs(place), axis=1)[:, 1] < 1 - 1 / SIDE  # beyond the last center nothing is interpolated
         seen = room.frames(camera, rotations)[:, i, j]
-        np.testing.assert_allclose(seen[inside], grey(place[inside]), atol=1e-9)
+        np.testing.assert_allclose(seen[inside], gray(place[inside]), atol=1e-9)
         assert inside.mean() > 0.8
 
 
@@ -135,7 +135,7 @@ def test_motion_is_smooth_and_goes_all_around():
 
 
 @pytest.mark.parametrize("best_path", [True, False])
-def test_linked_neighbours_agree_with_all_paths(best_path):
+def test_linked_neighbors_agree_with_all_paths(best_path):
     rng = np.random.default_rng(0)
     rotations, motion, sharpness = rotations_of(*rng.uniform(-0.3, 0.3, (3, 5))), 0.3, 0.7
     seen, y = rng.normal(size=(5, 2)), rng.normal(size=(1, 4, 2))

@@ -191,11 +191,11 @@ def test_summaries_are_kernel_regression_learned_from_other_chains(task):
     landmarks = task.x[np.random.default_rng(0).permutation(rows)]
     gamma = 1 / (2 * kbp.median_bandwidth(landmarks) ** 2)
     offset = y[rows].mean(axis=0)
-    for left_out, asked in ((-1, task.test), (1, np.arange(40, 80))):
+    for left_out, observations in ((-1, task.test), (1, np.arange(40, 80))):
         learn = rows[task.group[rows] != left_out]
         regression = KernelRidge(alpha=1e-2 * len(learn), kernel="rbf", gamma=gamma)
-        expected = regression.fit(task.x[learn], y[learn] - offset).predict(task.x[asked]) + offset
-        np.testing.assert_allclose(seen[asked], expected, atol=2e-3)
+        expected = regression.fit(task.x[learn], y[learn] - offset).predict(task.x[observations]) + offset
+        np.testing.assert_allclose(seen[observations], expected, atol=2e-3)
     assert ridge == 1e-2
 
 
@@ -212,7 +212,7 @@ def test_likelihoods_of_particles_agree_at_common_points_and_at_points_of_each_n
     np.testing.assert_allclose(common, np.exp(-0.25 * (square - 8)), rtol=1e-3)
 
 
-def test_graphs_join_neighbours_of_unbroken_chains_only(task):
+def test_graphs_join_neighbors_of_unbroken_chains_only(task):
     task.chains.linked[125] = False
     graph = baselines.graph_of(task, task.test, False)
     senders = np.asarray(graph.senders)[: graph.num_edges // 2]
@@ -239,10 +239,10 @@ def test_pairs_of_residues_learn_from_their_own_samples_and_some_of_all(task, mo
 def test_gain_is_the_paired_difference_over_folds():
     rows = []
     for fold, (ours, theirs, part, particles) in enumerate([(0.6, 0.5, 0.55, 0.4), (0.7, 0.65, 0.6, 0.5)]):
-        named = {run.OURS: ours, "boosting": theirs, run.PART_OF: part, "particle BP": particles}
+        named = {run.OURS: ours, "boosting": theirs, run.ON_PART: part, "particle BP": particles}
         common = {"study": "fold", "window": 7, "fold": fold, "residues": 10}
         rows += [{**common, "method": method, "cosine": value} for method, value in named.items()]
-    found = {row["method"]: row for row in run.summarise(rows)}
+    found = {row["method"]: row for row in run.summarize(rows)}
     assert found["boosting"]["gain"] == pytest.approx(0.075) and found["boosting"]["gain_se"] == pytest.approx(0.025)
     assert found["particle BP"]["gain"] == pytest.approx(0.125)
     assert found[run.OURS]["cosine"] == pytest.approx(0.65) and found[run.OURS]["residues"] == 20
