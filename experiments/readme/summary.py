@@ -52,7 +52,7 @@ class Line(NamedTuple):
 
 
 def summary(results: dict[str, list[Row]]) -> tuple[list[str], list[list[str]]]:
-    """Lay the tasks out. `results`: the rows of each experiment by its name."""
+    """Return the header and the rows of the table. `results`: the rows of each experiment by its name."""
     lines = [
         *_citations(results["categories"]),
         *_proteins(results["protein"]),
