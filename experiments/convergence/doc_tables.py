@@ -9,7 +9,10 @@ def tables(results: Results) -> dict[str, str]:
 
 
 def loops(rows: list[Row]) -> str:
-    """Return a table of the methods, one column of iterations to the tolerance for each problem; the last residual where none."""
+    """Return a table of iterations to the tolerance, by method and problem.
+
+    Where a run did not reach the tolerance, its last residual is in brackets.
+    """
     problems = list(dict.fromkeys((row["problem"], row["setting"]) for row in rows))
     found = {(row["method"], row["problem"], row["setting"]): row for row in rows}
 

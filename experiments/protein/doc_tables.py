@@ -9,7 +9,7 @@ def tables(results: Results) -> dict[str, str]:
 
 
 def protein(rows: list[Row]) -> str:
-    """Return a table of the accuracy of angles of proteins, a line for each method: window by window, then more of the widest."""
+    """Return a table of methods by window, with more columns for the widest window."""
     rows = [row for row in rows if row["study"] == "summary"]
     widths = list(dict.fromkeys(row["window"] for row in rows))
     header = ["method", *(text for width in widths for text in (f"window {width}", "kernel BP ahead by"))]

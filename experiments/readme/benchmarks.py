@@ -27,7 +27,7 @@ def scale(rows: list[Row]) -> str:
 
 
 def expect(rows: list[Row]) -> str:
-    """Return a table of estimates for large graphs, from the time for a message on the largest grid and the memory held for one."""
+    """Return a table of estimates for large graphs, from time and memory per message on the largest grid."""
     grids = [row for row in rows if row["case"].startswith("grid")]
     seconds = grids[-1]["ns_per_message"] / 1e9
     held = 2**30 * (grids[-1]["peak_gib"] - grids[0]["peak_gib"]) / (grids[-1]["messages"] - grids[0]["messages"])
