@@ -17,14 +17,14 @@ ITERATIONS = 5
 FEATURES = 100
 """Rows of the random matrix A of the kernel <A y, A y'>."""
 SIZES = {"links": 24_000, "pairs": 300_000, "samples": 30_000, "sets": 8_000, "candidates": 2_000}
-"""How many training samples are drawn, so that no split has programs of its own."""
+"""Numbers of training samples; they are fixed, so that all splits share one compiled program."""
 FLOOR = 1e-3
 CONSTANT = 1.0
 """Weight of the constant in the kernel of categories, beside 1{x = x'}."""
 RANK = 400
 """Most landmarks of a basis."""
 SCALE = 100.0
-"""Of predictions beside sets: with few features that are told well, they want a smaller ridge than the sets do."""
+"""Scale of the kernel of the predictions, which need a smaller ridge than the sets."""
 STEPS = 20
 """Of the search for the mode among unit vectors."""
 LENGTH = 30
@@ -58,7 +58,7 @@ class Problem(NamedTuple):
         return np.concatenate([self.papers.links[problem], self.papers.links[problem][:, ::-1]])
 
     def draw(self, count: int, what: str) -> np.ndarray:
-        """Draw `size_of` numbers below `count`, each at most once where there are so many."""
+        """Draw `size_of` numbers below `count`, without replacement where `count` is large enough."""
         size = size_of(count, what)
         return np.random.default_rng(self.seed).choice(count, size, replace=count < size)
 

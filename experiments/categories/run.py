@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def predict_set(papers: Papers, splits: int, seed: int, quick: bool) -> tuple[list[Any], dict[str, Any]]:
-    """Choose settings on the training part of a split that does not count, then predict in the others.
+    """Choose settings on the training part of an unreported split, then predict in the others.
 
     Returns:
         Of each split {(method, group of papers): mean recall at the ranks}, and how many papers are in each group; and
@@ -317,4 +317,4 @@ PREDICTORS: dict[str, Callable[..., np.ndarray]] = {
     LINKED: lambda problem: linked_votes(problem) + 1e-3 * frequency(problem),
     FREQUENT: frequency,
 }
-"""What scores categories of the papers asked for, with the settings of `GRIDS`."""
+"""Functions that return scores of the categories of the query papers, with the settings of `GRIDS`."""

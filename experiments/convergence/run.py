@@ -1,4 +1,4 @@
-"""Study when loops converge: estimated and positive updates, exponents, schedules and acceleration on grids and graphs.
+"""Study convergence on graphs with cycles: estimated and nonnegative updates, exponents, schedules, acceleration.
 
 Sunset images as in the denoising experiment, with the bandwidth of the observations halved and landmarks to a residual
 norm of 1e-3; and a learned bimodal model on random graphs with evidence that the neighbors contradict. Residuals of
@@ -23,7 +23,7 @@ from kbpjax.update import coefficients
 
 TOL = 1e-4
 MOST = 200
-"""Iterations of the runs that are to converge."""
+"""Maximum iterations of the runs to convergence."""
 
 CLOSE = {"num_iters": MOST, "tol": TOL}
 
@@ -37,7 +37,7 @@ SETTINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """One way to pass messages round loops."""
+    """One combination of updates, exponents, schedule and acceleration."""
 
     name: str
     updates: str = "estimated"
@@ -246,7 +246,7 @@ def _follow(
 
 
 def fixed_point(problem: Problem, starts: int, seed: int) -> dict[str, Any]:
-    """Run positive tree-reweighted messages until they stand still, three ways and from random starts."""
+    """Run nonnegative tree-reweighted messages to convergence, with three schedules and from random starts."""
     model, graph, evidence = problem.models["clipped"], problem.graph, problem.evidence["clipped"]
     assert problem.truth is not None
     levels, truth = np.unique(problem.truth), np.asarray(problem.truth)

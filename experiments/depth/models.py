@@ -25,9 +25,9 @@ CANDIDATES = 128
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is chosen on held-out folds; bandwidths in medians of the pairwise distances.
+    """Hyperparameters chosen on held-out folds; bandwidths in medians of the pairwise distances.
 
-    `power` is that of the evidence: neighboring patches err alike, so that each counts for less than one observation.
+    `power` is the exponent of the evidence: errors of neighboring patches are correlated, so each counts less than one.
     `exponent` is that of the messages: 1 is belief propagation, 1/2 weighs trees alike. `floor` is that of evaluated
     messages, as pseudo-counts are that of tables: what keeps a neighbor that errs from ruling a depth out.
     """
@@ -86,8 +86,8 @@ class Sample:
 class Grid:
     """The grid of patches, in bands of rows that share what is learned.
 
-    With as many bands as rows it is the paper's: operators of its own for each row of horizontal edges and each height
-    of vertical ones, and a likelihood for each row.
+    With as many bands as rows it is the model of the paper, with separate operators for each row of horizontal edges
+    and each height of vertical edges, and a separate likelihood for each row.
     """
 
     rows: int
@@ -226,11 +226,11 @@ def infer(
     temperature: Any,
     ratio: bool,
 ) -> Any:
-    """Answer an image: median and 90 % interval [3, node] with the graph; alone the same of each patch by itself.
+    """Return the median and the 90 % interval of each patch [3, node].
 
     Args:
         learned: the model.
-        graph: the grid; a graph without edges leaves each patch by itself.
+        graph: the grid; without edges, patches are independent.
         observations: observations [node, *dim].
         points: candidates [point], log10 metres.
         power: of the evidence.
@@ -254,7 +254,7 @@ jax.tree_util.register_dataclass(Learned, ["model", "tables"], [])
 
 
 def estimate(learned: Learned, graph: kbp.Graph, images: np.ndarray, points: Any, setting: Setting) -> np.ndarray:
-    """Answer images of observations [image, row, column, *dim]: median and interval [image, 3, row, column]."""
+    """Return median and interval [image, 3, row, column] given observations [image, row, column, *dim]."""
     grid = images.shape[1:3]
     numbers = [jnp.float32(of) for of in (setting.power, setting.exponent, setting.temperature)]
     found = [
@@ -286,7 +286,7 @@ def search(kind: str, error: Callable[[Setting], float], start: Setting = Settin
 def estimate_by_samples(
     sample: Sample, graph: kbp.Graph, images: np.ndarray, points: Any, spread: float, kind: str, power: float
 ) -> np.ndarray:
-    """Answer images of predictions by particle or mixture belief propagation, as `estimate` does.
+    """Return estimates by particle or mixture belief propagation, as `estimate` does.
 
     Pair densities are learned from the sample; the evidence is a Gaussian around the prediction, as in the paper.
 

@@ -1,7 +1,7 @@
 """Regression of log10 depth from the features of a single patch: ridge and gradient boosting, in and out of fold.
 
-What a graph adds must be visible: its observations are these predictions, made for every scene by regressions that have
-not seen it or its neighbors, and the regressions by themselves are its baselines.
+These predictions are the observations of the graphical models and, by themselves, baselines. Predictions for a training
+scene come from regressions that were trained without its fold.
 """
 
 import dataclasses

@@ -2,7 +2,7 @@
 
 The paper's second experiment (Song et al. 2011, section 7), on real images of other sensors than Make3D's, which is
 read in its published layout where somebody has it. The variable of a patch is its log10 depth; neighbors in a row and
-in a column are joined; what is observed of a patch is its features, or what a regression makes of them.
+in a column are joined; the observation of a patch is its features, or the prediction of a regression from them.
 """
 
 import argparse
@@ -175,7 +175,7 @@ def prepare(some: Scenes, args: argparse.Namespace) -> Problem:
 def compare(
     problem: Problem, kinds: list[Method], quick: bool, settings: dict[str, models.Setting]
 ) -> dict[str, tuple[np.ndarray, Any, np.ndarray]]:
-    """Answer the test scenes by all methods: {method: (answers [scene, 3, row, column], seconds, scenes)}.
+    """Return the test scenes' {method: (estimates [scene, 3, row, column], seconds, scenes)}.
 
     Settings are chosen on the folds of the first set, and kept in `settings` for others.
     """
@@ -226,7 +226,7 @@ def draw(problem: Problem, grid: models.Grid, method: Method, numbers: np.ndarra
 
 
 def predict(problem: Problem, method: Method, setting: models.Setting) -> dict[str, Any]:
-    """Answer the test scenes, with the graph and each patch by itself; time an image, after compilation."""
+    """Return estimates for the test scenes, with and without edges, and the seconds of one image after compilation."""
     rng, grid = np.random.default_rng(problem.seed), problem.grid(method.bands)
     sample = draw(problem, grid, method, np.flatnonzero(problem.scenes.train), rng)
     learned = method.learn(sample, setting)
@@ -244,7 +244,7 @@ def predict(problem: Problem, method: Method, setting: models.Setting) -> dict[s
 
 
 def predict_by_samples(problem: Problem, power: float) -> dict[str, Any]:
-    """Answer a few scenes by particles, and parts of them by mixtures, of predictions by ridge regression."""
+    """Return estimates of a few scenes by particles, and of parts of them by mixtures, given ridge regression."""
     rng, grid = np.random.default_rng(problem.seed), problem.grid(1)
     train = np.flatnonzero(problem.scenes.train)
     sample = draw(problem, grid, METHODS[0], train, rng)

@@ -1,7 +1,7 @@
 """The methods of Figure 1 as functions of one shape: learn from an image, then clean noisy copies.
 
-Every method is told the same gray levels as candidates and the same training image. All but kernel belief propagation
-are told the true likelihood, Gaussian noise of standard deviation `SIGMA`, as in the paper.
+Every method gets the same gray levels as candidates and the same training image. All but kernel belief propagation are
+given the true likelihood, Gaussian noise of standard deviation `SIGMA`, as in the paper.
 """
 
 import argparse
@@ -24,7 +24,7 @@ POTENTIALS = {"conditionals": pairwise.Conditionals(), "ratios": pairwise.Ratios
 
 @dataclasses.dataclass(frozen=True)
 class TrainingPair:
-    """What methods learn from: a clean image and a noisy copy [h, w]."""
+    """A clean image and a noisy copy of it [h, w], from which methods learn."""
 
     clean: np.ndarray
     noisy: np.ndarray

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
             results.write_results(path, config, rows, searches=searches)
     results.save_figure(draw(rows), args.out / "figure1.png")
     tables.print_table(rows, [key for key in rows[0] if key != "options"])
-    print("\nRMSE of gray values 0 .. 255, mean over the noisy images; run_s: seconds an image, after compilation.")
+    print("\nRMSE of gray values 0 .. 255, mean over the noisy images; run_s: seconds per image, after compilation.")
     print(f"Figures: {path}\nPicture: {args.out / 'figure1.png'}")
 
 
@@ -93,12 +93,12 @@ def kept(path: Path, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[d
 
 
 def training_pair_of(image: np.ndarray, seed: int) -> TrainingPair:
-    """Return what all methods learn from: the image and a noisy copy of it."""
+    """Return the training pair of all methods: the image and a noisy copy of it."""
     return TrainingPair(image, add_noise(np.random.default_rng([seed, 0]), image))
 
 
 def search(method: Method, image: np.ndarray, seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Choose options on a noisy image of its own, one option after the other; return them and all trials."""
+    """Return the best options of a coordinate search on a separate noisy image, and all trials."""
     training_pair, target = training_pair_of(image, seed), image[SMALL] if method.slow else image
     noisy = add_noise(np.random.default_rng([seed, 1]), target)[None]
     estimates: list[str] = []
@@ -121,7 +121,7 @@ def search(method: Method, image: np.ndarray, seed: int) -> tuple[dict[str, Any]
 def measure(
     method: Method, image: np.ndarray, tuned: Mapping[str, Any] | None, draws: int, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Clean test images at both settings, whole ones and parts; return flat records."""
+    """Return flat records of both settings on full images and on parts."""
     training_pair = training_pair_of(image, args.seed)
     rng = np.random.default_rng([args.seed, 2])
     parts = np.stack([add_noise(rng, image[PART]) for _ in range(args.part_draws)])

@@ -113,7 +113,7 @@ def candidates(settings: Settings) -> ep.Parameters:
 predict = jax.jit(ep.predict)
 
 Draw = Callable[[Any, int, Any, Any], FeatureMap]
-"""Make so many features of points, at a squared width in units of the heuristic: (key, count, points, scale)."""
+"""Function (key, count, points, scale) that draws features; `scale` is the squared width over that of the heuristic."""
 
 
 def _bandwidths(points: jax.Array, scale: jax.Array) -> jax.Array:

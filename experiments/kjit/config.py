@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 class Settings(NamedTuple):
-    """How much to compute; the defaults are those of Jitkrittum et al. (2015).
+    """Sizes of the experiments; the defaults are those of Jitkrittum et al. (2015).
 
     Attributes:
         seed: of all random numbers.

@@ -148,9 +148,9 @@ def summarize(rows: list[Row]) -> Row:
 
 
 def speed(operator: ep.Operator, incoming: Any) -> Row:
-    """Time messages [message] of a stream: all predicted, looking ahead; all asked for and learned, one by one.
+    """Time messages [message] of a stream: all predicted at once; all queried and learned, one by one.
 
-    The oracle that is asked here costs nothing, so that what remains is prediction and update.
+    The oracle here costs nothing, so the time is that of prediction and update.
     """
     keys = jax.random.split(jax.random.key(KEY), len(incoming[1].shift))
     free = _Free()

@@ -1,4 +1,4 @@
-"""How well operators and forests know what they do not know: against their errors, and away from what they learned."""
+"""Uncertainty of operators and forests: against their errors, and away from the training messages."""
 
 from collections.abc import Callable
 from typing import Any

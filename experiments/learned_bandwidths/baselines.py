@@ -1,11 +1,11 @@
-"""The image denoisers that kernel belief propagation is compared with, each at its best settings.
+"""The image denoisers that kernel belief propagation is compared with, with their search for options.
 
-Total variation and non-local means come from scikit-image, BM3D from the package bm3d. All know the standard deviation
-of the noise. Their options are chosen on an image and noisy copies of it, by the RMSE against the clean image, with a
+Total variation and non-local means come from scikit-image, BM3D from the package bm3d. All are given the standard
+deviation of the noise. Their options are chosen on an image and noisy copies of it, by the RMSE against the clean image, with a
 coarse search that ends in small steps of the most important option.
 
 The license of the package bm3d allows non-commercial use only. So kbpjax never requires it, and `tune_denoisers` leaves
-BM3D out where the package is missing. scikit-image comes with `pip install 'kbpjax[denoisers]'`.
+BM3D out where the package is missing. scikit-image comes with `pip install 'kbpjax[baselines]'`.
 """
 
 import dataclasses
@@ -116,7 +116,7 @@ def tune_denoisers(
     Args:
         train: The clean image [h, w], gray values 0 .. 255.
         noisy: Noisy copies of it, each [h, w].
-        sigma: Standard deviation of the noise in gray levels, which all denoisers are told.
+        sigma: Standard deviation of the noise in gray levels, given to all denoisers.
         searches: The options to try by name of the denoiser: `"tv"`, `"nlm"`, `"bm3d"`.
 
     Returns:

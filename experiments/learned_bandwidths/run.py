@@ -1,4 +1,4 @@
-"""Denoise images with learned bandwidths: what learning is worth, against total variation, non-local means and BM3D.
+"""Denoise images with learned bandwidths: and compare with total variation, non-local means and BM3D.
 
 The task of `experiments.denoising`: learn from one image and a noisy copy, clean new noisy images. Bandwidths, ridges,
 exponents and the rest are learned by `kbpjax.tune` on fresh noise over the training image; test noise is never seen.
@@ -32,7 +32,7 @@ PLACES = {"tv": "total variation", "nlm": "non-local means", "bm3d": "BM3D"}
 
 @dataclasses.dataclass(frozen=True)
 class AblationStep:
-    """What is learned, and of which model: each adds to the one before it."""
+    """One row of the ablation: hyperparameters that are learned, in addition to those of the row before."""
 
     name: str
     iters: int
@@ -132,7 +132,7 @@ def report(args: argparse.Namespace, rows: list[dict], pictures: dict[str, Any])
         print(f"\n{study}")
         tables.print_table([row for row in rows if row["study"] == study], shown)
     print(f"\nRMSE of gray values 0 .. 255, mean over {args.draws} noisy images; cover90: share of pixels inside their")
-    print("90 % interval; run_s: seconds an image, after compilation; learn_s: seconds to learn or to choose options.")
+    print("90 % interval; run_s: seconds per image, after compilation; learn_s: seconds to learn or to choose options.")
     print(f"Figures: {path}\nPicture: {image}")
 
 
@@ -274,7 +274,7 @@ def _with_denoiser(denoiser: baselines.Denoiser, noisy: np.ndarray) -> tuple[dic
 
 
 def compare(study: str, task: Task, test: np.ndarray, name: str, args: argparse.Namespace) -> tuple[list, dict, Any]:
-    """Learn from a task in three ways, and clean a test image with each and with the baselines."""
+    """Compare three ways to choose hyperparameters with the baselines on a test image."""
     ablation_step, noisy = ABLATION[-1], tests_of(test, args)
     training = task.training(ablation_step.separate_types)
     variants = {"authors' bandwidths": (authors(task), False, 0.0)}
@@ -311,7 +311,7 @@ def photograph(args: argparse.Namespace) -> tuple[list, dict]:
 
 
 def ablation(image: np.ndarray, name: str, args: argparse.Namespace) -> list[dict]:
-    """Learn more and more numbers, to see what each is worth."""
+    """Return the rows of the ablation."""
     task, noisy, rows = task_of(image, name, args.seed), tests_of(image, args), []
     for ablation_step in command_line.progress(ABLATION[:1] if args.quick else ABLATION[:-1], "levers"):
         tuned, seconds = learn(task, ablation_step, args)
@@ -322,7 +322,7 @@ def ablation(image: np.ndarray, name: str, args: argparse.Namespace) -> list[dic
 
 
 def transfer(learned: Any, images: dict[int, np.ndarray], count: int, args: argparse.Namespace) -> list[dict]:
-    """Clean images of other levels, and the image turned, with what one image taught."""
+    """Return rows for images with other levels and for the rotated image, with the model learned on one image."""
     tuned, others = learned
     image = images[count]
     task, size = task_of(image, "", args.seed), len(image)

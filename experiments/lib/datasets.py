@@ -15,7 +15,7 @@ def data_directory(given: str | Path | None = None) -> Path | None:
     """Find the folder that holds the data sets.
 
     Args:
-        given: What the user asked for; None takes the environment variable `KBPJAX_DATA`.
+        given: The value of `--data`; None takes the environment variable `KBPJAX_DATA`.
 
     Returns:
         The folder, or None where neither names one.
@@ -36,7 +36,7 @@ def data_directory(given: str | Path | None = None) -> Path | None:
 
 
 def read(directory: Path | None, name: str, layout: str, read: Callable[[Path], Any]) -> Any:
-    """Read a file of the data sets, or say which file is wanted and where it comes from.
+    """Return the content of a file of the data sets; the error names the missing file and its source.
 
     Args:
         directory: the folder of `data_directory`.

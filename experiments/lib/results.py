@@ -60,7 +60,7 @@ def machine() -> dict[str, Any]:
 
 
 def _peak_memory_mib() -> float | None:
-    """Return the most memory that this process has had; None where it cannot be told."""
+    """Return the peak memory of this process; None where it is unknown."""
     status = Path("/proc/self/status")
     if status.exists():  # Linux, where getrusage would count the process that started this one too
         (peak,) = (line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM"))

@@ -15,7 +15,7 @@ from experiments.orientation.models import Estimates, Options, cosines, mean_nea
 
 
 def regress(train: Frames, test: Frames, options: Options) -> Estimates:
-    """Answer by kernel ridge regression from each frame alone to the nine entries, made a rotation."""
+    """Return the nearest rotations to the predictions of kernel ridge regression from single frames."""
     seen, y = features_of(train, test, options["components"])
     flat, asked = (f.reshape(-1, f.shape[-1]).astype(np.float64) for f in (seen, y))
     bandwidth = options["scale"] * kbp.median_bandwidth(flat)
@@ -32,7 +32,7 @@ def regress(train: Frames, test: Frames, options: Options) -> Estimates:
 
 
 def nearest(train: Frames, test: Frames, options: Options) -> Estimates:
-    """Answer with the rotation of the training frame that looks most alike."""
+    """Return the rotation of the nearest training frame."""
     seen, y = features_of(train, test, options["components"])
     start = time.perf_counter()
     distance = squares(y.reshape(-1, y.shape[-1]), seen.reshape(-1, seen.shape[-1]))
@@ -46,7 +46,7 @@ def squares(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def link(train: Frames, test: Frames, options: Options, *, best_path: bool) -> Estimates:
-    """Answer on a chain of the nearest neighbors of each frame, with Gaussian noise and Gaussian motion.
+    """Return estimates on a chain of the nearest neighbors of each frame, with Gaussian noise and Gaussian motion.
 
     Either the most probable path (Viterbi), or the mean near the mode of each frame's marginal (forward-backward).
     """

@@ -51,7 +51,7 @@ def paint(rows: list[dict], found: dict[str, Any], test: Any) -> Any:
 
 
 def paint_beliefs(found: dict[str, Any], test: Any) -> Any:
-    """Draw the frames of one trajectory and the beliefs about the yaw: from each frame alone, and from all frames.
+    """Draw the frames of one trajectory and the beliefs about the yaw: from single frames, and from all frames.
 
     Args:
         found: {method: its `Estimates` to the first test set}.

@@ -23,7 +23,7 @@ Options = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Estimates:
-    """What a method says of some frames.
+    """Estimates of a method for some frames.
 
     Attributes:
         rotations: {kind of the answer, "" for the method's own: [m, T, 3, 3]}.
@@ -38,7 +38,7 @@ class Estimates:
 
 
 def propagate(train: Frames, test: Frames, options: Options, *, kernel: str, rank: int) -> Estimates:
-    """Answer by kernel belief propagation on the chain of frames, and by its evidence alone."""
+    """Return estimates of kernel belief propagation on the chain of frames, and of its evidence without messages."""
     seen, y = features_of(train, test, options["components"])
     lengths = train.rotations.shape[1], test.rotations.shape[1]
     data = kbp.pool(kbp.chain_graph(lengths[0]), train.rotations, seen)

@@ -1,9 +1,9 @@
-"""Find the orientation of a turning camera from what it sees: rotations hidden on a chain, frames observed.
+"""Infer the orientation of a rotating camera: rotations are hidden on a chain, frames are observed.
 
 The tree experiment of Song, Gretton & Guestrin (2010), with rendered views: a camera at the center of a room turns at
 random, and every frame is small and noisy. Two opposite walls show the same photograph, so that a frame that sees
-little else has two answers, half a turn apart; only its neighbors in time can tell which. Nothing is known of motion,
-lens or noise: operators and the model of the frames are learned from trajectories with known rotations.
+little else fits two rotations, half a turn apart; only its neighbors in time resolve the ambiguity. Operators and the
+model of the frames are learned from trajectories with known rotations; motion, lens and noise are not given.
 
 Beliefs use the whole sequence, frames to come included. Every method sees a frame less its mean, over its standard
 deviation, on principal components of the training frames. Their number and all other settings of a method are chosen
@@ -33,7 +33,7 @@ PAIRED = {"": "degrees", "_stderr": "stderr"}
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A way from frames to rotations.
+    """A method with its search.
 
     Attributes:
         estimate: function (training frames, frames to answer, options) -> answers.

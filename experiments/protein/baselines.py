@@ -1,4 +1,4 @@
-"""Predictors of one residue from its window of profiles, and particle belief propagation on the chain."""
+"""Baselines: predictors of one residue from its window of profiles, and particle belief propagation on the chain."""
 
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ Options = dict[str, Any]
 
 
 class Task(NamedTuple):
-    """What one fold gives to all methods."""
+    """The data of one fold for all methods."""
 
     chains: Chains
     x: np.ndarray  # windows of profiles [residue, feature]

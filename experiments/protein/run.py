@@ -4,12 +4,12 @@ The protein experiment of Song et al. (2011, section 7): each residue has a pair
 on the sphere, and chains of such points are learned from structures. Ten-fold cross-validation by chain, once from the
 profile of the residue itself, as in the paper, and once from a window of seven, which every method gets.
 
-Kernel belief propagation observes, of each residue, what a kernel regression on its window says of eight spherical
-harmonics of its angles (out of fold for the training chains), and learns the evidence P(y | x) / P(y) on it; or, as in
-the paper, the window itself with a linear kernel. Operators are learned for each ordered pair of residue types, with
-some pairs of all residues among their samples, or shared by all. Settings of all methods are chosen on a part of the
-training chains of the first fold, and kept; the ridge of the kernel regression is chosen anew in each fold. A quick
-run chooses nothing, and leaves out particle belief propagation and the variants of ours.
+The observation of kernel belief propagation is the prediction of a kernel regression for eight spherical harmonics of
+the angles of a residue (out of fold for the training chains). Its evidence model is P(y | x) / P(y). As in the paper,
+one variant observes the window itself with a linear kernel. Operators are learned for each ordered pair of residue
+types, with some pairs of all residues among their samples, or are shared by all types. Options of all methods are
+chosen on a part of the training chains of the first fold and kept; the ridge of the kernel regression is chosen in each
+fold. A quick run searches nothing, and omits particle belief propagation and the variants.
 """
 
 import argparse
@@ -82,7 +82,7 @@ SEARCH: dict[str, dict[str, tuple[Any, ...]]] = {
 
 
 class Prediction(NamedTuple):
-    """What a method says of some residues.
+    """Predictions of a method for some residues.
 
     Attributes:
         rows: numbers of the residues.
@@ -194,7 +194,7 @@ def plain(options: Options) -> Options:
 def predict_fold(
     task: Task, best: dict[str, Options], more: bool
 ) -> tuple[dict[str, Prediction], list[dict[str, Any]]]:
-    """Answer the test chains of a fold by all methods; if there is no more to come, time ours for all chains, too."""
+    """Return predictions of all methods for the test chains of a fold; after the last fold, time ours on all chains."""
     test, found = task.test, {}
     for name, method in (("ridge", baselines.ridge), ("boosting", baselines.boosting)):
         start = time.perf_counter()
@@ -223,7 +223,7 @@ def predict_fold(
 
 
 def by_particles(task: Task, seen: np.ndarray, graph: kbp.Graph, rows: np.ndarray, options: Options) -> Prediction:
-    """Answer some residues by particle belief propagation; the time is that of learning and all else."""
+    """Predict some residues by particle belief propagation; the time includes learning."""
     start = time.perf_counter()
     belief = jax.block_until_ready(baselines.particles(task, seen, graph, rows, options))
     seconds = {"run_s": time.perf_counter() - start}
@@ -233,7 +233,7 @@ def by_particles(task: Task, seen: np.ndarray, graph: kbp.Graph, rows: np.ndarra
 def predict_rows(
     task: Task, model: Any, points: Any, observed: Any, fit_s: float, rows: Any, graph: Any, power: float
 ) -> Prediction:
-    """Answer some residues by kernel belief propagation; the time to run is that of a second call."""
+    """Predict some residues by kernel belief propagation; the run time is that of a second call."""
     given = observations(task, rows, observed)
     (belief, mode), first, again = timing.timed(infer, model, graph, *given, power, points, repeats=1)
     seconds = {"fit_s": fit_s, "first_s": first, "run_s": again}

@@ -2,8 +2,8 @@
 
 The document retrieval of "Nonparametric tree graphical models" (Song, Gretton, Guestrin, AISTATS 2010) on Europarl
 documents of five sentences: a document is observed in one language or several, and the candidates are the test
-documents in Swedish. Training pairs join neighboring languages only, so that what is known must pass through all
-languages on the way. The ridge of every method is the best of a grid on a split that does not count.
+documents in Swedish. Training pairs join neighboring languages only, so evidence must pass through all languages on the
+way. The ridge of every method is the best of a grid on an unreported split.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def compare(documents: Any, regime: Regime, kind: str, count: int, splits: int, seed: int) -> list[dict[str, Any]]:
-    """Measure all methods on one tree in one regime; the first split chooses the ridge of each and does not count."""
+    """Measure all methods on one tree in one regime; the first split selects the ridges and is not reported."""
     observed = np.arange(count if kind == "leaves" else 1)
     found: dict[str, list[np.ndarray]] = {method: [] for method in METHODS}
     chosen: dict[str, tuple[float, ...]] = {}
@@ -188,9 +188,9 @@ def _beliefs(grams: Any, pairs: Any, test: Any, observed: Any, ridges: Any, edge
 
 
 def rank_by_ridge(task: Task, observed: np.ndarray, ridge: float, *, centred: bool) -> np.ndarray:
-    """Rank the right document by its cosine with what ridge regressions, one after the other, make of the sources.
+    """Rank the right document by its cosine with the prediction of composed ridge regressions.
 
-    A prediction is a weighting of the training documents of the last edge. What several leaves predict is averaged.
+    A prediction is a weighting of the training documents of the last edge. Predictions of several leaves are averaged.
     """
     weights: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # node: documents, and a weight of each for each query
     for (first, second), rows in zip(task.edges, task.pairs, strict=True):

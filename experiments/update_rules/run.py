@@ -163,7 +163,7 @@ def draw(rows: list[dict], small: int) -> Any:
                     levels, [row["points"] for row in mine], "^:", color=color, label=f"products, eps {eps:g}"
                 )
     axes[0, 0].set_ylabel("RMSE of the mode (gray levels of 0 .. 255)")
-    axes[0, 1].set(ylabel="seconds an image, 30 iterations", yscale="log")
+    axes[0, 1].set(ylabel="seconds per image, 30 iterations", yscale="log")
     axes[1, 0].set_ylabel("rank")
     for ax in (axes[0, 0], axes[0, 1], axes[1, 0]):
         ax.set_xlabel(f"gray levels, {large[0]['side']} x {large[0]['side']} pixels")
@@ -173,7 +173,7 @@ def draw(rows: list[dict], small: int) -> Any:
             name = rule if row["eps"] is None else f"{rule}, eps {row['eps']:g}"
             color = "black" if row["eps"] is None else colors[row["eps"]]
             axes[1, 1].plot(row["run_s"], row["rmse_mode"], marker, color=color, markersize=11, label=name)
-    axes[1, 1].set(xscale="log", xlabel="seconds an image, 30 iterations", ylabel="RMSE of the mode")
+    axes[1, 1].set(xscale="log", xlabel="seconds per image, 30 iterations", ylabel="RMSE of the mode")
     axes[1, 1].set_title(f"{small} x {small} pixels, {SMALL_LEVELS} gray levels", fontsize=10)
     axes[1, 1].legend(fontsize=8)
     for ax in axes.flat:

@@ -3,7 +3,7 @@
 207 basic concepts (Swadesh lists) in 13 European languages. A node is a language and its value the word for a concept,
 a string. From part of the concepts each edge learns which words go with which; of the others the words in some
 languages are observed, and the words of another language are ranked. Each edge also learns that a word may be the same
-in both languages, from pairs of equal words: with 147 concepts it does not find out by itself that letters keep.
+in both languages, from pairs of equal words: 147 concepts are too few to learn that letters are preserved.
 """
 
 import argparse
@@ -74,7 +74,7 @@ class Tree(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Which word is wanted, and what is known: one row a question."""
+    """The target language, the concept and the observed words of each query."""
 
     targets: np.ndarray  # language [question]
     concepts: np.ndarray  # [question]
@@ -173,7 +173,7 @@ def edit_similarity(left: list[str], right: list[str]) -> np.ndarray:
 
 
 def draw_queries(words: list[Words], test: np.ndarray, observed: int, rng: np.random.Generator) -> Queries:
-    """Ask for each test concept in each language, given one word in each of some others."""
+    """Draw a query for each test concept and target language, with one observed word in some other languages."""
     targets, concepts, known, given = [], [], [], []
     for target in range(len(words)):
         others = np.delete(np.arange(len(words)), target)
@@ -196,7 +196,7 @@ def choose(tree: Tree, queries: Queries, known: Any, test: Any, grid: Any, equal
 
 
 def learn(tree: Tree, known: np.ndarray, ridge: float, obs_ridge: float, equal: bool) -> kbp.KernelMRF:
-    """Learn from the words of known concepts: pairs of the same meaning and, if so asked, pairs of equal words."""
+    """Learn from pairs of words of the same meaning and, if `equal`, from pairs of equal words."""
     concepts = np.concatenate([of.concepts for of in tree.words])
     training = np.isin(concepts, known)
     samples = {v: _repeat(np.flatnonzero(training[domain]), "samples") for v, domain in enumerate(tree.domains)}
@@ -213,7 +213,7 @@ def learn(tree: Tree, known: np.ndarray, ridge: float, obs_ridge: float, equal: 
 
 @jax.jit
 def _fit(samples: kbp.TrainingData, kernels: dict[int, Precomputed], ridge: Any, obs_ridge: Any) -> kbp.KernelMRF:
-    """Learn, with bases of `max_rank`, so that no split has programs of its own."""
+    """Fit the model with bases of `max_rank`, so that all splits share one compiled program."""
     return kbp.fit(samples, kernel=kernels, rule=RULE, ridge=ridge, obs_ridge=obs_ridge)
 
 
@@ -282,9 +282,9 @@ def nearness(words: Any, edits: Any, known: Any) -> np.ndarray:
 
 
 def rank_of_concept(score: np.ndarray, concepts: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the rank of the wanted concept among those of the candidates, each having its best word's score.
+    """Return the rank of the target concept; a concept has the score of its best word.
 
-    Concepts of the same score as the wanted one share the mean of their ranks.
+    Ties share the mean of their ranks.
     """
     if not np.isfinite(score).all():  # NaN would compare as the best of all
         raise ValueError("score must be finite; got NaN or infinity. Raise the ridge or eps.")
