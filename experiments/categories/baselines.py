@@ -82,7 +82,7 @@ def regress(papers: Any, known: np.ndarray, ridge: float) -> np.ndarray:
         Predictions [paper, category], single precision: for the papers learned from those of the regression on all
         others (leave-one-out), for papers without words the mean.
     """
-    rows = known[(papers.worded & papers.labelled)[known]]
+    rows = known[(papers.worded & papers.labeled)[known]]
     labels: Any = papers.labels.astype(np.float32)
     mean = labels[rows].mean(0)
     inverse = inverse_of(cosines(papers.texts, rows, rows), ridge)

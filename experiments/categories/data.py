@@ -11,7 +11,7 @@ from experiments.lib import datasets
 SETS = ("citeulike_t", "cora_hierarchical", "acmv9")
 """Names of the data sets; the first is the main one."""
 COUNTED = {"citeulike_t": True, "cora_hierarchical": False, "acmv9": True}
-"""Whether the features are counts of words; the others have weights that are tf-idf already."""
+"""Whether the features are word counts; otherwise they are tf-idf weights."""
 SOURCES = {
     "citeulike_t": "GitHub js05212/citeulike-t, mult.dat, citations.dat and tag-item.dat",
     "cora_hierarchical": "GitHub APEX-WSU/CoRA, its JSON files",
@@ -36,17 +36,17 @@ class Papers(NamedTuple):
 
     @property
     def worded(self) -> np.ndarray:
-        """Which papers have words [paper]."""
+        """Mask of the papers with words [paper]."""
         return np.asarray(np.diff(self.texts.indptr) > 0)
 
     @property
-    def labelled(self) -> np.ndarray:
-        """Which papers have categories [paper]."""
+    def labeled(self) -> np.ndarray:
+        """Mask of the papers with categories [paper]."""
         return np.asarray(self.labels.any(1))
 
 
 class Split(NamedTuple):
-    """Which papers' categories are known: numbers of papers."""
+    """Indices of the papers with labels in training, and of the test papers."""
 
     train: np.ndarray
     test: np.ndarray
@@ -162,7 +162,7 @@ def counts(papers: Papers) -> dict[str, Any]:
         "categories": papers.labels.shape[1],
         "links": len(papers.links),
         "without words": int((~papers.worded).sum()),
-        "without categories": int((~papers.labelled).sum()),
+        "without categories": int((~papers.labeled).sum()),
         "without links": int((papers.degree == 0).sum()),
         "hubs": int((papers.degree > HUB).sum()),
         "most links": int(papers.degree.max(initial=0)),

@@ -37,7 +37,7 @@ def size_of(count: int, what: str) -> int:
 
 
 class Problem(NamedTuple):
-    """What is known: categories of some papers, and what their texts predict."""
+    """A split of a data set with the predictions from texts."""
 
     papers: Papers
     graph: kbp.Graph
@@ -71,7 +71,7 @@ def one_category(problem: Problem, ridge: float, min_prediction: float, links: b
     of categories is a value spread over them.
 
     Args:
-        problem: what is known.
+        problem: the split with predictions.
         ridge: of the messages along links; the kernel has a constant, so that they shrink to one, not to zero.
         min_prediction: predictions below it are brought between it and 0 (`positive`): what neighbors can lift.
         links: whether to listen to neighbors.
@@ -175,7 +175,7 @@ def infer_sets(problem: Problem, ridge: float, obs_ridge: float, power: float) -
     A known set of categories is a value spread over them.
 
     Args:
-        problem: what is known.
+        problem: the split with predictions.
         ridge: of the messages along links.
         obs_ridge: of the texts and of the values of papers with known categories.
         power: exponent of the texts' evidence.

@@ -141,7 +141,7 @@ class Timer:
 
 def problem_of(papers: Papers, graph: kbp.Graph, split: Split, predicted: np.ndarray, seed: int) -> Problem:
     """Leave out papers without categories, which can be neither learned from nor scored; they stay in the graph."""
-    train, queries = (part[papers.labelled[part]] for part in split)
+    train, queries = (part[papers.labeled[part]] for part in split)
     return Problem(papers, graph, train, queries, predicted, seed)
 
 

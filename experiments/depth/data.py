@@ -59,7 +59,7 @@ class Scenes:
 
     @property
     def train(self) -> np.ndarray:
-        """Which scenes are learned from [scene]."""
+        """Mask of the training scenes [scene]."""
         return self.folds >= 0
 
     def part(self, chosen: np.ndarray) -> "Scenes":

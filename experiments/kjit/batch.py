@@ -52,7 +52,7 @@ class Messages(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What is learned from, and what is tested on."""
+    """Training and test messages."""
 
     train: Messages
     test: Messages

@@ -29,7 +29,7 @@ COLUMNS: dict[str, str] = {
     "real": "set targets test exact_wrong wrong queries kl failed ms published_exact published_kjit",
     "bands": "of what value least most met",
 }
-"""What the tables on standard output show."""
+"""Columns of the tables on standard output."""
 
 
 class Band(NamedTuple):

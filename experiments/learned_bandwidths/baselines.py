@@ -1,8 +1,8 @@
 """The image denoisers that kernel belief propagation is compared with, with their search for options.
 
 Total variation and non-local means come from scikit-image, BM3D from the package bm3d. All are given the standard
-deviation of the noise. Their options are chosen on an image and noisy copies of it, by the RMSE against the clean image, with a
-coarse search that ends in small steps of the most important option.
+deviation of the noise. Their options are chosen on an image and noisy copies of it, by the RMSE against the clean
+image, with a coarse search that ends in small steps of the most important option.
 
 The license of the package bm3d allows non-commercial use only. So kbpjax never requires it, and `tune_denoisers` leaves
 BM3D out where the package is missing. scikit-image comes with `pip install 'kbpjax[baselines]'`.
@@ -25,7 +25,7 @@ BM3D_NOTE = (
     "BM3D is left out: the package bm3d is not installed. Its license allows non-commercial use only, so kbpjax does "
     "not require it; where you may use it: pip install bm3d."
 )
-"""What `tune_denoisers` logs where it leaves BM3D out."""
+"""Message of `tune_denoisers` where it leaves BM3D out."""
 
 
 @dataclasses.dataclass(frozen=True)

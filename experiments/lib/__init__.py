@@ -1,1 +1,1 @@
-"""What the experiments share: command line, results, tables, timing, data sets."""
+"""Shared modules of the experiments: command line, results, tables, search, timing, data sets."""

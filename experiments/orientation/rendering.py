@@ -19,7 +19,7 @@ NORMALS = {
     "ceiling": (0, 0, 1),
     "floor": (0, 0, -1),
 }
-"""Which way each wall lies."""
+"""Direction of each wall from the center."""
 
 PICTURES = {
     "front": "astronaut",

@@ -34,12 +34,12 @@ class Chains(NamedTuple):
 
     @property
     def scored(self) -> np.ndarray:
-        """Which residues have both angles."""
+        """Mask of the residues with both angles."""
         return np.asarray(np.isfinite(self.vectors).all(axis=1))
 
     @property
     def observed(self) -> np.ndarray:
-        """Which residues have a profile without gaps."""
+        """Mask of the residues with a complete profile."""
         return np.asarray(np.isfinite(self.profiles).all(axis=1))
 
     def counts(self) -> dict[str, int]:

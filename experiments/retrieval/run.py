@@ -33,7 +33,7 @@ RIDGE_PAIRS = tuple((ridge, own) for ridge in (1e-5, 1e-4, 1e-3) for own in (1e-
 
 
 class Regime(NamedTuple):
-    """Which documents are training pairs of which edge: `pairs` of each edge, from `blocks` that take turns."""
+    """Assignment of training documents to edges: `pairs` for each edge, from `blocks` that alternate."""
 
     name: str
     pairs: int
@@ -121,41 +121,41 @@ def make_task(documents: Any, regime: Regime, kind: str, count: int, rng: np.ran
         languages = [*leaves, HUB, TARGET]
         edges = (*((leaf, hub) for leaf in range(hub)), (hub, hub + 1))
     order = rng.permutation(len(documents[TARGET]))
-    test, known = order[:TEST], order[TEST:]
+    test, train = order[:TEST], order[TEST:]
     # Blocks take turns from the target on, so that two edges of a chain that meet share no document.
     turn = [(len(edges) - 1 - k) if kind == "length" else int(k < len(edges) - 1) for k in range(len(edges))]
-    blocks = [np.sort(known[(t % regime.blocks) * regime.pairs :][: regime.pairs]) for t in turn]
+    blocks = [np.sort(train[(t % regime.blocks) * regime.pairs :][: regime.pairs]) for t in turn]
     used = np.unique(np.concatenate(blocks))
     grams = np.stack([cosines(documents[code], used) for code in languages])
     return Task(edges, grams, np.stack(blocks), regime.blocks, test)
 
 
-def cosines(documents: list[list[str]], known: np.ndarray) -> np.ndarray:
+def cosines(documents: list[list[str]], train: np.ndarray) -> np.ndarray:
     """Return cosines of tf-idf vectors of all documents, words and their weights being those of the known ones."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     as_they_are: Any = list  # the documents are lists of words already
-    vectorizer = TfidfVectorizer(analyzer=as_they_are, sublinear_tf=True).fit([documents[i] for i in known])
+    vectorizer = TfidfVectorizer(analyzer=as_they_are, sublinear_tf=True).fit([documents[i] for i in train])
     vectors = vectorizer.transform(documents)
     return (vectors @ vectors.T).toarray().astype(np.float32)
 
 
 def rank_by_beliefs(task: Task, observed: np.ndarray, ridge: float, obs_ridge: float) -> np.ndarray:
     """Rank the right document among the candidates by the belief of the target."""
-    known = [
+    train = [
         np.unique(np.concatenate([task.pairs[k] for k, edge in enumerate(task.edges) if v in edge]))
         for v in _nodes(task)
     ]
-    grams = np.stack([gaussian(gram, rows) for gram, rows in zip(task.grams, known, strict=True)])
+    grams = np.stack([gaussian(gram, rows) for gram, rows in zip(task.grams, train, strict=True)])
     arrays = map(jnp.asarray, (grams, task.pairs, task.test, observed, [ridge, obs_ridge]))
     weights = _beliefs(*arrays, task.edges, task.blocks == 1)
     return rank_of_own(np.asarray(weights))
 
 
-def gaussian(gram: np.ndarray, known: np.ndarray) -> np.ndarray:
+def gaussian(gram: np.ndarray, train: np.ndarray) -> np.ndarray:
     """Turn cosines into a Gaussian kernel at the median distance of known documents."""
     squared = 2 - 2 * gram
-    median = np.median(squared[np.ix_(known, known)][np.triu_indices(len(known), 1)])
+    median = np.median(squared[np.ix_(train, train)][np.triu_indices(len(train), 1)])
     return np.exp(-squared / (2 * median))
 
 

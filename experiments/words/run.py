@@ -50,7 +50,7 @@ METHODS = (
     "edit distance, mean",
 )
 SIZES = {"samples": 1000, "pairs": 1200, "candidates": 160}
-"""What lists are repeated up to, so that programs are compiled once and not for each split."""
+"""Lengths to which lists are repeated, so that programs are compiled once and not for each split."""
 
 
 class Words(NamedTuple):
