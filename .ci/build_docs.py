@@ -20,7 +20,7 @@ from docs_reference import write_reference
 ROOT = Path(__file__).resolve().parent.parent
 PAGES, SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
 FILES = ("CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE")
-FOLDERS = ("docs", "experiments/results", "benchmarks/results")
+FOLDERS = ("docs", "benchmarks/results")
 WITHOUT_MENU = "---\nhide: [navigation]\n---\n"
 """What a page starts with that is alone under its heading of the menu."""
 GALLERY = {
@@ -52,7 +52,8 @@ def main() -> int:
     PAGES.mkdir(parents=True)
     for name in FILES:
         shutil.copy(ROOT / name, PAGES / name)
-    for folder in FOLDERS:
+    results = (str(folder.relative_to(ROOT)) for folder in (ROOT / "experiments").glob("*/results"))
+    for folder in (*FOLDERS, *results):
         shutil.copytree(ROOT / folder, PAGES / folder)
     notebooks()
     write_reference(PAGES / "reference")
@@ -70,10 +71,10 @@ def main() -> int:
 
 
 def linked(text: str) -> str:
-    """Let links to notebooks and to the README lead to their pages, and those to folders to nothing."""
+    """Let links to notebooks and to the README lead to their pages; drop links to what the site does not have."""
     text = re.sub(r"\]\(((?:\.\./)?notebooks/\w+)\.ipynb\)", r"](\1.md)", text)
     text = text.replace("](../README.md", "](../index.md")
-    return re.sub(r"\[([^]]+)\]\((?:experiments|benchmarks)/results\)", r"\1", text)
+    return re.sub(r"\[([^]]+)\]\((?:benchmarks/results|(?:\.\./)?experiments(?:/\w+/README\.md)?)\)", r"\1", text)
 
 
 def notebooks() -> None:
@@ -83,16 +84,15 @@ def notebooks() -> None:
 
 def gallery() -> None:
     """Write a page of all pictures of the experiments, each with the command that makes it."""
-    results = ROOT / "experiments" / "results"
-    without = {picture.stem for picture in results.glob("*.png")} ^ set(GALLERY)
+    paths = {path.stem: path.relative_to(ROOT) for path in (ROOT / "experiments").glob("*/results/*.png")}
+    without = set(paths) ^ set(GALLERY)
     if without:
-        raise SystemExit(f"GALLERY of .ci/build_docs.py and the pictures in {results} differ: {sorted(without)}")
+        raise SystemExit(f"GALLERY of .ci/build_docs.py and the pictures of the experiments differ: {sorted(without)}")
     lines = ["# Gallery", "", "Figures of the experiments, each with the command that makes it.", ""]
-    scripts = [path for path in (ROOT / "experiments").glob("*.py") if "__main__" in path.read_text(encoding="utf-8")]
     for picture, (title, caption) in GALLERY.items():
-        name = max((script.stem for script in scripts if picture.startswith(script.stem)), key=len)
-        lines += [f"## {title}", "", f"{caption} Made by `python -m experiments.{name}`.", ""]
-        lines += [f"![{title}: {caption}](experiments/results/{picture}.png)", ""]
+        path = paths[picture]  # experiments/NAME/results/PICTURE.png
+        lines += [f"## {title}", "", f"{caption} Made by `python -m experiments.{path.parts[1]}`.", ""]
+        lines += [f"![{title}: {caption}]({path.as_posix()})", ""]
     (PAGES / "gallery.md").write_text("\n".join(lines), encoding="utf-8")
 
 

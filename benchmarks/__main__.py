@@ -18,17 +18,17 @@ from typing import Any
 
 import kbpjax as kbp
 from benchmarks import propagate, scale
-from experiments import _harness
+from experiments.lib import command_line, results, tables
 
 SAVED, OUT = Path("benchmarks/results"), Path("benchmarks/out")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").split("\n")[0])
-    _harness.add_common_arguments(parser, OUT)
+    command_line.add_common_arguments(parser, OUT)
     parser.add_argument("--accept", action="store_true", help="write the run over the committed one")
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of each, in turn (default: 7)")
-    return _harness.main(run, parser)
+    return command_line.main(run, parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -38,9 +38,9 @@ def run(args: argparse.Namespace) -> None:
     path = (SAVED if args.accept else args.out) / "all.json"
     saved = saved_ratios(SAVED / path.name)
     total = len(propagate.RANKS) + len(scale.OTHERS)
-    rows = [row(found, saved) for found in _harness.progress(measured(repeats), "benchmarks", total)]
-    _harness.print_table(rows)
-    _harness.write_results(path, {"repeats": repeats}, rows)
+    rows = [row(found, saved) for found in command_line.progress(measured(repeats), "benchmarks", total)]
+    tables.print_table(rows)
+    results.write_results(path, {"repeats": repeats}, rows)
 
 
 def measured(repeats: int) -> Iterator[tuple[str, float, float, float]]:

@@ -926,7 +926,9 @@ def blocks_gradient(kbp: Any, **options: Any) -> Any:
     partition = pick(kbp, "sharded", "parallel").partition_graph(graph, DEVICES)
 
     def loss(local: jax.Array) -> jax.Array:
-        return weighed(pick(kbp, "sharded", "parallel").run(operators, partition, local, damping=0.0, **options).messages)
+        return weighed(
+            pick(kbp, "sharded", "parallel").run(operators, partition, local, damping=0.0, **options).messages
+        )
 
     return {"local": jax.jit(jax.grad(loss))(local)}
 

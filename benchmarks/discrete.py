@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import kbpjax as kbp
-from experiments import _harness
+from experiments.lib import command_line, results, tables, timing
 from kbpjax.baselines import discrete
 from kbpjax.inference.operators import MaxProduct
 
@@ -34,11 +34,11 @@ PEER_LIMIT_S = 100
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    _harness.add_common_arguments(parser, RESULTS)
+    command_line.add_common_arguments(parser, RESULTS)
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of each, in turn (default: 5)")
     parser.add_argument("--peer", type=Path, metavar="PYTHON", help="Python of an environment with PGMax")
     parser.add_argument("--memory-of", type=int, metavar="STATES", help="print the peak memory of one run in GiB")
-    return _harness.main(run, parser)
+    return command_line.main(run, parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -49,9 +49,9 @@ def run(args: argparse.Namespace) -> None:
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
         return
     repeats = 2 if args.quick else args.repeats
-    rows = [compare(states, repeats, args.peer) for states in _harness.progress(STATES, "states")]
-    _harness.print_table(rows)
-    _harness.write_results(args.out / "discrete.json", {"repeats": repeats, "peer": bool(args.peer)}, rows)
+    rows = [compare(states, repeats, args.peer) for states in command_line.progress(STATES, "states")]
+    tables.print_table(rows)
+    results.write_results(args.out / "discrete.json", {"repeats": repeats, "peer": bool(args.peer)}, rows)
 
 
 def problem(states: int) -> tuple[np.ndarray, np.ndarray]:
@@ -113,7 +113,7 @@ def compare(states: int, repeats: int, peer: Path | None) -> dict[str, Any]:
         lambda: dense(scaled, own),
         lambda: kbp.run(largest, graph, own, num_iters=ITERS, damping=DAMPING).messages,
     )
-    times = _harness.in_turn(calls, repeats)
+    times = timing.in_turn(calls, repeats)
     medians = [statistics.median(column) for column in zip(*times, strict=True)]
     solution = kbp.run(model, graph, own, num_iters=ITERS, damping=DAMPING)
     # What beliefs read is one update further than what is passed on, and has no damping.

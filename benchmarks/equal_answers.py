@@ -122,7 +122,7 @@ def absent(error: Exception, name: str) -> str | None:
 
 
 def compare(args: argparse.Namespace) -> int:
-    from experiments import _harness
+    from experiments.lib import tables
 
     (old, old_settings), (new, new_settings) = read(args.old), read(args.new)
     tol = TOLERANCES[min(old_settings["itemsize"], new_settings["itemsize"])] if args.tol is None else args.tol
@@ -134,7 +134,7 @@ def compare(args: argparse.Namespace) -> int:
         table.append(row(name, states, worst, where, tol))
     shown = [line for line in table if args.all or line["ok"] != "yes"]
     if shown:
-        _harness.print_table(shown, ["case", "difference", "tolerance", "ok", "what"])
+        tables.print_table(shown, ["case", "difference", "tolerance", "ok", "what"])
     bad = [line for line in table if line["ok"] == "NO"]
     counts = ", ".join(f"{sum(line['ok'] == kind for line in table)} {kind}" for kind in ("yes", "expected", "-", "NO"))
     print(f"{len(table)} cases: {counts}")

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import kbpjax as kbp
-from experiments import _harness
+from experiments.lib import command_line, results, tables, timing
 
 RESULTS = Path("benchmarks/results")
 ITERS = 30
@@ -30,11 +30,11 @@ GRID = 100
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    _harness.add_common_arguments(parser, RESULTS)
+    command_line.add_common_arguments(parser, RESULTS)
     parser.add_argument("--repeats", type=int, default=15, help="timed runs of each loop, in turn (default: 15)")
     parser.add_argument("--most", type=int, default=1_000_000, help="most training pairs (default: 1e6; 1e4 if quick)")
     parser.add_argument("--one", type=int, nargs=2, metavar=("PAIRS", "RANK"), help="measure one fit and print JSON")
-    return _harness.main(run, parser)
+    return command_line.main(run, parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> None:
     most = min(args.most, 10_000) if args.quick else args.most
     counts = [count for count in (1_000, 10_000, 100_000, 1_000_000) if count <= most]
     jobs = [(count, rank) for rank in (25, 100) for count in counts]
-    rows = [alone(*job) for job in _harness.progress(jobs, "fit")]
-    _harness.print_table(rows)
+    rows = [alone(*job) for job in command_line.progress(jobs, "fit")]
+    tables.print_table(rows)
     print()
     loops = loop_times(counts, 3 if args.quick else args.repeats)
-    _harness.print_table(loops)
-    _harness.write_results(args.out / "fit.json", {"repeats": args.repeats}, rows, loops=loops)
+    tables.print_table(loops)
+    results.write_results(args.out / "fit.json", {"repeats": args.repeats}, rows, loops=loops)
 
 
 def alone(pairs: int, rank: int) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def measure(pairs: int, rank: int) -> dict[str, Any]:
         start = time.perf_counter()
         model = learn(data, rank)
         seconds.append(time.perf_counter() - start)
-    peak = _harness.machine()["peak_memory_mib"]
+    peak = results.machine()["peak_memory_mib"]
     return {
         "pairs": pairs,
         "rank": model.ranks[0][0],
@@ -103,7 +103,7 @@ def loop_times(counts: list[int], repeats: int) -> list[dict[str, Any]]:
     def loop(model: kbp.KernelMRF) -> Any:
         return lambda: kbp.run(model, graph, local, num_iters=ITERS).messages
 
-    times = _harness.in_turn([loop(model) for model in models], repeats)
+    times = timing.in_turn([loop(model) for model in models], repeats)
     medians = [statistics.median(column) for column in zip(*times, strict=True)]
     ratios = [statistics.median(row[i] / row[0] for row in times) for i in range(len(models))]
     return [

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import kbpjax as kbp
-from experiments import _harness
+from experiments.lib import command_line, results, tables, timing
 
 RESULTS = Path("benchmarks/results")
 RANK, POINTS = 17, 31
@@ -29,9 +29,9 @@ COUNTS = (1, 10, 30, 100, 300)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    _harness.add_common_arguments(parser, RESULTS)
+    command_line.add_common_arguments(parser, RESULTS)
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of each, in turn (default: 7)")
-    return _harness.main(run, parser)
+    return command_line.main(run, parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -41,11 +41,11 @@ def run(args: argparse.Namespace) -> None:
     counts = COUNTS[:2] if args.quick else COUNTS
     jobs = [(name, n) for name in ("plain", "positive, exponents") for n in (*counts, None)]
     rows: list[dict[str, Any]] = []
-    for name, n in _harness.progress(jobs, "gradients"):
+    for name, n in command_line.progress(jobs, "gradients"):
         first = next((row["gradient_temp_mib"] for row in rows if row["model"] == name), None)
         rows.append(measure(graph, name, n, first, 1 if args.quick else args.repeats))
-    _harness.print_table(rows)
-    _harness.write_results(args.out / "gradients.json", {"repeats": args.repeats, "nodes": graph.num_nodes}, rows)
+    tables.print_table(rows)
+    results.write_results(args.out / "gradients.json", {"repeats": args.repeats, "nodes": graph.num_nodes}, rows)
 
 
 def problem(graph: kbp.Graph, positive: bool) -> tuple[kbp.Operators, jax.Array, jax.Array | None]:
@@ -74,7 +74,7 @@ def measure(graph: kbp.Graph, name: str, num_iters: int | None, first: float | N
     forward, gradient = (jax.jit(f).lower(operators, local).compile() for f in (messages, jax.grad(total, (0, 1))))
     taken = [_mib(compiled) for compiled in (forward, gradient)]
     calls: list[Callable[[], Any]] = [lambda f=f: f(operators, local) for f in (forward, gradient)]
-    times = _harness.in_turn(calls, repeats)
+    times = timing.in_turn(calls, repeats)
     size = graph.num_edges * operators.update.shape[1] * 4 / 2**20
     return {
         "model": name,

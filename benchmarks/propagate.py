@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import kbpjax as kbp
-from experiments import _harness
+from experiments.lib import command_line, results, tables, timing
 
 RANKS = ((6, 11), (17, 31), (39, 73))
 ITERS = 30
@@ -30,9 +30,9 @@ RESULTS = Path("benchmarks/results")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    _harness.add_common_arguments(parser, RESULTS)
+    command_line.add_common_arguments(parser, RESULTS)
     parser.add_argument("--repeats", type=int, default=15, help="timed runs of each, in turn (default: 15)")
-    return _harness.main(run, parser)
+    return command_line.main(run, parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -41,12 +41,12 @@ def run(args: argparse.Namespace) -> None:
     repeats = 3 if args.quick else args.repeats
     graph = kbp.grid_graph(SIDE, SIDE)
     print(f"{SIDE} x {SIDE} grid, {graph.num_edges} messages, {ITERS} iterations, f32, {jax.devices()[0].device_kind}")
-    sizes = [compare(graph, rank, points, repeats) for rank, points in _harness.progress(RANKS, "ranks")]
-    _harness.print_table(sizes)
+    sizes = [compare(graph, rank, points, repeats) for rank, points in command_line.progress(RANKS, "ranks")]
+    tables.print_table(sizes)
     print()
-    exact = [tree(name, repeats) for name in _harness.progress(("chain", "star", "random tree"), "trees")]
-    _harness.print_table(exact)
-    _harness.write_results(args.out / "propagate.json", {"repeats": repeats}, sizes, trees=exact)
+    exact = [tree(name, repeats) for name in command_line.progress(("chain", "star", "random tree"), "trees")]
+    tables.print_table(exact)
+    results.write_results(args.out / "propagate.json", {"repeats": repeats}, sizes, trees=exact)
 
 
 def compare(graph: kbp.Graph, rank: int, points: int, repeats: int) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def compare(graph: kbp.Graph, rank: int, points: int, repeats: int) -> dict[str,
     start = time.perf_counter()
     jax.block_until_ready(loop())
     call1 = time.perf_counter() - start
-    times = _harness.in_turn((loop, lambda: first(messages), lambda: last(messages.T)), repeats)
+    times = timing.in_turn((loop, lambda: first(messages), lambda: last(messages.T)), repeats)
     medians = [statistics.median(column) for column in zip(*times, strict=True)]
     ratios = [statistics.median(row[0] / row[i] for row in times) for i in (1, 2)]
     seconds_of = dict(zip(("first_call_s", "loop_s", "first_s", "last_s"), (call1, *medians), strict=True))
@@ -98,7 +98,7 @@ def tree(name: str, repeats: int) -> dict[str, Any]:
     local = jax.random.uniform(keys[2], (NODES, points), jnp.float32, 0.1)
     solution = kbp.run_tree(operators, graph, local)
     calls = (lambda: kbp.run_tree(operators, graph, local), lambda: kbp.run(operators, graph, local, num_iters=1))
-    tree_s, run_s = map(statistics.median, zip(*_harness.in_turn(calls, repeats), strict=True))
+    tree_s, run_s = map(statistics.median, zip(*timing.in_turn(calls, repeats), strict=True))
     levels = int(solution.num_iters)
     return {
         "tree": name,

@@ -35,7 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import kbpjax as kbp
-from experiments import _harness
+from experiments.lib import command_line, results, tables, timing
 
 RESULTS = Path("benchmarks/results")
 RANK, POINTS = 17, 31
@@ -57,10 +57,10 @@ class Case(NamedTuple):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    _harness.add_common_arguments(parser, RESULTS)
+    command_line.add_common_arguments(parser, RESULTS)
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of each, in turn (default: 7)")
     parser.add_argument("--one", choices=CASES, help="measure one case and print JSON")
-    return _harness.main(run, parser)
+    return command_line.main(run, parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -71,9 +71,9 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(measure(args.one, repeats)))
         return
     cases = [case for case in CASES if not (args.quick and case == GRIDS[-1])]
-    rows = [alone(case, repeats) for case in _harness.progress(cases, "cases")]
-    _harness.print_table(rows)
-    _harness.write_results(args.out / "scale.json", {"repeats": repeats}, rows)
+    rows = [alone(case, repeats) for case in command_line.progress(cases, "cases")]
+    tables.print_table(rows)
+    results.write_results(args.out / "scale.json", {"repeats": repeats}, rows)
 
 
 def alone(case: str, repeats: int) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def measure(case: str, repeats: int) -> dict[str, Any]:
     jax.block_until_ready(one.call())
     first_s = time.perf_counter() - begin
     grid = build[GRIDS[0]]()
-    times = _harness.in_turn((one.call, one.bare, grid.call), repeats)
+    times = timing.in_turn((one.call, one.bare, grid.call), repeats)
     loop_s, bare_s, _ = map(statistics.median, zip(*times, strict=True))
     share = one.messages * one.iters / (grid.messages * grid.iters)
     return {

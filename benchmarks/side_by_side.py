@@ -324,7 +324,7 @@ def main() -> int:
     if sys.argv[1:2] == ["--worker"]:
         mode, name, checkout = sys.argv[2:]
         return work(mode, name, Path(checkout))
-    from experiments import _harness
+    from experiments.lib import results, tables
 
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.side_by_side", description=(__doc__ or "").split("\n")[0]
@@ -361,9 +361,9 @@ def main() -> int:
                 print(f"{name}: {table[-1]['new/old']:.3f}", file=sys.stderr, flush=True)
             except ValueError as error:
                 print("error:", error, file=sys.stderr, flush=True)
-    _harness.print_table(table)
+    tables.print_table(table)
     if args.accept:
-        _harness.write_results(SAVED, {"repeats": repeats, "load": load, **commits}, table)
+        results.write_results(SAVED, {"repeats": repeats, "load": load, **commits}, table)
     return 0 if len(table) == len(chosen) else 2
 
 

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import kbpjax as kbp
-from experiments import _harness
+from experiments.lib import command_line, results, tables, timing
 from kbpjax.learning import streaming
 
 RESULTS = Path("benchmarks/results")
@@ -38,14 +38,14 @@ PRODUCTS = 9  # rank x rank sums: five of pairs, one of nodes, three of observat
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    _harness.add_common_arguments(parser, RESULTS)
+    command_line.add_common_arguments(parser, RESULTS)
     parser.add_argument("--most", type=int, default=10_000_000, help="most pairs (default: 1e7; 1e6 if quick)")
     parser.add_argument("--size", type=int, default=65_536, help="pairs of a chunk (default: 65536)")
     parser.add_argument("--one", type=Path, metavar="DIR", help="measure one fit of the files in DIR and print JSON")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="with --one: where to save the sums")
     parser.add_argument("--kill", action="store_true", help="with --one: die once half of the chunks are summed")
     parser.add_argument("--model", type=Path, metavar="FILE", help="with --one: where to save the model's arrays")
-    return _harness.main(run, parser)
+    return command_line.main(run, parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -57,14 +57,14 @@ def run(args: argparse.Namespace) -> None:
     most = min(args.most, 1_000_000) if args.quick else args.most
     counts = [count for count in (100_000, 1_000_000, 10_000_000) if count <= most]
     with tempfile.TemporaryDirectory() as folder:
-        rows = [in_process(args, Path(folder), count) for count in _harness.progress(counts, "fit")]
+        rows = [in_process(args, Path(folder), count) for count in command_line.progress(counts, "fit")]
         for row in rows:
             row["per_pair/first"] = row["us_per_pair"] / rows[0]["us_per_pair"]
-        _harness.print_table(rows)
+        tables.print_table(rows)
         print()
         resumed = [killed(args, Path(folder), counts[-1])]
-    _harness.print_table(resumed)
-    _harness.write_results(args.out / "streaming.json", {"rank": RANK, "size": args.size}, rows, resumed=resumed)
+    tables.print_table(resumed)
+    results.write_results(args.out / "streaming.json", {"rank": RANK, "size": args.size}, rows, resumed=resumed)
 
 
 def write_pairs(folder: Path, pairs: int, seed: int) -> Path:
@@ -134,7 +134,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     model = streaming.fit_chunks(chunks, rule=rule, **kernels, checkpoint=args.checkpoint, progress=progress)
     jax.block_until_ready(model)
     seconds = time.perf_counter() - start
-    peak = _harness.machine()["peak_memory_mib"]
+    peak = results.machine()["peak_memory_mib"]
     if args.model:
         np.savez(args.model, *map(np.asarray, jax.tree.leaves(model)))
     pairs = len(first)
@@ -162,7 +162,7 @@ def products_seconds(size: int) -> float:
     def products(one: jax.Array, other: jax.Array) -> list[jax.Array]:
         return [jnp.matmul((one + i).T, other, precision="highest") for i in range(PRODUCTS)]
 
-    return _harness.timed(products, *features)[2]
+    return timing.timed(products, *features)[2]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@
 #
 # Each residue of a protein has two angles between successive C-alpha atoms: a bond angle $\theta$ from 0 to 180 degrees and a
 # torsion $\tau$ from -180 to 180. The angles are not observed. Observed is a *profile*: the frequencies of amino acids at that
-# position in related proteins. The same task on real proteins, with baselines: `experiments/protein.py`.
+# position in related proteins. The same task on real proteins, with baselines: `experiments/protein`.
 
 # %%
 from typing import NamedTuple
@@ -548,17 +548,18 @@ plt.show()
 # ## Real proteins
 #
 # The next function returns real chains in the same form, cut where a structure has a gap. It needs a checkout and the data that
-# `experiments/chains.py` describes, in the folder named by `KBPJAX_DATA`; this notebook does not call it. To use it, replace `train`, `validation`
-# and `test`, set `lengths` to those of the test chains, and omit what uses the simulated states: the colors and the limit.
+# `experiments/protein/data.py` describes, in the folder named by `KBPJAX_DATA`; this notebook does not call it. To use it, replace `train`, `validation`
+# and `test`, set `lengths` to those of the test chains, and omit what uses the simulated states: the colours and the limit.
 # Results of the full experiment: [real data](../docs/real_data.md).
 
 
 # %%
 def real_chains(least=60):
     """Return stretches without gaps of at least `least` residues of real proteins."""
-    from experiments import chains, data
+    from experiments.lib import datasets
+    from experiments.protein import data
 
-    every = chains.load(data.data_directory())
+    every = data.load(datasets.data_directory())
     whole = every.scored & every.observed
     joins = every.linked[:-1] & whole[:-1] & whole[1:]
     stretches = np.split(np.arange(len(whole)), np.flatnonzero(~joins) + 1)
@@ -574,6 +575,6 @@ def real_chains(least=60):
 #
 # - Rotations, rankings, sets, strings: the same program with another kernel, see [kernels](../docs/kernels.md).
 # - A window of profiles observes several residues at once, and operators may differ by residue type (`edge_type=`). Both are in
-#   `experiments/protein.py`.
+#   `experiments/protein`.
 # - Candidates need not be samples: with a uniform grid on the sphere omit `Empirical()`, and `kbp.refine_mode(retract=...)` climbs
 #   between them.

@@ -436,7 +436,7 @@ print(f"log score of a uniform belief: {-np.log(TEST):.2f}")
 #
 # Give one list of strings per language; strings with the same index are translations of each other. The last language is the target, and
 # `pairs` holds the training indices of each edge, equally many for every edge. Here both edges learn from the first four documents, and the last two
-# are the queries, with two candidates. For real texts, remove stop words and stem the words first, as `experiments/corpora.py` does.
+# are the queries, with two candidates. For real texts, remove stop words and stem the words first, as `experiments/retrieval/data.py` does.
 
 # %%
 own = {

@@ -33,7 +33,7 @@ def experiment(name, *arguments, **environment):
 def inside(name, *arguments, **environment):
     """Run an experiment in this process, for arguments that it refuses; return what `experiment` would."""
     out, err = io.StringIO(), io.StringIO()
-    module = importlib.import_module(f"experiments.{name}")
+    module = importlib.import_module(f"experiments.{name}.run")
     with mock.patch.dict(os.environ, environment), redirect_stdout(out), redirect_stderr(err):
         status = module.main([str(argument) for argument in arguments])
     return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())

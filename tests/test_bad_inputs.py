@@ -143,7 +143,7 @@ MISTAKES = {
     "samples of no key": (lambda m, e, s, b: kbp.sample(b, 0, 3), "key"),
     "a mode of no type": (lambda m, e, s, b: kbp.refine_mode(m, CHAIN, e, s, b, node_type=3), "node_type"),
     "a Parzen estimate of a width": (lambda m, e, s, b: kbp.Parzen(1.0, X[:, 0]), "kernel"),
-    # competitors
+    # baselines
     "a density of no key": (lambda m, e, s, b: density.fit_conditional(X[:, 0], Y[:, 0], 0), "key"),
     "a regression of no key": (lambda m, e, s, b: density.fit_likelihood(X[:, 0], Y[:, 0], None), "key"),
     "potentials of no edges": (lambda m, e, s, b: pairwise.fit(ALONE, jax.random.key(0)), "data"),

@@ -43,13 +43,13 @@ def check_learning(printed):
     assert last < 0.7 * first and rmse < 15
 
 
-def check_competitors(printed):
+def check_baselines(printed):
     said = dict(re.findall(r"(\w+) \[(.*?)\]", printed))
     assert set(said) == {"discrete", "Gaussian", "particles", "mixtures"}
     assert all(0 <= x <= 255 for values in said.values() for x in numbers(values))
 
 
-CHECKS = {"loops": check_loops, "learning": check_learning, "competitors": check_competitors}
+CHECKS = {"loops": check_loops, "learning": check_learning, "baselines": check_baselines}
 
 
 @pytest.mark.slow

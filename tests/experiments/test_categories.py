@@ -1,4 +1,4 @@
-"""Categories of papers: reading and splitting networks, rivals against plain formulas, and the experiment as run."""
+"""Categories of papers: reading and splitting networks, baselines against plain formulas, and the experiment as run."""
 
 import json
 from functools import partial
@@ -8,8 +8,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.linear_model import Ridge, orthogonal_mp
 
-from experiments import categories, categories_models, papers
-from experiments import categories_rivals as rivals
+from experiments.categories import baselines, data, models, run
 from tests.programs import SHORT, experiment, inside, needs
 
 program = partial(experiment, "categories", **SHORT)
@@ -31,13 +30,13 @@ def star(hubs, leaves):
     links = np.array([(h, hubs + h * leaves + i) for h in range(hubs) for i in range(leaves)])
     count = hubs * (leaves + 1)
     labels = np.random.default_rng(0).random((count, 4)) < 0.5
-    return papers.Papers("star", sp.csr_matrix(np.eye(count)), labels, links)
+    return data.Papers("star", sp.csr_matrix(np.eye(count)), labels, links)
 
 
 def test_papers_without_words_categories_or_links_are_kept_and_counted(tmp_path):
     network(tmp_path)
-    read = papers.load(tmp_path, "citeulike_t")
-    found = papers.counts(read)
+    read = data.load(tmp_path, "citeulike_t")
+    found = data.counts(read)
     assert {key: found[key] for key in ("papers", "links")} == {"papers": 6, "links": 3}
     assert [found[f"without {what}"] for what in ("words", "categories", "links")] == [1, 1, 2]
     np.testing.assert_array_equal(read.links, [[0, 1], [0, 3], [1, 2]])
@@ -62,26 +61,26 @@ def test_papers_without_words_categories_or_links_are_kept_and_counted(tmp_path)
 def test_arrays_that_do_not_fit_together_are_refused(changed, tmp_path):
     network(tmp_path, **changed)
     with pytest.raises(ValueError, match=r"data must be readable; got citations/citeulike_t.npz, which is damaged"):
-        papers.load(tmp_path, "citeulike_t")
+        data.load(tmp_path, "citeulike_t")
 
 
 def test_truncated_and_missing_files_name_the_source(tmp_path):
     with pytest.raises(ValueError, match="js05212/citeulike-t"):
-        papers.load(tmp_path, "citeulike_t")
+        data.load(tmp_path, "citeulike_t")
     network(tmp_path)
     path = tmp_path / "citations" / "citeulike_t.npz"
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(ValueError, match="js05212/citeulike-t"):
-        papers.load(tmp_path, "citeulike_t")
+        data.load(tmp_path, "citeulike_t")
 
 
 def test_a_third_is_for_training_and_papers_with_many_links_are_among_it():
     network = star(5, 11)
     for seed in range(3):
-        split = papers.split(network, np.random.default_rng(seed))
+        split = data.split(network, np.random.default_rng(seed))
         assert len(split.train) == 20 and set(range(5)) <= set(split.train.tolist())
         assert sorted([*split.train, *split.test]) == list(range(60))
-        inner = papers.hold_out(network, split.train, np.random.default_rng(seed))
+        inner = data.hold_out(network, split.train, np.random.default_rng(seed))
         assert len(inner.test) == 5 and set(range(5)) <= set(inner.train.tolist())
         assert sorted([*inner.train, *inner.test]) == split.train.tolist()
 
@@ -90,7 +89,7 @@ def test_recall_is_the_share_of_categories_among_the_best():
     rng = np.random.default_rng(0)
     scores, labels = rng.normal(size=(20, 7)), rng.random((20, 7)) < 0.4
     labels[:, 0] = True
-    found = rivals.recall_at(scores, labels, 9)
+    found = baselines.recall_at(scores, labels, 9)
     for i in range(20):
         best = sorted(range(7), key=lambda j, i=i: -scores[i, j])
         for k in range(9):
@@ -103,12 +102,12 @@ def test_matching_pursuit_recovers_sparse_sets_as_scikit_learn_does():
     sets = np.zeros((8, 90))
     for row in sets:
         row[rng.permutation(90)[:4]] = 1
-    found = rivals.matching_pursuit(dictionary, sets @ dictionary.T, 4)
+    found = baselines.matching_pursuit(dictionary, sets @ dictionary.T, 4)
     np.testing.assert_array_equal(found > 0, sets > 0)
     atoms = dictionary / np.linalg.norm(dictionary, axis=0)
     noisy = rng.normal(size=(5, 60))
     expected = orthogonal_mp(atoms, noisy.T, n_nonzero_coefs=6).T
-    np.testing.assert_array_equal(rivals.matching_pursuit(dictionary, noisy, 6) > 0, expected != 0)
+    np.testing.assert_array_equal(baselines.matching_pursuit(dictionary, noisy, 6) > 0, expected != 0)
 
 
 def test_regression_is_ridge_regression_and_leaves_one_out_in_training():
@@ -116,7 +115,7 @@ def test_regression_is_ridge_regression_and_leaves_one_out_in_training():
     rng = np.random.default_rng(2)
     network = network._replace(texts=sp.csr_matrix(rng.random((21, 5))), labels=rng.random((21, 4)) < 0.5)
     network.labels[:, 0] = True
-    found = rivals.regress(network, train, 0.7)
+    found = baselines.regress(network, train, 0.7)
     x, y = network.texts.toarray(), network.labels.astype(float)
     mean = y[train].mean(0)
     model = Ridge(alpha=0.7, fit_intercept=False).fit(x[train], y[train] - mean)
@@ -129,14 +128,14 @@ def test_regression_is_ridge_regression_and_leaves_one_out_in_training():
 def test_votes_are_means_of_the_most_similar():
     similar = np.array([[0.5, 0.1, 0.4], [0.0, -0.2, 0.0]])
     labels = np.array([[1.0, 0], [0, 1], [1, 1]])
-    np.testing.assert_allclose(rivals.vote(rivals.nearest(similar, 2), labels), [[1, 4 / 9], [0, 0]])
+    np.testing.assert_allclose(baselines.vote(baselines.nearest(similar, 2), labels), [[1, 4 / 9], [0, 0]])
 
 
-def test_unit_mode_of_a_single_factor_is_the_factor_and_of_more_maximises_the_product():
+def test_unit_mode_of_a_single_factor_is_the_factor_and_of_more_maximizes_the_product():
     rng = np.random.default_rng(3)
     factors = rng.random((3, 6))
     factors /= np.linalg.norm(factors, axis=1, keepdims=True)
-    mode, one, none = categories_models.maximise(factors[[0, 1, 2, 0]], np.ones(4), np.array([0, 0, 0, 1]), 3)
+    mode, one, none = models.maximize(factors[[0, 1, 2, 0]], np.ones(4), np.array([0, 0, 0, 1]), 3)
     value = np.log(factors @ mode).sum()
     others = rng.random((2000, 6))
     others /= np.linalg.norm(others, axis=1, keepdims=True)
@@ -148,7 +147,7 @@ def test_unit_mode_of_a_single_factor_is_the_factor_and_of_more_maximises_the_pr
 def test_pairs_of_categories_are_those_of_linked_papers():
     labels = np.array([[1, 0, 1], [0, 1, 0], [1, 1, 0]], bool)
     rng = np.random.default_rng(4)
-    first, second = categories_models.pairs_of_categories(labels, np.array([[0, 1], [1, 2]]), 4000, rng)
+    first, second = models.pairs_of_categories(labels, np.array([[0, 1], [1, 2]]), 4000, rng)
     shares = np.zeros((3, 3))
     np.add.at(shares, (first, second), 1 / 4000)
     np.testing.assert_allclose(shares, np.array([[0, 1, 0], [1, 1, 0], [0, 1, 0]]) / 4, atol=0.03)
@@ -160,8 +159,8 @@ def test_quick_run_scores_every_method(tmp_path):
     assert outcome.returncode == 0, outcome.stderr
     content = json.loads((tmp_path / "categories.json").read_text())
     found = {row["method"]: row["recall"] for row in content["rows"] if (row["papers"], row["k"]) == ("all", 10)}
-    assert {categories.BELIEF, categories.COMPRESSED} <= set(found) and all(0 <= r <= 1 for r in found.values())
-    assert found[categories.BELIEF] > found[categories.FREQUENT]  # better than a constant answer
+    assert {run.BELIEF, run.COMPRESSED} <= set(found) and all(0 <= r <= 1 for r in found.values())
+    assert found[run.BELIEF] > found[run.FREQUENT]  # better than a constant answer
     assert content["sets"][0]["without categories"] > 0
     assert (tmp_path / "categories.png").stat().st_size > 10_000
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments import convergence
+from experiments.convergence import run as convergence
 from tests.programs import experiment, inside
 
 program = partial(experiment, "convergence")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments import denoising
+from experiments.denoising import models
 from tests.programs import experiment, inside
 
 
@@ -33,7 +33,7 @@ def test_demo_converges_on_a_picture_that_it_has_not_seen(tmp_path):
     assert residuals[-1] <= 1e-4 and residuals[-1] < 0.01 * max(residuals)
     assert row["rmse_mean"] < 0.25 * row["noisy"] and 29 < row["noisy"] < 31
     assert 0.85 < row["cover90"] < 0.98
-    assert min(denoising.TEMPERATURES) < row["temperature"] < 1  # not on the edge of what is tried
+    assert min(models.TEMPERATURES) < row["temperature"] < 1  # not on the edge of what is tried
     with Image.open(tmp_path / "denoising.png") as picture:
         assert picture.width > 800 and picture.height > 400
     assert str(tmp_path / "denoising.png") in outcome.stdout

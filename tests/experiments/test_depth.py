@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from experiments import depth, depth_models, depth_regression, scenes
+from experiments.depth import data, features, models, regression, run
+from experiments.depth.features import patch_features
 from tests.programs import SHORT, experiment, inside, needs
 
 program = partial(experiment, "depth", **SHORT)
@@ -24,7 +25,7 @@ def picture(seed, height=24, width=20):
 
 
 def street(folder, count=16, **changed):
-    """Write a street of 16 frames of 3 x 5 cells: one cell and one frame without depth."""
+    """Write a street of 16 frames of 3 x 5 cells: one cell and one frame without run."""
     depth = np.random.default_rng(0).uniform(2, 30, (count, 3, 5)).astype(np.float16)
     depth[0, 1, 2] = depth[4] = np.nan
     ids = np.array([f"street_{i}" for i in range(count)])
@@ -39,7 +40,7 @@ def street(folder, count=16, **changed):
 
 def test_frames_are_split_by_time_and_cells_without_depth_are_counted(tmp_path):
     written = street(tmp_path)
-    read = scenes.load("street", tmp_path)
+    read = data.load("street", tmp_path)
     np.testing.assert_array_equal(read.depth, written.astype(np.float32))
     assert read.images.shape == (16, 12, 20, 3)
     np.testing.assert_array_equal(read.folds[:12], [0, 0, 0, 0, -1, 1, 1, 1, 2, 2, 2, 2])
@@ -62,7 +63,7 @@ def test_frames_are_split_by_time_and_cells_without_depth_are_counted(tmp_path):
 def test_arrays_that_make_no_scenes_are_refused(changed, wanted, tmp_path):
     street(tmp_path, **changed)
     with pytest.raises(ValueError, match=wanted):
-        scenes.load("street", tmp_path)
+        data.load("street", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["street_depth.npz", "street_images.zip"])
@@ -71,15 +72,15 @@ def test_truncated_and_missing_files_name_the_source(name, tmp_path):
     path = tmp_path / "depth" / name
     path.write_bytes(path.read_bytes()[:300])
     with pytest.raises(ValueError, match="which is damaged.*KITTI"):
-        scenes.load("street", tmp_path)
+        data.load("street", tmp_path)
     path.unlink()
     with pytest.raises(ValueError, match=f"without depth/{name}.*"):
-        scenes.load("street", tmp_path)
+        data.load("street", tmp_path)
 
 
 def test_unknown_sets_are_refused():
     with pytest.raises(ValueError, match="set must be one of kitchen"):
-        scenes.load("bathroom", None)
+        data.load("bathroom", None)
 
 
 def make3d(folder):
@@ -97,7 +98,7 @@ def make3d(folder):
 
 def test_the_published_layout_of_make3d_is_read(tmp_path):
     laser = make3d(tmp_path)
-    read = scenes.load("make3d", tmp_path)
+    read = data.load("make3d", tmp_path)
     assert read.ids == ["math0", "math1", "math2", "math3"]
     assert read.depth.shape == (4, 107, 86) and read.images.shape == (4, 428, 344, 3)
     np.testing.assert_array_equal(read.test, [False, False, False, True])
@@ -108,27 +109,27 @@ def test_the_published_layout_of_make3d_is_read(tmp_path):
     assert np.isnan(read.depth[0, 0, 0]) and np.isfinite(read.depth[1:]).all()
     (tmp_path / "make3d" / "Test134Depth" / "depth_sph_corr-math3.mat").write_bytes(b"MATLAB")
     with pytest.raises(ValueError, match="which is damaged.*Make3D Range Image Data"):
-        scenes.load("make3d", tmp_path)
+        data.load("make3d", tmp_path)
 
 
 def test_without_make3d_the_error_says_where_it_is(tmp_path):
     for directory in (None, tmp_path):
         with pytest.raises(ValueError, match="Make3D Range Image Data"):
-            scenes.load("make3d", directory)
+            data.load("make3d", directory)
 
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory):
     folder = tmp_path_factory.mktemp("street")
     street(folder)
-    return scenes.load("street", folder)
+    return data.load("street", folder)
 
 
 def test_there_are_273_features_and_windows_are_means(few):
-    found = scenes.features(few)
+    found = patch_features(few)
     assert found.shape == (16, 3, 5, 273) and found.dtype == np.float32 and np.isfinite(found).all()
     np.testing.assert_array_equal(found[0, :, 0, -1], [1, 0, -1])
-    filtered = scenes._filtered(few.images[2])
+    filtered = features._filtered(few.images[2])
     assert len(filtered) == 17
     cell = (slice(None), slice(4, 8), slice(8, 12))
     inside = filtered[cell].astype(np.float64)
@@ -142,19 +143,19 @@ def test_there_are_273_features_and_windows_are_means(few):
 
 def test_filters_of_a_slope_see_its_direction():
     image = np.broadcast_to(np.arange(40, dtype=np.float32)[None, :, None], (40, 40, 3)).astype(np.uint8)
-    filtered = scenes._filtered(image)[:, 20, 20]
-    np.testing.assert_allclose(filtered[1:3], 0, atol=1e-6)  # grey has no color
+    filtered = features._filtered(image)[:, 20, 20]
+    np.testing.assert_allclose(filtered[1:3], 0, atol=1e-6)  # gray has no color
     np.testing.assert_allclose(filtered[11:], np.cos(np.arange(6) * np.pi / 6) / 255, atol=1e-5)
 
 
 def test_regressions_do_not_see_the_scene_that_they_predict(few):
-    features = scenes.features(few)
+    features = patch_features(few)
     kinds = [{"max_iter": 5, "min_samples_leaf": 2}]
-    first = depth_regression.regress(few, features.copy(), 150, kinds, 0)
+    first = regression.regress(few, features.copy(), 150, kinds, 0)
     other = few.depth.copy()
     other[few.folds == 1] *= 7
-    changed = scenes.Scenes(few.name, few.ids, few.images, other, few.folds, few.test)
-    again = depth_regression.regress(changed, features.copy(), 150, kinds, 0)
+    changed = data.Scenes(few.name, few.ids, few.images, other, few.folds, few.test)
+    again = regression.regress(changed, features.copy(), 150, kinds, 0)
     if first.chosen["ridge_alpha"] == again.chosen["ridge_alpha"]:
         np.testing.assert_allclose(first.ridge[few.folds == 1], again.ridge[few.folds == 1], rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(first.boosting[few.folds == 1], again.boosting[few.folds == 1])
@@ -164,7 +165,7 @@ def test_regressions_do_not_see_the_scene_that_they_predict(few):
 @pytest.mark.parametrize("bands", [1, 2, 4])
 def test_bands_of_rows_have_edges_and_pairs_of_their_own(bands):
     rows, columns = 4, 3
-    grid = depth_models.Grid(rows, columns, bands)
+    grid = models.Grid(rows, columns, bands)
     graph = grid.graph
     values = np.arange(2 * rows * columns, dtype=np.float32).reshape(2, rows, columns)
     values[1, 0, 0] = np.nan
@@ -178,15 +179,15 @@ def test_bands_of_rows_have_edges_and_pairs_of_their_own(bands):
         expected[int(k)] |= {pair for pair in pairs if not np.isnan(pair).any()}
     found = {k: set(zip(*(x.tolist() for x in pair), strict=True)) for k, pair in sample.edges.items()}
     assert found == expected
-    for v, (own, seen) in sample.observed.items():
+    for v, (own, observations) in sample.observed.items():
         assert len(own) == 2 * np.sum(grid.band == v) * columns - (v == 0)
-        np.testing.assert_array_equal(seen, own + 100)
+        np.testing.assert_array_equal(observations, own + 100)
 
 
 def test_a_band_without_depth_learns_from_all_rows():
     values = np.arange(24, dtype=np.float32).reshape(1, 6, 4)
     values[:, :2] = np.nan
-    sample = depth_models.Grid(6, 4, 3).sample(values, values, np.random.default_rng(0))
+    sample = models.Grid(6, 4, 3).sample(values, values, np.random.default_rng(0))
     known = np.arange(8.0, 24).tolist()
     assert sorted(sample.observed[0][0].tolist()) == known == sorted(sample.observed[0][1].tolist())
     assert sorted(sample.observed[1][0].tolist()) == known[:8]
@@ -197,28 +198,28 @@ def test_an_image_is_smoothed_and_intervals_hold_the_truth():
     rng = np.random.default_rng(3)
     i, j = np.mgrid[:10, :12]
     truth = np.stack([np.where(i + k > 8, 0.2, 0.6) + 0.01 * j for k in range(12)]).astype(np.float32)
-    seen = (truth + 0.1 * rng.standard_normal(truth.shape)).astype(np.float32)
-    grid = depth_models.Grid(10, 12)
-    sample = grid.sample(truth[:8], seen[:8], rng)
+    observations = (truth + 0.1 * rng.standard_normal(truth.shape)).astype(np.float32)
+    grid = models.Grid(10, 12)
+    sample = grid.sample(truth[:8], observations[:8], rng)
     points = np.linspace(0.2, 0.71, 52, dtype=np.float32)
-    for learn, obs_ridge in ((depth_models.learn_kernel, 1e-3), (depth_models.learn_discrete, 1.0)):
-        setting = depth_models.Setting(power=1.0, ridge=1e-3, obs_ridge=obs_ridge)
-        found = depth_models.answer(learn(sample, setting), grid.graph, seen[8:], points, setting)
+    for learn, obs_ridge in ((models.learn_kernel, 1e-3), (models.learn_discrete, 1.0)):
+        setting = models.Setting(power=1.0, ridge=1e-3, obs_ridge=obs_ridge)
+        found = models.estimate(learn(sample, setting), grid.graph, observations[8:], points, setting)
         assert found.shape == (4, 3, 10, 12)
-        assert np.abs(found[:, 0] - truth[8:]).mean() < 0.5 * np.abs(seen[8:] - truth[8:]).mean()
+        assert np.abs(found[:, 0] - truth[8:]).mean() < 0.5 * np.abs(observations[8:] - truth[8:]).mean()
         assert (found[:, 1] <= found[:, 0]).all() and (found[:, 0] <= found[:, 2]).all()
     with pytest.raises(ValueError, match="one band"):
-        depth_models.learn_discrete(depth_models.Grid(10, 12, 2).sample(truth, seen, rng), setting)
+        models.learn_discrete(models.Grid(10, 12, 2).sample(truth, observations, rng), setting)
 
 
 def test_search_keeps_the_best_of_each_option():
-    wanted = depth_models.Setting(power=1.0, exponent=0.5, ridge=3e-2, ratio=True)
+    wanted = models.Setting(power=1.0, exponent=0.5, ridge=3e-2, ratio=True)
 
     def error(setting):
         return sum(getattr(setting, name) != getattr(wanted, name) for name in ("power", "exponent", "ridge", "ratio"))
 
-    found = depth_models.search("kernel", error)
-    assert error(found) == 0 and found.bandwidth == depth_models.Setting().bandwidth
+    found = models.search("kernel", error)
+    assert error(found) == 0 and found.bandwidth == models.Setting().bandwidth
 
 
 @needs("depth")
@@ -228,7 +229,7 @@ def test_quick_run_on_the_kitchen(tmp_path):
     assert "cells have no depth" in outcome.stdout
     written = json.loads((tmp_path / "depth.json").read_text())
     found = {row["method"]: row for row in written["rows"]}
-    ours = found[depth.ON_RIDGE]
+    ours = found[run.ON_RIDGE]
     assert max(ours["mae"], found["ridge"]["mae"]) < found["constant"]["mae"] and 0.3 < ours["cover"] < 1
     assert written["sets"][0]["cells_without_depth"] > 0
     assert (tmp_path / "depth.png").stat().st_size > 10_000

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import data, figure1
-from experiments.competitors import METHODS
+from experiments.figure1 import run as figure1
+from experiments.figure1.methods import METHODS
+from experiments.lib import gray_images
 
-RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "results" / "figure1.json"
+RESULTS = Path(__file__).resolve().parents[2] / "experiments/figure1/results/figure1.json"
 FAST = [name for name, method in METHODS.items() if not method.slow]
 SLOW = [name for name, method in METHODS.items() if method.slow]
 
@@ -36,7 +37,7 @@ def test_quick_run_compares_the_fast_methods(tmp_path):
 
 
 def test_options_are_searched_one_after_the_other():
-    image = data.rings(10, 24).astype(np.float32)
+    image = gray_images.rings(10, 24).astype(np.float32)
     best, trials = figure1.search(METHODS["Gaussian BP"], image, 0)
     least = min(trials, key=lambda trial: trial["rmse"])
     assert str(best[least["option"]]) == least["value"]
@@ -48,7 +49,7 @@ def test_committed_results_have_all_methods_at_all_levels(committed):
     for setting in ("paper", "tuned"):
         whole, part = (select(rows, image, setting) for image in ("whole", "part"))
         assert list(whole) == FAST and list(part) == [*FAST, *SLOW]
-        assert all(len(found) == len(data.SUNSET_LEVELS) for found in (*whole.values(), *part.values()))
+        assert all(len(found) == len(gray_images.SUNSET_LEVELS) for found in (*whole.values(), *part.values()))
         assert all(row["draws"] == 10 for found in whole.values() for row in found.values())
     assert {trial["method"] for trial in committed["searches"]} == set(METHODS)
 

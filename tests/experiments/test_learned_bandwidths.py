@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import data, learned_bandwidths
+from experiments.learned_bandwidths import run as learned_bandwidths
+from experiments.lib import gray_images
 
-RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "results" / "learned_bandwidths.json"
+RESULTS = Path(__file__).resolve().parents[2] / "experiments/learned_bandwidths/results/learned_bandwidths.json"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_noise_of_the_test_is_no_noise_of_the_training():
 
 
 def test_turned_and_plain_grids_have_the_types_of_the_model():
-    task = learned_bandwidths.task_of(data.rings(10).astype(np.float32), "", 0)
+    task = learned_bandwidths.task_of(gray_images.rings(10).astype(np.float32), "", 0)
     assert [k for k, *_ in task.graph(True).edge_types] == [0, 1]
     assert [k for k, *_ in task.graph(False).edge_types] == [0]
     counts = np.bincount(np.asarray(task.graph(True, (4, 6)).edge_type))
@@ -46,7 +47,7 @@ def test_turned_and_plain_grids_have_the_types_of_the_model():
 def test_committed_results_have_all_images():
     rows = json.loads(RESULTS.read_text())["rows"]
     learned = {row["image"]: row for row in rows if row["study"] == "sunset" and row["method"] == "learned"}
-    assert len(learned) == len(data.SUNSET_LEVELS)
+    assert len(learned) == len(gray_images.SUNSET_LEVELS)
     assert all(0 < row["rmse_mean"] < 30 for row in learned.values())  # the noise has 30
 
 

@@ -1,4 +1,4 @@
-"""The camera in the room: what it sees against the geometry of a cube, rivals against all paths, and a quick run."""
+"""The camera in the room: what it sees against the geometry of a cube, baselines against all paths, and a quick run."""
 
 import itertools
 import json
@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments import orientation, panorama
-from experiments.panorama import degrees_between, rotations_of
+from experiments.orientation import baselines, data, models, rendering
+from experiments.orientation import run as orientation
+from experiments.orientation.rendering import degrees_between, rotations_of
 from tests.programs import ROOT, experiment
 
 SIDE = 40
@@ -41,47 +42,47 @@ def world_of(wall, row, column):
     return np.stack(points[wall], axis=-1)
 
 
-def paint_walls(grey):
+def paint_walls(gray):
     """Return a room whose walls show a function of the place in the world."""
     row, column = np.meshgrid(*[(np.arange(SIDE) + 0.5) / SIDE] * 2, indexing="ij")
-    return panorama.Room(np.stack([grey(world_of(wall, row, column)) for wall in panorama.NORMALS]))
+    return rendering.Room(np.stack([gray(world_of(wall, row, column)) for wall in rendering.NORMALS]))
 
 
-@pytest.mark.parametrize("wall", panorama.NORMALS)
+@pytest.mark.parametrize("wall", rendering.NORMALS)
 def test_each_wall_is_where_its_name_says(wall):
-    room = panorama.Room(np.arange(6.0)[:, None, None] * np.ones((1, 4, 4)))
-    rotation, camera = look(*LOOKS[wall]), panorama.Camera()
-    np.testing.assert_allclose(room.frames(camera, rotation), list(panorama.NORMALS).index(wall))
+    room = rendering.Room(np.arange(6.0)[:, None, None] * np.ones((1, 4, 4)))
+    rotation, camera = look(*LOOKS[wall]), rendering.Camera()
+    np.testing.assert_allclose(room.frames(camera, rotation), list(rendering.NORMALS).index(wall))
     np.testing.assert_allclose(room.share(camera, rotation, (wall,)), 1)
-    np.testing.assert_allclose(rotation[0, :, 0], panorama.NORMALS[wall], atol=1e-12)
+    np.testing.assert_allclose(rotation[0, :, 0], rendering.NORMALS[wall], atol=1e-12)
 
 
 def test_pixels_see_what_the_ray_through_them_meets():
-    def grey(x):
+    def gray(x):
         return 100 + x @ np.array([20.0, 30.0, 40.0])  # interpolation is exact
 
-    room, camera = paint_walls(grey), panorama.Camera(height=7, width=10, field=70, rays=1)
+    room, camera = paint_walls(gray), rendering.Camera(height=7, width=10, field=70, rays=1)
     rotations = random_rotations(np.random.default_rng(0), 50)
     focal = 5 / np.tan(np.deg2rad(35))
     for i, j in itertools.product(range(7), range(10)):
         ray = rotations @ np.array([focal, 4.5 - j, 3.0 - i])  # forward, to the left, up
         place = ray / np.max(np.abs(ray), axis=1, keepdims=True)
-        inside = np.sort(np.abs(place), axis=1)[:, 1] < 1 - 1 / SIDE  # beyond the last centre nothing is interpolated
+        inside = np.sort(np.abs(place), axis=1)[:, 1] < 1 - 1 / SIDE  # beyond the last center nothing is interpolated
         seen = room.frames(camera, rotations)[:, i, j]
-        np.testing.assert_allclose(seen[inside], grey(place[inside]), atol=1e-9)
+        np.testing.assert_allclose(seen[inside], gray(place[inside]), atol=1e-9)
         assert inside.mean() > 0.8
 
 
 def test_pixels_are_means_of_their_rays():
-    room, rotation = panorama.Room(np.random.default_rng(0).uniform(0, 255, (6, 32, 32))), look(30, 10, 5)
-    fine = room.frames(panorama.Camera(height=36, width=48, rays=1), rotation)
-    coarse = room.frames(panorama.Camera(height=12, width=16, rays=3), rotation)
+    room, rotation = rendering.Room(np.random.default_rng(0).uniform(0, 255, (6, 32, 32))), look(30, 10, 5)
+    fine = room.frames(rendering.Camera(height=36, width=48, rays=1), rotation)
+    coarse = room.frames(rendering.Camera(height=12, width=16, rays=3), rotation)
     np.testing.assert_allclose(coarse, fine.reshape(1, 12, 3, 16, 3).mean(axis=(2, 4)))
 
 
 def test_turning_the_camera_moves_the_picture():
-    room = panorama.Room(np.random.default_rng(0).uniform(0, 255, (6, 32, 32)))
-    camera = panorama.Camera(height=12, width=12)
+    room = rendering.Room(np.random.default_rng(0).uniform(0, 255, (6, 32, 32)))
+    camera = rendering.Camera(height=12, width=12)
     upright = room.frames(camera, look(20, 10))[0]
     np.testing.assert_allclose(room.frames(camera, look(20, 10, 90))[0], np.rot90(upright), atol=1e-6)
     room = paint_walls(lambda x: 255.0 * (x[..., 1] > 0))  # bright on the left
@@ -93,7 +94,7 @@ def test_turning_the_camera_moves_the_picture():
 
 
 def test_only_the_repeated_walls_look_alike_after_half_a_turn():
-    room, camera = panorama.Room.of_photographs(), panorama.Camera()
+    room, camera = rendering.Room.of_photographs(), rendering.Camera()
     there = np.concatenate([look(5, 3, 2), look(45), look(90), look(140)])
     share = room.share(camera, there)
     np.testing.assert_allclose(share[[0, 2]], [1, 0])
@@ -105,16 +106,16 @@ def test_only_the_repeated_walls_look_alike_after_half_a_turn():
 
 
 def test_panorama_has_the_front_in_the_middle_and_the_left_wall_on_its_left():
-    flat = panorama.Room(np.arange(6.0)[:, None, None] * np.ones((1, 4, 4))).unfolded(72)
-    names = list(panorama.NORMALS)
+    flat = rendering.Room(np.arange(6.0)[:, None, None] * np.ones((1, 4, 4))).unfolded(72)
+    names = list(rendering.NORMALS)
     seen = [names[round(flat[row, column])] for row, column in ((18, 36), (18, 18), (18, 54), (18, 0), (0, 9), (35, 9))]
     assert seen == ["front", "left", "right", "back", "ceiling", "floor"]
 
 
 def test_pictures_are_reduced_by_averages_of_areas():
     picture = np.random.default_rng(0).uniform(0, 255, (8, 14))
-    np.testing.assert_allclose(panorama.square(picture, 4), picture[:, 3:11].reshape(4, 2, 4, 2).mean(axis=(1, 3)))
-    np.testing.assert_allclose(panorama.square(picture, 3).mean(), picture[:, 3:11].mean())
+    np.testing.assert_allclose(rendering.square(picture, 4), picture[:, 3:11].reshape(4, 2, 4, 2).mean(axis=(1, 3)))
+    np.testing.assert_allclose(rendering.square(picture, 3).mean(), picture[:, 3:11].mean())
 
 
 def test_distances_are_angles_of_turns():
@@ -126,7 +127,7 @@ def test_distances_are_angles_of_turns():
 
 
 def test_motion_is_smooth_and_goes_all_around():
-    path = orientation.walk(np.random.default_rng(0), 50, 60)
+    path = data.walk(np.random.default_rng(0), 50, 60)
     np.testing.assert_allclose(path @ path.swapaxes(-1, -2), np.broadcast_to(np.eye(3), path.shape), atol=1e-9)
     steps = degrees_between(path[:, 1:], path[:, :-1])
     assert 2 < steps.mean() < 8 and steps.max() < 25
@@ -134,12 +135,12 @@ def test_motion_is_smooth_and_goes_all_around():
 
 
 @pytest.mark.parametrize("best_path", [True, False])
-def test_linked_neighbours_agree_with_all_paths(best_path):
+def test_linked_neighbors_agree_with_all_paths(best_path):
     rng = np.random.default_rng(0)
     rotations, motion, sharpness = rotations_of(*rng.uniform(-0.3, 0.3, (3, 5))), 0.3, 0.7
     seen, y = rng.normal(size=(5, 2)), rng.normal(size=(1, 4, 2))
     arguments = (np.float32(array) for array in (seen, rotations, y, motion, sharpness))
-    found = orientation._link(*map(jnp.asarray, arguments), count=5, best_path=best_path)[0]
+    found = baselines._link(*map(jnp.asarray, arguments), count=5, best_path=best_path)[0]
     local = -sharpness * ((y[0][:, None] - seen[None]) ** 2).sum(axis=-1)
     moves = -((np.deg2rad(degrees_between(rotations[:, None], rotations[None])) / motion) ** 2) / 2
     paths = np.array(list(itertools.product(range(5), repeat=4)))
@@ -149,7 +150,7 @@ def test_linked_neighbours_agree_with_all_paths(best_path):
     else:  # all candidates are close to each other: the mean near the mode is the mean
         weights = np.exp(logs - logs.max())
         weights = np.stack([np.bincount(column, weights, 5) for column in paths.T])
-        near = degrees_between(rotations[np.argmax(weights, axis=1)][:, None], rotations[None]) <= orientation.NEAR
+        near = degrees_between(rotations[np.argmax(weights, axis=1)][:, None], rotations[None]) <= models.NEAR
         left, _, right = np.linalg.svd(np.einsum("tp,pij->tij", weights * near, rotations))
         expected = left @ right
     np.testing.assert_allclose(degrees_between(found, expected), 0, atol=0.05)
@@ -191,7 +192,7 @@ def test_quick_run_shows_what_the_chain_is_for(tmp_path):
 
 
 def test_committed_results_name_every_option_that_was_searched():
-    results = json.loads((ROOT / "experiments" / "results" / "orientation.json").read_text())
+    results = json.loads((ROOT / "experiments/orientation/results/orientation.json").read_text())
     assert not results["config"]["quick"]
     tried = {(trial["method"], trial["option"]) for trial in results["searches"]}
     for name, options in results["config"]["options"].items():

@@ -12,8 +12,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
 
 import kbpjax as kbp
-from experiments import chains, protein
-from experiments import protein_rivals as rivals
+from experiments.protein import baselines, data, models, run
 from tests.programs import SHORT, experiment, inside, needs
 
 program = partial(experiment, "protein", **SHORT)
@@ -37,7 +36,7 @@ def arrays(lengths=(5, 4), seed=0):
 
 def written(folder, content):
     (folder / "protein").mkdir(exist_ok=True)
-    np.savez(folder / chains.NAME, **content)
+    np.savez(folder / data.NAME, **content)
     return folder
 
 
@@ -46,8 +45,8 @@ def made(lengths, seed=0):
     content = arrays(lengths, seed)
     linked = np.isfinite(content["ca_bond"])
     profiles = (1 / (1 + np.exp(-content["pssm"] / 5))).astype(np.float32)
-    vectors = chains.vectors_of(content["theta"], content["tau"]).astype(np.float32)
-    return chains.Chains(content["offsets"], content["aa"].astype(int), profiles, vectors, linked)
+    vectors = data.vectors_of(content["theta"], content["tau"]).astype(np.float32)
+    return data.Chains(content["offsets"], content["aa"].astype(int), profiles, vectors, linked)
 
 
 def test_chains_are_cut_where_they_break_and_what_is_missing_is_counted(tmp_path):
@@ -57,7 +56,7 @@ def test_chains_are_cut_where_they_break_and_what_is_missing_is_counted(tmp_path
     content["theta"][2] = np.nan
     content["tau"][[2, 8]] = np.nan
     content["pssm"][3, 7] = np.nan
-    found = chains.load(written(tmp_path, content))
+    found = data.load(written(tmp_path, content))
     assert found.linked.tolist() == [True, False, True, True, False, True, False, True, False]
     assert np.flatnonzero(~found.scored).tolist() == [2, 8]
     assert np.flatnonzero(~found.observed).tolist() == [3]
@@ -89,14 +88,14 @@ def test_arrays_that_do_not_fit_are_refused(spoil, tmp_path):
     content = arrays()
     spoil(content)
     with pytest.raises(ValueError, match=r"data must be readable; got .*, which is damaged .*GraphPPIS"):
-        chains.load(written(tmp_path, content))
+        data.load(written(tmp_path, content))
 
 
 def test_a_truncated_file_is_refused(tmp_path):
-    path = written(tmp_path, arrays()) / chains.NAME
+    path = written(tmp_path, arrays()) / data.NAME
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(ValueError, match="which is damaged"):
-        chains.load(tmp_path)
+        data.load(tmp_path)
 
 
 def test_without_data_one_line_says_where_to_get_them(tmp_path):
@@ -109,38 +108,38 @@ def test_without_data_one_line_says_where_to_get_them(tmp_path):
 def test_bad_arguments_are_refused(options):
     args = argparse.Namespace(**{"folds": 1, "windows": [7], "quick": True, **options})
     with pytest.raises(ValueError, match="--folds must be 1 .. 10 and --windows odd"):
-        protein.run(args)
+        run.run(args)
 
 
 def test_angles_are_vectors_and_back():
     theta, tau = np.array([10.0, 91.0, 123.0, np.nan]), np.array([-170.0, 50.0, 165.0, 20.0])
-    vectors = chains.vectors_of(theta, tau)
+    vectors = data.vectors_of(theta, tau)
     np.testing.assert_allclose(np.linalg.norm(vectors[:3], axis=1), 1)
     assert np.isnan(vectors[3]).all()
-    np.testing.assert_allclose(chains.vectors_of(90.0, 90.0), [0, 1, 0], atol=1e-12)
-    np.testing.assert_allclose(chains.vectors_of(0.0, 77.0), [0, 0, 1], atol=1e-12)
-    for ours, wanted in zip(chains.angles_of(2.5 * vectors[:3]), (theta, tau), strict=True):
+    np.testing.assert_allclose(data.vectors_of(90.0, 90.0), [0, 1, 0], atol=1e-12)
+    np.testing.assert_allclose(data.vectors_of(0.0, 77.0), [0, 0, 1], atol=1e-12)
+    for ours, wanted in zip(data.angles_of(2.5 * vectors[:3]), (theta, tau), strict=True):
         np.testing.assert_allclose(ours, wanted[:3], atol=1e-9)
 
 
 def test_errors_of_angles_go_the_short_way_round():
-    found = chains.circular_error(np.array([179.0, -179.0, 10.0, 0.0]), np.array([-179.0, 179.0, -10.0, 180.0]))
+    found = data.circular_error(np.array([179.0, -179.0, 10.0, 0.0]), np.array([-179.0, 179.0, -10.0, 180.0]))
     np.testing.assert_allclose(found, [2, 2, 20, 180])
 
 
 def test_windows_end_with_the_chain_and_leave_out_missing_profiles():
     every = made((3, 2))
     every.profiles[1, 4] = np.nan
-    x = chains.windows(every, 3).reshape(5, 3, 21)
+    x = data.windows(every, 3).reshape(5, 3, 21)
     assert x[..., 20].tolist() == [[0, 1, 0], [1, 0, 1], [0, 1, 0], [0, 1, 1], [1, 1, 0]]
     np.testing.assert_array_equal(x[3, 2, :20], every.profiles[4])
     assert np.isfinite(x).all() and not x[2, 2].any() and not x[1, 1].any()
 
 
 def test_harmonics_are_orthogonal_of_one_size():
-    grid = chains.sphere_grid(20_000)
+    grid = data.sphere_grid(20_000)
     np.testing.assert_allclose(np.linalg.norm(grid, axis=1), 1, rtol=1e-6)
-    h = chains.harmonics(grid.astype(float))
+    h = data.harmonics(grid.astype(float))
     np.testing.assert_allclose(h.T @ h / len(h), np.eye(8) / 3, atol=1e-3)
     np.testing.assert_allclose(h.mean(axis=0), 0, atol=1e-3)
 
@@ -149,16 +148,16 @@ def test_credible_sets_hold_the_likeliest_candidates():
     points = np.eye(3)
     weights = np.array([[0.6, 0.35, 0.05]] * 3 + [[0.95, 0.04, 0.01]] * 2)
     true = points[[0, 1, 2, 0, 1]]
-    assert chains.inside(weights, points, true).tolist() == [True, True, False, True, False]
-    near = chains.unit(np.array([[0.9, 0.3, 0.1]] * 5))
-    assert chains.inside(weights, points, near).all()
+    assert data.inside(weights, points, true).tolist() == [True, True, False, True, False]
+    near = data.unit(np.array([[0.9, 0.3, 0.1]] * 5))
+    assert data.inside(weights, points, near).all()
 
 
 def test_credible_sets_cover_what_is_drawn_from_the_beliefs():
-    rng, points = np.random.default_rng(0), chains.sphere_grid(200)
+    rng, points = np.random.default_rng(0), data.sphere_grid(200)
     weights = rng.dirichlet(np.full(200, 0.3), 4000)
     drawn = np.array([rng.choice(200, p=row) for row in weights])
-    assert abs(np.mean(chains.inside(weights, points, points[drawn])) - 0.9) < 0.03
+    assert abs(np.mean(data.inside(weights, points, points[drawn])) - 0.9) < 0.03
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +166,7 @@ def task():
     group = np.repeat([0, 1, 2, -1], 40)
     every.profiles[5] = np.nan
     every.vectors[[7, 130]] = np.nan
-    return rivals.Task(every, chains.windows(every, 3), group, 3)
+    return baselines.Task(every, data.windows(every, 3), group, 3)
 
 
 def test_a_task_tells_training_from_test_residues(task):
@@ -181,44 +180,44 @@ def test_a_task_tells_training_from_test_residues(task):
 def test_ridge_is_ridge_regression(task):
     rows = task.train
     expected = Ridge(alpha=0.01 * len(rows)).fit(task.x[rows].astype(float), task.chains.vectors[rows].astype(float))
-    np.testing.assert_allclose(rivals.ridge(task, {"ridge": 0.01}), expected.predict(task.x[120:]), atol=1e-8)
+    np.testing.assert_allclose(baselines.ridge(task, {"ridge": 0.01}), expected.predict(task.x[120:]), atol=1e-8)
 
 
 def test_summaries_are_kernel_regression_learned_from_other_chains(task):
     options = {"scale": 1.0, "decay": 1.0, "landmarks": 1000, "ridges": (1e-2,)}
-    seen, ridge = rivals.summaries(task, options)
+    seen, ridge = baselines.summaries(task, options)
     rows = task.train
-    y = chains.harmonics(task.chains.vectors.astype(float))
+    y = data.harmonics(task.chains.vectors.astype(float))
     landmarks = task.x[np.random.default_rng(0).permutation(rows)]
     gamma = 1 / (2 * kbp.median_bandwidth(landmarks) ** 2)
     offset = y[rows].mean(axis=0)
-    for left_out, asked in ((-1, task.test), (1, np.arange(40, 80))):
+    for left_out, observations in ((-1, task.test), (1, np.arange(40, 80))):
         learn = rows[task.group[rows] != left_out]
         regression = KernelRidge(alpha=1e-2 * len(learn), kernel="rbf", gamma=gamma)
-        expected = regression.fit(task.x[learn], y[learn] - offset).predict(task.x[asked]) + offset
-        np.testing.assert_allclose(seen[asked], expected, atol=2e-3)
+        expected = regression.fit(task.x[learn], y[learn] - offset).predict(task.x[observations]) + offset
+        np.testing.assert_allclose(seen[observations], expected, atol=2e-3)
     assert ridge == 1e-2
 
 
 def test_likelihoods_of_particles_agree_at_common_points_and_at_points_of_each_node():
     rng = np.random.default_rng(0)
     seen, weights = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((5, 8), (9, 8)))
-    x = jnp.asarray(chains.sphere_grid(7))
+    x = jnp.asarray(data.sphere_grid(7))
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        common = rivals._likelihood(seen, weights, np.float32(0.5), x)
-        own = rivals._likelihood(seen, weights, np.float32(0.5), jnp.broadcast_to(2 * x, (5, 7, 3)))
+        common = baselines._likelihood(seen, weights, np.float32(0.5), x)
+        own = baselines._likelihood(seen, weights, np.float32(0.5), jnp.broadcast_to(2 * x, (5, 7, 3)))
     np.testing.assert_allclose(common, own, rtol=1e-4)
-    h = np.concatenate([chains.harmonics(np.asarray(x)), np.ones((7, 1))], axis=1)
+    h = np.concatenate([data.harmonics(np.asarray(x)), np.ones((7, 1))], axis=1)
     square = np.sum((np.asarray(seen)[:, None] - h @ np.asarray(weights)) ** 2, axis=2)
     np.testing.assert_allclose(common, np.exp(-0.25 * (square - 8)), rtol=1e-3)
 
 
-def test_graphs_join_neighbours_of_unbroken_chains_only(task):
+def test_graphs_join_neighbors_of_unbroken_chains_only(task):
     task.chains.linked[125] = False
-    graph = rivals.graph_of(task, task.test, False)
+    graph = baselines.graph_of(task, task.test, False)
     senders = np.asarray(graph.senders)[: graph.num_edges // 2]
     assert graph.num_nodes == 40 and senders.tolist() == [i for i in range(39) if i != 5]
-    cut = rivals.graph_of(task, task.test, True, cut=10)
+    cut = baselines.graph_of(task, task.test, True, cut=10)
     first = np.asarray(cut.senders)[: cut.num_edges // 2]
     assert sorted(first.tolist()) == [i for i in range(39) if i not in (5, 9, 19, 29)]
     kinds = task.chains.kinds[task.test]
@@ -226,10 +225,10 @@ def test_graphs_join_neighbours_of_unbroken_chains_only(task):
 
 
 def test_pairs_of_residues_learn_from_their_own_samples_and_some_of_all(task, monkeypatch):
-    monkeypatch.setattr(protein, "PRIOR", 3)
-    monkeypatch.setattr(protein, "SAMPLES", 400)
+    monkeypatch.setattr(models, "PRIOR", 3)
+    monkeypatch.setattr(models, "SAMPLES", 400)
     first = np.arange(30)
-    found, kinds = protein.by_residue(task, first), task.chains.kinds
+    found, kinds = models.by_residue(task, first), task.chains.kinds
     types = 20 * kinds[first] + kinds[first + 1]
     for k in range(400):
         own = np.isin(found[k], first[types == k]).mean()
@@ -240,44 +239,44 @@ def test_pairs_of_residues_learn_from_their_own_samples_and_some_of_all(task, mo
 def test_gain_is_the_paired_difference_over_folds():
     rows = []
     for fold, (ours, theirs, part, particles) in enumerate([(0.6, 0.5, 0.55, 0.4), (0.7, 0.65, 0.6, 0.5)]):
-        named = {protein.OURS: ours, "boosting": theirs, protein.PART_OF: part, "particle BP": particles}
+        named = {run.OURS: ours, "boosting": theirs, run.ON_PART: part, "particle BP": particles}
         common = {"study": "fold", "window": 7, "fold": fold, "residues": 10}
         rows += [{**common, "method": method, "cosine": value} for method, value in named.items()]
-    found = {row["method"]: row for row in protein.summarise(rows)}
+    found = {row["method"]: row for row in run.summarize(rows)}
     assert found["boosting"]["gain"] == pytest.approx(0.075) and found["boosting"]["gain_se"] == pytest.approx(0.025)
     assert found["particle BP"]["gain"] == pytest.approx(0.125)
-    assert found[protein.OURS]["cosine"] == pytest.approx(0.65) and found[protein.OURS]["residues"] == 20
+    assert found[run.OURS]["cosine"] == pytest.approx(0.65) and found[run.OURS]["residues"] == 20
 
 
 def test_options_are_chosen_on_a_part_of_the_training_chains_and_all_trials_told(monkeypatch):
-    search = {name: {option: values[:1] for option, values in of.items()} for name, of in protein.SEARCH.items()}
+    search = {name: {option: values[:1] for option, values in of.items()} for name, of in run.SEARCH.items()}
     search["ridge"] = {"ridge": (1e-4, 10.0)}
-    search[protein.OURS] |= {"power": (0.8, 1e-3)}
+    search[run.OURS] |= {"power": (0.8, 1e-3)}
     search["particle BP"] |= {"power": (1.0, 0.6), "sweeps": (2,)}
-    monkeypatch.setattr(protein, "SEARCH", search)
-    monkeypatch.setattr(protein, "RANK", 20)
-    monkeypatch.setattr(protein, "CANDIDATES", 50)
+    monkeypatch.setattr(run, "SEARCH", search)
+    monkeypatch.setattr(models, "RANK", 20)
+    monkeypatch.setattr(models, "CANDIDATES", 50)
     every = made((100, 100, 100, 100), seed=1)
-    signal = chains.harmonics(every.vectors)  # what the profiles tell
+    signal = data.harmonics(every.vectors)  # what the profiles tell
     profiles = np.concatenate([signal, signal, signal[:, :4]], axis=1)
-    task = rivals.Task(every._replace(profiles=profiles), np.zeros(0), np.repeat([0, 1, 2, -1], 100), 1)
-    task = task._replace(x=chains.windows(task.chains, 1))
+    task = baselines.Task(every._replace(profiles=profiles), np.zeros(0), np.repeat([0, 1, 2, -1], 100), 1)
+    task = task._replace(x=data.windows(task.chains, 1))
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        best, trials = protein.choose(task, quick=False)
-    assert best["ridge"]["ridge"] == 1e-4 and best[protein.OURS]["power"] == 0.8
-    assert [trial["method"] for trial in trials] == ["ridge"] * 2 + [protein.OURS] * 2 + ["particle BP"] * 2
+        best, trials = run.choose(task, quick=False)
+    assert best["ridge"]["ridge"] == 1e-4 and best[run.OURS]["power"] == 0.8
+    assert [trial["method"] for trial in trials] == ["ridge"] * 2 + [run.OURS] * 2 + ["particle BP"] * 2
     assert all(trial["cosine"] > 0.5 for trial in trials[:4:2]) and trials[1]["cosine"] < trials[0]["cosine"]
     assert np.isfinite([trial["cosine"] for trial in trials]).all()
 
 
-@needs(chains.NAME)
+@needs(data.NAME)
 def test_quick_run_scores_every_method(tmp_path):
     outcome = program("--quick", "--out", tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     rows = json.loads((tmp_path / "protein.json").read_text())["rows"]
     found = {row["method"]: row["cosine"] for row in rows if row["study"] == "summary"}
-    assert {protein.OURS, f"{protein.OURS}, no chain", "ridge"} <= set(found)
+    assert {run.OURS, f"{run.OURS}, no chain", "ridge"} <= set(found)
     assert all(0 < cosine < 1 for cosine in found.values())  # a constant direction, orthogonal on average, has 0
-    (ours,) = (row for row in rows if row["study"] == "fold" and row["method"] == protein.OURS)
+    (ours,) = (row for row in rows if row["study"] == "fold" and row["method"] == run.OURS)
     assert 0.7 < ours["coverage"] < 0.95 and ours["residues"] > 2000
     assert (tmp_path / "protein.png").stat().st_size > 10_000

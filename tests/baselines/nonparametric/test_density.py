@@ -1,4 +1,4 @@
-"""Densities learned for the competitors, against quadrature, plain NumPy twins and brute-force refits."""
+"""Densities learned for the baselines, against quadrature, plain NumPy twins and brute-force refits."""
 
 import jax
 import jax.numpy as jnp

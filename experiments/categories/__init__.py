@@ -1,0 +1,1 @@
+"""Predict the categories of papers from their texts and their links."""

@@ -1,0 +1,5 @@
+import sys
+
+from experiments.categories.run import main
+
+sys.exit(main())

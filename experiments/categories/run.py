@@ -1,0 +1,320 @@
+"""Predict the categories of papers from their texts and from the papers that they cite or that cite them.
+
+A node is a paper, a link of the citation graph an edge; a third of the papers, all with many links among them, have
+known categories; the text of each is observed (Song et al. 2011, supplement section 4). The linear kernel on texts acts
+through ridge regression, whose predictions are the observations. Two models: in one the value of a node is the set of
+the paper's categories, with the paper's kernel <A y, A y'>; in the other it is one category of the paper.
+"""
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+import kbpjax as kbp
+from experiments.categories import baselines, data
+from experiments.categories.data import Papers, Split
+from experiments.categories.models import (
+    FEATURES,
+    ITERATIONS,
+    LENGTH,
+    Problem,
+    infer_sets,
+    mean_of_sets,
+    one_category,
+    unit_mode,
+)
+from experiments.lib import command_line, datasets, results, tables
+from experiments.lib.results import standard_error
+from kbpjax.kernels import RandomProjection
+
+RANKS = (1, 2, 3, 5, 7, 10, 15, 20, 25, 30)
+"""Numbers of best categories at which recall is reported."""
+SPLITS = {"citeulike_t": 10, "cora_hierarchical": 5, "acmv9": 5}
+QUICK_PAPERS = 1_800
+GROUPS = {"all": (0, 10**9), "linked": (1, 10**9), "0": (0, 0), "1": (1, 1), "2": (2, 2), "3+": (3, 10**9)}
+"""Test papers by the number of neighbors whose categories are known."""
+BELIEF, NO_LINKS = "KBP, one category", "KBP, one category, no links"
+MAP, MEAN = "KBP, sets, MAP and OMP", "KBP, sets, mean"
+COMPRESSED, REGRESSION, REGRESSED = "compressed sensing", "ridge regression", "ridge regression and neighbours"
+NEAREST, BOTH, LINKED, FREQUENT = "nearest texts", "nearest texts and neighbours", "neighbours", "most frequent"
+METHODS = (BELIEF, NO_LINKS, MAP, MEAN, COMPRESSED, REGRESSION, REGRESSED, NEAREST, BOTH, LINKED, FREQUENT)
+GRIDS: dict[str, dict[str, tuple]] = {
+    REGRESSION: {"ridge": (3.0, 6.0)},
+    COMPRESSED: {"ridge": (2.0, 3.0, 6.0)},
+    BELIEF: {"ridge": (1e-2, 3e-2, 1e-1), "min_prediction": (1e-2, 3e-2)},
+    MAP: {"ridge": (1e-1, 1.0), "obs_ridge": (1.0,), "power": (3.0, 8.0, 16.0)},
+    REGRESSED: {"weight": (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)},
+    NEAREST: {"count": (20, 40, 80, 160)},
+    BOTH: {"count": (40, 80, 160), "weight": (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)},
+}
+"""Settings that are searched, of each method by itself, for the best recall on papers set aside; in this order."""
+Settings = dict[str, dict[str, Any]]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.categories", description=(__doc__ or "").split("\n")[0]
+    )
+    command_line.add_common_arguments(parser, "experiments/categories/results")
+    parser.add_argument("--set", choices=(*data.SETS, "all"), default="all", help="which papers (default: all)")
+    parser.add_argument(
+        "--splits", type=int, help="random splits (default: 10 of the first set, 5 of the others; 1 if quick)"
+    )
+    return command_line.main(run, parser, argv)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the experiment: a table on standard output, a JSON and a PNG file in `args.out`."""
+    if args.splits is not None and args.splits < 1:
+        raise ValueError(f"--splits must be at least 1; got {args.splits}. Ask for one or more.")
+    start = time.perf_counter()
+    every = args.set == "all"
+    names = data.SETS[: 1 if args.quick else None] if every else (args.set,)
+    directory, rows, sets = datasets.data_directory(args.data), [], []
+    for name in names:
+        papers = data.load(directory, name)
+        papers = data.part(papers, QUICK_PAPERS) if args.quick else papers
+        splits = args.splits or (1 if args.quick else SPLITS[name])
+        found, described = predict_set(papers, splits, args.seed, args.quick)
+        sets.append({"set": name, **data.counts(papers), **described})
+        rows += summarize(papers, found)
+        tables.print_table(sets[-1:], list(data.counts(papers)))
+        tables.print_table(table(rows, name))
+        jax.clear_caches()
+    config = {"seed": args.seed, "quick": args.quick, "iterations": ITERATIONS, "features": FEATURES}
+    seconds = time.perf_counter() - start
+    results.write_results(args.out / "categories.json", config, rows, sets=sets, seconds=seconds)
+    results.save_figure(figure(rows), args.out / "categories.png")
+    print(f"Wrote {args.out / 'categories.json'} and {args.out / 'categories.png'}")
+
+
+def predict_set(papers: Papers, splits: int, seed: int, quick: bool) -> tuple[list[Any], dict[str, Any]]:
+    """Choose settings on the training part of an unreported split, then predict in the others.
+
+    Returns:
+        Of each split {(method, group of papers): mean recall at the ranks}, and how many papers are in each group; and
+        the settings, counts and median seconds.
+    """
+    graph, sizes, found = kbp.Graph.from_edges(papers.links, len(papers.labels)), {}, []
+    settings: Settings = {}
+    seconds: dict[str, list[float]] = {}
+    for number in command_line.progress(range(splits + 1), papers.name):
+        rng = np.random.default_rng([seed, number])
+        split = data.split(papers, rng)
+        if number == 0:
+            settings = choose(papers, graph, data.hold_out(papers, split.train, rng), quick)
+            continue
+        timer = Timer()
+        scores, problem = predict_split(papers, graph, split, settings, seed + number, timer, quick)
+        found.append(recalls(problem, scores))
+        for part, spent in timer.seconds.items():
+            seconds.setdefault(part, []).append(spent)
+        sizes = {
+            "training": len(problem.train),
+            "test": len(problem.queries),
+            "links in training": len(problem.joined) // 2,
+        }
+    chosen = {f"{method}: {key}": value for method, own in settings.items() for key, value in own.items()}
+    medians = {f"{part} s": float(np.median(spent)) for part, spent in seconds.items()}
+    return found, {"splits": splits, **sizes, **chosen, **medians}
+
+
+class Timer:
+    """Seconds of the parts of a split."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, part: str, call: Callable[[], Any]) -> Any:
+        """Call a function, and add its seconds to a part."""
+        start = time.perf_counter()
+        found = call()
+        self.seconds[part] = self.seconds.get(part, 0) + time.perf_counter() - start
+        return found
+
+
+def problem_of(papers: Papers, graph: kbp.Graph, split: Split, predicted: np.ndarray, seed: int) -> Problem:
+    """Leave out papers without categories, which can be neither learned from nor scored; they stay in the graph."""
+    train, queries = (part[papers.labeled[part]] for part in split)
+    return Problem(papers, graph, train, queries, predicted, seed)
+
+
+def choose(papers: Papers, graph: kbp.Graph, split: Split, quick: bool) -> Settings:
+    """Return the settings of the best recall on the papers of a split that were set aside."""
+    chosen: Settings = {}
+    regressions: dict[float, np.ndarray] = {}
+    rank = key_rank(papers)
+    for method, grid in GRIDS.items():
+        options: list[dict[str, Any]] = [
+            dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
+        ]
+        found = []
+        if quick and method in (BELIEF, MAP):  # their programs take most of the time
+            chosen[method] = options[len(options) // 2]
+            continue
+        for option in options:
+            ridge = option["ridge"] if method in (REGRESSION, COMPRESSED) else chosen[REGRESSION]["ridge"]
+            if ridge not in regressions:
+                regressions[ridge] = baselines.regress(papers, split.train, ridge)
+            problem = problem_of(papers, graph, split, regressions[ridge], 0)
+            scores = PREDICTORS[method](problem, **({} if method in (REGRESSION, COMPRESSED) else option))
+            found.append(baselines.recall_at(scores, papers.labels[problem.queries], rank)[:, -1].mean())
+        chosen[method] = options[int(np.argmax(found))]
+    return chosen
+
+
+def key_rank(papers: Papers) -> int:
+    """Return the rank whose recall settings are chosen by: 10, or 1 where there are hardly more categories."""
+    return 10 if papers.labels.shape[1] > 20 else 1
+
+
+def predict_split(
+    papers: Papers, graph: kbp.Graph, split: Split, settings: Settings, seed: int, timer: Timer, quick: bool
+) -> tuple[dict[str, np.ndarray], Problem]:
+    """Return the scores of the methods for the test papers [paper, category]; two that compile long not if `quick`."""
+    ridge, other = (settings[method]["ridge"] for method in (REGRESSION, COMPRESSED))
+    predicted = timer("regression", lambda: baselines.regress(papers, split.train, ridge))
+    problem = problem_of(papers, graph, split, predicted, seed)
+    also = problem if other == ridge else problem._replace(predicted=baselines.regress(papers, split.train, other))
+    scores = {COMPRESSED: PREDICTORS[COMPRESSED](also)}
+    if not quick:
+        scores[NO_LINKS] = one_category(problem, **settings[BELIEF], links=False)
+    scores[BELIEF] = timer("one category", lambda: one_category(problem, **settings[BELIEF]))
+    model = timer("sets", lambda: infer_sets(problem, **settings[MAP]))
+    scores[MAP] = timer("MAP", lambda: unit_mode(problem, model))
+    if not quick:
+        scores[MEAN] = timer("mean", lambda: mean_of_sets(problem, model))
+    for method in (REGRESSION, LINKED, FREQUENT):
+        scores[method] = PREDICTORS[method](problem)
+    for method in (REGRESSED, NEAREST, BOTH):
+        scores[method] = PREDICTORS[method](problem, **settings[method])
+    return scores, problem
+
+
+def recalls(problem: Problem, scores: dict[str, np.ndarray]) -> dict[tuple[str, str], tuple[np.ndarray, int]]:
+    """Return the mean recall of each method at the ranks, and the number of papers, in each group of papers."""
+    joined = data.adjacency(problem.papers)[problem.queries][:, problem.train]
+    neighbors = np.asarray(joined.sum(1)).reshape(-1)
+    labels, found = problem.papers.labels[problem.queries], {}
+    for method in filter(scores.__contains__, METHODS):
+        recall = baselines.recall_at(scores[method], labels, RANKS[-1])[:, np.array(RANKS) - 1]
+        for group, (min_prediction, most) in GROUPS.items():
+            mine = (neighbors >= min_prediction) & (neighbors <= most)
+            found[method, group] = recall[mine].mean(0) if mine.any() else np.full(len(RANKS), np.nan), int(mine.sum())
+    return found
+
+
+def summarize(papers: Papers, found: list[Any]) -> list[dict[str, Any]]:
+    """Return recall of each method by rank and group of papers, mean and standard error over splits."""
+    rows = []
+    ranks = [k for k in RANKS if k < papers.labels.shape[1]]
+    for (method, group), k in itertools.product(found[0], ranks):
+        if group not in ("all", "linked") and k != key_rank(papers):
+            continue
+        values = np.array([of[method, group][0][RANKS.index(k)] for of in found])
+        count = float(np.mean([of[method, group][1] for of in found]))
+        row = {"set": papers.name, "method": method, "papers": group, "k": k, "count": count}
+        rows.append({**row, "recall": float(values.mean()), "stderr": standard_error(values)})
+    return rows
+
+
+def table(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """Return a line for each method: recall at a few ranks, of all test papers and of those with known neighbors."""
+    lines = []
+    for method in dict.fromkeys(row["method"] for row in rows if row["set"] == name):
+        mine = [row for row in rows if (row["set"], row["method"]) == (name, method)]
+        some = [row for row in mine if row["papers"] in ("all", "linked") and row["k"] in (1, 3, 5, 10, 20)]
+        lines.append({"method": method, **{f"{row['papers']} @{row['k']}": row["recall"] for row in some}})
+    return lines
+
+
+def figure(rows: list[dict[str, Any]]) -> Any:
+    """Draw recall against the number of categories, and what known neighbors add; a row for each set."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(row["set"] for row in rows))
+    drawn = Figure(figsize=(13, 4.2 * len(names)), layout="constrained")
+    axes = drawn.subplots(len(names), 3, squeeze=False)
+    for (whole, linked, bars), name in zip(axes, names, strict=True):
+        mine = [row for row in rows if row["set"] == name]
+        for ax, group in ((whole, "all"), (linked, "linked")):
+            draw_curves(ax, [row for row in mine if row["papers"] == group])
+            ax.set(title=f"{name}: {'all test papers' if group == 'all' else 'with problem neighbors'}")
+        draw_bars(bars, mine)
+        whole.legend(fontsize=6)
+    return drawn
+
+
+def draw_curves(ax: Any, rows: list[dict[str, Any]]) -> None:
+    """Draw recall@k of each method, with standard errors."""
+    for i, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
+        mine = [row for row in rows if row["method"] == method]
+        k, recall, error = (np.array([row[key] for row in mine], float) for key in ("k", "recall", "stderr"))
+        style = {"linewidth": 2.2, "marker": "o"} if method == BELIEF else {"linewidth": 1, "marker": ".v^s"[i % 4]}
+        ax.errorbar(k, recall, error, label=method, markersize=4, capsize=2, color=f"C{i % 10}", **style)
+    ax.set(xlabel="best categories, k", ylabel="recall@k", ylim=(0, 1))
+    ax.grid(alpha=0.3)
+
+
+def draw_bars(ax: Any, rows: list[dict[str, Any]]) -> None:
+    """Draw recall by the number of neighbors whose categories are known."""
+    groups = [group for group in GROUPS if group not in ("all", "linked")]
+    rank = next(row["k"] for row in rows if row["papers"] == groups[0])
+    present = {row["method"] for row in rows}
+    shown = [method for method in (BELIEF, NO_LINKS, COMPRESSED, REGRESSED, BOTH, LINKED) if method in present]
+    for i, method in enumerate(shown):
+        of = {row["papers"]: row for row in rows if row["method"] == method and row["k"] == rank}
+        values, errors = (np.array([of[group][key] for group in groups], float) for key in ("recall", "stderr"))
+        ax.bar(np.arange(len(groups)) + 0.13 * (i - 2.5), values, 0.12, yerr=errors, label=method)
+    ax.set(xticks=range(len(groups)), xlabel="neighbors with known categories", ylabel=f"recall@{rank}")
+    ax.set_xticklabels(groups)
+    ax.set_ylim(top=1.25)
+    ax.legend(fontsize=6, ncols=3, loc="upper left")
+
+
+def linked_votes(problem: Problem) -> np.ndarray:
+    """Count the categories of known neighbors [paper, category]."""
+    return data.adjacency(problem.papers)[problem.queries][:, problem.train] @ problem.labels[problem.train]
+
+
+def with_votes(problem: Problem, scores: np.ndarray, weight: float) -> np.ndarray:
+    """Add the mean label vector of known neighbors to scores."""
+    joined = data.adjacency(problem.papers)[problem.queries][:, problem.train]
+    return scores + weight * baselines.vote(joined, problem.labels[problem.train])
+
+
+def nearest_votes(problem: Problem, count: float) -> np.ndarray:
+    """Return the mean label vector of the training papers with the most similar texts."""
+    similar = baselines.cosines(problem.papers.texts, problem.queries, problem.train)
+    return baselines.vote(baselines.nearest(similar, int(count)), problem.labels[problem.train])
+
+
+def frequency(problem: Problem) -> np.ndarray:
+    """Return how often categories are in training, for each paper alike."""
+    return np.tile(problem.labels[problem.train].mean(0), (len(problem.queries), 1))
+
+
+def compressed(problem: Problem) -> np.ndarray:
+    """Decode A y predicted by ridge regression from texts (Hsu et al. 2009)."""
+    matrix = np.asarray(RandomProjection(FEATURES, problem.labels.shape[1], seed=0).matrix)
+    return baselines.matching_pursuit(matrix, problem.predicted[problem.queries] @ matrix.T, LENGTH)
+
+
+PREDICTORS: dict[str, Callable[..., np.ndarray]] = {
+    BELIEF: one_category,
+    MAP: lambda problem, **settings: unit_mode(problem, infer_sets(problem, **settings)),
+    COMPRESSED: compressed,
+    REGRESSION: lambda problem: problem.predicted[problem.queries],
+    REGRESSED: lambda problem, weight: with_votes(problem, problem.predicted[problem.queries], weight),
+    NEAREST: nearest_votes,
+    BOTH: lambda problem, count, weight: with_votes(problem, nearest_votes(problem, count), weight),
+    LINKED: lambda problem: linked_votes(problem) + 1e-3 * frequency(problem),
+    FREQUENT: frequency,
+}
+"""Functions that return scores of the categories of the query papers, with the settings of `GRIDS`."""

@@ -1,0 +1,1 @@
+"""Study which updates and schedules converge on graphs with cycles."""

@@ -1,0 +1,5 @@
+import sys
+
+from experiments.convergence.run import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Denoise images with operators learned from one image and a noisy copy of it."""

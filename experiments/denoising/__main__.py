@@ -1,0 +1,5 @@
+import sys
+
+from experiments.denoising.run import main
+
+sys.exit(main())

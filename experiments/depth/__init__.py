@@ -1,0 +1,1 @@
+"""Predict depth from a single image."""

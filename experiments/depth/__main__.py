@@ -1,0 +1,5 @@
+import sys
+
+from experiments.depth.run import main
+
+sys.exit(main())

@@ -1,0 +1,29 @@
+"""Tables of this experiment in the documentation."""
+
+from experiments.lib.markdown import Results, Row, markdown_table, or_blank, with_error
+
+
+def tables(results: Results) -> dict[str, str]:
+    """Return the tables by the name of their place in the pages."""
+    rows = results["rows"]
+    sets = dict.fromkeys(row["set"] for row in rows)
+    return {f"depth_{name}": depth([row for row in rows if row["set"] == name]) for name in sets}
+
+
+def depth(rows: list[Row]) -> str:
+    """Return a table of the errors of depth, a line for each method; returns header and body."""
+    ours = {"on ridge": "kernel BP on ridge", "on boosting": "kernel BP on boosting"}
+    header = ["method", "MAE of log10 depth", "relative error", "cover of 90 %", "s an image"]
+    header += [f"kernel BP {on} ahead by" for on in ours]
+    body = []
+    for row in rows:
+        whole = row["scenes"] == rows[0]["scenes"]
+        name = row["method"] if whole else f"{row['method']} ({row['scenes']} images, {row['cells_each']} patches each)"
+        cells = [name, with_error(row["mae"], row["se"], 4), f"{row['relative']:.3f}"]
+        cells += [or_blank(row["cover"], ".2f"), or_blank(row["answer_s"], ".2g")]
+        for theirs in ours.values():
+            gain = row.get(f"{theirs} less this")
+            shown = gain is not None and row["method"] != theirs
+            cells.append(with_error(-(gain or 0), row[f"{theirs} less this, se"], 4, "+") if shown else "")
+        body.append(cells)
+    return markdown_table(header, body)

@@ -1,0 +1,1 @@
+"""Compare kernel belief propagation with discrete, Gaussian, nonparametric and particle belief propagation."""

@@ -1,0 +1,233 @@
+"""The methods of Figure 1 as functions of one shape: learn from an image, then clean noisy copies.
+
+Every method gets the same gray levels as candidates and the same training image. All but kernel belief propagation are
+given the true likelihood, Gaussian noise of standard deviation `SIGMA`, as in the paper.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import kbpjax as kbp
+from experiments.denoising.data import SIGMA
+from experiments.denoising.models import SETTINGS, Setting, learn
+from kbpjax.baselines import discrete, expectation_particle, gaussian, nonparametric, pairwise, particle
+
+Options = Mapping[str, Any]
+POTENTIALS = {"conditionals": pairwise.Conditionals(), "ratios": pairwise.Ratios()}
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingPair:
+    """A clean image and a noisy copy of it [h, w], from which methods learn."""
+
+    clean: np.ndarray
+    noisy: np.ndarray
+
+    @property
+    def gray(self) -> np.ndarray:
+        """The gray levels of the image."""
+        return np.unique(self.clean)
+
+    @property
+    def data(self) -> kbp.TrainingData:
+        """The pairs of neighbors."""
+        return kbp.pool(kbp.grid_graph(*self.clean.shape), self.clean.reshape(1, -1))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Method:
+    """One method.
+
+    Attributes:
+        name: as in tables.
+        learn: from a lesson and options to a model.
+        solve: from a model, a graph, options, a noisy image [node] and a random key to a solution.
+        beliefs: from a model, a graph, a noisy image, a solution and gray levels to the belief.
+        paper: options as in the paper, or near them where it is silent.
+        search: {option: values to try}, one option after the other, each with the best of those before.
+        slow: whether it takes minutes for an image: measured on a part of it.
+    """
+
+    name: str
+    learn: Callable[[TrainingPair, Options], Any]
+    solve: Callable[[Any, kbp.Graph, Options, jax.Array, jax.Array], Any]
+    beliefs: Callable[[Any, kbp.Graph, jax.Array, Any, jax.Array], kbp.Belief]
+    paper: Options
+    search: Mapping[str, tuple]
+    slow: bool = False
+
+
+def known_noise(y: jax.Array) -> Callable[[jax.Array], jax.Array]:
+    """Return the true likelihood of all pixels, at common points or at points of their own."""
+    return lambda x: jnp.exp(-0.5 * ((y[:, None] - jnp.atleast_2d(x)) / SIGMA) ** 2)
+
+
+def _learn_kernel(training_pair: TrainingPair, options: Options) -> kbp.KernelMRF:
+    names = [field.name for field in dataclasses.fields(Setting)]
+    unset = argparse.Namespace(bandwidth=None, obs_bandwidth=None, ridge=None, eps=1e-2)
+    return learn(training_pair.clean, training_pair.noisy, Setting(**{name: options[name] for name in names}), unset)[0]
+
+
+def _solve_kernel(model: kbp.KernelMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
+    del key
+    evidence = kbp.observe(model, graph, y)
+    return kbp.run(model, graph, evidence, num_iters=options["num_iters"], damping=options["damping"])
+
+
+def _beliefs_kernel(model: kbp.KernelMRF, graph: kbp.Graph, y: jax.Array, solution: Any, gray: jax.Array) -> kbp.Belief:
+    return kbp.beliefs(model, graph, kbp.observe(model, graph, y), solution, gray)
+
+
+def _learn_discrete(training_pair: TrainingPair, options: Options) -> kbp.KernelMRF:
+    return discrete.fit(training_pair.data, training_pair.gray, pseudo_count=options["pseudo_count"])
+
+
+def _solve_discrete(model: kbp.KernelMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
+    del key
+    evidence = kbp.likelihood(model, graph, known_noise(y))
+    return kbp.run(model, graph, evidence, num_iters=options["num_iters"], damping=options["damping"])
+
+
+def _beliefs_discrete(
+    model: kbp.KernelMRF, graph: kbp.Graph, y: jax.Array, solution: Any, gray: jax.Array
+) -> kbp.Belief:
+    return kbp.beliefs(model, graph, kbp.likelihood(model, graph, known_noise(y)), solution, gray)
+
+
+def _learn_gaussian(training_pair: TrainingPair, options: Options) -> dict[str, Any]:
+    x = training_pair.clean
+    steps = np.concatenate([np.diff(x, axis=0).ravel(), np.diff(x, axis=1).ravel()])
+    return {
+        "edge_precision": float(options["stiffness"] / np.mean(steps**2)),
+        "prior_mean": float(x.mean()),
+        "prior_precision": float(options["prior"] / x.var()),
+    }
+
+
+def _solve_gaussian(
+    model: dict[str, Any], graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array
+) -> gaussian.GaussianSolution:
+    del key
+    field = gaussian.thin_membrane(graph, **model)
+    evidence = gaussian.likelihood(field, graph, y, noise=SIGMA)
+    return gaussian.run(field, graph, evidence, num_iters=options["num_iters"], damping=0.0)
+
+
+def _beliefs_gaussian(model: Any, graph: kbp.Graph, y: jax.Array, solution: Any, gray: jax.Array) -> kbp.Belief:
+    field = gaussian.thin_membrane(graph, **model)
+    return gaussian.beliefs(field, graph, gaussian.likelihood(field, graph, y, noise=SIGMA), solution, gray)
+
+
+def _learn_pairwise(training_pair: TrainingPair, options: Options) -> pairwise.PairwiseMRF:
+    return pairwise.fit(training_pair.data, jax.random.key(0), potentials=POTENTIALS[options["potentials"]])
+
+
+def _with_solver(run: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    """Return `Method.solve` of a method that draws samples; `names` are the options that its `run` takes."""
+
+    def solve(model: pairwise.PairwiseMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
+        evidence = kbp.likelihood(model, graph, known_noise(y))
+        return run(model, graph, evidence, key=key, **{name: options[name] for name in names})
+
+    return solve
+
+
+def _with_beliefs(beliefs: Callable[..., kbp.Belief]) -> Callable[..., kbp.Belief]:
+    """Return `Method.beliefs` of a method that draws samples."""
+
+    def at_levels(model: Any, graph: kbp.Graph, y: jax.Array, solution: Any, gray: jax.Array) -> kbp.Belief:
+        return beliefs(model, graph, kbp.likelihood(model, graph, known_noise(y)), solution, gray)
+
+    return at_levels
+
+
+KERNEL = Method(
+    "kernel BP",
+    _learn_kernel,
+    _solve_kernel,
+    _beliefs_kernel,
+    {**dataclasses.asdict(SETTINGS["paper"]), "num_iters": 30},
+    {
+        "bandwidth": (1.0, 0.5, 0.25, 0.125),
+        "obs_bandwidth": (0.5**0.5, 0.5**1.5, 0.5**2.5),
+        "ridge_m": (1e-2, 1.0, 10.0),
+        "damping": (0.8, 0.5, 0.2),
+        "num_iters": (30, 12, 6),
+    },
+)
+DISCRETE = Method(
+    "discrete BP",
+    _learn_discrete,
+    _solve_discrete,
+    _beliefs_discrete,
+    {"pseudo_count": 1.0, "damping": 0.2, "num_iters": 30},
+    {
+        "pseudo_count": (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-6),
+        "damping": (0.2, 0.0, 0.5, 0.8),
+        "num_iters": (30, 12, 6, 100),
+    },
+)
+GAUSSIAN = Method(
+    "Gaussian BP",
+    _learn_gaussian,
+    _solve_gaussian,
+    _beliefs_gaussian,
+    {"stiffness": 1.0, "prior": 1.0, "num_iters": 100},
+    {"stiffness": (1.0, 0.5, 0.25, 2.0, 4.0, 8.0), "prior": (1.0, 0.1, 0.01)},
+)
+MIXTURE = Method(
+    "mixture BP",
+    _learn_pairwise,
+    _with_solver(nonparametric.run, "num_components", "num_iters", "damping", "min_bandwidth", "sampler"),
+    _with_beliefs(nonparametric.beliefs),
+    {
+        "potentials": "conditionals",
+        "min_bandwidth": 1e-3,
+        "num_components": 30,
+        "num_iters": 10,
+        "damping": 0.0,
+        "sampler": nonparametric.MultiscaleSampler(capacity=32),
+    },
+    {
+        "min_bandwidth": (1e-3, 0.1, 0.2, 0.3),
+        "sampler": (nonparametric.MultiscaleSampler(capacity=32), nonparametric.GibbsSampler(5)),
+    },
+    slow=True,
+)
+PARTICLE = Method(
+    "particle BP",
+    _learn_pairwise,
+    _with_solver(particle.run, "num_particles", "num_iters", "resample_every", "num_moves", "damping"),
+    _with_beliefs(particle.beliefs),
+    {
+        "potentials": "ratios",
+        "num_particles": 30,
+        "num_iters": 30,
+        "resample_every": 15,
+        "num_moves": 10,
+        "damping": 0.0,
+    },
+    {
+        "potentials": ("ratios", "conditionals"),
+        "damping": (0.0, 0.5, 0.8),
+        "resample_every": (15, 5),
+        "num_particles": (30, 50),
+    },
+    slow=True,
+)
+EXPECTATION = Method(
+    "expectation particle BP",
+    _learn_pairwise,
+    _with_solver(expectation_particle.run, "num_particles", "num_iters", "damping"),
+    _with_beliefs(particle.beliefs),
+    {"potentials": "ratios", "num_particles": 30, "num_iters": 30, "damping": 0.5},
+    {"potentials": ("ratios", "conditionals"), "damping": (0.5, 0.8), "num_particles": (30, 50)},
+    slow=True,
+)
+METHODS = {method.name: method for method in (KERNEL, DISCRETE, GAUSSIAN, MIXTURE, PARTICLE, EXPECTATION)}

@@ -1,0 +1,209 @@
+"""Compare kernel belief propagation with discrete, Gaussian, mixture and particle belief propagation: Figure 1 again.
+
+Denoising of the sunset images as in section 7 of the paper, each method at the paper's settings and at settings tuned
+on noise of their own: options are searched one after the other at a few numbers of gray levels, and each image takes
+those of the nearest. Methods that take minutes for an image clean a part of it, and the fast ones that part too.
+"""
+
+import argparse
+import functools
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import kbpjax as kbp
+from experiments.denoising.data import add_noise
+from experiments.denoising.models import rmse
+from experiments.figure1.methods import METHODS, Method, TrainingPair
+from experiments.lib import command_line, datasets, gray_images, results, tables
+from experiments.lib.search import coordinate_search
+
+PART = (slice(20, 60), slice(30, 70))
+"""The part of an image that slow methods clean: 40 x 40 pixels, rings and the black below the horizon."""
+
+SMALL = (slice(26, 54), slice(36, 64))
+"""The part on which their options are searched, 28 x 28 pixels."""
+
+TUNED_AT = {False: (10, 100, 250), True: (10, 100)}
+"""Numbers of gray levels at which options are searched: of fast methods and of slow ones."""
+
+COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.figure1", description=(__doc__ or "").split("\n")[0])
+    command_line.add_common_arguments(parser, "experiments/figure1/results")
+    levels = f"gray levels of the image, of {gray_images.SUNSET_LEVELS} (default: all; 10 if quick)"
+    parser.add_argument("--levels", type=int, nargs="+", help=levels)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, help="methods (default: all; the fast if quick)")
+    keep = "keep what the results file has of other methods: it was interrupted, or one method has changed"
+    parser.add_argument("--keep", action="store_true", help=keep)
+    parser.add_argument("--draws", type=int, help="noisy images to clean, of whole images (default: 10; 2 if quick)")
+    parser.add_argument("--part-draws", type=int, default=2, help="the same of parts (default: 2)")
+    return command_line.main(run, parser, argv)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the experiment: a table on standard output, a JSON and a PNG file in `args.out`."""
+    draws = (2 if args.quick else 10) if args.draws is None else args.draws
+    for name, count in (("--draws", draws), ("--part-draws", args.part_draws)):
+        if count < 1:
+            raise ValueError(f"{name}: must be at least 1; got {count}. Ask for one or more noisy images.")
+    levels = tuple(args.levels or ((10,) if args.quick else gray_images.SUNSET_LEVELS))
+    names = args.methods or [name for name, method in METHODS.items() if not (args.quick and method.slow)]
+    directory = datasets.data_directory(args.data)
+    images = {count: gray_images.sunset(count, directory)[0].astype(np.float32) for count in levels}
+    path = args.out / "figure1.json"
+    rows, searches = kept(path, names) if args.keep else ([], [])
+    config = {**vars(args), "levels": levels, "methods": names, "draws": draws, "tuned_at": dict(TUNED_AT)}
+    config |= {"part": [[cut.start, cut.stop] for cut in PART], "small": [[cut.start, cut.stop] for cut in SMALL]}
+    for name in command_line.progress(names, "methods"):
+        compile_once.cache_clear()
+        jax.clear_caches()  # a process can only map so many programs
+        found: dict[int, dict[str, Any]] = {}
+        at = [count for count in TUNED_AT[METHODS[name].slow] if count in levels] or levels[:1]
+        for count in () if args.quick else at:
+            found[count], trials = search(METHODS[name], images[count], args.seed)
+            searches += [{"method": name, "levels": count, **trial} for trial in trials]
+        for count in command_line.progress(levels, name):
+            tuned = found[min(found, key=lambda other: abs(other - count))] if found else None
+            rows += measure(METHODS[name], images[count], tuned, draws, args)
+            results.write_results(path, config, rows, searches=searches)
+    results.save_figure(draw(rows), args.out / "figure1.png")
+    tables.print_table(rows, [key for key in rows[0] if key != "options"])
+    print("\nRMSE of gray values 0 .. 255, mean over the noisy images; run_s: seconds per image, after compilation.")
+    print(f"Figures: {path}\nPicture: {args.out / 'figure1.png'}")
+
+
+def kept(path: Path, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Read the rows and searches of other methods."""
+    if not path.exists():
+        raise ValueError(f"--keep: needs results in {path.name}; got none. Leave it out.")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    rows, searches = ([row for row in found[key] if row["method"] not in names] for key in ("rows", "searches"))
+    return rows, searches
+
+
+def training_pair_of(image: np.ndarray, seed: int) -> TrainingPair:
+    """Return the training pair of all methods: the image and a noisy copy of it."""
+    return TrainingPair(image, add_noise(np.random.default_rng([seed, 0]), image))
+
+
+def search(method: Method, image: np.ndarray, seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the best options of a coordinate search on a separate noisy image, and all trials."""
+    training_pair, target = training_pair_of(image, seed), image[SMALL] if method.slow else image
+    noisy = add_noise(np.random.default_rng([seed, 1]), target)[None]
+    estimates: list[str] = []
+
+    def loss(options: dict[str, Any]) -> float:
+        errors = clean(method, training_pair, target, noisy, options)[0]
+        error, estimate = min((errors[key], key) for key in ("mode", "mean"))
+        estimates.append(estimate)
+        return error
+
+    best, trials = coordinate_search(method.paper, method.search, loss)
+    records = [
+        {"option": trial.option, "value": str(trial.value), "estimate": estimate, "rmse": trial.loss}
+        for trial, estimate in zip(trials, estimates, strict=True)
+    ]
+    lowest = min(range(len(trials)), key=lambda i: trials[i].loss)
+    return {**best, "estimate": estimates[lowest]}, records
+
+
+def measure(
+    method: Method, image: np.ndarray, tuned: Mapping[str, Any] | None, draws: int, args: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Return flat records of both settings on full images and on parts."""
+    training_pair = training_pair_of(image, args.seed)
+    rng = np.random.default_rng([args.seed, 2])
+    parts = np.stack([add_noise(rng, image[PART]) for _ in range(args.part_draws)])
+    wholes = np.stack([add_noise(rng, image) for _ in range(draws)])
+    rows = []
+    for setting, options in (("paper", {**method.paper, "estimate": "mode"}), ("tuned", tuned)):
+        for size, target, noisy in (("part", image[PART], parts), ("whole", image, wholes)):
+            if options is None or (method.slow and size == "whole"):
+                continue
+            errors, learn_s, compile_s, run_s = clean(method, training_pair, target, noisy, options)
+            configured = {name: str(value) for name, value in options.items()}
+            record = {"method": method.name, "setting": setting, "levels": len(training_pair.gray), "image": size}
+            record |= {"draws": len(noisy), "iters": options["num_iters"], "estimate": options["estimate"]}
+            record |= {"rmse": errors[options["estimate"]], "rmse_mode": errors["mode"], "rmse_mean": errors["mean"]}
+            record |= {"learn_s": learn_s, "compile_s": compile_s, "run_s": run_s}
+            rows.append({**record, "options": ", ".join(f"{name} {value}" for name, value in configured.items())})
+    return rows
+
+
+def clean(
+    method: Method, training_pair: TrainingPair, target: np.ndarray, noisy: np.ndarray, options: Mapping[str, Any]
+) -> tuple[dict[str, float], float, float, float]:
+    """Learn, and clean noisy images; return RMSE of modes and means, seconds to learn, to compile, and for an image."""
+    start = time.perf_counter()
+    model = jax.block_until_ready(method.learn(training_pair, options))
+    learn_s = time.perf_counter() - start
+    compiled = compile_once(method, target.shape, tuple(sorted((k, v) for k, v in options.items() if k != "estimate")))
+    images, keys = jnp.asarray(noisy.reshape(len(noisy), -1)), jax.random.split(jax.random.key(1), len(noisy))
+    gray, estimates, seconds = jnp.asarray(training_pair.gray), [], []
+    start = time.perf_counter()
+    if not method.slow or len(noisy) == 1:  # the first image of slow ones is cleaned once only
+        compiled(model, images[0], keys[0], gray)
+    compile_s = time.perf_counter() - start
+    for y, key in zip(images, keys, strict=True):
+        start = time.perf_counter()
+        estimates.append([np.asarray(beliefs) for beliefs in compiled(model, y, key, gray)])
+        seconds.append(time.perf_counter() - start)
+    modes, means = map(np.stack, zip(*estimates, strict=True))
+    truth = target.reshape(1, -1)
+    errors = {"mode": rmse(modes, truth), "mean": rmse(means, truth)}
+    return errors, learn_s, compile_s, min(seconds) if method.slow else statistics.median(seconds)
+
+
+@functools.cache
+def compile_once(method: Method, shape: tuple[int, int], options: tuple[tuple[str, Any], ...]) -> Any:
+    """Return a function from a model, an image, a key and gray levels to modes and means.
+
+    Models and gray levels are arguments, so that nothing is compiled anew for each image that is learned from.
+    """
+    graph, chosen = kbp.grid_graph(*shape), dict(options)
+    solve = jax.jit(lambda model, y, key: method.solve(model, graph, chosen, y, key))
+
+    @jax.jit
+    def beliefs(model: Any, y: jax.Array, solution: Any, gray: jax.Array) -> tuple[jax.Array, jax.Array]:
+        belief = method.beliefs(model, graph, y, solution, gray)
+        return kbp.mode(belief), kbp.mean(belief)
+
+    return lambda model, y, key, gray: jax.block_until_ready(beliefs(model, y, solve(model, y, key), gray))
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    """Draw RMSE and time against gray levels, whole images and parts in panels of their own."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 8), layout="constrained")
+    panels = figure.subplots(2, 2, sharex=True, sharey="row")
+    titles = {"whole": "whole images (100 x 100), ten draws", "part": "parts (40 x 40), two draws, all methods"}
+    for column, size in zip(panels.T, titles, strict=True):
+        for name, color in zip(METHODS, COLORS, strict=True):
+            for setting, style in (("paper", "-"), ("tuned", "--")):
+                mine = [row for row in rows if (row["method"], row["setting"], row["image"]) == (name, setting, size)]
+                if mine:
+                    look = {"color": color, "linestyle": style, "marker": "o", "markersize": 4}
+                    look["label"] = name if setting == "paper" else None
+                    for panel, key in zip(column, ("rmse", "run_s"), strict=True):
+                        panel.plot([row["levels"] for row in mine], [row[key] for row in mine], **look)
+        column[0].set_title(titles[size], fontsize=11)
+        column[0].legend(fontsize=9, loc="upper right")
+        column[1].set(xlabel="gray levels in the image", yscale="log")
+        for panel in column:
+            panel.grid(alpha=0.3)
+    panels[0, 0].set(ylabel="RMSE (gray levels), lower is better", ylim=(0, None))
+    panels[1, 0].set(ylabel="seconds per image, lower is better")
+    figure.supxlabel("solid: the paper's settings; dashed: tuned", fontsize=10)
+    return figure

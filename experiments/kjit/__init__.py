@@ -1,0 +1,1 @@
+"""Learn the messages of expectation propagation with kernels, just in time."""

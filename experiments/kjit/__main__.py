@@ -1,0 +1,5 @@
+import sys
+
+from experiments.kjit.run import main
+
+sys.exit(main())

@@ -1,0 +1,5 @@
+import sys
+
+from experiments.learned_bandwidths.run import main
+
+sys.exit(main())

@@ -1,0 +1,47 @@
+"""Tables of this experiment in the documentation."""
+
+from experiments.lib.markdown import Results, Row, markdown_table
+
+
+def tables(results: Results) -> dict[str, str]:
+    """Return the tables by the name of their place in the pages."""
+    rows = results["rows"]
+    return {"learned": learned(rows), "levers": levers(rows), "transfer": transfer(rows)}
+
+
+def learned(rows: list[Row]) -> str:
+    """Return a table of the comparison of denoisers: RMSE of the posterior mean, in brackets seconds an image."""
+    mine = [row for row in rows if row["study"] in ("sunset", "photograph")]
+    methods = list(dict.fromkeys(row["method"] for row in mine))
+    body = []
+    for image in dict.fromkeys(row["image"] for row in mine):
+        found = {row["method"]: row for row in mine if row["image"] == image}
+        best = min(row["rmse_mean"] for row in found.values())
+        cells = [image.removeprefix("sunset ")]
+        for method in methods:
+            row = found[method]
+            error = f"{row['rmse_mean']:.2f}"
+            cells.append((f"**{error}**" if row["rmse_mean"] == best else error) + f" ({row['run_s']:.2g})")
+        body.append([*cells, f"{found['learned']['cover90']:.2f}", f"{found['learned']['learn_s']:.0f}"])
+    return markdown_table(["image", *methods, "learned: coverage", "learned: s to learn"], body)
+
+
+def levers(rows: list[Row]) -> str:
+    """Return a table of what each group of learned numbers is worth."""
+    mine = [row for row in rows if row["study"] == "levers"]
+    body = [
+        [("+ " if i else "") + row["method"], *(f"{row[key]:.2f}" for key in ("rmse_mean", "rmse_mode", "cover90"))]
+        for i, row in enumerate(mine)
+    ]
+    return markdown_table(["learned", "RMSE of the mean", "of the mode", "coverage"], body)
+
+
+def transfer(rows: list[Row]) -> str:
+    """Return a table of what one image teaches for others."""
+    mine = [row for row in rows if row["study"] == "transfer"]
+    methods = list(dict.fromkeys(row["method"] for row in mine))
+    body = []
+    for image in dict.fromkeys(row["image"] for row in mine):
+        found = {row["method"]: row["rmse_mean"] for row in mine if row["image"] == image}
+        body.append([image, *(f"{found[method]:.2f}" for method in methods)])
+    return markdown_table(["tested on", *methods], body)

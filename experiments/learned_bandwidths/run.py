@@ -1,0 +1,339 @@
+"""Denoise images with learned bandwidths: and compare with total variation, non-local means and BM3D.
+
+The task of `experiments.denoising`: learn from one image and a noisy copy, clean new noisy images. Bandwidths, ridges,
+exponents and the rest are learned by `kbpjax.tune` on fresh noise over the training image; test noise is never seen.
+The baselines are given the standard deviation of the noise, and their options are tuned on a noisy copy of the training
+image. Kernel belief propagation is trained with noise of the same standard deviation.
+"""
+
+import argparse
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import kbpjax as kbp
+from experiments.denoising.data import SIGMA, add_noise
+from experiments.denoising.models import rmse
+from experiments.learned_bandwidths import baselines, figure
+from experiments.lib import command_line, datasets, gray_images, results, tables
+
+PHOTOGRAPHS = ("astronaut", "camera")
+"""The photograph to learn from, and the one to clean."""
+
+PLACES = {"tv": "total variation", "nlm": "non-local means", "bm3d": "BM3D"}
+
+
+@dataclasses.dataclass(frozen=True)
+class AblationStep:
+    """One row of the ablation: hyperparameters that are learned, in addition to those of the row before."""
+
+    name: str
+    iters: int
+    frozen: Callable[[kbp.Settings], Any]
+    separate_types: bool = False
+    exponents: bool = False
+
+
+ABLATION = (
+    AblationStep(
+        "bandwidths",
+        6,
+        lambda s: (s.ridge, s.obs_ridge, s.floor, s.damping, s.evidence_power, s.temperature),
+    ),
+    AblationStep("ridges, floor, damping, temperature", 6, lambda s: s.evidence_power),
+    AblationStep("power of the evidence", 6, lambda s: ()),
+    AblationStep("rows and columns apart", 6, lambda s: (), separate_types=True),
+    AblationStep("exponents", 6, lambda s: (), separate_types=True, exponents=True),
+    AblationStep("12 iterations", 12, lambda s: (), separate_types=True, exponents=True),
+)
+"""The last one is what "learned" means elsewhere."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """An image to learn from with a noisy copy, and candidates of the beliefs, as kbpjax takes them."""
+
+    name: str
+    image: np.ndarray
+    noisy: np.ndarray
+    points: np.ndarray
+
+    def graph(self, separate_types: bool, shape: tuple[int, ...] | None = None) -> kbp.Graph:
+        """Return the grid, with edge type 0 in rows, and 1 in columns if `separate_types`."""
+        height, width = shape or self.image.shape
+        across = height * (width - 1)
+        edge_type = np.repeat([0, int(separate_types)], [across, (height - 1) * width])
+        return kbp.grid_graph(height, width, edge_type=edge_type)
+
+    def training(self, separate_types: bool) -> kbp.TrainingData:
+        """Return the training data."""
+        return kbp.pool(self.graph(separate_types), self.image.reshape(1, -1), self.noisy.reshape(1, -1))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.learned_bandwidths", description=(__doc__ or "").split("\n")[0]
+    )
+    command_line.add_common_arguments(parser, "experiments/learned_bandwidths/results")
+    whole = gray_images.SUNSET_LEVELS
+    parser.add_argument("--levels", type=int, nargs="+", help=f"gray levels, of {whole} (default: all; 10 if quick)")
+    parser.add_argument("--draws", type=int, help="noisy images to clean (default: 10; 2 if quick)")
+    parser.add_argument("--steps", type=int, help="gradient steps (default: 60; 3 if quick)")
+    parser.add_argument("--side", type=int, help="pixels a side of the photographs (default: 160; 24 if quick)")
+    return command_line.main(run, parser, argv)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the experiment: tables on standard output, a JSON file and a PNG file in `args.out`."""
+    quick = {"levels": [10], "draws": 2, "steps": 3, "side": 24}
+    whole = {"levels": list(gray_images.SUNSET_LEVELS), "draws": 10, "steps": 60, "side": 160}
+    for key, value in (quick if args.quick else whole).items():
+        setattr(args, key, value if getattr(args, key) is None else getattr(args, key))
+    for key in ("draws", "steps"):
+        if getattr(args, key) < 1:
+            raise ValueError(f"--{key}: must be at least 1; got {getattr(args, key)}. Ask for one or more.")
+    directory = datasets.data_directory(args.data)
+    images = {count: gray_images.sunset(count, directory)[0].astype(np.float32) for count in args.levels}
+    if args.quick:
+        images = {count: image[30:54, 30:54] for count, image in images.items()}
+    rows, pictures = [], {}
+    for count in command_line.progress(args.levels, "levels"):
+        found, shown, learned = levels(images[count], f"sunset {count}", args)
+        rows += found
+        if count == _nearest(args.levels, 100):
+            pictures["sunset"] = shown
+            last = next(row for row in found if row["method"] == "learned")
+            rows += ablation(images[count], f"sunset {count}", args)
+            rows.append({**last, "study": "levers", "method": ABLATION[-1].name})
+            rows += transfer(learned, images, count, args)
+    photograph_rows, pictures["photograph"] = photograph(args)
+    report(args, rows + photograph_rows, pictures)
+
+
+def _nearest(counts: list[int], wanted: int) -> int:
+    return min(counts, key=lambda count: abs(count - wanted))
+
+
+def report(args: argparse.Namespace, rows: list[dict], pictures: dict[str, Any]) -> None:
+    """Write JSON and PNG, print the tables and where they are."""
+    path, image = args.out / "learned_bandwidths.json", args.out / "learned_bandwidths.png"
+    results.write_results(path, {**vars(args), "sigma": SIGMA, "photographs": list(PHOTOGRAPHS)}, rows)
+    results.save_figure(figure.draw(rows, pictures), image)
+    for study in dict.fromkeys(row["study"] for row in rows):
+        shown = ["image", "method", "rmse_mean", "rmse_mode", "cover90", "run_s", "learn_s"]
+        print(f"\n{study}")
+        tables.print_table([row for row in rows if row["study"] == study], shown)
+    print(f"\nRMSE of gray values 0 .. 255, mean over {args.draws} noisy images; cover90: share of pixels inside their")
+    print("90 % interval; run_s: seconds per image, after compilation; learn_s: seconds to learn or to choose options.")
+    print(f"Figures: {path}\nPicture: {image}")
+
+
+def task_of(image: np.ndarray, name: str, seed: int) -> Task:
+    """Make the training task of an image; candidates are its gray levels, at most 64 if it has all of them."""
+    present = np.unique(image)
+    points = present if len(present) < 256 else np.linspace(0, 255, 64)
+    return Task(name, image, add_noise(np.random.default_rng([seed, 0]), image), points.astype(np.float32))
+
+
+def tests_of(image: np.ndarray, args: argparse.Namespace) -> np.ndarray:
+    """Draw noisy images for the test [draw, h, w], of other random numbers than any that are learned from."""
+    rng = np.random.default_rng([args.seed, 1])
+    return np.stack([add_noise(rng, image) for _ in range(args.draws)])
+
+
+def rule_of(task: Task) -> kbp.ConstantTime:
+    """Return the rule: no more landmarks than gray levels."""
+    count = len(np.unique(task.image))
+    return kbp.ConstantTime(eps=1e-3, max_rank=min(30, count), tensor_rank=min(40, count))
+
+
+def authors(task: Task) -> kbp.Settings:
+    """Return the settings of the authors' program, as in `experiments.denoising`."""
+    pairs = len(task.training(separate_types=False).edges[0][0])
+    return kbp.Settings(
+        kbp.RBF(kbp.median_bandwidth(task.image.ravel())),
+        kbp.RBF(0.5**0.5 * kbp.median_bandwidth(task.noisy.ravel())),
+        ridge=1e-2 / pairs,
+        floor=1e-6,
+        damping=0.8,
+        rule=kbp.ConstantTime(eps=1e-2),
+        num_iters=30,
+    )
+
+
+def start(task: Task, ablation_step: AblationStep) -> kbp.Settings:
+    """Return the settings to learn from: a quarter of the median bandwidth, and of that of observations about half."""
+    training = task.training(ablation_step.separate_types)
+    ridge = 1 / sum(len(first) for first, _ in training.edges.values())
+    return kbp.Settings(
+        kbp.RBF(0.25 * kbp.median_bandwidth(task.image.ravel())),
+        kbp.RBF(0.5**1.5 * kbp.median_bandwidth(task.noisy.ravel())),
+        ridge=dict.fromkeys(training.edges, ridge),
+        obs_ridge=ridge,
+        exponents=dict.fromkeys(training.edges, 0.8) if ablation_step.exponents else None,
+        rule=rule_of(task),
+        num_iters=ablation_step.iters,
+    )
+
+
+def learn(task: Task, ablation_step: AblationStep, args: argparse.Namespace) -> tuple[kbp.Tuned, float]:
+    """Learn settings on fresh noise over the training image; return them with the seconds that it took."""
+    begin, truth = time.perf_counter(), jnp.asarray(task.image.reshape(1, -1))
+
+    def observations(key: jax.Array) -> jax.Array:
+        return truth + SIGMA * jax.random.normal(key, truth.shape, truth.dtype)
+
+    tuned = kbp.tune(
+        start(task, ablation_step),
+        task.training(ablation_step.separate_types),
+        task.graph(ablation_step.separate_types),
+        truth,
+        observations,
+        task.points,
+        frozen=ablation_step.frozen,
+        steps=args.steps,
+        optimizer=optax.adam(optax.cosine_decay_schedule(0.1, args.steps, alpha=0.1)),
+        every=min(15, args.steps),
+        seed=args.seed,
+    )
+    if tuned.stopped == "interrupted":
+        raise KeyboardInterrupt
+    return tuned, time.perf_counter() - begin
+
+
+def by_kbp(
+    settings: kbp.Settings, model: kbp.KernelMRF, graph: kbp.Graph, points: np.ndarray, noisy: np.ndarray
+) -> tuple[dict, np.ndarray, np.ndarray]:
+    """Clean noisy images one by one; return answers and seconds, and the first mean and standard deviation."""
+
+    @jax.jit
+    def clean(y: jax.Array) -> tuple[jax.Array, ...]:
+        belief = settings.answer(model, graph, y, points)
+        return kbp.mean(belief), kbp.mode(belief), *kbp.interval(belief, 0.9), jnp.sqrt(kbp.variance(belief))
+
+    flat = jnp.asarray(noisy.reshape(len(noisy), -1))
+    jax.block_until_ready(clean(flat[0]))
+    answers, seconds = [], []
+    for y in flat:
+        begin = time.perf_counter()
+        answers.append(jax.block_until_ready(clean(y)))
+        seconds.append(time.perf_counter() - begin)
+    mean, mode, low, high, deviation = (np.stack(column) for column in zip(*answers, strict=True))
+    found = {"mean": mean, "mode": mode, "low": low, "high": high, "run_s": statistics.median(seconds)}
+    return found, mean[0].reshape(noisy.shape[1:]), deviation[0].reshape(noisy.shape[1:])
+
+
+def row_of(study: str, image: str, method: str, found: dict, truth: np.ndarray, learn_s: float, **more: Any) -> dict:
+    """Make a flat record of what a method did."""
+    flat = truth.reshape(1, -1)
+    row = {"study": study, "image": image, "method": method, "rmse_mean": rmse(found["mean"], flat)}
+    if "mode" in found:
+        inside = (found["low"] <= flat) & (flat <= found["high"])
+        row |= {"rmse_mode": rmse(found["mode"], flat), "cover90": float(np.mean(inside))}
+    return {**row, "run_s": found["run_s"], "learn_s": learn_s, **more}
+
+
+def numbers_of(settings: kbp.Settings) -> dict[str, float]:
+    """Name the numbers of settings, for the record."""
+    kept = dataclasses.replace(settings, rule=kbp.FullRank())
+    leaves = jax.tree_util.tree_flatten_with_path(kept)[0]
+    return {jax.tree_util.keystr(path).removeprefix("."): float(leaf) for path, leaf in leaves}
+
+
+def by_baselines(study: str, name: str, train: np.ndarray, test: np.ndarray, args: argparse.Namespace) -> Any:
+    """Tune the baselines on a noisy copy of the training image, and clean the test images with them."""
+    copy = add_noise(np.random.default_rng([args.seed, 2]), train)
+    noisy, rows, pictures, tuned = tests_of(test, args), [], {}, {}
+    for key, search in baselines.SEARCHES.items():
+        search = dataclasses.replace(search, stages=(), steps=()) if args.quick else search
+        begin = time.perf_counter()
+        tuned |= baselines.tune_denoisers(train, [copy], searches={key: search})
+        if key in tuned:
+            learn_s = time.perf_counter() - begin
+            found, pictures[PLACES[key]] = _with_denoiser(tuned[key], noisy)
+            options = {f"option {option}": value for option, value in tuned[key].options.items()}
+            rows.append(row_of(study, name, PLACES[key], found, test, learn_s, **options))
+    return rows, pictures, tuned
+
+
+def _with_denoiser(denoiser: baselines.Denoiser, noisy: np.ndarray) -> tuple[dict, np.ndarray]:
+    seconds, cleaned = [], []
+    for image in noisy:
+        begin = time.perf_counter()
+        cleaned.append(denoiser(image))
+        seconds.append(time.perf_counter() - begin)
+    return {"mean": np.stack(cleaned).reshape(len(noisy), -1), "run_s": statistics.median(seconds)}, cleaned[0]
+
+
+def compare(study: str, task: Task, test: np.ndarray, name: str, args: argparse.Namespace) -> tuple[list, dict, Any]:
+    """Compare three ways to choose hyperparameters with the baselines on a test image."""
+    ablation_step, noisy = ABLATION[-1], tests_of(test, args)
+    training = task.training(ablation_step.separate_types)
+    variants = {"authors' bandwidths": (authors(task), False, 0.0)}
+    begin = time.perf_counter()
+    plain = dataclasses.replace(start(task, ablation_step), exponents=None)
+    variants["leave-one-out"] = (
+        kbp.select(plain, training, steps=min(40, args.steps)),
+        True,
+        time.perf_counter() - begin,
+    )
+    tuned, seconds = learn(task, ablation_step, args)
+    variants["learned"] = (tuned.settings, True, seconds)
+    rows, pictures = [], {"clean": test, "noisy": noisy[0]}
+    for method, (settings, split, learn_s) in variants.items():
+        graph, model = task.graph(split, test.shape), settings.fit(task.training(split))
+        found, mean, deviation = by_kbp(settings, model, graph, task.points, noisy)
+        rows.append(row_of(study, name, method, found, test, learn_s, **numbers_of(settings)))
+        pictures |= {method: mean, f"{method}, deviation": deviation}
+    more, others, tuned_denoisers = by_baselines(study, name, task.image, test, args)
+    return rows + more, pictures | others, (tuned, tuned_denoisers)
+
+
+def levels(image: np.ndarray, name: str, args: argparse.Namespace) -> tuple[list, dict, Any]:
+    """Compare all methods on a sunset image."""
+    return compare("sunset", task_of(image, name, args.seed), image, name, args)
+
+
+def photograph(args: argparse.Namespace) -> tuple[list, dict]:
+    """Compare all methods on a photograph, learned from and tuned on another."""
+    train, test = (gray_images.photograph(name, args.side).astype(np.float32) for name in PHOTOGRAPHS)
+    task = task_of(np.round(train), PHOTOGRAPHS[0], args.seed)
+    rows, pictures, _ = compare("photograph", task, np.round(test), PHOTOGRAPHS[1], args)
+    return rows, pictures
+
+
+def ablation(image: np.ndarray, name: str, args: argparse.Namespace) -> list[dict]:
+    """Return the rows of the ablation."""
+    task, noisy, rows = task_of(image, name, args.seed), tests_of(image, args), []
+    for ablation_step in command_line.progress(ABLATION[:1] if args.quick else ABLATION[:-1], "levers"):
+        tuned, seconds = learn(task, ablation_step, args)
+        graph = task.graph(ablation_step.separate_types)
+        found, *_ = by_kbp(tuned.settings, tuned.model, graph, task.points, noisy)
+        rows.append(row_of("levers", name, ablation_step.name, found, image, seconds, **numbers_of(tuned.settings)))
+    return rows
+
+
+def transfer(learned: Any, images: dict[int, np.ndarray], count: int, args: argparse.Namespace) -> list[dict]:
+    """Return rows for images with other levels and for the rotated image, with the model learned on one image."""
+    tuned, others = learned
+    image = images[count]
+    task, size = task_of(image, "", args.seed), len(image)
+    tests = {f"sunset {count} turned": np.rot90(image).copy(), "sunset 60": gray_images.rings(60)}
+    tests["sunset 250"] = gray_images.sunset(250, datasets.data_directory(args.data))[0]
+    rows = []
+    for name, test in tests.items():
+        test = test.astype(np.float32) if len(test) == size else test[30:54, 30:54].astype(np.float32)
+        noisy = tests_of(test, args)
+        found, *_ = by_kbp(tuned.settings, tuned.model, task.graph(separate_types=True), task.points, noisy)
+        rows.append(row_of("transfer", name, f"learned on sunset {count}", found, test, 0.0))
+        for key, denoiser in others.items():
+            rows.append(row_of("transfer", name, PLACES[key], _with_denoiser(denoiser, noisy)[0], test, 0.0))
+    return rows

@@ -1,0 +1,1 @@
+"""Shared modules of the experiments: command line, results, tables, search, timing, data sets."""

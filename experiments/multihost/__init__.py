@@ -1,0 +1,1 @@
+"""Denoise one large image with several processes."""

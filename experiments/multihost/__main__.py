@@ -1,0 +1,5 @@
+import sys
+
+from experiments.multihost.run import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Infer the orientation of a rotating camera from its frames."""

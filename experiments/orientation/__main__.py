@@ -1,0 +1,5 @@
+import sys
+
+from experiments.orientation.run import main
+
+sys.exit(main())

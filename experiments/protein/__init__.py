@@ -1,0 +1,1 @@
+"""Predict the backbone angles of proteins on chains."""

@@ -1,0 +1,5 @@
+import sys
+
+from experiments.protein.run import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Write the measured tables into README.md and the pages of docs."""

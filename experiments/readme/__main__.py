@@ -1,0 +1,5 @@
+import sys
+
+from experiments.readme.run import main
+
+sys.exit(main())

@@ -1,0 +1,96 @@
+"""Tables of the benchmarks."""
+
+from experiments.lib.markdown import Row, markdown_table
+
+
+def propagate(rows: list[Row]) -> str:
+    """Return a table of the rows of the benchmark of message passing."""
+    header = ["ranks", "first call s", "loop s", "products s", "loop / products"]
+    keys = ("first_call_s", "loop_s", "last_s")
+    body = [
+        [f"{row['rank']}, {row['points']}", *(f"{row[key]:.3f}" for key in keys), f"{row['loop/last']:.2f}"]
+        for row in rows
+    ]
+    return markdown_table(header, body)
+
+
+def scale(rows: list[Row]) -> str:
+    """Return a table of the rows of the benchmark of sizes and kinds of graphs."""
+    header = ["case", "messages", "build s", "ns a message", "loop / products", "to grid", "peak GiB"]
+    body = [
+        [row["case"], f"{row['messages']:,}", f"{row['build_s']:.2g}", f"{row['ns_per_message']:.0f}"]
+        + [f"{row[key]:.2f}" for key in ("loop/bare", "to grid", "peak_gib")]
+        for row in rows
+        if row["case"] not in ("discrete", "fit")
+    ]
+    return markdown_table(header, body)
+
+
+def expect(rows: list[Row]) -> str:
+    """Return a table of estimates for large graphs, from time and memory per message on the largest grid."""
+    grids = [row for row in rows if row["case"].startswith("grid")]
+    seconds = grids[-1]["ns_per_message"] / 1e9
+    held = 2**30 * (grids[-1]["peak_gib"] - grids[0]["peak_gib"]) / (grids[-1]["messages"] - grids[0]["messages"])
+    body = [
+        [f"{count:.0e}".replace("e+", "e"), _amount(held * count / 2**30, "GiB"), _amount(30 * seconds * count, "s")]
+        for count in (1e6, 1e8, 1e10)
+    ]
+    return markdown_table(["messages", f"memory ({held:.0f} bytes each)", "30 iterations, two cores"], body)
+
+
+def streaming(rows: list[Row]) -> str:
+    """Return a table of the rows of the benchmark of learning out of core."""
+    header = ["pairs", "fit s", "microseconds a pair", "fit / products", "peak GiB"]
+    keys = ("fit_s", "us_per_pair", "fit/products", "peak_gib")
+    body = [[f"{row['pairs']:,}", *(f"{row[key]:.2g}" for key in keys)] for row in rows]
+    return markdown_table(header, body)
+
+
+def fit(rows: list[Row]) -> str:
+    """Return a table of the rows of the benchmark of fit."""
+    header = ["pairs", "rank", "first fit s", "fit s", "peak GiB", "3 x features + 1 GiB"]
+    body = [
+        [
+            f"{row['pairs']:,}",
+            f"{row['rank']}",
+            *(f"{row[key]:.2g}" for key in ("fit_s", "again_s")),
+            *(f"{row[key]:.2f}" for key in ("peak_gib", "bound_gib")),
+        ]
+        for row in rows
+    ]
+    return markdown_table(header, body)
+
+
+def tables_of_states(rows: list[Row]) -> str:
+    """Return a table of the benchmark of discrete belief propagation."""
+    header = ["states", "run s", "dense s", "run / dense", "peak GiB", "max-product s"]
+    header += ["PGMax s", "its set-up s", "its peak GiB"]
+    keys = ("run_s", "dense_s", "run/dense", "peak_gib", "max_product_s")
+    keys += ("pgmax_run_s", "pgmax_build_s", "pgmax_peak_gib")
+    body = [[f"{row['states']}", *("" if row.get(key) is None else f"{row[key]:.2f}" for key in keys)] for row in rows]
+    return markdown_table(header, body)
+
+
+def gradients(rows: list[Row]) -> str:
+    """Return a table of memory and time of gradients."""
+    header = ["model", "iterations", "run MiB", "gradient MiB", "gradient / run", "kept, in messages", "time / run"]
+    body = []
+    for row in rows:
+        cells = [row["model"], row["iterations"], *(f"{row[key]:.0f}" for key in ("run_mib", "gradient_mib"))]
+        cells += [f"{row['gradient / run']:.2f}", "" if row["kept"] is None else f"{row['kept']:.1f}"]
+        body.append([*cells, f"{row['gradient_s / run_s']:.1f}"])
+    return markdown_table(header, body)
+
+
+def trees(rows: list[Row]) -> str:
+    """Return a table of the rows of the benchmark of exact trees."""
+    header = ["tree", "nodes", "levels", "build s", "run_tree s", "one iteration of run s"]
+    keys = ("build_s", "run_tree_s", "iteration_s")
+    body = [
+        [row["tree"], f"{row['nodes']:,}", f"{row['levels']:,}", *(f"{row[key]:.2g}" for key in keys)] for row in rows
+    ]
+    return markdown_table(header, body)
+
+
+def _amount(number: float, unit: str) -> str:
+    return f"{number:,.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"

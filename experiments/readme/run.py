@@ -1,0 +1,86 @@
+"""Write the measured tables into README.md and the pages of docs, from the committed results.
+
+python -m experiments.readme            # write
+python -m experiments.readme --check    # exit with 1 if they do not hold what the results say
+"""
+
+import argparse
+import importlib
+import json
+import re
+from pathlib import Path
+
+from experiments.lib.markdown import Results, markdown_table
+from experiments.readme import benchmarks
+from experiments.readme.summary import summary
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (
+    "README.md",
+    "docs/images.md",
+    "docs/loops.md",
+    "docs/learning.md",
+    "docs/baselines.md",
+    "docs/performance.md",
+    "docs/structured.md",
+    "docs/real_data.md",
+    "docs/expectation_propagation.md",
+)
+EXPERIMENTS = (
+    "denoising",
+    "update_rules",
+    "convergence",
+    "learned_bandwidths",
+    "figure1",
+    "orientation",
+    "retrieval",
+    "words",
+    "depth",
+    "protein",
+    "categories",
+    "kjit",
+)
+"""Those with tables in the pages, which their module `doc_tables` makes."""
+BLOCK = re.compile(r"(<!-- begin (\w+): .*? -->\n)(.*?)(<!-- end \w+ -->)", re.DOTALL)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write or check the tables; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.readme", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a file is out of date")
+    check = parser.parse_args(argv).check
+    results = {name: _read(f"experiments/{name}/results/{name}.json") for name in EXPERIMENTS}
+    tables = of_benchmarks()
+    for name, found in results.items():
+        tables |= importlib.import_module(f"experiments.{name}.doc_tables").tables(found)
+    tables["summary"] = markdown_table(*summary({name: found["rows"] for name, found in results.items()}))
+    stale = 0
+    for path in (ROOT / name for name in PAGES):
+        old = path.read_text(encoding="utf-8")
+        new = BLOCK.sub(lambda found: found[1] + tables[found[2]] + found[4], old)
+        stale += new != old
+        if not check:
+            path.write_text(new, encoding="utf-8")
+    return int(check and stale > 0)
+
+
+def of_benchmarks() -> dict[str, str]:
+    """Return the tables of the benchmarks by the name of their place in the pages."""
+    names = ("propagate", "scale", "streaming", "fit", "gradients", "discrete")
+    found = {name: _read(f"benchmarks/results/{name}.json") for name in names}
+    rows = {name: results["rows"] for name, results in found.items()}
+    return {
+        "propagate": benchmarks.propagate(rows["propagate"]),
+        "floor": benchmarks.propagate(rows["propagate"]),
+        "scale": benchmarks.scale(rows["scale"]),
+        "expect": benchmarks.expect(rows["scale"]),
+        "streaming": benchmarks.streaming(rows["streaming"]),
+        "trees": benchmarks.trees(found["propagate"]["trees"]),
+        "fit": benchmarks.fit(rows["fit"]),
+        "gradients": benchmarks.gradients(rows["gradients"]),
+        "tables": benchmarks.tables_of_states(rows["discrete"]),
+    }
+
+
+def _read(path: str) -> Results:
+    return json.loads((ROOT / path).read_text(encoding="utf-8"))

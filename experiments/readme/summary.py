@@ -1,0 +1,180 @@
+"""The table of the README: what messages add, and how kernel belief propagation compares with the best baseline.
+
+All numbers are from the committed results. Our variant of a line is the one that its experiment is about, and the
+baseline is the best of that experiment on the test data, which favors the baseline. A number is bold only if it is
+ahead by more than two standard errors of the difference, and no baseline of `OUTSIDE` is known to be level or ahead.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+Row = dict[str, Any]
+
+OUTSIDE = "†"
+"""Mark of lines on whose data a baseline outside of the experiments is level or ahead, at this rank or another."""
+
+
+class Score(NamedTuple):
+    """A measured value with its standard error, None where the results have none."""
+
+    value: float
+    error: float | None = None
+
+
+class Line(NamedTuple):
+    """One task of the table.
+
+    Attributes:
+        task: the first column.
+        page: the page that describes it.
+        measure: what is measured.
+        less: whether less is better.
+        shape: the format of a value.
+        without: the same evidence without messages, None where it was not measured.
+        ours: kernel belief propagation.
+        baseline: name of the best baseline.
+        best: its score.
+        ahead: how far ours is ahead of it, positive is better; its error is that of the difference.
+        outside: whether a baseline that the experiment lacks is known to be level or ahead on these data.
+    """
+
+    task: str
+    page: str
+    measure: str
+    less: bool
+    shape: str
+    without: Score | None
+    ours: Score
+    baseline: str
+    best: Score
+    ahead: Score
+    outside: bool = False
+
+
+def summary(results: dict[str, list[Row]]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of the table. `results`: the rows of each experiment by its name."""
+    lines = [
+        *_citations(results["categories"]),
+        *_proteins(results["protein"]),
+        *_depth(results["depth"]),
+        *_rotations(results["orientation"]),
+        *_photograph(results["learned_bandwidths"]),
+    ]
+    header = ["task", "measure", "without messages", "kernel BP", "best baseline", "ahead by"]
+    return header, [_cells(line) for line in lines]
+
+
+def _cells(line: Line) -> list[str]:
+    show = lambda score, sign="": (
+        f"{score.value:{sign}{line.shape}}" + ("" if score.error is None else f" ± {score.error:{line.shape}}")
+    )
+    gap = line.ahead
+    clear = gap.error is not None and abs(gap.value) > 2 * gap.error
+    bold = lambda text, wins: f"**{text}**" if clear and wins else text
+    return [
+        f"[{line.task}]({line.page})" + (f" {OUTSIDE}" if line.outside else ""),
+        f"{line.measure} {'↓' if line.less else '↑'}",
+        "" if line.without is None else show(line.without),
+        bold(show(line.ours), gap.value > 0 and not line.outside),
+        f"{bold(show(line.best), gap.value < 0)} {line.baseline}",
+        show(gap, "+"),
+    ]
+
+
+def _line(
+    rows: list[Row],
+    columns: tuple[str, str | None],
+    ours: str,
+    without: str | None,
+    baselines: list[str],
+    ahead: tuple[str, str, int] | None = None,
+    **words: Any,
+) -> Line:
+    """Return the line of some rows, of which there is one for each method.
+
+    Args:
+        rows: the rows.
+        columns: names of the column of the value and of that of its error, None where there is none.
+        ours: our method.
+        without: the method without messages, if there is one.
+        baselines: methods of which the best is shown.
+        ahead: names of the columns of the paired difference from ours and of its error, and 1 or -1 where positive is
+            better or worse for ours; None takes the difference of the values, with the error of independent ones.
+        words: the other attributes of the line.
+    """
+    value, error = columns
+    of = {row["method"]: row for row in rows}
+    scores = {name: Score(row[value], row[error] if error else None) for name, row in of.items()}
+    best = (min if words["less"] else max)(baselines, key=lambda name: scores[name].value)
+    if ahead is not None:
+        difference, its_error, sign = ahead
+        gap = Score(sign * of[best][difference], of[best][its_error])
+    else:
+        sign = -1 if words["less"] else 1
+        errors = (scores[ours].error, scores[best].error)
+        both = math.hypot(*(e or 0 for e in errors)) if error else None
+        gap = Score(sign * (scores[ours].value - scores[best].value), both)
+    known = scores[without] if without else None
+    return Line(without=known, ours=scores[ours], baseline=best, best=scores[best], ahead=gap, **words)
+
+
+def _citations(rows: list[Row]) -> list[Line]:
+    ours = "KBP, one category"
+    sets = {"acmv9": ("ACM, 5 areas", (1, 3)), "cora_hierarchical": ("Cora, 81 topics", (1, 10))}
+    sets["citeulike_t"] = ("CiteULike, 367 tags", (1, 10))
+    lines = []
+    for name, (text, ranks) in sets.items():
+        for k in ranks:
+            mine = [row for row in rows if (row["set"], row["papers"], row["k"]) == (name, "all", k)]
+            others = [row["method"] for row in mine if not row["method"].startswith("KBP")]
+            words: Row = {"task": f"topics of papers, {text}", "page": "docs/real_data.md", "measure": f"recall at {k}"}
+            words |= {"less": False, "shape": ".3f", "outside": (name, k) != ("acmv9", 3)}
+            lines.append(_line(mine, ("recall", "stderr"), ours, f"{ours}, no links", others, **words))
+    return lines
+
+
+def _proteins(rows: list[Row]) -> list[Line]:
+    rows = [row for row in rows if row["study"] == "summary"]
+    residues = max(row["residues"] for row in rows)  # methods on a part of the residues do not compare
+    rows = [row for row in rows if row["residues"] == residues]
+    windows = sorted({row["window"] for row in rows})
+    words: Row = {"page": "docs/real_data.md", "measure": "mean cosine", "less": False, "shape": ".3f"}
+    lines = []
+    for window in windows:
+        mine = [row for row in rows if row["window"] == window]
+        others = [row["method"] for row in mine if not row["method"].startswith("kernel BP")]
+        words |= {"task": f"backbone angles of proteins, window of {window}", "outside": window == windows[-1]}
+        ours, ahead = "kernel BP", ("gain", "gain_se", 1)
+        lines.append(_line(mine, ("cosine", "se"), ours, f"{ours}, no chain", others, ahead, **words))
+    return lines
+
+
+def _depth(rows: list[Row]) -> list[Line]:
+    ours = "kernel BP on boosting"
+    ahead = (f"{ours} less this", f"{ours} less this, se", -1)
+    words: Row = {"page": "docs/real_data.md", "measure": "error of log10 depth", "less": True, "shape": ".4f"}
+    lines = []
+    for place in ("kitchen", "tabletop", "street"):
+        mine = [row for row in rows if row["set"] == place]
+        whole = max((row["scenes"], row["cells_each"]) for row in mine)  # samplers ran on a part of the images
+        mine = [row for row in mine if (row["scenes"], row["cells_each"]) == whole]
+        others = [row["method"] for row in mine if not row["method"].startswith("kernel BP")]
+        words["task"] = f"depth from one image, {place}"
+        lines.append(_line(mine, ("mae", "se"), ours, f"{ours}, patches alone", others, ahead, **words))
+    return lines
+
+
+def _rotations(rows: list[Row]) -> list[Line]:
+    mine = [row for row in rows if row["frames"] == "ambiguous"]
+    others = [row["method"] for row in mine if not row["method"].startswith("kernel BP")]
+    ours, ahead = "kernel BP, trace", ("ours_ahead", "ours_ahead_stderr", 1)
+    words: Row = {"task": "rotations of a camera (simulated)", "page": "docs/structured.md", "measure": "degrees"}
+    words |= {"less": True, "shape": ".1f"}
+    return [_line(mine, ("degrees", "stderr"), ours, f"{ours}, no chain", others, ahead, **words)]
+
+
+def _photograph(rows: list[Row]) -> list[Line]:
+    mine = [row for row in rows if row["study"] == "photograph"]
+    words: Row = {"task": "one photograph, noise added", "page": "docs/learning.md", "measure": "RMSE in gray levels"}
+    words |= {"less": True, "shape": ".2f"}
+    return [_line(mine, ("rmse_mean", None), "learned", None, ["total variation", "non-local means", "BM3D"], **words)]

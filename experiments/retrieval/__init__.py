@@ -1,0 +1,1 @@
+"""Find the Swedish translation of a document through a tree of languages."""

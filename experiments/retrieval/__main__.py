@@ -1,0 +1,5 @@
+import sys
+
+from experiments.retrieval.run import main
+
+sys.exit(main())

@@ -1,0 +1,310 @@
+"""Find the Swedish translation of a document through a tree of languages.
+
+The document retrieval of "Nonparametric tree graphical models" (Song, Gretton, Guestrin, AISTATS 2010) on Europarl
+documents of five sentences: a document is observed in one language or several, and the candidates are the test
+documents in Swedish. Training pairs join neighboring languages only, so evidence must pass through all languages on the
+way. The ridge of every method is the best of a grid on an unreported split.
+"""
+
+import argparse
+import time
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import kbpjax as kbp
+from experiments.lib import command_line, datasets, results, tables
+from experiments.lib.results import standard_error
+from experiments.retrieval import data
+
+SOURCE, TARGET = "en", "sv"
+LEAVES = ("en", "fi", "el", "it")
+"""Languages whose documents are observed together, in the order in which they are added."""
+HUB = "da"
+LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+TEST = 100
+METHODS = ("kernel belief propagation", "ridge", "centred ridge")
+RIDGES = ((1e-7,), (1e-5,), (1e-4,), (1e-3,), (1e-2,), (1e-1,))
+RIDGE_PAIRS = tuple((ridge, own) for ridge in (1e-5, 1e-4, 1e-3) for own in (1e-3, 1e-2, 1e-1))
+"""Of the messages between languages, and of the observed documents."""
+
+
+class Regime(NamedTuple):
+    """Assignment of training documents to edges: `pairs` for each edge, from `blocks` that alternate."""
+
+    name: str
+    pairs: int
+    blocks: int
+
+
+REGIMES = (Regime("same 300", 300, 1), Regime("same 50", 50, 1), Regime("apart 150", 150, 2))
+"""The same documents on every edge, few of them, and documents that no two neighboring edges share."""
+
+
+class Task(NamedTuple):
+    """A tree of languages, its training pairs, and the documents to find."""
+
+    edges: tuple[tuple[int, int], ...]  # of nodes, away from the observed ones
+    grams: np.ndarray  # cosines of all documents in the language of each node [node, item, item]
+    pairs: np.ndarray  # documents in both languages of each edge [edge, pair]
+    blocks: int
+    test: np.ndarray  # [query]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.retrieval", description=(__doc__ or "").split("\n")[0])
+    command_line.add_common_arguments(parser, "experiments/retrieval/results")
+    parser.add_argument("--splits", type=int, help="random splits into training and test (default: 10; 1 if quick)")
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", help="edges from English to Swedish (default: 1 .. 9; 2 if quick)"
+    )
+    return command_line.main(run, parser, argv)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the experiment: a table on standard output, a JSON and a PNG file in `args.out`."""
+    splits = args.splits or (1 if args.quick else 10)
+    lengths = tuple(args.lengths or (LENGTHS[1:2] if args.quick else LENGTHS))
+    if splits < 1 or not all(1 <= n <= len(data.LANGUAGES) - 1 for n in lengths):
+        raise ValueError(f"--splits must be at least 1 and --lengths 1 .. 10; got {splits} and {list(lengths)}.")
+    documents = data.europarl(datasets.data_directory(args.data))
+    regimes, most = (REGIMES[1:2], 2) if args.quick else (REGIMES, len(LEAVES))
+    start = time.perf_counter()
+    jobs = [(regime, "length", n) for regime in regimes for n in lengths]
+    jobs += [(regime, kind, n) for regime in regimes for kind in ("leaf", "leaves") for n in range(1, most + 1)]
+    rows = []
+    for regime, kind, count in command_line.progress(jobs, "retrieval"):
+        rows += compare(documents, regime, kind, count, splits, args.seed)
+    rows += [length_only(documents, splits, args.seed)]
+    config = {"splits": splits, "lengths": list(lengths), "seed": args.seed, "quick": args.quick}
+    tables.print_table(rows)
+    results.write_results(args.out / "retrieval.json", config, rows, seconds=time.perf_counter() - start)
+    results.save_figure(figure(rows), args.out / "retrieval.png")
+    print(f"Wrote {args.out / 'retrieval.json'} and {args.out / 'retrieval.png'}")
+
+
+def compare(documents: Any, regime: Regime, kind: str, count: int, splits: int, seed: int) -> list[dict[str, Any]]:
+    """Measure all methods on one tree in one regime; the first split selects the ridges and is not reported."""
+    observed = np.arange(count if kind == "leaves" else 1)
+    found: dict[str, list[np.ndarray]] = {method: [] for method in METHODS}
+    chosen: dict[str, tuple[float, ...]] = {}
+    for split in range(splits + 1):
+        task = make_task(documents, regime, kind, count, np.random.default_rng([seed, split]))
+        for method in METHODS:
+            rank = partial(RANKERS[method], task, observed)
+            if split == 0:
+                grid = RIDGE_PAIRS if method == METHODS[0] else RIDGES
+                chosen[method] = max(grid, key=lambda ridges, rank=rank: np.mean(1 / rank(*ridges)))
+            else:
+                found[method].append(rank(*chosen[method]))
+    return [
+        {"regime": regime.name, "tree": kind, "count": count, "method": method}
+        | dict(zip(("ridge", "obs_ridge"), (*chosen[method], None), strict=False))
+        | scores(ranks)
+        for method, ranks in found.items()
+    ]
+
+
+def make_task(documents: Any, regime: Regime, kind: str, count: int, rng: np.random.Generator) -> Task:
+    """Draw a split: a chain of `count` edges, or `count` leaves around a hub, or the leaf of that number."""
+    if kind == "length":
+        between = rng.permutation([code for code in documents if code not in (SOURCE, TARGET)])[: count - 1].tolist()
+        languages = [SOURCE, *between, TARGET]
+        edges = tuple((k, k + 1) for k in range(count))
+    else:
+        leaves = LEAVES[:count] if kind == "leaves" else LEAVES[count - 1 : count]
+        hub = len(leaves)
+        languages = [*leaves, HUB, TARGET]
+        edges = (*((leaf, hub) for leaf in range(hub)), (hub, hub + 1))
+    order = rng.permutation(len(documents[TARGET]))
+    test, train = order[:TEST], order[TEST:]
+    # Blocks take turns from the target on, so that two edges of a chain that meet share no document.
+    turn = [(len(edges) - 1 - k) if kind == "length" else int(k < len(edges) - 1) for k in range(len(edges))]
+    blocks = [np.sort(train[(t % regime.blocks) * regime.pairs :][: regime.pairs]) for t in turn]
+    used = np.unique(np.concatenate(blocks))
+    grams = np.stack([cosines(documents[code], used) for code in languages])
+    return Task(edges, grams, np.stack(blocks), regime.blocks, test)
+
+
+def cosines(documents: list[list[str]], train: np.ndarray) -> np.ndarray:
+    """Return cosines of tf-idf vectors of all documents, words and their weights being those of the known ones."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    as_they_are: Any = list  # the documents are lists of words already
+    vectorizer = TfidfVectorizer(analyzer=as_they_are, sublinear_tf=True).fit([documents[i] for i in train])
+    vectors = vectorizer.transform(documents)
+    return (vectors @ vectors.T).toarray().astype(np.float32)
+
+
+def rank_by_beliefs(task: Task, observed: np.ndarray, ridge: float, obs_ridge: float) -> np.ndarray:
+    """Rank the right document among the candidates by the belief of the target."""
+    train = [
+        np.unique(np.concatenate([task.pairs[k] for k, edge in enumerate(task.edges) if v in edge]))
+        for v in _nodes(task)
+    ]
+    grams = np.stack([gaussian(gram, rows) for gram, rows in zip(task.grams, train, strict=True)])
+    arrays = map(jnp.asarray, (grams, task.pairs, task.test, observed, [ridge, obs_ridge]))
+    weights = _beliefs(*arrays, task.edges, task.blocks == 1)
+    return rank_of_own(np.asarray(weights))
+
+
+def gaussian(gram: np.ndarray, train: np.ndarray) -> np.ndarray:
+    """Turn cosines into a Gaussian kernel at the median distance of known documents."""
+    squared = 2 - 2 * gram
+    median = np.median(squared[np.ix_(train, train)][np.triu_indices(len(train), 1)])
+    return np.exp(-squared / (2 * median))
+
+
+@partial(jax.jit, static_argnames=("edges", "shared"))
+def _beliefs(grams: Any, pairs: Any, test: Any, observed: Any, ridges: Any, edges: Any, shared: bool) -> jax.Array:
+    """Learn from pairs of documents and return the belief of the target [query, candidate], for the query's leaves."""
+    count = len(grams)
+    graph = kbp.Graph.from_edges(list(edges), count, edge_type=np.arange(count - 1), node_type=np.arange(count))
+    of_node = {
+        v: jnp.concatenate([pairs[k] for k, edge in enumerate(edges) if v in edge][: 1 if shared else None])
+        for v in range(count)
+    }
+    whole = jnp.arange(pairs.shape[1])
+    samples = kbp.TrainingData(
+        edges={k: (pair, pair) for k, pair in enumerate(pairs)},
+        nodes=of_node,
+        ends=dict(enumerate(edges)),
+        rows=dict.fromkeys(range(len(edges)), (whole, whole)) if shared else None,
+    )
+    kernel = {v: kbp.kernels.Precomputed(gram) for v, gram in enumerate(grams)}
+    model = kbp.fit(samples, kernel=kernel, rule=kbp.FullRank(), ridge=ridges[0], obs_ridge=ridges[1])
+
+    def belief(document: jax.Array) -> jax.Array:
+        values = jnp.broadcast_to(document, observed.shape)
+        evidence = kbp.clamp(model, graph, observed, values, form=kbp.DensityRatio())
+        solution = kbp.run_tree(model, graph, evidence)
+        return kbp.beliefs(model, graph, evidence, solution, test, marginal=kbp.Empirical()).weights[-1]
+
+    return jax.lax.map(belief, test, batch_size=25)
+
+
+def rank_by_ridge(task: Task, observed: np.ndarray, ridge: float, *, centred: bool) -> np.ndarray:
+    """Rank the right document by its cosine with the prediction of composed ridge regressions.
+
+    A prediction is a weighting of the training documents of the last edge. Predictions of several leaves are averaged.
+    """
+    weights: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # node: documents, and a weight of each for each query
+    for (first, second), rows in zip(task.edges, task.pairs, strict=True):
+        gram = task.grams[first]
+        if first in observed:
+            towards = gram[np.ix_(task.test, rows)]
+        else:
+            documents, weight = weights[first]
+            towards = weight @ gram[np.ix_(documents, rows)]
+        update = ridge_weights(gram[np.ix_(rows, rows)], towards, ridge, centred)
+        # Leaves around one hub have the same training documents, so their weights can be added.
+        weights[second] = rows, update + (weights[second][1] if second in weights else 0)
+    rows, weight = weights[len(task.grams) - 1]
+    weight = weight / weight.sum(1, keepdims=True) if centred else weight
+    return rank_of_own(predicted_cosines(task.grams[-1].astype(np.float64), rows, weight, task.test, centred))
+
+
+def ridge_weights(gram: np.ndarray, towards: np.ndarray, ridge: float, centred: bool) -> np.ndarray:
+    """Return the weights of training targets in the ridge prediction of each query; centred ones sum to 1."""
+    count = len(gram)
+    if not centred:
+        return np.linalg.solve(gram + ridge * count * np.eye(count), towards.T).T
+    centring = np.eye(count) - 1 / count
+    offset = towards - gram.mean(0)
+    inner = centring @ gram @ centring + ridge * count * np.eye(count)
+    return 1 / count + np.linalg.solve(inner, centring @ offset.T).T @ centring
+
+
+def predicted_cosines(
+    gram: np.ndarray, rows: np.ndarray, weight: np.ndarray, test: np.ndarray, centred: bool
+) -> np.ndarray:
+    """Return the cosine of each prediction with each candidate [query, candidate], up to the prediction's length."""
+    inner, length = weight @ gram[np.ix_(rows, test)], gram[test, test]
+    if centred:
+        to_mean = gram[np.ix_(rows, test)].mean(0)
+        own_mean = gram[np.ix_(rows, rows)].mean(0)
+        inner = inner - to_mean - (weight @ own_mean)[:, None] + own_mean.mean()
+        length = length - 2 * to_mean + own_mean.mean()
+    return inner / np.sqrt(length)
+
+
+def length_only(documents: Any, splits: int, seed: int) -> dict[str, Any]:
+    """Rank candidates by how near their numbers of words are to the source's, both standardized."""
+    ranks = []
+    for split in range(1, splits + 1):
+        order = np.random.default_rng([seed, split]).permutation(len(documents[TARGET]))
+        logs = {code: np.log([max(1, len(words)) for words in documents[code]]) for code in (SOURCE, TARGET)}
+        scores_of = {code: (x - x[order[TEST:]].mean()) / x[order[TEST:]].std() for code, x in logs.items()}
+        test = order[:TEST]
+        ranks.append(rank_of_own(-np.abs(scores_of[SOURCE][test][:, None] - scores_of[TARGET][test])))
+    return {"regime": "all", "tree": "none", "count": 0, "method": "number of words", **scores(ranks)}
+
+
+def rank_of_own(score: np.ndarray) -> np.ndarray:
+    """Return the rank of candidate i for query i, from 1; candidates of equal score stand before it."""
+    if not np.isfinite(score).all():  # NaN would compare as the best of all
+        raise ValueError("score must be finite; got NaN or infinity. Raise the ridge.")
+    own = np.diag(score)[:, None]
+    return np.sum(score >= own, axis=1)
+
+
+def scores(ranks: list[np.ndarray]) -> dict[str, float]:
+    """Return recall at 1 and 5 over splits, with standard errors."""
+    row = {}
+    for k in (1, 5):
+        recalls = np.array([np.mean(rank <= k) for rank in ranks])
+        row |= {f"recall@{k}": float(recalls.mean()), f"se@{k}": standard_error(recalls)}
+    return row
+
+
+def _nodes(task: Task) -> range:
+    return range(len(task.grams))
+
+
+RANKERS = {
+    "kernel belief propagation": rank_by_beliefs,
+    "ridge": partial(rank_by_ridge, centred=False),
+    "centred ridge": partial(rank_by_ridge, centred=True),
+}
+
+
+def figure(rows: list[dict[str, Any]]) -> Any:
+    """Draw recall@1 against the length of the chain, and against the number of observed leaves."""
+    from matplotlib.figure import Figure
+
+    regimes = list(dict.fromkeys(row["regime"] for row in rows if row["tree"] == "length"))
+    drawn = Figure(figsize=(4.2 * len(regimes), 7), layout="constrained")
+    axes = drawn.subplots(2, len(regimes), squeeze=False, sharey=True)
+    words = next(row["recall@1"] for row in rows if row["tree"] == "none")
+    for column, regime in enumerate(regimes):
+        for line, (tree, label) in enumerate(
+            (("length", "edges from English to Swedish"), ("leaves", "observed leaves"))
+        ):
+            ax = axes[line, column]
+            for method, style in zip(METHODS, ("o-", "s--", "^:"), strict=True):
+                mine = [r for r in rows if (r["regime"], r["tree"], r["method"]) == (regime, tree, method)]
+                x, y, se = (np.array([r[key] for r in mine], float) for key in ("count", "recall@1", "se@1"))
+                ax.errorbar(x, y, se, fmt=style, label=method, capsize=2)
+            if tree == "leaves":
+                single = [
+                    row for row in rows if (row["regime"], row["tree"], row["method"]) == (regime, "leaf", METHODS[0])
+                ]
+                for row in single:
+                    ax.plot(0.85, row["recall@1"], "o", color="C0", mfc="none")
+                    place = (0.78 - 0.15 * (row["count"] % 2), row["recall@1"])  # side by side, where they are close
+                    ax.annotate(LEAVES[row["count"] - 1], place, fontsize=8, va="center", ha="right")
+                ax.set_xlim(left=0.4)
+            ax.axhline(words, color="gray", lw=0.8, label="number of words")
+            ax.set(xlabel=label, ylim=(0, 1.03), xticks=sorted({row["count"] for row in rows if row["tree"] == tree}))
+            ax.grid(alpha=0.3)
+        pairs = {"same": "the same documents on every edge", "apart": "no document on two edges that meet"}
+        kind, number = regime.split()
+        axes[0, column].set_title(f"{number} pairs an edge,\n{pairs[kind]}", fontsize=10)
+    axes[0, 0].set_ylabel("recall@1, of 100 candidates")
+    axes[1, 0].set_ylabel("recall@1, of 100 candidates")
+    axes[0, 0].legend(fontsize=8)
+    return drawn

@@ -1,0 +1,1 @@
+"""Compare the update rules: constant time, linear time and full rank."""

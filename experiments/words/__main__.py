@@ -1,0 +1,5 @@
+import sys
+
+from experiments.words.run import main
+
+sys.exit(main())
