@@ -21,10 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, ScalarLike, Shaped
 
-from kbpjax import _checks, propagate
+from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax.features import FeatureMap
 from kbpjax.graphs.graph import Graph
+from kbpjax.inference import loopy
 from kbpjax.inference.loopy import Solution
 from kbpjax.inference.operators import Arithmetic, Operators, SumProduct
 from kbpjax.kernels.base import as_floats
@@ -203,7 +204,7 @@ def run(
          [0.26 0.74]]
     """
     del key
-    return propagate.run(model, graph, evidence, num_iters=num_iters, damping=damping, tol=tol)
+    return loopy.run(model, graph, evidence, num_iters=num_iters, damping=damping, tol=tol)
 
 
 def from_potentials(
