@@ -10,7 +10,8 @@ from kbpjax.graphs.graph import Graph
 from kbpjax.kernels.base import like
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.beliefs import Learned, learned_factors, log_factors
-from kbpjax.posterior.evidence import Evidence, Model, likelihood
+from kbpjax.posterior.evidence import Evidence, Model
+from kbpjax.posterior.likelihood import likelihood
 
 
 def transfer_evidence(model: Model, graph: Graph, evidence: Evidence, source: KernelMRF) -> Evidence:

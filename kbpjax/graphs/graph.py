@@ -155,8 +155,8 @@ class Graph(eqx.Module):
         Args:
             part_of_node: the part of each node, 0 .. k - 1 [node].
         """
-        arrays = self.senders, self.receivers, self.edge_type, self.node_type
-        return Plan.of(*map(np.asarray, arrays), np.asarray(part_of_node))
+        ends = np.asarray(self.senders), np.asarray(self.receivers)
+        return Plan.of(*ends, np.asarray(self.edge_type), np.asarray(self.node_type), np.asarray(part_of_node))
 
     def nodes_of_type(self, node_type: int) -> Int[Array, " node_of_type"]:
         """Return the numbers of the nodes of one type; raises ValueError for a type that the graph does not have."""

@@ -93,15 +93,14 @@ class Plan(eqx.Module):
             slots = _slots_by_kind(tiled, receivers, group, kinds[reverse])
             if slots is not None:
                 break
-        in_order = slots is not None
-        slot, slot_kinds = slots if in_order else (_slots_in_order(receivers, degree), None)
+        slot, slot_kinds = slots or (_slots_in_order(receivers, degree), None)
 
         place, shapes, total = _places([nodes for nodes, _ in tiled], receivers, slot, num_nodes)
         part_of_receiver = parts[receivers]
-        slots = np.full((count, total), num_edges)
-        slots[part_of_receiver, place] = np.arange(num_edges)
-        if in_order:
-            edges = np.append(reverse, num_edges)[slots].reshape(count, *shapes[0])
+        listed = np.full((count, total), num_edges)
+        listed[part_of_receiver, place] = np.arange(num_edges)
+        if slot_kinds is not None:
+            edges = np.append(reverse, num_edges)[listed].reshape(count, *shapes[0])
             tile_kinds = slot_kinds[tiled[0][1]]
         else:
             edges, tile_kinds = _tile_parts(kinds, np.arange(num_edges), parts[senders], count)
@@ -110,7 +109,7 @@ class Plan(eqx.Module):
         position[-1] = edges.size
 
         ends = np.cumsum([np.prod(shape) for shape in shapes])
-        incoming = [table.reshape(count, *shape) for table, shape in zip(np.split(slots, ends[:-1], 1), shapes)]
+        incoming = [table.reshape(count, *shape) for table, shape in zip(np.split(listed, ends[:-1], 1), shapes)]
         type_of = np.zeros(1 + group.max(), int)
         type_of[group] = node_type
         return cls(
@@ -119,7 +118,7 @@ class Plan(eqx.Module):
                 for (nodes, groups), table in zip(tiled, incoming, strict=True)
             ),
             kinds=_index(tile_kinds),
-            route=None if in_order else _index(np.append(place[reverse], 0)[edges]),
+            route=None if slot_kinds is not None else _index(np.append(place[reverse], 0)[edges]),
             edges=_index(edges.reshape(-1)),
             position=_index(position[:-1]),
         )

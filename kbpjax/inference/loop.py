@@ -5,8 +5,9 @@ The loops know an iteration only as a sweep: a function from messages and dampin
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -19,7 +20,7 @@ LENGTH = 1000
 """Residuals that a run with a tolerance keeps: of more iterations, evenly thinned."""
 
 
-class State(NamedTuple):
+class State(eqx.Module):
     """What one iteration leaves to the next.
 
     Attributes:

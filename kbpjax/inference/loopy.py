@@ -292,7 +292,7 @@ def _run(
     converged = last.residual <= (1e-3 if tol is None else tol)
     parts = plan if parts is None else parts.without_incoming(clamped)
     laid_out = parts_of(parts, local, exponents)
-    if tol is not None and parts is not plan:
+    if tol is not None and most is not None and parts is not plan:
         iteration = Iteration(operators, laid_out, tol, 2 * most)
         columns = fixed_point(iteration, parts.columns(messages))
         messages = parts.rows(trust(columns, converged))
@@ -370,7 +370,8 @@ def prepare_inputs(model: Any, graph: Graph, evidence: Any) -> Inputs:
     local = jnp.ones(shape, dtype) if evidence is None else jnp.asarray(getattr(evidence, "local", evidence), dtype)
     fix = "Make the evidence with the same model and graph."
     _checks.require(local.shape == shape, "evidence", f"local factors must have shape {shape}", local.shape, fix)
-    clamped = evidence.clamped if getattr(evidence, "values", None) else None  # empty where no clamp was made
+    some = bool(getattr(evidence, "values", None))  # empty where no clamp was made
+    clamped = getattr(evidence, "clamped", None) if some else None
     return Inputs(operators, local, clamped)
 
 

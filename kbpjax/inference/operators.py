@@ -209,7 +209,7 @@ def leave_one_out(values: Float[Array, "point tile slot size"], local: Float[Arr
     With more than eight slots, the product of every eight is scaled to largest value 1, so that none underflows.
     """
     if values.shape[2] > SHORT:
-        return _halve(Products(values, jnp.zeros_like(values[:1])), local[:, :, None], 0)
+        return Products(*_halve(values, jnp.zeros_like(values[:1]), local[:, :, None], 0))
     return Products(jnp.stack(_each(split(values, 2), local), axis=2))
 
 
@@ -221,30 +221,25 @@ def _each(values: list[Array], local: Array) -> list[Array]:
     return _each(left, local * product[0]) + _each(right, local * product[1])
 
 
-def _halve(slots: Products, local: Array, level: int) -> Products:
-    """Do the same for any number of slots, in as many steps as they can be halved."""
-    num_slots = slots.values.shape[2]
+def _halve(values: Array, removed: Array, local: Array, level: int) -> tuple[Array, Array]:
+    """Do the same for any number of slots, in as many steps as they can be halved; return what `Products` holds."""
+    num_slots = values.shape[2]
     if num_slots == 1:
-        return Products(local, jnp.zeros_like(local[:1]))
+        return local, jnp.zeros_like(local[:1])
     if num_slots % 2:
-        one = jnp.ones_like(slots.values[:, :, :1])
-        slots = _join(slots, Products(one, jnp.zeros_like(one[:1])))
-    left, right = (Products(*both) for both in zip(*(jnp.split(array, 2, axis=2) for array in slots), strict=True))
-    pairs = _times(left, right)
+        values = jnp.concatenate([values, jnp.ones_like(values[:, :, :1])], axis=2)
+        removed = jnp.concatenate([removed, jnp.zeros_like(removed[:, :, :1])], axis=2)
+    left, right = jnp.split(values, 2, axis=2)
+    of_left, of_right = jnp.split(removed, 2, axis=2)
+    pairs, of_pairs = left * right, of_left + of_right
     if level % 3 == 2:
-        largest = fold(jnp.maximum, pairs.values)
+        largest = fold(jnp.maximum, pairs)
         largest = jnp.where(largest > 0, largest, 1)
-        pairs = Products(pairs.values / largest, pairs.removed + jnp.log(largest))
-    above = _halve(pairs, local, level + 1)
-    return Products(*(array[:, :, :num_slots] for array in _join(_times(above, right), _times(above, left))))
-
-
-def _times(one: Products, other: Products) -> Products:
-    return Products(one.values * other.values, one.removed + other.removed)
-
-
-def _join(one: Products, other: Products) -> Products:
-    return Products(*(jnp.concatenate(both, axis=2) for both in zip(one, other, strict=True)))
+        pairs, of_pairs = pairs / largest, of_pairs + jnp.log(largest)
+    above, of_above = _halve(pairs, of_pairs, local, level + 1)
+    both = jnp.concatenate([above * right, above * left], axis=2)
+    of_both = jnp.concatenate([of_above + of_right, of_above + of_left], axis=2)
+    return both[:, :, :num_slots], of_both[:, :, :num_slots]
 
 
 def weighted_products(

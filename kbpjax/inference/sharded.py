@@ -172,11 +172,12 @@ class Devices(Iteration):
     def sizes(self, messages: Array) -> Sizes:
         """Return the sizes of the updates of all messages."""
 
-        def turn(part: Part, operators: Operators, old: Array, received: Array, more: Any) -> Sizes:
+        def turn(part: Part, operators: Operators, old: Array, received: Array, more: Any) -> tuple[Any, Any]:
             del old, more
-            return reference_sizes(operators, part, received)
+            found = reference_sizes(operators, part, received)
+            return found.norm, found.removed
 
-        return self._on_devices(turn, Sizes(self._columns, self._columns), messages, None)
+        return Sizes(*self._on_devices(turn, (self._columns, self._columns), messages, None))
 
     def once(self, messages: Array) -> Array:
         """Do one undamped iteration."""

@@ -20,7 +20,8 @@ from kbpjax._checks import Numbers
 from kbpjax._misc import matmul
 from kbpjax.baselines.nonparametric.mixtures import GaussianMixture, as_vectors, log_normal
 from kbpjax.graphs.graph import Graph
-from kbpjax.posterior.evidence import Evidence, Model, likelihood
+from kbpjax.posterior.evidence import Evidence, Model
+from kbpjax.posterior.likelihood import likelihood
 
 
 def _american(fields: dict[str, Any]) -> dict[str, Any]:
