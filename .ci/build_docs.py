@@ -25,7 +25,7 @@ WITHOUT_MENU = "---\nhide: [navigation]\n---\n"
 """What a page starts with that is alone under its heading of the menu."""
 GALLERY = {
     "denoising": ("Denoising", "A noisy image, its posterior mean and standard deviation, coverage, and residuals."),
-    "figure1": ("Five kinds of belief propagation", "Error and run time against the number of grey levels."),
+    "figure1": ("Five kinds of belief propagation", "Error and run time against the number of gray levels."),
     "update_rules": ("Update rules", "Run time, ranks and error of the three update rules."),
     "learned_bandwidths": ("Learned bandwidths", "What learned hyperparameters change, and other image denoisers."),
     "convergence_paper": ("Convergence", "Residual and error over iterations, with the bandwidths of the paper."),

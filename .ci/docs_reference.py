@@ -35,12 +35,12 @@ PAGES = {
         "Positive definite functions for vectors, finite sets, rotations, strings, graphs and distributions.",
         {
             "Kernels and their algebra": "kernels.Kernel kernels.Sum kernels.Constant kernels.Product kernels.Power"
-            " kernels.Scaled kernels.Normalised kernels.Transformed kernels.Part kernels.gram kernels.diagonal",
+            " kernels.Scaled kernels.Normalized kernels.Transformed kernels.Part kernels.gram kernels.diagonal",
             "Vectors": "kernels.RBF kernels.ARD kernels.Laplace kernels.Matern kernels.RationalQuadratic"
             " kernels.Periodic kernels.Linear kernels.Polynomial kernels.RandomProjection kernels.median_bandwidth",
             "Finite sets, counts and rankings": "kernels.Delta kernels.Jaccard kernels.Kendall kernels.Mallows"
             " kernels.Precomputed kernels.nearest_gram",
-            "Directions and rotations": "kernels.Sphere kernels.Rotations kernels.Heat kernels.median_sharpness"
+            "Directions and rotations": "kernels.Sphere kernels.Rotations kernels.Heat kernels.median_concentration"
             " kernels.unit_vectors kernels.nearest_rotations",
             "Strings": "kernels.Spectrum kernels.Mismatch kernels.Subsequence kernels.LocalAlignment"
             " kernels.Alphabet kernels.mask",
@@ -53,7 +53,8 @@ PAGES = {
         "Landmarks and features",
         "Finite feature maps that approximate a kernel, and the choice of landmarks.",
         {
-            "Choice of features": "features.Greedy features.RandomPivots features.RandomFourier features.Chooser",
+            "Choice of features": "features.PivotedCholesky features.RandomlyPivotedCholesky"
+            " features.RandomFourier features.LandmarkSelector",
             "Features on landmarks": "features.FeatureMap features.features features.Basis features.Pivots"
             " features.cholesky_basis features.incomplete_cholesky",
             "Random features": "features.FourierBasis features.SampleFeatures features.EmbeddingFeatures"
@@ -66,7 +67,7 @@ PAGES = {
         "From training data to a model: update rules, marginals and conditional embedding operators.",
         {
             "Models": "fit fit_chunks KernelMRF Operators mrf.ObservationModel",
-            "Update rules": "ConstantTime LinearTime FullRank hold rules.Held",
+            "Update rules": "ConstantTime LinearTime FullRank hold rules.FixedLandmarks",
             "Marginals": "Parzen MeanEmbedding Empirical",
             "Nonnegative operators": "Clipped ConstrainedFit",
             "Conditional embedding operators": "embedding.conditional_operator embedding.ridge_solve"
@@ -109,10 +110,10 @@ PAGES = {
         "Hyperparameters",
         "Choice of kernels, ridges, damping and temperature, by rules of thumb, validation or gradient descent.",
         {
-            "Settings": "Settings median_settings",
+            "Hyperparameters": "Hyperparameters median_hyperparameters",
             "Selection and tuning": "select tune Tuned",
             "Losses": "SquaredError NegativeLogBelief IntervalScore",
-            "Scores in closed form": "selection.leave_one_out selection.generalised_cross_validation",
+            "Scores in closed form": "selection.leave_one_out selection.generalized_cross_validation",
         },
     ),
     "saving": (
@@ -120,7 +121,7 @@ PAGES = {
         "Models and results in files, and plots of them.",
         {
             "Files": "save load io.describe",
-            "Plots": "plotting.plot_belief plotting.plot_map plotting.plot_residuals plotting.plot_messages"
+            "Plots": "plotting.plot_belief plotting.plot_grid plotting.plot_residuals plotting.plot_messages"
             " plotting.plot_graph plotting.plot_landmarks plotting.plot_costs",
         },
     ),
@@ -173,15 +174,16 @@ PAGES = {
             "Models": "ep.logistic_regression ep.logistic_predictive ep.linear_model.linear_model ep.LinearPosterior"
             " ep.Sequential ep.Parallel ep.precision_posteriors",
             "Families": "ep.Distribution ep.Gaussian ep.MultivariateGaussian ep.Beta ep.Gamma",
-            "Messages": "ep.ratio ep.kl ep.Improper ep.MeanPreserving ep.Uniform",
+            "Messages": "ep.ratio ep.kl ep.ImproperHandling ep.MeanPreserving ep.Uniform",
             "Oracles": "ep.Oracle ep.LogisticToZ ep.LogisticToP ep.CompoundGamma ep.ImportanceSampling"
-            " ep.ForwardSampler ep.LogDensity ep.logistic_sampler ep.logistic_integrals ep.Nearest ep.MatchingMoments",
-            "Learned messages": "ep.Operator ep.Learner ep.learn ep.predict ep.Prediction ep.untrained ep.send"
-            " ep.send_all ep.Record",
+            " ep.ForwardSampler ep.LogDensity ep.logistic_sampler ep.logistic_integrals ep.KLProjection"
+            " ep.MatchingMoments",
+            "Learned messages": "ep.Operator ep.Learner ep.learn ep.predict ep.Prediction ep.init_operator ep.step"
+            " ep.scan ep.Record",
             "Representations and targets": "ep.Moments ep.Exact ep.Draws ep.Targets ep.RelativeBelief"
             " ep.AbsoluteBelief ep.Message",
             "Regression and selection": "ep.fit_regression ep.BayesianRegression ep.leave_one_out ep.log_evidence"
-            " ep.select ep.LeaveOneOut ep.Surprise ep.Parameters ep.grid_candidates ep.random_candidates",
+            " ep.select ep.LeaveOneOut ep.NegativeLogEvidence ep.Parameters ep.grid_candidates ep.random_candidates",
         },
     ),
 }
@@ -190,7 +192,7 @@ PAGES = {
 HOOKS = """
 node_basis observation_basis check_memory sweep ignore_incoming next start advance operator point_mass density
 floor_of check_types sizes positivity places nodes_in_order squared_distance counts colors cut
-Operators.passed_on FullRank.hold Held.hold Colored.check RandomProjection.features InBlocks.coefficients
+Operators.passed_on FullRank.hold FixedLandmarks.hold Colored.check RandomProjection.features InBlocks.coefficients
 SumProduct.others SumProduct.apply MaxProduct.others MaxProduct.apply InLogs.others InLogs.apply Partition.axis
 Moments.points Moments.draw Exact.points Exact.draw Draws.points Draws.draw Learner.parameters Parameters.of_outputs
 CompoundGamma.integrals ImportanceSampling.weigh ForwardSampler.draw LogDensity.draw
@@ -328,7 +330,7 @@ TYPES = [
     "",
     "- `ArrayLike`: an array of JAX or NumPy, a number, or nested lists of numbers.",
     "- `ScalarLike`: one number, in Python, NumPy or JAX.",
-    "- `Rule`: `ConstantTime`, `LinearTime`, `FullRank` or `rules.Held`.",
+    "- `Rule`: `ConstantTime`, `LinearTime`, `FullRank` or `rules.FixedLandmarks`.",
     "- `Schedule`: `Synchronous`, `Colored` or `ResidualFirst`.",
     "- `Positive`: `Clipped` or `ConstrainedFit`.",
     "- `Exponents`: one number for each undirected edge, one for all, or None.",

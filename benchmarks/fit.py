@@ -66,8 +66,8 @@ def alone(pairs: int, rank: int) -> dict[str, Any]:
 def training_data(pairs: int) -> kbp.TrainingData:
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 1, (pairs, 2)).astype(np.float32)
-    neighbour = (x + 0.1 * rng.standard_normal((pairs, 2))).astype(np.float32)
-    return kbp.TrainingData(edges={0: (x, neighbour)}, nodes={0: x})
+    neighbor = (x + 0.1 * rng.standard_normal((pairs, 2))).astype(np.float32)
+    return kbp.TrainingData(edges={0: (x, neighbor)}, nodes={0: x})
 
 
 def learn(data: kbp.TrainingData, rank: int) -> kbp.KernelMRF:

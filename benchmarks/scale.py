@@ -199,7 +199,7 @@ def hand() -> Case:
         return messages / jnp.where(norm > 0, norm, 1), norm
 
     def heard(messages: jax.Array, rows: tuple[int, int], columns: tuple[int, int]) -> jax.Array:
-        """Shift messages to their receivers and evaluate them; 1 where there is no neighbour."""
+        """Shift messages to their receivers and evaluate them; 1 where there is no neighbor."""
         shape = messages.shape[1:]
         values = jnp.maximum(evaluate @ messages.reshape(RANK, -1), 1e-6).reshape(POINTS, *shape)
         return jnp.pad(values, ((0, 0), rows, columns), constant_values=1)
@@ -300,7 +300,7 @@ def fit() -> Case:
     data = kbp.TrainingData({0: (first, second)}, {0: first}, {0: (first, seen)})
     rule = kbp.ConstantTime(eps=1e-6, max_rank=rank)
     settings = {"kernel": kbp.RBF(0.005), "obs_kernel": kbp.RBF(0.005)}
-    held = kbp.hold(data, rule=rule, **settings)
+    held = kbp.fix_landmarks(data, rule=rule, **settings)
     features = jnp.asarray(rng.uniform(size=(3, pairs, rank)), jnp.float32)
 
     @jax.jit

@@ -89,10 +89,10 @@ def problem(kbp: Any, graph: Any, rank: int, points: int, kinds: int, near: bool
     return operators, jnp.asarray(rng.uniform(0.1, 1, (graph.num_nodes, points)), jnp.float32)
 
 
-def forward(kbp: Any, *, build: Callable[[Any], Any], kinds: int, rank: int, points: int, colour: bool) -> Workload:
+def forward(kbp: Any, *, build: Callable[[Any], Any], kinds: int, rank: int, points: int, color: bool) -> Workload:
     graph = build(kbp)
     operators, local = problem(kbp, graph, rank, points, kinds)
-    options = {"schedule": answer_cases.by_colour(kbp, graph)} if colour else {}
+    options = {"schedule": answer_cases.by_colour(kbp, graph)} if color else {}
 
     def call() -> jax.Array:
         return kbp.run(operators, graph, local, num_iters=ITERS, damping=0.0, **options).messages
@@ -141,11 +141,11 @@ def workloads() -> dict[str, tuple[Callable[[Any], Workload], float]]:
     """Return {name: (how to build it, the target of new/old)}."""
     found: dict[str, tuple[Callable[[Any], Workload], float]] = {}
     for name, build, kinds, goal in (("grid", grid, 1, 1.05), ("random typed", random_typed, 3, 0.85)):
-        for colour in (False, True):
+        for color in (False, True):
             for rank, points in SIZES:
-                label = f"{'coloured ' if colour else ''}{name} {rank}/{points}"
-                made = partial(forward, build=build, kinds=kinds, rank=rank, points=points, colour=colour)
-                found[label] = made, 0.85 if colour else goal
+                label = f"{'colored ' if color else ''}{name} {rank}/{points}"
+                made = partial(forward, build=build, kinds=kinds, rank=rank, points=points, color=color)
+                found[label] = made, 0.85 if color else goal
     rank, points = SIZES[1]
     for of in ("operators", "local factors", "both"):
         made = partial(gradient, rank=rank, points=points, of=of, num_iters=UNROLLED)

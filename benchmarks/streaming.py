@@ -3,7 +3,7 @@
     python benchmarks/streaming.py [--most 10000000] [--size 65536]
 
 Each fit runs in a process of its own, whose peak memory is its row's: Python and JAX included. Every pair is of two
-neighbours, with an observation of the first. `products_s` is what the matrix products of the normal equations take by
+neighbors, with an observation of the first. `products_s` is what the matrix products of the normal equations take by
 themselves on features that are there, measured in the same process after the fit, so `fit/products` says how much the
 rest costs: reading, kernels, changes of basis, reservoirs. `compile_s`: a fit of two chunks that comes before.
 

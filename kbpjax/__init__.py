@@ -4,9 +4,9 @@ __version__ = "0.1.0"
 
 from kbpjax import ep as ep
 from kbpjax import kernels as kernels
-from kbpjax.features import Greedy as Greedy
+from kbpjax.features import PivotedCholesky as PivotedCholesky
 from kbpjax.features import RandomFourier as RandomFourier
-from kbpjax.features import RandomPivots as RandomPivots
+from kbpjax.features import RandomlyPivotedCholesky as RandomlyPivotedCholesky
 from kbpjax.graphs.graph import Graph as Graph
 from kbpjax.graphs.graph import chain_graph as chain_graph
 from kbpjax.graphs.graph import grid_graph as grid_graph
@@ -47,12 +47,12 @@ from kbpjax.learning.data import TrainingData as TrainingData
 from kbpjax.learning.data import pool as pool
 from kbpjax.learning.model import KernelMRF as KernelMRF
 from kbpjax.learning.model import fit as fit
-from kbpjax.learning.positive import Clipped as Clipped
-from kbpjax.learning.positive import ConstrainedFit as ConstrainedFit
+from kbpjax.learning.nonnegative import Clipped as Clipped
+from kbpjax.learning.nonnegative import ConstrainedFit as ConstrainedFit
 from kbpjax.learning.rules import ConstantTime as ConstantTime
 from kbpjax.learning.rules import FullRank as FullRank
 from kbpjax.learning.rules import LinearTime as LinearTime
-from kbpjax.learning.rules import hold as hold
+from kbpjax.learning.rules import fix_landmarks as fix_landmarks
 from kbpjax.learning.streaming import chunked as chunked
 from kbpjax.learning.streaming import fit_chunks as fit_chunks
 from kbpjax.posterior.beliefs import Belief as Belief
@@ -81,11 +81,11 @@ from kbpjax.posterior.summaries import refine_mode as refine_mode
 from kbpjax.posterior.summaries import sample as sample
 from kbpjax.posterior.summaries import temper as temper
 from kbpjax.posterior.summaries import variance as variance
-from kbpjax.tuning.hyperparameters import Settings as Settings
+from kbpjax.tuning.hyperparameters import Hyperparameters as Hyperparameters
 from kbpjax.tuning.losses import IntervalScore as IntervalScore
 from kbpjax.tuning.losses import NegativeLogBelief as NegativeLogBelief
 from kbpjax.tuning.losses import SquaredError as SquaredError
-from kbpjax.tuning.selection import median_settings as median_settings
+from kbpjax.tuning.selection import median_hyperparameters as median_hyperparameters
 from kbpjax.tuning.selection import select as select
 from kbpjax.tuning.tune import Tuned as Tuned
 from kbpjax.tuning.tune import tune as tune

@@ -18,7 +18,7 @@ from kbpjax.io import describe
 
 DENOISE = """Clean a noisy picture with a model learned from another one.
 
-The model learns from a clean picture, to which it adds noise of the given strength, what neighbouring pixels are like
+The model learns from a clean picture, to which it adds noise of the given strength, what neighboring pixels are like
 and what noise does to them; then it cleans each color of the noisy picture on the grid of its pixels.
 
   python -m kbpjax denoise noisy.png cleaned.png --learn clean.png --noise 30
@@ -34,7 +34,7 @@ BENCH = """Time message passing on this machine: a grid at three ranks, beside t
   python -m kbpjax bench --side 100
 """
 SIZES = ((6, 11), (17, 31), (39, 73))
-"""Ranks of messages and numbers of points: a smooth picture, one with a hundred grey values, a hard one."""
+"""Ranks of messages and numbers of points: a smooth picture, one with a hundred gray values, a hard one."""
 POINTS = 256
 FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF"}
 """Of pictures by their endings; others are PNG."""
@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     source = one.add_mutually_exclusive_group(required=True)
     source.add_argument("--learn", type=Path, metavar="CLEAN", help="a clean picture to learn from")
     source.add_argument("--model", type=Path, metavar="FILE", help="a model saved by an earlier run")
-    strength = "standard deviation of the noise, in grey values of 0 .. 255 (default: 30)"
+    strength = "standard deviation of the noise, in gray values of 0 .. 255 (default: 30)"
     one.add_argument("--noise", type=float, default=30.0, metavar="SD", help=strength)
     one.add_argument("--save", type=Path, metavar="FILE", help="where to save the learned model")
     one.add_argument("--iters", type=int, default=10, help="iterations of message passing (default: 10)")
@@ -129,7 +129,7 @@ def denoise(args: argparse.Namespace) -> None:
     took = time.perf_counter() - start
     print(f"{noisy.shape[0]} x {noisy.shape[1]} pixels, {noisy.shape[2]} colors, in {took:.1f} s.")
     changed, unsure = np.sqrt(np.mean((cleaned - noisy) ** 2)), np.mean(spread)
-    print(f"Changed by {changed:.1f} grey values (root mean square); standard deviation of beliefs {unsure:.1f}.")
+    print(f"Changed by {changed:.1f} gray values (root mean square); standard deviation of beliefs {unsure:.1f}.")
     for path in (args.out, args.save):
         if path is not None:
             print(f"Wrote {path}")
@@ -192,8 +192,8 @@ def _learn(clean: np.ndarray, noise: float, seed: int) -> kbp.KernelMRF:
     rng = np.random.default_rng(seed)
     values = np.moveaxis(clean, 2, 0).reshape(clean.shape[2], -1)
     seen = (values + noise * rng.standard_normal(values.shape)).astype(np.float32)
-    fix = "Learn from a picture with more than one grey value."
-    _checks.require(bool(np.ptp(values) > 0), "--learn", "must not be of one grey value", values.flat[0], fix)
+    fix = "Learn from a picture with more than one gray value."
+    _checks.require(bool(np.ptp(values) > 0), "--learn", "must not be of one gray value", values.flat[0], fix)
     kernel = kbp.RBF(0.25 * kbp.median_bandwidth(values.ravel()))
     obs_kernel = kbp.RBF(0.35 * kbp.median_bandwidth(seen.ravel()))
     data = kbp.pool(kbp.grid_graph(*clean.shape[:2]), values, seen)
@@ -209,8 +209,8 @@ def _read(path: Path) -> np.ndarray:
     _checks.require(path.is_file(), "picture", "must be a file", str(path), "Check the name.")
     try:
         with Image.open(path) as picture:
-            grey = picture.mode in ("1", "L", "LA", "I", "I;16", "F")
-            pixels = np.asarray(picture.convert("L" if grey else "RGB"), np.float32)
+            gray = picture.mode in ("1", "L", "LA", "I", "I;16", "F")
+            pixels = np.asarray(picture.convert("L" if gray else "RGB"), np.float32)
     except (UnidentifiedImageError, OSError, SyntaxError) as error:
         raise ValueError(f"picture: must be one that Pillow reads; got {path}: {error}. Convert it to PNG.") from None
     pixels = pixels.reshape(*pixels.shape[:2], -1)

@@ -59,7 +59,7 @@ def require_number(
 def require_count(argument: str, value: Any) -> None:
     """Check that a value is a Python or NumPy integer >= 1."""
     ok = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
-    require(ok, argument, "must be an integer >= 1", repr(value), "Pass a positive whole number.")
+    require(ok, argument, "must be an integer >= 1", repr(value), "Pass a positive integer.")
 
 
 def whole(value: Any) -> Any:
@@ -68,9 +68,9 @@ def whole(value: Any) -> Any:
 
 
 def require_seed(seed: Any) -> None:
-    """Check that the seed of random numbers is a whole number >= 0."""
+    """Check that the seed of random numbers is an integer >= 0."""
     ok = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= seed < 2**32
-    require(ok, "seed", "must be a whole number >= 0 and < 2^32", repr(seed), "Pass for instance 0.")
+    require(ok, "seed", "must be an integer >= 0 and < 2^32", repr(seed), "Pass for instance 0.")
 
 
 def require_key(key: Any) -> None:
@@ -94,7 +94,7 @@ def require_finite(argument: str, array: Any, fix: str) -> None:
 
 
 def as_array(argument: str, values: Any) -> jax.Array:
-    """Make a jax array, and refuse whole numbers that its precision would wrap round."""
+    """Make a jax array, and refuse integers that its precision would wrap round."""
     array = values if isinstance(values, jax.Array) else np.asarray(values)
     numeric = np.issubdtype(array.dtype, np.number) or array.dtype == bool
     require(numeric, argument, "must hold real numbers", f"dtype {array.dtype}", "Encode the values as numbers first.")

@@ -30,7 +30,7 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         obs_bandwidth: of the kernel of x, likewise.
         ridge: of the messages, > 0.
         obs_ridge: of the observations; None: that of the messages.
-        evidence_power: exponent of the evidence, > 0; below 1 where neighbours' observations err alike.
+        evidence_power: exponent of the evidence, > 0; below 1 where neighbors' observations err alike.
         max_rank: landmarks, >= 1.
         num_iters: iterations on graphs with cycles; trees take two passes and are exact.
         damping: weight of the old message in [0, 1).
@@ -154,8 +154,8 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         values, found = np.asarray(y, float), self.predict(X)
         weight = np.ones(len(values)) if sample_weight is None else np.asarray(sample_weight, float)
         weight = weight.reshape(-1, *[1] * (values.ndim - 1)) * np.ones_like(values)
-        centre = np.average(values, weights=weight)
-        return float(1 - np.sum(weight * (values - found) ** 2) / np.sum(weight * (values - centre) ** 2))
+        center = np.average(values, weights=weight)
+        return float(1 - np.sum(weight * (values - found) ** 2) / np.sum(weight * (values - center) ** 2))
 
     def _answer(self, x: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return mean, lower and upper end of all values."""

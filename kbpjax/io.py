@@ -44,7 +44,6 @@ MODULES = {
     "loops": "inference.loopy",
     "marginals": "posterior.marginals",
     "mrf": "learning.model",
-    "positivity": "learning.positive",
     "propagate": "inference.loopy",
     "rules": "learning.rules",
     "schedules": "inference.schedules",
@@ -58,7 +57,25 @@ MODULES = {
 GONE = ("kbpjax.graph.Tiles", "kbpjax.tree_schedule.Schedule")
 """Index tables of kbpjax 0.1, which graphs make anew."""
 
+FIELDS = {
+    "Operators": {"positive": "nonnegative"},
+    "Hyperparameters": {"positive": "nonnegative", "form": "evidence_model"},
+    "Matern": {"smoothness": "nu"},
+    "RationalQuadratic": {"mixture": "alpha"},
+    "Sphere": {"sharpness": "concentration"},
+    "Rotations": {"sharpness": "concentration"},
+    "Mallows": {"sharpness": "concentration"},
+}
+"""Fields that had other names in kbpjax 0.1."""
+
 RENAMED = {
+    "kbpjax.features.cholesky.Greedy": "kbpjax.features.cholesky.PivotedCholesky",
+    "kbpjax.features.cholesky.RandomPivots": "kbpjax.features.cholesky.RandomlyPivotedCholesky",
+    "kbpjax.positivity.Clipped": "kbpjax.learning.nonnegative.Clipped",
+    "kbpjax.positivity.ConstrainedFit": "kbpjax.learning.nonnegative.ConstrainedFit",
+    "kbpjax.rules.Held": "kbpjax.learning.rules.FixedLandmarks",
+    "kbpjax.settings.Settings": "kbpjax.tuning.hyperparameters.Hyperparameters",
+} | {
     f"kbpjax.baselines.{old}": f"kbpjax.baselines.{new}"
     for old, new in {
         "clouds.ParticleSolution": "nonparametric.particle.ParticleSolution",
@@ -199,7 +216,7 @@ def _describe(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _describe_array(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Put an array aside under a number; kinds that NumPy's files do not know go as whole numbers of their size."""
+    """Put an array aside under a number; kinds that NumPy's files do not know go as integers of their size."""
     fix = "Save outside of jax.jit and jax.vmap."
     _checks.require(not _checks.is_traced(value), place, "must be an array with values", "a tracer", fix)
     name = f"a{len(arrays)}"
@@ -284,6 +301,8 @@ def _build_object(what: dict[str, Any], arrays: dict[str, np.ndarray], known: di
     fields = {name: _build(of, arrays, known) for name, of in what["fields"].items()}
     if issubclass(cls, tuple):
         return cls(**fields)
+    names: dict[str, str] = FIELDS.get(cls.__name__, {}) if cls.__module__.startswith("kbpjax.") else {}
+    fields = {names.get(name, name): value for name, value in fields.items()}
     upgrade = getattr(cls, "_upgrade", None)  # of the fields of an older version
     fields = fields if upgrade is None else upgrade(fields)
     declared = {field.name: field for field in dataclasses.fields(cls)}

@@ -69,7 +69,7 @@ def plot_belief(
     return ax
 
 
-def plot_map(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes: Sequence[Any] | None = None) -> Any:
+def plot_grid(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes: Sequence[Any] | None = None) -> Any:
     """Draw means and standard deviations of a grid of variables.
 
     Args:
@@ -86,9 +86,9 @@ def plot_map(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes: 
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp, matplotlib.pyplot as plt
-        >>> from kbpjax.plotting import plot_map
+        >>> from kbpjax.plotting import plot_grid
         >>> belief = kbp.Belief(jnp.array([0.0, 1.0]), jnp.full((6, 2), 0.5))  # of a grid of 2 x 3
-        >>> left, right = plot_map(belief, (2, 3))
+        >>> left, right = plot_grid(belief, (2, 3))
         >>> left.get_title(), right.get_title()
         ('mean', 'standard deviation')
         >>> plt.close(left.figure)
@@ -306,7 +306,7 @@ def plot_costs(
         >>> import matplotlib.pyplot as plt
         >>> from kbpjax.plotting import plot_costs
         >>> costs = {"kernel": ([0.1, 1.0], [5.0, 4.0]), "particle": (10.0, 4.5)}  # seconds, errors
-        >>> ax = plot_costs(costs, error="RMSE (grey levels)", baseline=6.0)
+        >>> ax = plot_costs(costs, error="RMSE (gray levels)", baseline=6.0)
         >>> [line.get_label() for line in ax.lines]
         ['kernel', 'particle', 'to beat']
         >>> plt.close(ax.figure)

@@ -18,7 +18,7 @@
 #
 # - use directions as variables, with a kernel on the sphere;
 # - learn one model from many chains of different lengths, and infer many new chains in one call;
-# - summarise a belief on a sphere: mode, mean direction, credible set;
+# - summarize a belief on a sphere: mode, mean direction, credible set;
 # - see uncertainty grow where observations are missing, and check the coverage of credible sets.
 #
 # It runs in about half a minute on simulated chains. Chains have no cycles, so inference is exact for the learned model.
@@ -41,7 +41,7 @@ rng = np.random.default_rng(0)
 # %% [markdown]
 # ## Simulated chains
 #
-# A hidden state (helix, sheet or coil) follows a Markov chain. Each state has one or more centres on the sphere, around which the angles follow
+# A hidden state (helix, sheet or coil) follows a Markov chain. Each state has one or more centers on the sphere, around which the angles follow
 # a von Mises-Fisher distribution, and its own probabilities of the 20 amino acids. The profile is their share in five related
 # proteins. The numbers are invented, but helices lie near $\tau$ = 50 degrees and sheets across $\tau$ = 180, as in nature.
 
@@ -84,18 +84,18 @@ def to_angles(vectors):
     )
 
 
-def scatter(centre, concentration):
-    """Draw from von Mises-Fisher distributions around centres [residue, 3]."""
+def scatter(center, concentration):
+    """Draw from von Mises-Fisher distributions around centers [residue, 3]."""
     cosine = (
         1
-        + np.log1p(-rng.random(len(centre)) * (1 - np.exp(-2 * concentration)))
+        + np.log1p(-rng.random(len(center)) * (1 - np.exp(-2 * concentration)))
         / concentration
     )
-    across = rng.normal(size=centre.shape)
-    across -= np.sum(across * centre, axis=1, keepdims=True) * centre
+    across = rng.normal(size=center.shape)
+    across -= np.sum(across * center, axis=1, keepdims=True) * center
     across /= np.linalg.norm(across, axis=1, keepdims=True)
     return (
-        cosine[:, None] * centre
+        cosine[:, None] * center
         + np.sqrt(np.maximum(1 - cosine**2, 0))[:, None] * across
     )
 
@@ -134,8 +134,8 @@ print(
 # ## Angles are points on a sphere
 #
 # The pair ($\theta$, $\tau$) is a point on a sphere, where $\theta$ is its distance from the pole. Two sheets at $\tau$ = 175 and
-# -175 degrees are neighbours on the sphere, but far apart as numbers. `kbp.kernels.Sphere` is the exponential of the
-# inner product of unit vectors. Near a point it is close to an RBF of the angle, of width 1 / sqrt(sharpness) radians. The figure
+# -175 degrees are neighbors on the sphere, but far apart as numbers. `kbp.kernels.Sphere` is the exponential of the
+# inner product of unit vectors. Near a point it is close to an RBF of the angle, of width 1 / sqrt(concentration) radians. The figure
 # shows both at the same width.
 
 # %%
@@ -211,7 +211,9 @@ def learn(data, kernel, ridge, obs_ridge):
 @jax.jit
 def infer(model, graph, y, mask, candidates):
     """Return beliefs as weights on samples, and modes; mask marks observed residues."""
-    evidence = kbp.observe(model, graph, y, mask=mask, form=kbp.DensityRatio())
+    evidence = kbp.observe(
+        model, graph, y, mask=mask, evidence_model=kbp.DensityRatio()
+    )
     solution = kbp.run_tree(model, graph, evidence)
     mode = kbp.mode(kbp.beliefs(model, graph, evidence, solution, candidates))
     weights = kbp.Empirical()
@@ -256,13 +258,13 @@ print(f"uniform weights: {-np.log(len(points)):.3f}; ranks {model.ranks[0]}")
 #
 # - The **mode** is a candidate, and so lies on the sphere.
 # - **Samples** of the belief (`kbp.sample`) are candidates too.
-# - The **mean** of unit vectors is shorter than 1. Its direction minimises the expected squared distance. Its length
+# - The **mean** of unit vectors is shorter than 1. Its direction minimizes the expected squared distance. Its length
 #   measures certainty: 1 for a single point, 0 for no preferred direction.
 # - The candidate of **least expected angle** is found from a sum over weights, like any other expectation.
 #
 # The error is the angle between estimate and truth. Compared are the model with messages (*chain*), the same model on a graph
 # without edges (*alone*), and the single direction with the least mean angle to the training residues (*constant*). Because the chains are simulated, the best
-# possible posterior is known too (*limit*): forward-backward with the true probabilities of states, amino acids and centres.
+# possible posterior is known too (*limit*): forward-backward with the true probabilities of states, amino acids and centers.
 
 # %%
 unit = kbp.kernels.unit_vectors
@@ -378,7 +380,7 @@ print(f"{'over all residues':33} {over_chains(lost):>13}")
 # ## A stretch without observations
 #
 # In each test chain, fifteen residues have no profile. Entries of `y` that `mask` excludes are ignored and may be NaN. The belief
-# there comes from the neighbours in the chain only. Its uncertainty is summarised by the expected angle between estimate and truth, under the belief
+# there comes from the neighbors in the chain only. Its uncertainty is summarized by the expected angle between estimate and truth, under the belief
 # itself.
 
 # %%
@@ -413,7 +415,7 @@ for name, rows in places.items():
 print(f"{'constant':24}{errors['constant'].mean():19.1f}")
 
 # %% [markdown]
-# In the middle of the stretch, the observed neighbours are too far away to be informative. The error is that of the constant estimate, and the expected error is
+# In the middle of the stretch, the observed neighbors are too far away to be informative. The error is that of the constant estimate, and the expected error is
 # nearly as large. Within a few residues of an observed profile, both fall.
 
 # %%
@@ -462,7 +464,7 @@ for ax in (top, bottom):
 plt.show()
 
 # %% [markdown]
-# Grey: residues without profile. The dots in the upper panel are the training samples in the credible set of each residue.
+# Gray: residues without profile. The dots in the upper panel are the training samples in the credible set of each residue.
 #
 # ## Are credible sets calibrated?
 #
@@ -504,8 +506,8 @@ plt.show()
 # has. Then report the mode or the credible set.
 
 # %%
-centre = np.flatnonzero(residue == 32)
-node = centre[np.argmax(np.abs(to_angles(truth[centre])[:, 1]))]
+center = np.flatnonzero(residue == 32)
+node = center[np.argmax(np.abs(to_angles(truth[center])[:, 1]))]
 figure, panels = plt.subplots(1, 3, figsize=(12, 4), sharey=True, layout="constrained")
 panels[0].plot(*to_angles(truth)[:, ::-1].T, ".", markersize=2, color="0.4")
 axes_of_angles(panels[0], "true angles of test residues")
@@ -549,7 +551,7 @@ plt.show()
 #
 # The next function returns real chains in the same form, cut where a structure has a gap. It needs a checkout and the data that
 # `experiments/protein/data.py` describes, in the folder named by `KBPJAX_DATA`; this notebook does not call it. To use it, replace `train`, `validation`
-# and `test`, set `lengths` to those of the test chains, and omit what uses the simulated states: the colours and the limit.
+# and `test`, set `lengths` to those of the test chains, and omit what uses the simulated states: the colors and the limit.
 # Results of the full experiment: [real data](../docs/real_data.md).
 
 

@@ -38,7 +38,7 @@ i, j = np.mgrid[:side, :side]
 
 
 def rings(row, column):
-    """Draw rings around a point, each a ramp of 12 grey values."""
+    """Draw rings around a point, each a ramp of 12 gray values."""
     return (np.floor(np.hypot(i - row, j - column)) % 12 * 20.0).ravel()
 
 
@@ -47,12 +47,12 @@ copy = known + noise * rng.normal(size=known.size)
 y = unknown + noise * rng.normal(size=known.size)
 graph = kbp.grid_graph(side, side)
 data = kbp.pool(graph, known[None], copy[None])
-grey = np.unique(known)
+gray = np.unique(known)
 estimates, seconds = {"noisy": y}, {}
 
 
 def rmse(estimate):
-    """Return the root mean squared error in grey values."""
+    """Return the root mean squared error in gray values."""
     return float(np.sqrt(np.mean((estimate - unknown) ** 2)))
 
 
@@ -78,7 +78,7 @@ model = kbp.fit(
     kernel=kbp.RBF(24.0),
     obs_kernel=kbp.RBF(11.0),
     ridge=1e-3,
-    positive=kbp.Clipped(),
+    nonnegative=kbp.Clipped(),
 )
 to_convergence = {
     "num_iters": 200,
@@ -94,16 +94,16 @@ def posterior_mean(operators, evidence):
     """Run to convergence; return the posterior mean."""
     solution = kbp.run(operators, graph, evidence, **to_convergence)
     kbp.check(solution)
-    return kbp.mean(kbp.beliefs(operators, graph, evidence, solution, grey))
+    return kbp.mean(kbp.beliefs(operators, graph, evidence, solution, gray))
 
 
 print(f"noisy: RMSE {rmse(y):.1f}")
 keep("kernel", lambda: posterior_mean(model, kbp.observe(model, graph, y)))
 
 # %% [markdown]
-# ## Discrete: one state per grey value
+# ## Discrete: one state per gray value
 #
-# Potentials are counts of neighbouring values. The list of grey values is given, and so is the true likelihood. Twelve states are
+# Potentials are counts of neighboring values. The list of gray values is given, and so is the true likelihood. Twelve states are
 # few. With 250 states, or with two coordinates per variable, tables grow quadratically and counts become sparse.
 
 
@@ -113,7 +113,7 @@ def likelihood(x):
     return jnp.exp(-0.5 * ((y[:, None] - x) / noise) ** 2)
 
 
-table = discrete.fit(data, grey, pseudo_count=1e-3)
+table = discrete.fit(data, gray, pseudo_count=1e-3)
 keep(
     "discrete",
     lambda: posterior_mean(table, kbp.likelihood(table, graph, likelihood)),
@@ -130,9 +130,9 @@ keep(
 )
 
 # %% [markdown]
-# ## Gaussian: neighbours have similar values
+# ## Gaussian: neighbors have similar values
 #
-# The thin-membrane model penalises squared differences of neighbours. Means are exact once it has converged, but the model cannot
+# The thin-membrane model penalizes squared differences of neighbors. Means are exact once it has converged, but the model cannot
 # represent edges and blurs them.
 
 # %%
@@ -145,7 +145,7 @@ def membrane():
     solution = gaussian.run(
         field, graph, observed, num_iters=200, damping=0.0, tol=1e-4
     )
-    return kbp.mean(gaussian.beliefs(field, graph, observed, solution, grey))
+    return kbp.mean(gaussian.beliefs(field, graph, observed, solution, gray))
 
 
 keep("Gaussian", membrane)
@@ -173,7 +173,7 @@ def particles():
         damping=0.0,
         resample_every=5,
     )
-    return kbp.mean(particle.beliefs(densities, graph, evidence, solution, grey))
+    return kbp.mean(particle.beliefs(densities, graph, evidence, solution, gray))
 
 
 keep("particles", particles)
@@ -189,7 +189,7 @@ for ax in axes.flat:
 for ax, (name, picture) in zip(axes.flat, pictures.items(), strict=False):
     shade = ax.imshow(picture.reshape(side, side), cmap="gray", vmin=0, vmax=230)
     ax.set_title(name)
-figure.colorbar(shade, ax=axes, label="grey value", shrink=0.8)
+figure.colorbar(shade, ax=axes, label="gray value", shrink=0.8)
 plt.show()
 
 # %% [markdown]
@@ -199,7 +199,7 @@ plt.show()
 for name, duration in seconds.items():
     print(f"{name:24}{duration:7.3f} s")
 costs = {name: (seconds[name], rmse(estimates[name])) for name in seconds}
-ax = plotting.plot_costs(costs, error="RMSE (grey values)", baseline=rmse(y))
+ax = plotting.plot_costs(costs, error="RMSE (gray values)", baseline=rmse(y))
 ax.set_title("Time against error")
 plt.show()
 

@@ -16,7 +16,7 @@
 #
 # This notebook shows how to
 #
-# - model documents as nodes of a tree of languages, and learn from translated pairs of neighbouring languages only;
+# - model documents as nodes of a tree of languages, and learn from translated pairs of neighboring languages only;
 # - retrieve the translation in another language, from one or several known ones;
 # - compare with two baselines of ridge regression;
 # - calibrate beliefs, so that they can be read as probabilities.
@@ -37,7 +37,7 @@ import kbpjax as kbp
 # %% [markdown]
 # ## Five invented languages
 #
-# Nuvi is the centre of the tree. Boro, Kesh, Lin and Tolu each have translations to and from Nuvi, and no others. Given a document in
+# Nuvi is the center of the tree. Boro, Kesh, Lin and Tolu each have translations to and from Nuvi, and no others. Given a document in
 # Boro, Kesh or Lin, or in several of them, find its translation among documents in **Tolu**.
 #
 # Each text mixes topics, and concepts are drawn from the topics. A language has one or two words per
@@ -190,7 +190,9 @@ def retrieve(model, graph, nodes, known, candidates):
     points = dict.fromkeys(range(target), candidates[:1]) | {target: candidates}
 
     def one(values):
-        evidence = kbp.clamp(model, graph, nodes, values, form=kbp.DensityRatio())
+        evidence = kbp.clamp(
+            model, graph, nodes, values, evidence_model=kbp.DensityRatio()
+        )
         solution = kbp.run_tree(model, graph, evidence)
         found = kbp.beliefs(
             model, graph, evidence, solution, points, marginal=kbp.Empirical()
@@ -258,15 +260,15 @@ plt.show()
 # %%
 def regress(x, y, query, ridge):
     """Return predictions of ridge regression with an intercept."""
-    centred = x - x.mean(0)
+    centerd = x - x.mean(0)
     weights = np.linalg.solve(
-        centred @ centred.T + ridge * len(x) * np.eye(len(x)), y - y.mean(0)
+        centerd @ centerd.T + ridge * len(x) * np.eye(len(x)), y - y.mean(0)
     )
-    return y.mean(0) + (query - x.mean(0)) @ centred.T @ weights
+    return y.mean(0) + (query - x.mean(0)) @ centerd.T @ weights
 
 
 def cosines(predicted, candidates, mean):
-    """Return centred cosines of predictions with candidates [query, candidate]."""
+    """Return centerd cosines of predictions with candidates [query, candidate]."""
     p, c = predicted - mean, candidates - mean
     return (p @ c.T) / np.linalg.norm(p, axis=1)[:, None] / np.linalg.norm(c, axis=1)
 

@@ -73,7 +73,7 @@ show([known, copy, noisy], titles)
 # ## Colors: a three-dimensional variable
 #
 # The variable of a pixel is a point in color space. One kernel compares all three numbers, so red, green and blue are cleaned
-# together. The model learns which colors are neighbours. Candidates are the colors of the training picture.
+# together. The model learns which colors are neighbors. Candidates are the colors of the training picture.
 #
 # A grid has cycles, and plain belief propagation need not converge on it. The recipe below does: positive operators,
 # tree-reweighted messages, a colored schedule and Anderson acceleration. `kbp.check` raises an error if a run has not converged.
@@ -89,7 +89,7 @@ model = kbp.fit(
     obs_kernel=kbp.RBF(0.35 * bandwidth),
     ridge=1e-3,
     rule=kbp.ConstantTime(eps=1e-2, max_rank=60),
-    positive=kbp.Clipped(),
+    nonnegative=kbp.Clipped(),
 )
 candidates = np.unique(flat(known)[0].round(2), axis=0)
 print(f"ranks {model.ranks[0]}; {len(candidates)} candidate colors")
@@ -155,13 +155,13 @@ show([observed, filled, deviation / deviation.max()], titles)
 # narrower. The temperature with the best coverage on one picture is then applied to another. This model has one number per pixel, the brightness.
 
 # %%
-grey = lambda picture: picture.mean(axis=2).reshape(1, -1)
+gray = lambda picture: picture.mean(axis=2).reshape(1, -1)
 bright = kbp.fit(
-    kbp.pool(graph, grey(known), grey(copy)),
+    kbp.pool(graph, gray(known), gray(copy)),
     kernel=kbp.RBF(0.06),
     obs_kernel=kbp.RBF(0.05),
     ridge=1e-3,
-    positive=kbp.Clipped(),
+    nonnegative=kbp.Clipped(),
 )
 levels = np.linspace(0.1, 0.9, 400)
 
@@ -189,9 +189,9 @@ pictures = {
 temperatures = [1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2]
 shares = {}
 for name, (truth, y) in pictures.items():
-    belief, solution = brightness(grey(y)[0])
+    belief, solution = brightness(gray(y)[0])
     kbp.check(solution)
-    shares[name] = [coverage(belief, grey(truth)[0], t) for t in temperatures]
+    shares[name] = [coverage(belief, gray(truth)[0], t) for t in temperatures]
 best = int(np.argmin(np.abs(np.array(shares["validation picture"]) - 0.9)))
 before, after = (shares["test picture"][k] for k in (temperatures.index(1), best))
 print(f"coverage on the test picture: {before:.0%} at temperature 1,", end=" ")
@@ -214,10 +214,10 @@ plt.show()
 # %%
 pixel = 20 * width + 15
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.5), layout="constrained")
-truth = float(grey(unknown)[0, pixel])
+truth = float(gray(unknown)[0, pixel])
 calibrated = kbp.temper(belief, temperatures[best])
 plotting.plot_belief(calibrated, pixel, truth=truth, label="brightness", ax=axes[0])
-plotting.plot_landmarks(bright, samples=grey(known)[0], ax=axes[1])
+plotting.plot_landmarks(bright, samples=gray(known)[0], ax=axes[1])
 plt.show()
 
 with tempfile.TemporaryDirectory() as folder:

@@ -124,7 +124,7 @@ for name, values in rows.items():
 # %%
 noise = 1e-3
 threshold = float(np.log(noise)) + 0.3
-operator = ep.untrained(
+operator = ep.init_operator(
     jax.random.key(1),
     incoming,
     variable=1,
@@ -194,7 +194,7 @@ plt.show()
 #
 # ## What next
 #
-# - `ep.logistic_regression` and `ep.precision_posteriors` are models with exact oracles. `ep.send` is one step of the loop, for
+# - `ep.logistic_regression` and `ep.precision_posteriors` are models with exact oracles. `ep.step` is one step of the loop, for
 #   custom models inside `jax.lax.scan`.
 # - The operator is a pytree: save `jax.tree.leaves(operator)` to resume learning later.
 # - `ep.select` chooses kernel and noise by closed-form leave-one-out error or by the marginal likelihood.

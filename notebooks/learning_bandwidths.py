@@ -30,7 +30,7 @@ import kbpjax as kbp
 from kbpjax.tuning.scores import leave_one_out
 
 # %% [markdown]
-# ## The data: rings with 30 grey values and sharp edges
+# ## The data: rings with 30 gray values and sharp edges
 #
 # Three pictures are used. The model is learned from the first and its noisy copy, hyperparameters from the second, and the results
 # are evaluated on the third. Hyperparameters learned on the training picture of the model would overfit: the model has seen its
@@ -65,7 +65,7 @@ def show(images, titles, vmax=255, cmap="gray"):
         image = np.reshape(image, (height, width))
         shade = ax.imshow(image, vmin=0, vmax=vmax, cmap=cmap)
         ax.set(title=title, xlabel="column (pixels)", ylabel="row (pixels)")
-    figure.colorbar(shade, ax=axes, label="grey values")
+    figure.colorbar(shade, ax=axes, label="gray values")
     plt.show()
 
 
@@ -75,27 +75,27 @@ show([clean, noisy, second, third], titles)
 # %% [markdown]
 # ## A first guess: the median distance
 #
-# `Settings` holds all hyperparameters between training data and beliefs. The usual first bandwidth is the median distance between
+# `Hyperparameters` holds all hyperparameters between training data and beliefs. The usual first bandwidth is the median distance between
 # samples.
 #
 # A grid has cycles. With positive operators, tree-reweighted messages and a colored schedule, messages converge here in about a
 # dozen iterations. With `tol`, gradients are those of the fixed point, by the implicit function theorem.
 
 # %%
-guess = kbp.Settings(
+guess = kbp.Hyperparameters(
     kernel=kbp.RBF(kbp.median_bandwidth(clean)),
     obs_kernel=kbp.RBF(kbp.median_bandwidth(noisy)),
     ridge=1e-3,
     damping=0.0,
     rule=kbp.ConstantTime(eps=1e-2, max_rank=24),
-    positive=kbp.Clipped(),
+    nonnegative=kbp.Clipped(),
     schedule=kbp.colored(graph),
     exponents=kbp.tree_reweighting(graph),
     num_iters=100,
     tol=1e-3,
 )
 print(
-    f"median bandwidths: {guess.kernel.bandwidth:.0f} grey values for pixels,", end=" "
+    f"median bandwidths: {guess.kernel.bandwidth:.0f} gray values for pixels,", end=" "
 )
 print(f"{guess.obs_kernel.bandwidth:.0f} for observations")
 
@@ -119,7 +119,7 @@ print("iterations:", int(np.isfinite(solution.residuals).sum()))
 
 # %%
 def edges(x):
-    """Mark the pixels that differ by more than 60 from a neighbour."""
+    """Mark the pixels that differ by more than 60 from a neighbor."""
     image = np.reshape(x, (height, width))
     shifts = [(axis, shift) for axis in (0, 1) for shift in (1, -1)]
     steps = [np.abs(image - np.roll(image, shift, axis)) for axis, shift in shifts]
@@ -151,13 +151,13 @@ print(f"RMSE {results['median'][0]:.1f}; noisy picture {np.std(y_third - third):
 # ## Leave-one-out errors, without messages
 #
 # Every learned operator is a ridge regression, and its leave-one-out error has a closed form. Here both regressions predict the same
-# features of a pixel, those of a narrow kernel, so errors of different bandwidths are comparable: a pixel from its neighbour, and
+# features of a pixel, those of a narrow kernel, so errors of different bandwidths are comparable: a pixel from its neighbor, and
 # a pixel from its observation. (`kbp.select` does this for whole settings.)
 
 # %%
-narrow, greedy = kbp.RBF(15.0), kbp.Greedy()
+narrow, greedy = kbp.RBF(15.0), kbp.PivotedCholesky()
 target_features, _ = greedy.feature_map(narrow, data.nodes[0], eps=1e-2, max_rank=24)
-pairs = {"neighbour": data.edges[0], "observation": data.observations[0][::-1]}
+pairs = {"neighbor": data.edges[0], "observation": data.observations[0][::-1]}
 
 
 @jax.jit
@@ -176,7 +176,7 @@ best = {name: float(bandwidths[np.argmin(scores[name])]) for name in scores}
 figure, ax = plt.subplots(figsize=(6, 3.4), layout="constrained")
 for name, style in zip(scores, ["o-", "s--"], strict=True):
     ax.semilogx(bandwidths, scores[name], style, label=f"from its {name}")
-ax.set(xlabel="bandwidth (grey values)", ylabel="relative error")
+ax.set(xlabel="bandwidth (gray values)", ylabel="relative error")
 ax.set_title("Leave-one-out error of predicting a pixel")
 ax.legend()
 plt.show()
@@ -184,7 +184,7 @@ plt.show()
 # %%
 chosen = dataclasses.replace(
     guess,
-    kernel=kbp.RBF(best["neighbour"]),
+    kernel=kbp.RBF(best["neighbor"]),
     obs_kernel=kbp.RBF(best["observation"]),
 )
 results["leave-one-out"] = evaluate(chosen)
@@ -220,7 +220,7 @@ tuned = kbp.tune(
 )
 results["two bandwidths"] = evaluate(tuned.settings)
 learned = tuned.settings.kernel.bandwidth, tuned.settings.obs_kernel.bandwidth
-print(f"learned: {learned[0]:.1f} and {learned[1]:.1f} grey values; {tuned.stopped}")
+print(f"learned: {learned[0]:.1f} and {learned[1]:.1f} gray values; {tuned.stopped}")
 
 # %% [markdown]
 # The loss over a grid of both bandwidths, in one compiled call:
@@ -252,15 +252,15 @@ mark = {"color": "white", "markeredgecolor": "black", "linestyle": "none"}
 ax.plot(*path, "o-", color="white", markersize=3, label="descent")
 ax.plot(path[0][0], path[1][0], marker="s", label="median distances", **mark)
 ax.plot(
-    best["neighbour"], best["observation"], marker="^", label="leave-one-out", **mark
+    best["neighbor"], best["observation"], marker="^", label="leave-one-out", **mark
 )
 ax.plot(*learned, marker="*", markersize=15, label="learned", **mark)
-ax.set(xscale="log", yscale="log", xlabel="bandwidth of pixels (grey values)")
-ax.set(ylabel="bandwidth of observations (grey values)")
+ax.set(xscale="log", yscale="log", xlabel="bandwidth of pixels (gray values)")
+ax.set(ylabel="bandwidth of observations (gray values)")
 ax.set_title("RMSE on the second picture")
 ax.legend(facecolor="0.5", labelcolor="white")
 ticks = [8, 16, 32, 64]
-figure.colorbar(shade, label="RMSE of the posterior mean (grey values)", ticks=ticks)
+figure.colorbar(shade, label="RMSE of the posterior mean (gray values)", ticks=ticks)
 plt.show()
 
 # %% [markdown]
@@ -278,7 +278,7 @@ interval_score = kbp.IntervalScore(0.9)
 
 
 def custom_loss(belief, truth):
-    """Return the interval score plus the RMSE at edges, both in grey values."""
+    """Return the interval score plus the RMSE at edges, both in gray values."""
     squares = (kbp.mean(belief) - truth)[at_second_edges] ** 2
     return interval_score(belief, truth) + jnp.sqrt(jnp.mean(squares))
 

@@ -28,14 +28,14 @@ import kbpjax as kbp
 # %% [markdown]
 # ## Data
 #
-# A variable is the true grey value of a pixel, an observation is its noisy value. The model learns from one picture and
+# A variable is the true gray value of a pixel, an observation is its noisy value. The model learns from one picture and
 # a noisy copy of it. It is never given the noise distribution. A second noisy copy serves to calibrate, and the picture
 # to clean is a different one.
 
 
 # %%
 def picture(row, col):
-    """Draw circles around a point, grey values 0 to 240."""
+    """Draw circles around a point, gray values 0 to 240."""
     i, j = np.mgrid[:60, :60]
     return np.minimum(5 * np.hypot(i - row, j - col), 240).round().ravel()
 
@@ -56,14 +56,14 @@ def show(images, titles, **options):
     for ax, image, title in zip(axes, images, titles, strict=True):
         shade = ax.imshow(np.reshape(image, (60, 60)), **options)
         ax.set(title=title, xticks=[], yticks=[])
-    figure.colorbar(shade, ax=axes, label="grey value")
+    figure.colorbar(shade, ax=axes, label="gray value")
 
 
-grey = {"cmap": "gray", "vmin": 0, "vmax": 255}
+gray = {"cmap": "gray", "vmin": 0, "vmax": 255}
 show(
     [train, noisy, truth, y],
     ["to learn from", "its noisy copy", "truth", "to clean"],
-    **grey,
+    **gray,
 )
 
 # %% [markdown]
@@ -82,21 +82,21 @@ print({name: [x.shape for x in pair] for name, pair in data.edges.items()})
 # ## Learning
 #
 # `fit` chooses landmarks and estimates conditional expectations by ridge regression. The bandwidth is the scale on which
-# grey values differ. A quarter of the median distance between samples is a good first choice; the two bandwidths below
+# gray values differ. A quarter of the median distance between samples is a good first choice; the two bandwidths below
 # were set by hand near it, with errors on these drawings in view.
 #
-# `positive=kbp.Clipped()` makes the learned operators nonnegative, as conditional expectations are. Belief propagation on
+# `nonnegative=kbp.Clipped()` makes the learned operators nonnegative, as conditional expectations are. Belief propagation on
 # a graph with cycles converges much more easily with it.
 
 # %%
-print(f"median distance of grey values: {kbp.median_bandwidth(train):.0f}")
+print(f"median distance of gray values: {kbp.median_bandwidth(train):.0f}")
 print(f"median distance of observations: {kbp.median_bandwidth(noisy):.0f}")
 model = kbp.fit(
     data,
     kernel=kbp.RBF(15.0),
     obs_kernel=kbp.RBF(20.0),
     ridge=1e-3,
-    positive=kbp.Clipped(),
+    nonnegative=kbp.Clipped(),
 )
 print("ranks of messages and of their products:", model.ranks)
 
@@ -176,13 +176,13 @@ print(f"the other picture, after: {coverage(sharp, truth):.1%} inside")
 
 # %%
 def rmse(estimate):
-    """Return the root mean squared error in grey values."""
+    """Return the root mean squared error in gray values."""
     return float(np.sqrt(np.mean((np.asarray(estimate) - truth) ** 2)))
 
 
 x_mode, x_mean = kbp.mode(sharp), kbp.mean(sharp)
 print(f"RMSE: noisy {rmse(y):.1f}, mode {rmse(x_mode):.1f}, mean {rmse(x_mean):.1f}")
-show([y, x_mean], ["noisy", "posterior mean"], **grey)
+show([y, x_mean], ["noisy", "posterior mean"], **gray)
 show(
     [np.abs(x_mean - truth), jnp.sqrt(kbp.variance(sharp))],
     ["absolute error", "posterior standard deviation"],
@@ -204,7 +204,7 @@ figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
 ax.plot(points, belief_alone.weights[pixel], label="own observation only")
 ax.plot(points, sharp.weights[pixel], label="with messages")
 ax.axvline(truth[pixel], color="black", linestyle=":", label="truth")
-ax.set(xlabel="grey value", ylabel="probability")
+ax.set(xlabel="gray value", ylabel="probability")
 ax.set_title(f"Belief of pixel (15, 20); observed {y[pixel]:.0f}")
 ax.legend()
 print(f"RMSE without messages: {rmse(kbp.mean(belief_alone)):.1f}")
@@ -233,7 +233,7 @@ def loss(log_bandwidth):
     """Return the mean squared error on the second noisy copy of the training picture."""
     rule = kbp.ConstantTime(eps=1e-2)
     kernels = {"kernel": kbp.RBF(jnp.exp(log_bandwidth)), "obs_kernel": kbp.RBF(20.0)}
-    model = kbp.fit(data, **kernels, ridge=1e-3, rule=rule, positive=kbp.Clipped())
+    model = kbp.fit(data, **kernels, ridge=1e-3, rule=rule, nonnegative=kbp.Clipped())
     evidence = kbp.observe(model, graph, second)
     few = {**loopy, "num_iters": 15, "tol": None, "acceleration": None}
     solution = kbp.run(model, graph, evidence, **few)

@@ -19,7 +19,7 @@
 # - encode words and labelled graphs, and choose a kernel for them;
 # - learn how words change along the edges of a tree of languages, and molecules along a chain;
 # - rank candidates by their beliefs;
-# - compare with simple baselines: edit distance, nearest neighbour and a hidden Markov model.
+# - compare with simple baselines: edit distance, nearest neighbor and a hidden Markov model.
 #
 # It runs in about a minute on simulated data. The graphs are trees and chains, so `run_tree` gives exact inference for the learned model.
 
@@ -36,7 +36,7 @@ import kbpjax as kbp
 from kbpjax.kernels import (
     Alphabet,
     Mismatch,
-    Normalised,
+    Normalized,
     Precomputed,
     ShortestPath,
     Spectrum,
@@ -103,7 +103,7 @@ marked = [f"^{word}$" for of in words for word in of]
 codes = Alphabet.of(marked).encode(marked)
 print(f"{codes.shape[0]} words of up to {codes.shape[1]} symbols")
 print(f"{marked[0]} is {codes[0].tolist()}")
-spectrum = Normalised(Spectrum(1) + Spectrum(2))
+spectrum = Normalized(Spectrum(1) + Spectrum(2))
 gram = np.asarray(kbp.gram(spectrum, codes, codes, block_size=50))
 
 shown = 12
@@ -161,7 +161,7 @@ def infer_words(model, given):
     def answer(of_two):
         languages_known, known = of_two
         evidence = kbp.clamp(
-            model, family, languages_known, known, form=kbp.DensityRatio()
+            model, family, languages_known, known, evidence_model=kbp.DensityRatio()
         )
         solution = kbp.run_tree(model, family, evidence)
         found = kbp.beliefs(
@@ -357,12 +357,12 @@ print(f"{len(library)} molecules, {len(copies)} copies")
 print(f"encoded as {points.shape}: a column of atoms and a matrix of bonds for each")
 
 # %% [markdown]
-# `WeisfeilerLehman` counts equal neighbourhoods of atoms, whatever their order. The cosines of these counts are all large, and their fourth power
+# `WeisfeilerLehman` counts equal neighborhoods of atoms, whatever their order. The cosines of these counts are all large, and their fourth power
 # separates them better. The same matrix compares molecules with molecules (for messages) and copies with copies (for evidence).
 
 # %%
-neighbourhoods = Normalised(WeisfeilerLehman(2))
-graph_gram = np.asarray(kbp.gram(neighbourhoods, points, points, block_size=50)) ** 4
+neighborhoods = Normalized(WeisfeilerLehman(2))
+graph_gram = np.asarray(kbp.gram(neighborhoods, points, points, block_size=50)) ** 4
 chain = kbp.chain_graph(length)
 no_edges = kbp.Graph.from_edges(np.zeros((0, 2), int), length)
 everything = jnp.arange(len(library))
@@ -385,7 +385,7 @@ def restore(model, graph):
 
     def answer(case):
         evidence = kbp.observe(
-            model, graph, case[0], mask=case[1], form=kbp.DensityRatio()
+            model, graph, case[0], mask=case[1], evidence_model=kbp.DensityRatio()
         )
         solution = kbp.run_tree(model, graph, evidence)
         return kbp.beliefs(
@@ -444,8 +444,8 @@ top = np.argsort(-np.maximum(together, alone)[case, step])[:6]
 name_of = lambda ring, i, j: f"{rings[ring]}, {'C' * i or 'none'}, {'NO'[:j] or 'none'}"
 names = [name_of(*parts[number]) for number in top]
 axes[2].barh(np.arange(6) - 0.2, together[case, step, top], 0.4, label="with messages")
-grey = {"label": "without messages", "color": "0.7"}
-axes[2].barh(np.arange(6) + 0.2, alone[case, step, top], 0.4, **grey)
+gray = {"label": "without messages", "color": "0.7"}
+axes[2].barh(np.arange(6) + 0.2, alone[case, step, top], 0.4, **gray)
 axes[2].set(yticks=range(6), yticklabels=names, xlabel="belief")
 axes[2].set(ylabel="ring, two side chains", title=f"truth: {name_of(*parts[hidden])}")
 axes[2].set(xlim=(0, 1.5 * together[case, step].max()))
@@ -454,13 +454,13 @@ axes[2].legend()
 plt.show()
 
 # %% [markdown]
-# Carbon is grey, nitrogen blue, oxygen red.
+# Carbon is gray, nitrogen blue, oxygen red.
 #
 # ## How many training chains are needed?
 #
-# With few training chains, many molecules of the library have never occurred. A kernel on the *hidden* graphs lets the model generalise from one
+# With few training chains, many molecules of the library have never occurred. A kernel on the *hidden* graphs lets the model generalize from one
 # molecule to similar ones. With `Delta`, here the unit matrix, it cannot. The baseline is a hidden Markov model with counted transitions. Its likelihood is given
-# and not learned: a power of the kernel between copy and molecule. The power is the best of four on the test copies, which favours this baseline.
+# and not learned: a power of the kernel between copy and molecule. The power is the best of four on the test copies, which favors this baseline.
 
 
 # %%
@@ -547,7 +547,7 @@ print(f"{'kernel, as a cosine':28}{'power':>6}   shares correct")
 for name, (kernel, power) in candidates.items():
     over_words = power == 1
     x = codes if over_words else points
-    matrix = np.asarray(kbp.gram(Normalised(kernel), x, x, block_size=50)) ** power
+    matrix = np.asarray(kbp.gram(Normalized(kernel), x, x, block_size=50)) ** power
     if over_words:
         learned = learn_words(matrix, train)
         of_kernel = [

@@ -42,13 +42,13 @@ rng = np.random.default_rng(0)
 
 # %%
 class Compass(kbp.Kernel):
-    """Directions in radians: exp(sharpness (cos(x - y) - 1))."""
+    """Directions in radians: exp(concentration (cos(x - y) - 1))."""
 
-    sharpness: jax.Array
+    concentration: jax.Array
 
     def __call__(self, x, y):
         """Return the kernel of two directions."""
-        return jnp.exp(self.sharpness * (jnp.cos(x - y) - 1))
+        return jnp.exp(self.concentration * (jnp.cos(x - y) - 1))
 
 
 circle = jnp.linspace(-np.pi, np.pi, 72, endpoint=False)
@@ -109,7 +109,7 @@ for name, angles in (("readings", readings), ("estimates", estimates)):
 
 # %% [markdown]
 # Below are the beliefs of one chain that crosses 180 degrees. They are continuous across the cut. At node 3 the
-# reading contradicts the neighbours, and the belief has two modes.
+# reading contradicts the neighbors, and the belief has two modes.
 
 # %%
 case = int(np.argmax(np.any(np.abs(np.diff(truth)) > np.pi, axis=1)))
@@ -227,7 +227,7 @@ months_model = kbp.fit(
 @jax.vmap
 def read(y):
     """Return the most probable month of each string."""
-    evidence = kbp.observe(months_model, chain, y, form=kbp.DensityRatio())
+    evidence = kbp.observe(months_model, chain, y, evidence_model=kbp.DensityRatio())
     solution = kbp.run_tree(months_model, chain, evidence)
     return kbp.mode(kbp.beliefs(months_model, chain, evidence, solution, year))
 

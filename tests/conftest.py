@@ -82,7 +82,7 @@ def as_users_have_it():
 def quick_compilation(request):
     """Compile in half of the time, except for a test file that says `OPTIMISED = True`: the programs are short."""
     before = jax.config.read("jax_disable_most_optimizations")
-    optimised = getattr(getattr(request.node, "obj", None), "OPTIMISED", False)
-    jax.config.update("jax_disable_most_optimizations", before or not optimised)
+    optimized = getattr(getattr(request.node, "obj", None), "OPTIMISED", False)
+    jax.config.update("jax_disable_most_optimizations", before or not optimized)
     yield
     jax.config.update("jax_disable_most_optimizations", before)

@@ -49,7 +49,7 @@ RULES = {"constant": kbp.ConstantTime(eps=1e-6), "linear": kbp.LinearTime(eps=1e
 
 @functools.cache
 def samples():
-    """Draw 80 samples of six dependent variables of three states, such that neighbours show every pair of states."""
+    """Draw 80 samples of six dependent variables of three states, such that neighbors show every pair of states."""
     rng = np.random.default_rng(24)
     x = rng.integers(STATES, size=(80, 6))
     for a, b in EDGES:
@@ -71,7 +71,7 @@ def grid(edges=tuple(range(len(EDGES)))):
 
 
 @functools.cache
-def learned(rule="constant", positive=None):
+def learned(rule="constant", nonnegative=None):
     """Return the model that knows the pair tables exactly."""
     options = {"rule": RULES[rule], "ridge": 0.0, "floor": 0.0, "positive": positive}
     return kbp.fit(kbp.pool(grid(), samples()), kernel=kbp.Delta(), **options)

@@ -67,7 +67,7 @@ def residuals(kernel, x, indices):
 
 
 def incomplete_cholesky(kernel, x, eps, max_rank):
-    """Greedy choice of landmarks: (indices, residual norm left), in units of the largest feature norm."""
+    """PivotedCholesky choice of landmarks: (indices, residual norm left), in units of the largest feature norm."""
     indices = []
     largest = max(kernel(point, point) for point in x)
     while True:
@@ -152,7 +152,7 @@ class Graph:
             rows.append((k, a, b) if agrees else (k, b, a))
         return rows
 
-    def neighbours(self, node):
+    def neighbors(self, node):
         return [b if a == node else a for a, b in self.edges if node in (a, b)]
 
     def nodes_of_type(self, node_type):
@@ -174,7 +174,7 @@ def pool(graph, samples, observations=None):
                 observed[v][0].append(samples[i][node])
                 observed[v][1].append(observations[i][node])
     extra = 0 if observations is None else 1
-    degrees = {v: extra + max(len(graph.neighbours(i)) for i in graph.nodes_of_type(v)) for v in types}
+    degrees = {v: extra + max(len(graph.neighbors(i)) for i in graph.nodes_of_type(v)) for v in types}
     edges = {k: (np.array(a), np.array(b)) for k, (a, b) in edges.items()}
     observed = {v: (np.array(a), np.array(b)) for v, (a, b) in observed.items()} if extra else {}
     return edges, {v: np.array(x) for v, x in nodes.items()}, observed, degrees
@@ -242,7 +242,7 @@ def fit(edges, nodes, observations, ends, degrees, kernels, obs_kernels, *, eps,
 # --- inference --------------------------------------------------------------------------------------------------------
 
 
-def normalised(message):
+def normalized(message):
     norm = np.linalg.norm(message)
     return message / norm if norm > 0 else message
 
@@ -258,7 +258,7 @@ def observe(model, graph, y, mask):
     for node, v in enumerate(graph.node_type):
         if mask[node] and v in model.obs_operators:
             observed = gram_schmidt(model.obs_kernels[v], model.obs_landmarks[v], y[node : node + 1])[0]
-            messages[node] = normalised(model.obs_operators[v] @ observed)
+            messages[node] = normalized(model.obs_operators[v] @ observed)
     return messages
 
 
@@ -272,7 +272,7 @@ def directed(model, graph):
 
 
 def init(model, graph):
-    return {edge: normalised(matrix @ np.ones(matrix.shape[1])) for edge, matrix in directed(model, graph).items()}
+    return {edge: normalized(matrix @ np.ones(matrix.shape[1])) for edge, matrix in directed(model, graph).items()}
 
 
 def step(model, graph, evidence, messages, damping):
@@ -280,10 +280,10 @@ def step(model, graph, evidence, messages, damping):
     for (t, s), matrix in directed(model, graph).items():
         v = graph.node_type[t]
         product = values(model, v, evidence[t]) if t in evidence else np.ones(len(model.evaluate[v]))
-        for u in graph.neighbours(t):
+        for u in graph.neighbors(t):
             if u != s:
                 product = product * values(model, v, messages[u, t])
-        new[t, s] = damping * messages[t, s] + (1 - damping) * normalised(matrix @ product)
+        new[t, s] = damping * messages[t, s] + (1 - damping) * normalized(matrix @ product)
     return new
 
 
@@ -301,7 +301,7 @@ def beliefs(model, graph, evidence, messages, points, node):
     product = np.maximum(at_points @ model.marginals[v], model.floor)
     if node in evidence:
         product = product * np.maximum(at_points @ evidence[node], model.floor)
-    for u in graph.neighbours(node):
+    for u in graph.neighbors(node):
         product = product * np.maximum(at_points @ messages[u, node], model.floor)
     return product / product.sum()
 
@@ -333,7 +333,7 @@ class FullRank:
             self.grams[v, left, right] = gram(self.kernels[v], self.samples(left), self.samples(right))
         return self.grams[v, left, right]
 
-    def normalised(self, node, place, beta):
+    def normalized(self, node, place, beta):
         return place, beta / np.sqrt(beta @ self.gram(node, place, place) @ beta)
 
     def observe(self, y, mask, ratio=False):
@@ -347,7 +347,7 @@ class FullRank:
                 if ratio:
                     weights = np.linalg.solve(gram(self.obs_kernels[v], seen, seen) + penalty, weights)
                 beta = np.linalg.solve(self.gram(node, place, place) + penalty, weights)
-                functions[node] = self.normalised(node, place, beta)
+                functions[node] = self.normalized(node, place, beta)
         return functions
 
     def update(self, t, s, product):
@@ -358,19 +358,19 @@ class FullRank:
     def run(self, evidence, num_iters, damping=0.0):
         def start(t, s):
             count = len(self.samples(self.where[t, s][0]))
-            return self.normalised(s, self.where[t, s][1], self.update(t, s, np.ones(count)))
+            return self.normalized(s, self.where[t, s][1], self.update(t, s, np.ones(count)))
 
         messages = {edge: start(*edge) for edge in self.where}
         for _ in range(num_iters):
             new = {}
             for t, s in self.where:
                 here, there = self.where[t, s]
-                factors = [messages[u, t] for u in self.graph.neighbours(t) if u != s]
+                factors = [messages[u, t] for u in self.graph.neighbors(t) if u != s]
                 factors += [evidence[t]] if t in evidence else []
                 product = np.ones(len(self.samples(here)))
                 for place, beta in factors:
                     product = product * np.maximum(self.gram(t, here, place) @ beta, self.floor)
-                _, unit = self.normalised(s, there, self.update(t, s, product))
+                _, unit = self.normalized(s, there, self.update(t, s, product))
                 new[t, s] = there, damping * messages[t, s][1] + (1 - damping) * unit
             messages = new
         return messages
@@ -382,7 +382,7 @@ class FullRank:
     def beliefs(self, evidence, messages, points, node):
         x = self.nodes[self.graph.node_type[node]]
         product = np.maximum(gram(self.kernels[self.graph.node_type[node]], points, x).mean(axis=1), self.floor)
-        factors = [messages[u, node] for u in self.graph.neighbours(node)]
+        factors = [messages[u, node] for u in self.graph.neighbors(node)]
         for function in factors + ([evidence[node]] if node in evidence else []):
             product = product * np.maximum(self.values(node, function, points), self.floor)
         return product / product.sum()

@@ -24,7 +24,7 @@ class Discrete:
     node: list
     edge: list
 
-    def neighbours(self, node):
+    def neighbors(self, node):
         """Return the other ends of a node's edges."""
         return [b if a == node else a for a, b in self.edges if node in (a, b)]
 
@@ -115,7 +115,7 @@ def enumerate_edge_marginals(model):
 class Reweighted:
     """Log messages {(sender, receiver): [k_receiver]}, beliefs of nodes [k_s] and edges [k_s, k_t], the residual.
 
-    The residual is the largest change of a log message, normalised to sum of exponentials 1, in an undamped update.
+    The residual is the largest change of a log message, normalized to sum of exponentials 1, in an undamped update.
     """
 
     messages: dict
@@ -141,7 +141,7 @@ def directed(model, rho):
 def without(model, table, messages, t, s):
     """Return the log of psi_t prod_{u != s} M_ut^{rho_ut} / M_st^{1 - rho_st}, a function of x_t."""
     total = np.log(model.node[t])
-    for u in model.neighbours(t):
+    for u in model.neighbors(t):
         rho = table[u, t][1]
         total = total + (rho * messages[u, t] if u != s else -(1 - rho) * messages[s, t])
     return total
@@ -175,7 +175,7 @@ def reweighted(model, rho, num_iters=3000, damping=0.3, tolerance=1e-12):
     node_beliefs = []
     for s in range(len(model.node)):
         belief = np.log(model.node[s])
-        for u in model.neighbours(s):
+        for u in model.neighbors(s):
             belief = belief + table[u, s][1] * messages[u, s]
         node_beliefs.append(np.exp(belief - log_sum_exp(belief)))
     edge_beliefs = []
@@ -216,7 +216,7 @@ def free_energy_log_partition(model, rho, node_beliefs, edge_beliefs):
 
 
 def maximise_pseudo_marginals(model, rho, least=1e-10):
-    """Maximise the same value for a binary model by SLSQP: (value, node beliefs, edge beliefs).
+    """Maximize the same value for a binary model by SLSQP: (value, node beliefs, edge beliefs).
 
     The unknowns z are mu_s = b_s(1) of each node and mu_st = b_st(1, 1) of each edge. All the entries p of all beliefs
     are affine in z, p = A z + c, and the value is sum_i p_i log psi_i - w_i p_i log p_i; w is rho_st on the entries of

@@ -210,8 +210,8 @@ def test_averages_over_super_samples_converge_faster():
     between = np.exp(-(np.subtract.outer(points, points) ** 2) / (2 * 0.8**2))
     chosen = np.searchsorted(points, np.asarray(herd(belief(points, weights[None]), K, 200))[:, 0] - 1e-9)
     drawn = np.random.default_rng(0).choice(len(points), p=weights, size=(400, 200))
-    for centre in (40, 75, 100):
-        f = between[centre]
+    for center in (40, 75, 100):
+        f = between[center]
 
         def error(indices, f=f):
             return np.abs(f[indices].mean(axis=-1) - weights @ f)
@@ -240,7 +240,7 @@ def twin_product(points, node):
     """Evidence times messages, without a marginal [point]."""
     twin, (evidence, messages), v = twin_model(), twin_solved(), TWIN_GRAPH.node_type[node]
     at_points = reference.gram_schmidt(twin.kernels[v], twin.landmarks[v], points)
-    incoming = [evidence[node]] + [messages[u, node] for u in TWIN_GRAPH.neighbours(node)]
+    incoming = [evidence[node]] + [messages[u, node] for u in TWIN_GRAPH.neighbors(node)]
     return np.prod([np.maximum(at_points @ message, twin.floor) for message in incoming], axis=0)
 
 
@@ -288,10 +288,10 @@ def test_beliefs_with_each_marginal_equal_numpy(name):
 def test_log_belief_equals_numpy_at_points_of_each_node(with_likelihood, name):
     marginal, numpy_marginal = MARGINALS[name]
     evidence, solution = solved()
-    centres = np.linspace(-1, 1, 7)
+    centers = np.linspace(-1, 1, 7)
     if with_likelihood:
         known = kbp.likelihood(
-            loopy_model(), GRAPH, lambda x: jnp.exp(-((x[None] - jnp.asarray(centres)[:, None]) ** 2))
+            loopy_model(), GRAPH, lambda x: jnp.exp(-((x[None] - jnp.asarray(centers)[:, None]) ** 2))
         )
         evidence = evidence * known
     for v in (0, 1, 2):
@@ -300,7 +300,7 @@ def test_log_belief_equals_numpy_at_points_of_each_node(with_likelihood, name):
         got = kbp.log_belief(loopy_model(), GRAPH, evidence, solution, jnp.asarray(own), node_type=v, marginal=marginal)
         for row, x, node in zip(np.asarray(got), own, nodes, strict=True):
             expected = np.log(twin_product(x, node) * numpy_marginal(x, v))
-            expected = expected - with_likelihood * (x - centres[node]) ** 2
+            expected = expected - with_likelihood * (x - centers[node]) ** 2
             np.testing.assert_allclose(row - row[0], expected - expected[0], atol=1e-7)
 
 
@@ -508,9 +508,7 @@ def test_a_clamped_node_keeps_its_value():
 def test_refine_mode_names_what_is_wrong():
     answer = kbp.beliefs(*chain_solved(), GRID)
     whole = kbp.Belief(jnp.arange(-4, 5), jnp.full((LENGTH, 9), 1 / 9))
-    with pytest.raises(
-        ValueError, match=r"^belief: must have points of floats; got int64\. Whole numbers have nothing"
-    ):
+    with pytest.raises(ValueError, match=r"^belief: must have points of floats; got int64\. Integers have nothing"):
         kbp.refine_mode(*chain_solved(), whole)
     with pytest.raises(ValueError, match="^belief: must hold the 6 nodes of type 0; got 5"):
         kbp.refine_mode(*chain_solved(), kbp.Belief(answer.points, answer.weights[:5]))
@@ -561,12 +559,12 @@ def test_refined_modes_of_vectors_equal_a_very_fine_grid():
     answer = kbp.beliefs(*plane(), square(-2, 2, 6))
     got = kbp.refine_mode(*plane(), answer, num_steps=100)
     assert got.shape == (2, 2)
-    centre = np.zeros((2, 1, 2))
+    center = np.zeros((2, 1, 2))
     for width, count in ((2.0, 81), (0.1, 81), (0.005, 41)):
-        grid = centre + square(-width, width, count)[None]
+        grid = center + square(-width, width, count)[None]
         heights = np.asarray(kbp.log_belief(*plane(), jnp.asarray(grid)))
-        centre = grid[np.arange(2), np.argmax(heights, axis=1)][:, None]
-    np.testing.assert_allclose(got, centre[:, 0], atol=1e-3)
+        center = grid[np.arange(2), np.argmax(heights, axis=1)][:, None]
+    np.testing.assert_allclose(got, center[:, 0], atol=1e-3)
     assert np.linalg.norm(got - kbp.mode(answer), axis=1).min() > 0.02
 
 

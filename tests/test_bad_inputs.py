@@ -53,7 +53,7 @@ def named(**types):
 
 ALONE = kbp.TrainingData({}, {0: X[:, 0]})
 MEMBRANE = gaussian.thin_membrane(CHAIN, edge_precision=1.0)
-START = kbp.Settings(**KERNELS, rule=RULE)
+START = kbp.Hyperparameters(**KERNELS, rule=RULE)
 NAN = np.where(np.arange(80).reshape(20, 4) == 7, np.nan, X)
 GAUSSIAN = ep.Gaussian.from_moments(0.0, 1.0)
 MISTAKES = {
@@ -62,7 +62,7 @@ MISTAKES = {
     "an edge to itself": (lambda m, e, s, b: kbp.Graph.from_edges([(1, 1)], 3), "edges"),
     "an edge twice": (lambda m, e, s, b: kbp.Graph.from_edges([(0, 1), (1, 0)], 3), "edges"),
     "edges of three": (lambda m, e, s, b: kbp.Graph.from_edges([(0, 1, 2)], 3), "edges"),
-    "edges that are no whole numbers": (lambda m, e, s, b: kbp.Graph.from_edges([(0.5, 1)], 3), "edges"),
+    "edges that are no integers": (lambda m, e, s, b: kbp.Graph.from_edges([(0.5, 1)], 3), "edges"),
     "no nodes": (lambda m, e, s, b: kbp.Graph.from_edges([], 0), "num_nodes"),
     "types of other edges": (lambda m, e, s, b: kbp.Graph.from_edges([(0, 1)], 2, edge_type=[0, 1]), "edge_type"),
     "a negative type": (lambda m, e, s, b: kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, -1]), "node_type"),
@@ -70,7 +70,7 @@ MISTAKES = {
     "a chain of half a node": (lambda m, e, s, b: kbp.chain_graph(0.5), "must be"),
     "a type that is a word": (lambda m, e, s, b: kbp.Graph.from_networkx(named(type="pixel")), "nodes"),
     "nodes of no type": (lambda m, e, s, b: CHAIN.nodes_of_type(3), "node_type"),
-    "colors of neighbours": (lambda m, e, s, b: kbp.colored(CHAIN, colors=[0, 0, 1, 1]), "colors"),
+    "colors of neighbors": (lambda m, e, s, b: kbp.colored(CHAIN, colors=[0, 0, 1, 1]), "colors"),
     "trees of a half seed": (lambda m, e, s, b: kbp.tree_reweighting(CHAIN, seed=0.5), "seed"),
     # data
     "ends that are no pair": (lambda m, e, s, b: kbp.TrainingData({0: (X, Y)}, {0: X}, ends={0: 0}), "ends"),

@@ -42,7 +42,7 @@ def test_beliefs_equal_twin(with_evidence):
 
 
 def test_belief_of_a_hub_is_the_product_of_all_its_messages():
-    """Messages to a node of many neighbours stand in several rows."""
+    """Messages to a node of many neighbors stand in several rows."""
     graph = kbp.Graph.from_edges([(3, i) for i in range(40) if i != 3], 40)
     x = np.random.default_rng(0).normal(size=(12, 1)) + 0.3 * np.random.default_rng(1).normal(size=(12, 40))
     model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.7))
@@ -202,13 +202,13 @@ def test_mode_mean_and_variance(name):
     assert mode.dtype == points.dtype
     assert mean.shape == variance.shape == (5, *points.shape[1:])
     np.testing.assert_allclose(mean, reference.mean(points, WEIGHTS), rtol=1e-13, atol=1e-14 * spread)
-    centred = points.astype(float) - points.astype(float).mean(axis=0)  # the twin's E[X^2] - E[X]^2 cancels
-    np.testing.assert_allclose(variance, reference.variance(centred, WEIGHTS), rtol=1e-9, atol=1e-9 * spread**2)
+    centerd = points.astype(float) - points.astype(float).mean(axis=0)  # the twin's E[X^2] - E[X]^2 cancels
+    np.testing.assert_allclose(variance, reference.variance(centerd, WEIGHTS), rtol=1e-9, atol=1e-9 * spread**2)
     for i, row in enumerate(WEIGHTS):
         expected = np.average(points.astype(float), axis=0, weights=row)
         np.testing.assert_allclose(np.asarray(mean)[i], expected, rtol=1e-12, atol=1e-13 * spread)
         if points.ndim == 1 or points.shape[1] == 1:
-            expected = np.cov(centred.ravel(), aweights=row, ddof=0)
+            expected = np.cov(centerd.ravel(), aweights=row, ddof=0)
             np.testing.assert_allclose(
                 np.asarray(variance)[i], expected.reshape(points.shape[1:]), atol=1e-9 * spread**2
             )
@@ -319,7 +319,7 @@ def test_edge_beliefs_equal_twin():
 
     def end(s, other):
         at_points = features_of(TWIN_GRAPH.node_type[s], points[TWIN_GRAPH.node_type[s]])
-        known = [observed[s]] + [messages[u, s] for u in TWIN_GRAPH.neighbours(s) if u != other]
+        known = [observed[s]] + [messages[u, s] for u in TWIN_GRAPH.neighbors(s) if u != other]
         return np.prod([np.maximum(at_points @ message, twin.floor) for message in known], axis=0)
 
     def weights_of(own):
@@ -346,12 +346,12 @@ def test_edge_beliefs_name_what_is_wrong_with_edges():
         ([(0, 0)], r"must be edges of the graph; got \[\[0, 0\]\]"),
         ([(0, 7)], r"must be edges of the graph; got \[\[0, 7\]\]"),
         ([(1, -7)], r"must be edges of the graph; got \[\[1, -7\]\]"),
-        (np.zeros((0, 2), int), r"must be whole numbers \[some, 2\]; got shape \(0, 2\)"),
-        ([], r"must be whole numbers \[some, 2\]"),
-        ([(0.0, 1.0)], r"must be whole numbers \[some, 2\]; got shape \(1, 2\), float64"),
-        ([0], r"must be whole numbers \[some, 2\]; got shape \(1,\)"),
-        ([(0, 1, 2)], r"must be whole numbers \[some, 2\]; got shape \(1, 3\)"),
-        (0, r"must be whole numbers \[some, 2\]; got shape \(\)"),
+        (np.zeros((0, 2), int), r"must be integers \[some, 2\]; got shape \(0, 2\)"),
+        ([], r"must be integers \[some, 2\]"),
+        ([(0.0, 1.0)], r"must be integers \[some, 2\]; got shape \(1, 2\), float64"),
+        ([0], r"must be integers \[some, 2\]; got shape \(1,\)"),
+        ([(0, 1, 2)], r"must be integers \[some, 2\]; got shape \(1, 3\)"),
+        (0, r"must be integers \[some, 2\]; got shape \(\)"),
     ]:
         wrong += complaints(f"edges: {rule}", kbp.edge_beliefs, loopy_model(), GRAPH, *solved(True), edges, POINTS)
     assert not wrong

@@ -1,4 +1,4 @@
-"""Colorings: neighbours differ, colors are few and without gaps, and formulas say how many there are."""
+"""Colorings: neighbors differ, colors are few and without gaps, and formulas say how many there are."""
 
 import itertools
 

@@ -34,7 +34,7 @@ def page(quick_compilation):
 @pytest.fixture(scope="module")
 def held(page):
     """Landmarks at the start."""
-    choose = jax.jit(lambda free: kbp.hold(page["data"], **page["kernels"](free), rule=page["rule"]))
+    choose = jax.jit(lambda free: kbp.fix_landmarks(page["data"], **page["kernels"](free), rule=page["rule"]))
     return choose(page["free"])
 
 

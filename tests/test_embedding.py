@@ -9,7 +9,7 @@ from jax.extend.core import jaxprs_in_params
 
 import kbpjax as kbp
 import kbpjax.learning.embedding as embedding
-from kbpjax.features import Greedy, RandomFourier, cholesky_basis
+from kbpjax.features import PivotedCholesky, RandomFourier, cholesky_basis
 from kbpjax.learning.embedding import (
     conditional_operator,
     covariances,
@@ -250,8 +250,8 @@ def noise(ridge):
 @partial(jax.jit, static_argnames="max_rank")
 def errors(kernel, products, x, partner, eps, ridges, max_rank):
     """The two feature residuals, and the operator errors with projected and exact products at each ridge."""
-    basis, _ = Greedy().feature_map(kernel, x, eps, max_rank)
-    product_basis, _ = Greedy().feature_map(products, partner, eps, max_rank)
+    basis, _ = PivotedCholesky().feature_map(kernel, x, eps, max_rank)
+    product_basis, _ = PivotedCholesky().feature_map(products, partner, eps, max_rank)
     residuals = feature_residual(kernel, basis, x), feature_residual(products, product_basis, partner)
     both = [
         jax.lax.map(lambda ridge, p=p: operator_error(kernel, products, basis, p, x, partner, ridge), ridges)

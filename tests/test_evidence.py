@@ -159,7 +159,7 @@ def test_vector_observations():
     )
     for node in range(3):
         observed = reference.gram_schmidt(obs_kernel, obs_landmarks, y[node : node + 1])[0]
-        np.testing.assert_allclose(evidence.messages[0, node], reference.normalised(operator @ observed), atol=1e-9)
+        np.testing.assert_allclose(evidence.messages[0, node], reference.normalized(operator @ observed), atol=1e-9)
     with pytest.raises(ValueError, match=r"^y: must have shape \(3, 2\); got \(3,\)"):
         kbp.observe(model, kbp.Graph.from_edges([], 3), x[:3])
 
@@ -271,10 +271,10 @@ def test_clamp_names_what_is_wrong():
         ([3], [0.0], r"nodes: must be different nodes among 0 .. 2; got \[3\]"),
         ([-1], [0.0], r"nodes: must be different nodes among 0 .. 2; got \[-1\]"),
         ([1, 1], [0.0, 0.5], r"nodes: must be different nodes among 0 .. 2; got \[1, 1\]. Name each node once"),
-        ([0.0], [0.0], "nodes: must be whole numbers"),
-        ([True], [0.0], "nodes: must be whole numbers"),
-        (0, 0.0, "nodes: must be whole numbers"),
-        ([[0]], [0.0], "nodes: must be whole numbers"),
+        ([0.0], [0.0], "nodes: must be integers"),
+        ([True], [0.0], "nodes: must be integers"),
+        (0, 0.0, "nodes: must be integers"),
+        ([[0]], [0.0], "nodes: must be integers"),
         ([0, 1], [0.0], r"values: must hold a value for each of the 2 nodes; got shape \(1,\)"),
         ([0], 0.0, r"values: must hold a value for each of the 1 nodes; got shape \(\)"),
         ([0], [[0.0, 1.0]], r"values: must have shape \[some, \*\(\)\], as the variables of node type 0; got shape"),
@@ -326,10 +326,10 @@ def test_whole_numbers_and_floats_as_values_of_one_type():
 
 def test_a_form_that_is_none():
     for ask in (
-        lambda form: inspect.unwrap(kbp.observe)(numbers_and_vectors(), NUMBERS, {0: np.zeros(2)}, form=form),
-        lambda form: inspect.unwrap(kbp.clamp)(numbers_and_vectors(), NUMBERS, [0], [0.0], form=form),
+        lambda form: inspect.unwrap(kbp.observe)(numbers_and_vectors(), NUMBERS, {0: np.zeros(2)}, evidence_model=form),
+        lambda form: inspect.unwrap(kbp.clamp)(numbers_and_vectors(), NUMBERS, [0], [0.0], evidence_model=form),
     ):  # past the type checks of these tests
-        with pytest.raises(ValueError, match="^form: must be a form of evidence; got 'ratio'. Pass kbpjax.Expectation"):
+        with pytest.raises(ValueError, match="^evidence_model: must be an evidence model; got 'ratio'. Pass kbpjax.E"):
             ask("ratio")
     with pytest.raises(ValueError, match="^fn: must be a function of points; got 3. Pass fn"):
         inspect.unwrap(kbp.likelihood)(numbers_and_vectors(), NUMBERS, 3)

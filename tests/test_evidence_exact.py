@@ -175,12 +175,12 @@ def assert_equal_to_joint(got, factors, joint=None):
 # Each piece of evidence: the package's evidence, and the same as factors on nodes.
 
 
-def observed(nodes, y, form="expectation"):
+def observed(nodes, y, evidence_model="expectation"):
     """The factor is P(y | x); the one by which the density ratio differs from it, 1 / P(y), is no function of x."""
 
     def make(model):
         mask = np.isin(np.arange(len(STATES)), nodes)
-        return kbp.observe(model, forest()[0], np.asarray(y), mask=mask, form=FORMS[form])
+        return kbp.observe(model, forest()[0], np.asarray(y), mask=mask, evidence_model=FORMS[form])
 
     return make, {s: LIKELIHOOD[NODE_TYPE[s]][:, y[s]] for s in nodes}
 
@@ -210,9 +210,9 @@ def known_of_all():
     return lambda model: kbp.likelihood(model, forest()[0], lookup(LIKELIHOODS)), factors
 
 
-def clamped(values, form="expectation"):
+def clamped(values, evidence_model="expectation"):
     def make(model):
-        return kbp.clamp(model, forest()[0], list(values), list(values.values()), form=FORMS[form])
+        return kbp.clamp(model, forest()[0], list(values), list(values.values()), evidence_model=FORMS[form])
 
     return make, {s: np.eye(STATES[s])[value] for s, value in values.items()}
 
@@ -237,7 +237,7 @@ PIECES = {
     "clamped leaf": [clamped({4: 2})],
     "clamped inner node": [clamped({3: 1})],
     "clamped inner node, by ratio": [clamped({1: 0}, "ratio")],
-    "clamped neighbours": [clamped({1: 2, 3: 0})],
+    "clamped neighbors": [clamped({1: 2, 3: 0})],
     "clamped leaf and inner node, by ratio": [clamped({3: 3, 0: 1}, "ratio")],
     "clamped in turn": [clamped({5: 1}), clamped({1: 1}, "ratio"), clamped({6: 0})],
     "all clamped": [clamped(dict.fromkeys(range(9), 1))],
@@ -295,7 +295,7 @@ def test_beliefs_equal_the_joint(rule, name):
     [
         ("constant", "run", "nothing"),
         ("constant", "run_tree", "inner nodes, by ratio"),
-        ("constant", "run", "clamped neighbours"),
+        ("constant", "run", "clamped neighbors"),
         ("constant", "run_tree", "mixed"),
         ("full", "run", "mixed"),
     ],
@@ -422,8 +422,8 @@ def test_everything_at_once_on_one_node_type(rule, solver):
         kbp.observe(model, graph, y0, mask=masks[0])
         * kbp.clamp(model, graph, np.array([4]), np.array([1]))
         * kbp.likelihood(model, graph, lookup(rows))
-        * kbp.clamp(model, graph, [3, 7], [2, 0], form=kbp.DensityRatio())
-        * kbp.observe(model, graph, {0: y1}, mask=masks[1], form=kbp.DensityRatio())
+        * kbp.clamp(model, graph, [3, 7], [2, 0], evidence_model=kbp.DensityRatio())
+        * kbp.observe(model, graph, {0: y1}, mask=masks[1], evidence_model=kbp.DensityRatio())
     )
     factors = times(
         {s: seen[:, y0[s]] for s in np.flatnonzero(masks[0])},
@@ -492,7 +492,7 @@ def test_with_a_smoothing_kernel_the_expectation_is_smoothed_and_the_ratio_is_no
     y, mask = np.array(Y0), np.isin(np.arange(NUM_SHARED), [0, 1, 3, 4, 6])
     smooth = seen @ rbf(OBS_WIDTH)  # E[k(y, Y) | x] [x, y]
     for form, factor in ((kbp.Expectation(), smooth), (kbp.DensityRatio(), seen)):
-        evidence = kbp.observe(model, graph, y.astype(float), mask=mask, form=form)
+        evidence = kbp.observe(model, graph, y.astype(float), mask=mask, evidence_model=form)
         factors = {s: factor[:, y[s]] for s in np.flatnonzero(mask)}
         assert_equal_to_joint(smooth_beliefs(model, evidence, solver), factors, joint)
         at_points = np.asarray(model.bases[0](jnp.arange(3.0)) @ evidence.messages[0, 3])
@@ -508,9 +508,9 @@ def test_clamped_with_a_smoothing_kernel(rule, solver):
     y, seen_nodes = np.array(Y1), [0, 2, 4, 5]
     mask = np.isin(np.arange(NUM_SHARED), seen_nodes)
     observed_factors = {s: seen[:, y[s]] for s in seen_nodes}
-    observations = kbp.observe(model, graph, y.astype(float), mask=mask, form=kbp.DensityRatio())
+    observations = kbp.observe(model, graph, y.astype(float), mask=mask, evidence_model=kbp.DensityRatio())
     values = {3: 2, 7: 1}
-    evidence = observations * kbp.clamp(model, graph, [3, 7], [2.0, 1.0], form=kbp.DensityRatio())
+    evidence = observations * kbp.clamp(model, graph, [3, 7], [2.0, 1.0], evidence_model=kbp.DensityRatio())
     point = {s: np.eye(3)[value] for s, value in values.items()}
     assert_equal_to_joint(smooth_beliefs(model, evidence, solver), times(observed_factors, point), joint)
 
@@ -532,7 +532,7 @@ def test_edge_beliefs_with_a_smoothing_kernel(rule, solver):
     """Only the pair's own joint is blurred, by the kernel at both ends; messages and evidence are not."""
     model, (graph, joint), seen = smooth_model(rule), shared(), LIKELIHOOD[0]
     y, edges = np.array(Y0), [SHARED[5], SHARED[1], SHARED[0][::-1], SHARED[2]]
-    evidence = kbp.observe(model, graph, y.astype(float), form=kbp.DensityRatio())
+    evidence = kbp.observe(model, graph, y.astype(float), evidence_model=kbp.DensityRatio())
     got = kbp.edge_beliefs(model, graph, evidence, SOLVERS[solver](model, graph, evidence), edges, np.arange(3.0))
     given = joint.given({s: seen[:, y[s]] for s in range(NUM_SHARED)})
     pair, kernel = PAIRS[0, 0], rbf(WIDTH)
@@ -604,7 +604,7 @@ def test_clamping_on_loops_equals_textbook_iterations(rule, form):
     model, graph, y = delta_model(rule), kbp.Graph.from_edges(LOOPS, 5), np.array(Y0[:5])
     factors = {s: LIKELIHOOD[0][:, y[s]] for s in range(5)}
     for values in ({0: 2}, {3: 1}, {4: 0, 1: 2}):
-        clamps = kbp.clamp(model, graph, list(values), list(values.values()), form=FORMS[form])
+        clamps = kbp.clamp(model, graph, list(values), list(values.values()), evidence_model=FORMS[form])
         evidence = kbp.observe(model, graph, y) * clamps
         for num_iters, damping in ((1, 0.0), (5, 0.0), (200, 0.3)):
             solution = kbp.run(model, graph, evidence, num_iters=num_iters, damping=damping)

@@ -52,7 +52,7 @@ def without_example(names):
     return [key for key, value in names.items() if ">>>" not in (inspect.getdoc(value) or "")]
 
 
-BUILT = ("Graph", "Parts", "Tree", "Partition")  # by functions, which make whole numbers of Python
+BUILT = ("Graph", "Parts", "Tree", "Partition")  # by functions, which make integers of Python
 
 
 @pytest.mark.parametrize("module", COLLECTIONS)

@@ -94,7 +94,7 @@ def test_permuted_node_numbers_give_permuted_answers():
 
 @pytest.mark.parametrize("rho", [0.35, 1.0])
 def test_many_neighbours_are_rescaled_on_the_way(rho):
-    """A hub with 20 neighbours on a ring, strong fields: products of unscaled messages would still be right."""
+    """A hub with 20 neighbors on a ring, strong fields: products of unscaled messages would still be right."""
     rng, spins = np.random.default_rng(5), np.array([-1.0, 1.0])
     edges = [(0, s) for s in range(1, 21)] + [(s, s + 1) for s in range(1, 20)]
     node = [np.exp(h * spins) for h in rng.normal(size=21)]

@@ -10,9 +10,9 @@ from kbpjax.features import (
     Basis,
     FeatureMap,
     FourierBasis,
-    Greedy,
+    PivotedCholesky,
     RandomFourier,
-    RandomPivots,
+    RandomlyPivotedCholesky,
     cholesky_basis,
     features,
     incomplete_cholesky,
@@ -20,7 +20,11 @@ from kbpjax.features import (
 from tests import reference
 
 X = np.random.default_rng(3).normal(size=(30, 2))
-CHOOSERS = {"greedy": Greedy(), "random": RandomPivots(seed=3), "fourier": RandomFourier(64, seed=3)}
+CHOOSERS = {
+    "greedy": PivotedCholesky(),
+    "random": RandomlyPivotedCholesky(seed=3),
+    "fourier": RandomFourier(64, seed=3),
+}
 
 
 @pytest.fixture(params=CHOOSERS, ids=str)
@@ -111,10 +115,12 @@ def test_random_pivots_of_a_kernel_that_vanishes_are_none():
 def test_random_pivots_in_single_precision_make_no_false_claim(seed, bandwidth, exponent):
     x = np.random.default_rng(1).normal(size=300).astype(np.float32)
     exact = np.exp(-exponent * (x[:, None].astype(float) - x[None]) ** 2 / (2 * float(np.float32(bandwidth)) ** 2))
-    basis, residual = RandomPivots(seed).feature_map(kbp.RBF(bandwidth) ** exponent, jnp.asarray(x), 1e-4, 200)
+    basis, residual = RandomlyPivotedCholesky(seed).feature_map(
+        kbp.RBF(bandwidth) ** exponent, jnp.asarray(x), 1e-4, 200
+    )
     r = np.asarray(features(basis, jnp.asarray(x)), np.float64)
     assert np.isfinite(r).all() and residual.dtype == jnp.float32
-    # near neighbours among the landmarks magnify the rounding of up to 200 of them, 14 epsilons or 1.7e-6
+    # near neighbors among the landmarks magnify the rounding of up to 200 of them, 14 epsilons or 1.7e-6
     assert np.abs(exact - r @ r.T).max() <= float(residual) ** 2 + 1e-4
     assert basis.rank == 200 or float(residual) <= 1e-3
 
@@ -226,7 +232,7 @@ def test_fourier_refuses_odd_numbers(num_features):
 
 @pytest.mark.parametrize("kernel", [kbp.Linear(), kbp.Delta() ** 2, kbp.RBF(1.0) * kbp.RBF(1.0)], ids=str)
 def test_fourier_refuses_other_kernels(kernel):
-    with pytest.raises(ValueError, match=r"kernel: must be RBF or a power of it.*Greedy\(\)"):
+    with pytest.raises(ValueError, match=r"kernel: must be RBF or a power of it.*PivotedCholesky\(\)"):
         fourier(kernel, jnp.asarray(X), 8)
 
 
@@ -249,7 +255,11 @@ def test_a_chooser_gives_a_feature_map_and_its_residual(chooser):
 
 def test_choosers_of_landmarks_choose_as_incomplete_cholesky():
     x = jnp.asarray(X)
-    for chooser, key in ((Greedy(), None), (RandomPivots(), jax.random.key(0)), (RandomPivots(7), jax.random.key(7))):
+    for chooser, key in (
+        (PivotedCholesky(), None),
+        (RandomlyPivotedCholesky(), jax.random.key(0)),
+        (RandomlyPivotedCholesky(7), jax.random.key(7)),
+    ):
         basis, residual = chooser.feature_map(kbp.RBF(0.7), x, 0.05, 25)
         pivots = incomplete_cholesky(kbp.RBF(0.7), x, 0.05, 25, key)
         np.testing.assert_array_equal(basis.landmarks, x[pivots.indices[: int(pivots.rank)]])
@@ -294,12 +304,12 @@ def test_no_gradient_through_the_choice(chooser):
 
 
 def test_products_need_landmarks():
-    assert Greedy().products == Greedy()
-    assert RandomPivots(4).products == RandomPivots(4)
-    assert RandomFourier(8).products == Greedy()
+    assert PivotedCholesky().products == PivotedCholesky()
+    assert RandomlyPivotedCholesky(4).products == RandomlyPivotedCholesky(4)
+    assert RandomFourier(8).products == PivotedCholesky()
 
 
-@pytest.mark.parametrize("chooser", [Greedy(), RandomPivots()], ids=str)
+@pytest.mark.parametrize("chooser", [PivotedCholesky(), RandomlyPivotedCholesky()], ids=str)
 def test_landmarks_refuse_a_kernel_that_vanishes(chooser):
     with pytest.raises(ValueError, match="kernel: must not vanish on the training samples"):
         chooser.feature_map(kbp.Linear(), jnp.zeros(4), 1e-3, 3)
@@ -307,9 +317,9 @@ def test_landmarks_refuse_a_kernel_that_vanishes(chooser):
 
 @pytest.mark.parametrize("seed", [-1, 2**32, True])
 def test_seeds_are_whole_numbers(seed):
-    with pytest.raises(ValueError, match="seed: must be a whole number >= 0"):
-        RandomPivots(seed)
-    with pytest.raises(ValueError, match="seed: must be a whole number >= 0"):
+    with pytest.raises(ValueError, match="seed: must be an integer >= 0"):
+        RandomlyPivotedCholesky(seed)
+    with pytest.raises(ValueError, match="seed: must be an integer >= 0"):
         RandomFourier(8, seed)
 
 
@@ -320,7 +330,7 @@ def test_counts_and_seeds_may_be_those_of_numpy():
         of.feature_map(kernel, x, 1e-2, 3)[0] for of in (RandomFourier(np.int64(8), np.int64(1)), RandomFourier(8, 1))
     )
     np.testing.assert_array_equal(one.frequencies, other.frequencies)
-    assert RandomPivots(np.int64(4)) == RandomPivots(4)
+    assert RandomlyPivotedCholesky(np.int64(4)) == RandomlyPivotedCholesky(4)
     assert kbp.ConstantTime(1e-2, np.int64(8)) == kbp.ConstantTime(1e-2, 8)
 
 
@@ -331,10 +341,10 @@ def test_choosers_are_static():
         assert hash(chooser) == hash(chooser)
 
 
-class Thinned(kbp.features.Chooser):
+class Thinned(kbp.features.LandmarkSelector):
     """Landmarks at even steps through the samples."""
 
-    products = kbp.Greedy()
+    products = kbp.PivotedCholesky()
 
     def feature_map(self, kernel, x, eps, max_rank):
         basis = kbp.features.cholesky_basis(kernel, x[:: -(-len(x) // max_rank)], rounding=max_rank)

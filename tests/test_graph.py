@@ -163,7 +163,7 @@ def test_types_of_a_networkx_graph_are_whole_numbers():
     networkx.set_edge_attributes(graph, np.int64(4), "type")
     assert kbp.Graph.from_networkx(graph)[0].edge_types == ((4, 0, 0),)
     graph.edges[0, 1]["type"] = 1.5
-    with pytest.raises(ValueError, match='^edges: must have whole numbers as "type"; got .1.5.'):
+    with pytest.raises(ValueError, match='^edges: must have integers as "type"; got .1.5.'):
         kbp.Graph.from_networkx(graph)
 
 
@@ -309,18 +309,18 @@ TWO = [(0, 1), (1, 2)]
         ([(0, 1), (2, 2)], {}, "edges: must have no self-loops; got [[2, 2]]"),
         ([(0, 1), (1, 2), (0, 1)], {}, "edges: must name each unordered pair once; got duplicates [[0, 1]]"),
         ([(0, 1), (1, 2), (2, 1)], {}, "edges: must name each unordered pair once; got duplicates [[1, 2]]"),
-        ([(0, 1, 2)], {}, "edges: must be whole numbers of shape [edge, 2]; got shape (1, 3)"),
-        ([0, 1], {}, "edges: must be whole numbers of shape [edge, 2]; got shape (2,)"),
-        ([(0.0, 1.0)], {}, "edges: must be whole numbers of shape [edge, 2]; got shape (1, 2), dtype float64"),
-        ([(True, False)], {}, "edges: must be whole numbers"),
-        (TWO, {"node_type": [0, 0]}, "node_type: must be 3 whole numbers >= 0, one for each node; got shape (2,)"),
-        (TWO, {"node_type": [0.0, 0.0, 1.0]}, "node_type: must be 3 whole numbers >= 0"),
-        (TWO, {"node_type": [0, -1, 0]}, "node_type: must be 3 whole numbers >= 0"),
-        (TWO, {"node_type": [[0], [0], [0]]}, "node_type: must be 3 whole numbers >= 0"),
-        (TWO, {"edge_type": [0]}, "edge_type: must be 2 whole numbers >= 0, one for each edge; got shape (1,)"),
-        (TWO, {"edge_type": [0.5, 1.0]}, "edge_type: must be 2 whole numbers >= 0"),
-        (TWO, {"edge_type": [0, -2]}, "edge_type: must be 2 whole numbers >= 0"),
-        ([], {"edge_type": [0]}, "edge_type: must be 0 whole numbers"),
+        ([(0, 1, 2)], {}, "edges: must be integers of shape [edge, 2]; got shape (1, 3)"),
+        ([0, 1], {}, "edges: must be integers of shape [edge, 2]; got shape (2,)"),
+        ([(0.0, 1.0)], {}, "edges: must be integers of shape [edge, 2]; got shape (1, 2), dtype float64"),
+        ([(True, False)], {}, "edges: must be integers"),
+        (TWO, {"node_type": [0, 0]}, "node_type: must be 3 integers >= 0, one for each node; got shape (2,)"),
+        (TWO, {"node_type": [0.0, 0.0, 1.0]}, "node_type: must be 3 integers >= 0"),
+        (TWO, {"node_type": [0, -1, 0]}, "node_type: must be 3 integers >= 0"),
+        (TWO, {"node_type": [[0], [0], [0]]}, "node_type: must be 3 integers >= 0"),
+        (TWO, {"edge_type": [0]}, "edge_type: must be 2 integers >= 0, one for each edge; got shape (1,)"),
+        (TWO, {"edge_type": [0.5, 1.0]}, "edge_type: must be 2 integers >= 0"),
+        (TWO, {"edge_type": [0, -2]}, "edge_type: must be 2 integers >= 0"),
+        ([], {"edge_type": [0]}, "edge_type: must be 0 integers"),
         (
             TWO,
             {"edge_type": [3, 3], "node_type": [0, 1, 2]},
@@ -349,9 +349,9 @@ def test_counts_must_be_whole_and_positive(count):
 
 
 def test_grid_types_must_fit_the_grid():
-    with pytest.raises(ValueError, match="^edge_type: must be 7 whole numbers"):
+    with pytest.raises(ValueError, match="^edge_type: must be 7 integers"):
         kbp.grid_graph(2, 3, edge_type=[0] * 6)
-    with pytest.raises(ValueError, match="^node_type: must be 6 whole numbers"):
+    with pytest.raises(ValueError, match="^node_type: must be 6 integers"):
         kbp.grid_graph(2, 3, node_type=[0] * 5)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.features import RandomFourier, RandomPivots, incomplete_cholesky
+from kbpjax.features import RandomFourier, RandomlyPivotedCholesky, incomplete_cholesky
 
 # Two node types, of numbers and of pairs of numbers, three edge types.
 KINDS = np.array([0, 0, 1, 1])
@@ -31,7 +31,7 @@ def draw():
 DATA = draw()
 RULES = {
     "constant": kbp.ConstantTime(eps=1e-2, max_rank=6, tensor_eps=0.05, tensor_rank=4),
-    "linear": kbp.LinearTime(eps=1e-2, max_rank=6, features=RandomPivots(3)),
+    "linear": kbp.LinearTime(eps=1e-2, max_rank=6, features=RandomlyPivotedCholesky(3)),
     "fourier": kbp.ConstantTime(eps=1e-2, max_rank=6, features=RandomFourier(6, 2)),
 }
 
@@ -55,22 +55,22 @@ def same(one, other, **tolerance):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_at_the_same_kernels_the_held_rule_gives_the_plain_model(rule):
-    held = kbp.hold(DATA, rule=RULES[rule], **KERNELS)
+    held = kbp.fix_landmarks(DATA, rule=RULES[rule], **KERNELS)
     same(fit(held), fit(RULES[rule]), rtol=0, atol=0)
 
 
 def test_full_rank_has_nothing_to_hold():
     rule = kbp.FullRank()
-    assert kbp.hold(DATA, rule=rule, **KERNELS) is rule
+    assert kbp.fix_landmarks(DATA, rule=rule, **KERNELS) is rule
 
 
 def test_a_held_rule_holds_itself():
-    held = kbp.hold(DATA, rule=RULES["linear"], **KERNELS)
-    assert kbp.hold(DATA, rule=held, **OTHER) is held
+    held = kbp.fix_landmarks(DATA, rule=RULES["linear"], **KERNELS)
+    assert kbp.fix_landmarks(DATA, rule=held, **OTHER) is held
 
 
 def test_held_landmarks_stay_where_chosen_ones_move():
-    plain, held = RULES["constant"], kbp.hold(DATA, rule=RULES["constant"], **KERNELS)
+    plain, held = RULES["constant"], kbp.fix_landmarks(DATA, rule=RULES["constant"], **KERNELS)
     here, there, chosen = fit(plain), fit(held, OTHER), fit(plain, OTHER)
     for v in (0, 1):
         moved, stayed = (set(map(str, m.bases[v].landmarks.tolist())) for m in (chosen, here))
@@ -86,12 +86,12 @@ def test_held_landmarks_stay_where_chosen_ones_move():
 def padded():
     """Landmarks chosen inside jit, with room that is not needed: eps ends the choice before max_rank."""
     rule = kbp.ConstantTime(eps=0.3, max_rank=14)
-    return rule, jax.jit(lambda data: kbp.hold(data, rule=rule, **KERNELS))(DATA)
+    return rule, jax.jit(lambda data: kbp.fix_landmarks(data, rule=rule, **KERNELS))(DATA)
 
 
 def test_held_in_jit_equals_held_outside(padded):
     rule, inside = padded
-    outside = kbp.hold(DATA, rule=rule, **KERNELS)
+    outside = kbp.fix_landmarks(DATA, rule=rule, **KERNELS)
     for v, (landmarks, used) in inside.messages.items():
         rank = len(outside.messages[v][0])
         assert rank < len(landmarks) == 14
@@ -112,7 +112,7 @@ def test_held_in_jit_equals_held_outside(padded):
 
 def test_a_held_rule_serves_other_data_of_the_same_types():
     """The landmarks are data of the rule: other pairs are learned from with the landmarks of the first."""
-    held = kbp.hold(DATA, rule=RULES["constant"], **KERNELS)
+    held = kbp.fix_landmarks(DATA, rule=RULES["constant"], **KERNELS)
     edges = {k: (np.asarray(a)[::-1], np.asarray(b)) for k, (a, b) in DATA.edges.items()}
     data = kbp.TrainingData(edges, DATA.nodes, DATA.observations, ends={0: (0, 0), 1: (0, 1), 2: (1, 1)})
     here, there = fit(held), fit(held, data=data)
@@ -155,7 +155,7 @@ def test_with_held_landmarks_the_loss_is_smooth_where_the_choice_would_change():
         solution = kbp.run(model, CHAIN, evidence, num_iters=3)
         return jnp.sum(kbp.mean(kbp.beliefs(model, CHAIN, evidence, solution, np.linspace(-2, 2, 7))) ** 2)
 
-    held = kbp.hold(data, kernel=kbp.RBF(at), obs_kernel=kbp.RBF(0.7), rule=RULE)
+    held = kbp.fix_landmarks(data, kernel=kbp.RBF(at), obs_kernel=kbp.RBF(0.7), rule=RULE)
     both = jax.jit(jax.value_and_grad(loss))
     h = 1e-3 * at
     assert chosen(data, at - h) != chosen(data, at + h)
@@ -166,9 +166,9 @@ def test_with_held_landmarks_the_loss_is_smooth_where_the_choice_would_change():
 
 def test_hold_names_what_is_missing():
     with pytest.raises(ValueError, match="^kernel: must be a kernel, or one for each node type"):
-        kbp.hold(DATA, kernel={0: kbp.RBF(1.0)})
+        kbp.fix_landmarks(DATA, kernel={0: kbp.RBF(1.0)})
     with pytest.raises(ValueError, match="^obs_kernel: must be a kernel"):
-        kbp.hold(DATA, kernel=KERNELS["kernel"])
+        kbp.fix_landmarks(DATA, kernel=KERNELS["kernel"])
 
 
 # --- ridges -----------------------------------------------------------------------------------------------------------
@@ -214,13 +214,15 @@ def test_each_node_type_has_the_observations_of_its_own_ridge():
 def test_a_clamp_at_a_density_ratio_takes_the_ridge_of_observations():
     mixed, single = fit(RULES["constant"], ridge=RIDGES, obs_ridge=0.3), fit(RULES["constant"], ridge=0.3)
     plain = fit(RULES["constant"])
-    a, b, c = (kbp.clamp(m, GRAPH, [1], [0.4], form=kbp.DensityRatio()).local[1] for m in (mixed, single, plain))
+    a, b, c = (
+        kbp.clamp(m, GRAPH, [1], [0.4], evidence_model=kbp.DensityRatio()).local[1] for m in (mixed, single, plain)
+    )
     np.testing.assert_array_equal(a, b)
     assert np.abs(a - c).max() > 1e-3
 
 
 def test_gradients_with_respect_to_every_ridge_equal_differences():
-    held = kbp.hold(DATA, rule=RULES["constant"], **KERNELS)
+    held = kbp.fix_landmarks(DATA, rule=RULES["constant"], **KERNELS)
 
     @jax.jit
     def both(logs):
@@ -277,7 +279,7 @@ def test_landmarks_of_other_types_and_of_observations_are_not_made_up():
     x = np.linspace(-1, 1, 30).reshape(10, 3)
     two = kbp.Graph.from_edges([(0, 1), (1, 2)], 3, edge_type=[0, 1], node_type=[0, 0, 1])
     one = kbp.pool(kbp.chain_graph(3), x)
-    held = kbp.hold(one, kernel=kbp.RBF(0.5))
+    held = kbp.fix_landmarks(one, kernel=kbp.RBF(0.5))
     with pytest.raises(ValueError, match=r"^rule: must hold landmarks of node type 1"):
         kbp.fit(kbp.pool(two, x), kernel=kbp.RBF(0.5), rule=held)
     with pytest.raises(ValueError, match=r"^rule: must hold landmarks of node type 0"):

@@ -111,7 +111,7 @@ def test_derivatives_are_nan_unless_converged():
 
 
 def test_derivatives_at_a_fixed_point_that_the_plain_iteration_leaves():
-    """Neighbours that must differ, all of them neighbours: the plain iteration swings, others find its fixed point."""
+    """Neighbors that must differ, all of them neighbors: the plain iteration swings, others find its fixed point."""
     graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
     local = jnp.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
     plain = kbp.run(differ(4.0), graph, local, num_iters=200, damping=0.0)
@@ -190,7 +190,7 @@ def test_bandwidths_ridge_and_exponents_of_a_learned_model():
         bandwidth, obs_bandwidth, ridge, exponent = parameters
         rule = kbp.ConstantTime(eps=1e-2, max_rank=8)
         kernels = {"kernel": kbp.RBF(bandwidth), "obs_kernel": kbp.RBF(obs_bandwidth)}
-        model = kbp.fit(data, rule=rule, ridge=ridge, positive=kbp.Clipped(), **kernels)
+        model = kbp.fit(data, rule=rule, ridge=ridge, nonnegative=kbp.Clipped(), **kernels)
         evidence = kbp.observe(model, graph, seen)
         solution = kbp.run(model, graph, evidence, exponents=exponent, damping=0.0, **CLOSE)
         return jnp.sum((kbp.mean(kbp.beliefs(model, graph, evidence, solution, points)) - x[0]) ** 2)

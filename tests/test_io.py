@@ -101,7 +101,7 @@ def test_answers_need_no_training_data(saved, tmp_path):
 
 
 VALUES = {
-    "settings": kbp.Settings(kernel=kbp.RBF(2.0), obs_kernel=kbp.kernels.Normalised(kbp.Linear()) ** 2),
+    "settings": kbp.Hyperparameters(kernel=kbp.RBF(2.0), obs_kernel=kbp.kernels.Normalized(kbp.Linear()) ** 2),
     "numbers": (1, 2.5, float("inf"), float("nan"), -0.0, True, None, "ü", np.float32(3), np.int8(-1)),
     "arrays": [
         np.arange(3, dtype=np.uint8),

@@ -25,7 +25,7 @@ def test_two_processes_give_the_same_image_as_one(tmp_path):
     results = json.loads((tmp_path / "multihost.json").read_text())
     two, one = results["rows"]
     assert (two["processes"], two["devices"], one["processes"]) == (2, 2, 1)
-    assert results["largest_difference"] < 1e-2  # of 255 grey levels
+    assert results["largest_difference"] < 1e-2  # of 255 gray levels
     assert two["exchanged_kib"] == two["messages_kib"] * 2 * 12 / (2 * 2 * 12 * 11)  # one row of pixels each way
     assert two["rmse_mean"] < two["noisy"]
     assert "Largest difference" in outcome.stdout

@@ -302,7 +302,7 @@ def test_wrong_inline_code_is_found(code):
         "solution.converged",
         "kbp.diagnose(model, graph, evidence, solution)",
         "run(tol=)",
-        "observe(..., form=kbp.DensityRatio())",
+        "observe(..., evidence_model=kbp.DensityRatio())",
         "tune(settings, data, ...)",
         "check(self, argument, points)",
         "kbpjax/propagate.py",
@@ -327,7 +327,7 @@ def test_defaults_are_those_of_the_table():
     table = {row[0]: row[1:] for row in rows if len(row) == 5}
     by_call, settings = (
         (inspect.signature(f).parameters for f in (kbpjax.fit, kbpjax.run)),
-        kbpjax.Settings(kbpjax.RBF(1)),
+        kbpjax.Hyperparameters(kbpjax.RBF(1)),
     )
     of_calls = {name: parameter.default for parameters in by_call for name, parameter in parameters.items()}
     regressor = importlib.import_module("kbpjax.estimator").GraphRegressor()

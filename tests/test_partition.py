@@ -118,11 +118,11 @@ def test_blocks_of_ones_own():
     partition = partition_graph(graph, 4, parts=owner)
     assert np.array_equal(owner_of(partition), owner)
     assert partition.boundary == 2 * 8
-    with pytest.raises(ValueError, match=r"parts: must be 16 whole numbers among which are just 0 \.\. 3"):
+    with pytest.raises(ValueError, match=r"parts: must be 16 integers among which are just 0 \.\. 3"):
         partition_graph(graph, 4, parts=np.minimum(owner, 2))
-    with pytest.raises(ValueError, match="parts: must be 16 whole numbers"):
+    with pytest.raises(ValueError, match="parts: must be 16 integers"):
         partition_graph(graph, 4, parts=owner[1:])
-    with pytest.raises(ValueError, match="parts: must be 16 whole numbers"):
+    with pytest.raises(ValueError, match="parts: must be 16 integers"):
         partition_graph(graph, 4, parts=owner.astype(float))
 
 

@@ -57,7 +57,7 @@ def test_unsorted_points_are_drawn_in_order(problem):
 
 def test_map_shows_means_and_deviations(problem):
     belief = problem[3]
-    axes = plotting.plot_map(belief, (4, 5))
+    axes = plotting.plot_grid(belief, (4, 5))
     np.testing.assert_allclose(axes[0].images[0].get_array(), kbp.mean(belief).reshape(4, 5))
     np.testing.assert_allclose(axes[1].images[0].get_array(), np.sqrt(kbp.variance(belief)).reshape(4, 5))
 
@@ -111,7 +111,7 @@ def test_axes_are_taken_and_returned(problem):
     model, graph, solution, belief, _ = problem
     drawn, axes = plt.subplots(1, 2)
     assert plotting.plot_belief(belief, 0, ax=axes[0]) is axes[0]
-    assert plotting.plot_map(belief, (4, 5), axes=axes) is axes
+    assert plotting.plot_grid(belief, (4, 5), axes=axes) is axes
     calls = (
         lambda ax: plotting.plot_residuals(solution, ax=ax),
         lambda ax: plotting.plot_messages(model, graph, solution, ax=ax),
@@ -130,8 +130,8 @@ WRONG = {
         lambda p: plotting.plot_belief(kbp.Belief(jnp.ones((3, 2)), jnp.ones((1, 3)) / 3), 0),
         "^belief: must be of",
     ),
-    "shape": (lambda p: plotting.plot_map(p[3], (4, 4)), r"^shape: must have 20 cells"),
-    "axes": (lambda p: plotting.plot_map(p[3], (4, 5), axes=[None]), r"^axes: must be 2 axes; got 1"),
+    "shape": (lambda p: plotting.plot_grid(p[3], (4, 4)), r"^shape: must have 20 cells"),
+    "axes": (lambda p: plotting.plot_grid(p[3], (4, 5), axes=[None]), r"^axes: must be 2 axes; got 1"),
     "solution": (
         lambda p: plotting.plot_messages(p[0], kbp.grid_graph(2, 2), p[2]),
         "^solution: must be of 8",

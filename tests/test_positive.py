@@ -33,7 +33,7 @@ def samples():
 
 
 @functools.cache
-def smooth(rule="constant", positive="clipped", ridge=1e-4):
+def smooth(rule="constant", nonnegative="clipped", ridge=1e-4):
     x, y = samples()
     kernel = {0: kbp.RBF(0.6), 1: kbp.RBF(1.2)}
     options = {"rule": RULES[rule], "ridge": ridge, "positive": POSITIVE.get(positive)}
@@ -51,9 +51,9 @@ REWEIGHTED = {"exponents": kbp.tree_reweighting(RING), "damping": 0.1}
 def test_tables_are_probabilities_between_the_points_and_padding_is_zero(rule, positive):
     model = smooth(rule, positive)
     plain = smooth(rule, None)
-    assert plain.operators.positive is None
+    assert plain.operators.nonnegative is None
     sizes = [points for _, points in model.ranks.values()]
-    tables = np.asarray(model.operators.positive)
+    tables = np.asarray(model.operators.nonnegative)
     assert tables.shape == (2, max(sizes), max(sizes)) and (tables >= 0).all()
     for direction, (sender, receiver) in enumerate([(0, 1), (1, 0)]):
         expected = np.zeros((max(sizes), max(sizes)))
@@ -92,7 +92,7 @@ def test_positivity_of_known_tables():
 def test_bad_positive_is_refused():
     data = kbp.pool(CHAIN, samples()[0])
     with pytest.raises(ValueError, match="^positive: must say how"):
-        inspect.unwrap(kbp.fit)(data, kernel=kbp.RBF(1.0), positive="clipped")  # past the type checks of tests
+        inspect.unwrap(kbp.fit)(data, kernel=kbp.RBF(1.0), nonnegative="clipped")  # past the type checks of tests
 
 
 # --- expectations -----------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def test_gradient_through_fit_and_run_is_a_difference():
     @jax.jit
     def loss(bandwidth):
         model = kbp.fit(
-            data, kernel=kbp.RBF(bandwidth), obs_kernel=kbp.RBF(0.8), rule=RULES["constant"], positive=kbp.Clipped()
+            data, kernel=kbp.RBF(bandwidth), obs_kernel=kbp.RBF(0.8), rule=RULES["constant"], nonnegative=kbp.Clipped()
         )
         evidence = kbp.observe(model, RING, y)
         solution = kbp.run(model, RING, evidence, num_iters=5, **REWEIGHTED)

@@ -11,7 +11,7 @@ from scipy.optimize import brentq, nnls
 import kbpjax as kbp
 from kbpjax.features import features
 from kbpjax.learning.embedding import covariances, ridge_solve
-from kbpjax.learning.positive import Clipped, ConstrainedFit, positivity, simplex_rows
+from kbpjax.learning.nonnegative import Clipped, ConstrainedFit, positivity, simplex_rows
 
 GOOD = ConstrainedFit(3000)
 operator = eqx.filter_jit(lambda positive, *arguments: positive.operator(*arguments))
@@ -58,10 +58,10 @@ def gaussian_error(correlation, points, operator):
     """Relative error of E[exp(-(X_t - c)^2 / 2 s^2) | x_s] at points with |x_s| < 2; the exact value is a Gaussian."""
     squares = []
     for width in (0.3, 1.0):
-        for centre in (-1.0, 0.0, 1.5):
-            bump = np.exp(-((points - centre) ** 2) / 2 / width**2)
+        for center in (-1.0, 0.0, 1.5):
+            bump = np.exp(-((points - center) ** 2) / 2 / width**2)
             spread = 1 - correlation**2 + width**2
-            exact = width / np.sqrt(spread) * np.exp(-((correlation * points - centre) ** 2) / 2 / spread)
+            exact = width / np.sqrt(spread) * np.exp(-((correlation * points - center) ** 2) / 2 / spread)
             error = np.asarray(operator, np.float64) @ bump - exact
             seen = np.abs(points) < 2
             squares.append(np.mean(error[seen] ** 2) / np.mean(exact[seen] ** 2))
@@ -118,14 +118,14 @@ def least_distance_table(evaluate, covariance, cross):
     change = np.concatenate([np.eye(other - 1), -np.ones((other - 1, 1))], axis=1)
     rest = np.outer(np.eye(rank)[0], np.eye(other)[-1])
     factor = np.linalg.cholesky(np.kron(covariance, change @ change.T))
-    centre = np.linalg.solve(factor, ((cross - covariance @ rest) @ change.T).ravel())
-    # In y = factor' free - centre the objective is |y|^2, and evaluate @ U >= 0 reads: normals @ y >= offsets.
+    center = np.linalg.solve(factor, ((cross - covariance @ rest) @ change.T).ravel())
+    # In y = factor' free - center the objective is |y|^2, and evaluate @ U >= 0 reads: normals @ y >= offsets.
     normals = np.linalg.solve(factor, np.kron(evaluate, change.T).T).T
-    offsets = -(evaluate @ rest).ravel() - normals @ centre
+    offsets = -(evaluate @ rest).ravel() - normals @ center
     system = np.concatenate([normals.T, offsets[None]])
     goal = np.eye(len(system))[-1]
     residual = system @ nnls(system, goal)[0] - goal
-    free = np.linalg.solve(factor.T, centre - residual[:-1] / residual[-1])
+    free = np.linalg.solve(factor.T, center - residual[:-1] / residual[-1])
     return evaluate @ (free.reshape(rank, other - 1) @ change + rest)
 
 

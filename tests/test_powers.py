@@ -172,7 +172,7 @@ def test_exponents_that_are_not_positive_and_finite_are_refused(exponents):
 
 @pytest.fixture(scope="module")
 def sure():
-    """Neighbours that are always equal, a likelihood of 0 and no floor: messages and factors are exactly 0."""
+    """Neighbors that are always equal, a likelihood of 0 and no floor: messages and factors are exactly 0."""
     graph, x = kbp.chain_graph(3), np.repeat(np.array([[0], [1], [2], [1]]), 3, axis=1)
     model = kbp.fit(kbp.pool(graph, x), kernel=kbp.Delta(), rule=kbp.ConstantTime(eps=1e-6), ridge=0.0, floor=0.0)
     evidence = kbp.likelihood(model, graph, lambda x: jnp.asarray(FACTOR)[:, x.astype(int)])

@@ -19,7 +19,7 @@ from tests.refusals import complaints
 
 
 def twin_update(operators, graph, local, messages):
-    """Compute the un-normalised new messages, one directed edge at a time."""
+    """Compute the un-normalized new messages, one directed edge at a time."""
     evaluate, project = np.asarray(operators.evaluate), np.asarray(operators.project)
     senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
     node_type, edge_type = np.asarray(graph.node_type), np.asarray(graph.edge_type)
@@ -76,7 +76,7 @@ class Discrete:
         self.operators = kbp.Operators(jnp.eye(states)[None], jnp.asarray(np.stack(forth_and_back)))
         self.local = jnp.asarray(self.node)
 
-    def neighbours(self, t):
+    def neighbors(self, t):
         return [b if a == t else a for a, b in self.edges if t in (a, b)]
 
     def textbook(self, num_iters):
@@ -90,7 +90,7 @@ class Discrete:
                 out = np.zeros(self.states)
                 for x_s, x_t in itertools.product(range(self.states), repeat=2):
                     term = table[x_t, x_s] * self.node[t, x_t]
-                    for u in self.neighbours(t):
+                    for u in self.neighbors(t):
                         term *= 1.0 if u == s else messages[u, t][x_t]
                     out[x_s] += term
                 new[t, s] = out / out.sum()
@@ -194,7 +194,7 @@ def test_step_equals_plain_loops(seed, num_nodes, num_edges, node_kinds, floor, 
 
 
 def hub_graph(seed, num_nodes, node_kinds):
-    """Draw a graph in which few nodes have most neighbours, with two isolated nodes."""
+    """Draw a graph in which few nodes have most neighbors, with two isolated nodes."""
     rng = np.random.default_rng(seed)
     low = (rng.random(num_nodes - 3) ** 4 * np.arange(1, num_nodes - 2)).astype(int)
     edges = {(int(low[node - 1]), node) for node in range(1, num_nodes - 2)}

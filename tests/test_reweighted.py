@@ -1,4 +1,4 @@
-"""Tests of the oracle `tests/reweighted.py` itself, against enumeration, closed forms and an optimiser."""
+"""Tests of the oracle `tests/reweighted.py` itself, against enumeration, closed forms and an optimizer."""
 
 import itertools
 

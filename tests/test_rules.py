@@ -66,10 +66,10 @@ def fit(data, rule, scale=1.0, **options):
 
 
 @jax.jit
-def infer(model, graph, y=None, points=POINTS, *, damping=0.0, form=kbp.Expectation()):
+def infer(model, graph, y=None, points=POINTS, *, damping=0.0, evidence_model=kbp.Expectation()):
     """Return the messages as values at the points, of 2-norm 1 there, and the beliefs."""
     mask, y = np.resize(MASK, graph.num_nodes), Y[: graph.num_nodes] if y is None else y
-    evidence = kbp.observe(model, graph, y, mask=mask, form=form)
+    evidence = kbp.observe(model, graph, y, mask=mask, evidence_model=form)
     solution = kbp.run(model, graph, evidence, num_iters=ITERATIONS, damping=damping)
     messages = jnp.zeros((graph.num_edges, len(points)), solution.messages.dtype)
     for v, basis in model.bases.items():
@@ -82,10 +82,10 @@ def infer(model, graph, y=None, points=POINTS, *, damping=0.0, form=kbp.Expectat
 @functools.partial(jax.jit, static_argnames="scale")
 def learn_and_infer(data, graph, rule, y, points, damping, form, scale):
     model = fit(data, rule, scale)
-    return *infer(model, graph, y, points, damping=damping, form=form), model.residuals
+    return *infer(model, graph, y, points, damping=damping, evidence_model=form), model.residuals
 
 
-def answers(data, graph, rule, *, y=None, points=POINTS, damping=0.0, form=kbp.Expectation(), scale=1.0):
+def answers(data, graph, rule, *, y=None, points=POINTS, damping=0.0, evidence_model=kbp.Expectation(), scale=1.0):
     """Go from samples to messages and beliefs, all of it inside jit, where bases have all the room they may need."""
     return learn_and_infer(data, graph, rule, y, jnp.asarray(points), damping, form, scale)
 
@@ -147,7 +147,7 @@ def test_full_rank_is_equation_12_on_any_graph_with_and_without_rows(name, rows)
 
 def test_full_rank_with_the_density_ratio_is_equation_12():
     # The regression on y is undone as well, and rounding shows more.
-    got = infer(eager(), graph_of(GRAPHS["types"]), form=kbp.DensityRatio())
+    got = infer(eager(), graph_of(GRAPHS["types"]), evidence_model=kbp.DensityRatio())
     assert_same(got, twin_answers("types", 0.0, True), 1e-5)
     assert np.abs(got[1] - twin_answers("types")[1]).max() > 1e-3
 
@@ -307,7 +307,7 @@ def test_linear_time_reports_the_residual_of_messages_and_none_of_products():
 
 
 def test_random_pivots_are_those_of_their_seed():
-    seeds = [bases(kbp.ConstantTime(eps=0.05, features=kbp.RandomPivots(seed))) for seed in (3, 3, 4)]
+    seeds = [bases(kbp.ConstantTime(eps=0.05, features=kbp.RandomlyPivotedCholesky(seed))) for seed in (3, 3, 4)]
     first, again, other = (model.bases[0].landmarks.tolist() for model in seeds)
     assert first == again != other
     greedy = bases(kbp.ConstantTime(eps=0.05))
@@ -318,7 +318,7 @@ def test_random_pivots_are_those_of_their_seed():
 @pytest.mark.parametrize("rule", [kbp.LinearTime, kbp.ConstantTime])
 def test_random_pivots_to_a_small_eps_give_the_same_answers(rule):
     data, graph = pooled("chain")
-    got = answers(data, graph, rule(eps=1e-6, max_rank=200, features=kbp.RandomPivots(seed=3)))
+    got = answers(data, graph, rule(eps=1e-6, max_rank=200, features=kbp.RandomlyPivotedCholesky(seed=3)))
     assert_same(got, twin_answers("chain"), 1e-4)
 
 
@@ -345,7 +345,7 @@ def lattice():
 
 @pytest.mark.parametrize("rule", NAMES)
 def test_whole_numbers_and_vectors_as_samples(rule):
-    """Whole numbers, turned and stretched into the plane, where kernels have the same values."""
+    """Integers, turned and stretched into the plane, where kernels have the same values."""
 
     def stretch(a):
         return np.stack([12 * a, 16 * a], axis=-1).round().astype(np.int32)  # of length 20 for each unit
@@ -408,7 +408,7 @@ def test_rules_name_what_is_wrong():
         ("max_rank", True),
         ("max_rank", 2.5),
         ("features", "greedy"),
-        ("features", kbp.Greedy),
+        ("features", kbp.PivotedCholesky),
         ("features", kbp.RBF(1.0)),
     ]
     wrong = []
@@ -426,7 +426,7 @@ def test_choosers_of_features_name_what_is_wrong():
     wrong = []
     for count in (0, 1, 3, -2, 999):
         wrong += complaints("num_features: must be an even integer >= 2", kbp.RandomFourier, count)
-    wrong += complaints("seed: must be", kbp.RandomPivots, seed=-1)
+    wrong += complaints("seed: must be", kbp.RandomlyPivotedCholesky, seed=-1)
     wrong += complaints("seed: must be", kbp.RandomFourier, 10, seed=-1)
     assert not wrong
 
@@ -441,7 +441,7 @@ def test_fourier_features_want_a_gaussian_kernel(rule, kernel):
         kbp.fit(data, kernel=kernel, rule=rule(features=kbp.RandomFourier(10)))
 
 
-@pytest.mark.parametrize("rule", [None, "full", kbp.FullRank, kbp.Greedy()], ids=str)
+@pytest.mark.parametrize("rule", [None, "full", kbp.FullRank, kbp.PivotedCholesky()], ids=str)
 @pytest.mark.usefixtures("as_users_have_it")
 def test_what_is_no_rule(rule):
     data = kbp.pool(kbp.chain_graph(3), draw()[0][:, :3])
@@ -453,7 +453,7 @@ def test_full_rank_refuses_what_would_not_fit_before_it_allocates(monkeypatch):
     x = np.random.default_rng(0).normal(size=100_000)
     data = kbp.TrainingData({0: (x, x[::-1])}, {0: x}, rows={0: (np.arange(100_000), np.arange(100_000)[::-1])})
     monkeypatch.setattr(rules, "cholesky_basis", lambda *_, **__: pytest.fail("began to allocate"))
-    # One evaluate, two project, and the work of the factorisation: 6 matrices of 8e10 bytes.
+    # One evaluate, two project, and the work of the factorization: 6 matrices of 8e10 bytes.
     with pytest.raises(
         ValueError, match=r"^rule: .* must fit in half of .* GiB memory; got 447 GiB for 100000 samples"
     ):

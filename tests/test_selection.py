@@ -10,9 +10,9 @@ from jax.extend.core import jaxprs_in_params
 import kbpjax as kbp
 from kbpjax.features import cholesky_basis
 from kbpjax.learning import embedding
-from kbpjax.tuning.scores import generalised_cross_validation, leave_one_out
+from kbpjax.tuning.scores import generalized_cross_validation, leave_one_out
 
-SCORES = [leave_one_out, generalised_cross_validation]
+SCORES = [leave_one_out, generalized_cross_validation]
 CENTRES = np.linspace(-1.5, 1.5, 4)
 
 
@@ -51,7 +51,7 @@ def scored(score, given, target, x, y, ridge):
     return score(given, target, x, y, ridge)
 
 
-ORACLES = {leave_one_out: refitted, generalised_cross_validation: by_hat_matrix}
+ORACLES = {leave_one_out: refitted, generalized_cross_validation: by_hat_matrix}
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -71,7 +71,7 @@ def test_without_ridge():
     rows, values = np.asarray(given(x)), np.asarray(target(y))
     np.testing.assert_allclose(scored(leave_one_out, given, target, x, y, 0.0), refitted(rows, values, 0), rtol=1e-9)
     expected = np.sum((values - rows @ np.linalg.lstsq(rows, values)[0]) ** 2) / 25 / (1 - 4 / 25) ** 2
-    np.testing.assert_allclose(scored(generalised_cross_validation, given, target, x, y, 0.0), expected, rtol=1e-9)
+    np.testing.assert_allclose(scored(generalized_cross_validation, given, target, x, y, 0.0), expected, rtol=1e-9)
 
 
 # Each score with each size, each precision with each size, and each score in each precision.

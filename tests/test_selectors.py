@@ -1,4 +1,4 @@
-"""Settings from training data alone: medians of distances, and scores of operators."""
+"""Hyperparameters from training data alone: medians of distances, and scores of operators."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.tuning.scores import generalised_cross_validation, leave_one_out
+from kbpjax.tuning.scores import generalized_cross_validation, leave_one_out
 
 GRAPH = kbp.chain_graph(4)
 
@@ -19,33 +19,33 @@ def draw(noise=0.3, count=120):
 
 def test_median_settings_are_medians_and_options_win():
     data = draw()
-    settings = kbp.median_settings(data, ridge=1e-2, num_iters=7)
+    settings = kbp.median_hyperparameters(data, ridge=1e-2, num_iters=7)
     assert float(settings.kernel[0].bandwidth) == kbp.median_bandwidth(data.nodes[0])
     assert float(settings.obs_kernel[0].bandwidth) == kbp.median_bandwidth(data.observations[0][1])
     assert float(settings.ridge) == 1e-2 and settings.num_iters == 7
-    guessed = kbp.median_settings(data)
+    guessed = kbp.median_hyperparameters(data)
     assert float(guessed.ridge[0]) == 1 / len(data.edges[0][0])
     answer = jax.jit(lambda data: settings.answer(settings.fit(data), GRAPH, np.zeros(4), np.linspace(-2, 2, 5)))
     assert answer(data).weights.shape == (4, 5)
 
 
 def test_median_settings_without_observations():
-    settings = kbp.median_settings(kbp.pool(GRAPH, np.random.default_rng(0).normal(size=(9, 4))))
+    settings = kbp.median_hyperparameters(kbp.pool(GRAPH, np.random.default_rng(0).normal(size=(9, 4))))
     assert settings.obs_kernel is None
 
 
-@pytest.mark.parametrize("score", [leave_one_out, generalised_cross_validation])
+@pytest.mark.parametrize("score", [leave_one_out, generalized_cross_validation])
 def test_select_lowers_the_score_that_it_is_given(score):
     data = draw()
     rule = kbp.ConstantTime(eps=1e-4, max_rank=16)
-    start = kbp.Settings(kbp.RBF(4.0), kbp.RBF(0.1), ridge=1.0, rule=rule)
+    start = kbp.Hyperparameters(kbp.RBF(4.0), kbp.RBF(0.1), ridge=1.0, rule=rule)
     chosen = kbp.select(start, data, score=score, steps=25, every=5)
     x, y = data.observations[0]
-    reference, _ = kbp.Greedy().feature_map(start.kernel, x, 1e-4, 16)
+    reference, _ = kbp.PivotedCholesky().feature_map(start.kernel, x, 1e-4, 16)
 
     @jax.jit
     def error(settings):
-        basis, _ = kbp.Greedy().feature_map(settings.obs_kernel, y, 1e-4, 16)
+        basis, _ = kbp.PivotedCholesky().feature_map(settings.obs_kernel, y, 1e-4, 16)
         return score(basis, reference, y, x, settings.ridge)
 
     assert error(chosen) < 0.5 * error(start)
@@ -54,7 +54,7 @@ def test_select_lowers_the_score_that_it_is_given(score):
 
 def test_frozen_numbers_stay_and_ridges_by_type_are_chosen_apart():
     data = draw()
-    start = kbp.median_settings(data, rule=kbp.ConstantTime(eps=1e-3, max_rank=12))
+    start = kbp.median_hyperparameters(data, rule=kbp.ConstantTime(eps=1e-3, max_rank=12))
     chosen = kbp.select(start, data, frozen=lambda s: s.kernel, steps=6, every=3)
     assert chosen.kernel[0].bandwidth == start.kernel[0].bandwidth
     assert chosen.ridge[0] != start.ridge[0] and chosen.obs_ridge[0] != start.obs_ridge[0]
@@ -66,7 +66,7 @@ def test_noisier_observations_are_given_wider_kernels():
     for noise in (0.1, 1.0):
         pooled = draw(noise)
         data = kbp.TrainingData({}, pooled.nodes, pooled.observations)  # edges have no say in it
-        chosen = kbp.select(kbp.median_settings(data, rule=rule), data, steps=30)
+        chosen = kbp.select(kbp.median_hyperparameters(data, rule=rule), data, steps=30)
         widths.append(float(chosen.obs_kernel[0].bandwidth))
     assert widths[1] > 1.5 * widths[0]
 
@@ -74,11 +74,11 @@ def test_noisier_observations_are_given_wider_kernels():
 @pytest.mark.parametrize("option", [{"steps": 0}, {"every": 0}])
 def test_options_out_of_range_are_refused(option):
     with pytest.raises(ValueError, match=next(iter(option))):
-        kbp.select(kbp.Settings(kbp.RBF(1.0), kbp.RBF(1.0)), draw(), **option)
+        kbp.select(kbp.Hyperparameters(kbp.RBF(1.0), kbp.RBF(1.0)), draw(), **option)
 
 
 def test_scores_that_are_not_finite_are_refused():
     data = draw()
     nothing = lambda *args: jnp.full((), jnp.nan) * jax.tree.leaves(args[0])[0].sum()
     with pytest.raises(ValueError, match="finite scores"):
-        kbp.select(kbp.Settings(kbp.RBF(1.0), kbp.RBF(1.0)), data, score=nothing, steps=2)
+        kbp.select(kbp.Hyperparameters(kbp.RBF(1.0), kbp.RBF(1.0)), data, score=nothing, steps=2)

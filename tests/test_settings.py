@@ -1,4 +1,4 @@
-"""Settings: the same as the calls they stand for, and right gradients in all their numbers."""
+"""Hyperparameters: the same as the calls they stand for, and right gradients in all their numbers."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ def settings(rule=SMALL, **changed):
         "num_iters": 3,
     }
     kernels = changed.pop("kernels", (0.9, 0.8))
-    return kbp.Settings(*map(kbp.RBF, kernels), rule=rule, **numbers | changed)
+    return kbp.Hyperparameters(*map(kbp.RBF, kernels), rule=rule, **numbers | changed)
 
 
 # --- the calls they stand for -----------------------------------------------------------------------------------------
@@ -43,7 +43,9 @@ def settings(rule=SMALL, **changed):
 
 def test_an_answer_is_the_chain_of_calls():
     data, marginal, form = draw(), kbp.Empirical(), kbp.DensityRatio()
-    given = settings(form=form, damping=0.1, num_iters=4, schedule=kbp.colored(GRAPH), positive=kbp.Clipped())
+    given = settings(
+        evidence_model=form, damping=0.1, num_iters=4, schedule=kbp.colored(GRAPH), nonnegative=kbp.Clipped()
+    )
     got = jax.jit(lambda model: given.answer(model, GRAPH, SEEN, POINTS, marginal=marginal))(given.fit(data))
     ridges = {"ridge": {0: 2e-2, 1: 5e-3}, "obs_ridge": 1e-2, "floor": 0.05}
     kernels = {"kernel": kbp.RBF(0.9), "obs_kernel": kbp.RBF(0.8), "rule": SMALL, "positive": kbp.Clipped()}
@@ -52,7 +54,7 @@ def test_an_answer_is_the_chain_of_calls():
 
     @jax.jit
     def calls(model):
-        evidence = kbp.observe(model, GRAPH, SEEN, form=form) ** 0.7
+        evidence = kbp.observe(model, GRAPH, SEEN, evidence_model=form) ** 0.7
         solution = kbp.run(model, GRAPH, evidence, num_iters=4, damping=0.1, **options)
         return kbp.temper(kbp.beliefs(model, GRAPH, evidence, solution, POINTS, marginal=marginal), 1.3)
 
@@ -62,7 +64,7 @@ def test_an_answer_is_the_chain_of_calls():
 
 
 def test_defaults_are_belief_propagation_with_plain_evidence():
-    data, given = draw(), kbp.Settings(kbp.RBF(0.9), kbp.RBF(0.8), rule=SMALL)
+    data, given = draw(), kbp.Hyperparameters(kbp.RBF(0.9), kbp.RBF(0.8), rule=SMALL)
     model = kbp.fit(data, kernel=kbp.RBF(0.9), obs_kernel=kbp.RBF(0.8), rule=SMALL, floor=1e-3)
     evidence = kbp.observe(model, GRAPH, SEEN)
     expected = kbp.beliefs(model, GRAPH, evidence, kbp.run(model, GRAPH, evidence, num_iters=10), POINTS)
@@ -105,7 +107,9 @@ def test_points_by_node_type_give_beliefs_by_node_type():
     graph = kbp.chain_graph(3, node_type=[0, 1, 0])
     x = np.random.default_rng(1).normal(size=(8, 3))
     data = kbp.pool(graph, x, x)
-    given = kbp.Settings({0: kbp.RBF(0.9), 1: kbp.RBF(0.7)}, kbp.RBF(0.8), temperature=2.0, rule=SMALL, num_iters=2)
+    given = kbp.Hyperparameters(
+        {0: kbp.RBF(0.9), 1: kbp.RBF(0.7)}, kbp.RBF(0.8), temperature=2.0, rule=SMALL, num_iters=2
+    )
     model = given.fit(data)
     seen, points = {0: SEEN[[0, 2]], 1: SEEN[[1]]}, {0: POINTS, 1: POINTS[:4]}
     by_type = jax.jit(lambda model: given.answer(model, graph, seen, points))(model)
@@ -126,7 +130,7 @@ def test_numbers_are_arrays_and_the_pytree_round_trips():
     assert all(isinstance(leaf, jax.Array) and leaf.dtype == float for leaf in leaves)
     assert jax.tree.unflatten(tree, leaves) == given
     assert dataclasses.replace(given, num_iters=9).ridge[1] == 2
-    assert kbp.Settings(kbp.RBF(1.0)).exponents is None
+    assert kbp.Hyperparameters(kbp.RBF(1.0)).exponents is None
 
 
 def test_settings_pass_through_jit_and_are_held():
@@ -134,7 +138,7 @@ def test_settings_pass_through_jit_and_are_held():
     model = given.fit(data)
     jitted = jax.jit(lambda s, m: s.answer(m, GRAPH, SEEN, POINTS))(given, model)
     np.testing.assert_allclose(jitted.weights, given.answer(model, GRAPH, SEEN, POINTS).weights, atol=1e-10)
-    held = dataclasses.replace(given, rule=given.hold(data))
+    held = dataclasses.replace(given, rule=given.fix_landmarks(data))
     np.testing.assert_array_equal(held.fit(data).operators.project, model.operators.project)
 
 
@@ -168,7 +172,7 @@ def loss(values, held, data):
 def of_rule(request):
     """Hold landmarks inside jit, so that their number is the same for all data, and compile the loss once."""
     rule = RULES[request.param]
-    hold = jax.jit(lambda values, data: with_numbers(values, rule).hold(data))
+    hold = jax.jit(lambda values, data: with_numbers(values, rule).fix_landmarks(data))
     return hold, jax.jit(jax.value_and_grad(loss))
 
 
@@ -222,11 +226,11 @@ def test_gradients_are_finite_where_messages_lie_exactly_on_the_floor():
     data = kbp.pool(GRAPH, x, x)
 
     def of(floor, power, temperature, damping):
-        given = kbp.Settings(
+        given = kbp.Hyperparameters(
             kbp.Delta(), kbp.Delta(), ridge=0.0, floor=floor, evidence_power=power, temperature=temperature,
             damping=damping, rule=kbp.ConstantTime(eps=1e-6, max_rank=3), num_iters=2, exponents=0.8,
         )  # fmt: skip
-        given = dataclasses.replace(given, rule=given.hold(data))
+        given = dataclasses.replace(given, rule=given.fix_landmarks(data))
         belief = given.answer(given.fit(data), GRAPH, np.array([1, 1, 1]), np.arange(3))
         return jnp.sum(belief.weights**2), belief.weights
 
@@ -241,4 +245,4 @@ def test_gradients_are_finite_where_messages_lie_exactly_on_the_floor():
 )
 def test_numbers_out_of_range_are_refused_at_once(name, value):
     with pytest.raises(ValueError, match=f"^{name}: must be finite and"):
-        kbp.Settings(kbp.RBF(1.0), **{name: value})
+        kbp.Hyperparameters(kbp.RBF(1.0), **{name: value})

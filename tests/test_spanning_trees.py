@@ -202,7 +202,7 @@ def test_rounding_above_one_is_clipped():
         ({"probabilities": [0.75, 0.75, 0.75, 0.74]}, "probabilities: must add up to 3"),
         ({"probabilities": [0.75] * 4, "num_trees": 3}, "num_trees: must be None with probabilities; got 3"),
         ({"num_trees": 0}, "num_trees: must be an integer >= 1; got 0"),
-        ({"num_trees": 2, "seed": -1}, "seed: must be a whole number >= 0 and < 2^32; got -1"),
+        ({"num_trees": 2, "seed": -1}, "seed: must be an integer >= 0 and < 2^32; got -1"),
     ],
 )
 def test_what_breaks_the_rules_is_refused(keywords, text):

@@ -82,7 +82,7 @@ def test_chunks_give_the_model_of_all_data(expected):
 
 
 def test_a_held_rule_reads_the_chunks_once(expected):
-    held = kbp.hold(DATA, rule=RULE, **KERNELS)
+    held = kbp.fix_landmarks(DATA, rule=RULE, **KERNELS)
     reads = []
 
     def chunks():
@@ -101,7 +101,7 @@ def test_held_random_features_take_the_shapes_of_the_first_chunk():
     x = ARRAYS["nodes"][0]
     data, settings = kbp.TrainingData({0: (x, x[::-1])}, {0: x}), {"kernel": kbp.RBF(1.0), "positive": kbp.Clipped()}
     rule = kbp.ConstantTime(eps=0.1, max_rank=8, features=RandomFourier(6, 2))
-    held = kbp.hold(data, kernel=kbp.RBF(1.0), rule=rule)
+    held = kbp.fix_landmarks(data, kernel=kbp.RBF(1.0), rule=rule)
     parts = chunked({0: (x, x[::-1])}, {0: x}, size=120)
     same(fit_chunks(parts, rule=held, **settings), kbp.fit(data, rule=held, **settings), rtol=1e-6, atol=1e-9)
 
@@ -109,8 +109,8 @@ def test_held_random_features_take_the_shapes_of_the_first_chunk():
 def test_single_precision_stays_and_is_added_in_double():
     x = ARRAYS["nodes"][0].astype(np.float32)
     data = kbp.TrainingData({0: (x[:40], x[40:80])}, {0: x})
-    held = kbp.hold(data, kernel=kbp.RBF(1.0), rule=RULE)
-    chosen, seen = kbp.learning.rules.choose(data, kbp.RBF(1.0), None, held)
+    held = kbp.fix_landmarks(data, kernel=kbp.RBF(1.0), rule=RULE)
+    chosen, seen = kbp.learning.rules.build_bases(data, kbp.RBF(1.0), None, held)
     state = checkpoints.State()
     for _ in range(9):
         before, state = state, streaming._add(state, data, chosen, seen)
@@ -243,9 +243,9 @@ def test_a_resumed_sequence_does_not_read_what_is_done(tmp_path):
     learn(chunks, checkpoint=path)
     assert chunks.reads == (2, 3)
     chunks.reads = ()
-    again = learn(chunks, checkpoint=path, ridge=1e-2, floor=1e-2, positive=kbp.Clipped())
+    again = learn(chunks, checkpoint=path, ridge=1e-2, floor=1e-2, nonnegative=kbp.Clipped())
     assert chunks.reads == ()  # a finished file has all that other ridges want
-    same(again, learn(ridge=1e-2, floor=1e-2, positive=kbp.Clipped()))
+    same(again, learn(ridge=1e-2, floor=1e-2, nonnegative=kbp.Clipped()))
 
 
 def test_checkpoints_are_written_now_and_then(tmp_path, monkeypatch):
@@ -290,7 +290,7 @@ def test_fit_sums_where_samples_lie(expected):
 
 
 def test_sums_go_over_devices_without_moving_samples():
-    chosen, seen = kbp.learning.rules.choose(DATA, *KERNELS.values(), RULE)
+    chosen, seen = kbp.learning.rules.build_bases(DATA, *KERNELS.values(), RULE)
     data = sharded(DATA)
     where = sums._sharding(data.edges[1])
     columns = [[x] for x in data.edges[1]]
@@ -306,7 +306,7 @@ def test_sums_go_over_devices_without_moving_samples():
 
 
 def test_rules_that_keep_all_samples_are_refused():
-    for rule in (kbp.FullRank(), kbp.LinearTime(), kbp.hold(DATA, rule=kbp.LinearTime(max_rank=3), **KERNELS)):
+    for rule in (kbp.FullRank(), kbp.LinearTime(), kbp.fix_landmarks(DATA, rule=kbp.LinearTime(max_rank=3), **KERNELS)):
         with pytest.raises(ValueError, match="rule: must not multiply messages at all samples.*ConstantTime"):
             learn(rule=rule)
 

@@ -7,7 +7,7 @@ import numpy as np
 import kbpjax as kbp
 from kbpjax.features import features
 from kbpjax.learning import sums
-from kbpjax.learning.rules import choose
+from kbpjax.learning.rules import build_bases
 
 SIZES = {0: 40, 1: 60, 2: 60, 3: 9}  # the first and third are of one length in bits, and of the same node types
 ENDS = {0: (0, 0), 1: (0, 1), 2: (0, 0), 3: (0, 0)}

@@ -24,7 +24,7 @@ def row_types(height, width):
 
 
 def images(count, height, width, seed=0):
-    """Draw smooth random images, whose rows differ in how neighbours depend on each other."""
+    """Draw smooth random images, whose rows differ in how neighbors depend on each other."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(count, height, width))
     x[:, :, 1:] += np.linspace(-0.9, 0.9, height)[None, :, None] * x[:, :, :-1]
@@ -284,7 +284,7 @@ def test_pool_of_several_graphs_is_the_concatenation(observed):
 
 def test_rows_are_where_the_samples_of_pairs_stand():
     twins, graphs, samples, _ = several()
-    # Whole numbers that name graph, sample and node: equal values cannot hide a wrong row.
+    # Integers that name graph, sample and node: equal values cannot hide a wrong row.
     named = [1000.0 * i + np.arange(x.size).reshape(x.shape) for i, x in enumerate(samples)]
     data = kbp.pool(graphs, named)
     for k, *ends in data.ends:

@@ -25,7 +25,7 @@ NOISE, STEPS, EVERY = 0.6, 10, 4
 
 
 def walks(key, count):
-    """Draw stationary chains in which neighbours are alike."""
+    """Draw stationary chains in which neighbors are alike."""
     first, *steps = jax.random.normal(key, (5, count))
     values = [first]
     for step in steps:
@@ -45,7 +45,7 @@ DATA = kbp.pool(CHAIN, TRAIN, noisy(KEYS[3], TRAIN))
 def chain_settings():
     kernels = kbp.RBF(4.0), kbp.RBF(4.0)  # about four times too wide
     options = {"ridge": {0: 1e-2}, "obs_ridge": 1e-2, "exponents": {0: 1.0}, "num_iters": 3}
-    return kbp.Settings(*kernels, rule=kbp.ConstantTime(eps=1e-2, max_rank=5), **options)
+    return kbp.Hyperparameters(*kernels, rule=kbp.ConstantTime(eps=1e-2, max_rank=5), **options)
 
 
 @jax.jit
@@ -120,7 +120,9 @@ def test_two_node_types_with_all_by_type_and_a_loss_over_types():
     data = kbp.pool(graph, x[:10], seen[:10])
     truth, seen = ({v: a[10:, nodes] for v, nodes in own.items()} for a in (x, seen))
     points = {0: POINTS, 1: POINTS[::2]}
-    start = kbp.Settings({0: kbp.RBF(3.0), 1: kbp.RBF(2.0)}, kbp.RBF(2.0), ridge=1e-2, num_iters=2, rule=kbp.FullRank())
+    start = kbp.Hyperparameters(
+        {0: kbp.RBF(3.0), 1: kbp.RBF(2.0)}, kbp.RBF(2.0), ridge=1e-2, num_iters=2, rule=kbp.FullRank()
+    )
 
     def loss(found, true):
         return sum(len(true[v]) * kbp.SquaredError()(found[v], true[v]) for v in (0, 1)) / 4
@@ -148,7 +150,7 @@ SQUARE = float(np.mean(Y**2))
 
 
 def settings(bandwidth=2.0, **changed):
-    return kbp.Settings(kbp.RBF(bandwidth), rule=kbp.FullRank(), **{"damping": 0.0, "ridge": 0.0} | changed)
+    return kbp.Hyperparameters(kbp.RBF(bandwidth), rule=kbp.FullRank(), **{"damping": 0.0, "ridge": 0.0} | changed)
 
 
 def product(settings, model, graph, y, points):
@@ -252,13 +254,13 @@ def test_frozen_numbers_stay_to_the_bit():
 def test_data_of_kernels_are_not_learned():
     known = kbp.kernels.Precomputed(np.eye(3) + 1)
     projected = 2.0 * kbp.kernels.RandomProjection(4, 3) + kbp.RBF(0.5)
-    names = Numbers.of(kbp.Settings(projected, known), lambda s: ()).names
+    names = Numbers.of(kbp.Hyperparameters(projected, known), lambda s: ()).names
     assert {name for name in names if "kernel" in name} == {"kernel.left.weight", "kernel.right.bandwidth"}
 
 
 def test_only_what_is_named_is_frozen_of_kernels_that_are_one_object():
     kernel = kbp.RBF(2.0)
-    names = Numbers.of(kbp.Settings(kernel, kernel), lambda s: s.obs_kernel).names
+    names = Numbers.of(kbp.Hyperparameters(kernel, kernel), lambda s: s.obs_kernel).names
     assert "kernel.bandwidth" in names
     assert "obs_kernel.bandwidth" not in names
 

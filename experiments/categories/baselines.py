@@ -98,8 +98,8 @@ def regress(papers: Any, known: np.ndarray, ridge: float) -> np.ndarray:
 def inverse_of(gram: np.ndarray, ridge: float) -> np.ndarray:
     """Return (gram + ridge I)^{-1} by Cholesky, in the place and precision of `gram`."""
     gram[np.diag_indices(len(gram))] += ridge
-    factorise, invert = get_lapack_funcs(("potrf", "potri"), (gram,))
-    factor, fault = factorise(gram, lower=1, overwrite_a=1)
+    factorize, invert = get_lapack_funcs(("potrf", "potri"), (gram,))
+    factor, fault = factorize(gram, lower=1, overwrite_a=1)
     lower, fault_too = invert(factor, lower=1, overwrite_c=1)
     if fault or fault_too:
         raise ValueError(f"ridge must make the Gram matrix positive definite; got {ridge}. Raise it.")

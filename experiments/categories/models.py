@@ -134,7 +134,7 @@ def _one(point: jax.Array) -> jax.Array:
 @jax.jit
 def _fit_categories(pairs: Any, samples: Any, ridge: Any) -> kbp.KernelMRF:
     data = kbp.TrainingData({0: tuple(pairs)}, {0: samples}, degrees={0: 2})
-    rule = kbp.ConstantTime(eps=1e-3, max_rank=RANK, features=kbp.RandomPivots(0))
+    rule = kbp.ConstantTime(eps=1e-3, max_rank=RANK, features=kbp.RandomlyPivotedCholesky(0))
     constant = Transformed(_one, kbp.Linear())
     return kbp.fit(data, kernel=kbp.Delta() + CONSTANT * constant, rule=rule, ridge=ridge, floor=FLOOR)
 
@@ -200,7 +200,7 @@ def _fit_sets(pairs: Any, sets: Any, seen: Any, texts: Any, projection: Any, rid
     kernel = Transformed(features, kbp.Linear())
     own = Transformed(features, kbp.Linear())
     data = kbp.TrainingData({0: tuple(pairs)}, {0: sets}, {0: (seen, texts)}, degrees={0: 3})
-    rule = kbp.ConstantTime(eps=1e-2, max_rank=FEATURES + 1, tensor_rank=RANK, features=kbp.RandomPivots(0))
+    rule = kbp.ConstantTime(eps=1e-2, max_rank=FEATURES + 1, tensor_rank=RANK, features=kbp.RandomlyPivotedCholesky(0))
     options = {"ridge": ridge, "obs_ridge": obs_ridge, "floor": FLOOR}
     return kbp.fit(data, kernel=kernel, obs_kernel=SCALE**2 * own, rule=rule, **options)
 
@@ -209,8 +209,8 @@ def _fit_sets(pairs: Any, sets: Any, seen: Any, texts: Any, projection: Any, rid
 def _messages_of_sets(model: Any, graph: Any, texts: Any, worded: Any, train: Any, sets: Any, power: Any) -> Any:
     ratio = kbp.DensityRatio()
     nodes = jnp.asarray(train, jnp.int32)
-    evidence = kbp.observe(model, graph, texts, mask=worded, form=ratio) ** power
-    evidence = evidence * kbp.clamp(model, graph, nodes, sets, form=ratio)
+    evidence = kbp.observe(model, graph, texts, mask=worded, evidence_model=ratio) ** power
+    evidence = evidence * kbp.clamp(model, graph, nodes, sets, evidence_model=ratio)
     return evidence, kbp.run(model, graph, evidence, num_iters=ITERATIONS, damping=0.0)
 
 

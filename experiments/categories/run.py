@@ -40,8 +40,8 @@ GROUPS = {"all": (0, 10**9), "linked": (1, 10**9), "0": (0, 0), "1": (1, 1), "2"
 """Test papers by the number of neighbors whose categories are known."""
 BELIEF, NO_LINKS = "KBP, one category", "KBP, one category, no links"
 MAP, MEAN = "KBP, sets, MAP and OMP", "KBP, sets, mean"
-COMPRESSED, REGRESSION, REGRESSED = "compressed sensing", "ridge regression", "ridge regression and neighbours"
-NEAREST, BOTH, LINKED, FREQUENT = "nearest texts", "nearest texts and neighbours", "neighbours", "most frequent"
+COMPRESSED, REGRESSION, REGRESSED = "compressed sensing", "ridge regression", "ridge regression and neighbors"
+NEAREST, BOTH, LINKED, FREQUENT = "nearest texts", "nearest texts and neighbors", "neighbors", "most frequent"
 METHODS = (BELIEF, NO_LINKS, MAP, MEAN, COMPRESSED, REGRESSION, REGRESSED, NEAREST, BOTH, LINKED, FREQUENT)
 GRIDS: dict[str, dict[str, tuple]] = {
     REGRESSION: {"ridge": (3.0, 6.0)},

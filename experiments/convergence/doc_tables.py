@@ -29,7 +29,7 @@ def loops(rows: list[Row]) -> str:
 
 def fixed(rows: list[Row]) -> str:
     """Return a table of the fixed points of the sunset images."""
-    ways = ("synchronous", "coloured", "coloured, Anderson")
+    ways = ("synchronous", "colored", "colored, Anderson")
     header = ["levels", "setting", "ranks", *(f"{way}: iterations (s)" for way in ways), "mode", "mean"]
     body = []
     for row in rows:

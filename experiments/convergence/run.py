@@ -147,7 +147,7 @@ def random_graphs(sizes: list[Any], seed: int) -> Iterator[Problem]:
     pairs = {0: (both[:5000], both[5000:])}
     training = kbp.TrainingData(edges=pairs, nodes={0: both}, observations={0: (both, seen)})
     kernels = {"kernel": kbp.RBF(0.5), "obs_kernel": kbp.RBF(0.5), "rule": kbp.ConstantTime(eps=1e-3)}
-    models = {name: kbp.fit(training, ridge=1e-5, positive=table, **kernels) for name, table in POSITIVE.items()}
+    models = {name: kbp.fit(training, ridge=1e-5, nonnegative=table, **kernels) for name, table in POSITIVE.items()}
     shape, regular, small = sizes
     graphs = {
         "grid": kbp.grid_graph(*shape),

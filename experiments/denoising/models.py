@@ -65,7 +65,7 @@ def learn(
         obs_kernel=kbp.RBF(options["obs_bandwidth"]),
         rule=kbp.ConstantTime(eps=args.eps),
         ridge=options["ridge"],
-        positive=positive,
+        nonnegative=positive,
     )
     jax.block_until_ready(model)
     return model, {**options, "fit_s": time.perf_counter() - start}

@@ -204,7 +204,7 @@ def _evidence(
     if learned.tables is None:
         form = kbp.DensityRatio() if ratio else kbp.Expectation()
         by_type = {v: observations[graph.nodes_of_type(v)] for v, *_ in graph.node_types}
-        return kbp.observe(learned.model, graph, by_type, form=form) ** power
+        return kbp.observe(learned.model, graph, by_type, evidence_model=form) ** power
     counts, states = learned.tables
     of_seen = counts[:, jnp.searchsorted((states[1:] + states[:-1]) / 2, observations)].T
     nearest = jax.tree_util.Partial(_nearest, of_seen, states)

@@ -16,9 +16,9 @@ from kbpjax.features import (
     Concatenated,
     EmbeddingFeatures,
     FeatureMap,
-    Greedy,
     Kronecker,
     MeanVarianceFeatures,
+    PivotedCholesky,
     Restricted,
 )
 
@@ -75,7 +75,7 @@ def batch(settings: Settings, sweeps: str) -> Batch:
 def _truth(incoming: tuple[ep.Beta, ep.Gaussian]) -> tuple[Any, Any]:
     def of_one(one: tuple[ep.Beta, ep.Gaussian]) -> tuple[Any, Any]:
         found = ep.logistic_integrals(*one)
-        return found.z, ep.Nearest().beta(found)
+        return found.z, ep.KLProjection().beta(found)
 
     return jax.lax.map(of_one, incoming, batch_size=64)
 
@@ -160,7 +160,7 @@ def cholesky_sum(key: Any, count: int, points: jax.Array, scale: jax.Array) -> F
 
 
 def _landmarks(kernel: kernels.Kernel, points: jax.Array, count: int) -> FeatureMap:
-    return Greedy().feature_map(kernel, points, eps=1e-6, max_rank=count)[0]
+    return PivotedCholesky().feature_map(kernel, points, eps=1e-6, max_rank=count)[0]
 
 
 FEATURES: dict[str, Draw] = {

@@ -50,7 +50,7 @@ def _untrained(settings: Settings, learner: ep.Learner, initial: int, threshold:
     kind = jnp.float64 if bits == 64 else jnp.float32
     like = ep.Beta(jnp.asarray(2, kind), jnp.asarray(1, kind)), ep.Gaussian(jnp.ones((), kind), jnp.zeros((), kind))
     key = jax.random.key(settings.seed + KEY)
-    return ep.untrained(key, like, variable=1, num_initial=initial, threshold=threshold, learner=learner)
+    return ep.init_operator(key, like, variable=1, num_initial=initial, threshold=threshold, learner=learner)
 
 
 def solver(x: np.ndarray, y: np.ndarray, start: Any, oracle: Any, sweeps: int) -> Callable[..., ep.LinearPosterior]:
@@ -154,8 +154,8 @@ def speed(operator: ep.Operator, incoming: Any) -> Row:
     """
     keys = jax.random.split(jax.random.key(KEY), len(incoming[1].shift))
     free = _Free()
-    ahead = jax.jit(lambda state: ep.send_all(state, incoming, free, keys)[1].asked)
-    body = lambda state, of: ep.send(state, of[0], free, of[1])
+    ahead = jax.jit(lambda state: ep.scan(state, incoming, free, keys)[1].asked)
+    body = lambda state, of: ep.step(state, of[0], free, of[1])
     in_turn = jax.jit(lambda state: jax.lax.scan(body, state, (incoming, keys))[1].asked)
     found = {}
     for name, threshold, run in (("predict", np.inf, ahead), ("predict_and_update", -np.inf, in_turn)):
@@ -207,7 +207,7 @@ def gamma_stream(settings: Settings, number: int) -> tuple[Row, dict[str, np.nda
     learner = ep.Learner(*settings.wide, targets=ep.Message())
     key, like = jax.random.key(settings.seed + KEY + number), (ep.Gamma(2.0, 1.0),)
     options: Any = {"num_initial": INITIAL_GAMMA, "threshold": THRESHOLD_GAMMA, "learner": learner}
-    operator = ep.untrained(key, like, variable=0, **options)
+    operator = ep.init_operator(key, like, variable=0, **options)
     stream = lambda of: ep.precision_posteriors(counts, squares, oracle=oracle, operator=of)
     truth, _, slow = timing.timed(lambda: stream(None)[0], repeats=1)
     (posterior, _, record), _, seconds = timing.timed(lambda: stream(operator), repeats=1)

@@ -36,7 +36,7 @@ class AblationStep:
 
     name: str
     iters: int
-    frozen: Callable[[kbp.Settings], Any]
+    frozen: Callable[[kbp.Hyperparameters], Any]
     separate_types: bool = False
     exponents: bool = False
 
@@ -155,10 +155,10 @@ def rule_of(task: Task) -> kbp.ConstantTime:
     return kbp.ConstantTime(eps=1e-3, max_rank=min(30, count), tensor_rank=min(40, count))
 
 
-def authors(task: Task) -> kbp.Settings:
+def authors(task: Task) -> kbp.Hyperparameters:
     """Return the settings of the authors' program, as in `experiments.denoising`."""
     pairs = len(task.training(separate_types=False).edges[0][0])
-    return kbp.Settings(
+    return kbp.Hyperparameters(
         kbp.RBF(kbp.median_bandwidth(task.image.ravel())),
         kbp.RBF(0.5**0.5 * kbp.median_bandwidth(task.noisy.ravel())),
         ridge=1e-2 / pairs,
@@ -169,11 +169,11 @@ def authors(task: Task) -> kbp.Settings:
     )
 
 
-def start(task: Task, ablation_step: AblationStep) -> kbp.Settings:
+def start(task: Task, ablation_step: AblationStep) -> kbp.Hyperparameters:
     """Return the settings to learn from: a quarter of the median bandwidth, and of that of observations about half."""
     training = task.training(ablation_step.separate_types)
     ridge = 1 / sum(len(first) for first, _ in training.edges.values())
-    return kbp.Settings(
+    return kbp.Hyperparameters(
         kbp.RBF(0.25 * kbp.median_bandwidth(task.image.ravel())),
         kbp.RBF(0.5**1.5 * kbp.median_bandwidth(task.noisy.ravel())),
         ridge=dict.fromkeys(training.edges, ridge),
@@ -210,7 +210,7 @@ def learn(task: Task, ablation_step: AblationStep, args: argparse.Namespace) -> 
 
 
 def by_kbp(
-    settings: kbp.Settings, model: kbp.KernelMRF, graph: kbp.Graph, points: np.ndarray, noisy: np.ndarray
+    settings: kbp.Hyperparameters, model: kbp.KernelMRF, graph: kbp.Graph, points: np.ndarray, noisy: np.ndarray
 ) -> tuple[dict, np.ndarray, np.ndarray]:
     """Clean noisy images one by one; return answers and seconds, and the first mean and standard deviation."""
 
@@ -241,7 +241,7 @@ def row_of(study: str, image: str, method: str, found: dict, truth: np.ndarray, 
     return {**row, "run_s": found["run_s"], "learn_s": learn_s, **more}
 
 
-def numbers_of(settings: kbp.Settings) -> dict[str, float]:
+def numbers_of(settings: kbp.Hyperparameters) -> dict[str, float]:
     """Name the numbers of settings, for the record."""
     kept = dataclasses.replace(settings, rule=kbp.FullRank())
     leaves = jax.tree_util.tree_flatten_with_path(kept)[0]

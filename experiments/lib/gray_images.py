@@ -196,7 +196,7 @@ def _gray(image: Image.Image) -> np.ndarray:
         values[values == image.info.get("transparency", -1)] = 0
         return np.clip(values / 257, 0, 255)
     red, green, blue, alpha = np.moveaxis(np.asarray(image.convert("RGBA")).astype(np.int64), -1, 0)
-    # Whole numbers up to one division: a gray pixel keeps its value exactly.
+    # Integers up to one division: a gray pixel keeps its value exactly.
     return (299 * red + 587 * green + 114 * blue) * alpha / 255_000
 
 

@@ -53,7 +53,7 @@ def link(train: Frames, test: Frames, options: Options, *, best_path: bool) -> E
     seen, y = features_of(train, test, options["components"])
     arrays = seen.reshape(-1, seen.shape[-1]), train.rotations.reshape(-1, 3, 3), y
     motion, sharpness = np.float32(np.deg2rad(options["motion"])), np.float32(options["sharpness"])
-    count = min(options["neighbours"], len(arrays[0]))
+    count = min(options["neighbors"], len(arrays[0]))
     ask = partial(_link, motion=motion, sharpness=sharpness, count=count, best_path=best_path)
     start = time.perf_counter()
     rotations = np.asarray(ask(*map(jnp.asarray, arrays)))

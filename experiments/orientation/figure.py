@@ -7,7 +7,7 @@ import numpy as np
 from experiments.orientation import rendering
 from experiments.orientation.rendering import degrees_between
 
-SHOWN = ("", "regression", "nearest neighbour")
+SHOWN = ("", "regression", "nearest neighbor")
 """Methods in the panel of errors over time; the first is kernel belief propagation."""
 
 COLORS = ("#D55E00", "#0072B2", "#009E73")

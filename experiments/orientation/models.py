@@ -56,7 +56,7 @@ def propagate(train: Frames, test: Frames, options: Options, *, kernel: str, ran
     jax.block_until_ready(model)
     fit_s = time.perf_counter() - start
     form = kbp.DensityRatio() if options["form"] == "ratio" else kbp.Expectation()
-    ask = partial(infer, model, y=jnp.asarray(y), candidates=data.nodes[0], power=options["power"], form=form)
+    ask = partial(infer, model, y=jnp.asarray(y), candidates=data.nodes[0], power=options["power"], evidence_model=form)
     start = time.perf_counter()
     near, mode, mean, yaw = jax.block_until_ready(ask(kbp.chain_graph(lengths[1])))
     run_s = (time.perf_counter() - start) / len(y)
@@ -75,7 +75,7 @@ def infer(model: kbp.KernelMRF, graph: kbp.Graph, y: Any, candidates: Any, power
     bins = jax.nn.one_hot(yaw_bins(candidates), YAW_BINS, dtype=candidates.dtype)
 
     def one(y):
-        evidence = kbp.observe(model, graph, y, form=form) ** power
+        evidence = kbp.observe(model, graph, y, evidence_model=form) ** power
         solution = kbp.run_tree(model, graph, evidence)
         belief = kbp.beliefs(model, graph, evidence, solution, candidates, marginal=kbp.Empirical())
         near = jax.vmap(mean_near_mode, in_axes=(0, None))(belief.weights, candidates)

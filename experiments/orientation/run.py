@@ -92,7 +92,7 @@ def methods_of(args: argparse.Namespace) -> dict[str, Method]:
     """Return all methods by name."""
     # Bandwidths of frames (scale) are multiples of the median distance; those of rotations, and motion, in degrees.
     of_frames = {"components": (20, 10, 40)}
-    of_chain = {**of_frames, "motion": (9.0, 6.0, 13.0), "sharpness": (40.0, 20.0, 80.0), "neighbours": (100, 30, 200)}
+    of_chain = {**of_frames, "motion": (9.0, 6.0, 13.0), "sharpness": (40.0, 20.0, 80.0), "neighbors": (100, 30, 200)}
     of_model = {**of_frames, "power": (0.7, 0.5, 1.0), "obs_ridge": (1e-5, 1e-4, 1e-6), "ridge": (1e-3, 1e-2, 1e-4)}
     of_model |= {"obs_scale": (1.0, 0.5, 2.0), "bandwidth": (11.0, 9.0, 14.0), "form": ("ratio", "expectation")}
     of_regression = {"components": (40, 20, 80), "scale": (0.5, 0.25, 1.0), "ridge": (1e-5, 1e-4, 1e-6)}
@@ -100,9 +100,9 @@ def methods_of(args: argparse.Namespace) -> dict[str, Method]:
     return {
         **{f"kernel BP, {kernel}": Method(estimate, of_model) for kernel, estimate in ours.items()},
         "regression": Method(regress, of_regression),
-        "nearest neighbour": Method(nearest, of_frames),
-        "neighbours, Viterbi": Method(partial(link, best_path=True), of_chain),
-        "neighbours, forward-backward": Method(partial(link, best_path=False), of_chain),
+        "nearest neighbor": Method(nearest, of_frames),
+        "neighbors, Viterbi": Method(partial(link, best_path=True), of_chain),
+        "neighbors, forward-backward": Method(partial(link, best_path=False), of_chain),
     }
 
 

@@ -180,7 +180,7 @@ def _predict(x: np.ndarray, landmarks: np.ndarray, weights: np.ndarray, bandwidt
 def particles(task: Task, seen: np.ndarray, graph: kbp.Graph, rows: np.ndarray, options: Options) -> kbp.Belief:
     """Return beliefs of particle belief propagation on a grid of the sphere.
 
-    Densities are mixtures of Gaussians in space, which on the sphere are the paper's exp(sharpness <x, y>). What is
+    Densities are mixtures of Gaussians in space, which on the sphere are the paper's exp(concentration <x, y>). What is
     seen, `summaries`, is taken for a linear map of the harmonics of the angles with Gaussian noise, both learned.
 
     Args:

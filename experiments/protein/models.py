@@ -25,7 +25,7 @@ def learn(task: Task, observed: np.ndarray, options: Options) -> tuple[kbp.Kerne
     first, rows = (_repeat(rng.permutation(some)) for some in (first, rows))
     pairs = by_residue(task, first) if options["by_residue"] else first[None]
     edges = y[pairs], y[pairs + 1]
-    kernel = kbp.kernels.Sphere(options["concentration"] * kbp.kernels.median_sharpness(y[rows]))
+    kernel = kbp.kernels.Sphere(options["concentration"] * kbp.kernels.median_concentration(y[rows]))
     narrow = "bandwidth" in options
     width = options["bandwidth"] * kbp.median_bandwidth(observed[rows]) if narrow else 1.0
     obs_kernel = kbp.RBF(width) if narrow else kbp.Linear()
@@ -69,7 +69,7 @@ def infer(model: Any, graph: Any, y: Any, mask: Any, power: Any, points: Any) ->
 
     Candidates are samples of the marginal: hence `Empirical`; but where a belief is densest, the marginal counts.
     """
-    evidence = kbp.observe(model, graph, y, mask=mask, form=kbp.DensityRatio()) ** power
+    evidence = kbp.observe(model, graph, y, mask=mask, evidence_model=kbp.DensityRatio()) ** power
     solution = kbp.run_tree(model, graph, evidence)
     mode = kbp.mode(kbp.beliefs(model, graph, evidence, solution, points))
     return kbp.beliefs(model, graph, evidence, solution, points, marginal=kbp.Empirical()), mode

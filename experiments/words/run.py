@@ -18,7 +18,7 @@ import kbpjax as kbp
 from experiments.lib import command_line, datasets, results, tables
 from experiments.lib.results import standard_error
 from experiments.words import data
-from kbpjax.kernels import Alphabet, Normalised, Precomputed, Spectrum
+from kbpjax.kernels import Alphabet, Normalized, Precomputed, Spectrum
 
 TREE = (
     ("is", "nb"),
@@ -40,7 +40,7 @@ OBSERVED = (1, 3, 6, 12)
 TRAIN = 147
 RIDGES = ((1e-3, 3e-3), (1e-3, 1e-2), (3e-3, 1e-2), (3e-3, 3e-2))
 """Of the messages between languages, and of the observed words."""
-KERNEL = Normalised(Spectrum(1) + Spectrum(2))
+KERNEL = Normalized(Spectrum(1) + Spectrum(2))
 RULE = kbp.ConstantTime(eps=3e-3, max_rank=600)
 METHODS = (
     "kernel belief propagation",
@@ -245,7 +245,7 @@ def _beliefs(model: Any, graph: Any, known: jax.Array, given: jax.Array, points:
     """Return the beliefs of all languages for each question, {language: [question, candidate]}."""
 
     def answer(question: tuple[jax.Array, jax.Array]) -> Any:
-        evidence = kbp.clamp(model, graph, *question, form=kbp.DensityRatio())
+        evidence = kbp.clamp(model, graph, *question, evidence_model=kbp.DensityRatio())
         solution = kbp.run_tree(model, graph, evidence)
         found = kbp.beliefs(model, graph, evidence, solution, points, marginal=kbp.Empirical())
         return {v: belief.weights[0] for v, belief in found.items()}

@@ -6,9 +6,9 @@ from kbpjax.ep.gamma import Gamma as Gamma
 from kbpjax.ep.gaussian import Gaussian as Gaussian
 from kbpjax.ep.gaussian import MultivariateGaussian as MultivariateGaussian
 from kbpjax.ep.just_in_time import Record as Record
-from kbpjax.ep.just_in_time import send as send
-from kbpjax.ep.just_in_time import send_all as send_all
-from kbpjax.ep.just_in_time import untrained as untrained
+from kbpjax.ep.just_in_time import init_operator as init_operator
+from kbpjax.ep.just_in_time import scan as scan
+from kbpjax.ep.just_in_time import step as step
 from kbpjax.ep.linear_model import LinearPosterior as LinearPosterior
 from kbpjax.ep.linear_model import Parallel as Parallel
 from kbpjax.ep.linear_model import Sequential as Sequential
@@ -16,7 +16,7 @@ from kbpjax.ep.linear_model import linear_model as linear_model
 from kbpjax.ep.linear_model import logistic_predictive as logistic_predictive
 from kbpjax.ep.linear_model import logistic_regression as logistic_regression
 from kbpjax.ep.messages import Distribution as Distribution
-from kbpjax.ep.messages import Improper as Improper
+from kbpjax.ep.messages import ImproperHandling as ImproperHandling
 from kbpjax.ep.messages import MeanPreserving as MeanPreserving
 from kbpjax.ep.messages import Uniform as Uniform
 from kbpjax.ep.messages import kl as kl
@@ -27,10 +27,10 @@ from kbpjax.ep.operators import Prediction as Prediction
 from kbpjax.ep.operators import learn as learn
 from kbpjax.ep.operators import predict as predict
 from kbpjax.ep.oracles import CompoundGamma as CompoundGamma
+from kbpjax.ep.oracles import KLProjection as KLProjection
 from kbpjax.ep.oracles import LogisticToP as LogisticToP
 from kbpjax.ep.oracles import LogisticToZ as LogisticToZ
 from kbpjax.ep.oracles import MatchingMoments as MatchingMoments
-from kbpjax.ep.oracles import Nearest as Nearest
 from kbpjax.ep.oracles import Oracle as Oracle
 from kbpjax.ep.oracles import logistic_integrals as logistic_integrals
 from kbpjax.ep.parameters import Parameters as Parameters
@@ -48,7 +48,7 @@ from kbpjax.ep.sampling import ImportanceSampling as ImportanceSampling
 from kbpjax.ep.sampling import LogDensity as LogDensity
 from kbpjax.ep.sampling import logistic_sampler as logistic_sampler
 from kbpjax.ep.selection import LeaveOneOut as LeaveOneOut
-from kbpjax.ep.selection import Surprise as Surprise
+from kbpjax.ep.selection import NegativeLogEvidence as NegativeLogEvidence
 from kbpjax.ep.selection import select as select
 from kbpjax.ep.targets import AbsoluteBelief as AbsoluteBelief
 from kbpjax.ep.targets import Message as Message

@@ -6,7 +6,7 @@ from jaxtyping import Array, Key
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax.ep.gamma import Gamma
-from kbpjax.ep.just_in_time import Record, send_all
+from kbpjax.ep.just_in_time import Record, scan
 from kbpjax.ep.linear_model import asked
 from kbpjax.ep.messages import as_parameters
 from kbpjax.ep.operators import Operator
@@ -64,7 +64,7 @@ def _stream(
     if operator is None:
         record = jax.lax.map(lambda of: asked(oracle, (of[0],), of[1]), (incoming, keys), batch_size=oracle.batch_size)
     else:
-        operator, record = send_all(operator, (incoming,), oracle, keys)
+        operator, record = scan(operator, (incoming,), oracle, keys)
     message = record.message
     assert isinstance(message, Gamma)
     return incoming * message, operator, record

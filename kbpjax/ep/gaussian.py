@@ -152,8 +152,8 @@ class MultivariateGaussian(eqx.Module):
         Raises:
             ValueError: shapes that do not fit; a covariance that is not finite, symmetric and positive definite.
         """
-        centre, spread = (as_floats(_checks.as_array(*given)) for given in (("mean", mean), ("covariance", covariance)))
-        ok, got = _fit(spread, centre), f"{centre.shape} and {spread.shape}"
+        center, spread = (as_floats(_checks.as_array(*given)) for given in (("mean", mean), ("covariance", covariance)))
+        ok, got = _fit(spread, center), f"{center.shape} and {spread.shape}"
         rule, fix = "must have shapes [*batch, dim] and [*batch, dim, dim]", "Give a vector and a matrix for each."
         _checks.require(ok, "mean, covariance", rule, got, fix)
         _checks.require_finite("covariance", spread, "Leave out what is missing.")
@@ -166,7 +166,7 @@ class MultivariateGaussian(eqx.Module):
             least = np.linalg.eigvalsh(known).min(initial=np.inf)
             got = f"{least:.3g} as the least eigenvalue" if symmetric else "an asymmetric matrix"
             _checks.require(symmetric and least > 0, "covariance", rule, got, fix)
-        return cls(precision, jnp.einsum("...ij,...j->...i", precision, centre))
+        return cls(precision, jnp.einsum("...ij,...j->...i", precision, center))
 
     @property
     def covariance(self) -> Float[Array, "*batch dim dim"]:

@@ -28,7 +28,7 @@ from kbpjax.features import TwoStage
 
 State = TypeVar("State")
 FEW, MANY = 8, 128
-"""Messages that `send_all` predicts at once, behind a question and else: those behind the next question are lost."""
+"""Messages that `scan` predicts at once, behind a question and else: those behind the next question are lost."""
 
 
 class Record(NamedTuple):
@@ -59,7 +59,7 @@ class Record(NamedTuple):
     failed: Array
 
 
-def untrained(
+def init_operator(
     key: Key[Array, ""],
     incoming: Incoming,
     *,
@@ -86,7 +86,7 @@ def untrained(
         >>> import jax
         >>> from kbpjax import ep
         >>> like = (ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0))
-        >>> bool(ep.untrained(jax.random.key(0), like, variable=1).trained)
+        >>> bool(ep.init_operator(jax.random.key(0), like, variable=1).trained)
         False
     """
     _checks.require_count("num_initial", num_initial)
@@ -119,7 +119,7 @@ def untrained(
     return Operator(maps, regressions, as_thresholds(threshold, num_outputs, kind), buffer, learner, families, variable)
 
 
-def send(operator: Operator, incoming: Incoming, oracle: Oracle, key: Key[Array, ""]) -> tuple[Operator, Record]:
+def step(operator: Operator, incoming: Incoming, oracle: Oracle, key: Key[Array, ""]) -> tuple[Operator, Record]:
     """Send a message: the operator's if it is sure, or else the oracle's, from which it learns.
 
     Meant for the body of a `jax.lax.scan`: the oracle costs nothing where it is not asked. Under `jax.vmap` over
@@ -144,8 +144,8 @@ def send(operator: Operator, incoming: Incoming, oracle: Oracle, key: Key[Array,
         >>> like, few = (ep.Beta(2.0, 1.0), ep.Gaussian(1.0, 0.0)), ep.Learner(num_inner=20, num_outer=20)
         >>> z = ep.Gaussian(jnp.ones(8), jnp.arange(8.0) % 5)  # five messages, of which three come twice
         >>> def stream(key):
-        ...     operator = ep.untrained(key, like, variable=1, num_initial=5, threshold=-7.0, learner=few)
-        ...     step = lambda operator, z: ep.send(operator, (like[0], z), ep.LogisticToZ(), key)
+        ...     operator = ep.init_operator(key, like, variable=1, num_initial=5, threshold=-7.0, learner=few)
+        ...     step = lambda operator, z: ep.step(operator, (like[0], z), ep.LogisticToZ(), key)
         ...     return jax.lax.scan(step, operator, z)
         >>> operator, record = jax.jit(stream)(jax.random.key(0))
         >>> record.asked.tolist()  # what it has seen it knows
@@ -165,10 +165,10 @@ def send(operator: Operator, incoming: Incoming, oracle: Oracle, key: Key[Array,
     return operator, Record(incoming, message, log_variance, asked, failed)
 
 
-def send_all(
+def scan(
     operator: Operator, incoming: Incoming, oracle: Oracle, keys: Key[Array, " message"]
 ) -> tuple[Operator, Record]:
-    """Send messages one after the other that are all known beforehand: the same as `send` in a `jax.lax.scan`.
+    """Send messages one after the other that are all known beforehand: the same as `step` in a `jax.lax.scan`.
 
     It predicts a block of messages at once, keeps those before the first that it is unsure of, asks for that one,
     learns, and goes on behind it: products of matrices, of which a message takes a fraction of its time alone.
@@ -183,7 +183,7 @@ def send_all(
         The operator, and the record [message].
 
     Raises:
-        ValueError: as `send`; no messages.
+        ValueError: as `step`; no messages.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -191,16 +191,16 @@ def send_all(
         >>> like, few = (ep.Beta(2.0, 1.0), ep.Gaussian(1.0, 0.0)), ep.Learner(num_inner=20, num_outer=20)
         >>> z = ep.Gaussian(jnp.ones(8), jnp.arange(8.0) % 5)  # five messages, of which three come twice
         >>> def stream(key):
-        ...     operator = ep.untrained(key, like, variable=1, num_initial=5, threshold=-7.0, learner=few)
+        ...     operator = ep.init_operator(key, like, variable=1, num_initial=5, threshold=-7.0, learner=few)
         ...     messages = ep.Beta(jnp.full(8, 2.0), jnp.ones(8)), z
-        ...     return ep.send_all(operator, messages, ep.LogisticToZ(), jax.random.split(key, 8))
+        ...     return ep.scan(operator, messages, ep.LogisticToZ(), jax.random.split(key, 8))
         >>> operator, record = jax.jit(stream)(jax.random.key(0))
         >>> record.asked.tolist()  # what it has seen it knows
         [True, True, True, True, True, False, False, False]
     """
     count = len(keys)
     _checks.require(count > 0, "keys", "must be one for each message, and one at least", "none", "Send something.")
-    shapes = jax.eval_shape(lambda: send(operator, _one(incoming, 0), oracle, keys[0])[1])
+    shapes = jax.eval_shape(lambda: step(operator, _one(incoming, 0), oracle, keys[0])[1])
     record = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), shapes)
 
     def body(carry: tuple[Operator, Record, Array, Array]) -> tuple[Operator, Record, Array, Array]:

@@ -19,7 +19,7 @@ from kbpjax._checks import Numbers
 from kbpjax._misc import matmul
 from kbpjax.ep.beta import Beta
 from kbpjax.ep.gaussian import Gaussian
-from kbpjax.ep.just_in_time import Record, send, send_all
+from kbpjax.ep.just_in_time import Record, scan, step
 from kbpjax.ep.messages import Distribution, Uniform, ratio
 from kbpjax.ep.operators import Operator
 from kbpjax.ep.oracles import LogisticToZ, Oracle
@@ -263,7 +263,7 @@ def _sweep_at_once(
     if operator is None:
         record = jax.lax.map(lambda of: asked(oracle, *of), (incoming, keys), batch_size=oracle.batch_size)
     else:
-        operator, record = send_all(operator, incoming, oracle, keys)
+        operator, record = scan(operator, incoming, oracle, keys)
     return _damped(record.message, sites, damping), operator, record
 
 
@@ -277,17 +277,17 @@ def _sweep_in_turn(
         mean, covariance, operator = carry
         row, child, site, key = of
         spread = matmul(covariance, row)
-        variance, centre = jnp.dot(row, spread, precision="highest"), jnp.dot(row, mean, precision="highest")
-        incoming = (child, _cavity(centre, variance, site))
+        variance, center = jnp.dot(row, spread, precision="highest"), jnp.dot(row, mean, precision="highest")
+        incoming = (child, _cavity(center, variance, site))
         if operator is None:
             record = asked(oracle, incoming, key)
         else:
-            operator, record = send(operator, incoming, oracle, key)
+            operator, record = step(operator, incoming, oracle, key)
         new = _damped(record.message, site, damping)
         more = new / site
         total = 1 + more.precision * variance
         covariance = covariance - spread[:, None] * (spread * more.precision / total)[None]
-        mean = mean + spread * (more.shift - more.precision * centre) / total
+        mean = mean + spread * (more.shift - more.precision * center) / total
         return (mean, covariance, operator), (new, record)
 
     keys = jax.random.split(key, len(x))

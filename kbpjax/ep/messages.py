@@ -1,6 +1,6 @@
 """Messages of expectation propagation: Gaussian, Beta and Gamma distributions, and what is done with them.
 
-A message is an unnormalised member of an exponential family, exp(<natural parameters, statistics>). Products of
+A message is an unnormalized member of an exponential family, exp(<natural parameters, statistics>). Products of
 messages add natural parameters and ratios subtract them, so that a ratio may be no distribution (`ratio` says what to
 send then). Leading axes are batches: one object holds one message or many.
 """
@@ -92,7 +92,7 @@ class Distribution(eqx.Module):
 
     @abc.abstractmethod
     def log_density(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Return the logarithm of the normalised density."""
+        """Return the logarithm of the normalized density."""
 
     @classmethod
     @abc.abstractmethod
@@ -179,12 +179,12 @@ def sample_moments(
     return mean[..., 0], jnp.sum(weights * (x - mean) ** 2, axis=-1)
 
 
-class Improper(eqx.Module):
+class ImproperHandling(eqx.Module):
     """What to send where the ratio of a belief to the incoming message is no message.
 
     Examples:
         >>> from kbpjax import ep
-        >>> class Flat(ep.Improper):  # a wide message, in place of one that says nothing
+        >>> class Flat(ep.ImproperHandling):  # a wide message, in place of one that says nothing
         ...     def __call__(self, belief, incoming):
         ...         return ep.Gaussian.from_moments(0.0, 100.0)
         >>> wide, narrow = ep.Gaussian.from_moments(0.0, 2.0), ep.Gaussian.from_moments(0.0, 1.0)
@@ -197,7 +197,7 @@ class Improper(eqx.Module):
         """Return what to send."""
 
 
-class MeanPreserving(Improper):
+class MeanPreserving(ImproperHandling):
     """Send the message that says least and leaves the belief its mean.
 
     Examples:
@@ -213,7 +213,7 @@ class MeanPreserving(Improper):
         return belief.keep_mean(incoming)
 
 
-class Uniform(Improper):
+class Uniform(ImproperHandling):
     """Send the message that says nothing.
 
     Examples:
@@ -229,7 +229,7 @@ class Uniform(Improper):
         return incoming.uniform()
 
 
-def ratio(belief: Member, incoming: Member, *, improper: Improper = MeanPreserving()) -> Member:
+def ratio(belief: Member, incoming: Member, *, improper: ImproperHandling = MeanPreserving()) -> Member:
     """Divide a belief by the incoming message: the message that a factor sends.
 
     Where the belief is wider than the incoming message (Gaussian: of less precision; Beta, Gamma: of a lesser

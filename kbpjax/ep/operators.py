@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax.ep.messages import Distribution, Improper, MeanPreserving, ratio
+from kbpjax.ep.messages import Distribution, ImproperHandling, MeanPreserving, ratio
 from kbpjax.ep.parameters import Parameters
 from kbpjax.ep.regression import BayesianRegression, fit_regression
 from kbpjax.ep.representations import Incoming, Moments, Representation
@@ -50,7 +50,7 @@ class Learner(eqx.Module):
     noise: float = eqx.field(static=True, default=1e-4)
     width_scale: float = eqx.field(static=True, default=0.5)
     targets: Targets = RelativeBelief()
-    improper: Improper = MeanPreserving()
+    improper: ImproperHandling = MeanPreserving()
     representation: Representation = Moments()
 
     def __check_init__(self) -> None:
@@ -172,13 +172,13 @@ def learn(
         incoming: messages [sample].
         beliefs: of the variable [sample].
         variable: its place among the incoming messages.
-        threshold: as in `untrained`.
+        threshold: as in `init_operator`.
         learner: what the operator is made of.
         parameters: of the kernel and the noise, for all outputs or for each [out], as `select` chooses them; None: the
             learner's.
 
     Raises:
-        ValueError: as `untrained`; messages or beliefs that are no distributions, or not one for each sample.
+        ValueError: as `init_operator`; messages or beliefs that are no distributions, or not one for each sample.
 
     Examples:
         >>> import jax, jax.numpy as jnp

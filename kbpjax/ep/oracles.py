@@ -52,7 +52,7 @@ class Oracle(eqx.Module):
 
     def __check_init__(self) -> None:
         ok = isinstance(self.variable, int) and self.variable >= 0
-        _checks.require(ok, "variable", "must be a whole number >= 0", repr(self.variable), "Count messages from 0.")
+        _checks.require(ok, "variable", "must be an integer >= 0", repr(self.variable), "Count messages from 0.")
         traced = any(of.name == "variable" and not of.metadata.get("static") for of in dataclasses.fields(self))
         fix = "Declare it as variable: int = eqx.field(static=True, default=1)."
         _checks.require(not traced, "variable", "must be a static field", "one that JAX would trace", fix)
@@ -79,13 +79,13 @@ class Projection(eqx.Module):
         """Project the belief of a precision."""
 
 
-class Nearest(Projection):
+class KLProjection(Projection):
     """The member of least KL(belief || member): it keeps the expected sufficient statistics, as theory wants it.
 
     Examples:
         >>> import jax
         >>> from kbpjax import ep
-        >>> oracle = jax.jit(ep.LogisticToP(projection=ep.Nearest()))  # the default
+        >>> oracle = jax.jit(ep.LogisticToP(projection=ep.KLProjection()))  # the default
         >>> belief = oracle((ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 4.0)))
         >>> round(float(belief.mean), 3), round(float(belief.variance), 4)
         (0.691, 0.0568)
@@ -127,7 +127,7 @@ class LogisticIntegrals(NamedTuple):
     """Expectations under s(z)^(a-1) s(-z)^(b-1) N(z; m, v), where p = s(z); all [*batch].
 
     Attributes:
-        log_normaliser: log of the integral over Beta(a, b)'s normaliser: of the product of the messages.
+        log_normalizer: log of the integral over Beta(a, b)'s normalizer: of the product of the messages.
         z: the belief of z.
         mean: E p.
         variance: Var p.
@@ -135,7 +135,7 @@ class LogisticIntegrals(NamedTuple):
         mean_log_complement: E log(1 - p).
     """
 
-    log_normaliser: Array
+    log_normalizer: Array
     z: Gaussian
     mean: Array
     variance: Array
@@ -178,18 +178,18 @@ def logistic_integrals(p: Beta, z: Gaussian, *, num_nodes: int | None = None) ->
     log_p, log_rest = -jax.nn.softplus(-(m + moved)), -jax.nn.softplus(m + moved)
     log_weight = (a - 1) * log_p + (b - 1) * log_rest - 0.5 * moved**2 / v - 0.5 * jnp.log(2 * jnp.pi * v)
     fine = (needed <= count) & jnp.isfinite(needed) & (precision > 0)
-    weight, log_total = _normalise(log_weight, fine)
+    weight, log_total = _normalize(log_weight, fine)
 
     def mean(of: Array) -> Array:
         return jnp.sum(weight * of, axis=-1)
 
-    at, centre = jnp.exp(log_p), mean(moved)
+    at, center = jnp.exp(log_p), mean(moved)
     log_step = jnp.log((above + below)[..., 0] / count)
-    variance = mean((moved - centre[..., None]) ** 2)
+    variance = mean((moved - center[..., None]) ** 2)
     expected = mean(at)
     return LogisticIntegrals(
         log_total + log_step - log_beta(a[..., 0], b[..., 0]),
-        Gaussian(1 / variance, (m[..., 0] + centre) / variance),
+        Gaussian(1 / variance, (m[..., 0] + center) / variance),
         expected,
         mean((at - expected[..., None]) ** 2),
         mean(log_p),
@@ -213,7 +213,7 @@ def _places(count: int, like: Float[Array, "*batch"]) -> Float[Array, "*ones nod
     return ((jnp.arange(count, dtype=like.dtype) + 0.5) / count).reshape(*(1 for _ in like.shape), count)
 
 
-def _normalise(log_weight: Float[Array, "*batch node"], fine: Array) -> tuple[Array, Array]:
+def _normalize(log_weight: Float[Array, "*batch node"], fine: Array) -> tuple[Array, Array]:
     """Return weights that sum to 1, NaN where not fine, and the logarithm of their sum before."""
     weight = jax.nn.softmax(jnp.where(fine[..., None], log_weight, jnp.nan), axis=-1)
     return weight, jax.nn.logsumexp(jnp.where(fine[..., None], log_weight, jnp.nan), axis=-1)
@@ -249,7 +249,7 @@ class LogisticToP(Oracle):
     """Exact messages from the logistic factor to the probability p; incoming messages are (Beta of p, Gaussian of z).
 
     Args:
-        projection: `Nearest()` in KL, or `MatchingMoments()`.
+        projection: `KLProjection()` in KL, or `MatchingMoments()`.
         num_nodes: of the midpoint rule, >= 1; NaN where they are too few for the messages.
 
     Examples:
@@ -260,7 +260,7 @@ class LogisticToP(Oracle):
         (0.84, 0.12)
     """
 
-    projection: Projection = Nearest()
+    projection: Projection = KLProjection()
     num_nodes: int = eqx.field(static=True, converter=_checks.whole, default=1200)
     variable: int = eqx.field(static=True, default=0, init=False)
 
@@ -288,13 +288,13 @@ class CompoundGammaIntegrals(NamedTuple):
     """Expectations of a precision t under the compound gamma factor and its incoming message; all [*batch].
 
     Attributes:
-        log_normaliser: log of the integral of factor and normalised message.
+        log_normalizer: log of the integral of factor and normalized message.
         mean: E t.
         variance: Var t.
         mean_log: E log t.
     """
 
-    log_normaliser: Array
+    log_normalizer: Array
     mean: Array
     variance: Array
     mean_log: Array
@@ -310,7 +310,7 @@ class CompoundGamma(Oracle):
         shape: of t, > 0.
         rate_shape: of r, > 0.
         rate_rate: of r, > 0.
-        projection: `Nearest()` in KL, or `MatchingMoments()`, as the authors of KJIT have it.
+        projection: `KLProjection()` in KL, or `MatchingMoments()`, as the authors of KJIT have it.
         num_nodes: of the midpoint rule in log t; NaN is returned where they are too few.
 
     Raises:
@@ -334,7 +334,7 @@ class CompoundGamma(Oracle):
         shape: ScalarLike = 1.0,
         rate_shape: ScalarLike = 1.0,
         rate_rate: ScalarLike = 1.0,
-        projection: Projection = Nearest(),
+        projection: Projection = KLProjection(),
         num_nodes: int = 4000,
     ):
         _checks.require_count("num_nodes", num_nodes)
@@ -377,7 +377,7 @@ class CompoundGamma(Oracle):
         # The parts of the exponent that cancel are taken together: b t - b t_mode and power (u - mode).
         grown = b[..., None] * jnp.exp(mode) * (jnp.expm1(moved) - moved)
         log_weight = tilt * moved - grown - decay * (jnp.logaddexp(u, jnp.log(r1)) - jnp.logaddexp(mode, jnp.log(r1)))
-        weight, log_total = _normalise(log_weight, fine)
+        weight, log_total = _normalize(log_weight, fine)
         scale = jnp.exp(mode[..., 0])
         relative = jnp.sum(weight * jnp.exp(moved), axis=-1)
         spread_of = jnp.sum(weight * (jnp.exp(moved) - relative[..., None]) ** 2, axis=-1)

@@ -4,7 +4,7 @@ With features of a kernel this is a Gaussian process regression at a cost that d
 observations. Its variance depends on the inputs only; the noise bounds it from below.
 
 Fits in a batch take at least the rounding error of phi' phi, machine epsilon times its trace, as ridge: less noise
-cannot be seen, and with it the factorisation exists at any.
+cannot be seen, and with it the factorization exists at any.
 """
 
 import equinox as eqx

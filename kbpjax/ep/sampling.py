@@ -70,7 +70,7 @@ class ForwardSampler(Factor):
 
 
 class LogDensity(Factor):
-    """A factor of known log density, normalised or not.
+    """A factor of known log density, normalized or not.
 
     Args:
         function: of arrays of all variables [draw], to log densities [draw]; JAX must be able to trace it.
@@ -123,7 +123,7 @@ def _distributions(proposals: Any) -> tuple[Distribution, ...]:
 
 
 class ImportanceSampling(Oracle):
-    """Beliefs from draws of the factor with weights prod_V m_V(x_V) / proposal, normalised by their sum.
+    """Beliefs from draws of the factor with weights prod_V m_V(x_V) / proposal, normalized by their sum.
 
     Args:
         factor: `ForwardSampler` or `LogDensity`.

@@ -44,14 +44,14 @@ class LeaveOneOut(Criterion):
         return jnp.mean(leave_one_out(phi, y, noise) ** 2)
 
 
-class Surprise(Criterion):
+class NegativeLogEvidence(Criterion):
     """The negative log evidence, -log p(y).
 
     Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax import ep
         >>> phi, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([1.1, 1.9, 3.1])
-        >>> criterion = ep.Surprise()  # for ep.select(..., criterion=criterion)
+        >>> criterion = ep.NegativeLogEvidence()  # for ep.select(..., criterion=criterion)
         >>> min((1e-4, 1e-2, 1.0), key=lambda noise: float(criterion(phi, y, jnp.array(noise))))
         0.01
     """
@@ -82,7 +82,7 @@ def select(
         candidates: sets of parameters [candidate]: `grid_candidates()` or `random_candidates(key, 50)`.
         variable: its place among the incoming messages.
         learner: its numbers of features, representation and targets; fewer features than those of the operator do.
-        criterion: `LeaveOneOut()` or `Surprise()`.
+        criterion: `LeaveOneOut()` or `NegativeLogEvidence()`.
 
     Returns:
         The best candidate of each output [out], and all losses [candidate, out].

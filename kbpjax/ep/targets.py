@@ -5,7 +5,7 @@ import abc
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from kbpjax.ep.messages import Distribution, Improper, ratio
+from kbpjax.ep.messages import Distribution, ImproperHandling, ratio
 
 
 class Targets(eqx.Module):
@@ -30,7 +30,7 @@ class Targets(eqx.Module):
 
     @abc.abstractmethod
     def decode(
-        self, outputs: Float[Array, "*batch out"], incoming: Distribution, improper: Improper
+        self, outputs: Float[Array, "*batch out"], incoming: Distribution, improper: ImproperHandling
     ) -> tuple[Distribution, Distribution]:
         """Return belief and outgoing message of predicted outputs."""
 
@@ -54,7 +54,7 @@ class RelativeBelief(Targets):
         return belief.relative_outputs(incoming)
 
     def decode(
-        self, outputs: Float[Array, "*batch out"], incoming: Distribution, improper: Improper
+        self, outputs: Float[Array, "*batch out"], incoming: Distribution, improper: ImproperHandling
     ) -> tuple[Distribution, Distribution]:
         """Return the belief, and its ratio to the incoming message."""
         belief = type(incoming).from_relative(outputs, incoming)
@@ -78,7 +78,7 @@ class AbsoluteBelief(Targets):
         return belief.outputs
 
     def decode(
-        self, outputs: Float[Array, "*batch out"], incoming: Distribution, improper: Improper
+        self, outputs: Float[Array, "*batch out"], incoming: Distribution, improper: ImproperHandling
     ) -> tuple[Distribution, Distribution]:
         """Return the belief, and its ratio to the incoming message."""
         belief = type(incoming).from_outputs(outputs)
@@ -102,7 +102,7 @@ class Message(Targets):
         return message.outputs
 
     def decode(
-        self, outputs: Float[Array, "*batch out"], incoming: Distribution, improper: Improper
+        self, outputs: Float[Array, "*batch out"], incoming: Distribution, improper: ImproperHandling
     ) -> tuple[Distribution, Distribution]:
         """Return the message times the incoming one, and the message."""
         message = type(incoming).from_outputs(outputs)

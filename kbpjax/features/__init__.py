@@ -1,12 +1,12 @@
 """Finite feature maps: anything that gives a vector phi(x) in R^l with <phi(x), phi(y)> close to k(x, y)."""
 
-from kbpjax.features.base import Chooser as Chooser
 from kbpjax.features.base import FeatureMap as FeatureMap
+from kbpjax.features.base import LandmarkSelector as LandmarkSelector
 from kbpjax.features.base import features as features
 from kbpjax.features.cholesky import Basis as Basis
-from kbpjax.features.cholesky import Greedy as Greedy
+from kbpjax.features.cholesky import PivotedCholesky as PivotedCholesky
 from kbpjax.features.cholesky import Pivots as Pivots
-from kbpjax.features.cholesky import RandomPivots as RandomPivots
+from kbpjax.features.cholesky import RandomlyPivotedCholesky as RandomlyPivotedCholesky
 from kbpjax.features.cholesky import cholesky_basis as cholesky_basis
 from kbpjax.features.cholesky import incomplete_cholesky as incomplete_cholesky
 from kbpjax.features.distributions import Concatenated as Concatenated

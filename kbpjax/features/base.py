@@ -43,14 +43,14 @@ class FeatureMap(eqx.Module):
         """The shape and dtype of a single point."""
 
 
-class Chooser(eqx.Module):
+class LandmarkSelector(eqx.Module):
     """A way to make a feature map for a kernel and samples.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> from kbpjax.features import Chooser, cholesky_basis
-        >>> class Thinned(Chooser):  # landmarks at even steps through the samples
-        ...     products = kbp.Greedy()
+        >>> from kbpjax.features import LandmarkSelector, cholesky_basis
+        >>> class Thinned(LandmarkSelector):  # landmarks at even steps through the samples
+        ...     products = kbp.PivotedCholesky()
         ...
         ...     def feature_map(self, kernel, x, eps, max_rank):
         ...         basis = cholesky_basis(kernel, x[:: -(-len(x) // max_rank)], rounding=max_rank)
@@ -78,7 +78,7 @@ class Chooser(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def products(self) -> "Chooser":
+    def products(self) -> "LandmarkSelector":
         """The chooser for bases of products of messages, which need landmarks to be evaluated at."""
 
 

@@ -1,7 +1,7 @@
 """Incomplete Cholesky: a few landmarks whose features span all training features up to a tolerance (section 5.1).
 
 Greedy Gram-Schmidt in feature space: take the point whose feature is worst represented by the landmarks so far,
-orthogonalise, repeat. The residual of a point is ||phi(x) - P phi(x)||, with P the projection onto the span of the
+orthogonalize, repeat. The residual of a point is ||phi(x) - P phi(x)||, with P the projection onto the span of the
 landmarks. With L the Cholesky factor of the landmarks' Gram matrix, a point has the coordinates r(x) = L^{-1}
 k(landmarks, x) in an orthonormal basis of that span, and <r(x), r(y)> is close to k(x, y).
 
@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._misc import matmul
-from kbpjax.features.base import Chooser, FeatureMap
+from kbpjax.features.base import FeatureMap, LandmarkSelector
 from kbpjax.kernels import Kernel, diagonal, gram
 
 
@@ -166,7 +166,7 @@ def cholesky_basis(
         kernel: the kernel.
         landmarks: points [rank, *dim] with linearly independent features.
         valid: which landmarks count; the features of the others are 0. None: all.
-        rounding: what is added to k(x, x), in machine epsilons of the largest, so that the factorisation exists. None:
+        rounding: what is added to k(x, x), in machine epsilons of the largest, so that the factorization exists. None:
             the root of the number of landmarks and no less than 4, which does for a choice by residuals; any set of
             points takes their number.
 
@@ -193,13 +193,13 @@ def cholesky_basis(
     return Basis(landmarks, kernel, jnp.where(used[:, None] & used[None], inverse.T, 0))
 
 
-class Greedy(Chooser):
+class PivotedCholesky(LandmarkSelector):
     """The landmarks of largest residual: the fewest for a bound on every single residual.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> from kbpjax.features import Greedy
-        >>> basis, residual = Greedy().feature_map(kbp.RBF(1.0), jnp.linspace(0, 1, 50), eps=1e-2, max_rank=20)
+        >>> from kbpjax.features import PivotedCholesky
+        >>> basis, residual = PivotedCholesky().feature_map(kbp.RBF(1.0), jnp.linspace(0, 1, 50), eps=1e-2, max_rank=20)
         >>> basis.rank, bool(residual <= 1e-2)
         (4, True)
     """
@@ -217,25 +217,25 @@ class Greedy(Chooser):
         return _landmark_basis(kernel, x, eps, max_rank, None)
 
     @property
-    def products(self) -> "Greedy":
+    def products(self) -> "PivotedCholesky":
         """Itself."""
         return self
 
 
-class RandomPivots(Chooser):
+class RandomlyPivotedCholesky(LandmarkSelector):
     """Landmarks drawn in proportion to their squared residuals: a small sum of residuals, in spite of outliers.
 
     Args:
-        seed: of the draw, a whole number >= 0.
+        seed: of the draw, an integer >= 0.
 
     Raises:
         ValueError: seed out of range.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> from kbpjax.features import RandomPivots
+        >>> from kbpjax.features import RandomlyPivotedCholesky
         >>> x = jnp.linspace(0, 1, 50)
-        >>> basis, residual = RandomPivots(seed=1).feature_map(kbp.RBF(1.0), x, eps=1e-2, max_rank=20)
+        >>> basis, residual = RandomlyPivotedCholesky(seed=1).feature_map(kbp.RBF(1.0), x, eps=1e-2, max_rank=20)
         >>> basis.rank < 20, bool(residual <= 1e-2)
         (True, True)
     """
@@ -258,7 +258,7 @@ class RandomPivots(Chooser):
         return _landmark_basis(kernel, x, eps, max_rank, jax.random.key(self.seed))
 
     @property
-    def products(self) -> "RandomPivots":
+    def products(self) -> "RandomlyPivotedCholesky":
         """Itself."""
         return self
 

@@ -16,8 +16,8 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._misc import matmul
-from kbpjax.features.base import Chooser, FeatureMap, features
-from kbpjax.features.cholesky import Greedy
+from kbpjax.features.base import FeatureMap, LandmarkSelector, features
+from kbpjax.features.cholesky import PivotedCholesky
 from kbpjax.kernels import RBF, Kernel, Power, gram
 from kbpjax.kernels.base import as_floats
 
@@ -67,12 +67,12 @@ class FourierBasis(FeatureMap):
         return jax.ShapeDtypeStruct(self.frequencies.shape[1:], self.dtype)
 
 
-class RandomFourier(Chooser):
+class RandomFourier(LandmarkSelector):
     """Random Fourier features of a Gaussian kernel or of a power of one; bases of products take greedy landmarks.
 
     Args:
         num_features: number of features D, even and >= 2; the error of the kernel falls as D^{-1/2}.
-        seed: of the draw, a whole number >= 0.
+        seed: of the draw, an integer >= 0.
 
     Raises:
         ValueError: num_features or seed out of range.
@@ -116,16 +116,16 @@ class RandomFourier(Chooser):
         return basis, jax.lax.stop_gradient(_residual(kernel, basis, x[probes]))
 
     @property
-    def products(self) -> Greedy:
-        """Greedy landmarks: products of messages are known by their values at points."""
-        return Greedy()
+    def products(self) -> PivotedCholesky:
+        """PivotedCholesky landmarks: products of messages are known by their values at points."""
+        return PivotedCholesky()
 
 
 def _bandwidth(kernel: Kernel, whole: Kernel) -> Float[Array, ""]:
     """Return the bandwidth of a Gaussian kernel or of a power of one; `whole` is the kernel that an error names."""
     if isinstance(kernel, Power):
         return _bandwidth(kernel.base, whole) / kernel.exponent**0.5
-    fix = "Use kbpjax.RBF(bandwidth) or a whole power of it, or landmarks: Greedy() or RandomPivots()."
+    fix = "Use kbpjax.RBF(bandwidth) or an integer power of it, or landmarks: kbpjax.PivotedCholesky()."
     _checks.require(isinstance(kernel, RBF), "kernel", "must be RBF or a power of it for Fourier features", whole, fix)
     assert isinstance(kernel, RBF)
     return kernel.bandwidth

@@ -80,7 +80,7 @@ def _greedy(sources: NDArray, targets: NDArray, color: NDArray) -> NDArray:
 
 
 def _smallest_free(owner: NDArray, taken: NDArray, num_owners: int) -> NDArray:
-    """Return the smallest whole number >= 0 that is not among those taken, for each owner."""
+    """Return the smallest integer >= 0 that is not among those taken, for each owner."""
     owner, taken = np.unique(np.stack([owner, taken]), axis=1)
     count = np.bincount(owner, minlength=num_owners)
     within = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)

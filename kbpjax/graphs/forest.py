@@ -1,6 +1,6 @@
 """The order of exact inference on a forest, worked out once in NumPy: which message needs which, level by level.
 
-Each tree is rooted near its centre. A cell stands for the message that a node sends towards the root (and for the one
+Each tree is rooted near its center. A cell stands for the message that a node sends towards the root (and for the one
 that comes back), or for the product of two other cells: the children of a node with more than two are merged by such
 copies, the lowest first, so that every cell has at most two children and the height grows by about log2(children).
 Products of two need no division, and are exact at zeros.

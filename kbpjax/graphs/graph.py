@@ -75,9 +75,9 @@ class Graph(eqx.Module):
             edges: pairs of node numbers [edge, 2], each unordered pair at most once. The order inside a pair matters to
                 directed templates: (x_first, x_second) are the training pairs of its type.
             num_nodes: number of nodes, >= 1.
-            edge_type: type of each edge [edge], whole numbers >= 0. None: one type for each pair of node types that is
+            edge_type: type of each edge [edge], integers >= 0. None: one type for each pair of node types that is
                 joined, in sorted order (so 0 for all where all nodes are alike).
-            node_type: type of each node [node], whole numbers >= 0. None: 0.
+            node_type: type of each node [node], integers >= 0. None: 0.
 
         Returns:
             The graph. An edge between different node types runs from the smaller type to the larger, and is turned
@@ -113,7 +113,7 @@ class Graph(eqx.Module):
             The graph, and the names of its nodes in order.
 
         Raises:
-            ValueError: a directed graph or one with several edges between two nodes; a type that is no whole number; as
+            ValueError: a directed graph or one with several edges between two nodes; a type that is not an integer; as
                 `from_edges`.
 
         Examples:
@@ -250,7 +250,7 @@ def _attributes(argument: str, data: list[Any]) -> list[int]:
     """Return the types of the nodes or edges of a networkx graph."""
     kinds = [attributes.get("type", 0) for attributes in data]
     strange = [kind for kind in kinds if not isinstance(kind, int | np.integer)]
-    rule, fix = 'must have whole numbers as "type"', "Number the types from 0."
+    rule, fix = 'must have integers as "type"', "Number the types from 0."
     _checks.require(not strange, argument, rule, strange[:3], fix)
     return [int(kind) for kind in kinds]
 
@@ -262,7 +262,7 @@ def _edge_array(edges: Numbers, num_nodes: int) -> NDArray:
     shaped = pairs.ndim == 2 and pairs.shape[1] == 2
     whole = np.issubdtype(pairs.dtype, np.integer)
     got = f"shape {pairs.shape}, dtype {pairs.dtype}"
-    _checks.require(shaped and whole, "edges", "must be whole numbers of shape [edge, 2]", got, "Pass pairs of nodes.")
+    _checks.require(shaped and whole, "edges", "must be integers of shape [edge, 2]", got, "Pass pairs of nodes.")
     outside = pairs[np.any((pairs < 0) | (pairs >= num_nodes), axis=1)]
     rule = f"must join nodes 0 .. {num_nodes - 1}"
     _checks.require(len(outside) == 0, "edges", rule, f"{outside[:3].tolist()}", "Correct them or raise num_nodes.")
@@ -282,7 +282,7 @@ def _type_array(argument: str, types: Numbers | None, length: int, axis: str) ->
     array = np.asarray(types)
     whole = array.size == 0 or np.issubdtype(array.dtype, np.integer)
     ok = whole and array.shape == (length,) and array.min(initial=0) >= 0
-    rule = f"must be {length} whole numbers >= 0, one for each {axis}"
+    rule = f"must be {length} integers >= 0, one for each {axis}"
     smallest = f", smallest {array.min()}" if whole and array.size else ""
     got = f"shape {array.shape}, dtype {array.dtype}{smallest}"
     _checks.require(ok, argument, rule, got, f"Pass an integer array of shape ({length},).")

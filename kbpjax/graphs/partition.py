@@ -78,7 +78,7 @@ def partition_graph(graph: Graph, devices: Mesh | int | None = None, *, parts: N
     Args:
         graph: the graph.
         devices: a mesh with one axis; or the number of devices, the first of `jax.devices()`; None: all of them.
-        parts: the block of each node [node], whole numbers 0 .. devices - 1, each of which has a node. None: equal
+        parts: the block of each node [node], integers 0 .. devices - 1, each of which has a node. None: equal
             blocks in the order of node numbers (strips of a grid) or in the reverse Cuthill-McKee order, whichever cuts
             fewer edges.
 
@@ -131,7 +131,7 @@ def _given(parts: Numbers, num_nodes: int, count: int) -> NDArray:
     owner = np.asarray(parts)
     ok = owner.shape == (num_nodes,) and np.issubdtype(owner.dtype, np.integer)
     ok = ok and np.array_equal(np.unique(owner), np.arange(count))
-    rule = f"must be {num_nodes} whole numbers among which are just 0 .. {count - 1}"
+    rule = f"must be {num_nodes} integers among which are just 0 .. {count - 1}"
     fix = "Pass the number of the device of each node, and no device without nodes."
     got = f"{owner.dtype}{owner.shape}, values {np.unique(owner)[:5]}"
     _checks.require(ok, "parts", rule, got, fix)

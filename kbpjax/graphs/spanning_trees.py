@@ -48,7 +48,7 @@ def tree_reweighting(
             that the trees cover all edges evenly; they are not draws from the uniform distribution. More are added
             until every edge is in one of them: a complete graph needs at least half as many trees as it has nodes.
             None: as said for `probabilities`.
-        seed: seed of the sampled trees, a whole number >= 0.
+        seed: seed of the sampled trees, an integer >= 0.
 
     Returns:
         The probabilities [pair], in the order of the first half of the directed edges: that in which the edges were

@@ -22,7 +22,7 @@ LOOK_BACK = 10
 
 WAYS_OUT = (
     "More damping; kbpjax.colored(graph) as schedule; or, surest, tree-reweighted messages of a positive model: "
-    "fit(positive=kbpjax.Clipped()), run(exponents=kbpjax.tree_reweighting(graph), damping=0)."
+    "fit(nonnegative=kbpjax.Clipped()), run(exponents=kbpjax.tree_reweighting(graph), damping=0)."
 )
 
 
@@ -32,7 +32,7 @@ class NotConverged(RuntimeError):
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
-        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbours want to differ
+        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbors want to differ
         >>> local = jnp.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
         >>> try:
         ...     kbp.check(kbp.run(differ, graph, local, damping=0.0))
@@ -54,7 +54,7 @@ class Diagnosis(eqx.Module):
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
-        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbours want to differ
+        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbors want to differ
         >>> local = jnp.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
         >>> solution = kbp.run(differ, graph, local, damping=0.5)
         >>> plain, damped = (kbp.diagnose(differ, graph, local, solution, damping=d) for d in (0.0, 0.5))
@@ -84,7 +84,7 @@ def diagnose(
     num_iters: int = 40,
     seed: int = 0,
 ) -> Diagnosis:
-    """Linearise an iteration at a solution, and look where it leads.
+    """Linearize an iteration at a solution, and look where it leads.
 
     Args:
         model: the model that `run` had.
@@ -94,7 +94,7 @@ def diagnose(
         damping: the damping that `run` had, in [0, 1).
         schedule: the schedule that `run` had.
         num_iters: iterations of the power method, >= 2; each costs about two of `run`.
-        seed: seed of the disturbance, a whole number >= 0.
+        seed: seed of the disturbance, an integer >= 0.
 
     Returns:
         The diagnosis. The spectral radius is a mean over the last half of the iterations: complex eigenvalues turn.
@@ -105,7 +105,7 @@ def diagnose(
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
-        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbours want to differ
+        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbors want to differ
         >>> local = jnp.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
         >>> solution = kbp.run(differ, graph, local, damping=0.0)
         >>> bool(kbp.diagnose(differ, graph, local, solution, damping=0.0).oscillates)

@@ -7,7 +7,7 @@ partition function: log Z is relative to the learned reference. With
     Z_s  = E*[ local_s prod_u m_us^rho_us ],
     c_ts = the size of the update of m_ts, so that E*[ local_t prod_u m_ut^rho_ut / m_st | x_s ] = c_ts m_ts(x_s),
 
-the normaliser of the belief of an edge is Z_st = c_ts Z_s = c_st Z_t, and the value of the free energy is
+the normalizer of the belief of an edge is Z_st = c_ts Z_s = c_st Z_t, and the value of the free energy is
 
     log Z = sum_s log Z_s + sum_st rho_st (log Z_st - log Z_s - log Z_t)
           = sum_s log Z_s + sum_st rho_st / 2 (log c_ts - log Z_t + log c_st - log Z_s).
@@ -31,7 +31,7 @@ from kbpjax.inference.update import evaluate, gather, in_order_sent, parts_of
 def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -> Float[Array, ""]:
     r"""Estimate the log-partition function at a fixed point: minus the Bethe or tree-reweighted free energy.
 
-    With $Z_s$ and $Z_{st}$ the normalisers of the beliefs of nodes and edges, and exponents $\rho_{st}$, it is
+    With $Z_s$ and $Z_{st}$ the normalizers of the beliefs of nodes and edges, and exponents $\rho_{st}$, it is
 
     $$\log Z = \sum_s \log Z_s + \sum_{st} \rho_{st} (\log Z_{st} - \log Z_s - \log Z_t).$$
 
@@ -49,7 +49,7 @@ def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -
         solution: what `run` or `run_tree` returned; it should have converged.
 
     Returns:
-        log Z. NaN where an estimate that is not positive gives a normaliser below 0.
+        log Z. NaN where an estimate that is not positive gives a normalizer below 0.
 
     Raises:
         ValueError: a clamp, a model with maxima, or a solution of another model or graph.

@@ -337,7 +337,7 @@ def solution_of(
 @jax.jit
 def _projected(operators: Operators, plan: Plan, parts: Part, messages: Array) -> Float[Array, "edge rank"] | None:
     """Return the coefficients of the messages of a positive model; of others None."""
-    if operators.positive is None:
+    if operators.nonnegative is None:
         return None
     columns = plan.columns(messages)
     read = lambda part: normalize(update(operators, part, columns, operators.project))

@@ -122,7 +122,7 @@ class Operators(eqx.Module):
             by all.
         floor: smallest value of an evaluated message, >= 0, for messages of 2-norm 1; keeps estimated messages
             positive. One number, or one for each node type [node_type].
-        positive: the update from values at the sender's points to values at the receiver's [edge_direction, point,
+        nonnegative: the update from values at the sender's points to values at the receiver's [edge_direction, point,
             point], entries >= 0; None: evaluate @ project, whatever its signs. Messages are then values, and `project`
             gives the coefficients that beliefs read from the last of them.
         prior: quadrature weights of the marginal of each node type at its points [node_type, point]; None: 1 each, a
@@ -143,15 +143,15 @@ class Operators(eqx.Module):
     evaluate: Float[Array, "node_type point rank"]
     project: Float[Array, "edge_direction rank point"]
     floor: ScalarLike | Float[Array, " node_type"] = 0.0
-    positive: Float[Array, "edge_direction point point"] | None = None
+    nonnegative: Float[Array, "edge_direction point point"] | None = None
     prior: Float[Array, "node_type point"] | None = None
     arithmetic: Arithmetic = SumProduct()
     log_scale: Float[Array, " edge_type"] | None = None
 
     @property
     def update(self) -> Float[Array, "edge_direction coordinate point"]:
-        """The matrices that make messages of cavity products: `positive`, or `project`."""
-        return self.project if self.positive is None else self.positive
+        """The matrices that make messages of cavity products: `nonnegative`, or `project`."""
+        return self.project if self.nonnegative is None else self.nonnegative
 
     @property
     def floors(self) -> Float[Array, " node_type"]:

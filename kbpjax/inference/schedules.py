@@ -76,7 +76,7 @@ def send_all(problem: Problem, messages: Array, damping: Array) -> tuple[Array, 
 
 def largest_change(operators: Operators, old: Array, change: Array) -> Float[Array, ""]:
     """Return the largest of `changes`."""
-    if operators.positive is None:  # one reduction is quicker than the largest of each message
+    if operators.nonnegative is None:  # one reduction is quicker than the largest of each message
         return jnp.max(jnp.abs(change), initial=0)
     return jnp.max(changes(operators, old, change), initial=0)
 
@@ -89,7 +89,7 @@ def changes(operators: Operators, old: Array, change: Array) -> Float[Array, " s
     if change.size == 0:
         return jnp.zeros_like(change[0])
     difference = fold(_larger, jnp.abs(change))[0]
-    if operators.positive is None:
+    if operators.nonnegative is None:
         return difference
     largest = fold(_larger, jax.lax.stop_gradient(old) + change)[0]
     return difference / jnp.where(largest > 0, largest, 1)

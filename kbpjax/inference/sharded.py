@@ -270,6 +270,6 @@ def _run(
     everywhere = NamedSharding(partition.mesh, PartitionSpec())
     rows = lambda columns: jax.lax.with_sharding_constraint(plan.rows(columns), everywhere)
     projected = None
-    if operators.positive is not None:
+    if operators.nonnegative is not None:
         projected = rows(normalize(turns.updates(messages, operators.project)))
     return Solution(rows(messages), converged, last.count, last.residual, residuals, exponents, projected)

@@ -12,7 +12,7 @@ and on the way back that of the message which the root sends,
 
     down = max(evaluate @ unit(project @ (local_s * down_parent * up_sibling)), floor).
 
-A copy only multiplies. With `InLogs`, cells hold logarithms, and products are sums: a node of many neighbours whose
+A copy only multiplies. With `InLogs`, cells hold logarithms, and products are sums: a node of many neighbors whose
 messages contradict each other then has no product of 0, in whatever order they are merged.
 """
 
@@ -45,7 +45,7 @@ def run_tree(model: Any, graph: Graph, evidence: Any = None) -> Solution:
     Returns:
         The messages. `residuals` holds one number, the residual of an undamped `step` from them, which is rounding;
         `converged` says that it is at most 1e-3; `num_iters` counts the levels of both passes, among them those that
-        multiply the messages of a node with many neighbours two by two.
+        multiply the messages of a node with many neighbors two by two.
 
     Raises:
         ValueError: a graph with a cycle, a type that the model has not learned, or evidence of another shape.
@@ -79,7 +79,7 @@ def _run_tree(operators: Operators, forest: Forest | None, plan: Plan, local: Ar
     problem, columns = Problem.of(operators, plan, local, None, False), plan.columns(messages)
     _, residual = Synchronous().sweep(problem, columns, jnp.zeros_like(local, shape=()))
     projected = None
-    if operators.positive is not None:
+    if operators.nonnegative is not None:
         part = jax.tree.map(lambda array: array[0], problem.parts)
         projected = plan.rows(normalize(update(operators, part, columns, operators.project)))
     count = jnp.int32(2 * height)
@@ -131,7 +131,7 @@ def _pass_on(
     matrix = of_type(operators.update, direction)[None]
     message = normalize(operators.arithmetic.apply(matrix, jnp.zeros_like(direction), product.T)).T
     values = message
-    if operators.positive is None:
+    if operators.nonnegative is None:
         values = matmul(message, of_type(operators.evaluate, receiver_type).T)
     values = jnp.maximum(values, of_type(operators.floors, receiver_type))
     return jnp.where(copies, copied, log_or_zero(values) if in_logs else values), message
@@ -139,14 +139,14 @@ def _pass_on(
 
 def _name_cycle(graph: Graph) -> str:
     """Name one cycle of a graph that has some."""
-    neighbours: list[list[int]] = [[] for _ in range(graph.num_nodes)]
+    neighbors: list[list[int]] = [[] for _ in range(graph.num_nodes)]
     for sender, receiver in zip(np.asarray(graph.senders).tolist(), np.asarray(graph.receivers).tolist(), strict=True):
-        neighbours[sender].append(receiver)
+        neighbors[sender].append(receiver)
     parent: dict[int, int] = {}
     closing = None
     for start in range(graph.num_nodes):
         if closing is None and start not in parent:
-            closing = _closing_edge(neighbours, start, parent)
+            closing = _closing_edge(neighbors, start, parent)
     if closing is None:
         raise AssertionError("a graph without a schedule has a cycle or no edges")
     here, there = (_path_to_start(parent, node) for node in closing)
@@ -159,12 +159,12 @@ def _name_cycle(graph: Graph) -> str:
     return "the cycle " + " - ".join(cycle)
 
 
-def _closing_edge(neighbours: list[list[int]], start: int, parent: dict[int, int]) -> tuple[int, int] | None:
+def _closing_edge(neighbors: list[list[int]], start: int, parent: dict[int, int]) -> tuple[int, int] | None:
     """Search in breadth from a node, noting parents, up to the first edge that closes a cycle."""
     parent[start] = -1
     queue = [start]
     for node in queue:
-        for other in neighbours[node]:
+        for other in neighbors[node]:
             if other in parent and other != parent[node]:
                 return node, other
             if other not in parent:

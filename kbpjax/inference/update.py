@@ -8,7 +8,7 @@ projects the product onto the basis of the receiver:
 
 Every update rule of the paper, and discrete belief propagation (evaluate = identity, project = the conditional table),
 is this line with other matrices. Positive operators take the two products in one: a message is then its values at the
-points of its receiver, and `positive` = evaluate @ project with entries >= 0. With an exponent for each edge,
+points of its receiver, and `nonnegative` = evaluate @ project with entries >= 0. With an exponent for each edge,
 
     m_ts  <-  project_ts @ ( local_t * prod_{u in G(t)} (evaluate_t @ m_ut)^rho_ut / (evaluate_t @ m_st) ),
 
@@ -136,7 +136,7 @@ def evaluate(
     operators: Operators, block: Block, incoming: Float[Array, "coordinate tile slot size"], num_columns: int
 ) -> Float[Array, "point tile slot size"]:
     """Evaluate incoming messages as `gather` returns them."""
-    values = incoming if operators.positive is not None else by_tile(operators.evaluate, block.types, incoming)
+    values = incoming if operators.nonnegative is not None else by_tile(operators.evaluate, block.types, incoming)
     floor = of_type(operators.floors, block.types)[None, :, None, None]
     return jnp.where(block.incoming < num_columns, jnp.maximum(values, floor), 1)
 

@@ -2,7 +2,7 @@
 
 from kbpjax.kernels.base import Constant as Constant
 from kbpjax.kernels.base import Kernel as Kernel
-from kbpjax.kernels.base import Normalised as Normalised
+from kbpjax.kernels.base import Normalized as Normalized
 from kbpjax.kernels.base import Part as Part
 from kbpjax.kernels.base import Power as Power
 from kbpjax.kernels.base import Product as Product
@@ -39,7 +39,7 @@ from kbpjax.kernels.graphs import encode_graphs as encode_graphs
 from kbpjax.kernels.manifold import Heat as Heat
 from kbpjax.kernels.manifold import Rotations as Rotations
 from kbpjax.kernels.manifold import Sphere as Sphere
-from kbpjax.kernels.manifold import median_sharpness as median_sharpness
+from kbpjax.kernels.manifold import median_concentration as median_concentration
 from kbpjax.kernels.manifold import nearest_rotations as nearest_rotations
 from kbpjax.kernels.manifold import unit_vectors as unit_vectors
 from kbpjax.kernels.strings import LocalAlignment as LocalAlignment

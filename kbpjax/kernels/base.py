@@ -71,7 +71,7 @@ class Kernel(eqx.Module):
     __rmul__ = __mul__
 
     def __pow__(self, exponent: int) -> "Power":
-        """Return the kernel k(x, y)^p for a whole number p >= 1."""
+        """Return the kernel k(x, y)^p for an integer p >= 1."""
         return Power(self, exponent)
 
 
@@ -211,7 +211,7 @@ class Scaled(Wrapper):
         return self.weight.astype(value.dtype) * value
 
 
-class Normalised(Wrapper):
+class Normalized(Wrapper):
     r"""The cosine of two features: $k(x, y) / \sqrt{k(x, x) \, k(y, y)}$, and 0 where either feature is 0.
 
     Strings and graphs want it: without it the largest are most like everything.
@@ -221,7 +221,7 @@ class Normalised(Wrapper):
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> round(float(kbp.kernels.Normalised(kbp.Linear())(jnp.array([3.0, 4.0]), jnp.array([1.0, 0.0]))), 4)
+        >>> round(float(kbp.kernels.Normalized(kbp.Linear())(jnp.array([3.0, 4.0]), jnp.array([1.0, 0.0]))), 4)
         0.6
     """
 
@@ -398,6 +398,6 @@ def as_floats(x: Shaped[Array, "*dim"]) -> Float[Array, "*dim"]:
 
 
 def like(x: Shaped[Array, "*dim"], dtype: jnp.dtype) -> Shaped[Array, "*dim"]:
-    """Return points in the float precision of known ones; where either are whole numbers, as they are."""
+    """Return points in the float precision of known ones; where either are integers, as they are."""
     both = jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)
     return x.astype(dtype) if both else x

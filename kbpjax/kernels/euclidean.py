@@ -114,63 +114,63 @@ class Matern(Kernel):
 
     Args:
         bandwidth: length scale > 0, in the units of the points.
-        smoothness: 0.5, 1.5 or 2.5; `RBF` is the limit of infinite smoothness.
+        nu: smoothness: 0.5, 1.5 or 2.5; `RBF` is the limit of infinite nu.
 
     Raises:
-        ValueError: bandwidth is not a positive finite number; another smoothness.
+        ValueError: bandwidth is not a positive finite number; another nu.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> round(float(kbp.kernels.Matern(1.0, smoothness=0.5)(jnp.array(0.0), jnp.array(1.0))), 4)
+        >>> round(float(kbp.kernels.Matern(1.0, nu=0.5)(jnp.array(0.0), jnp.array(1.0))), 4)
         0.3679
     """
 
     bandwidth: Float[Array, ""]
-    smoothness: float = eqx.field(static=True)
+    nu: float = eqx.field(static=True)
 
-    def __init__(self, bandwidth: ScalarLike, smoothness: float = 1.5):
+    def __init__(self, bandwidth: ScalarLike, nu: float = 1.5):
         rule = "must be 0.5, 1.5 or 2.5"
         fix = "Other orders need Bessel functions; between 2.5 and RBF there is little."
-        _checks.require(smoothness in (0.5, 1.5, 2.5), "smoothness", rule, smoothness, fix)
-        self.bandwidth, self.smoothness = positive_number("bandwidth", bandwidth), float(smoothness)
+        _checks.require(nu in (0.5, 1.5, 2.5), "nu", rule, nu, fix)
+        self.bandwidth, self.nu = positive_number("bandwidth", bandwidth), float(nu)
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return the kernel of the scaled distance."""
-        square = 2 * self.smoothness * jnp.sum(_scaled(x, y, self.bandwidth) ** 2)
-        return _matern(int(self.smoothness), square)
+        square = 2 * self.nu * jnp.sum(_scaled(x, y, self.bandwidth) ** 2)
+        return _matern(int(self.nu), square)
 
 
 class RationalQuadratic(Kernel):
     r"""The rational quadratic kernel $(1 + \|x - y\|^2 / (2 \alpha \sigma^2))^{-\alpha}$: many length scales at once.
 
     It is a mixture of Gaussian kernels whose inverse squared bandwidths follow a gamma distribution of shape
-    $\alpha$ (`mixture`).
+    $\alpha$.
 
     Args:
         bandwidth: length scale > 0, in the units of the points.
-        mixture: number > 0; the smaller, the heavier the tails; `RBF` is the limit of a large one.
+        alpha: number > 0; the smaller, the heavier the tails; `RBF` is the limit of a large one.
 
     Raises:
-        ValueError: bandwidth or mixture is not a positive finite number.
+        ValueError: bandwidth or alpha is not a positive finite number.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> float(kbp.kernels.RationalQuadratic(1.0, mixture=0.5)(jnp.array(0.0), jnp.array(0.0)))
+        >>> float(kbp.kernels.RationalQuadratic(1.0, alpha=0.5)(jnp.array(0.0), jnp.array(0.0)))
         1.0
     """
 
     bandwidth: Float[Array, ""]
-    mixture: Float[Array, ""]
+    alpha: Float[Array, ""]
 
-    def __init__(self, bandwidth: ScalarLike, mixture: ScalarLike = 1.0):
+    def __init__(self, bandwidth: ScalarLike, alpha: ScalarLike = 1.0):
         self.bandwidth = positive_number("bandwidth", bandwidth)
-        self.mixture = positive_number("mixture", mixture)
+        self.alpha = positive_number("alpha", alpha)
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
-        """Return (1 + r^2 / (2 mixture))^-mixture."""
+        """Return (1 + r^2 / (2 alpha))^-alpha."""
         square = jnp.sum(_scaled(x, y, self.bandwidth) ** 2)
-        mixture = self.mixture.astype(square.dtype)
-        return jnp.exp(-mixture * jnp.log1p(square / (2 * mixture)))
+        alpha = self.alpha.astype(square.dtype)
+        return jnp.exp(-alpha * jnp.log1p(square / (2 * alpha)))
 
 
 class Periodic(Kernel):
@@ -223,11 +223,11 @@ class Polynomial(Kernel):
     r"""The polynomial kernel $(\langle x, y \rangle + c)^d$ with offset $c$: all monomials up to degree $d$.
 
     Args:
-        degree: a whole number >= 1.
+        degree: an integer >= 1.
         offset: number > 0; the larger, the more the low degrees count. Without one it is `Linear() ** degree`.
 
     Raises:
-        ValueError: degree is not a whole number >= 1, or offset not a positive finite number.
+        ValueError: degree is not an integer >= 1, or offset not a positive finite number.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -257,7 +257,7 @@ class RandomProjection(Kernel):
     Args:
         num_features: rows of A, >= 1.
         dim: entries of a point, >= 1.
-        seed: of the draw, a whole number >= 0.
+        seed: of the draw, an integer >= 0.
 
     Raises:
         ValueError: an argument out of range.

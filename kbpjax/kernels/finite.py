@@ -160,15 +160,15 @@ class Kendall(Kernel):
 
 
 class Mallows(Kernel):
-    """The Mallows kernel of two orders, exp(-sharpness discordant), of the share of pairs of items ordered differently.
+    """The Mallows kernel of two orders: exp(-concentration times the share of pairs of items ordered differently).
 
     A point [item] holds the rank of each item, all different. Positive definite (Jiao and Vert 2015).
 
     Args:
-        sharpness: number > 0; the kernel of an order and its reverse is exp(-sharpness).
+        concentration: number > 0; the kernel of an order and its reverse is exp(-concentration).
 
     Raises:
-        ValueError: sharpness is not a positive finite number; points with items of equal rank (where they are known).
+        ValueError: concentration not positive or not finite; points with items of equal rank (where they are known).
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -176,15 +176,15 @@ class Mallows(Kernel):
         0.3679
     """
 
-    sharpness: Float[Array, ""]
+    concentration: Float[Array, ""]
 
-    def __init__(self, sharpness: ScalarLike):
-        self.sharpness = positive_number("sharpness", sharpness)
+    def __init__(self, concentration: ScalarLike):
+        self.concentration = positive_number("concentration", concentration)
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
-        """Return exp(-sharpness (1 - Kendall) / 2)."""
+        """Return exp(-concentration (1 - Kendall) / 2)."""
         discordant = (1 - Kendall()(x, y)) / 2
-        return jnp.exp(-self.sharpness.astype(discordant.dtype) * discordant)
+        return jnp.exp(-self.concentration.astype(discordant.dtype) * discordant)
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
         """Raise ValueError unless each point orders its items."""

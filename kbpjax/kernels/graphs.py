@@ -2,7 +2,7 @@
 
 A graph of up to n nodes is one array [n, 1 + n], which `encode_graphs` makes. Column 0 holds 1 + the label of each
 node, and 0 where there is no node; the other columns hold 1 + the label of each edge, and 0 where there is no edge.
-Both kernels count pairs of equal parts, so the largest graphs are most like everything: `Normalised` makes cosines.
+Both kernels count pairs of equal parts, so the largest graphs are most like everything: `Normalized` makes cosines.
 """
 
 from collections.abc import Iterable
@@ -28,11 +28,11 @@ class WeisfeilerLehman(Kernel):
     """The subtree kernel: pairs of nodes of equal color, summed over rounds of coloring (Shervashidze et al. 2011).
 
     Round 0 colors nodes by label; each further round by the color before and the multiset of the edges' labels and
-    the neighbours' colors, as in section 3 of the paper (which has no edge labels; where all are equal, they change
-    nothing). Nodes of equal color after round i have equal neighbourhoods up to depth i, as trees.
+    the neighbors' colors, as in section 3 of the paper (which has no edge labels; where all are equal, they change
+    nothing). Nodes of equal color after round i have equal neighborhoods up to depth i, as trees.
 
-    A color is a hash of 32 bits, so that nothing is looked up. Two different neighbourhoods get the same color with a
-    probability of about 2^-32, or 2^(v - 32) where they differ only in how often, by multiples of 2^v, equal neighbours
+    A color is a hash of 32 bits, so that nothing is looked up. Two different neighborhoods get the same color with a
+    probability of about 2^-32, or 2^(v - 32) where they differ only in how often, by multiples of 2^v, equal neighbors
     occur: among 10,000 different ones two or more share a color with a probability of about 1 %. Then a kernel value
     counts some pairs too many; it is positive semidefinite all the same, and the same on every machine.
 
@@ -43,7 +43,7 @@ class WeisfeilerLehman(Kernel):
         iterations: rounds after the first, >= 0; 0 compares only how often labels occur. Usual are 1 to 10.
 
     Raises:
-        ValueError: iterations is not a whole number >= 0.
+        ValueError: iterations is not an integer >= 0.
 
     Examples:
         >>> import kbpjax as kbp
@@ -90,7 +90,7 @@ class ShortestPath(Kernel):
         num_labels: how many labels of nodes there are, >= 1: they are 0 to num_labels - 1.
 
     Raises:
-        ValueError: num_labels is not a whole number >= 1.
+        ValueError: num_labels is not an integer >= 1.
 
     Examples:
         >>> import kbpjax as kbp
@@ -125,12 +125,12 @@ class ShortestPath(Kernel):
 
 
 def encode_graphs(graphs: Any, num_nodes: Any = None) -> Int[Array, "graph node column"]:
-    """Make points of the kernels on graphs: undirected graphs with whole numbers as labels, in one array.
+    """Make points of the kernels on graphs: undirected graphs with integers as labels, in one array.
 
     Args:
         graphs: graphs, each a networkx graph whose nodes and edges may have the attribute "label", by default 0, or
             arrays (node labels [node], edges [edge, 2]) or (node labels, edges, edge labels [edge]), nodes counted from
-            0. Labels are whole numbers from 0 to 2^24 - 2. Edges given twice, in either direction, are one edge.
+            0. Labels are integers from 0 to 2^24 - 2. Edges given twice, in either direction, are one edge.
         num_nodes: room for nodes; None: as many as the largest graph has. Points to be compared must have the same.
 
     Returns:
@@ -177,7 +177,7 @@ def _read(argument: str, graph: Any) -> tuple[NDArray, NDArray, NDArray]:
         fix = "Pass (node labels, edges), (node labels, edges, edge labels) or a networkx graph."
         _checks.require(ok, argument, "must be a graph", f"{type(graph).__name__} {graph!r:.80}", fix)
         given = graph if len(graph) == 3 else (*graph, np.zeros(len(np.asarray(graph[1])), int))
-    rule, fix = f"must have node labels that are whole numbers from 0 to {LARGEST_LABEL}", "Give one label a node."
+    rule, fix = f"must have node labels that are integers from 0 to {LARGEST_LABEL}", "Give one label a node."
     labels = _whole_numbers(argument, rule, given[0], LARGEST_LABEL)
     _checks.require(labels.ndim == 1 and len(labels) > 0, argument, "must have a node", f"shape {labels.shape}", fix)
     rule = f"must have edges [edge, 2] between nodes 0 to {len(labels) - 1}"
@@ -185,7 +185,7 @@ def _read(argument: str, graph: Any) -> tuple[NDArray, NDArray, NDArray]:
     edges = edges if edges.size else edges.reshape(0, 2)
     ok = edges.ndim == 2 and edges.shape[1] == 2
     _checks.require(ok, argument, rule, f"shape {edges.shape}", "Pass pairs of nodes.")
-    rule = f"must have edge labels that are whole numbers from 0 to {LARGEST_LABEL}, one an edge"
+    rule = f"must have edge labels that are integers from 0 to {LARGEST_LABEL}, one an edge"
     edge_labels = _whole_numbers(argument, rule, given[2], LARGEST_LABEL)
     ok = edge_labels.shape == (len(edges),)
     _checks.require(ok, argument, rule, f"shape {edge_labels.shape}", "Give one label an edge, or leave them out.")
@@ -194,7 +194,7 @@ def _read(argument: str, graph: Any) -> tuple[NDArray, NDArray, NDArray]:
 
 
 def _whole_numbers(argument: str, rule: str, values: Any, largest: int) -> NDArray:
-    """Return whole numbers from 0 to the largest, as integers."""
+    """Return integers from 0 to the largest, as integers."""
     array = np.asarray(values)
     number = np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)
     fix = "Number what there is from 0."
@@ -228,7 +228,7 @@ def _check_encoded(argument: str, points: Shaped[Array, "sample *dim"]) -> None:
     may_join = nodes[:, :, None] & nodes[:, None] & ~np.eye(nodes.shape[1], dtype=bool)[None]
     whole = (known == np.round(known)) & (known >= 0) & (known <= LARGEST_LABEL + 1)
     for rule, holds in (
-        (f"must hold whole numbers from 0 to {LARGEST_LABEL + 1}", whole),
+        (f"must hold integers from 0 to {LARGEST_LABEL + 1}", whole),
         ("must have padding (0 in column 0) after all nodes", nodes[:, :-1] | ~nodes[:, 1:]),
         ("must have the same edges in both directions", edges == edges.swapaxes(1, 2)),
         ("must have no edges of padding, nor from a node to itself", (edges == 0) | may_join),
@@ -254,7 +254,7 @@ def _colours(
 
     def refine(color: Array, _: None) -> tuple[Array, Array]:
         of_neighbours = jnp.where(edges > 0, _mix(color[None] + of_edges), jnp.uint32(0))
-        # A sum, as of a multiset, does not depend on the order of the neighbours.
+        # A sum, as of a multiset, does not depend on the order of the neighbors.
         refined = _mix(color * jnp.uint32(0x2C1B3C6D) + jnp.sum(of_neighbours, axis=1, dtype=jnp.uint32))
         return refined, refined
 

@@ -24,15 +24,15 @@ TOLERANCE = 1e-3
 class Sphere(Kernel):
     r"""The exponential of the inner product of unit vectors: $\exp(\kappa (\langle x, y \rangle - 1))$.
 
-    $\kappa$ is the sharpness. Positive definite on spheres of any dimension (Song et al. 2011, section 7, protein
+    $\kappa$ is the concentration. Positive definite on spheres of any dimension (Song et al. 2011, section 7, protein
     structure).
 
     Args:
-        sharpness: number > 0; the kernel falls to half at an angle of about 1.2 / sqrt(sharpness) radians.
-            `median_sharpness` suggests one.
+        concentration: number > 0; the kernel falls to half at an angle of about 1.2 / sqrt(concentration) radians.
+            `median_concentration` suggests one.
 
     Raises:
-        ValueError: sharpness is not a positive finite number; points that are no unit vectors (where they are known).
+        ValueError: concentration not positive or not finite; points that are no unit vectors (where they are known).
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -40,15 +40,15 @@ class Sphere(Kernel):
         0.1353
     """
 
-    sharpness: Float[Array, ""]
+    concentration: Float[Array, ""]
 
-    def __init__(self, sharpness: ScalarLike):
-        self.sharpness = positive_number("sharpness", sharpness)
+    def __init__(self, concentration: ScalarLike):
+        self.concentration = positive_number("concentration", concentration)
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
-        """Return exp(sharpness (<x, y> - 1))."""
+        """Return exp(concentration (<x, y> - 1))."""
         inner = jnp.sum(as_floats(x) * as_floats(y))
-        return jnp.exp(self.sharpness.astype(inner.dtype) * (inner - 1))
+        return jnp.exp(self.concentration.astype(inner.dtype) * (inner - 1))
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
         """Raise ValueError unless points are unit vectors."""
@@ -58,21 +58,21 @@ class Sphere(Kernel):
             return
         norms = np.linalg.norm(np.asarray(points, np.float64).reshape(len(points), -1), axis=1)
         worst = norms[np.argmax(np.abs(norms - 1))] if len(norms) else 1.0
-        fix = "Normalise them: kbpjax.kernels.unit_vectors(x)."
+        fix = "Normalize them: kbpjax.kernels.unit_vectors(x)."
         _checks.require(abs(worst - 1) <= TOLERANCE, argument, "must be unit vectors", f"a norm of {worst:.4g}", fix)
 
 
 class Rotations(Kernel):
     r"""The trace kernel on the rotations of space: $\exp(\kappa (\operatorname{tr}(R^\top S) - 3) / 2)$.
 
-    It is $\exp(\kappa (\cos a - 1))$, with $\kappa$ the sharpness and $a$ the angle between R and S. Rotations are
+    It is $\exp(\kappa (\cos a - 1))$, with $\kappa$ the concentration and $a$ the angle between R and S. Rotations are
     matrices [3, 3] or unit quaternions [4] (q and -q are one rotation).
 
     Args:
-        sharpness: number > 0; close to a Gaussian of the angle with bandwidth 1 / sqrt(sharpness) radians.
+        concentration: number > 0; close to a Gaussian of the angle with bandwidth 1 / sqrt(concentration) radians.
 
     Raises:
-        ValueError: sharpness is not a positive finite number; points that are no rotations (where they are known).
+        ValueError: concentration not positive or not finite; points that are no rotations (where they are known).
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -81,15 +81,15 @@ class Rotations(Kernel):
         0.1353
     """
 
-    sharpness: Float[Array, ""]
+    concentration: Float[Array, ""]
 
-    def __init__(self, sharpness: ScalarLike):
-        self.sharpness = positive_number("sharpness", sharpness)
+    def __init__(self, concentration: ScalarLike):
+        self.concentration = positive_number("concentration", concentration)
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
-        """Return exp(sharpness (cos(angle) - 1))."""
+        """Return exp(concentration (cos(angle) - 1))."""
         cosine = cosine_between(x, y)
-        return jnp.exp(self.sharpness.astype(cosine.dtype) * (cosine - 1))
+        return jnp.exp(self.concentration.astype(cosine.dtype) * (cosine - 1))
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
         """Raise ValueError unless points are rotations."""
@@ -220,8 +220,8 @@ def nearest_rotations(x: Numbers) -> Float[Array, "*sample 3 3"]:
     return jnp.matmul(left * signs[..., None, :], right, precision="highest")
 
 
-def median_sharpness(points: Numbers, *, max_points: int = 3000) -> float:
-    """Return 1 / (1 - the median inner product) of pairs of unit vectors, the first choice of `Sphere.sharpness`.
+def median_concentration(points: Numbers, *, max_points: int = 3000) -> float:
+    """Return 1 / (1 - the median inner product) of pairs of unit vectors, the first choice of `Sphere.concentration`.
 
     The kernel of the median pair is then exp(-1). Points beyond `max_points` are thinned evenly. Not differentiable.
 
@@ -234,7 +234,7 @@ def median_sharpness(points: Numbers, *, max_points: int = 3000) -> float:
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> round(kbp.kernels.median_sharpness(jnp.eye(3)), 4)
+        >>> round(kbp.kernels.median_concentration(jnp.eye(3)), 4)
         1.0
     """
     Sphere(1.0).check("points", _checks.as_array("points", points))
@@ -252,7 +252,7 @@ def _check_rotations(argument: str, points: Shaped[Array, "sample *dim"]) -> Non
     x = np.asarray(points, np.float64)
     if x.ndim == 2:
         worst = float(np.max(np.abs(np.linalg.norm(x, axis=1) - 1)))
-        fix = "Normalise them: kbpjax.kernels.unit_vectors(q)."
+        fix = "Normalize them: kbpjax.kernels.unit_vectors(q)."
         rule = "must be unit quaternions"
         _checks.require(worst <= TOLERANCE, argument, rule, f"a norm that is {worst:.2g} from 1", fix)
         return

@@ -6,9 +6,9 @@
 - `LocalAlignment`: alignments of parts of two strings by a substitution matrix (Vert, Saigo and Akutsu 2004).
 
 A point is an array of codes 1, 2, ... with 0 after its end; values do not depend on how many 0 follow. Sums of kernels
-blend several lengths. Long strings have more of everything: `Normalised` makes cosines (`LocalAlignment` is one).
-A pair costs some thousand operations or more: `gram(..., block_size=)` bounds the memory of many, `Greedy` landmarks
-their number.
+blend several lengths. Long strings have more of everything: `Normalized` makes cosines (`LocalAlignment` is one).
+A pair costs some thousand operations or more: `gram(..., block_size=)` bounds the memory of many, and
+`PivotedCholesky` landmarks their number.
 """
 
 import math
@@ -41,7 +41,7 @@ class Spectrum(Kernel):
         order: length of the substrings, >= 1.
 
     Raises:
-        ValueError: order is no whole number >= 1.
+        ValueError: order is not an integer >= 1.
 
     Examples:
         >>> import kbpjax as kbp
@@ -100,7 +100,7 @@ class Mismatch(Kernel):
         _checks.require_count("order", order)
         _checks.require_count("num_symbols", num_symbols)
         whole = isinstance(mismatches, int | np.integer) and not isinstance(mismatches, bool)
-        rule = f"must be a whole number from 0 to order = {order}"
+        rule = f"must be an integer from 0 to order = {order}"
         ok = whole and 0 <= mismatches <= order
         _checks.require(ok, "mismatches", rule, repr(mismatches), "Take 1 or 2.")
         self.order, self.mismatches, self.num_symbols = int(order), int(mismatches), int(num_symbols)
@@ -128,7 +128,7 @@ class Subsequence(Kernel):
             substrings count, at 1 gaps are free.
 
     Raises:
-        ValueError: order is no whole number >= 1; decay out of range.
+        ValueError: order is not an integer >= 1; decay out of range.
 
     Examples:
         >>> from kbpjax.kernels.strings import Alphabet, Subsequence
@@ -162,7 +162,7 @@ class LocalAlignment(Kernel):
     An alignment pairs some symbols of x with as many of y, in order. Its score is the sum of the pairs' scores, less
     gap_open + gap_extend (n - 1) for each n symbols left out between two pairs in either string; leaving out the ends
     is free, and pairing nothing scores 0 (Vert, Saigo and Akutsu 2004). As k grows exponentially with the length it is
-    computed, and normalised, in logarithms: `Normalised` has nothing to add. Values below the smallest float are 0: a
+    computed, and normalized, in logarithms: `Normalized` has nothing to add. Values below the smallest float are 0: a
     smaller beta brings unlike strings nearer to each other. A pair costs some 10 length^2 logarithms of sums.
 
     Args:
@@ -211,7 +211,7 @@ class LocalAlignment(Kernel):
 
 
 def _codes(x: Array, y: Array) -> tuple[Int[Array, " length"], Int[Array, " length"]]:
-    """Return two points as whole numbers."""
+    """Return two points as integers."""
     ok = x.ndim == 1 and x.shape == y.shape
     got = f"shapes {x.shape}, {y.shape}"
     _checks.require(ok, "x, y", "must be two encoded strings of one length", got, "Encode all strings together.")

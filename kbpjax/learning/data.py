@@ -24,7 +24,7 @@ class TrainingData(eqx.Module):
         observations: {node type: (x, y)}, pairs of a variable and its observation, for the types that have one.
         ends: {edge type: (node type of first end, node type of second end)}. May be left out where there is one node
             type.
-        degrees: {node type: largest number of neighbours, an observation counted as one}; sets the tensor power. A type
+        degrees: {node type: largest number of neighbors, an observation counted as one}; sets the tensor power. A type
             left out counts as 5.
         rows: {edge type: (rows of first ends, rows of second ends)}, where the samples of each pair stand in `nodes`;
             lets the full-rank and linear-time rules share points between edges. None: unknown.
@@ -75,7 +75,7 @@ class TrainingData(eqx.Module):
         self.edges = {k: (a, b) if forward[k] else (b, a) for k, (a, b) in pairs.items()}
         self.ends = tuple((k, min(joined[k]), max(joined[k])) for k in sorted(pairs))
         known = dict(degrees or {})
-        fix = "Give each node type of `nodes` its largest number of neighbours, or leave it out."
+        fix = "Give each node type of `nodes` its largest number of neighbors, or leave it out."
         ok = set(known) <= set(self.nodes) and all(d >= 0 for d in known.values())
         _checks.require(ok, "degrees", f"must be >= 0, of node types among {sorted(self.nodes)}", known, fix)
         self.degrees = tuple(sorted((int(v), int(d)) for v, d in known.items()))
@@ -268,7 +268,7 @@ def _rows(pair: Any, forward: bool) -> tuple[Array, Array]:
 def _typed(argument: str, by_type: Mapping[int, Any]) -> dict[int, Any]:
     whole = all(isinstance(key, int | np.integer) and key >= 0 for key in by_type)
     fix = "Number the types 0, 1, 2, ..."
-    _checks.require(whole, argument, "must have types that are whole numbers >= 0 as keys", list(by_type), fix)
+    _checks.require(whole, argument, "must have types that are integers >= 0 as keys", list(by_type), fix)
     return {int(key): value for key, value in by_type.items()}
 
 

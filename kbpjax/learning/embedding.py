@@ -127,7 +127,7 @@ def ridge_solve(
     """Solve (covariance + penalty I) U = cross by Cholesky.
 
     The rounding error of the sums, machine epsilon times the trace, is added to the penalty: eigenvalues that small are
-    noise, and with it the factorisation exists even at penalty 0.
+    noise, and with it the factorization exists even at penalty 0.
     """
     identity = jnp.eye(len(covariance), dtype=covariance.dtype)
     rounding = jnp.finfo(covariance.dtype).eps * jnp.trace(covariance)
@@ -240,7 +240,7 @@ def operator_error(
 
 
 def _check_basis(argument: str, feature_map: FeatureMap) -> None:
-    fix = "Choose landmarks: kbpjax.features.Greedy() or RandomPivots()."
+    fix = "Choose landmarks: kbpjax.features.PivotedCholesky() or RandomlyPivotedCholesky()."
     ok = isinstance(feature_map, Basis)
     _checks.require(ok, argument, "must project on landmarks (a Basis)", type(feature_map).__name__, fix)
 

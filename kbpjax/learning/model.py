@@ -28,8 +28,8 @@ from kbpjax.inference.operators import Operators
 from kbpjax.kernels import Kernel
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.embedding import ridge_solve
-from kbpjax.learning.positive import Clipped, ConstrainedFit, positivity
-from kbpjax.learning.rules import ConstantTime, NodeBasis, Rule, choose
+from kbpjax.learning.nonnegative import Clipped, ConstrainedFit, positivity
+from kbpjax.learning.rules import ConstantTime, NodeBasis, Rule, build_bases
 from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 
 Positive = Clipped | ConstrainedFit
@@ -106,7 +106,7 @@ class KernelMRF(eqx.Module):
     def positivity(self) -> dict[int, tuple[tuple[Array, Array], tuple[Array, Array]]]:
         """{edge type: (forth, back)}: share of negative entries and of their mass in the estimated evaluate @ project.
 
-        A true conditional expectation has none; `fit(positive=...)` replaces the table by one that has none.
+        A true conditional expectation has none; `fit(nonnegative=...)` replaces the table by one that has none.
         """
         found = {}
         for k, *ends in self.edge_types:
@@ -143,7 +143,7 @@ def fit(
     ridge: ScalarLike | Mapping[int, ScalarLike] = 1e-6,
     obs_ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
     floor: ScalarLike = 1e-6,
-    positive: Positive | None = None,
+    nonnegative: Positive | None = None,
 ) -> KernelMRF:
     r"""Learn a kernel Markov random field from training data (eq. 11 and 14).
 
@@ -166,8 +166,8 @@ def fit(
             None: `ridge`, which must then be one number.
         floor: least value of an evaluated message, as a share of the largest that a message of its norm can have, in
             [0, 1). Estimated messages dip below zero; the floor makes their products densities.
-        positive: how to make the updates positive: `Clipped()` or `ConstrainedFit()`; None: as estimated. Loops of
-            positive updates, with tree-reweighted exponents, converge where others swing.
+        nonnegative: how to make the updates nonnegative: `Clipped()` or `ConstrainedFit()`; None: as estimated. Loops
+            of nonnegative updates, with tree-reweighted exponents, converge where others swing.
 
     Returns:
         The model.
@@ -185,9 +185,9 @@ def fit(
     """
     fix = "Pass for instance kbpjax.ConstantTime(eps=1e-2)."
     _checks.require(isinstance(rule, Rule), "rule", "must be an update rule", repr(rule), fix)
-    regression = Regression.of(data.ends, list(data.nodes), ridge, obs_ridge, floor, positive)
-    rule.check_memory(data, positive is not None)
-    chosen, seen = choose(data, kernel, obs_kernel, rule)
+    regression = Regression.of(data.ends, list(data.nodes), ridge, obs_ridge, floor, nonnegative)
+    rule.check_memory(data, nonnegative is not None)
+    chosen, seen = build_bases(data, kernel, obs_kernel, rule)
     return regression.model(
         chosen,
         seen,
@@ -206,14 +206,14 @@ class Regression:
         ridges: {edge type: lambda of eq. 11}.
         obs_ridges: {node type: lambda of what is learned of observations}.
         floor: least value of an evaluated message, as a share.
-        positive: how to make the updates positive.
+        nonnegative: how to make the updates positive.
     """
 
     ends: tuple[tuple[int, int, int], ...]
     ridges: dict[int, ScalarLike]
     obs_ridges: dict[int, ScalarLike]
     floor: ScalarLike
-    positive: Positive | None
+    nonnegative: Positive | None
 
     @classmethod
     def of(
@@ -223,7 +223,7 @@ class Regression:
         ridge: Any,
         obs_ridge: Any,
         floor: ScalarLike,
-        positive: Any,
+        nonnegative: Any,
     ) -> "Regression":
         """Check the options of `fit` against the edge and node types of the training data."""
         ridges = _ridges("ridge", ridge, [k for k, *_ in ends], "edge")
@@ -233,9 +233,9 @@ class Regression:
         obs_ridges = _ridges("obs_ridge", ridge if obs_ridge is None else obs_ridge, nodes, "node")
         _checks.require_number("floor", floor, least=0, below=1)
         fix = "Pass kbpjax.Clipped(), kbpjax.ConstrainedFit() or None."
-        ok = positive is None or isinstance(positive, Positive)
-        _checks.require(ok, "positive", "must say how to make updates positive", repr(positive), fix)
-        return cls(ends, ridges, {v: obs_ridges[v] for v in nodes}, floor, positive)
+        ok = nonnegative is None or isinstance(nonnegative, Positive)
+        _checks.require(ok, "positive", "must say how to make updates positive", repr(nonnegative), fix)
+        return cls(ends, ridges, {v: obs_ridges[v] for v in nodes}, floor, nonnegative)
 
     def model(
         self,
@@ -255,7 +255,7 @@ class Regression:
             observations: {node type: sums of its observations}.
         """
         given = chosen, seen, nodes, observations, self.obs_ridges, self.floor
-        evaluate, floor, prior, averages, observed, ridges = _learn_nodes(*given, self.positive is not None)
+        evaluate, floor, prior, averages, observed, ridges = _learn_nodes(*given, self.nonnegative is not None)
         project, joints, tables = self._edges(chosen, edges, evaluate.shape[1:][::-1], evaluate.dtype)
         return KernelMRF(
             bases={v: basis.messages for v, basis in chosen.items()},
@@ -278,15 +278,15 @@ class Regression:
         num_types, (rank, points) = 1 + max(ends, default=0), size
         project: Any = np.zeros((2 * num_types, rank, points), dtype)
         joints: Any = np.zeros((num_types, rank, rank), dtype)
-        tables: Any = None if self.positive is None else np.zeros((2 * num_types, points, points), dtype)
+        tables: Any = None if self.nonnegative is None else np.zeros((2 * num_types, points, points), dtype)
         for types, sums in edges:
             first, second = (bases[v] for v in ends[types[0]])
-            learned = _learn_pairs(first, second, sums, [self.ridges[k] for k in types], self.positive)
+            learned = _learn_pairs(first, second, sums, [self.ridges[k] for k in types], self.nonnegative)
             project, joints, tables = _place((project, joints, tables), np.array(types, np.int32), learned)
         return jnp.asarray(project), jnp.asarray(joints), None if tables is None else jnp.asarray(tables)
 
 
-@partial(jax.jit, static_argnames="positive")
+@partial(jax.jit, static_argnames="nonnegative")
 def _learn_nodes(
     chosen: Mapping[int, NodeBasis],
     seen: Mapping[int, tuple[FeatureMap, Array]],
@@ -294,7 +294,7 @@ def _learn_nodes(
     observations: Mapping[int, ObservationSums],
     obs_ridges: dict[int, ScalarLike],
     floor: ScalarLike,
-    positive: bool,
+    nonnegative: bool,
 ) -> tuple[Any, ...]:
     """Learn all that belongs to node types.
 
@@ -306,7 +306,7 @@ def _learn_nodes(
     size = tuple(max(matrix.shape[i] for matrix in matrices.values()) for i in (0, 1))
     evaluate = _stack(matrices, size)
     largest = jnp.sqrt(jnp.max(jnp.sum(evaluate**2, axis=-1), axis=-1))  # of each node type
-    averages = {v: _averages(chosen[v], sums, positive) for v, sums in nodes.items()}
+    averages = {v: _averages(chosen[v], sums, nonnegative) for v, sums in nodes.items()}
     prior = _stack({v: weights for v, (_, _, weights) in averages.items()}, (size[0], 1))
     observed = {v: _observation_model(*seen[v], observations[v], obs_ridges[v]) for v in seen}
     return (
@@ -335,22 +335,31 @@ def _place(arrays: tuple[Any, ...], types: Array, learned: tuple[Any, ...]) -> t
 
 @jax.jit
 def _learn_pairs(
-    first: NodeBasis, second: NodeBasis, sums: EdgeSums, ridges: list[ScalarLike], positive: Positive | None
+    first: NodeBasis,
+    second: NodeBasis,
+    sums: EdgeSums,
+    ridges: list[ScalarLike],
+    nonnegative: Positive | None,
 ) -> tuple[Any, ...]:
     """Learn edge types one after another from their sums [type, ...]."""
 
     def learn(one: tuple[EdgeSums, Array]) -> tuple[Any, ...]:
         sums, ridge = one
         penalty = ridge * sums.count.astype(ridge.dtype)
-        forth = _update_operator(second, first, sums.second, sums.forth, penalty, positive)
-        back = _update_operator(first, second, sums.first, sums.back, penalty, positive)
+        forth = _update_operator(second, first, sums.second, sums.forth, penalty, nonnegative)
+        back = _update_operator(first, second, sums.first, sums.back, penalty, nonnegative)
         return forth, back, sums.joint / sums.count.astype(sums.joint.dtype)
 
     return jax.lax.map(learn, (sums, jnp.stack([jnp.asarray(ridge, jnp.result_type(float)) for ridge in ridges])))
 
 
 def _update_operator(
-    receiver: NodeBasis, sender: NodeBasis, covariance: Array, cross: Array, penalty: Array, positive: Positive | None
+    receiver: NodeBasis,
+    sender: NodeBasis,
+    covariance: Array,
+    cross: Array,
+    penalty: Array,
+    nonnegative: Positive | None,
 ) -> tuple[Array, Array | None]:
     """Map values of a product at the sender's points to coefficients at the receiver (eq. 12 and 15) [rank, point].
 
@@ -361,11 +370,11 @@ def _update_operator(
     project = ridge_solve(covariance, cross, penalty)
     if sender.products is not None:
         project, cross = (matmul(matrix, sender.products.transform.T) for matrix in (project, cross))
-    if positive is None:
+    if nonnegative is None:
         return project, None
     at_points = receiver.messages(receiver.points)
-    penalised = covariance + penalty.astype(covariance.dtype) * jnp.eye(len(covariance), dtype=covariance.dtype)
-    return project, positive.operator(at_points, penalised, cross, project)
+    penalized = covariance + penalty.astype(covariance.dtype) * jnp.eye(len(covariance), dtype=covariance.dtype)
+    return project, nonnegative.operator(at_points, penalized, cross, project)
 
 
 def _observation_model(
@@ -377,7 +386,7 @@ def _observation_model(
     return ObservationModel(observed, expectation, ridge_solve(sums.observed, expectation.T, penalty).T, residual)
 
 
-def _averages(basis: NodeBasis, sums: NodeSums, positive: bool) -> tuple[Array, Array, Array]:
+def _averages(basis: NodeBasis, sums: NodeSums, nonnegative: bool) -> tuple[Array, Array, Array]:
     """Return the means of the features and of their outer products, and weights of values at the points [point, 1].
 
     Weighed values sum to the expectation over the samples.
@@ -387,7 +396,7 @@ def _averages(basis: NodeBasis, sums: NodeSums, positive: bool) -> tuple[Array, 
         weights = jnp.full(len(basis.points), 1 / len(basis.points), jnp.result_type(float))
     else:
         weights = matmul(basis.products.transform, sums.products / sums.count.astype(sums.products.dtype))
-        if positive:
+        if nonnegative:
             weights = jnp.maximum(weights, 0)
             weights = weights / jnp.sum(weights)
     return mean, moment, weights[:, None]

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
-from kbpjax.features import Basis, Chooser, FeatureMap, Greedy, RandomFourier, cholesky_basis
+from kbpjax.features import Basis, FeatureMap, LandmarkSelector, PivotedCholesky, RandomFourier, cholesky_basis
 from kbpjax.kernels import Kernel
 from kbpjax.learning.data import TrainingData
 
@@ -47,8 +47,8 @@ class NodeBasis(eqx.Module):
     residuals: tuple[Float[Array, ""], Float[Array, ""]]
 
 
-class Held(eqx.Module):
-    """A rule with landmarks that are given: `fit` then chooses nothing. Made by `kbpjax.hold`.
+class FixedLandmarks(eqx.Module):
+    """A rule with landmarks that are given: `fit` then chooses nothing. Made by `kbpjax.fix_landmarks`.
 
     Attributes:
         rule: the rule that chose them.
@@ -80,15 +80,15 @@ class Held(eqx.Module):
         self._require(node_type in self.observations, node_type)
         return cholesky_basis(kernel, *self.observations[node_type]), jnp.full((), jnp.nan)
 
-    def check_memory(self, data: TrainingData, positive: bool = False) -> None:
+    def check_memory(self, data: TrainingData, nonnegative: bool = False) -> None:
         """Raise ValueError if the matrices of a model would take more than half of the memory."""
-        self.rule.check_memory(data, positive)
+        self.rule.check_memory(data, nonnegative)
 
     def _require(self, held: bool, node_type: int) -> None:
-        fix = "Call kbpjax.hold on data with all types and kinds of observations."
+        fix = "Call kbpjax.fix_landmarks on data with all types and kinds of observations."
         _checks.require(held, "rule", f"must hold landmarks of node type {node_type}", "none", fix)
 
-    def hold(self, nodes: dict[int, NodeBasis], observations: dict[int, FeatureMap]) -> "Held":
+    def fix_landmarks(self, nodes: dict[int, NodeBasis], observations: dict[int, FeatureMap]) -> "FixedLandmarks":
         """Return itself, which has nothing to choose."""
         del nodes, observations
         return self
@@ -121,11 +121,11 @@ class FullRank(eqx.Module):
         basis = cholesky_basis(kernel, y, rounding=len(y))
         return basis, jnp.zeros((), basis.transform.dtype)
 
-    def check_memory(self, data: TrainingData, positive: bool = False) -> None:
+    def check_memory(self, data: TrainingData, nonnegative: bool = False) -> None:
         """Raise ValueError if the matrices of a model would take more than half of the memory."""
-        _check_memory("FullRank", data, positive)
+        _check_memory("FullRank", data, nonnegative)
 
-    def hold(self, nodes: dict[int, NodeBasis], observations: dict[int, FeatureMap]) -> "FullRank":
+    def fix_landmarks(self, nodes: dict[int, NodeBasis], observations: dict[int, FeatureMap]) -> "FullRank":
         """Return itself, which has nothing to choose."""
         del nodes, observations
         return self
@@ -136,13 +136,13 @@ class _Landmarked(eqx.Module):
 
     eps: float = eqx.field(static=True, default=1e-3, converter=float)
     max_rank: int = eqx.field(static=True, default=128, converter=_checks.whole)
-    features: Chooser = Greedy()
+    features: LandmarkSelector = PivotedCholesky()
 
     def __check_init__(self) -> None:
         _checks.require_number("eps", self.eps, above=0)
         _checks.require_count("max_rank", self.max_rank)
-        fix = "Pass Greedy(), RandomPivots(seed), RandomFourier(num_features, seed) or a `Chooser` of your own."
-        ok = isinstance(self.features, Chooser)
+        fix = "Pass PivotedCholesky(), RandomFourier(num_features, seed), or a custom `LandmarkSelector`."
+        ok = isinstance(self.features, LandmarkSelector)
         _checks.require(ok, "features", "must be a choice of features", repr(self.features), fix)
 
     def observation_basis(self, kernel: Kernel, y: Array, node_type: int) -> tuple[FeatureMap, Array]:
@@ -150,11 +150,11 @@ class _Landmarked(eqx.Module):
         del node_type
         return self.features.products.feature_map(kernel, y, self.eps, self.max_rank)
 
-    def hold(self, nodes: dict[int, NodeBasis], observations: dict[int, FeatureMap]) -> Held:
+    def fix_landmarks(self, nodes: dict[int, NodeBasis], observations: dict[int, FeatureMap]) -> FixedLandmarks:
         """Return the rule with the landmarks of some bases."""
         messages, products = ({v: getattr(b, name) for v, b in nodes.items()} for name in ("messages", "products"))
         own: Any = self  # one of the two classes below
-        return Held(own, _landmarks(messages), _landmarks(products), _landmarks(observations))
+        return FixedLandmarks(own, _landmarks(messages), _landmarks(products), _landmarks(observations))
 
 
 class LinearTime(_Landmarked):
@@ -163,8 +163,8 @@ class LinearTime(_Landmarked):
     Args:
         eps: largest residual norm of a training sample's feature, > 0, the largest feature norm being 1.
         max_rank: most landmarks, >= 1.
-        features: how landmarks are chosen: `Greedy()`, `RandomPivots(seed)`; or `RandomFourier(num_features, seed)`,
-            random features without landmarks, for which `eps` and `max_rank` do not matter.
+        features: how landmarks are chosen: `PivotedCholesky()`, `RandomlyPivotedCholesky(seed)`; or
+            `RandomFourier(num_features, seed)`: random features without landmarks, which need no `eps` and `max_rank`.
 
     Raises:
         ValueError: an option out of range.
@@ -183,10 +183,10 @@ class LinearTime(_Landmarked):
         messages, residual = self.features.feature_map(kernel, data.nodes[node_type], self.eps, self.max_rank)
         return NodeBasis(messages, None, data.points(node_type), (residual, jnp.zeros_like(residual)))
 
-    def check_memory(self, data: TrainingData, positive: bool = False) -> None:
+    def check_memory(self, data: TrainingData, nonnegative: bool = False) -> None:
         """Raise ValueError if the matrices of a model would take more than half of the memory."""
         rank = self.features.num_features if isinstance(self.features, RandomFourier) else self.max_rank
-        _check_memory("LinearTime", data, positive, rank)
+        _check_memory("LinearTime", data, nonnegative, rank)
 
 
 class ConstantTime(_Landmarked):
@@ -196,8 +196,8 @@ class ConstantTime(_Landmarked):
         eps: largest residual norm of a training sample's feature, > 0, the largest feature norm being 1. Smaller is
             closer to the full-rank answer and slower; in single precision about 1e-3 is the least that can be seen.
         max_rank: most landmarks of one basis, >= 1.
-        features: how landmarks are chosen: `Greedy()`, `RandomPivots(seed)`; or `RandomFourier(num_features, seed)`,
-            messages in random features, only their products on landmarks.
+        features: how landmarks are chosen: `PivotedCholesky()`, `RandomlyPivotedCholesky(seed)`; or
+            `RandomFourier(num_features, seed)`: messages in random features, only their products on landmarks.
         tensor_eps: the same as eps for the basis of products; None: eps.
         tensor_rank: the same as max_rank for the basis of products; None: max_rank.
 
@@ -228,18 +228,18 @@ class ConstantTime(_Landmarked):
         eps = self.eps if self.tensor_eps is None else self.tensor_eps
         most = self.max_rank if self.tensor_rank is None else self.tensor_rank
         products, product_residual = self.features.products.feature_map(kernel**power, x, eps, most)
-        fix = "Let its `products` choose landmarks, as Greedy() does."
+        fix = "Let its `products` choose landmarks, as PivotedCholesky() does."
         kind = type(products).__name__
         _checks.require(isinstance(products, Basis), "features", "must have products on a `Basis`", kind, fix)
         products = cast(Basis, products)
         return NodeBasis(messages, products, products.landmarks, (residual, product_residual))
 
-    def check_memory(self, data: TrainingData, positive: bool = False) -> None:
+    def check_memory(self, data: TrainingData, nonnegative: bool = False) -> None:
         """Return: nothing grows with the training data."""
-        del data, positive
+        del data, nonnegative
 
 
-Rule = FullRank | LinearTime | ConstantTime | Held
+Rule = FullRank | LinearTime | ConstantTime | FixedLandmarks
 
 
 def _landmarks(bases: Mapping[int, FeatureMap | None]) -> dict[int, tuple[Array, Array]]:
@@ -248,7 +248,7 @@ def _landmarks(bases: Mapping[int, FeatureMap | None]) -> dict[int, tuple[Array,
     return {v: (basis.landmarks, jnp.diagonal(basis.transform) != 0) for v, basis in found.items()}
 
 
-def _check_memory(rule: str, data: TrainingData, positive: bool, rank: int | None = None) -> None:
+def _check_memory(rule: str, data: TrainingData, nonnegative: bool, rank: int | None = None) -> None:
     """Compare the size of a model's matrices with the memory: one `evaluate` a node type, two `project` an edge type.
 
     Both are padded to the largest node type. `rank` None: as many as there are points; then the Gram matrix, its factor
@@ -258,7 +258,7 @@ def _check_memory(rule: str, data: TrainingData, positive: bool, rank: int | Non
     seen = max((len(y) for _, y in data.observations.values()), default=0)
     work = points * rank if rank else 3 * points**2 + 2 * seen**2
     edges = 2 * (1 + max(data.edges, default=-1))
-    numbers = points * (rank or points) * (1 + max(data.nodes) + edges) + work + positive * edges * points**2
+    numbers = points * (rank or points) * (1 + max(data.nodes) + edges) + work + nonnegative * edges * points**2
     floats = [x.dtype for x in data.nodes.values() if jnp.issubdtype(x.dtype, jnp.floating)]
     itemsize = max((dtype.itemsize for dtype in floats), default=jnp.result_type(float).itemsize)
     need, have = numbers * itemsize, _memory()
@@ -281,7 +281,7 @@ def _gib(size: int) -> str:
     return f"{size / 2**30:.3g} GiB"
 
 
-def hold(
+def fix_landmarks(
     data: TrainingData,
     *,
     kernel: Kernel | Mapping[int, Kernel],
@@ -308,16 +308,16 @@ def hold(
     Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> data = kbp.pool(kbp.chain_graph(10), np.linspace(0, 1, 200).reshape(20, 10))
-        >>> held = kbp.hold(data, kernel=kbp.RBF(0.3), rule=kbp.ConstantTime(eps=1e-2))
+        >>> held = kbp.fix_landmarks(data, kernel=kbp.RBF(0.3), rule=kbp.ConstantTime(eps=1e-2))
         >>> narrow, wide = (kbp.fit(data, kernel=kbp.RBF(s), rule=held) for s in (0.2, 0.4))
         >>> bool((narrow.points[0] == wide.points[0]).all())
         True
     """
-    nodes, observations = choose(data, kernel, obs_kernel, rule)
-    return rule.hold(nodes, {v: basis for v, (basis, _) in observations.items()})
+    nodes, observations = build_bases(data, kernel, obs_kernel, rule)
+    return rule.fix_landmarks(nodes, {v: basis for v, (basis, _) in observations.items()})
 
 
-def choose(
+def build_bases(
     data: TrainingData, kernel: Any, obs_kernel: Any, rule: Rule
 ) -> tuple[dict[int, NodeBasis], dict[int, tuple[FeatureMap, Array]]]:
     """Choose the bases of all node types, and of their observations with the residuals left."""

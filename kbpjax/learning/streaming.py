@@ -26,7 +26,7 @@ from kbpjax.kernels import Kernel
 from kbpjax.learning.checkpoint import Checkpoint, State, digest
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF, Regression
-from kbpjax.learning.rules import ConstantTime, Held, NodeBasis, Rule, choose
+from kbpjax.learning.rules import ConstantTime, FixedLandmarks, NodeBasis, Rule, build_bases
 from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 
 SAVE_EVERY = 10.0
@@ -42,7 +42,7 @@ def fit_chunks(
     ridge: ScalarLike | Mapping[int, ScalarLike] = 1e-6,
     obs_ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
     floor: ScalarLike = 1e-6,
-    positive: Any = None,
+    nonnegative: Any = None,
     reservoir: int = 20_000,
     seed: int = 0,
     checkpoint: str | os.PathLike | None = None,
@@ -51,7 +51,7 @@ def fit_chunks(
     """Learn the model that `fit` learns from all chunks together, with landmarks chosen from a sample of them.
 
     Time is linear in the number of samples; memory does not depend on it. The chunks are read twice, with a rule of
-    `kbpjax.hold` once. `residuals` of the model are those over the reservoirs.
+    `kbpjax.fix_landmarks` once. `residuals` of the model are those over the reservoirs.
 
     Args:
         chunks: training data in pieces, all with the same types, ends, degrees and shapes of points: a function that
@@ -59,14 +59,14 @@ def fit_chunks(
             on disk.
         kernel: as in `fit`.
         obs_kernel: as in `fit`.
-        rule: `ConstantTime`, or a rule of `kbpjax.hold` that it has chosen.
+        rule: `ConstantTime`, or a rule of `kbpjax.fix_landmarks` that it has chosen.
         ridge: as in `fit`.
         obs_ridge: as in `fit`.
         floor: as in `fit`.
-        positive: as in `fit`.
+        nonnegative: as in `fit`.
         reservoir: samples to keep of every node type, and of its observations, >= 1. Fewer samples than that are all
             kept, in their order: then the landmarks are those of `fit`.
-        seed: of the reservoirs, a whole number >= 0.
+        seed: of the reservoirs, an integer >= 0.
         checkpoint: path of a file to save in about every ten seconds, after an exception or an interrupt, and at the
             end. A call with the same file goes on after the last chunk in it, and gives the same model as one that
             nothing stopped. The file stays: from a finished one, models with other ridges, floors and ways to be
@@ -96,17 +96,17 @@ def fit_chunks(
     saved = Checkpoint(checkpoint, {name: digest(value) for name, value in settings.items()})
     state = saved.load()
     if not state.types:
-        state = source.first("sum" if isinstance(rule, Held) else "sample")
+        state = source.first("sum" if isinstance(rule, FixedLandmarks) else "sample")
     types = json.loads(state.types)
     ends = tuple((k, a, b) for k, a, b in types["ends"])
-    regression = Regression.of(ends, [v for v, *_ in types["nodes"]], ridge, obs_ridge, floor, positive)
-    bases = partial(choose, kernel=kernel, obs_kernel=obs_kernel, rule=rule)
+    regression = Regression.of(ends, [v for v, *_ in types["nodes"]], ridge, obs_ridge, floor, nonnegative)
+    bases = partial(build_bases, kernel=kernel, obs_kernel=obs_kernel, rule=rule)
     if state.stage == "sample":
         jax.eval_shape(bases, _training_data(types, {}))  # refuses kernels before anything is read
         state = source.read(state, saved, lambda state, chunk: _sample(state, chunk, reservoir, seed))
         state = dataclasses.replace(state, stage="sum", done=0, total=state.done)
     chosen, seen = bases(_training_data(types, state.arrays))
-    state = _with_landmarks(state, saved, rule.hold(chosen, {v: basis for v, (basis, _) in seen.items()}))
+    state = _with_landmarks(state, saved, rule.fix_landmarks(chosen, {v: basis for v, (basis, _) in seen.items()}))
     if state.stage == "sum":
         state = source.read(state, saved, lambda state, chunk: _add(state, chunk, chosen, seen))
         fix = "The function must return the same chunks at every call."
@@ -251,8 +251,8 @@ def _check_chunk(number: int, chunk: Any) -> None:
 
 
 def _check_options(rule: Any, reservoir: Any, seed: Any) -> None:
-    own = rule.rule if isinstance(rule, Held) else rule
-    fix = "Use kbpjax.ConstantTime(...), or kbpjax.hold with it."
+    own = rule.rule if isinstance(rule, FixedLandmarks) else rule
+    fix = "Use kbpjax.ConstantTime(...), or kbpjax.fix_landmarks with it."
     ok = isinstance(own, ConstantTime)
     _checks.require(ok, "rule", "must not multiply messages at all samples", type(own).__name__, fix)
     _checks.require_count("reservoir", reservoir)

@@ -1,6 +1,6 @@
 """Beliefs: what is known of each variable once messages have been passed.
 
-A belief is a distribution on points that the user chooses (a grid, grey levels, training samples): normalised weights
+A belief is a distribution on points that the user chooses (a grid, gray levels, training samples): normalized weights
 
     b_s(x)  ~  p(x) local_s(x) prod_{u in G(s)} m_us(x)^rho_us,
 
@@ -180,7 +180,7 @@ def log_belief(
     node_type: int = 0,
     marginal: Marginal = MeanEmbedding(),
 ) -> Float[Array, "node own"]:
-    """Evaluate the logarithms of beliefs, not normalised, with points of its own for each node; differentiable in them.
+    """Evaluate the logarithms of beliefs, not normalized, with points of its own for each node; differentiable in them.
 
     Args:
         model: the model.

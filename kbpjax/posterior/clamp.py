@@ -14,7 +14,7 @@ from kbpjax._misc import matmul
 from kbpjax.features import features
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.model import KernelMRF
-from kbpjax.posterior.evidence import DensityRatio, Evidence, Expectation, check_form, nothing
+from kbpjax.posterior.evidence import DensityRatio, Evidence, Expectation, check_evidence_model, nothing
 
 
 def clamp(
@@ -23,7 +23,7 @@ def clamp(
     nodes: Numbers,
     values: Numbers,
     *,
-    form: Expectation | DensityRatio = Expectation(),
+    evidence_model: Expectation | DensityRatio = Expectation(),
 ) -> Evidence:
     """Fix variables of the model at known values: their outgoing messages no longer depend on the incoming ones.
 
@@ -35,7 +35,7 @@ def clamp(
         graph: the graph.
         nodes: numbers of the nodes whose values are known [some], each once.
         values: their values [some, *dim].
-        form: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel.
+        evidence_model: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel.
 
     Raises:
         ValueError: nodes out of range or twice, values of another shape than the nodes' variables, NaN or infinity.
@@ -48,18 +48,18 @@ def clamp(
         [True, False, False]
     """
     model.check_types(graph)
-    check_form(form)
+    check_evidence_model(evidence_model)
     numbers, known = jnp.asarray(nodes), _checks.as_array("values", values)
     fix = "Pass node numbers [some] and one value for each [some, *dim]."
     whole = jnp.issubdtype(numbers.dtype, jnp.integer) or numbers.size == 0
-    _checks.require(numbers.ndim == 1 and whole, "nodes", "must be whole numbers [some]", f"{numbers.dtype}", fix)
+    _checks.require(numbers.ndim == 1 and whole, "nodes", "must be integers [some]", f"{numbers.dtype}", fix)
     count = f"must hold a value for each of the {len(numbers)} nodes"
     _checks.require(known.ndim > 0 and len(known) == len(numbers), "values", count, f"shape {known.shape}", fix)
     _checks.require_finite("values", known, "Leave these nodes out.")
     shapes = {v: model.points[v].shape[1:] for v, *_ in graph.node_types}
     _check_clamped(model, graph, numbers, known, shapes)
     alike = tuple(v for v, shape in shapes.items() if shape == known.shape[1:])
-    return _clamp(model, graph, numbers, known, form, alike)
+    return _clamp(model, graph, numbers, known, evidence_model, alike)
 
 
 def _check_clamped(
@@ -85,7 +85,7 @@ def _clamp(
     graph: Graph,
     numbers: Array,
     values: Array,
-    form: Expectation | DensityRatio,
+    evidence_model: Expectation | DensityRatio,
     types: tuple[int, ...],
 ) -> Evidence:
     numbers = numbers.astype(jnp.int32)
@@ -97,7 +97,7 @@ def _clamp(
         nodes, points, basis = graph.nodes_of_type(v), model.points[v], model.bases[v]
         value = of_nodes[nodes]
         value = value.astype(points.dtype) if jnp.issubdtype(points.dtype, jnp.floating) else value
-        mass = form.point_mass(features(basis, value), model.moments[v], model.ridges[v])
+        mass = evidence_model.point_mass(features(basis, value), model.moments[v], model.ridges[v])
         factor = matmul(mass, features(basis, points).T).astype(local.dtype)
         known = clamped[nodes]
         local = local.at[nodes, : len(points)].set(jnp.where(known[:, None], factor, 1))

@@ -1,4 +1,4 @@
-"""Beliefs of pairs of neighbours: the joint distribution of both ends of an edge, given all evidence."""
+"""Beliefs of pairs of neighbors: the joint distribution of both ends of an edge, given all evidence."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -67,7 +67,7 @@ def edge_beliefs(
     edges: Numbers,
     points: Numbers | Mapping[int, Numbers],
 ) -> EdgeBelief:
-    """Evaluate the beliefs of pairs of neighbours: P*(x_s, x_t) times all evidence and messages from elsewhere.
+    """Evaluate the beliefs of pairs of neighbors: P*(x_s, x_t) times all evidence and messages from elsewhere.
 
     With exponents rho, messages from elsewhere enter as m^rho, and those along the pair itself as m^(rho - 1).
 
@@ -78,7 +78,7 @@ def edge_beliefs(
         graph: the graph.
         evidence: the evidence that `run` had, or None; a clamped end has the candidate most like its value.
         solution: what `run` returned.
-        edges: pairs of neighbours [some, 2], all of one edge type and, where node types differ, one way round.
+        edges: pairs of neighbors [some, 2], all of one edge type and, where node types differ, one way round.
         points: candidates of both ends [point, *dim], or {node type: candidates}.
 
     Returns:
@@ -164,14 +164,14 @@ def _log_joints(
 
 
 def _directed_edges(graph: Graph, edges: Numbers) -> tuple[np.ndarray, int, tuple[int, int]]:
-    """Look pairs of neighbours up; return their directed edges, edge type, and the node types of both ends."""
+    """Look pairs of neighbors up; return their directed edges, edge type, and the node types of both ends."""
     known = not _checks.is_traced((graph, edges))
     fix = "Close over both where you compile."
     _checks.require(known, "edges", "must be known, and so must the graph", "a tracer", fix)
     pairs, count = np.asarray(edges), graph.num_nodes
     ok = pairs.ndim == 2 and pairs.shape[1] == 2 and len(pairs) > 0 and np.issubdtype(pairs.dtype, np.integer)
-    fix = "Pass pairs of neighbours, for instance [(0, 1)]."
-    _checks.require(ok, "edges", "must be whole numbers [some, 2]", f"shape {pairs.shape}, {pairs.dtype}", fix)
+    fix = "Pass pairs of neighbors, for instance [(0, 1)]."
+    _checks.require(ok, "edges", "must be integers [some, 2]", f"shape {pairs.shape}, {pairs.dtype}", fix)
     key = np.asarray(graph.senders).astype(np.int64) * count + np.asarray(graph.receivers)
     order, wanted = np.argsort(key), pairs[:, 0].astype(np.int64) * count + pairs[:, 1]
     place = np.minimum(np.searchsorted(key, wanted, sorter=order), max(len(key) - 1, 0))

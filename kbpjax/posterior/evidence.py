@@ -1,4 +1,4 @@
-"""Evidence: what is known of each node beside the messages of its neighbours, as factors on the node.
+"""Evidence: what is known of each node beside the messages of its neighbors, as factors on the node.
 
 - an observation y like those learned: `observe`, the factor E[k(y, Y) | x_t] or P(y | x_t) / P(y);
 - a known likelihood: `likelihood`, the function itself;
@@ -60,7 +60,7 @@ class Expectation(eqx.Module):
         >>> data, y = kbp.pool(graph, x, observations=x), np.zeros(3)
         >>> options = dict(kernel=kbp.RBF(0.5), rule=kbp.FullRank())
         >>> models = [kbp.fit(data, obs_kernel=kbp.RBF(s), **options) for s in (0.5, 0.1)]
-        >>> wide, narrow = (kbp.observe(model, graph, y, form=kbp.Expectation()).local[0] for model in models)
+        >>> wide, narrow = (kbp.observe(model, graph, y, evidence_model=kbp.Expectation()).local[0] for model in models)
         >>> bool((narrow > narrow.max() / 2).sum() < (wide > wide.max() / 2).sum())
         True
     """
@@ -82,8 +82,8 @@ class DensityRatio(eqx.Module):
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x, observations=x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5))
-        >>> forms = kbp.Expectation(), kbp.DensityRatio()
-        >>> smooth, sharp = (kbp.observe(model, graph, np.zeros(3), form=form).local[0] for form in forms)
+        >>> kinds = kbp.Expectation(), kbp.DensityRatio()
+        >>> smooth, sharp = (kbp.observe(model, graph, np.zeros(3), evidence_model=kind).local[0] for kind in kinds)
         >>> bool((sharp > sharp.max() / 2).sum() < (smooth > smooth.max() / 2).sum())
         True
     """
@@ -194,7 +194,7 @@ def observe(
     y: Numbers | Mapping[int, Numbers],
     *,
     mask: Numbers | None = None,
-    form: Expectation | DensityRatio = Expectation(),
+    evidence_model: Expectation | DensityRatio = Expectation(),
 ) -> Evidence:
     """Turn observations into evidence: E[k(y, Y) | x] on each node, a smoothed likelihood, or P(y | x) / P(y).
 
@@ -208,7 +208,7 @@ def observe(
         y: one observation for each node [node, *obs_dim]; or {node type: one for each of its nodes, in order of node
             number}, where observations differ in shape or only some types have them.
         mask: which nodes are observed [node]; None: all. What y holds elsewhere, even NaN, does not matter.
-        form: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel of y.
+        evidence_model: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel of y.
 
     Returns:
         The evidence. Nodes of a type for which the model has seen no observations have none.
@@ -226,7 +226,7 @@ def observe(
         [0.5, 0.5, 0.5]
     """
     model.check_types(graph)
-    check_form(form)
+    check_evidence_model(evidence_model)
     fix = "Fit it on data with observations and pass obs_kernel."
     _checks.require(bool(model.observations), "model", "must have learned observations", "none", fix)
     seen = jnp.asarray(np.ones(graph.num_nodes, bool) if mask is None else mask)
@@ -244,7 +244,7 @@ def observe(
     own = isinstance(y, Mapping)
     for v, array in arrays.items():
         _check_observations(model, graph, v, array, seen, own)
-    return _observe(model, graph, arrays, seen, form, own)
+    return _observe(model, graph, arrays, seen, evidence_model, own)
 
 
 def likelihood_values(function: Callable[[Array], Array], points: Array, num_nodes: int) -> Array:
@@ -268,11 +268,11 @@ def nothing(model: Model, graph: Graph) -> Evidence:
     return Evidence(local, messages, observed, exponents, (), jnp.asarray(np.zeros(nodes, bool)), {})
 
 
-def check_form(form: Any) -> None:
+def check_evidence_model(evidence_model: Any) -> None:
     """Check that a form of evidence is one."""
-    ok = isinstance(form, Expectation | DensityRatio)
+    ok = isinstance(evidence_model, Expectation | DensityRatio)
     fix = "Pass kbpjax.Expectation() or kbpjax.DensityRatio()."
-    _checks.require(ok, "form", "must be a form of evidence", repr(form), fix)
+    _checks.require(ok, "evidence_model", "must be an evidence model", repr(evidence_model), fix)
 
 
 def _check_observations(model: KernelMRF, graph: Graph, node_type: int, y: Array, seen: Array, own: bool) -> None:
@@ -292,14 +292,19 @@ def _check_observations(model: KernelMRF, graph: Graph, node_type: int, y: Array
 
 @partial(jax.jit, static_argnames="own")
 def _observe(
-    model: KernelMRF, graph: Graph, by_type: dict[int, Array], seen: Array, form: Expectation | DensityRatio, own: bool
+    model: KernelMRF,
+    graph: Graph,
+    by_type: dict[int, Array],
+    seen: Array,
+    evidence_model: Expectation | DensityRatio,
+    own: bool,
 ) -> Evidence:
     operators = model.operators
     messages = jnp.zeros((graph.num_nodes, operators.evaluate.shape[2]), operators.evaluate.dtype)
     for v, y in by_type.items():
         nodes = graph.nodes_of_type(v)
         known = seen[nodes]
-        basis, operator = model.observations[v].basis, form.operator(model.observations[v])
+        basis, operator = model.observations[v].basis, evidence_model.operator(model.observations[v])
         y = y if own else y[nodes]
         y = jnp.where(expand(known, y.ndim), y, jnp.zeros_like(y))
         message = matmul(features(basis, like(y, basis.point.dtype)).astype(operator.dtype), operator.T)

@@ -331,7 +331,7 @@ def refine_mode(
         The refined modes [node_of_type, *dim].
 
     Raises:
-        ValueError: candidates that are whole numbers, beliefs of other nodes, a node type that the graph does not have,
+        ValueError: candidates that are integers, beliefs of other nodes, a node type that the graph does not have,
             an option out of range.
 
     Examples:
@@ -350,7 +350,7 @@ def refine_mode(
     _checks.require_count("num_steps", num_steps)
     points, nodes = belief.points, graph.nodes_of_type(node_type)
     real = jnp.issubdtype(points.dtype, jnp.floating)
-    fix = "Whole numbers have nothing between them: use kbpjax.mode, or convert them to float."
+    fix = "Integers have nothing between them: use kbpjax.mode, or convert them to float."
     _checks.require(real, "belief", "must have points of floats", points.dtype, fix)
     rule = f"must hold the {len(nodes)} nodes of type {node_type}"
     fix = "Pass the beliefs of that type, as kbpjax.beliefs returns them for points given by type."
@@ -427,7 +427,7 @@ def _refuse_nan(belief: Belief) -> None:
     if not jnp.issubdtype(belief.points.dtype, jnp.floating) and not _checks.is_traced(belief.weights):
         broken = bool(np.isnan(np.asarray(belief.weights)).any())
         fix = "See the page on troubleshooting for why it is NaN; points that are floats get NaN as answers."
-        _checks.require(not broken, "belief", "must have no NaN where points are whole numbers", "NaN", fix)
+        _checks.require(not broken, "belief", "must have no NaN where points are integers", "NaN", fix)
 
 
 def _keep_nan(belief: Belief, answers: Array) -> Array:

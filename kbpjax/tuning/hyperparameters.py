@@ -1,4 +1,4 @@
-"""Settings: all numbers between training data and an answer, in one pytree that can be learned, compared and kept."""
+"""Hyperparameters: all numbers between training data and a belief, in one pytree that can be learned and saved."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from kbpjax.kernels import Kernel
 from kbpjax.kernels.base import as_floats
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF, Positive, fit
-from kbpjax.learning.rules import ConstantTime, Rule, hold
+from kbpjax.learning.rules import ConstantTime, Rule, fix_landmarks
 from kbpjax.posterior.beliefs import Belief, beliefs
 from kbpjax.posterior.evidence import DensityRatio, Evidence, Expectation, observe
 from kbpjax.posterior.marginals import Marginal, MeanEmbedding
@@ -35,7 +35,7 @@ def _number(value: Any) -> Any:
     return number.astype(number.dtype)  # of no weak type
 
 
-class Settings(eqx.Module):
+class Hyperparameters(eqx.Module):
     """What `fit`, `observe`, `run` and `beliefs` are told, as one object; `tune` learns its numbers.
 
     Defaults are for learning, and not those of `fit` and `run`: a floor of 1e-3, where derivatives are tame, and fewer
@@ -53,9 +53,9 @@ class Settings(eqx.Module):
         evidence_power: power to which the evidence is raised, > 0.
         temperature: of the beliefs, > 0, see `temper`.
         rule: the update rule. Tuning takes time in proportion to the squares of the ranks: keep them small.
-        positive: how to make updates positive, or None.
+        nonnegative: how to make updates nonnegative, or None.
         schedule: which messages are updated at a time; `colored(graph)` belongs to one graph.
-        form: form of the evidence, `Expectation()` or `DensityRatio()`.
+        evidence_model: form of the evidence, `Expectation()` or `DensityRatio()`.
         num_iters: iterations of belief propagation; with `tol` the most there can be.
         tol: where to stop; None: after `num_iters`.
 
@@ -67,7 +67,7 @@ class Settings(eqx.Module):
         >>> x = np.linspace(0, 1, 200).reshape(20, 10)
         >>> graph = kbp.chain_graph(10)
         >>> data = kbp.pool(graph, x, observations=x)
-        >>> settings = kbp.Settings(kbp.RBF(0.3), kbp.RBF(0.2), num_iters=5)
+        >>> settings = kbp.Hyperparameters(kbp.RBF(0.3), kbp.RBF(0.2), num_iters=5)
         >>> belief = settings.answer(settings.fit(data), graph, x[3], np.linspace(0, 1, 21))
         >>> belief.weights.shape
         (10, 21)
@@ -83,9 +83,9 @@ class Settings(eqx.Module):
     evidence_power: Number = eqx.field(default=1.0, converter=_number)
     temperature: Number = eqx.field(default=1.0, converter=_number)
     rule: Rule = ConstantTime(eps=1e-3, max_rank=32)
-    positive: Positive | None = None
+    nonnegative: Positive | None = None
     schedule: Schedule = Synchronous()
-    form: Expectation | DensityRatio = Expectation()
+    evidence_model: Expectation | DensityRatio = Expectation()
     num_iters: int = eqx.field(static=True, converter=_checks.whole, default=10)
     tol: float | None = eqx.field(static=True, default=None)
 
@@ -105,12 +105,12 @@ class Settings(eqx.Module):
             ridge=self.ridge,
             obs_ridge=self.obs_ridge,
             floor=self.floor,
-            positive=self.positive,
+            nonnegative=self.nonnegative,
         )
 
-    def hold(self, data: TrainingData) -> Rule:
-        """Choose landmarks, and return the rule that keeps them (`kbpjax.hold`)."""
-        return hold(data, kernel=self.kernel, obs_kernel=self.obs_kernel, rule=self.rule)
+    def fix_landmarks(self, data: TrainingData) -> Rule:
+        """Choose landmarks, and return the rule that keeps them (`kbpjax.fix_landmarks`)."""
+        return fix_landmarks(data, kernel=self.kernel, obs_kernel=self.obs_kernel, rule=self.rule)
 
     def run(self, model: KernelMRF, graph: Graph, evidence: Evidence | None) -> Solution:
         """Pass messages (`kbpjax.run`)."""
@@ -119,7 +119,7 @@ class Settings(eqx.Module):
 
     def observe(self, model: KernelMRF, graph: Graph, y: Numbers | Mapping[int, Numbers]) -> Evidence:
         """Turn observations into evidence (`kbpjax.observe`), raised to its power."""
-        return observe(model, graph, y, form=self.form) ** self.evidence_power
+        return observe(model, graph, y, evidence_model=self.evidence_model) ** self.evidence_power
 
     def answer(
         self,

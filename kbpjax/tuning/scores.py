@@ -57,7 +57,7 @@ def leave_one_out(
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.tuning.scores import leave_one_out
         >>> x = jnp.linspace(-3, 3, 60)
-        >>> basis, _ = kbp.Greedy().feature_map(kbp.RBF(0.5), x, eps=1e-2, max_rank=30)
+        >>> basis, _ = kbp.PivotedCholesky().feature_map(kbp.RBF(0.5), x, eps=1e-2, max_rank=30)
         >>> values = jnp.sin(x) + 0.5 * jax.random.normal(jax.random.key(0), 60, x.dtype)
         >>> min([1e-4, 1e-2, 1.0], key=lambda r: float(leave_one_out(basis, lambda y: y[:, None], x, values, r)))
         0.01
@@ -73,7 +73,7 @@ def leave_one_out(
     return mean_square(leave_out)
 
 
-def generalised_cross_validation(
+def generalized_cross_validation(
     given: Callable[[Array], Array],
     target: Callable[[Array], Array],
     x_given: Shaped[Array, "sample *dim"],

@@ -1,4 +1,4 @@
-"""Learn the numbers of `Settings` by gradient descent on the error of the answers that they lead to.
+"""Learn the numbers of `Hyperparameters` by gradient descent on the error of the answers that they lead to.
 
 Each step learns the model anew, passes messages and differentiates through all of it. Landmarks, whose choice has no
 gradient, are held for a few steps and then chosen again. What must be positive is learned by its logarithm.
@@ -23,7 +23,7 @@ from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.rules import Rule
-from kbpjax.tuning.hyperparameters import Settings
+from kbpjax.tuning.hyperparameters import Hyperparameters
 from kbpjax.tuning.losses import SquaredError
 from kbpjax.tuning.parameters import Numbers, descend
 
@@ -43,7 +43,7 @@ class Tuned:
     Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> data = kbp.pool(kbp.chain_graph(2), *np.linspace(-1, 1, 20).reshape(2, 5, 2))
-        >>> settings = kbp.Settings(kbp.RBF(0.5), kbp.RBF(0.5), ridge=2e-3, rule=kbp.FullRank())
+        >>> settings = kbp.Hyperparameters(kbp.RBF(0.5), kbp.RBF(0.5), ridge=2e-3, rule=kbp.FullRank())
         >>> losses, checks, ridges = np.array([1.0, 0.8]), {0: 1.0, 2: 0.75}, np.array([1e-3, 2e-3])
         >>> tuned = kbp.Tuned(settings, settings.fit(data), losses, checks, {"ridge": ridges}, "all steps done")
         >>> min(tuned.checks.values()) / tuned.checks[0]  # validation loss, as a share of that at the start
@@ -52,7 +52,7 @@ class Tuned:
         ([0.001, 0.002], 0.002)
     """
 
-    settings: Settings
+    settings: Hyperparameters
     model: KernelMRF
     losses: np.ndarray
     checks: dict[int, float]
@@ -85,7 +85,7 @@ class Tuned:
 
 
 def tune(
-    settings: Settings,
+    settings: Hyperparameters,
     data: TrainingData,
     graph: Graph,
     truth: Any,
@@ -94,8 +94,8 @@ def tune(
     *,
     loss: Callable[[Any, Any], Array] = SquaredError(),
     validation: tuple[Any, Any] | None = None,
-    frozen: Callable[[Settings], Any] = lambda settings: (),
-    answer: Callable[..., Any] = Settings.answer,
+    frozen: Callable[[Hyperparameters], Any] = lambda settings: (),
+    answer: Callable[..., Any] = Hyperparameters.answer,
     steps: int = 60,
     optimizer: optax.GradientTransformation | None = None,
     every: int = 15,
@@ -145,7 +145,7 @@ def tune(
         >>> rng = np.random.default_rng(0)
         >>> graph, x = kbp.chain_graph(8), np.cumsum(rng.normal(size=(40, 8)), axis=1)
         >>> data = kbp.pool(graph, x[:30], observations=x[:30] + rng.normal(size=(30, 8)))
-        >>> start = kbp.Settings(kbp.RBF(3.0), kbp.RBF(3.0), ridge=1e-3, num_iters=3)
+        >>> start = kbp.Hyperparameters(kbp.RBF(3.0), kbp.RBF(3.0), ridge=1e-3, num_iters=3)
         >>> noisy = lambda key: x[30:] + jax.random.normal(key, (10, 8))
         >>> tuned = kbp.tune(start, data, graph, x[30:], noisy, np.linspace(-8, 8, 33), steps=6, every=3)
         >>> len(tuned.losses), sorted(tuned.checks), tuned.stopped
@@ -240,7 +240,7 @@ def _compiled(
 
     @jax.jit
     def check(free: list[Array], data: TrainingData, graph: Graph, cases: _Cases) -> tuple[Rule, Array]:
-        rule = learned.settings(free).hold(data)
+        rule = learned.settings(free).fix_landmarks(data)
         return rule, of_cases(free, rule, data, graph, *cases.validation)
 
     @jax.jit

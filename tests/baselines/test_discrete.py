@@ -175,7 +175,7 @@ def test_node_types_may_have_different_numbers_of_states():
 
 
 def test_logs_keep_what_plain_products_lose():
-    """Three neighbours that contradict each other by 1e-200: a product of 1e-400 is 0 in f64, its logarithm is not."""
+    """Three neighbors that contradict each other by 1e-200: a product of 1e-400 is 0 in f64, its logarithm is not."""
     tiny = 1e-200
     contrast = np.full((3, 3), tiny) + np.eye(3)
     model = rw.Discrete([(0, 3), (1, 3), (2, 3), (3, 4)], [np.ones(3)] * 5, [contrast] * 4)
@@ -231,12 +231,12 @@ def test_marginals_of_the_data_are_a_fixed_point_of_pseudo_moments():
 def test_bins_take_the_nearest_and_beliefs_are_constant_inside():
     x = np.array([[0.0, 0.9], [0.2, 1.1], [2.0, 1.9]])
     graph = kbp.chain_graph(2)
-    centres = discrete.bins(x.ravel(), 4)
-    np.testing.assert_allclose(centres, [0.25, 0.75, 1.25, 1.75])
-    model = fit(kbp.pool(graph, x), centres, pseudo_count=0.1)
+    centers = discrete.bins(x.ravel(), 4)
+    np.testing.assert_allclose(centers, [0.25, 0.75, 1.25, 1.75])
+    model = fit(kbp.pool(graph, x), centers, pseudo_count=0.1)
     counts = np.array([2, 1, 1, 2]) + 0.4
     np.testing.assert_allclose(model.marginals[0], counts / counts.sum())
-    evidence = kbp.clamp(model, graph, [0], [0.1], form=kbp.DensityRatio())
+    evidence = kbp.clamp(model, graph, [0], [0.1], evidence_model=kbp.DensityRatio())
     _, belief = solved(model, graph, evidence, np.array([0.3, 0.7, 1.2, 1.8]))
     pairs = np.full((4, 4), 0.1)
     pairs[[0, 0, 3], [1, 2, 3]] += 1

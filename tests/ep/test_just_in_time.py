@@ -28,18 +28,18 @@ def stream(num_messages, seed=0, spread=4.0):
 
 
 def fresh(threshold=-4.0):
-    return untrained(LIKE, np.broadcast_to(np.asarray(threshold, float), 2))
+    return init_operator(LIKE, np.broadcast_to(np.asarray(threshold, float), 2))
 
 
 @jax.jit
-def untrained(like, threshold):
-    return ep.untrained(KEY, like, variable=1, num_initial=INITIAL, threshold=threshold, learner=FEW)
+def init_operator(like, threshold):
+    return ep.init_operator(KEY, like, variable=1, num_initial=INITIAL, threshold=threshold, learner=FEW)
 
 
 @jax.jit
 def run(operator, incoming, oracle=ORACLE):
     keys = jax.random.split(KEY, len(incoming[1].shift))
-    return jax.lax.scan(lambda state, of: ep.send(state, of[0], oracle, of[1]), operator, (incoming, keys))
+    return jax.lax.scan(lambda state, of: ep.step(state, of[0], oracle, of[1]), operator, (incoming, keys))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def exact(incoming):
 def test_the_scan_equals_a_plain_loop_that_was_interrupted_and_resumed_from_a_file(tmp_path, trained):
     operator, record = trained
     incoming, state, records = jax.tree.map(np.asarray, stream(80)), fresh(), []
-    one = jax.jit(lambda state, incoming: ep.send(state, incoming, ORACLE, KEY))
+    one = jax.jit(lambda state, incoming: ep.step(state, incoming, ORACLE, KEY))
     for i in range(80):
         if i in (7, 30):  # while collecting, and after training
             assert bool(state.trained) == (i == 30)
@@ -219,7 +219,7 @@ def test_messages_that_are_no_distributions_are_recorded_as_failures(trained):
 
 def test_single_precision_learns_too(trained):
     like, incoming = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (LIKE, stream(80)))
-    _, record = run(untrained(like, np.full(2, -4.0)), incoming)
+    _, record = run(init_operator(like, np.full(2, -4.0)), incoming)
     assert record.message.precision.dtype == record.log_variance.dtype == jnp.float32
     assert np.sum(np.asarray(record.asked) != np.asarray(trained[1].asked)) <= 3
     error = np.abs(np.asarray(record.message.precision) - np.asarray(trained[1].message.precision))
@@ -237,31 +237,31 @@ REFUSED = [
 
 
 def test_bad_options_are_refused_by_name():
-    make = lambda change: ep.untrained(KEY, LIKE, **{"variable": 1, "learner": FEW, **change})
+    make = lambda change: ep.init_operator(KEY, LIKE, **{"variable": 1, "learner": FEW, **change})
     assert not not_refused({str(change): (partial(make, change), "^" + message) for change, message in REFUSED})
 
 
 def test_an_oracle_of_another_variable_is_refused(trained):
     with pytest.raises(ValueError, match="^oracle: must answer for variable 1; got 0. Make operator and oracle"):
-        ep.send(trained[0], LIKE, ep.LogisticToP(), KEY)
+        ep.step(trained[0], LIKE, ep.LogisticToP(), KEY)
 
 
 def test_messages_of_other_families_are_refused(trained):
     with pytest.raises(ValueError, match=r"^incoming: must be \['Beta', 'Gaussian'\]; got \['Gaussian', 'Beta'\]"):
-        ep.send(trained[0], LIKE[::-1], ORACLE, KEY)
+        ep.step(trained[0], LIKE[::-1], ORACLE, KEY)
 
 
 # --- messages that are all known -------------------------------------------------------------------
 
 
-send_all = jax.jit(ep.send_all)
+scan = jax.jit(ep.scan)
 
 
 @pytest.mark.parametrize("num_messages", [1, 80])
 def test_looking_ahead_changes_nothing(num_messages):
     incoming = stream(num_messages)
     keys = jax.random.split(KEY, num_messages)
-    operator, record = send_all(fresh(), incoming, ORACLE, keys)
+    operator, record = scan(fresh(), incoming, ORACLE, keys)
     expected, one_by_one = run(fresh(), incoming)
     np.testing.assert_array_equal(record.asked, one_by_one.asked)
     same(record, one_by_one, rtol=1e-9, atol=1e-9)
@@ -271,14 +271,14 @@ def test_looking_ahead_changes_nothing(num_messages):
 @pytest.mark.parametrize("threshold", [-np.inf, np.inf])
 def test_looking_ahead_at_the_limits(threshold, trained):
     operator = dataclasses.replace(trained[0], thresholds=jnp.asarray(np.full(2, threshold)))
-    _, record = send_all(operator, stream(80, 1), ORACLE, jax.random.split(KEY, 80))
+    _, record = scan(operator, stream(80, 1), ORACLE, jax.random.split(KEY, 80))
     assert bool(record.asked.all()) == (threshold == -np.inf) and bool(record.asked.any()) == (threshold == -np.inf)
     same(record, run(operator, stream(80, 1))[1], rtol=1e-9, atol=1e-9)
 
 
 def test_looking_ahead_goes_on_where_the_oracle_fails():
     broken = Broken(jnp.array(-jnp.inf))
-    operator, record = send_all(fresh(), stream(40), broken, jax.random.split(KEY, 40))
+    operator, record = scan(fresh(), stream(40), broken, jax.random.split(KEY, 40))
     assert record.asked.all() and record.failed.all() and not bool(operator.trained)
 
 
@@ -286,18 +286,18 @@ def test_messages_of_another_precision_are_refused():
     single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), stream(3))
     keys = jax.random.split(KEY, 3)
     with pytest.raises(ValueError, match="^incoming: must be float64, as the operator; got float32. Convert"):
-        ep.send_all(fresh(), single, ORACLE, keys)
+        ep.scan(fresh(), single, ORACLE, keys)
 
 
 def test_no_messages_are_refused():
     with pytest.raises(ValueError, match="^keys: must be one for each message"):
-        ep.send_all(fresh(), stream(0), ORACLE, jax.random.split(KEY, 0))
+        ep.scan(fresh(), stream(0), ORACLE, jax.random.split(KEY, 0))
 
 
 def test_a_stream_in_which_most_messages_are_equal_is_learned():
     x = np.where(np.random.default_rng(0).random((200, 5)) < 0.5, 1.0, -1.0)
     like = (ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0))
-    operator = jax.jit(lambda: ep.untrained(jax.random.key(1), like, variable=1, num_initial=100))()
+    operator = jax.jit(lambda: ep.init_operator(jax.random.key(1), like, variable=1, num_initial=100))()
     found = ep.logistic_regression(x, x[:, 0] > 0, operator=operator, num_sweeps=3)
     asked = np.asarray(found.record.asked).reshape(3, -1).sum(axis=1)
     assert asked[0] < 200 and asked[2] < asked[0]

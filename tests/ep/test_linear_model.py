@@ -193,7 +193,7 @@ def test_any_factor_will_do():
 def operator(threshold):
     like = ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0)
     few = ep.Learner(num_inner=30, num_outer=60)
-    return ep.untrained(KEY, like, variable=1, num_initial=60, threshold=threshold, learner=few)
+    return ep.init_operator(KEY, like, variable=1, num_initial=60, threshold=threshold, learner=few)
 
 
 @pytest.mark.parametrize("schedule", [ep.Parallel(), ep.Sequential()])
@@ -246,7 +246,7 @@ def test_bad_arguments_are_refused_by_name():
 def test_an_operator_for_another_factor_is_refused():
     like = (ep.Gamma(6.0, 1.0),)
     few = ep.Learner(num_inner=5, num_outer=5)
-    other = jax.jit(lambda: ep.untrained(KEY, like, variable=0, num_initial=5, learner=few))()
+    other = jax.jit(lambda: ep.init_operator(KEY, like, variable=0, num_initial=5, learner=few))()
     with pytest.raises(ValueError, match="^oracle: must answer for variable 0; got 1"):
         ep.logistic_regression(X, Y, operator=other)
 
@@ -276,7 +276,7 @@ def test_posteriors_of_precisions_are_the_projected_truth():
 def test_operators_of_precisions_learn_the_message():
     like, (counts, squares) = (ep.Gamma(6.0, 1.0),), samples(300)
     learner = ep.Learner(num_inner=60, num_outer=100, targets=ep.Message())
-    start = jax.jit(lambda: ep.untrained(KEY, like, variable=0, num_initial=20, threshold=-6.0, learner=learner))()
+    start = jax.jit(lambda: ep.init_operator(KEY, like, variable=0, num_initial=20, threshold=-6.0, learner=learner))()
     oracle = ep.CompoundGamma(projection=ep.MatchingMoments(), num_nodes=1000)
     posterior, trained, record = ep.precision_posteriors(counts, squares, oracle=oracle, operator=start)
     exact, *_ = ep.precision_posteriors(counts, squares, oracle=oracle)

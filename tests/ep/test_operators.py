@@ -30,7 +30,7 @@ def logistic(num_samples, seed=0, kind=np.float64):
 @jax.jit
 def exact(p, z):
     found = ep.logistic_integrals(p, z, num_nodes=300)
-    return found.z, ep.Nearest().beta(found)
+    return found.z, ep.KLProjection().beta(found)
 
 
 TRAIN, TEST = ((incoming, *exact(*incoming)) for incoming in (logistic(400), logistic(100, seed=1)))
@@ -128,7 +128,7 @@ def test_noise_and_thresholds_may_differ_between_outputs():
 
 def test_an_untrained_operator_predicts_nothing():
     like = ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0)
-    found = predict(jax.jit(lambda: ep.untrained(KEY, like, variable=1, learner=FEW))(), TEST[0])
+    found = predict(jax.jit(lambda: ep.init_operator(KEY, like, variable=1, learner=FEW))(), TEST[0])
     assert all(np.isnan(leaf).all() for leaf in (found.belief.precision, found.log_variance))
 
 
@@ -212,7 +212,7 @@ def test_a_family_that_cannot_be_represented_says_so(representation, message):
 # --- choice of parameters ---------------------------------------------------------------------------
 
 
-# A constant kernel, one of no neighbours, the planted one, noise that drowns everything, and a wide one.
+# A constant kernel, one of no neighbors, the planted one, noise that drowns everything, and a wide one.
 CANDIDATES = ep.Parameters(
     np.array([1e7, 1e-6, 0.5, 0.5, 2.0]), np.array([1, 1, 1, 1, 0.5]), np.array([1e-4, 1e-4, 1e-4, 1e3, 1e-3])
 )
@@ -223,7 +223,7 @@ def selected(criterion):
     return ep.select(KEY, *TRAIN[:2], CANDIDATES, variable=1, learner=FEW, criterion=criterion)
 
 
-@pytest.mark.parametrize("criterion", [ep.LeaveOneOut(), ep.Surprise()])
+@pytest.mark.parametrize("criterion", [ep.LeaveOneOut(), ep.NegativeLogEvidence()])
 def test_the_planted_candidate_is_chosen(criterion):
     best, losses = selected(criterion)
     assert losses.shape == (5, 2) and np.argmin(losses, axis=0).tolist() == [2, 2]
@@ -291,7 +291,7 @@ REFUSED = [
     (lambda: ep.random_candidates(KEY, 3, noises=(1.0, 0.1)), "noises: must be 0 < least <= most; got 1.0, 0.1"),
     (lambda: ep.random_candidates(KEY, 3, width_scales=(0.0, 0.1)), "width_scales: must be 0 < least <= most"),
     (lambda: ep.Draws(0), "num_draws: must be an integer >= 1; got 0"),
-    (lambda: ep.Draws(seed=-1), "seed: must be a whole number >= 0"),
+    (lambda: ep.Draws(seed=-1), "seed: must be an integer >= 0"),
     (lambda: learned(variable=2), "variable: must be a place among 2 messages; got 2"),
     (lambda: learned(threshold=[1.0, 2.0, 3.0]), "threshold: must be one number or 2 of them"),
     (lambda: learned(parameters=ep.Parameters(noise=[1.0] * 3)), "parameters: must be single or 2 of them; got"),

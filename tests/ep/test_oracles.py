@@ -66,9 +66,9 @@ def midpoint(a, b, m, v, num_nodes=100_000):
     log_weight = (a - 1) * special.log_expit(z) + (b - 1) * special.log_expit(-z) + stats.norm.logpdf(z, m, v**0.5)
     weight = np.exp(log_weight - log_weight.max())
     total, moved = weight.sum(), z - m
-    centre = (weight * moved).sum() / total
+    center = (weight * moved).sum() / total
     log_z = np.log(total * (high - low) / num_nodes) + log_weight.max() - special.betaln(a, b)
-    return log_z, m + centre, (weight * (moved - centre) ** 2).sum() / total
+    return log_z, m + center, (weight * (moved - center) ** 2).sum() / total
 
 
 # --- the logistic factor --------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def midpoint(a, b, m, v, num_nodes=100_000):
 
 def test_logistic_golden_values():
     found = logistic_integrals(*messages(list(LOGISTIC)))
-    got = (found.log_normaliser, found.z.mean, found.z.variance, *found[2:])
+    got = (found.log_normalizer, found.z.mean, found.z.variance, *found[2:])
     np.testing.assert_allclose(np.stack(got, axis=1), list(LOGISTIC.values()), rtol=1e-9, atol=1e-10)
 
 
@@ -88,7 +88,7 @@ def test_labels_give_the_derivatives_of_the_averaged_logistic_function():
     s0, s1, s2 = ((of * weight).sum(axis=1) for of in (s, s * (1 - s), s * (1 - s) * (1 - 2 * s)))
     ones = np.ones(5)
     found = logistic_integrals(ep.Beta(2 * ones, ones), ep.Gaussian.from_moments(m, v))
-    np.testing.assert_allclose(found.log_normaliser, np.log(2 * s0), atol=1e-10)
+    np.testing.assert_allclose(found.log_normalizer, np.log(2 * s0), atol=1e-10)
     np.testing.assert_allclose(found.z.mean, m + v * s1 / s0, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(found.z.variance, v + v**2 * (s2 / s0 - (s1 / s0) ** 2), rtol=1e-10)
     assert np.all(found.z.variance < v)
@@ -101,7 +101,7 @@ def test_the_other_label_is_the_mirror_image():
     for one, other in ((here.z.mean, -there.z.mean), (here.z.variance, there.z.variance), (here.mean, 1 - there.mean)):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(here.mean_log, there.mean_log_complement, rtol=1e-12)
-    np.testing.assert_allclose(here.log_normaliser, there.log_normaliser, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(here.log_normalizer, there.log_normalizer, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("v", [0.001, 0.05, 0.3, 1, 20, 200])
@@ -110,7 +110,7 @@ def test_enough_nodes_are_chosen(v):
     cases = [(a, b, (-8, 0.7, 25)[(i + j) % 3], v) for i, a in enumerate(sizes) for j, b in enumerate(sizes)]
     found = ep.logistic_integrals(*messages(cases))
     expected = np.array([midpoint(*case) for case in cases])
-    got = np.stack([found.log_normaliser, found.z.mean, found.z.variance], axis=1)
+    got = np.stack([found.log_normalizer, found.z.mean, found.z.variance], axis=1)
     np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
 
 
@@ -168,7 +168,7 @@ def test_compound_gamma_golden_values():
     np.testing.assert_allclose(got, expected[:, :3], rtol=1e-9)
     matching = ep.MatchingMoments().gamma(found)
     np.testing.assert_allclose(np.stack([matching.shape, matching.rate], axis=1), expected[:, 4:6], rtol=1e-7)
-    nearest = ep.Nearest().gamma(found)
+    nearest = ep.KLProjection().gamma(found)
     np.testing.assert_allclose(np.stack([nearest.shape, nearest.rate], axis=1), expected[:, 6:], rtol=5e-8)
     sent = ep.ratio(matching, incoming)
     np.testing.assert_allclose(sent.shape, np.ones(3), rtol=1e-12)
@@ -186,7 +186,7 @@ def test_compound_gamma_equals_tricomi(s2, s1, r1):
     found = compound_integrals(ep.CompoundGamma(s2, s1, r1), ep.Gamma(a, b))
     np.testing.assert_allclose(found.mean, first, rtol=1e-9)
     np.testing.assert_allclose(found.variance, second - first**2, rtol=1e-8)
-    np.testing.assert_allclose(found.log_normaliser, log_z + a * np.log(b) - special.gammaln(a), rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(found.log_normalizer, log_z + a * np.log(b) - special.gammaln(a), rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("a, b, s2, s1, r1", [(6, 1, 1, 1, 1), (3, 0.2, 2, 1.5, 0.7), (51, 20, 1, 1, 1)])
@@ -202,7 +202,7 @@ def test_compound_gamma_equals_quadrature_over_both_variables(a, b, s2, s1, r1):
     marginal = table.sum(axis=1) / table.sum()
     mean = (marginal * np.exp(log_t)).sum()
     found = compound_integrals(ep.CompoundGamma(s2, s1, r1), ep.Gamma(*np.asarray((a, b), float)))
-    np.testing.assert_allclose(found.log_normaliser, np.log(table.sum() * cell), rtol=1e-8)
+    np.testing.assert_allclose(found.log_normalizer, np.log(table.sum() * cell), rtol=1e-8)
     np.testing.assert_allclose(found.mean, mean, rtol=1e-8)
     np.testing.assert_allclose(found.variance, (marginal * (np.exp(log_t) - mean) ** 2).sum(), rtol=1e-8)
     np.testing.assert_allclose(found.mean_log, (marginal * log_t).sum(), rtol=1e-8)
@@ -272,5 +272,5 @@ def test_the_normaliser_is_that_of_the_product_of_the_messages():
     a, b, m, v = 3.5, 1.2, 0.7, 2.0
     density = lambda z: stats.beta.pdf(special.expit(z), a, b) * stats.norm.pdf(z, m, v**0.5)
     expected = integrate.quad(density, -12, 14, epsabs=1e-13, epsrel=1e-12)[0]
-    found = logistic_integrals(*messages(list(LOGISTIC))).log_normaliser[list(LOGISTIC).index((a, b, m, v))]
+    found = logistic_integrals(*messages(list(LOGISTIC))).log_normalizer[list(LOGISTIC).index((a, b, m, v))]
     np.testing.assert_allclose(found, np.log(expected), rtol=1e-9)

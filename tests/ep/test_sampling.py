@@ -145,7 +145,7 @@ TWO = ep.Beta(2.0, 1.0), WIDE
         (partial(ep.ForwardSampler, jnp.sin, ()), "proposals: must be single distributions"),
         (partial(ep.LogDensity, normal, (ep.Gaussian(np.ones(2), np.ones(2)),)), "proposals: must be single distrib"),
         (partial(ep.ImportanceSampling, SUM, 1, 0), "num_samples: must be an integer >= 1; got 0"),
-        (partial(ep.ImportanceSampling, SUM, -1), "variable: must be a whole number >= 0; got -1"),
+        (partial(ep.ImportanceSampling, SUM, -1), "variable: must be an integer >= 0; got -1"),
         (partial(ep.ImportanceSampling(SUM, 1, 9), (WIDE,), KEY), "incoming: must be 2 messages; got 1"),
         (partial(ep.ImportanceSampling(SUM, 2, 9), (WIDE, WIDE), KEY), "incoming: must be 2 messages; got 2, of which"),
         (

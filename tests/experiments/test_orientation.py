@@ -188,7 +188,7 @@ def test_quick_run_shows_what_the_chain_is_for(tmp_path):
     for name in ("orientation.png", "orientation_beliefs.png"):
         with Image.open(tmp_path / name) as picture:
             assert picture.width > 800 and picture.height > 400
-    assert "neighbours, Viterbi" in outcome.stdout
+    assert "neighbors, Viterbi" in outcome.stdout
 
 
 def test_committed_results_name_every_option_that_was_searched():

@@ -116,8 +116,8 @@ CASES = {
         vectors,
         lambda x, y: 0.3 * math.exp(-(distance(x, y) ** 2) / 0.5) + 2 * float(x @ y),
     ),
-    "normalised": (
-        kernels.Normalised(kernels.Polynomial(2)),
+    "normalized": (
+        kernels.Normalized(kernels.Polynomial(2)),
         vectors,
         lambda x, y: (x @ y + 1) ** 2 / ((x @ x + 1) * (y @ y + 1)),
     ),
@@ -326,12 +326,12 @@ def test_what_belongs_to_one_point_is_computed_once():
 
 def test_the_kernel_of_large_vectors_is_normalised_in_single_precision():
     x = jnp.asarray([[1e18, 0.0], [1e18, 1e18]], jnp.float32)
-    result = gram(kernels.Normalised(kbp.Linear()), x, x)
+    result = gram(kernels.Normalized(kbp.Linear()), x, x)
     np.testing.assert_allclose(result, [[1, 0.5**0.5], [0.5**0.5, 1]], rtol=1e-6)
 
 
 def test_a_zero_feature_is_like_nothing_and_has_no_gradient():
-    kernel = kernels.Normalised(kbp.Linear())
+    kernel = kernels.Normalized(kbp.Linear())
     (value, slope), own = jax.jit(lambda x, y: (jax.value_and_grad(kernel)(x, y), kernel(x, x)))(
         np.zeros(2), np.ones(2)
     )
@@ -355,9 +355,9 @@ def test_the_nearest_rotation_is_that_of_scipy():
     np.testing.assert_allclose(np.linalg.det(result), 1)
 
 
-def test_median_sharpness_makes_the_kernel_of_the_median_pair_1_over_e():
+def test_median_concentration_makes_the_kernel_of_the_median_pair_1_over_e():
     x = unit(np.random.default_rng(3), 50)
-    kernel = kernels.Sphere(kernels.median_sharpness(x))
+    kernel = kernels.Sphere(kernels.median_concentration(x))
     values = np.asarray(gram(kernel, x, x))[np.triu_indices(50, 1)]
     assert np.median(values) == pytest.approx(math.exp(-1), rel=1e-2)
 
@@ -386,7 +386,7 @@ def ones(*shape):
 
 
 WRONG = {
-    "matern": (lambda: kernels.Matern(1.0, 2.0), "smoothness: must be 0.5, 1.5 or 2.5; got 2.0"),
+    "matern": (lambda: kernels.Matern(1.0, 2.0), "nu: must be 0.5, 1.5 or 2.5; got 2.0"),
     "degree": (lambda: kernels.Polynomial(0), "degree: must be an integer >= 1"),
     "offset": (lambda: kernels.Polynomial(2, -1.0), "offset: must be finite and > 0"),
     "weight": (lambda: -1.0 * kbp.Linear(), "weight: must be finite and > 0"),
@@ -404,14 +404,14 @@ WRONG = {
         "points: must have 4 entries or more",
     ),
     "projection": (lambda: kernels.RandomProjection(5, 0), "dim: must be an integer >= 1"),
-    "seed": (lambda: kernels.RandomProjection(5, 3, seed=-1), "seed: must be a whole number >= 0"),
+    "seed": (lambda: kernels.RandomProjection(5, 3, seed=-1), "seed: must be an integer >= 0"),
     "projected": (
         lambda: PROJECTION(zeros(4), zeros(4)),
         "points: must be vectors of A's width",
     ),
     "sphere": (
         lambda: kbp.gram(kernels.Sphere(1.0), ones(2, 3), ones(2, 3)),
-        r"x: must be unit vectors; got a norm of 1.732. Normalise them: kbpjax.kernels.unit_vectors\(x\).",
+        r"x: must be unit vectors; got a norm of 1.732. Normalize them: kbpjax.kernels.unit_vectors\(x\).",
     ),
     "no vector": (lambda: kernels.unit_vectors([[0.0, 0.0]]), "x: must have no vector of length 0; got 1"),
     "no rotation": (

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.kernels.base import Normalised
+from kbpjax.kernels.base import Normalized
 from kbpjax.kernels.graphs import ShortestPath, WeisfeilerLehman, encode_graphs
 
 KERNELS = {
     "subtrees": WeisfeilerLehman(3),
     "paths": ShortestPath(3),
-    "cosine": Normalised(WeisfeilerLehman(2)),
+    "cosine": Normalized(WeisfeilerLehman(2)),
 }
 gram = jax.jit(kbp.gram, static_argnames="block_size")
 
@@ -224,7 +224,7 @@ def test_labels_may_be_missing_and_nodes_may_have_any_names():
         ([nx.DiGraph([(0, 1)])], r"^graphs\[0\]: must be undirected; got a directed graph"),
         ([nx.Graph()], r"^graphs\[0\]: must have a node; got shape \(0,\)"),
         ([([[0]], [])], r"^graphs\[0\]: must have a node; got shape \(1, 1\)"),
-        ([([0, -1], [])], r"^graphs\[0\]: must have node labels that are whole numbers from 0 to 16777214; got \[-1"),
+        ([([0, -1], [])], r"^graphs\[0\]: must have node labels that are integers from 0 to 16777214; got \[-1"),
         ([([0, 0.5], [])], r"^graphs\[0\]: must have node labels .*; got \[0.5\]"),
         ([([0, float("nan")], [])], r"^graphs\[0\]: must have node labels .*; got \[nan\]"),
         ([([0, 2**24], [])], r"^graphs\[0\]: must have node labels .*; got \[16777216\]"),
@@ -257,9 +257,9 @@ def test_room_for_nodes(num_nodes, message):
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        ((1, 0, 0), 1.5, r"x: must hold whole numbers from 0 to 16777215; got others in graphs \[1\]"),
-        ((1, 0, 0), -1, "x: must hold whole numbers"),
-        ((1, 0, 0), np.nan, "x: must hold whole numbers"),
+        ((1, 0, 0), 1.5, r"x: must hold integers from 0 to 16777215; got others in graphs \[1\]"),
+        ((1, 0, 0), -1, "x: must hold integers"),
+        ((1, 0, 0), np.nan, "x: must hold integers"),
         ((0, 0, 0), 0, r"x: must have padding \(0 in column 0\) after all nodes; got others in graphs \[0\]"),
         ((0, 0, 2), 3, "x: must have the same edges in both directions"),
         ((0, 1, 2), 1, "x: must have no edges of padding, nor from a node to itself"),
@@ -329,7 +329,7 @@ def test_molecules(kernel):
     ]
     x = encode_graphs(graphs)
     assert x.shape == (188, 28, 29)
-    matrix = np.asarray(gram(Normalised(kernel), x, x))
+    matrix = np.asarray(gram(Normalized(kernel), x, x))
     accuracy = ten_folds(matrix, data["graph_label"], 0.01)
     print(f"{kernel}: {accuracy:.3f}")
     assert accuracy > 0.78
@@ -343,10 +343,10 @@ def test_a_model_of_graphs():
 
     @jax.jit
     def answers(data, seen):
-        model = kbp.fit(data, kernel=Normalised(ShortestPath(1)) ** 4, rule=kbp.FullRank(), ridge=1e-4)
+        model = kbp.fit(data, kernel=Normalized(ShortestPath(1)) ** 4, rule=kbp.FullRank(), ridge=1e-4)
 
         def answer(ring):
-            evidence = kbp.clamp(model, graph, [1], ring[None], form=kbp.DensityRatio())
+            evidence = kbp.clamp(model, graph, [1], ring[None], evidence_model=kbp.DensityRatio())
             return kbp.beliefs(model, graph, evidence, kbp.run(model, graph, evidence, num_iters=2), rings).weights
 
         return jax.vmap(answer)(seen)

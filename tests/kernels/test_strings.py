@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.kernels.base import Normalised, diagonal
+from kbpjax.kernels.base import Normalized, diagonal
 from kbpjax.kernels.strings import Alphabet, LocalAlignment, Mismatch, Spectrum, Subsequence, mask
 from tests.refusals import not_refused
 
@@ -159,7 +159,7 @@ def test_words_of_lodhi():
     for decay in (0.1, 0.5, 0.9):
         matrix = gram(Subsequence(2, decay), x, x)
         np.testing.assert_allclose(matrix[0], [2 * decay**4 + decay**6, decay**4, decay**4, 0], rtol=1e-13)
-        cosines = gram(Normalised(Subsequence(2, decay)), x, x)
+        cosines = gram(Normalized(Subsequence(2, decay)), x, x)
         np.testing.assert_allclose(cosines[0], [1, 1 / (2 + decay**2), 1 / (2 + decay**2), 0], rtol=1e-13)
 
 
@@ -171,7 +171,7 @@ PUBLISHED = {2: 0.580, 3: 0.478, 4: 0.439, 5: 0.406, 6: 0.370}
 @pytest.mark.parametrize("order", range(1, 7))
 def test_sentences_of_lodhi(order):
     x = Alphabet.of(SENTENCES).encode(SENTENCES)
-    result = float(gram(Normalised(Subsequence(order, 0.5)), x, x)[0, 1])
+    result = float(gram(Normalized(Subsequence(order, 0.5)), x, x)[0, 1])
     a, b = SENTENCES
     twins = [float(recursion_twin(*pair, order, Fraction(1, 2))) for pair in ((a, b), (a, a), (b, b))]
     assert result == pytest.approx(twins[0] / math.sqrt(twins[1] * twins[2]), rel=1e-12)
@@ -200,7 +200,7 @@ def test_strings_shorter_than_the_order():
     codes = DNA.encode(["AC", "ACG"], 8)
     for short in (Spectrum(3), Mismatch(3, 1, 4), Subsequence(3, 0.5)):
         assert not gram(short, codes[:1, :2], codes[:1, :2]).any() and not gram(short, codes[:1], codes[1:]).any()
-    np.testing.assert_allclose(gram(Normalised(short), codes, codes), [[0, 0], [0, 1]], rtol=1e-15)
+    np.testing.assert_allclose(gram(Normalized(short), codes, codes), [[0, 0], [0, 1]], rtol=1e-15)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -255,7 +255,7 @@ def test_second_derivative():
 
 def test_gradient_of_the_cosine_of_unlike_and_short_strings():
     x = DNA.encode(["AAAA", "CCCC", "A"]).astype(jnp.float32)
-    slope = jax.jit(jax.grad(lambda decay: jnp.sum(gram(Normalised(Subsequence(2, decay)), x, x))))
+    slope = jax.jit(jax.grad(lambda decay: jnp.sum(gram(Normalized(Subsequence(2, decay)), x, x))))
     assert slope(0.5) == pytest.approx(0, abs=1e-5)  # all cosines are 0 or 1
     assert np.isfinite(slope(1e-3))
 
@@ -317,8 +317,8 @@ ERRORS = [
     (lambda: DNA.encode(["A"], 0), "length: must be an integer >= 1"),
     (lambda: DNA.decode(jnp.array([[1, 5]])), "codes: must be codes of 4 symbols; got a code 5"),
     (lambda: Spectrum(0), "order: must be an integer >= 1"),
-    (lambda: Mismatch(3, 4, 4), "mismatches: must be a whole number from 0 to order = 3; got 4"),
-    (lambda: Mismatch(3, -1, 4), "mismatches: must be a whole number"),
+    (lambda: Mismatch(3, 4, 4), "mismatches: must be an integer from 0 to order = 3; got 4"),
+    (lambda: Mismatch(3, -1, 4), "mismatches: must be an integer"),
     (lambda: Mismatch(3, 1, 0), "num_symbols: must be an integer >= 1"),
     (lambda: Subsequence(0, 0.5), "order: must be an integer >= 1"),
     (lambda: Subsequence(2, 0.0), "decay: must be finite and > 0"),
@@ -383,7 +383,7 @@ def test_a_chain_of_strings_learns_its_topics():
     strings = [str(rng.choice(topics[topic])) for topic in rng.integers(2, size=30) for _ in range(3)]
     samples = DNA.encode(strings, 6).reshape(30, 3, 6)
     graph = kbp.chain_graph(3)
-    kernel = Normalised(Subsequence(2, 0.7))
+    kernel = Normalized(Subsequence(2, 0.7))
     candidates = DNA.encode([word for words in topics for word in words], 6)
 
     @jax.jit

@@ -273,14 +273,14 @@ def candidates(model: PairwiseMRF, points: Any) -> tuple[Shaped[Array, "point *d
 
 
 def as_belief(points: Array, logs: Float[Array, "node point"]) -> Belief:
-    """Normalise logarithms of beliefs on common points."""
-    weights, impossible = _normalise(logs)
+    """Normalize logarithms of beliefs on common points."""
+    weights, impossible = _normalize(logs)
     check_some("nodes", np.arange(len(logs)), impossible)
     return Belief(points, weights)
 
 
 @jax.jit
-def _normalise(logs: Array) -> tuple[Array, Array]:
+def _normalize(logs: Array) -> tuple[Array, Array]:
     return jax.nn.softmax(logs, axis=1), jnp.all(logs == -jnp.inf, axis=1)
 
 

@@ -78,8 +78,8 @@ def exact_product(
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines import mixtures, products
         >>> two = jax.vmap(mixtures.GaussianMixture)(jnp.ones((2, 1)), jnp.array([[[0.0]], [[2.0]]]), jnp.ones((2, 1)))
-        >>> product, log_normaliser = jax.jit(products.exact_product)(two)
-        >>> [round(float(x), 3) for x in (product.mean[0], product.variance[0], log_normaliser)]
+        >>> product, log_normalizer = jax.jit(products.exact_product)(two)
+        >>> [round(float(x), 3) for x in (product.mean[0], product.variance[0], log_normalizer)]
         [1.0, 0.5, -2.266]
     """
     factors = prepare(mixtures, present)

@@ -413,7 +413,7 @@ def test_types_have_moments_of_their_own():
     edge_type = np.array([1, 1, 2, 4, 2])
     graph = kbp.Graph.from_edges(edges, 6, edge_type=edge_type, node_type=node_type)
     spread = {v: np.cov(rng.normal(size=(2, 9))) for v in (0, 2)}
-    centre = {v: rng.normal(size=2) for v in (0, 2)}
+    center = {v: rng.normal(size=2) for v in (0, 2)}
     kinds = {1: (0, 0), 2: (0, 2), 4: (2, 2)}
     root = {v: np.linalg.cholesky(spread[v]) for v in spread}
     cross = {k: root[a] @ (0.3 * rng.normal(size=(2, 2))) @ root[b].T for k, (a, b) in kinds.items()}
@@ -427,9 +427,9 @@ def test_types_have_moments_of_their_own():
     view = spread[2] @ slope.T
     view = np.block([[spread[2], view], [view.T, slope @ spread[2] @ slope.T + noise]])
     data = kbp.TrainingData(
-        {k: pairs(np.concatenate([centre[a], centre[b]]), joint[k], 2) for k, (a, b) in kinds.items()},
-        {v: samples_of(rng, centre[v], spread[v]) for v in (0, 2)},
-        {2: pairs(np.concatenate([centre[2], slope @ centre[2] + 1]), view, 2)},
+        {k: pairs(np.concatenate([center[a], center[b]]), joint[k], 2) for k, (a, b) in kinds.items()},
+        {v: samples_of(rng, center[v], spread[v]) for v in (0, 2)},
+        {2: pairs(np.concatenate([center[2], slope @ center[2] + 1]), view, 2)},
         ends=kinds,
     )
     # The joint covariance of a tree: Cov(t, .) = Cov(t, parent) Cov(parent)^-1 Cov(parent, .), from the root 1 on.
@@ -446,7 +446,7 @@ def test_types_have_moments_of_their_own():
             whole[s, :, t] = whole[t, :, s].T
         whole[t, :, t] = spread[node_type[t]]
         known.append(t)
-    mean, y = np.concatenate([centre[v] for v in node_type]), rng.normal(size=(6, 3))
+    mean, y = np.concatenate([center[v] for v in node_type]), rng.normal(size=(6, 3))
     measure = np.kron(np.eye(6)[[3, 4]], slope)
     expected = condition(mean, whole.reshape(12, 12), y[[3, 4]].ravel(), measure, 1.0, np.kron(np.eye(2), noise))
     template = gaussian.fit(data)
@@ -480,7 +480,7 @@ def test_strong_dependence_on_a_grid_wants_exponents():
 
 
 def test_a_ridge_is_added_to_every_covariance():
-    x = np.random.default_rng(0).integers(0, 5, size=(50, SIZE))  # whole numbers are numbers too
+    x = np.random.default_rng(0).integers(0, 5, size=(50, SIZE))  # integers are numbers too
     chain = GRAPHS["chain"]
     template = gaussian.fit(kbp.pool(chain, np.zeros((50, SIZE)), x), ridge=0.25)
     model, evidence = template.build(chain), gaussian.observe(template, chain, np.arange(SIZE))

@@ -47,11 +47,11 @@ def apart(x, y, scale):
 
 
 def rings(levels, axis=1, side=60):
-    """Grey values of pixels that are neighbours along an axis, in both orders."""
+    """Gray values of pixels that are neighbors along an axis, in both orders."""
     i, j = np.mgrid[:side, :side]
-    grey = np.round((np.sin(np.hypot(i - 30, j - 20) / 6) + 1) / 2 * (levels - 1)) * (240 / (levels - 1))
-    grey = np.moveaxis(grey, axis, 0).astype(np.float32)
-    left, right = grey[:-1].ravel(), grey[1:].ravel()
+    gray = np.round((np.sin(np.hypot(i - 30, j - 20) / 6) + 1) / 2 * (levels - 1)) * (240 / (levels - 1))
+    gray = np.moveaxis(gray, axis, 0).astype(np.float32)
+    left, right = gray[:-1].ravel(), gray[1:].ravel()
     return np.concatenate([left, right]), np.concatenate([right, left])
 
 
@@ -375,7 +375,7 @@ def test_parzen_of_one_value_and_of_one_center():
 
 
 def ridge_regression(x, y, centers, bandwidth, penalty):
-    """Coefficients of kernels at centers and of the constant, which is not penalised."""
+    """Coefficients of kernels at centers and of the constant, which is not penalized."""
     features = np.column_stack([np.exp(-apart(y, centers, bandwidth)), np.ones(len(y))])
     penalties = np.zeros((len(centers) + 1,) * 2)
     penalties[:-1, :-1] = penalty * np.exp(-apart(centers, centers, bandwidth))

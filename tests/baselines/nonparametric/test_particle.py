@@ -199,7 +199,7 @@ def on_points(model, graph, local, points):
 
 @cache
 def wells(potentials=pairwise.Ratios()):
-    """Return a model learned from a chain of numbers near -2 or 2, mostly near that of their neighbour."""
+    """Return a model learned from a chain of numbers near -2 or 2, mostly near that of their neighbor."""
     rng = np.random.default_rng(0)
     sign = np.cumprod(np.where(rng.random((80, 4)) < [0.4, 0.2, 0.2, 0.2], -1, 1), axis=1)
     x = 2 * sign + 0.5 * rng.standard_normal(sign.shape)

@@ -91,24 +91,24 @@ def brute_moments(weights, means, bandwidth):
 def test_exact_equals_brute_force(shape, dtype):
     factors = random_factors(*shape)
     log_weights, means, variance, log_integral = brute_force(*factors)
-    product, log_normaliser = EXACT(stacked(*factors, dtype))
+    product, log_normalizer = EXACT(stacked(*factors, dtype))
     rtol = 1e-12 if dtype == jnp.float64 else 1e-5
     np.testing.assert_allclose(product.weights, np.exp(log_weights), rtol=rtol, atol=rtol * 1e-2)
     np.testing.assert_allclose(product.means[log_weights > -30], means[log_weights > -30], rtol=rtol, atol=rtol)
     np.testing.assert_allclose(product.bandwidth, np.sqrt(variance), rtol=rtol)
-    np.testing.assert_allclose(log_normaliser, log_integral, rtol=rtol, atol=rtol)
-    assert product.means.dtype == log_normaliser.dtype == dtype
+    np.testing.assert_allclose(log_normalizer, log_integral, rtol=rtol, atol=rtol)
+    assert product.means.dtype == log_normalizer.dtype == dtype
 
 
 def test_exact_is_the_product_of_densities():
     mixtures = stacked(*random_factors(3, 4, 1))
     x = jnp.linspace(-12, 12, 4001)[:, None]
-    product, log_normaliser = EXACT(mixtures)
+    product, log_normalizer = EXACT(mixtures)
     log_densities = jax.jit(jax.vmap(lambda mixture: mixture.log_density(x)))(mixtures)
     log_product = np.sum(np.asarray(log_densities), axis=0)
     log_density = jax.jit(lambda mixture: mixture.log_density(x))(product)
-    np.testing.assert_allclose(log_density + log_normaliser, log_product, rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(np.sum(np.exp(log_product)) * 24 / 4000, np.exp(log_normaliser), rtol=1e-10)
+    np.testing.assert_allclose(log_density + log_normalizer, log_product, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(np.sum(np.exp(log_product)) * 24 / 4000, np.exp(log_normalizer), rtol=1e-10)
 
 
 def test_exact_without_a_factor():
@@ -116,7 +116,7 @@ def test_exact_without_a_factor():
     masked = [leaf.copy() for leaf in (weights, means, bandwidth)]
     for leaf in masked:
         leaf[[0, 2]] = np.nan
-    product, log_normaliser = EXACT(stacked(*masked), jnp.array([False, True, False, True]))
+    product, log_normalizer = EXACT(stacked(*masked), jnp.array([False, True, False, True]))
     expected, log_expected = EXACT(stacked(weights[1::2], means[1::2], bandwidth[1::2]))
     positive = np.flatnonzero(product.weights)
     assert len(positive) == 4 == np.count_nonzero(expected.weights)
@@ -124,7 +124,7 @@ def test_exact_without_a_factor():
     np.testing.assert_allclose(product.weights[first], expected.weights, rtol=1e-12)
     np.testing.assert_allclose(product.mean, expected.mean, rtol=1e-12)
     np.testing.assert_allclose(product.variance, expected.variance, rtol=1e-12)
-    np.testing.assert_allclose(log_normaliser, log_expected, rtol=1e-12)
+    np.testing.assert_allclose(log_normalizer, log_expected, rtol=1e-12)
 
 
 # --- moments of samples --------------------------------------------------------------------------------------------
@@ -250,9 +250,9 @@ def test_far_mixtures_are_finite_in_single_precision():
     means = np.array([0, 1e4])[:, None, None] + np.array([0, 1, 2, 3, 5])[None, :, None]
     factors = (np.full((2, 5), 0.2), means, np.full((2, 1), 0.1))
     mixtures = stacked(*factors, jnp.float32)
-    product, log_normaliser = EXACT(mixtures)
+    product, log_normalizer = EXACT(mixtures)
     mean, covariance = brute_moments(*factors)
-    np.testing.assert_allclose(log_normaliser, brute_force(*factors)[3], rtol=1e-5)
+    np.testing.assert_allclose(log_normalizer, brute_force(*factors)[3], rtol=1e-5)
     np.testing.assert_allclose(product.mean, mean, rtol=1e-6)
     samples, bound = BOXES(jax.random.key(0), mixtures, BOTH)
     assert bound <= 1e-3 and samples.dtype == jnp.float32

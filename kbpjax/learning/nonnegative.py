@@ -37,8 +37,8 @@ class Clipped(eqx.Module):
     Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
-        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5), positive=kbp.Clipped())
-        >>> bool((model.operators.positive >= 0).all())
+        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5), nonnegative=kbp.Clipped())
+        >>> bool((model.operators.nonnegative >= 0).all())
         True
         >>> forth, back = model.positivity[0]  # of the estimate: share of negative entries, and of their mass
         >>> bool(forth[0] > 0.2)
@@ -91,8 +91,8 @@ class ConstrainedFit(eqx.Module):
     Examples:
         >>> import jax.numpy as jnp, numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
-        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5), positive=kbp.ConstrainedFit(num_iters=100))
-        >>> table = model.operators.positive
+        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5), nonnegative=kbp.ConstrainedFit(num_iters=100))
+        >>> table = model.operators.nonnegative
         >>> bool((table >= 0).all()), bool(jnp.allclose(table.sum(axis=2), 1.0, atol=1e-4))
         (True, True)
     """
@@ -165,7 +165,7 @@ def simplex_rows(values: Float[Array, "*axes other"]) -> Float[Array, "*axes oth
 
     Examples:
         >>> import jax.numpy as jnp
-        >>> from kbpjax.learning.positive import simplex_rows
+        >>> from kbpjax.learning.nonnegative import simplex_rows
         >>> simplex_rows(jnp.array([0.75, 0.75, -1.0])).tolist()
         [0.5, 0.5, 0.0]
     """
@@ -193,7 +193,7 @@ def positivity(
 
     Examples:
         >>> import jax.numpy as jnp
-        >>> from kbpjax.learning.positive import positivity
+        >>> from kbpjax.learning.nonnegative import positivity
         >>> share, mass = positivity(jnp.array([[1.5, -0.5], [0.0, 2.0]]))
         >>> float(share), float(mass)
         (0.25, 0.125)
