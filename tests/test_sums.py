@@ -22,7 +22,7 @@ def draw(seed=0):
 
 
 def chosen(data):
-    return choose(data, kbp.RBF(1.0), kbp.RBF(0.5), RULE)
+    return build_bases(data, kbp.RBF(1.0), kbp.RBF(0.5), RULE)
 
 
 def outer(one, other):
