@@ -4,6 +4,7 @@ __version__ = "0.1.0"
 
 from kbpjax import ep as ep
 from kbpjax import kernels as kernels
+from kbpjax import sharded as sharded
 from kbpjax.features import PivotedCholesky as PivotedCholesky
 from kbpjax.features import RandomFourier as RandomFourier
 from kbpjax.features import RandomlyPivotedCholesky as RandomlyPivotedCholesky
@@ -11,7 +12,6 @@ from kbpjax.graphs.graph import Graph as Graph
 from kbpjax.graphs.graph import chain_graph as chain_graph
 from kbpjax.graphs.graph import grid_graph as grid_graph
 from kbpjax.graphs.spanning_trees import tree_reweighting as tree_reweighting
-from kbpjax.inference import sharded as sharded
 from kbpjax.inference.acceleration import AdaptiveDamping as AdaptiveDamping
 from kbpjax.inference.acceleration import AgreementDamping as AgreementDamping
 from kbpjax.inference.acceleration import Anderson as Anderson

@@ -24,7 +24,7 @@ def test_everything_but_the_estimator_is_imported_without_extras():
         (
             "matplotlib",
             "plot",
-            "from kbpjax import plotting; plotting.plot_residuals(kbp.Solution(*[jax.numpy.ones((2, 2))] * 4))",
+            "from kbpjax import plotting; plotting.plot_residuals(kbp.Solution(*[jax.numpy.ones((2, 2))] * 5))",
         ),
         ("networkx", "plot", "kbp.chain_graph(2).to_networkx()"),
     ],

@@ -16,7 +16,7 @@ LAYERS = (
     ("learning", "inference"),  # which do not know each other, but for the operators that a model hands over
     ("posterior",),
     ("tuning", "baselines", "ep"),
-    ("io", "plotting", "estimator", "__main__", "__init__"),
+    ("io", "plotting", "estimator", "sharded", "__main__", "__init__"),
 )
 ALLOWED = {("learning", "inference.operators")}
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -206,17 +206,17 @@ def hub_graph(seed, num_nodes, node_kinds):
 @pytest.mark.parametrize("seed, num_nodes, node_kinds, floor", [(0, 120, 1, 0.3), (1, 200, 3, 0.4)])
 def test_step_on_graphs_with_hubs_equals_plain_loops(seed, num_nodes, node_kinds, floor):
     graph = hub_graph(seed, num_nodes, node_kinds)
-    assert len(graph.slots) > 3
+    assert len(graph.plan.blocks) > 3
     operators = random_operators(seed, graph, rank=3, points=4, floor=floor)
     rng = np.random.default_rng(seed)
     local = jnp.asarray(rng.uniform(0.2, 1, (num_nodes, 4)))
     messages = unit_rows(rng, graph.num_edges)
     state = kbp.BPState(jnp.asarray(messages), jnp.array(np.inf), jnp.int32(0))
-    update = twin_update(operators, graph, local, messages)
-    update /= np.linalg.norm(update, axis=1, keepdims=True)
+    wanted = twin_update(operators, graph, local, messages)
+    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
     new = kbp.step(operators, graph, local, state, damping=0.0)
-    np.testing.assert_allclose(new.messages, update, rtol=1e-8, atol=1e-10)
-    np.testing.assert_allclose(new.residual, np.abs(update - messages).max(), rtol=1e-8)
+    np.testing.assert_allclose(new.messages, wanted, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(new.residual, np.abs(wanted - messages).max(), rtol=1e-8)
     rows = rng.normal(size=(num_nodes, 3))
     expected = np.einsum("npr,nr->np", np.asarray(operators.evaluate)[np.asarray(graph.node_type)], rows)
     got = jax.jit(update.evaluate_local)(operators, graph.plan, jnp.asarray(rows))
@@ -226,7 +226,7 @@ def test_step_on_graphs_with_hubs_equals_plain_loops(seed, num_nodes, node_kinds
 def test_a_star_of_10000_leaves_runs():
     leaves = np.arange(1, 10_001)
     graph = kbp.Graph.from_edges(np.stack([np.zeros_like(leaves), leaves], axis=1), 10_001)
-    assert sum(table.size for table in graph.slots) < 1e5
+    assert sum(block.incoming.size for block in graph.plan.blocks) < 1e5
     operators = kbp.Operators(jnp.eye(2)[None], jnp.asarray(np.stack([np.eye(2), np.eye(2)])))
     local = np.ones((10_001, 2))
     local[1:, 0] = 1.0002
@@ -460,7 +460,7 @@ def test_tolerance_stops_at_the_first_small_residual(loopy):
 def test_not_converged_is_said_and_not_raised(loopy):
     solution = kbp.run(loopy.operators, loopy.graph, loopy.local, num_iters=3, damping=0.3, tol=1e-9)
     assert not bool(solution.converged) and int(solution.num_iters) == 3
-    assert np.all(np.isfinite(solution.residuals))
+    assert np.all(np.isfinite(solution.residuals[:3]))
     assert not bool(kbp.run(loopy.operators, loopy.graph, loopy.local, num_iters=2, damping=0.3).converged)
 
 

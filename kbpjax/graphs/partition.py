@@ -91,7 +91,7 @@ def partition_graph(graph: Graph, devices: Mesh | int | None = None, *, parts: N
 
     Examples:
         >>> import kbpjax as kbp
-        >>> from kbpjax.inference.sharded import partition_graph
+        >>> from kbpjax.sharded import partition_graph
         >>> partition_graph(kbp.grid_graph(4, 3), 1).boundary
         0
     """

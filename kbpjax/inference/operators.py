@@ -47,7 +47,13 @@ class Products(NamedTuple):
 
 
 class SumProduct(eqx.Module):
-    """Add: the update is a matrix product."""
+    """Add: the update is a matrix product.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> kbp.Operators(jnp.eye(2)[None], jnp.ones((1, 2, 2))).arithmetic
+        SumProduct()
+    """
 
     def cavity_products(
         self, values: Float[Array, "point tile slot size"], local: Float[Array, "point tile size"]
@@ -63,7 +69,16 @@ class SumProduct(eqx.Module):
 
 
 class MaxProduct(SumProduct):
-    """Take the largest term instead of the sum; for tables with entries >= 0."""
+    """Take the largest term instead of the sum; for tables with entries >= 0.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> table = jnp.array([[[3.0, 1.0], [1.0, 2.0]]])  # the most probable pair of states is (0, 0)
+        >>> operators = kbp.Operators(jnp.eye(2)[None], table, arithmetic=kbp.MaxProduct())
+        >>> message = kbp.run_tree(operators, kbp.chain_graph(2)).messages[0]
+        >>> round(float(message[0] / message[1]), 3)
+        1.5
+    """
 
     def apply(
         self, matrices: Float[Array, "type out point"], types: Int[Array, "*tiles"], x: Float[Array, "point *tiles row"]
@@ -87,6 +102,15 @@ class InLogs(eqx.Module):
 
     Args:
         addition: `SumProduct()` or `MaxProduct()`.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> star = kbp.Graph.from_edges([(0, leaf) for leaf in range(1, 60)], 60)
+        >>> local = jnp.array([[1.0, 1e-12], [1e-12, 1.0]])[jnp.arange(60) % 2]  # half of the leaves contradict the others
+        >>> tables = jnp.eye(2)[None], jnp.array([[[1.0, 1e-9], [1e-9, 1.0]]])
+        >>> logs = kbp.Operators(*tables, arithmetic=kbp.InLogs())
+        >>> bool(kbp.run_tree(logs, star, local).messages.any(axis=1).all())  # no message is 0
+        True
     """
 
     addition: SumProduct | MaxProduct = SumProduct()

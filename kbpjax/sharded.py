@@ -63,7 +63,7 @@ def shard_batch(batch: Batch, devices: Mesh | int | None = None) -> Batch:
 
     Examples:
         >>> import jax.numpy as jnp
-        >>> from kbpjax.inference.sharded import shard_batch
+        >>> from kbpjax.sharded import shard_batch
         >>> shard_batch(jnp.zeros((3, 5)), 1).shape
         (3, 5)
     """
@@ -144,6 +144,13 @@ class Devices(Iteration):
     Attributes:
         partition: the graph in blocks.
         reference: sizes of updates without evidence, for `AgreementDamping`; else None.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> partition = kbp.sharded.partition_graph(kbp.chain_graph(4), 1)
+        >>> operators = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+        >>> kbp.sharded.run(operators, partition, num_iters=3).messages.shape  # uses this class
+        (6, 2)
     """
 
     partition: Partition
