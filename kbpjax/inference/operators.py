@@ -106,7 +106,7 @@ class InLogs(eqx.Module):
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> star = kbp.Graph.from_edges([(0, leaf) for leaf in range(1, 60)], 60)
-        >>> local = jnp.array([[1.0, 1e-12], [1e-12, 1.0]])[jnp.arange(60) % 2]  # half of the leaves contradict the others
+        >>> local = jnp.array([[1.0, 1e-12], [1e-12, 1.0]])[jnp.arange(60) % 2]  # leaves disagree
         >>> tables = jnp.eye(2)[None], jnp.array([[[1.0, 1e-9], [1e-9, 1.0]]])
         >>> logs = kbp.Operators(*tables, arithmetic=kbp.InLogs())
         >>> bool(kbp.run_tree(logs, star, local).messages.any(axis=1).all())  # no message is 0
