@@ -284,7 +284,7 @@ def zeros(kbp: Any) -> Any:
     for name in ("sums", "sums in logs"):
         operators, graph, local = problem(kbp, hub, arithmetic=arithmetics(kbp)[name])
         local = jnp.where(jnp.arange(local.shape[1])[None] == jnp.arange(len(local))[:, None] % 6, 0, local)
-        found[name] = solve(kbp, operators, graph, local).messages
+        found[name] = passed_on(solve(kbp, operators, graph, local))
     return found
 
 
@@ -311,7 +311,7 @@ def warm(kbp: Any) -> Any:
     operators, graph, local = problem(kbp, typed)
     start = floats(np.random.default_rng(8).uniform(0.1, 1, (graph.num_edges, 4)))
     once = solve(kbp, operators, graph, local, start=start, num_iters=2)
-    return {"messages": once.messages, "go on": solve(kbp, operators, graph, local, start=once, num_iters=2).messages}
+    return {"messages": once.messages, "go on": passed_on(solve(kbp, operators, graph, local, start=once, num_iters=2))}
 
 
 @case("run/residuals")
@@ -327,7 +327,7 @@ def residuals(kbp: Any) -> Any:
 def to_tolerance(kbp: Any) -> Any:
     operators, graph, local = problem(kbp, grid, near=True)
     solution = solve(kbp, operators, graph, local, num_iters=100, tol=3e-6)
-    return {"messages": solution.messages, "converged": solution.converged}
+    return {"messages": passed_on(solution), "converged": solution.converged}
 
 
 @case("run/number of iterations to a tolerance")
@@ -339,14 +339,14 @@ def count(kbp: Any) -> Any:
 @case("run/jit with the graph as an argument")
 def jitted(kbp: Any) -> Any:
     operators, graph, local = problem(kbp, typed)
-    return {"messages": jax.jit(lambda *given: solve(kbp, *given).messages)(operators, graph, local)}
+    return {"messages": jax.jit(lambda *given: passed_on(solve(kbp, *given)))(operators, graph, local)}
 
 
 @case("run/vmap over local factors")
 def mapped(kbp: Any) -> Any:
     operators, graph, local = problem(kbp, hub)
     batch = jnp.stack([local, local**2])
-    return {"messages": jax.vmap(lambda local: solve(kbp, operators, graph, local).messages)(batch)}
+    return {"messages": jax.vmap(lambda local: passed_on(solve(kbp, operators, graph, local)))(batch)}
 
 
 @case("run/permuted edges")
@@ -408,7 +408,7 @@ def anderson_late(kbp: Any) -> Any:
     for name in ("synchronous", "colored"):
         operators, graph, local = problem(kbp, grid)
         options = {"schedule": schedule_of(kbp, graph, name), "acceleration": kbp.Anderson(5), "num_iters": 60}
-        found[name] = solve(kbp, operators, graph, local, **options).messages
+        found[name] = passed_on(solve(kbp, operators, graph, local, **options))
     return found
 
 
@@ -524,7 +524,7 @@ def gradient(
     found = {"evaluate": matrices.evaluate, "project": matrices.project, "local": factors}
     if exponents is not None:
         found["exponents"] = powers
-    return found | ({"positive": matrices.positive} if positive else {})
+    return found | ({"positive": pick(matrices, "nonnegative", "positive")} if positive else {})
 
 
 for _name in ("grid", "typed", "hub", "isolated"):
@@ -562,7 +562,7 @@ def forward(kbp: Any, **options: Any) -> Any:
 
     def messages(project: jax.Array, local: jax.Array) -> jax.Array:
         changed = kbp.Operators(operators.evaluate, project, floor=operators.floor)
-        return solve(kbp, changed, graph, local, **options).messages
+        return passed_on(solve(kbp, changed, graph, local, **options))
 
     tangent = jax.jit(lambda *given: jax.jvp(messages, given, direction)[1])
     return {"tangent": tangent(operators.project, local)}
@@ -581,7 +581,7 @@ def second(kbp: Any) -> Any:
     operators, graph, local = problem(kbp, grid)
 
     def loss(local: jax.Array) -> jax.Array:
-        return weighed(solve(kbp, operators, graph, local, num_iters=3).messages)
+        return weighed(passed_on(solve(kbp, operators, graph, local, num_iters=3)))
 
     return {"product": jax.jit(lambda local: jax.jvp(jax.grad(loss), (local,), (local**2,))[1])(local)}
 
@@ -593,7 +593,7 @@ def tree_gradient(kbp: Any, *, of: Any, kind: str = "sums", positive: bool = Fal
         return weighed(passed_on(kbp.run_tree(operators, graph, local)))
 
     def of_local(local: jax.Array) -> jax.Array:
-        return kbp.run_tree(operators, graph, local).messages
+        return passed_on(kbp.run_tree(operators, graph, local))
 
     matrices, factors = jax.jit(jax.grad(loss, (0, 1)))(operators, local)
     found = {"evaluate": matrices.evaluate, "project": matrices.project, "local": factors}
@@ -691,7 +691,7 @@ def answers(kbp: Any, model: Any, graph: Any, evidence: Any, **options: Any) -> 
     """Return messages and beliefs."""
     solution = solve(kbp, model, graph, evidence, **options)
     belief = kbp.beliefs(model, graph, evidence, solution, floats(POINTS))
-    return {"messages": solution.messages, "beliefs": belief.weights}
+    return {"messages": passed_on(solution), "beliefs": belief.weights}
 
 
 def learned(kbp: Any, *, rule: str, **options: Any) -> Any:
@@ -760,7 +760,7 @@ def by_type(kbp: Any) -> Any:
     belief = kbp.beliefs(model, graph, evidence, solution, points)
     pairs = kbp.edge_beliefs(model, graph, evidence, solution, [(0, 3), (2, 3)], points)
     found = {f"beliefs {v}": belief[v].weights for v in (0, 1)} | {"pairs": pairs.weights}
-    return found | {"messages": solution.messages, "local": evidence.local}
+    return found | {"messages": passed_on(solution), "local": evidence.local}
 
 
 # Evidence.
@@ -827,7 +827,7 @@ def clamped_tree(kbp: Any) -> Any:
     evidence = evidences(kbp, model, graph)["product"]()
     solution = kbp.run_tree(model, graph, evidence)
     return {
-        "messages": solution.messages,
+        "messages": passed_on(solution),
         "beliefs": kbp.beliefs(model, graph, evidence, solution, floats(POINTS)).weights,
     }
 
@@ -975,7 +975,7 @@ def blocks_gradient(kbp: Any, **options: Any) -> Any:
     partition = kbp.sharded.partition_graph(graph, DEVICES)
 
     def loss(local: jax.Array) -> jax.Array:
-        return weighed(kbp.sharded.run(operators, partition, local, damping=0.0, **options).messages)
+        return weighed(passed_on(kbp.sharded.run(operators, partition, local, damping=0.0, **options)))
 
     return {"local": jax.jit(jax.grad(loss))(local)}
 
@@ -1026,7 +1026,7 @@ def discrete(kbp: Any) -> Any:
     x = rng.integers(0, 3, (40, 6))
     graph, loops = kbp.chain_graph(6), kbp.grid_graph(3, 3)
     model = baseline.fit(kbp.pool(graph, x), pseudo_count=1.0)
-    found = {"fit": solve(kbp, model, loops, None).messages}
+    found = {"fit": passed_on(solve(kbp, model, loops, None))}
     tables = rng.uniform(0.3, 1, (1, 3, 3))
     factors = floats(rng.uniform(0.3, 1, (9, 3)))
     for name, arithmetic in arithmetics(kbp).items():
@@ -1060,7 +1060,7 @@ def gaussian(kbp: Any) -> Any:
         "covariance": solution.covariance,
         "beliefs": baseline.beliefs(*given, floats(POINTS)[:, None]).weights,
         "template": fitted.mean,
-        "walk": baseline.walk_summability(model, loops),
+        "walk": baseline.walk_summability(model, loops, *known),
     }
 
 

@@ -104,3 +104,14 @@ def primitives(jaxpr):
         yield from ([equation.primitive.name] if not inner else [])
         for called in inner:
             yield from primitives(called)
+
+
+def test_second_derivatives_through_the_loop_equal_differences():
+    """Inside a scan JAX differentiates what a rule for derivatives calls: it must be exact there too."""
+    graph, rng = kbp.grid_graph(2, 2), np.random.default_rng(0)
+    operators = kbp.Operators(jnp.asarray(rng.random((1, 4, 3))), jnp.asarray(rng.random((2, 3, 4))))
+    local, weights = jnp.asarray(rng.uniform(0.5, 1, (4, 4))), jnp.asarray(rng.random((8, 3)))
+    slope = jax.grad(lambda local: jnp.sum(weights * kbp.run(operators, graph, local, num_iters=3).messages))
+    product = jax.jit(lambda local: jax.jvp(slope, (local,), (local**2,))[1])(local)
+    ahead, behind = (jax.jit(slope)(local + step * local**2) for step in (1e-5, -1e-5))
+    np.testing.assert_allclose(product, (ahead - behind) / 2e-5, atol=1e-8)

@@ -329,16 +329,16 @@ def normalize(columns: Float[Array, "coordinate *axes"]) -> Float[Array, "coordi
 @normalize.defjvp
 def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
     (columns,), (change,) = primals, tangents
-    scale = _scale(columns)
-    unit, ones = columns * scale, jnp.ones((len(columns),) * 2, columns.dtype)  # d(x / |x|) = (dx - u (u . dx)) / |x|
+    unit = normalize(columns)  # d(x / |x|) = (dx - u (u . dx)) / |x|, where |x| = u . x also in further derivatives
+    norm = sum_rows(unit * columns)
+    ones = jnp.ones((len(columns),) * 2, columns.dtype)
     along = jnp.tensordot(ones, unit * change, axes=1, precision="highest")
-    return unit, (change - unit * along) * scale
+    return unit, (change - unit * along) * jnp.where(norm > 0, 1 / jnp.where(norm > 0, norm, 1), 0)
 
 
 def _scale(columns: Array) -> Float[Array, "one *axes"]:
     """Return 1 / norm, by way of the 1-norm, so that squares neither overflow nor underflow; 0 for zeros."""
-    columns = jax.lax.stop_gradient(columns)
-    size = fold(jnp.add, jnp.abs(columns))
+    size = fold(jnp.add, jnp.abs(columns))  # no stop_gradient: inside loops, second derivatives come from here
     zero = size < jnp.finfo(columns.dtype).tiny  # false for NaN, which stays
     inverse = 1 / jnp.where(zero, jnp.inf, size)  # 0 by a selection around the quotient is 10 times as slow
     square = fold(jnp.add, (columns * inverse) ** 2)
