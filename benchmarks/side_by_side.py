@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import answer_cases, equal_answers
+from benchmarks import equal_answers
 
 SAVED = Path("benchmarks/results/side_by_side.json")
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,7 +92,7 @@ def problem(kbp: Any, graph: Any, rank: int, points: int, kinds: int, near: bool
 def forward(kbp: Any, *, build: Callable[[Any], Any], kinds: int, rank: int, points: int, color: bool) -> Workload:
     graph = build(kbp)
     operators, local = problem(kbp, graph, rank, points, kinds)
-    options = {"schedule": answer_cases.by_colour(kbp, graph)} if color else {}
+    options = {"schedule": kbp.colored(graph)} if color else {}
 
     def call() -> jax.Array:
         return kbp.run(operators, graph, local, num_iters=ITERS, damping=0.0, **options).messages

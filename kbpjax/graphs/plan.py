@@ -152,7 +152,7 @@ class Plan(eqx.Module):
 def _degree_classes(degree: NDArray) -> list[NDArray]:
     """Split nodes so that slots padded to the largest degree of a class are few."""
     degree = np.maximum(degree, 1)
-    if len(degree) * degree.max() <= max(4 * degree.sum(), SMALL):
+    if len(degree) * degree.max() <= max(2 * degree.sum(), SMALL):
         return [np.arange(len(degree))]
     exponent = np.frexp(degree - 1)[1]  # degrees 1, 2, 3 .. 4, 5 .. 8, and so on
     return [np.flatnonzero(exponent == e) for e in np.unique(exponent)]

@@ -119,7 +119,7 @@ def gmres(apply: Callable[[Array], Array], rhs: Array, tol: Array, most: Int[Arr
         first = jnp.zeros(restart + 1, rhs.dtype).at[0].set(size)
         weights = jnp.linalg.lstsq(hessenberg, first)[0]
         vector = vector + (weights @ basis[:-1]).reshape(rhs.shape)
-        residual = rhs - apply(vector)
+        residual = ((first - hessenberg @ weights) @ basis).reshape(rhs.shape)  # rhs - apply(vector), without a product
         return vector, residual, jnp.linalg.norm(residual.reshape(-1)), count + restart
 
     restart = int(np.clip(KRYLOV // max(rhs.size, 1), *RESTARTS))
