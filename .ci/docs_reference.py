@@ -11,7 +11,12 @@ from typing import Any
 
 PACKAGES = ("", "kernels", "features", "ep")
 """Modules whose functions and classes are all public."""
-MODULES = ("parallel", "plotting", "io", "estimator", "arithmetic", "selection", "embedding", "rules")
+MODULES = (
+    *("plotting", "io", "estimator", "learning.model", "learning.rules", "learning.embedding"),
+    *("inference.operators", "inference.sharded", "graphs.partition", "tuning.scores"),
+)
+SHORT = {"kbpjax.inference.sharded": "kbpjax.sharded", "kbpjax.graphs.partition": "kbpjax.sharded"}
+"""{module: the path by which users import its functions}."""
 BASELINES = (
     *("discrete", "evidence", "gaussian", "nonparametric"),
     *(
@@ -66,12 +71,13 @@ PAGES = {
         "Learning",
         "From training data to a model: update rules, marginals and conditional embedding operators.",
         {
-            "Models": "fit fit_chunks KernelMRF Operators mrf.ObservationModel",
-            "Update rules": "ConstantTime LinearTime FullRank hold rules.FixedLandmarks",
+            "Models": "fit fit_chunks KernelMRF Operators learning.model.ObservationModel",
+            "Update rules": "ConstantTime LinearTime FullRank fix_landmarks learning.rules.FixedLandmarks",
             "Marginals": "Parzen MeanEmbedding Empirical",
             "Nonnegative operators": "Clipped ConstrainedFit",
-            "Conditional embedding operators": "embedding.conditional_operator embedding.ridge_solve"
-            " embedding.error_bound embedding.operator_error embedding.feature_residual",
+            "Conditional embedding operators": "learning.embedding.conditional_operator learning.embedding.ridge_solve"
+            " learning.embedding.error_bound learning.embedding.operator_error"
+            " learning.embedding.feature_residual",
         },
     ),
     "evidence": (
@@ -83,12 +89,11 @@ PAGES = {
         "Inference",
         "Messages on trees and on graphs with cycles.",
         {
-            "Belief propagation": "run run_tree Solution init step BPState",
+            "Belief propagation": "run run_tree Solution init step solution_of BPState",
             "Schedules": "Synchronous Colored colored ResidualFirst",
-            "Damping and acceleration": "AdaptiveDamping Anderson",
+            "Damping and acceleration": "AgreementDamping AdaptiveDamping Anderson",
             "Tree reweighting": "tree_reweighting",
-            "Sums, maxima and logarithms": "arithmetic.SumProduct arithmetic.MaxProduct arithmetic.InLogs"
-            " arithmetic.leave_one_out",
+            "Sums, maxima and logarithms": "inference.operators.SumProduct MaxProduct InLogs",
         },
     ),
     "diagnostics": (
@@ -100,7 +105,7 @@ PAGES = {
         "Posterior summaries",
         "Beliefs on candidate points, and what to compute from them.",
         {
-            "Beliefs": "beliefs.beliefs Belief log_belief edge_beliefs EdgeBelief temper",
+            "Beliefs": "beliefs Belief log_belief edge_beliefs EdgeBelief temper",
             "Point estimates": "mode refine_mode mean expectation",
             "Uncertainty": "variance covariance quantile interval log_density",
             "Samples": "sample herd",
@@ -113,7 +118,7 @@ PAGES = {
             "Hyperparameters": "Hyperparameters median_hyperparameters",
             "Selection and tuning": "select tune Tuned",
             "Losses": "SquaredError NegativeLogBelief IntervalScore",
-            "Scores in closed form": "selection.leave_one_out selection.generalized_cross_validation",
+            "Scores in closed form": "tuning.scores.leave_one_out tuning.scores.generalized_cross_validation",
         },
     ),
     "saving": (
@@ -125,10 +130,13 @@ PAGES = {
             " plotting.plot_graph plotting.plot_landmarks plotting.plot_costs",
         },
     ),
-    "parallel": (
+    "sharded": (
         "Several devices",
         "Batches of problems side by side, or one graph in blocks that exchange their boundary messages.",
-        {"": "sharded.shard_batch sharded.partition_graph sharded.run sharded.InBlocks sharded.Partition"},
+        {
+            "": "inference.sharded.shard_batch graphs.partition.partition_graph inference.sharded.run"
+            " graphs.partition.Partition",
+        },
     ),
     "estimator": (
         "scikit-learn estimator",
@@ -190,10 +198,11 @@ PAGES = {
 """{file: (title, introduction, {section: names in the order of the page})}; a section "" has no heading."""
 
 HOOKS = """
-node_basis observation_basis check_memory sweep ignore_incoming next start advance operator point_mass density
-floor_of check_types sizes positivity places nodes_in_order squared_distance counts colors cut
-Operators.passed_on FullRank.hold FixedLandmarks.hold Colored.check RandomProjection.features InBlocks.coefficients
-SumProduct.others SumProduct.apply MaxProduct.others MaxProduct.apply InLogs.others InLogs.apply Partition.axis
+node_basis observation_basis check_memory sweep next start advance operator point_mass density
+floor_of check_types sizes positivity places squared_distance counts colors cut
+Graph.plan_of Operators.update Operators.floors FullRank.fix_landmarks FixedLandmarks.fix_landmarks
+Synchronous.plan Colored.plan RandomProjection.features Partition.axis
+SumProduct.cavity_products SumProduct.apply MaxProduct.apply InLogs.cavity_products InLogs.apply
 Moments.points Moments.draw Exact.points Exact.draw Draws.points Draws.draw Learner.parameters Parameters.of_outputs
 CompoundGamma.integrals ImportanceSampling.weigh ForwardSampler.draw LogDensity.draw
 PairwiseMRF.points ExactSampler.draw GibbsSampler.draw MultiscaleSampler.draw GaussianMRF.check_graph
@@ -219,6 +228,8 @@ class Entry:
     def name(self) -> str:
         """The path by which users call it, from "kbpjax." on."""
         module, _, name = self.anchor.rpartition(".")
+        if module in SHORT:
+            return f"{SHORT[module]}.{name}"
         short = f"{module.rpartition('.')[0]}.{name}"
         return short if home(public().get(short)) == home(self.value) else self.anchor
 
@@ -330,7 +341,7 @@ TYPES = [
     "",
     "- `ArrayLike`: an array of JAX or NumPy, a number, or nested lists of numbers.",
     "- `ScalarLike`: one number, in Python, NumPy or JAX.",
-    "- `Rule`: `ConstantTime`, `LinearTime`, `FullRank` or `rules.FixedLandmarks`.",
+    "- `Rule`: `ConstantTime`, `LinearTime`, `FullRank` or `learning.rules.FixedLandmarks`.",
     "- `Schedule`: `Synchronous`, `Colored` or `ResidualFirst`.",
     "- `Positive`: `Clipped` or `ConstrainedFit`.",
     "- `Exponents`: one number for each undirected edge, one for all, or None.",
