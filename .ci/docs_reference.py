@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import pkgutil
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -12,11 +13,9 @@ from typing import Any
 PACKAGES = ("", "kernels", "features", "ep")
 """Modules whose functions and classes are all public."""
 MODULES = (
-    *("plotting", "io", "estimator", "learning.model", "learning.rules", "learning.embedding"),
+    *("plotting", "io", "estimator", "baselines", "learning.model", "learning.rules", "learning.embedding"),
     *("inference.operators", "inference.sharded", "graphs.partition", "tuning.scores"),
 )
-SHORT = {"kbpjax.inference.sharded": "kbpjax.sharded", "kbpjax.graphs.partition": "kbpjax.sharded"}
-"""{module: the path by which users import its functions}."""
 BASELINES = (
     *("discrete", "evidence", "gaussian", "nonparametric"),
     *(
@@ -134,8 +133,7 @@ PAGES = {
         "Several devices",
         "Batches of problems side by side, or one graph in blocks that exchange their boundary messages.",
         {
-            "": "inference.sharded.shard_batch graphs.partition.partition_graph inference.sharded.run"
-            " graphs.partition.Partition",
+            "": "sharded.shard_batch sharded.partition_graph sharded.run sharded.Partition",
         },
     ),
     "estimator": (
@@ -147,7 +145,7 @@ PAGES = {
         "Baselines",
         "Other methods on the same graphs, evidence and beliefs.",
         {
-            "Evidence": "baselines.evidence.transfer_evidence",
+            "Evidence": "baselines.transfer_evidence",
             "Discrete belief propagation": "baselines.discrete.fit baselines.discrete.from_potentials"
             " baselines.discrete.run baselines.discrete.bins baselines.discrete.Indicators",
             "Gaussian belief propagation": "baselines.gaussian.fit baselines.gaussian.run baselines.gaussian.beliefs"
@@ -155,24 +153,24 @@ PAGES = {
             " baselines.gaussian.walk_summability baselines.gaussian.thin_membrane"
             " baselines.gaussian.GaussianTemplate baselines.gaussian.GaussianMRF baselines.gaussian.GaussianSolution"
             " baselines.gaussian.GaussianFactors",
-            "Pairwise potentials": "baselines.nonparametric.pairwise.fit"
-            " baselines.nonparametric.pairwise.PairwiseMRF baselines.nonparametric.pairwise.NodePotential"
-            " baselines.nonparametric.pairwise.EdgePotential baselines.nonparametric.pairwise.Conditionals"
-            " baselines.nonparametric.pairwise.Ratios",
+            "Pairwise potentials": "baselines.pairwise.fit"
+            " baselines.pairwise.PairwiseMRF baselines.pairwise.NodePotential"
+            " baselines.pairwise.EdgePotential baselines.pairwise.Conditionals"
+            " baselines.pairwise.Ratios",
             "Nonparametric belief propagation": "baselines.nonparametric.run baselines.nonparametric.beliefs"
             " baselines.nonparametric.NonparametricSolution baselines.nonparametric.ExactSampler"
             " baselines.nonparametric.GibbsSampler baselines.nonparametric.MultiscaleSampler",
-            "Particle belief propagation": "baselines.nonparametric.particle.run"
-            " baselines.nonparametric.expectation_particle.run baselines.nonparametric.particle.beliefs"
-            " baselines.nonparametric.particle.mean baselines.nonparametric.particle.variance"
-            " baselines.nonparametric.particle.ParticleSolution",
-            "Products of mixtures": "baselines.nonparametric.products.exact_product"
-            " baselines.nonparametric.products.sample_gibbs baselines.nonparametric.products.sample_multiscale"
-            " baselines.nonparametric.products.ProductFactors",
-            "Conditional densities": "baselines.nonparametric.mixtures.GaussianMixture"
-            " baselines.nonparametric.density.ConditionalDensity"
-            " baselines.nonparametric.density.RegressionLikelihood baselines.nonparametric.density.fit_conditional"
-            " baselines.nonparametric.density.fit_likelihood baselines.nonparametric.density.fit_parzen",
+            "Particle belief propagation": "baselines.particle.run"
+            " baselines.expectation_particle.run baselines.particle.beliefs"
+            " baselines.particle.mean baselines.particle.variance"
+            " baselines.particle.ParticleSolution",
+            "Products of mixtures": "baselines.products.exact_product"
+            " baselines.products.sample_gibbs baselines.products.sample_multiscale"
+            " baselines.products.ProductFactors",
+            "Conditional densities": "baselines.mixtures.GaussianMixture"
+            " baselines.density.ConditionalDensity"
+            " baselines.density.RegressionLikelihood baselines.density.fit_conditional"
+            " baselines.density.fit_likelihood baselines.density.fit_parzen",
         },
     ),
     "ep": (
@@ -228,8 +226,6 @@ class Entry:
     def name(self) -> str:
         """The path by which users call it, from "kbpjax." on."""
         module, _, name = self.anchor.rpartition(".")
-        if module in SHORT:
-            return f"{SHORT[module]}.{name}"
         short = f"{module.rpartition('.')[0]}.{name}"
         return short if home(public().get(short)) == home(self.value) else self.anchor
 
@@ -241,8 +237,7 @@ class Entry:
     @cached_property
     def value(self) -> Any:
         """The function or class."""
-        module, _, name = self.anchor.rpartition(".")
-        return getattr(importlib.import_module(module), name)
+        return pkgutil.resolve_name(self.anchor)
 
     @property
     def summary(self) -> str:

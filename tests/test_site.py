@@ -74,7 +74,7 @@ def test_the_check_finds_defaults_that_a_signature_lacks():
         ("kbp.fit", "kbpjax.fit"),
         ("kbpjax.run(model, graph)", "kbpjax.run"),
         ("kbp.beliefs", "kbpjax.beliefs"),
-        ("kbp.sharded.run", "kbpjax.inference.sharded.run"),
+        ("kbp.sharded.run", "kbpjax.sharded.run"),
         ("RBF", "kbpjax.kernels.RBF"),
         ("Evidence.local", "kbpjax.Evidence"),
         ("Graph.from_edges(edges)", "kbpjax.Graph.from_edges"),
