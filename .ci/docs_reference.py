@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import pkgutil
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -11,7 +12,10 @@ from typing import Any
 
 PACKAGES = ("", "kernels", "features", "ep")
 """Modules whose functions and classes are all public."""
-MODULES = ("parallel", "plotting", "io", "estimator", "arithmetic", "selection", "embedding", "rules")
+MODULES = (
+    *("plotting", "io", "estimator", "baselines", "learning.model", "learning.rules", "learning.embedding"),
+    *("inference.operators", "inference.sharded", "graphs.partition", "tuning.scores"),
+)
 BASELINES = (
     *("discrete", "evidence", "gaussian", "nonparametric"),
     *(
@@ -66,12 +70,13 @@ PAGES = {
         "Learning",
         "From training data to a model: update rules, marginals and conditional embedding operators.",
         {
-            "Models": "fit fit_chunks KernelMRF Operators mrf.ObservationModel",
-            "Update rules": "ConstantTime LinearTime FullRank hold rules.FixedLandmarks",
+            "Models": "fit fit_chunks KernelMRF Operators learning.model.ObservationModel",
+            "Update rules": "ConstantTime LinearTime FullRank fix_landmarks learning.rules.FixedLandmarks",
             "Marginals": "Parzen MeanEmbedding Empirical",
             "Nonnegative operators": "Clipped ConstrainedFit",
-            "Conditional embedding operators": "embedding.conditional_operator embedding.ridge_solve"
-            " embedding.error_bound embedding.operator_error embedding.feature_residual",
+            "Conditional embedding operators": "learning.embedding.conditional_operator learning.embedding.ridge_solve"
+            " learning.embedding.error_bound learning.embedding.operator_error"
+            " learning.embedding.feature_residual",
         },
     ),
     "evidence": (
@@ -83,12 +88,11 @@ PAGES = {
         "Inference",
         "Messages on trees and on graphs with cycles.",
         {
-            "Belief propagation": "run run_tree Solution init step BPState",
+            "Belief propagation": "run run_tree Solution init step solution_of BPState",
             "Schedules": "Synchronous Colored colored ResidualFirst",
-            "Damping and acceleration": "AdaptiveDamping Anderson",
+            "Damping and acceleration": "AgreementDamping AdaptiveDamping Anderson",
             "Tree reweighting": "tree_reweighting",
-            "Sums, maxima and logarithms": "arithmetic.SumProduct arithmetic.MaxProduct arithmetic.InLogs"
-            " arithmetic.leave_one_out",
+            "Sums, maxima and logarithms": "inference.operators.SumProduct MaxProduct InLogs",
         },
     ),
     "diagnostics": (
@@ -100,7 +104,7 @@ PAGES = {
         "Posterior summaries",
         "Beliefs on candidate points, and what to compute from them.",
         {
-            "Beliefs": "beliefs.beliefs Belief log_belief edge_beliefs EdgeBelief temper",
+            "Beliefs": "beliefs Belief log_belief edge_beliefs EdgeBelief temper",
             "Point estimates": "mode refine_mode mean expectation",
             "Uncertainty": "variance covariance quantile interval log_density",
             "Samples": "sample herd",
@@ -113,7 +117,7 @@ PAGES = {
             "Hyperparameters": "Hyperparameters median_hyperparameters",
             "Selection and tuning": "select tune Tuned",
             "Losses": "SquaredError NegativeLogBelief IntervalScore",
-            "Scores in closed form": "selection.leave_one_out selection.generalized_cross_validation",
+            "Scores in closed form": "tuning.scores.leave_one_out tuning.scores.generalized_cross_validation",
         },
     ),
     "saving": (
@@ -125,10 +129,12 @@ PAGES = {
             " plotting.plot_graph plotting.plot_landmarks plotting.plot_costs",
         },
     ),
-    "parallel": (
+    "sharded": (
         "Several devices",
         "Batches of problems side by side, or one graph in blocks that exchange their boundary messages.",
-        {"": "sharded.shard_batch sharded.partition_graph sharded.run sharded.InBlocks sharded.Partition"},
+        {
+            "": "sharded.shard_batch sharded.partition_graph sharded.run sharded.Partition",
+        },
     ),
     "estimator": (
         "scikit-learn estimator",
@@ -139,7 +145,7 @@ PAGES = {
         "Baselines",
         "Other methods on the same graphs, evidence and beliefs.",
         {
-            "Evidence": "baselines.evidence.transfer_evidence",
+            "Evidence": "baselines.transfer_evidence",
             "Discrete belief propagation": "baselines.discrete.fit baselines.discrete.from_potentials"
             " baselines.discrete.run baselines.discrete.bins baselines.discrete.Indicators",
             "Gaussian belief propagation": "baselines.gaussian.fit baselines.gaussian.run baselines.gaussian.beliefs"
@@ -147,24 +153,24 @@ PAGES = {
             " baselines.gaussian.walk_summability baselines.gaussian.thin_membrane"
             " baselines.gaussian.GaussianTemplate baselines.gaussian.GaussianMRF baselines.gaussian.GaussianSolution"
             " baselines.gaussian.GaussianFactors",
-            "Pairwise potentials": "baselines.nonparametric.pairwise.fit"
-            " baselines.nonparametric.pairwise.PairwiseMRF baselines.nonparametric.pairwise.NodePotential"
-            " baselines.nonparametric.pairwise.EdgePotential baselines.nonparametric.pairwise.Conditionals"
-            " baselines.nonparametric.pairwise.Ratios",
+            "Pairwise potentials": "baselines.pairwise.fit"
+            " baselines.pairwise.PairwiseMRF baselines.pairwise.NodePotential"
+            " baselines.pairwise.EdgePotential baselines.pairwise.Conditionals"
+            " baselines.pairwise.Ratios",
             "Nonparametric belief propagation": "baselines.nonparametric.run baselines.nonparametric.beliefs"
             " baselines.nonparametric.NonparametricSolution baselines.nonparametric.ExactSampler"
             " baselines.nonparametric.GibbsSampler baselines.nonparametric.MultiscaleSampler",
-            "Particle belief propagation": "baselines.nonparametric.particle.run"
-            " baselines.nonparametric.expectation_particle.run baselines.nonparametric.particle.beliefs"
-            " baselines.nonparametric.particle.mean baselines.nonparametric.particle.variance"
-            " baselines.nonparametric.particle.ParticleSolution",
-            "Products of mixtures": "baselines.nonparametric.products.exact_product"
-            " baselines.nonparametric.products.sample_gibbs baselines.nonparametric.products.sample_multiscale"
-            " baselines.nonparametric.products.ProductFactors",
-            "Conditional densities": "baselines.nonparametric.mixtures.GaussianMixture"
-            " baselines.nonparametric.density.ConditionalDensity"
-            " baselines.nonparametric.density.RegressionLikelihood baselines.nonparametric.density.fit_conditional"
-            " baselines.nonparametric.density.fit_likelihood baselines.nonparametric.density.fit_parzen",
+            "Particle belief propagation": "baselines.particle.run"
+            " baselines.expectation_particle.run baselines.particle.beliefs"
+            " baselines.particle.mean baselines.particle.variance"
+            " baselines.particle.ParticleSolution",
+            "Products of mixtures": "baselines.products.exact_product"
+            " baselines.products.sample_gibbs baselines.products.sample_multiscale"
+            " baselines.products.ProductFactors",
+            "Conditional densities": "baselines.mixtures.GaussianMixture"
+            " baselines.density.ConditionalDensity"
+            " baselines.density.RegressionLikelihood baselines.density.fit_conditional"
+            " baselines.density.fit_likelihood baselines.density.fit_parzen",
         },
     ),
     "ep": (
@@ -190,10 +196,11 @@ PAGES = {
 """{file: (title, introduction, {section: names in the order of the page})}; a section "" has no heading."""
 
 HOOKS = """
-node_basis observation_basis check_memory sweep ignore_incoming next start advance operator point_mass density
-floor_of check_types sizes positivity places nodes_in_order squared_distance counts colors cut
-Operators.passed_on FullRank.hold FixedLandmarks.hold Colored.check RandomProjection.features InBlocks.coefficients
-SumProduct.others SumProduct.apply MaxProduct.others MaxProduct.apply InLogs.others InLogs.apply Partition.axis
+node_basis observation_basis check_memory sweep next start advance operator point_mass density
+floor_of check_types sizes positivity places squared_distance counts colors cut
+Graph.plan_of Operators.update Operators.floors FullRank.fix_landmarks FixedLandmarks.fix_landmarks
+Synchronous.plan Colored.plan RandomProjection.features Partition.axis
+SumProduct.cavity_products SumProduct.apply MaxProduct.apply InLogs.cavity_products InLogs.apply
 Moments.points Moments.draw Exact.points Exact.draw Draws.points Draws.draw Learner.parameters Parameters.of_outputs
 CompoundGamma.integrals ImportanceSampling.weigh ForwardSampler.draw LogDensity.draw
 PairwiseMRF.points ExactSampler.draw GibbsSampler.draw MultiscaleSampler.draw GaussianMRF.check_graph
@@ -230,8 +237,7 @@ class Entry:
     @cached_property
     def value(self) -> Any:
         """The function or class."""
-        module, _, name = self.anchor.rpartition(".")
-        return getattr(importlib.import_module(module), name)
+        return pkgutil.resolve_name(self.anchor)
 
     @property
     def summary(self) -> str:
@@ -330,7 +336,7 @@ TYPES = [
     "",
     "- `ArrayLike`: an array of JAX or NumPy, a number, or nested lists of numbers.",
     "- `ScalarLike`: one number, in Python, NumPy or JAX.",
-    "- `Rule`: `ConstantTime`, `LinearTime`, `FullRank` or `rules.FixedLandmarks`.",
+    "- `Rule`: `ConstantTime`, `LinearTime`, `FullRank` or `learning.rules.FixedLandmarks`.",
     "- `Schedule`: `Synchronous`, `Colored` or `ResidualFirst`.",
     "- `Positive`: `Clipped` or `ConstrainedFit`.",
     "- `Exponents`: one number for each undirected edge, one for all, or None.",

@@ -85,7 +85,7 @@ def test_every_block_is_of_a_language_that_is_tested(name):
 def test_links_lead_to_files(name):
     folder = ROOT if name == "README" else ROOT / "docs"
     links = re.findall(r"\]\(([^)#]+)\)", TEXTS[name])
-    assert links or name in {"parallel", "streaming"}
+    assert links or name in {"sharded", "streaming"}
     assert all((folder / link).exists() for link in links if "://" not in link)
 
 
@@ -167,7 +167,7 @@ def test_make_targets_in_the_text_exist():
 
 
 NOTEBOOKS = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "notebooks").glob("*.py"))}
-PLACES = ("", ".kernels", ".features", ".ep", ".baselines", ".parallel", ".plotting", ".arithmetic", ".selection")
+PLACES = ("", ".kernels", ".features", ".ep", ".baselines", ".inference.sharded", ".plotting", ".tuning.scores")
 """Modules whose functions the pages may call by their bare names."""
 FILES = {"py", "md", "json", "ipynb", "png", "jpg", "npz", "npy", "kbp"}
 """Endings of names of files."""
@@ -305,7 +305,7 @@ def test_wrong_inline_code_is_found(code):
         "observe(..., evidence_model=kbp.DensityRatio())",
         "tune(settings, data, ...)",
         "check(self, argument, points)",
-        "kbpjax/propagate.py",
+        "kbpjax/inference/loopy.py",
         "not code at all (kbp)",
     ],
 )

@@ -29,7 +29,8 @@ def test_functions_with_the_name_of_a_module_are_described_by_the_name_that_user
     import docs_reference
 
     homes = {entry.name: docs_reference.home(entry.value) for entry in docs_reference.entries()}
-    assert homes["kbpjax.beliefs"] == "kbpjax.beliefs.beliefs"
+    assert homes["kbpjax.beliefs"] == "kbpjax.posterior.beliefs.beliefs"
+    assert homes["kbpjax.sharded.run"] == "kbpjax.inference.sharded.run"
     assert homes["kbpjax.ep.linear_model"] == "kbpjax.ep.linear_model.linear_model"
     assert homes["kbpjax.features.features"] == "kbpjax.features.base.features"
 
@@ -72,11 +73,12 @@ def test_the_check_finds_defaults_that_a_signature_lacks():
     [
         ("kbp.fit", "kbpjax.fit"),
         ("kbpjax.run(model, graph)", "kbpjax.run"),
-        ("kbp.beliefs", "kbpjax.beliefs.beliefs"),
+        ("kbp.beliefs", "kbpjax.beliefs"),
+        ("kbp.sharded.run", "kbpjax.sharded.run"),
         ("RBF", "kbpjax.kernels.RBF"),
         ("Evidence.local", "kbpjax.Evidence"),
         ("Graph.from_edges(edges)", "kbpjax.Graph.from_edges"),
-        ("leave_one_out", None),  # of three modules
+        ("tuning.scores.leave_one_out", "kbpjax.tuning.scores.leave_one_out"),
         ("features", None),  # a parameter too
         ("x = kbp.fit", None),
     ],
