@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, ScalarLike
+from jaxtyping import Array, Float, ScalarLike
 
 from kbpjax import _checks
 from kbpjax.graphs.partition import Partition as Partition
@@ -35,8 +35,8 @@ from kbpjax.inference.loopy import (
     strong_damping,
 )
 from kbpjax.inference.operators import Operators, normalize
-from kbpjax.inference.schedules import Synchronous, first_messages, largest_change
-from kbpjax.inference.update import Part, Sizes, lay_out, of_edges, reference_sizes, send, update
+from kbpjax.inference.schedules import Synchronous, first_messages, largest_change, reference_sizes, scaled
+from kbpjax.inference.update import Part, lay_out, of_edges, send, update
 
 Batch = TypeVar("Batch")
 
@@ -154,7 +154,7 @@ class Devices(Iteration):
     """
 
     partition: Partition
-    reference: Sizes | None = None
+    reference: Float[Array, "one column"] | None = None
 
     def sweep(self, messages: Array, damping: Array) -> tuple[Array, Array]:
         """Do one iteration; return the messages, and the largest difference between one and its undamped update."""
@@ -175,16 +175,6 @@ class Devices(Iteration):
             return update(operators, part, received, more)
 
         return self._on_devices(turn, self._columns, messages, matrices)
-
-    def sizes(self, messages: Array) -> Sizes:
-        """Return the sizes of the updates of all messages."""
-
-        def turn(part: Part, operators: Operators, old: Array, received: Array, more: Any) -> tuple[Any, Any]:
-            del old, more
-            found = reference_sizes(operators, part, received)
-            return found.norm, found.removed
-
-        return Sizes(*self._on_devices(turn, (self._columns, self._columns), messages, None))
 
     def once(self, messages: Array) -> Array:
         """Do one undamped iteration."""
@@ -263,11 +253,8 @@ def _run(
     messages = jax.lax.with_sharding_constraint(messages, split)
     turns = devices(*known)
     if by_agreement:
-        sizes = devices(known[0], jnp.ones_like(local), known[2]).sizes(first_messages(known[0], plan))
-        largest = jnp.max(known[1], axis=1, keepdims=True)
-        scaled = known[1] / jnp.where(largest > 0, largest, 1)
-        turns = replace(devices(known[0], scaled, known[2]), reference=sizes)
-        damping = damping.damping
+        reference = jax.lax.with_sharding_constraint(reference_sizes(known[0], plan).reshape(1, -1), split)
+        turns, damping = replace(devices(known[0], scaled(known[1]), known[2]), reference=reference), damping.damping
     last, residuals = iterate(turns.sweep, messages, damping, None, tol, num_iters if tol is None else most)
 
     turns, messages = devices(operators, local, exponents), last.messages

@@ -20,6 +20,8 @@ class Setting:
     obs_bandwidth: float
     ridge_m: float
     damping: float
+    agreement: bool = False
+    """Damping that moves a message less where its incoming messages disagree (`kbpjax.AgreementDamping`)."""
     convergent: bool = False
     """Nonnegative operators, tree-reweighted messages, colors in turn, Anderson acceleration, run to `TOL`."""
 
@@ -38,7 +40,7 @@ COVERAGES = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 SETTINGS = {
     # The authors' program: exp(-0.5 d^2 / median^2) on gray levels, exp(-d^2 / median^2) on observations.
-    "paper": Setting(bandwidth=1.0, obs_bandwidth=0.5**0.5, ridge_m=1e-2, damping=0.8),
+    "paper": Setting(bandwidth=1.0, obs_bandwidth=0.5**0.5, ridge_m=1e-2, damping=0.8, agreement=True),
     # A quarter of the bandwidth resolves single gray levels, half the other sharpens the likelihood.
     "narrow": Setting(bandwidth=0.25, obs_bandwidth=0.5**1.5, ridge_m=1.0, damping=0.2),
 }
@@ -78,10 +80,15 @@ def infer(model: kbp.KernelMRF, graph: kbp.Graph, y: Any, points: Any, options: 
     return kbp.beliefs(model, graph, evidence, solution, points), solution
 
 
+def damping_of(setting: Setting) -> Any:
+    """Return the damping of a setting as `kbpjax.run` takes it."""
+    return kbp.AgreementDamping(setting.damping) if setting.agreement else setting.damping
+
+
 def loop_options(graph: kbp.Graph, setting: Setting, iters: int) -> dict[str, Any]:
     """Return the options of `kbpjax.run` that belong to a setting."""
     if not setting.convergent:
-        return {"num_iters": iters, "damping": setting.damping}
+        return {"num_iters": iters, "damping": damping_of(setting)}
     return {
         "num_iters": MAX_ITERS,
         "tol": TOL,

@@ -14,7 +14,7 @@ import numpy as np
 
 import kbpjax as kbp
 from experiments.denoising.data import add_noise
-from experiments.denoising.models import SETTINGS, rmse
+from experiments.denoising.models import SETTINGS, damping_of, rmse
 from experiments.lib import command_line, datasets, gray_images, results, tables, timing
 
 EPS = (1e-1, 1e-2, 1e-3)
@@ -79,7 +79,7 @@ def compare(levels: int, side: int, rule: str, eps: float | None, args: argparse
 
     @jax.jit
     def infer(evidence):
-        return kbp.run(model, graph, evidence, num_iters=args.iters, damping=setting.damping)
+        return kbp.run(model, graph, evidence, num_iters=args.iters, damping=damping_of(setting))
 
     compiled = infer.lower(evidence).compile()
     start = time.perf_counter()

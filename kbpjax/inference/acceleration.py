@@ -133,8 +133,8 @@ def _weights(differences: Float[Array, "depth some"], known: Bool[Array, " depth
 class AgreementDamping(eqx.Module):
     """Damping that moves a message less where its incoming messages disagree, as in the authors' program of 2011.
 
-    m <- normalize(d m + (1 - d) u / u_0), with the update u not normalized, and u_0 the norm of the update of the first
-    messages without evidence: where incoming messages and the evidence, scaled to maximum 1, disagree, u is small.
+    m <- normalize(d m + (1 - d) u / u_1), with the update u not normalized, and u_1 the norm of the update of 1: where
+    incoming messages and the evidence, scaled to maximum 1, disagree, u is small.
 
     Args:
         damping: weight d of the old message, in [0, 1).

@@ -16,8 +16,8 @@ from kbpjax import _checks
 from kbpjax.graphs.coloring import color_nodes
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
-from kbpjax.inference.operators import Operators, fold, normalize
-from kbpjax.inference.update import Part, Sizes, parts_of, reference_sizes, send
+from kbpjax.inference.operators import Operators, fold, normalize, sum_rows
+from kbpjax.inference.update import Part, parts_of, send
 
 TIE = 1e-3
 """Relative difference up to which changes count as equal, so that rounding does not choose among messages."""
@@ -36,7 +36,7 @@ class Problem(eqx.Module):
     operators: Operators
     plan: Plan
     parts: Part
-    reference: Sizes | None
+    reference: Float[Array, "*part one sent"] | None
 
     @classmethod
     def of(
@@ -50,22 +50,33 @@ class Problem(eqx.Module):
         """Lay out the evidence; for damping by agreement scale it to maximum 1, and find the reference sizes."""
         if not by_agreement:
             return cls(operators, plan, parts_of(plan, local, exponents), None)
-        largest = jnp.max(local, axis=1, keepdims=True)
-        parts = parts_of(plan, local / jnp.where(largest > 0, largest, 1), exponents)
-        messages = first_messages(operators, plan)
-
-        without = parts_of(plan, jnp.ones_like(local), exponents)
-        reference = jax.lax.map(lambda part: reference_sizes(operators, part, messages), without)
-        return cls(operators, plan, parts, reference)
+        return cls(operators, plan, parts_of(plan, scaled(local), exponents), reference_sizes(operators, plan))
 
 
-def first_messages(operators: Operators, plan: Plan) -> Float[Array, "coordinate column"]:
-    """Return the messages before the first iteration: the update of 1, in a learned model the constant."""
-    ones = normalize(jnp.sum(operators.update, axis=-1).T)
+def scaled(local: Float[Array, "node point"]) -> Float[Array, "node point"]:
+    """Scale the local factors of each node to maximum 1."""
+    largest = jnp.max(local, axis=1, keepdims=True)
+    return local / jnp.where(largest > 0, largest, 1)
+
+
+def updates_of_one(operators: Operators, plan: Plan) -> Float[Array, "coordinate column"]:
+    """Return the update of 1, not normalized, in each column; 0 in padding."""
+    ones = jnp.sum(operators.update, axis=-1).T
     kinds = plan.kinds if len(operators.update) > 1 else jnp.zeros_like(plan.kinds)
     size = len(plan.edges) // max(1, plan.kinds.size)
     columns = jnp.broadcast_to(ones[:, kinds, None], (len(ones), *plan.kinds.shape, size)).reshape(len(ones), -1)
     return jnp.where(plan.present.reshape(1, -1), columns, 0)
+
+
+def first_messages(operators: Operators, plan: Plan) -> Float[Array, "coordinate column"]:
+    """Return the messages before the first iteration: the update of 1, in a learned model the constant."""
+    return normalize(updates_of_one(operators, plan))
+
+
+def reference_sizes(operators: Operators, plan: Plan) -> Float[Array, "part one sent"]:
+    """Return the norm of the update of 1 of each column, which `AgreementDamping` compares sizes with."""
+    ones = updates_of_one(operators, plan)
+    return sum_rows(ones * normalize(ones)).reshape(plan.num_parts, 1, -1)
 
 
 def send_all(problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
@@ -196,7 +207,7 @@ class Colored(eqx.Module):
     def sweep(self, problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
         """Do one iteration; return the messages [coordinate, column], and the largest change of an update."""
 
-        def turn(carry: tuple[Array, Array], part: tuple[Part, Sizes | None]) -> tuple[tuple[Array, Array], Array]:
+        def turn(carry: tuple[Array, Array], part: tuple[Part, Array | None]) -> tuple[tuple[Array, Array], Array]:
             messages, first = carry
             old = jax.lax.dynamic_slice_in_dim(messages, first, problem.parts.present.shape[-1], axis=1)
             new, change = send(problem.operators, *part, old, messages, damping)

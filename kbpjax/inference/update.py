@@ -17,7 +17,6 @@ line. The scale of a message is free: `damp` gives updates the 2-norm 1.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -157,41 +156,27 @@ def each_part(compute: Callable[[Part], Float[Array, "out sent"]], parts: Part) 
     return jnp.moveaxis(stacked, 0, 1).reshape(stacked.shape[1], -1)
 
 
-class Sizes(NamedTuple):
-    """Sizes of updates: 2-norms, and logarithms of what the products have been divided by [*part, 1, sent]."""
-
-    norm: Float[Array, "*part one sent"]
-    removed: Float[Array, "*part one sent"] | float
-
-
-def sizes(part: Part, products: Sequence[Products], raw: Float[Array, "coordinate sent"]) -> Sizes:
-    """Return the sizes of the updates `raw` of a part."""
-    return Sizes(sum_rows(raw * normalize(raw)), removed_logs(part, products))
-
-
 def damp(
     old: Float[Array, "coordinate sent"],
     raw: Float[Array, "coordinate sent"],
     damping: Float[Array, ""],
-    size: Sizes | None = None,
-    reference: Sizes | None = None,
+    size: Float[Array, "one sent"] | None = None,
 ) -> tuple[Float[Array, "coordinate sent"], Float[Array, "coordinate sent"]]:
     """Return the damped messages, and how far their undamped updates are from the old ones.
 
-    m <- d m + (1 - d) normalize(raw); with reference sizes, m <- normalize(d m + (1 - d) raw / reference).
+    m <- d m + (1 - d) normalize(raw); with sizes of the updates, m <- normalize(d m + (1 - d) size normalize(raw)).
     """
     new = normalize(raw)
     change = jax.lax.stop_gradient(new - old)
-    if size is None or reference is None:
+    if size is None:
         return damping * old + (1 - damping) * new, change
-    share = size.norm / jnp.where(reference.norm > 0, reference.norm, 1) * jnp.exp(size.removed - reference.removed)
-    return normalize(damping * old + (1 - damping) * share * new), change
+    return normalize(damping * old + (1 - damping) * size * new), change
 
 
 def send(
     operators: Operators,
     part: Part,
-    reference: Sizes | None,
+    reference: Float[Array, "one sent"] | None,
     old: Float[Array, "coordinate sent"],
     messages: Float[Array, "coordinate column"],
     damping: Float[Array, ""],
@@ -199,14 +184,11 @@ def send(
     """Return the damped messages that one part sends, given all messages, and how far the updates are from the old."""
     products = cavities(operators, part, [gather(block, messages) for block in part.blocks], messages.shape[1])
     raw = project(operators, part, products)
-    return damp(old, raw, damping, None if reference is None else sizes(part, products, raw), reference)
-
-
-def reference_sizes(operators: Operators, part: Part, messages: Float[Array, "coordinate column"]) -> Sizes:
-    """Return the sizes of the updates of the first messages without evidence, of a part whose evidence is 1."""
-    products = cavities(operators, part, [gather(block, messages) for block in part.blocks], messages.shape[1])
-    norm, removed = sizes(part, products, project(operators, part, products))
-    return Sizes(norm, jnp.broadcast_to(jnp.asarray(removed, norm.dtype), norm.shape))
+    size = None
+    if reference is not None:
+        norm = sum_rows(raw * normalize(raw))
+        size = norm * jnp.exp(removed_logs(part, products)) / jnp.where(reference > 0, reference, 1)
+    return damp(old, raw, damping, size)
 
 
 def evaluate_local(operators: Operators, plan: Plan, messages: Float[Array, "node rank"]) -> Float[Array, "node point"]:
