@@ -402,7 +402,7 @@ def test_a_belief_that_is_zero_everywhere():
         return kbp.beliefs(model, graph, evidence, solution, points).weights
 
     np.testing.assert_array_equal(weights(np.array([0, 1])), [[0, 1], [0, 1]])
-    rule = r"^nodes: must have a belief > 0 at one point at least; got 0 everywhere for \[0, 1\]. Ask at points"
+    rule = r"^nodes: must have a belief > 0 at one point at least; got 0 everywhere for \[0, 1\]. Add candidate points"
     with pytest.raises(ValueError, match=rule):
         weights(np.array([0]))
     assert np.isnan(jax.jit(weights)(np.array([0, 0]))).all()

@@ -1,4 +1,4 @@
-"""Parameters of an operator's kernel and noise, in units of the data, and sets of them to choose among."""
+"""Kernel and noise parameters of an operator, in units of the data, and candidate sets for their selection."""
 
 import equinox as eqx
 import jax
@@ -11,7 +11,7 @@ from kbpjax.ep.messages import Self, as_parameters, require_positive
 
 
 class Parameters(eqx.Module):
-    """Kernel and noise: single ones, or as many as there are outputs or candidates [*batch].
+    """Kernel and noise parameters: single, or one per output or candidate [*batch].
 
     Args:
         width_scale: number > 0; squared width of the Gaussian kernel, in medians of the squared distances of
@@ -41,7 +41,7 @@ class Parameters(eqx.Module):
         self.width_scale, self.bandwidth_scale, self.noise = given
 
     def of_outputs(self, num_outputs: int, dtype: jnp.dtype) -> Self:
-        """Return one set for each output [out]; raises ValueError for other numbers of them."""
+        """Return one set per output [out]; raise ValueError if the number of sets is neither 1 nor that of outputs."""
         shape = self.noise.shape
         fix = "Pass one for all outputs, or one for each."
         fits = shape in ((), (num_outputs,))

@@ -32,7 +32,7 @@ from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import TrainingData
 from kbpjax.posterior.beliefs import Belief, check_some
 from kbpjax.posterior.evidence import Evidence
-from kbpjax.posterior.likelihood import own_log_likelihoods
+from kbpjax.posterior.likelihood import pointwise_log_likelihoods
 
 BATCH, PAIRS = 64, 2**22
 """Largest number of edges, and of pairs of points, for which potentials are evaluated at a time."""
@@ -218,7 +218,7 @@ def log_local(
     points = x.reshape(*x.shape[:2], *model.shape)
     for v, *_ in graph.node_types if evidence is not None else ():
         nodes = graph.nodes_of_type(v)
-        logs = logs.at[nodes].add(own_log_likelihoods(evidence, v, points[nodes]).astype(x.dtype))
+        logs = logs.at[nodes].add(pointwise_log_likelihoods(evidence, v, points[nodes]).astype(x.dtype))
     return logs
 
 
