@@ -223,8 +223,9 @@ def scan(
 def _predict_block(
     operator: Operator, progress: tuple[Record, Array, Array], incoming: Incoming, size: int
 ) -> tuple[Record, Array, Array]:
-    """Return the record with predictions of a block, the index of the first uncertain message or the end of the block,
-    and whether there is an uncertain one.
+    """Predict a block; return the record, the index of the first uncertain message (else the block's end), and if any.
+
+    Predictions up to that index are written into the record.
     """
     record, done, _ = progress
     count = len(record.asked)

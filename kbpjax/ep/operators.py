@@ -243,7 +243,7 @@ def predict(operator: Operator, incoming: Incoming) -> Prediction:
 def draw_maps(
     keys: Key[Array, " out"], learner: Learner, incoming: Incoming, moments: Array, parameters: Parameters
 ) -> TwoStage:
-    """Return random features of all outputs; kernel widths are in units of medians of moments [sample, 2, coordinate]."""
+    """Return random features of all outputs; `moments` [sample, 2, coordinate] set the kernel widths."""
     bandwidths, width = median_embedding(moments)
     rounding = 10 * jnp.finfo(width.dtype).eps ** 0.5
     width = jnp.where(width > rounding, width, 1)  # if over half of the pairs are equal; embeddings have norms below 1

@@ -372,7 +372,7 @@ class CompoundGamma(Oracle):
         fine = ((below + above) / self.num_nodes <= 0.5 * jnp.minimum(1, spread)) & (b > 0) & (power > 0)
         nodes = _midpoints(self.num_nodes, mode)
         mode, below, above = (of[..., None] for of in (mode, below, above))
-        moved = places * (below + above) - below
+        moved = nodes * (below + above) - below
         u, tilt = mode + moved, (power - b * jnp.exp(mode[..., 0]))[..., None]
         # Canceling parts of the exponent are combined: b t - b t_mode and power (u - mode).
         grown = b[..., None] * jnp.exp(mode) * (jnp.expm1(moved) - moved)

@@ -76,7 +76,7 @@ def random_candidates(
     bandwidth_scales: tuple[float, float] = (0.1, 10.0),
     noises: tuple[float, float] = (1e-7, 1e-1),
 ) -> Parameters:
-    """Draw candidates uniformly in the logarithms of the ranges [candidate]; raises ValueError for empty ranges.
+    """Return candidates [candidate] drawn log-uniformly from the ranges; raise ValueError for empty ranges.
 
     Examples:
         >>> import jax
@@ -88,8 +88,8 @@ def random_candidates(
     _checks.require_count("num_candidates", num_candidates)
     ranges = {"width_scales": width_scales, "bandwidth_scales": bandwidth_scales, "noises": noises}
     drawn = []
-    for place, (name, (least, most)) in zip(jax.random.split(key, 3), ranges.items(), strict=True):
+    for key_of_range, (name, (least, most)) in zip(jax.random.split(key, 3), ranges.items(), strict=True):
         _checks.require(0 < least <= most, name, "must be 0 < least <= most", f"{least}, {most}", "Swap the two.")
-        logs = jax.random.uniform(place, (num_candidates,), minval=jnp.log(least), maxval=jnp.log(most))
+        logs = jax.random.uniform(key_of_range, (num_candidates,), minval=jnp.log(least), maxval=jnp.log(most))
         drawn.append(jnp.exp(logs))
     return Parameters(*drawn)

@@ -1,8 +1,8 @@
 """Graph coloring in NumPy: neighbors have different colors.
 
 Nodes of one color send no messages to one another, so that they can be updated at once. Components without odd cycles
-have at most two. Others are colored greedily by rounds of many nodes (Jones and Plassmann 1993, A parallel graph coloring
-heuristic), nodes of largest degree first.
+have at most two colors. Others are colored greedily in rounds of many nodes, nodes of largest degree first (Jones and
+Plassmann 1993, A parallel graph coloring heuristic).
 """
 
 import numpy as np

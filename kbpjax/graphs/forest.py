@@ -84,8 +84,8 @@ class Forest(eqx.Module):
         layout = _Layout.of(cells.height, direction)
         first = layout.first_cells
         message_place = np.empty(2 * num_pairs, int)
-        message_place[(edge + back * num_pairs)[real]] = layout.place[real]
-        message_place[(edge + ~back * num_pairs)[real]] = layout.place[real] + layout.size
+        message_place[(edge + back * num_pairs)[real]] = layout.position[real]
+        message_place[(edge + ~back * num_pairs)[real]] = layout.position[real] + layout.size
 
         def index(array: NDArray) -> Array:
             return jnp.asarray(array, jnp.int32)
@@ -134,7 +134,7 @@ class _Layout(NamedTuple):
     """The layout of cells in rows: the shape of all rows, each cell's position, and the first cell of each row."""
 
     shape: tuple[int, int]
-    place: NDArray
+    position: NDArray
     first_cells: NDArray
 
     @property
@@ -154,21 +154,21 @@ class _Layout(NamedTuple):
         best = np.argmin(num_rows * (OVERHEAD + widths))
         width, total = int(widths[best]), int(num_rows[best])
         rows_of_group = -(-counts // width)
-        first_place = width * (np.cumsum(rows_of_group) - rows_of_group)
+        first_position = width * (np.cumsum(rows_of_group) - rows_of_group)
         within = np.arange(len(order)) - np.repeat(starts, counts)
-        place = np.empty_like(order)
-        place[order] = np.repeat(first_place, counts) + within
-        return cls((total, width), place, order[within % width == 0])
+        position = np.empty_like(order)
+        position[order] = np.repeat(first_position, counts) + within
+        return cls((total, width), position, order[within % width == 0])
 
     def to_rows(self, values: NDArray, padding: int) -> NDArray:
         """Return values of the cells in rows; `padding` replaces -1 and fills the rest."""
         rows = np.full((self.size, *values.shape[1:]), padding)
-        rows[self.place] = np.where(values < 0, padding, values)
+        rows[self.position] = np.where(values < 0, padding, values)
         return rows.reshape(*self.shape, *values.shape[1:])
 
     def positions_to_rows(self, cells: NDArray) -> NDArray:
         """Return the positions of cells (-1: none) in rows."""
-        return self.to_rows(np.append(self.place, self.size)[cells], self.size)
+        return self.to_rows(np.append(self.position, self.size)[cells], self.size)
 
 
 def _peel(pairs: NDArray, num_nodes: int) -> list[tuple[int, int, int]]:

@@ -111,20 +111,21 @@ def mesh_of(devices: Mesh | int | None) -> Mesh:
     """Return a mesh with automatic axes: the given one, or one of the first devices, or of all."""
     if isinstance(devices, Mesh):
         return Mesh(devices.devices, devices.axis_names, axis_types=(AxisType.Auto,) * len(devices.axis_names))
-    known = jax.devices()
-    count = len(known) if devices is None else devices
+    available = jax.devices()
+    count = len(available) if devices is None else devices
     _checks.require_count("devices", count)
     fix = "On a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count before JAX starts."
-    _checks.require(count <= len(known), "devices", f"must be at most {len(known)}, which there are", count, fix)
-    return jax.make_mesh((count,), ("device",), axis_types=(AxisType.Auto,), devices=known[:count])
+    rule = f"must be at most {len(available)}, the number of available devices"
+    _checks.require(count <= len(available), "devices", rule, count, fix)
+    return jax.make_mesh((count,), ("device",), axis_types=(AxisType.Auto,), devices=available[:count])
 
 
 def _put(mesh: Mesh, axis: str | None, array: Any) -> Array:
     """Return an array split along a mesh axis (None: replicated), placed without communication between devices."""
-    known = np.asarray(array)
-    known = known if known.dtype == bool else known.astype(np.int32)
+    values = np.asarray(array)
+    values = values if values.dtype == bool else values.astype(np.int32)
     sharding = NamedSharding(mesh, PartitionSpec(axis))
-    return jax.make_array_from_callback(known.shape, sharding, lambda index: known[index])
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
 
 
 def _given(parts: Numbers, num_nodes: int, count: int) -> NDArray:

@@ -65,9 +65,9 @@ def tree_reweighting(
         >>> tree_reweighting(square_and_tail).round(6).tolist()
         [0.75, 0.75, 0.75, 0.75, 1.0]
     """
-    known = not _checks.is_traced((graph, probabilities))
+    concrete = not _checks.is_traced((graph, probabilities))
     fix = "Call tree_reweighting outside jax.jit, jax.vmap and jax.grad, and pass its result in."
-    _checks.require(known, "graph", "must be known, with its probabilities", "a traced array", fix)
+    _checks.require(concrete, "graph", "must be known, with its probabilities", "a traced array", fix)
     if num_trees is not None:
         _checks.require_count("num_trees", num_trees)
         fix = "Leave one of the two out."
@@ -127,8 +127,8 @@ def _resistances(pairs: NDArray, component: NDArray) -> NDArray:
     free = np.ones(num_nodes, bool)
     free[np.unique(component, return_index=True)[1]] = False
     size = int(free.sum())
-    place = np.where(free, np.cumsum(free) - 1, size)
-    column, row = np.sort(place[pairs], axis=0)  # an edge has at most one grounded end, which sorts last
+    position = np.where(free, np.cumsum(free) - 1, size)
+    column, row = np.sort(position[pairs], axis=0)  # an edge has at most one grounded end, which sorts last
 
     degree = np.bincount(pairs.reshape(-1), minlength=num_nodes)[free].astype(float)
     inner = row < size

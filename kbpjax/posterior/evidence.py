@@ -166,7 +166,7 @@ class Evidence(eqx.Module):
             self.messages,
             self.observed,
             self.exponents * power,
-            tuple({v: Partial(raised, power, fn) for v, fn in known.items()} for known in self.likelihoods),
+            tuple({v: Partial(raised, power, fn) for v, fn in by_type.items()} for by_type in self.likelihoods),
             self.clamped,
             self.values,
         )

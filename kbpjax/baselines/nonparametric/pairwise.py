@@ -175,7 +175,7 @@ def _stack(parts: dict[int, Any]) -> Any:
 
 
 def of_type(stacked: Any, types: Array) -> Any:
-    """Return the potentials of some types [*types]; a shared potential serves all."""
+    """Return the potentials of some types [*types]; a single potential is shared by all."""
     shared = len(jax.tree.leaves(stacked)[0]) == 1
     return jax.tree.map(lambda a: a[jnp.zeros_like(types) if shared else types], stacked)
 
@@ -200,7 +200,7 @@ def log_nodes(
 
 
 def log_starts(model: PairwiseMRF, graph: Graph, x: Float[Array, "node own dim"]) -> Float[Array, "node own"]:
-    """Return log densities of what the node potentials sample from, at per-node points [node, own, dim]."""
+    """Return the log densities of the node potentials' samplers at per-node points [node, own, dim]."""
 
     def start(one: tuple[Array, Array]) -> Array:
         points, kind = one
