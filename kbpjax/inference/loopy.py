@@ -106,7 +106,7 @@ def init(model: Any, graph: Graph) -> BPState:
 
     Args:
         model: a `KernelMRF`, or custom `Operators`.
-        graph: the graph; its types must be among those of the model.
+        graph: the graph; the model must have all its types.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
