@@ -340,7 +340,10 @@ def test_edge_beliefs_equal_twin():
 def test_edge_beliefs_name_what_is_wrong_with_edges():
     wrong = []
     for edges, rule in [
-        ([(0, 1), (1, 2)], r"must be of one \(edge type, first node type, second node type\); got .*Ask for each kind"),
+        (
+            [(0, 1), (1, 2)],
+            r"must be of one \(edge type, first node type, second node type\); got .*Call edge_beliefs once",
+        ),
         ([(0, 1), (4, 3)], r"must be of one \(edge type, first .*; got \[\(0, 0, 1\), \(0, 1, 0\)\]"),
         ([(0, 1), (0, 6)], r"must be edges of the graph; got \[\[0, 6\]\]"),
         ([(0, 0)], r"must be edges of the graph; got \[\[0, 0\]\]"),

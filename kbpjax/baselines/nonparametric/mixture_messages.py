@@ -43,7 +43,7 @@ OVERSAMPLING = 8
 
 
 class ExactSampler(eqx.Module):
-    """Sample from the exact product, of all combinations of components: for a few components and neighbors.
+    """Sample from the exact product, over all combinations of components; feasible for few components and neighbors.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -64,7 +64,7 @@ class ExactSampler(eqx.Module):
 
 
 class GibbsSampler(eqx.Module):
-    """Sample from a product by Gibbs sampling of the labels; see `products.sample_gibbs`. No bound of the error.
+    """Sample from a product by Gibbs sampling of the labels (see `products.sample_gibbs`), without an error bound.
 
     Args:
         num_sweeps: number of times that each label is drawn, >= 1.

@@ -370,7 +370,7 @@ def _move(
     num_moves: int,
     state: _State,
 ) -> tuple[_State, Array]:
-    """Resample particles and move them towards the beliefs; return the share of accepted steps, too."""
+    """Return the state with resampled particles that target the beliefs, and the share of accepted steps."""
     choose, walk = jax.random.split(key)
     old = state.current
     weights = jax.nn.softmax(old.log_belief(graph) - state.proposal, axis=1)
@@ -402,12 +402,12 @@ def _move(
 
 
 def _systematic(key: Array, weights: Float[Array, "node particle"]) -> Int[Array, "node particle"]:
-    """Resample particles by their weights, with one random number for each node."""
+    """Return the indices of systematic resampling by the weights, with one random number per node."""
     nodes, count = weights.shape
-    places = jnp.arange(count, dtype=weights.dtype)[None] + jax.random.uniform(key, (nodes, 1), weights.dtype)
+    levels = jnp.arange(count, dtype=weights.dtype)[None] + jax.random.uniform(key, (nodes, 1), weights.dtype)
     sums = jnp.cumsum(weights, axis=1)
     search = jax.vmap(partial(jnp.searchsorted, side="right"))
-    return jnp.minimum(search(sums / sums[:, -1:], places / count), count - 1)
+    return jnp.minimum(search(sums / sums[:, -1:], levels / count), count - 1)
 
 
 def sender_weights(graph: Graph, base: Array, messages: Array, min_weight: Array) -> Float[Array, "edge particle"]:
@@ -421,7 +421,7 @@ def sender_weights(graph: Graph, base: Array, messages: Array, min_weight: Array
 
 
 def scaled(logs: Float[Array, "edge particle"]) -> tuple[Float[Array, "edge particle"], Float[Array, " edge"]]:
-    """Scale messages to largest value 1; return the logarithms of the divisors, too."""
+    """Return messages scaled to maximum 1, and the logarithms of the divisors."""
     finite = jnp.maximum(logs, NEVER)
     largest = jnp.max(finite, axis=1, keepdims=True)
     return jnp.maximum(finite - largest, LEAST), largest[:, 0]
