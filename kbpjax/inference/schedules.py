@@ -4,12 +4,12 @@
 - `colored(graph)`: one color of nodes after another, from the newest messages (red-black on grids);
 - `ResidualFirst`: only the messages that would change most (residual belief propagation).
 
-One iteration updates every message once (with `ResidualFirst` at most once), so that the work per iteration is alike.
+An iteration computes the update of every message once, so that iterations of all schedules cost about the same.
 
 A schedule is a class with two methods. `plan(graph)` returns a `Plan`: the parts of the nodes that send one after the
 other. `sweep(problem, messages, damping)` does one iteration, and returns the new messages [coordinate, column] and the
-residual of the old ones; `kbpjax.inference.update.send` updates the messages of one part. To add a schedule, write both
-methods (or inherit from `Synchronous`), and add the class to `Schedule`.
+residual of the old ones; `kbpjax.inference.update.send` updates the messages of one part. To add a schedule, inherit
+from `Synchronous` and override `sweep`, or write both methods and add the class to `Schedule`.
 """
 
 import equinox as eqx
