@@ -1,9 +1,8 @@
-"""Several devices: batches of problems side by side, or one graph in blocks that exchange their boundary messages.
+"""Several devices: batches of problems in parallel, or one graph in blocks that exchange their boundary messages.
 
-A batch needs no code of its own: `shard_batch` places it, and a program compiled for it runs on all devices. One graph
-is split by `partition_graph`; each device then updates the messages that its nodes send, and `run` here gives what
-`kbpjax.run` gives. Neither starts anything: on several hosts it is the application that calls
-`jax.distributed.initialize`.
+A batch needs no special code: `shard_batch` places it, and a function compiled for it runs on all devices. One graph
+is split by `partition_graph`; each device then updates the outgoing messages of its nodes, and `run` here returns the
+solution of `kbpjax.run`. On several hosts, the application must call `jax.distributed.initialize`.
 """
 
 from collections.abc import Callable
@@ -41,22 +40,22 @@ from kbpjax.inference.update import Part, lay_out, of_edges, send, update
 Batch = TypeVar("Batch")
 
 _SHARED = PartitionSpec()
-"""The same on every device."""
+"""Replicated on every device."""
 
 
 def shard_batch(batch: Batch, devices: Mesh | int | None = None) -> Batch:
-    """Split arrays along their first axis over devices, so that a compiled function of them runs on all of these.
+    """Return arrays split along their first axis over devices; a compiled function of them runs on all devices.
 
-    Test problems are independent: `jax.jit(jax.vmap(fn))` of a batch so placed needs no exchange, and its results stay
-    where they were computed.
+    Problems of a batch are independent: `jax.jit(jax.vmap(fn))` of it needs no communication, and results stay where
+    they were computed.
 
     Args:
         batch: arrays whose first axis counts problems [batch, ...], in any pytree.
-        devices: a mesh, over all axes of which the batch is split; or the number of devices, the first of
-            `jax.devices()`; None: all of them.
+        devices: a mesh, whose axes all split the batch; or a number of devices, the first of `jax.devices()`; None: all
+            of them.
 
     Returns:
-        The same arrays, each device holding an equal share.
+        The same arrays, with an equal share on each device.
 
     Raises:
         ValueError: an array without axes, or a first axis that the number of devices does not divide.
@@ -70,7 +69,7 @@ def shard_batch(batch: Batch, devices: Mesh | int | None = None) -> Batch:
     mesh = mesh_of(devices)
     for leaf in jax.tree.leaves(batch):
         shape = np.shape(leaf)
-        fix = "Pass arrays [batch, ...]; what all problems share needs no placing."
+        fix = "Pass arrays [batch, ...]; leave out arrays that all problems share."
         _checks.require(len(shape) > 0, "batch", "must be arrays with a first axis", "a scalar", fix)
         fix = f"Pad it to {-(-shape[0] // mesh.size) * mesh.size} and drop the results of the padding."
         rule = f"must have a first axis that {mesh.size} devices divide"
@@ -89,27 +88,27 @@ def run(
     exponents: Exponents = None,
     start: Any = None,
 ) -> Solution:
-    """Do what `kbpjax.run` does, with all messages updated at once, on a graph in blocks.
+    """Run synchronous belief propagation on a graph in blocks, one per device; equivalent to `kbpjax.run`.
 
-    Each device holds the local factors of its nodes and the messages that these send, and an iteration exchanges
-    messages between blocks, and the residual. The solution is that of the whole graph, on every device.
+    Each device holds the local factors and the outgoing messages of its nodes. An iteration exchanges the halo (the
+    messages that cross between blocks) and the residual. The solution is that of the whole graph, on every device.
 
     Args:
-        model: a `KernelMRF`, or `Operators` of one's own.
+        model: a `KernelMRF`, or custom `Operators`.
         partition: the graph in blocks, of `partition_graph`.
         evidence: `Evidence` of the whole graph, or local factors [node, point], or None for none.
-        num_iters: iterations, >= 1; with `tol` the most there can be.
+        num_iters: number of iterations, >= 1; with `tol`, the maximum.
         damping: as in `kbpjax.run`.
         tol: stop once the residual is at most this; derivatives are then those of the fixed point. None: run all
             iterations, and differentiate through them.
         exponents: exponent of each undirected edge [pair], > 0, or one for all. None: 1.
-        start: where to start: a solution, or messages as `Solution.messages` has them. None: constant messages.
+        start: initial messages: a solution, or an array of the shape of `Solution.messages`. None: constant messages.
 
     Returns:
-        The messages of the whole graph and how they got there, as `kbpjax.run` returns them.
+        The solution of the whole graph, as of `kbpjax.run`.
 
     Raises:
-        ValueError: as `kbpjax.run`; something else than a partition.
+        ValueError: as `kbpjax.run`; `partition` is not a `Partition`.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -137,9 +136,9 @@ def run(
 
 
 class Devices(Iteration):
-    """Update all messages at once, each device those of its block.
+    """A synchronous iteration in which each device updates the outgoing messages of its block.
 
-    Messages [coordinate, column] have the columns of one device after those of another. `parts` holds a part for each.
+    The columns of messages [coordinate, column] are ordered by device. `parts` has one part per device.
 
     Attributes:
         partition: the graph in blocks.
@@ -157,49 +156,50 @@ class Devices(Iteration):
     reference: Float[Array, "one column"] | None = None
 
     def sweep(self, messages: Array, damping: Array) -> tuple[Array, Array]:
-        """Do one iteration; return the messages, and the largest difference between one and its undamped update."""
+        """Do one iteration; return the messages, and the residual of the old ones."""
 
-        def turn(part: Part, operators: Operators, old: Array, received: Array, more: Any) -> tuple[Array, Array]:
+        def compute(part: Part, operators: Operators, old: Array, received: Array, more: Any) -> tuple[Array, Array]:
             damping, reference = more
             new, change = send(operators, part, reference, old, received, damping)
             every = jax.lax.all_gather(largest_change(operators, old, change), self.partition.axis)
-            return new, jnp.max(every)  # not pmax, which on CPUs passes over NaN
+            return new, jnp.max(every)  # pmax ignores NaN on CPUs
 
-        return self._on_devices(turn, (self._columns, PartitionSpec()), messages, (damping, self.reference))
+        return self._on_devices(compute, (self._columns, PartitionSpec()), messages, (damping, self.reference))
 
     def updates(self, messages: Array, matrices: Array | None = None) -> Array:
-        """Return the updates of all messages, not normalized, as `kbpjax.inference.update.update` does."""
+        """Return the updates of all messages, not normalized (`kbpjax.inference.update.update`)."""
 
-        def turn(part: Part, operators: Operators, old: Array, received: Array, more: Any) -> Array:
+        def compute(part: Part, operators: Operators, old: Array, received: Array, more: Any) -> Array:
             del old
             return update(operators, part, received, more)
 
-        return self._on_devices(turn, self._columns, messages, matrices)
+        return self._on_devices(compute, self._columns, messages, matrices)
 
     def once(self, messages: Array) -> Array:
         """Do one undamped iteration."""
         return normalize(self.updates(messages))
 
     def pull(self, messages: Array, cotangent: Array) -> Array:
-        """Map a cotangent of the messages after one iteration to one of those before."""
-        messages, cotangent = jax.lax.optimization_barrier((messages, cotangent))  # not kept through a loop
+        """Return the vector-Jacobian product of one iteration: the cotangent of its input messages."""
+        # The barrier keeps XLA from moving the forward pass out of the solver's loop, where it would stay in memory.
+        messages, cotangent = jax.lax.optimization_barrier((messages, cotangent))
         return jax.vjp(self.once, messages)[1](cotangent)[0]
 
     @property
     def _columns(self) -> PartitionSpec:
         return PartitionSpec(None, self.partition.axis)
 
-    def _on_devices(self, turn: Callable[..., Any], out: Any, messages: Array, more: Any) -> Any:
-        """Have each device do a turn with its part, the operators, its messages, those that it receives, and more.
+    def _on_devices(self, compute: Callable[..., Any], out: Any, messages: Array, more: Any) -> Any:
+        """Return `compute(part, operators, outgoing messages, outgoing messages and halo, more)` of all devices.
 
-        An array [1, column] in `more` is split like messages, all else is the same everywhere.
+        Arrays [1, column] in `more` are split like messages; all else is replicated.
         """
 
         def on_device(part: Part, outgoing: Any, operators: Operators, own: Array, more: Any) -> Any:
             part, outgoing = jax.tree.map(lambda array: array[0], (part, outgoing))
             pairs = zip(outgoing, self.partition.routes, strict=True)
             received = [jax.lax.ppermute(own[:, columns], self.partition.axis, to) for columns, to in pairs]
-            return turn(part, operators, own, jnp.concatenate([own, *received], axis=1), more)
+            return compute(part, operators, own, jnp.concatenate([own, *received], axis=1), more)
 
         split = lambda array: self._columns if array.ndim == 2 else PartitionSpec()
         of_device, shared = PartitionSpec(self.partition.axis), PartitionSpec()
@@ -209,7 +209,7 @@ class Devices(Iteration):
 
 
 def _parts(partition: Partition, local: Array, clamped: Array | None, exponents: Array | None) -> Part:
-    """Give each device its nodes with their evidence."""
+    """Return the parts of the devices, with the local factors of their nodes."""
     plan, halo = partition.plan, partition.halo
     split = NamedSharding(partition.mesh, PartitionSpec(partition.axis))
     blocks, held = plan.blocks, halo.edges.shape[1]
@@ -239,31 +239,31 @@ def _run(
 ) -> Solution:
     plan, by_agreement = partition.plan, isinstance(damping, AgreementDamping)
     split = NamedSharding(partition.mesh, PartitionSpec(None, partition.axis))
-    enough = jnp.asarray(1e-3 if tol is None else tol, local.dtype)
+    threshold = jnp.asarray(1e-3 if tol is None else tol, local.dtype)
 
     def devices(operators: Operators, local: Array, exponents: Array | None) -> Devices:
         parts = _parts(partition, local, clamped, exponents)
         steps = jnp.int32(1) if most is None else 2 * most
-        return Devices(operators, parts, enough, steps, partition)
+        return Devices(operators, parts, threshold, steps, partition)
 
-    known = operators, local, exponents
-    if tol is not None:  # derivatives are those of the fixed point, not of the way to it
-        known, first, damping = jax.lax.stop_gradient((known, first, damping))
-    messages = first_messages(known[0], plan) if first is None else plan.columns(first)
+    fixed = operators, local, exponents
+    if tol is not None:  # derivatives are those of the fixed point, not of the iterations
+        fixed, first, damping = jax.lax.stop_gradient((fixed, first, damping))
+    messages = first_messages(fixed[0], plan) if first is None else plan.columns(first)
     messages = jax.lax.with_sharding_constraint(messages, split)
-    turns = devices(*known)
+    iteration = devices(*fixed)
     if by_agreement:
         reference = jax.lax.with_sharding_constraint(reference_sizes(known[0], plan).reshape(1, -1), split)
         turns, damping = replace(devices(known[0], scaled(known[1]), known[2]), reference=reference), damping.damping
     last, residuals = iterate(turns.sweep, messages, damping, None, tol, num_iters if tol is None else most)
 
-    turns, messages = devices(operators, local, exponents), last.messages
-    converged = last.residual <= enough
+    iteration, messages = devices(operators, local, exponents), last.messages
+    converged = last.residual <= threshold
     if tol is not None and partition.graph.num_edges > 0:
-        messages = trust(fixed_point(turns, messages), converged)
+        messages = trust(fixed_point(iteration, messages), converged)
     everywhere = NamedSharding(partition.mesh, PartitionSpec())
     rows = lambda columns: jax.lax.with_sharding_constraint(plan.rows(columns), everywhere)
     projected = None
     if operators.nonnegative is not None:
-        projected = rows(normalize(turns.updates(messages, operators.project)))
+        projected = rows(normalize(iteration.updates(messages, operators.project)))
     return Solution(rows(messages), converged, last.count, last.residual, residuals, exponents, projected)

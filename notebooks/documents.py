@@ -260,15 +260,15 @@ plt.show()
 # %%
 def regress(x, y, query, ridge):
     """Return predictions of ridge regression with an intercept."""
-    centerd = x - x.mean(0)
+    centered = x - x.mean(0)
     weights = np.linalg.solve(
-        centerd @ centerd.T + ridge * len(x) * np.eye(len(x)), y - y.mean(0)
+        centered @ centered.T + ridge * len(x) * np.eye(len(x)), y - y.mean(0)
     )
-    return y.mean(0) + (query - x.mean(0)) @ centerd.T @ weights
+    return y.mean(0) + (query - x.mean(0)) @ centered.T @ weights
 
 
 def cosines(predicted, candidates, mean):
-    """Return centerd cosines of predictions with candidates [query, candidate]."""
+    """Return centered cosines of predictions with candidates [query, candidate]."""
     p, c = predicted - mean, candidates - mean
     return (p @ c.T) / np.linalg.norm(p, axis=1)[:, None] / np.linalg.norm(c, axis=1)
 

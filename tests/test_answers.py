@@ -508,7 +508,7 @@ def test_a_clamped_node_keeps_its_value():
 def test_refine_mode_names_what_is_wrong():
     answer = kbp.beliefs(*chain_solved(), GRID)
     whole = kbp.Belief(jnp.arange(-4, 5), jnp.full((LENGTH, 9), 1 / 9))
-    with pytest.raises(ValueError, match=r"^belief: must have points of floats; got int64\. Integers have nothing"):
+    with pytest.raises(ValueError, match=r"^belief: must have points of floats; got int64\. Use kbpjax.mode"):
         kbp.refine_mode(*chain_solved(), whole)
     with pytest.raises(ValueError, match="^belief: must hold the 6 nodes of type 0; got 5"):
         kbp.refine_mode(*chain_solved(), kbp.Belief(answer.points, answer.weights[:5]))

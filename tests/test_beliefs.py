@@ -202,13 +202,13 @@ def test_mode_mean_and_variance(name):
     assert mode.dtype == points.dtype
     assert mean.shape == variance.shape == (5, *points.shape[1:])
     np.testing.assert_allclose(mean, reference.mean(points, WEIGHTS), rtol=1e-13, atol=1e-14 * spread)
-    centerd = points.astype(float) - points.astype(float).mean(axis=0)  # the twin's E[X^2] - E[X]^2 cancels
-    np.testing.assert_allclose(variance, reference.variance(centerd, WEIGHTS), rtol=1e-9, atol=1e-9 * spread**2)
+    centered = points.astype(float) - points.astype(float).mean(axis=0)  # the twin's E[X^2] - E[X]^2 cancels
+    np.testing.assert_allclose(variance, reference.variance(centered, WEIGHTS), rtol=1e-9, atol=1e-9 * spread**2)
     for i, row in enumerate(WEIGHTS):
         expected = np.average(points.astype(float), axis=0, weights=row)
         np.testing.assert_allclose(np.asarray(mean)[i], expected, rtol=1e-12, atol=1e-13 * spread)
         if points.ndim == 1 or points.shape[1] == 1:
-            expected = np.cov(centerd.ravel(), aweights=row, ddof=0)
+            expected = np.cov(centered.ravel(), aweights=row, ddof=0)
             np.testing.assert_allclose(
                 np.asarray(variance)[i], expected.reshape(points.shape[1:]), atol=1e-9 * spread**2
             )
@@ -340,7 +340,10 @@ def test_edge_beliefs_equal_twin():
 def test_edge_beliefs_name_what_is_wrong_with_edges():
     wrong = []
     for edges, rule in [
-        ([(0, 1), (1, 2)], r"must be of one \(edge type, first node type, second node type\); got .*Ask for each kind"),
+        (
+            [(0, 1), (1, 2)],
+            r"must be of one \(edge type, first node type, second node type\); got .*Call edge_beliefs once",
+        ),
         ([(0, 1), (4, 3)], r"must be of one \(edge type, first .*; got \[\(0, 0, 1\), \(0, 1, 0\)\]"),
         ([(0, 1), (0, 6)], r"must be edges of the graph; got \[\[0, 6\]\]"),
         ([(0, 0)], r"must be edges of the graph; got \[\[0, 0\]\]"),
@@ -402,7 +405,7 @@ def test_a_belief_that_is_zero_everywhere():
         return kbp.beliefs(model, graph, evidence, solution, points).weights
 
     np.testing.assert_array_equal(weights(np.array([0, 1])), [[0, 1], [0, 1]])
-    rule = r"^nodes: must have a belief > 0 at one point at least; got 0 everywhere for \[0, 1\]. Ask at points"
+    rule = r"^nodes: must have a belief > 0 at one point at least; got 0 everywhere for \[0, 1\]. Add candidate points"
     with pytest.raises(ValueError, match=rule):
         weights(np.array([0]))
     assert np.isnan(jax.jit(weights)(np.array([0, 0]))).all()

@@ -122,7 +122,7 @@ def raises(text, solution, *args):
 
 def test_check_counts_the_iterations_that_are_missing_and_a_warm_start_does_them():
     raises(
-        r"^residual 0\.013 after 4 iterations, and falling by 50% an iteration\. Go on with start=solution: at least 4",
+        r"^residual 0\.013 after 4 iterations, and falling by 50% per iteration\. Resume with start=solution: at least",
         solution_of([0.1, 0.05, 0.025, 0.0125, np.nan, np.nan]),
     )
     slow = ring(1.5, 0.0, chord=False)
@@ -133,13 +133,13 @@ def test_check_counts_the_iterations_that_are_missing_and_a_warm_start_does_them
 
 
 def test_check_names_the_first_iteration_without_numbers():
-    text = raises("^messages are not numbers since iteration 3", solution_of([0.5, 0.4, np.inf, np.inf]))
+    text = raises("^messages are not finite since iteration 3", solution_of([0.5, 0.4, np.inf, np.inf]))
     assert "floor" in text and "ridge" in text
     operators, graph, local = CALM
     broken = kbp.Operators(operators.evaluate, operators.project.at[3, 0, 1].set(np.nan))
     solution = kbp.run(broken, graph, local, num_iters=4, start=jnp.ones((12, 2)))
-    raises("^messages are not numbers since iteration 1", solution)
-    raises("^messages are not numbers since iteration 1", kbp.run(broken, graph, local, num_iters=9, tol=1e-3))
+    raises("^messages are not finite since iteration 1", solution)
+    raises("^messages are not finite since iteration 1", kbp.run(broken, graph, local, num_iters=9, tol=1e-3))
 
 
 def test_check_says_when_residuals_do_not_fall():
@@ -158,7 +158,7 @@ def test_check_of_many_problems_names_the_worst():
     raises("^2 of 4 problems; number 2: residual 0.45 after 2", solution_of(residuals, [True, False, False, True]))
     residuals[1, 1] = np.inf
     raises(
-        "^2 of 4 problems; number 1: messages are not numbers since iteration 2",
+        "^2 of 4 problems; number 1: messages are not finite since iteration 2",
         solution_of(residuals, [True, False, False, True]),
     )
     operators, graph, local = SWINGING

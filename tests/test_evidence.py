@@ -279,7 +279,7 @@ def test_clamp_names_what_is_wrong():
         ([0], 0.0, r"values: must hold a value for each of the 1 nodes; got shape \(\)"),
         ([0], [[0.0, 1.0]], r"values: must have shape \[some, \*\(\)\], as the variables of node type 0; got shape"),
         ([2], [0.0], r"values: must have shape \[some, \*\(2,\)\], as the variables of node type 1; got shape \(1,\)"),
-        ([0, 2], [0.0, 1.0], "values: must have shape .*of other types in a call of their own, and multiply"),
+        ([0, 2], [0.0, 1.0], "values: must have shape .*of other types in a separate call, and multiply"),
         ([0, 1], [0.0, np.nan], "values: must be finite; got 1 NaN or infinite of 2"),
         ([0], [np.inf], "values: must be finite; got 1 NaN or infinite of 1"),
         ([0], ["0"], "values: must hold real numbers"),

@@ -138,7 +138,7 @@ def test_mesh_of_ones_own():
 @pytest.mark.parametrize(
     ("devices", "words"),
     [
-        (5, "devices: must be at most 4, which there are; got 5. On a CPU"),
+        (5, "devices: must be at most 4, the number of available devices; got 5. On a CPU"),
         (0, "devices: must be an integer >= 1"),
         (4, "devices: must be at most 3 nodes; got 4"),
     ],

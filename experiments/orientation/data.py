@@ -60,8 +60,8 @@ def features_of(train: Frames, test: Frames, components: int) -> tuple[np.ndarra
     """Free frames of brightness, and project them on principal components of the training frames [m, T, component]."""
     plain = []
     for pixels in (train.pixels, test.pixels):
-        centerd = pixels - pixels.mean(axis=-1, keepdims=True)
-        plain.append(centerd / np.linalg.norm(centerd, axis=-1, keepdims=True))
+        centered = pixels - pixels.mean(axis=-1, keepdims=True)
+        plain.append(centered / np.linalg.norm(centered, axis=-1, keepdims=True))
     flat = plain[0].reshape(-1, plain[0].shape[-1])
     center = flat.mean(axis=0)
     _, axes = np.linalg.eigh((flat - center).T @ (flat - center))

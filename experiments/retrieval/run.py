@@ -26,7 +26,7 @@ LEAVES = ("en", "fi", "el", "it")
 HUB = "da"
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 TEST = 100
-METHODS = ("kernel belief propagation", "ridge", "centerd ridge")
+METHODS = ("kernel belief propagation", "ridge", "centered ridge")
 RIDGES = ((1e-7,), (1e-5,), (1e-4,), (1e-3,), (1e-2,), (1e-1,))
 RIDGE_PAIRS = tuple((ridge, own) for ridge in (1e-5, 1e-4, 1e-3) for own in (1e-3, 1e-2, 1e-1))
 """Of the messages between languages, and of the observed documents."""
@@ -187,7 +187,7 @@ def _beliefs(grams: Any, pairs: Any, test: Any, observed: Any, ridges: Any, edge
     return jax.lax.map(belief, test, batch_size=25)
 
 
-def rank_by_ridge(task: Task, observed: np.ndarray, ridge: float, *, centerd: bool) -> np.ndarray:
+def rank_by_ridge(task: Task, observed: np.ndarray, ridge: float, *, centered: bool) -> np.ndarray:
     """Rank the right document by its cosine with the prediction of composed ridge regressions.
 
     A prediction is a weighting of the training documents of the last edge. Predictions of several leaves are averaged.
@@ -200,18 +200,18 @@ def rank_by_ridge(task: Task, observed: np.ndarray, ridge: float, *, centerd: bo
         else:
             documents, weight = weights[first]
             towards = weight @ gram[np.ix_(documents, rows)]
-        update = ridge_weights(gram[np.ix_(rows, rows)], towards, ridge, centerd)
+        update = ridge_weights(gram[np.ix_(rows, rows)], towards, ridge, centered)
         # Leaves around one hub have the same training documents, so their weights can be added.
         weights[second] = rows, update + (weights[second][1] if second in weights else 0)
     rows, weight = weights[len(task.grams) - 1]
-    weight = weight / weight.sum(1, keepdims=True) if centerd else weight
-    return rank_of_own(predicted_cosines(task.grams[-1].astype(np.float64), rows, weight, task.test, centerd))
+    weight = weight / weight.sum(1, keepdims=True) if centered else weight
+    return rank_of_own(predicted_cosines(task.grams[-1].astype(np.float64), rows, weight, task.test, centered))
 
 
-def ridge_weights(gram: np.ndarray, towards: np.ndarray, ridge: float, centerd: bool) -> np.ndarray:
-    """Return the weights of training targets in the ridge prediction of each query; centerd ones sum to 1."""
+def ridge_weights(gram: np.ndarray, towards: np.ndarray, ridge: float, centered: bool) -> np.ndarray:
+    """Return the weights of training targets in the ridge prediction of each query; centered ones sum to 1."""
     count = len(gram)
-    if not centerd:
+    if not centered:
         return np.linalg.solve(gram + ridge * count * np.eye(count), towards.T).T
     centring = np.eye(count) - 1 / count
     offset = towards - gram.mean(0)
@@ -220,11 +220,11 @@ def ridge_weights(gram: np.ndarray, towards: np.ndarray, ridge: float, centerd: 
 
 
 def predicted_cosines(
-    gram: np.ndarray, rows: np.ndarray, weight: np.ndarray, test: np.ndarray, centerd: bool
+    gram: np.ndarray, rows: np.ndarray, weight: np.ndarray, test: np.ndarray, centered: bool
 ) -> np.ndarray:
     """Return the cosine of each prediction with each candidate [query, candidate], up to the prediction's length."""
     inner, length = weight @ gram[np.ix_(rows, test)], gram[test, test]
-    if centerd:
+    if centered:
         to_mean = gram[np.ix_(rows, test)].mean(0)
         own_mean = gram[np.ix_(rows, rows)].mean(0)
         inner = inner - to_mean - (weight @ own_mean)[:, None] + own_mean.mean()
@@ -267,8 +267,8 @@ def _nodes(task: Task) -> range:
 
 RANKERS = {
     "kernel belief propagation": rank_by_beliefs,
-    "ridge": partial(rank_by_ridge, centerd=False),
-    "centerd ridge": partial(rank_by_ridge, centerd=True),
+    "ridge": partial(rank_by_ridge, centered=False),
+    "centered ridge": partial(rank_by_ridge, centered=True),
 }
 
 

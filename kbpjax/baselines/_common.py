@@ -1,4 +1,4 @@
-"""What all baselines share: the checks of the options of `run`, random keys, and the loop over iterations."""
+"""Shared code of the baselines: checks of the options of `run`, random keys, and the iteration loop."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ def iterate(
             first is the residual.
         state: the first state.
         inputs: inputs of all iterations, stacked on a first axis [num_iters], or None.
-        num_iters: iterations; with `tol` the most there can be.
+        num_iters: number of iterations; with `tol`, the maximum.
         tol: residual at which to stop, or None.
 
     Returns:
@@ -56,11 +56,11 @@ def iterate(
         return state, records, jnp.int32(num_iters), records[0][-1] <= CONVERGED
     entries = jax.eval_shape(advance, state, jax.tree.map(lambda a: a[0], inputs))[1]
     empty = tuple(jnp.full(num_iters, jnp.nan, entry.dtype) for entry in entries)
-    enough = jnp.asarray(tol, entries[0].dtype)
+    threshold = jnp.asarray(tol, entries[0].dtype)
 
     def unfinished(carry: Any) -> Array:
         _, _, residual, count = carry
-        return (count < num_iters) & (residual > enough)
+        return (count < num_iters) & (residual > threshold)
 
     def step(carry: Any) -> Any:
         state, records, _, count = carry
@@ -68,6 +68,6 @@ def iterate(
         records = tuple(all_of.at[count].set(one) for all_of, one in zip(records, record, strict=True))
         return state, records, record[0], count + 1
 
-    carry = state, empty, jnp.full((), jnp.inf, enough.dtype), jnp.int32(0)
+    carry = state, empty, jnp.full((), jnp.inf, threshold.dtype), jnp.int32(0)
     state, records, residual, count = jax.lax.while_loop(unfinished, step, carry)
-    return state, records, count, residual <= enough
+    return state, records, count, residual <= threshold

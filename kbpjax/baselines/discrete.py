@@ -175,14 +175,14 @@ def run(
     tol: ScalarLike | None = None,
     key: Key[Array, ""] | None = None,
 ) -> Solution:
-    """Run belief propagation, all messages at once. `kbpjax.run` does the same, and has more options.
+    """Run synchronous belief propagation; the same as `kbpjax.run`, which has more options.
 
     Args:
         model: the model, of `fit` or `from_potentials`.
-        graph: the graph; its types must be among those of the model.
+        graph: the graph; the model must have all its types.
         evidence: evidence made with this model, or None. For learned evidence see
             `kbpjax.baselines.transfer_evidence`.
-        num_iters: iterations, >= 1; with `tol` the most there can be.
+        num_iters: number of iterations, >= 1; with `tol`, the maximum.
         damping: weight of the old message, in [0, 1).
         tol: stop once the residual is at most this, > 0: the largest change of a message, of 2-norm 1, in an iteration
             before damping. None: run all iterations.
@@ -284,7 +284,7 @@ def _model(
         first[k], second[k] = a, b
     forth = edges.mT.astype(dtype) * own[first][:, None]
     back = edges.astype(dtype) * own[second][:, None]
-    # Updates of size 1 or less, so that the weight of the old message, damping, is what it says.
+    # Updates of size at most 1; `log_scale` records the factor for `log_partition`.
     scale = jnp.maximum(jnp.max(jnp.sum(forth, axis=2), axis=1), jnp.max(jnp.sum(back, axis=2), axis=1))
     project = jnp.stack([forth, back], axis=1) / jnp.where(scale > 0, scale, 1)[:, None, None, None]
     project = project.reshape(-1, size, size)
@@ -310,7 +310,7 @@ def _by_type(given: Any) -> Mapping[int, Any]:
 
 
 def _states_of(data: TrainingData, states: States | None) -> dict[int, Array]:
-    """Check the states of each node type; none given: all values in the data."""
+    """Return the checked states of each node type; without states, all values in the data."""
     if states is None:
         fix = "Pass states, which must be known where data are traced."
         _checks.require(not _checks.is_traced(data.nodes), "states", "must be given inside jax.jit", "None", fix)
@@ -352,10 +352,10 @@ def _check_node(node_type: int, psi: Array, states: Array) -> None:
 
 
 def _check_edges(tables: Any, ends: Mapping[int, tuple[int, int]], sizes: dict[int, int]) -> None:
-    strange = [k for k, pair in ends.items() if not set(pair) <= set(sizes) or pair[0] > pair[1]]
+    invalid = [k for k, pair in ends.items() if not set(pair) <= set(sizes) or pair[0] > pair[1]]
     fix = "As in a graph, an edge runs from the smaller node type to the larger."
     rule = f"must be (first, second) of node types {sorted(sizes)} with first <= second"
-    _checks.require(not strange, "ends", rule, [ends[k] for k in strange[:3]], fix)
+    _checks.require(not invalid, "ends", rule, [ends[k] for k in invalid[:3]], fix)
     for k, pair in ends.items() if isinstance(tables, Mapping) else [(0, (min(sizes),) * 2)]:
         table = tables[k] if isinstance(tables, Mapping) else tables
         expected = sizes[pair[0]], sizes[pair[1]]
@@ -386,7 +386,7 @@ def _check_rows(argument: str, table: Array) -> None:
 
 
 def _stack(tables: Mapping[int, Array], size: int) -> Float[Array, "edge_type first second"]:
-    """Stack tables by edge type, padded with zeros; numbers that are not there hold zeros."""
+    """Return tables stacked by edge type and padded with zeros; missing types have zeros."""
     padded = {k: jnp.pad(psi, [(0, size - n) for n in psi.shape]) for k, psi in tables.items()}
     empty = jnp.zeros((size, size), jnp.result_type(float))
     return jnp.stack([padded.get(k, empty).astype(empty.dtype) for k in range(1 + max(padded, default=0))])

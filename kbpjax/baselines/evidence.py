@@ -1,4 +1,4 @@
-"""Evidence that a kernel model has learned, for the models of the baselines."""
+"""Conversion of the learned evidence of a kernel model to the models of the baselines."""
 
 import jax.numpy as jnp
 from jax.tree_util import Partial
@@ -22,12 +22,12 @@ def transfer_evidence(model: Model, graph: Graph, evidence: Evidence, source: Ke
 
     Args:
         model: the model of a baseline: of `discrete.fit`, `pairwise.fit` or their like.
-        graph: the graph; its types must be among those of both models.
+        graph: the graph; both models must have all its types.
         evidence: evidence that `kbpjax.observe` or `kbpjax.likelihood` made with `source`, or a product of these.
         source: the kernel model of the evidence, with variables of the same shape.
 
     Returns:
-        Evidence of known likelihoods. Gaussian belief propagation cannot take it: see `gaussian.observe`.
+        Evidence of known likelihoods. For Gaussian belief propagation use `gaussian.observe` instead.
 
     Raises:
         ValueError: clamped nodes, evidence of another model than `source`, or variables of different shapes.
@@ -54,14 +54,14 @@ def transfer_evidence(model: Model, graph: Graph, evidence: Evidence, source: Ke
     source.check_types(graph)
     learned, functions = learned_factors(evidence), {}
     for v, *_ in graph.node_types:
-        mine, theirs = model.points[v].shape[1:], source.points[v].shape[1:]
+        expected, got = model.points[v].shape[1:], source.points[v].shape[1:]
         fix = "Learn both models from the same data."
-        _checks.require(mine == theirs, "source", f"must have variables of shape {mine}", theirs, fix)
+        _checks.require(expected == got, "source", f"must have variables of shape {expected}", got, fix)
         functions[v] = Partial(_evaluate, source.bases[v], source.floor_of(v), learned, graph.nodes_of_type(v))
     transferred = likelihood(model, graph, functions) if len(evidence.messages) else None
-    for known in evidence.likelihoods:
-        again = likelihood(model, graph, known)
-        transferred = again if transferred is None else transferred * again
+    for functions_by_type in evidence.likelihoods:
+        term = likelihood(model, graph, functions_by_type)
+        transferred = term if transferred is None else transferred * term
     fix = "Leave it out."
     _checks.require(transferred is not None, "evidence", "must have a factor", "none", fix)
     assert transferred is not None
@@ -69,7 +69,7 @@ def transfer_evidence(model: Model, graph: Graph, evidence: Evidence, source: Ke
 
 
 def _evaluate(basis: FeatureMap, floor: Array, learned: Learned, nodes: Array, points: Array) -> Array:
-    """Evaluate learned factors at common points [point, *dim], or at points of each node [node, own, *dim]."""
+    """Return learned factors at common points [point, *dim], or at per-node points [node, own, *dim]."""
     shape = basis.point.shape
     at_points = features(basis, like(points.reshape(-1, *shape), basis.point.dtype))
     per_node = points.ndim > 1 + len(shape)

@@ -1,4 +1,4 @@
-"""Expectation propagation, with exact messages or with messages that a kernel regression learns to send."""
+"""Expectation propagation, with exact messages or with message operators learned by kernel regression (KJIT)."""
 
 from kbpjax.ep.beta import Beta as Beta
 from kbpjax.ep.compound_gamma import precision_posteriors as precision_posteriors

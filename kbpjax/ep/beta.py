@@ -12,34 +12,34 @@ from kbpjax._misc import matmul
 from kbpjax.ep.messages import Self, TwoPositive, as_parameters, require_positive, sample_moments
 
 NEWTON_STEPS = 60
-"""Of the projection; each changes a logarithm by 1 at most."""
+"""Newton steps of the projection; each changes a logarithm by at most 1."""
 
 NODES = 2000
-"""Of the quadrature of the characteristic function."""
+"""Quadrature nodes of the characteristic function."""
 
 
 def log_beta(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Return log B(a, b): `betaln` is wrong by up to 4e-7 where b is near 10, which matters in double precision."""
+    """Return log B(a, b); in double precision without `betaln`, whose error is up to 4e-7 for b near 10."""
     if a.dtype != jnp.float64:
         return betaln(a, b)
     return jnp.where(a + b < 1000, gammaln(a) + gammaln(b) - gammaln(a + b), betaln(a, b))
 
 
 def _require_room(mean: Float[Array, "..."], variance: Float[Array, "..."]) -> None:
-    """Check that variances, if they are known, are those of a distribution on (0, 1)."""
+    """Raise ValueError unless the variances are possible on (0, 1); skipped under tracing."""
     if _checks.is_traced((mean, variance)):
         return
     wrong = np.flatnonzero(~np.asarray(variance < mean * (1 - mean)))
     got = ", ".join(f"mean {mean.ravel()[i]} and variance {variance.ravel()[i]}" for i in wrong[:1])
     rule = "must be 0 < mean < 1 and variance < mean (1 - mean)"
-    _checks.require(not len(wrong), "mean, variance", rule, got, "A variable in (0, 1) has no others.")
+    _checks.require(not len(wrong), "mean, variance", rule, got, "No variable in (0, 1) has these moments.")
 
 
 class Beta(TwoPositive):
     """Beta distributions on (0, 1): x^(alpha - 1) (1 - x)^(beta - 1).
 
     Args:
-        alpha: [*batch]; alpha = beta = 1 says nothing.
+        alpha: [*batch]; alpha = beta = 1 is uniform.
         beta: [*batch].
 
     Examples:
@@ -59,7 +59,7 @@ class Beta(TwoPositive):
         """Return the Beta distribution of a mean in (0, 1) and a variance in (0, mean (1 - mean)) [*batch].
 
         Raises:
-            ValueError: other means or variances, where they are known.
+            ValueError: other means or variances (not checked under tracing).
         """
         mean, variance = as_parameters("mean, variance", mean, variance)
         require_positive("variance", variance)
@@ -87,11 +87,11 @@ class Beta(TwoPositive):
         return type(self)(self.alpha - other.alpha + 1, self.beta - other.beta + 1)
 
     def exceeds(self, other: Self) -> Bool[Array, "*batch"]:
-        """Say whether neither parameter is less than another's."""
+        """Return whether neither parameter is less than another's."""
         return (self.alpha >= other.alpha) & (self.beta >= other.beta)
 
     def keep_mean(self, other: Self) -> Self:
-        """Return the least message whose product with another has the mean of this."""
+        """Return the message with smallest parameters whose product with another has the mean of this."""
         scale = jnp.maximum(jnp.maximum(other.alpha / self.alpha, other.beta / self.beta), jnp.ones_like(self.alpha))
         return type(self)(scale * self.alpha, scale * self.beta) / other
 
@@ -120,18 +120,19 @@ class Beta(TwoPositive):
     def from_statistics(
         cls, mean_log: Float[Array, "*batch"], mean_log_complement: Float[Array, "*batch"], start: Self
     ) -> Self:
-        """Return the member with given means of log x and log(1 - x): the projection in KL.
+        """Return the member with given means of log x and log(1 - x): the KL projection.
 
         Args:
             mean_log: E log x [*batch].
             mean_log_complement: E log(1 - x) [*batch].
-            start: of Newton's method in log alpha and log beta, for instance that of the same mean and variance.
+            start: initial value of Newton's method in log alpha and log beta, for instance the member of the same mean
+                and variance.
         """
-        wanted = jnp.stack([mean_log, mean_log_complement], axis=-1)
+        target = jnp.stack([mean_log, mean_log_complement], axis=-1)
 
         def improve(_: Array, logs: Float[Array, "*batch 2"]) -> Float[Array, "*batch 2"]:
             shapes, total = jnp.exp(logs), jnp.sum(jnp.exp(logs), axis=-1, keepdims=True)
-            missing = digamma(shapes) - digamma(total) - wanted
+            missing = digamma(shapes) - digamma(total) - target
             own, shared = polygamma(1, shapes), polygamma(1, total)
             # (diag(own) - shared 11')^-1 missing, by Sherman and Morrison.
             inner = jnp.sum(missing / own, axis=-1, keepdims=True)
@@ -149,8 +150,8 @@ class Beta(TwoPositive):
         """Return E cos(w x) and E sin(w x) [feature], of 1F1(alpha; alpha + beta; i w), by quadrature in log odds."""
         spread = 9 * jnp.sqrt(1 / self.alpha + 1 / self.beta)
         below, above = jnp.maximum(spread, 40 / self.alpha), jnp.maximum(spread, 40 / self.beta)
-        places = (jnp.arange(NODES, dtype=spread.dtype) + 0.5) / NODES
-        odds = jnp.log(self.alpha / self.beta) - below + places * (below + above)
+        nodes = (jnp.arange(NODES, dtype=spread.dtype) + 0.5) / NODES
+        odds = jnp.log(self.alpha / self.beta) - below + nodes * (below + above)
         weight = jax.nn.softmax(-self.alpha * jax.nn.softplus(-odds) - self.beta * jax.nn.softplus(odds))
         angles = frequencies[:, None] * jax.nn.sigmoid(odds)[None]
         return matmul(jnp.cos(angles), weight), matmul(jnp.sin(angles), weight)

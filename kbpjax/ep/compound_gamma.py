@@ -24,14 +24,14 @@ def precision_posteriors(
     """Infer the precisions t of normal samples x_j ~ N(0, 1 / t), with t ~ Gamma(shape, r), r ~ Gamma(...).
 
     Each problem of the stream is one invocation: the incoming message is Gamma(1 + count / 2, squares / 2), and the
-    posterior its product with the factor's message.
+    posterior is its product with the factor's message.
 
     Args:
         counts: numbers of samples, >= 1 [problem].
         squares: sums of their squares, > 0 [problem].
-        oracle: of beliefs of t; None: `CompoundGamma()`, with all parameters 1.
+        oracle: computes beliefs of t; None: `CompoundGamma()`, with all parameters 1.
         operator: as in `linear_model`; carried from problem to problem.
-        key: of oracles that draw.
+        key: random key of sampling oracles; None: `jax.random.key(0)`.
 
     Returns:
         Posteriors [problem], the operator, and the record [problem].

@@ -9,14 +9,14 @@ from kbpjax._checks import Numbers
 from kbpjax.ep.messages import Self, TwoPositive, as_parameters, require_positive
 
 NEWTON_STEPS = 60
-"""Of the projection; each changes a logarithm by 1 at most."""
+"""Newton steps of the projection; each changes a logarithm by at most 1."""
 
 
 class Gamma(TwoPositive):
     """Gamma distributions on (0, inf): x^(shape - 1) exp(-rate x).
 
     Args:
-        shape: [*batch]; shape 1 and rate 0 say nothing.
+        shape: [*batch]; shape 1 and rate 0 is uniform.
         rate: [*batch].
 
     Examples:
@@ -33,7 +33,7 @@ class Gamma(TwoPositive):
 
     @classmethod
     def from_moments(cls, mean: Numbers, variance: Numbers) -> Self:
-        """Return the Gamma distribution of a mean and a variance > 0 [*batch]; raises ValueError for others."""
+        """Return the Gamma distribution of a mean and a variance > 0 [*batch]; raise ValueError for others."""
         mean, variance = as_parameters("mean, variance", mean, variance)
         require_positive("mean", mean)
         require_positive("variance", variance)
@@ -58,7 +58,7 @@ class Gamma(TwoPositive):
         return type(self)(self.shape - other.shape + 1, self.rate - other.rate)
 
     def exceeds(self, other: Self) -> Bool[Array, "*batch"]:
-        """Say whether neither parameter is less than another's."""
+        """Return whether neither parameter is less than another's."""
         return (self.shape >= other.shape) & (self.rate >= other.rate)
 
     def keep_mean(self, other: Self) -> Self:
@@ -83,7 +83,7 @@ class Gamma(TwoPositive):
 
     @classmethod
     def from_statistics(cls, mean: Float[Array, "*batch"], mean_log: Float[Array, "*batch"]) -> Self:
-        """Return the member with given means of x and log x [*batch]: the projection in KL."""
+        """Return the member with given means of x and log x [*batch]: the KL projection."""
         gap = jnp.log(mean) - mean_log
         start = jnp.log((3 - gap + jnp.sqrt((gap - 3) ** 2 + 24 * gap)) / (12 * gap))
 

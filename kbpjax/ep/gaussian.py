@@ -16,7 +16,7 @@ class Gaussian(Distribution):
     """Scalar Gaussians exp(-precision x^2 / 2 + shift x): precision 1 / variance, shift mean / variance.
 
     Args:
-        precision: [*batch]; 0 says nothing.
+        precision: [*batch]; 0 is uniform.
         shift: [*batch].
 
     Examples:
@@ -34,7 +34,7 @@ class Gaussian(Distribution):
 
     @classmethod
     def from_moments(cls, mean: Numbers, variance: Numbers) -> Self:
-        """Return the Gaussian of a mean and a variance > 0 [*batch]; raises ValueError for others."""
+        """Return the Gaussian of a mean and a variance > 0 [*batch]; raise ValueError for others."""
         mean, variance = as_parameters("mean, variance", mean, variance)
         require_positive("variance", variance)
         return cls(1 / variance, mean / variance)
@@ -80,7 +80,7 @@ class Gaussian(Distribution):
         return type(self)(self.precision - other.precision, self.shift - other.shift)
 
     def exceeds(self, other: Self) -> Bool[Array, "*batch"]:
-        """Say whether this is no wider than another."""
+        """Return whether this is at most as wide as another."""
         return self.precision >= other.precision
 
     def keep_mean(self, other: Self) -> Self:
@@ -159,11 +159,11 @@ class MultivariateGaussian(eqx.Module):
         _checks.require_finite("covariance", spread, "Leave out what is missing.")
         precision = jnp.linalg.inv(spread)
         if not _checks.is_traced(spread):
-            known = np.asarray(spread)
-            symmetric = np.allclose(known, known.swapaxes(-1, -2), rtol=1e-4, atol=1e-6 * np.abs(known).max(initial=0))
+            array = np.asarray(spread)
+            symmetric = np.allclose(array, array.swapaxes(-1, -2), rtol=1e-4, atol=1e-6 * np.abs(array).max(initial=0))
             fix = "Check that it is a covariance; add a little to its diagonal if it is singular."
             rule = "must be symmetric and positive definite"
-            least = np.linalg.eigvalsh(known).min(initial=np.inf)
+            least = np.linalg.eigvalsh(array).min(initial=np.inf)
             got = f"{least:.3g} as the least eigenvalue" if symmetric else "an asymmetric matrix"
             _checks.require(symmetric and least > 0, "covariance", rule, got, fix)
         return cls(precision, jnp.einsum("...ij,...j->...i", precision, center))
@@ -196,5 +196,5 @@ class MultivariateGaussian(eqx.Module):
 
 
 def _fit(matrix: Array, vector: Array) -> bool:
-    """Say whether shapes are [*batch, dim, dim] and [*batch, dim]."""
+    """Return whether shapes are [*batch, dim, dim] and [*batch, dim]."""
     return vector.ndim > 0 and matrix.shape == (*vector.shape, vector.shape[-1])

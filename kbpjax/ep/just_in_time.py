@@ -1,4 +1,7 @@
-"""Just-in-time learning: send the operator's message where it is sure, and else ask the oracle and learn from it."""
+"""Just-in-time learning (KJIT): use the operator's message if its uncertainty is low, else query the oracle and learn.
+
+The uncertainty is the log predictive variance of each output, compared with the operator's thresholds.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -28,18 +31,19 @@ from kbpjax.features import TwoStage
 
 State = TypeVar("State")
 FEW, MANY = 8, 128
-"""Messages that `scan` predicts at once, behind a question and else: those behind the next question are lost."""
+"""Block sizes of `scan`, after an oracle query and otherwise: predictions beyond the next query are discarded."""
 
 
 class Record(NamedTuple):
-    """What happened at an invocation; with `jax.lax.scan` leading axes are invocations.
+    """The record of an invocation; with `jax.lax.scan`, leading axes are invocations.
 
     Attributes:
         incoming: the incoming messages.
-        message: the outgoing one.
+        message: the outgoing message.
         log_variance: log predictive variances [out]; NaN before training.
-        asked: whether the oracle was asked.
-        failed: whether its answer was not a valid distribution: it is not learned, and the message is uniform.
+        asked: whether the oracle was queried.
+        failed: whether the oracle's output was not a valid distribution. It is then excluded from training, and the
+            message is uniform.
 
     Examples:
         >>> import jax
@@ -68,19 +72,19 @@ def init_operator(
     threshold: Numbers = -8.5,
     learner: Learner = Learner(),
 ) -> Operator:
-    """Make an operator that asks for its first messages, and then chooses its kernel and learns from them.
+    """Return an untrained operator: it queries the oracle for its first messages, then sets its kernel and trains.
 
     Args:
-        key: of the random features.
-        incoming: an example of the incoming messages, single ones; only families and precision matter.
-        variable: the place among them of the variable that messages go to.
-        num_initial: messages to ask for before it predicts, >= 2.
-        threshold: on the log predictive variance, one for all outputs or one for each; the least that can be met is
-            log noise. -inf asks always, inf never again.
-        learner: what it is made of.
+        key: random key of the features.
+        incoming: an example of the incoming messages, single ones; only families and dtype matter.
+        variable: index, among them, of the variable that receives the outgoing messages.
+        num_initial: number of oracle queries before training, >= 2.
+        threshold: threshold on the log predictive variance, one for all outputs or one per output. Values below log
+            noise cannot be met. -inf: always query; inf: never query after training.
+        learner: options of the operator.
 
     Raises:
-        ValueError: an argument out of range; thresholds of another number than outputs.
+        ValueError: an argument out of range; a wrong number of thresholds.
 
     Examples:
         >>> import jax
@@ -90,7 +94,7 @@ def init_operator(
         False
     """
     _checks.require_count("num_initial", num_initial)
-    _checks.require(num_initial >= 2, "num_initial", "must be at least 2", num_initial, "A kernel wants distances.")
+    _checks.require(num_initial >= 2, "num_initial", "must be at least 2", num_initial, "The kernel needs distances.")
     check_incoming(incoming, variable)
     shapes = [message.mean.shape for message in incoming]
     single, fix = (
@@ -120,23 +124,23 @@ def init_operator(
 
 
 def step(operator: Operator, incoming: Incoming, oracle: Oracle, key: Key[Array, ""]) -> tuple[Operator, Record]:
-    """Send a message: the operator's if it is sure, or else the oracle's, from which it learns.
+    """Send one message: the operator's if its uncertainty is low, else the oracle's, from which the operator learns.
 
-    Meant for the body of a `jax.lax.scan`: the oracle costs nothing where it is not asked. Under `jax.vmap` over
-    streams it is run for all of them wherever one asks, and all are trained again wherever one of them is: streams are
-    better looped over if they ask often.
+    Use it in the body of a `jax.lax.scan`: the oracle then costs nothing when it is not queried. Under `jax.vmap` over
+    streams, the oracle and the training run for all streams whenever any stream needs them. If queries are frequent,
+    loop over the streams instead.
 
     Args:
-        operator: trained or not.
+        operator: the operator, trained or not.
         incoming: single messages.
-        oracle: answers for the same variable.
-        key: of the oracle's draws.
+        oracle: computes beliefs of the same variable.
+        key: random key of the oracle.
 
     Returns:
-        The operator, which has learned if it asked, and a record of what happened.
+        The operator, updated if the oracle was queried, and the record of the invocation.
 
     Raises:
-        ValueError: an oracle of another variable; messages of other families, or of another precision.
+        ValueError: an oracle of another variable; messages of other families, or of another dtype.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -148,36 +152,36 @@ def step(operator: Operator, incoming: Incoming, oracle: Oracle, key: Key[Array,
         ...     step = lambda operator, z: ep.step(operator, (like[0], z), ep.LogisticToZ(), key)
         ...     return jax.lax.scan(step, operator, z)
         >>> operator, record = jax.jit(stream)(jax.random.key(0))
-        >>> record.asked.tolist()  # what it has seen it knows
+        >>> record.asked.tolist()  # repeated messages need no query
         [True, True, True, True, True, False, False, False]
     """
     fix = "Make operator and oracle for the same variable."
     same = oracle.variable == operator.variable
     _checks.require(same, "oracle", f"must answer for variable {operator.variable}", oracle.variable, fix)
     kinds = operator.thresholds.dtype, incoming[operator.variable].mean.dtype
-    fix = "Convert the messages, or make the operator anew in their precision."
+    fix = "Convert the messages, or make a new operator in their precision."
     _checks.require(kinds[0] == kinds[1], "incoming", f"must be {kinds[0]}, as the operator", kinds[1], fix)
     guess = predict(operator, jax.tree.map(lambda leaf: leaf[None], incoming))
     message, log_variance = jax.tree.map(lambda leaf: leaf[0], (guess.message, guess.log_variance))
     asked = ~_sure(operator, message, log_variance)
     state = operator, message, jnp.asarray(False)
-    operator, message, failed = _when(asked, lambda s: _ask(s[0], incoming, oracle, key), state)
+    operator, message, failed = _when(asked, lambda s: _query(s[0], incoming, oracle, key), state)
     return operator, Record(incoming, message, log_variance, asked, failed)
 
 
 def scan(
     operator: Operator, incoming: Incoming, oracle: Oracle, keys: Key[Array, " message"]
 ) -> tuple[Operator, Record]:
-    """Send messages one after the other that are all known beforehand: the same as `step` in a `jax.lax.scan`.
+    """Send a sequence of messages that is known in advance; equivalent to `step` in a `jax.lax.scan`, but faster.
 
-    It predicts a block of messages at once, keeps those before the first that it is unsure of, asks for that one,
-    learns, and goes on behind it: products of matrices, of which a message takes a fraction of its time alone.
+    It predicts a block of messages at once and keeps those before the first uncertain one. It queries the oracle for
+    that one, learns, and continues after it. Matrix products over blocks take a fraction of the time per message.
 
     Args:
-        operator: trained or not.
+        operator: the operator, trained or not.
         incoming: messages [message].
-        oracle: answers for the same variable.
-        keys: of the oracle's draws [message].
+        oracle: computes beliefs of the same variable.
+        keys: random keys of the oracle [message].
 
     Returns:
         The operator, and the record [message].
@@ -195,7 +199,7 @@ def scan(
         ...     messages = ep.Beta(jnp.full(8, 2.0), jnp.ones(8)), z
         ...     return ep.scan(operator, messages, ep.LogisticToZ(), jax.random.split(key, 8))
         >>> operator, record = jax.jit(stream)(jax.random.key(0))
-        >>> record.asked.tolist()  # what it has seen it knows
+        >>> record.asked.tolist()  # repeated messages need no query
         [True, True, True, True, True, False, False, False]
     """
     count = len(keys)
@@ -205,54 +209,57 @@ def scan(
 
     def body(carry: tuple[Operator, Record, Array, Array]) -> tuple[Operator, Record, Array, Array]:
         operator, record, done, careful = carry
-        seen = record, done, jnp.asarray(False)
-        seen = _when(careful, lambda s: _look(operator, s, incoming, FEW), seen)
-        record, place, unsure = _when(~careful, lambda s: _look(operator, s, incoming, MANY), seen)
-        ask = lambda s: _asked_at(s[0], s[1], incoming, oracle, keys, place)
-        operator, record = _when(unsure, ask, (operator, record))
-        return operator, record, place + unsure.astype(place.dtype), unsure
+        progress = record, done, jnp.asarray(False)
+        progress = _when(careful, lambda s: _predict_block(operator, s, incoming, FEW), progress)
+        record, index, unsure = _when(~careful, lambda s: _predict_block(operator, s, incoming, MANY), progress)
+        query = lambda s: _query_at(s[0], s[1], incoming, oracle, keys, index)
+        operator, record = _when(unsure, query, (operator, record))
+        return operator, record, index + unsure.astype(index.dtype), unsure
 
     state = operator, record, jnp.asarray(0), ~operator.trained
     return jax.lax.while_loop(lambda carry: carry[2] < count, body, state)[:2]
 
 
-def _look(
-    operator: Operator, seen: tuple[Record, Array, Array], incoming: Incoming, size: int
+def _predict_block(
+    operator: Operator, progress: tuple[Record, Array, Array], incoming: Incoming, size: int
 ) -> tuple[Record, Array, Array]:
-    """Predict a block, and enter it into the record; return also the first unsure place, or the end of the block."""
-    record, done, _ = seen
+    """Predict a block; return the record, the index of the first uncertain message (else the block's end), and if any.
+
+    Predictions up to that index are written into the record.
+    """
+    record, done, _ = progress
     count = len(record.asked)
     size = min(size, count)
     start = jnp.minimum(done, count - size)
     block = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), incoming)
     guess = predict(operator, block)
     sure = jax.vmap(lambda m, v: _sure(operator, m, v))(guess.message, guess.log_variance)
-    places = start + jnp.arange(size)
-    first = jnp.min(jnp.where(~sure & (places >= done), places, start + size))
-    kept = (places >= done) & (places <= first)
-    guessed = Record(block, guess.message, guess.log_variance, places == first, jnp.zeros(size, bool))
+    indices = start + jnp.arange(size)
+    first = jnp.min(jnp.where(~sure & (indices >= done), indices, start + size))
+    kept = (indices >= done) & (indices <= first)
+    guessed = Record(block, guess.message, guess.log_variance, indices == first, jnp.zeros(size, bool))
     record = jax.tree.map(lambda whole, some: _put(whole, some, kept, start), record, guessed)
     return record, first, first < start + size
 
 
-def _asked_at(
-    operator: Operator, record: Record, incoming: Incoming, oracle: Oracle, keys: Key[Array, " message"], place: Array
+def _query_at(
+    operator: Operator, record: Record, incoming: Incoming, oracle: Oracle, keys: Key[Array, " message"], index: Array
 ) -> tuple[Operator, Record]:
-    """Ask for one message, and enter it into the record."""
-    operator, message, failed = _ask(operator, _one(incoming, place), oracle, keys[place])
-    message = jax.tree.map(lambda leaf, new: leaf.at[place].set(new), record.message, message)
-    return operator, record._replace(message=message, failed=record.failed.at[place].set(failed))
+    """Query the oracle for one message; return the operator that has learned, and the record with the message."""
+    operator, message, failed = _query(operator, _one(incoming, index), oracle, keys[index])
+    message = jax.tree.map(lambda leaf, new: leaf.at[index].set(new), record.message, message)
+    return operator, record._replace(message=message, failed=record.failed.at[index].set(failed))
 
 
 def _put(whole: Array, some: Array, kept: Array, start: Array) -> Array:
-    """Put a block into an array, where it is kept."""
+    """Return an array with a block written into it, at the kept entries."""
     before = jax.lax.dynamic_slice_in_dim(whole, start, len(some))
     chosen = jnp.where(kept.reshape(-1, *[1] * (some.ndim - 1)), some, before)
     return jax.lax.dynamic_update_slice_in_dim(whole, chosen, start, 0)
 
 
-def _one(incoming: Incoming, place: Any) -> Incoming:
-    return jax.tree.map(lambda leaf: leaf[place], incoming)
+def _one(incoming: Incoming, index: Any) -> Incoming:
+    return jax.tree.map(lambda leaf: leaf[index], incoming)
 
 
 def _sure(operator: Operator, message: Distribution, log_variance: Array) -> Bool[Array, ""]:
@@ -260,18 +267,18 @@ def _sure(operator: Operator, message: Distribution, log_variance: Array) -> Boo
 
 
 def _when(needed: Bool[Array, ""], act: Callable[[State], State], state: State) -> State:
-    """Act on a state if it is needed, as `jax.lax.cond`, but in place: a loop of one step or none.
+    """Return `act(state)` if needed, else `state`: a `jax.lax.cond` in place, as a loop of one step or none.
 
-    XLA copies what a `cond` passes through; of an operator that is 4 to 10 times the work of a prediction.
+    XLA copies the operands of a `cond`; copying an operator costs 4 to 10 times as much as a prediction.
     """
     once = lambda carry: (jnp.asarray(False), act(carry[1]))
     return jax.lax.while_loop(lambda carry: carry[0], once, (needed, state))[1]
 
 
-def _ask(
+def _query(
     operator: Operator, incoming: Incoming, oracle: Oracle, key: Key[Array, ""]
 ) -> tuple[Operator, Distribution, Array]:
-    """Return the operator that has learned, the oracle's message, and whether that failed."""
+    """Return the operator updated with an oracle query, the oracle's message, and whether the query failed."""
     learner, target = operator.learner, incoming[operator.variable]
     belief = oracle(incoming, key)
     message = ratio(belief, target, improper=learner.improper)
@@ -298,22 +305,22 @@ def _update(operator: Operator, incoming: Incoming, outputs: Array) -> Operator:
 
 
 def _collect(operator: Operator, incoming: Incoming, outputs: Array) -> Operator:
-    """Put an answer into the buffer."""
+    """Append the outputs of an oracle query to the buffer."""
     buffer = operator.buffer
     assert buffer is not None
-    place = buffer.count
+    index = buffer.count
     stored = Buffer(
-        buffer.points.at[place].set(operator.learner.representation.points(incoming)),
-        buffer.moments.at[place].set(Moments().points(incoming)),
-        buffer.outputs.at[place].set(outputs),
-        place + 1,
+        buffer.points.at[index].set(operator.learner.representation.points(incoming)),
+        buffer.moments.at[index].set(Moments().points(incoming)),
+        buffer.outputs.at[index].set(outputs),
+        index + 1,
         buffer.keys,
     )
     return eqx.tree_at(lambda o: o.buffer, operator, stored)
 
 
 def _train(operator: Operator, incoming: Incoming) -> Operator:
-    """Choose the kernel by the median heuristic of the buffer, scale the features to it, and fit."""
+    """Set the kernel by the median heuristic on the buffer, scale the features accordingly, and fit."""
     buffer, learner = operator.buffer, operator.learner
     assert buffer is not None
     chosen = learner.parameters.of_outputs(len(operator.thresholds), buffer.points.dtype)
@@ -327,5 +334,5 @@ def _finite(message: Distribution) -> Bool[Array, ""]:
 
 
 def _stacked(mean: Array, covariance: Array, noise: Array) -> BayesianRegression:
-    """Make regressions with an axis of outputs."""
+    """Return regressions with a leading axis of outputs."""
     return jax.vmap(BayesianRegression)(mean, covariance, noise)

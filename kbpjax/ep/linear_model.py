@@ -1,7 +1,7 @@
 """Expectation propagation in linear models: weights w, z_i = w'x_i, and a factor between each z_i and a child.
 
-What is known of the child of z_i is a message to the factor: Beta(1 + y, 2 - y) of a label y for the logistic factor.
-The sites, messages of the factors to z, are Gaussian, so that the posterior of w is.
+The evidence of a child is a message to its factor: Beta(1 + y, 2 - y) for a label y and the logistic factor. The sites
+(messages of the factors to z) are Gaussian, and so is the posterior of w.
 """
 
 from functools import partial
@@ -26,15 +26,15 @@ from kbpjax.ep.oracles import LogisticToZ, Oracle
 from kbpjax.kernels.base import as_floats
 
 PREDICTIVE_NODES = 400
-"""Of the average of the logistic function over a normal density."""
+"""Quadrature nodes of the average of the logistic function over a normal density."""
 
 
 class Schedule(eqx.Module):
-    """When sites are updated."""
+    """The order of site updates."""
 
 
 class Parallel(Schedule):
-    """All sites at once, from the sites of the sweep before (the paper's).
+    """Update all sites at once, from the sites of the previous sweep (the paper's schedule).
 
     Examples:
         >>> import jax
@@ -47,7 +47,7 @@ class Parallel(Schedule):
 
 
 class Sequential(Schedule):
-    """One site after the other, each from all before it: fewer sweeps, one rank-one update for each message.
+    """Update one site after the other, from the newest sites: fewer sweeps, one rank-one update per message.
 
     Examples:
         >>> import jax
@@ -55,21 +55,21 @@ class Sequential(Schedule):
         >>> x = jax.random.normal(jax.random.key(0), (10, 2))
         >>> in_turn = ep.logistic_regression(x, x[:, 0] > 0, schedule=ep.Sequential(), num_sweeps=5)
         >>> at_once = ep.logistic_regression(x, x[:, 0] > 0, num_sweeps=5)
-        >>> bool(in_turn.changes[-1] < at_once.changes[-1])  # the same answer, in fewer sweeps
+        >>> bool(in_turn.changes[-1] < at_once.changes[-1])  # the same posterior, in fewer sweeps
         True
     """
 
 
 class LinearPosterior(eqx.Module):
-    """What expectation propagation found.
+    """The posterior of the weights, from expectation propagation.
 
     Attributes:
-        mean: of the weights [dim].
-        covariance: of the weights [dim, dim].
+        mean: mean of the weights [dim].
+        covariance: covariance of the weights [dim, dim].
         sites: messages of the factors to z [datum].
-        changes: largest change of the mean of the weights in each sweep [sweep]: small once it has converged.
-        operator: what the operator has become; None with an oracle alone.
-        record: of all invocations [sweep, datum].
+        changes: largest change of the mean of the weights in each sweep [sweep]; small after convergence.
+        operator: the operator after learning; None if only the oracle was used.
+        record: the record of all invocations [sweep, datum].
 
     Examples:
         >>> import jax
@@ -102,21 +102,22 @@ def linear_model(
     prior_variance: ScalarLike = 1.0,
     key: Key[Array, ""] | None = None,
 ) -> LinearPosterior:
-    """Infer the weights of a linear model with any factor between z_i = w'x_i and its child.
+    """Return the posterior of the weights of a linear model with any factor between z_i = w'x_i and its child.
 
     Args:
         x: inputs [datum, dim]; append a column of ones for a bias.
         child: messages of the children to the factors [datum], the first incoming message; z's is the second.
         oracle: computes beliefs of z (`variable=1`).
-        operator: sends messages where it is sure, and learns from the oracle where not; None: the oracle alone.
-        num_sweeps: updates of each site, >= 1.
+        operator: computes messages if its uncertainty is low, and learns from the oracle otherwise; None: the oracle
+            only.
+        num_sweeps: number of updates of each site, >= 1.
         damping: weight of the old site in [0, 1).
         schedule: `Parallel()`, or `Sequential()`.
-        prior_variance: of each weight, w ~ N(0, prior_variance I).
-        key: of oracles that draw; None: always the same.
+        prior_variance: prior variance of each weight, w ~ N(0, prior_variance I).
+        key: random key of sampling oracles; None: `jax.random.key(0)`.
 
     Returns:
-        The posterior; `changes` says whether it has converged.
+        The posterior; see `changes` for convergence.
 
     Raises:
         ValueError: shapes that do not fit, values that are not finite, an option out of range.
@@ -131,9 +132,9 @@ def linear_model(
         (True, True)
     """
     inputs = as_floats(_checks.as_array("x", x))
-    some = inputs.ndim == 2 and inputs.size > 0
+    ok = inputs.ndim == 2 and inputs.size > 0
     rule, fix = "must be [datum, dim], one of each at least", "Give a row to each datum."
-    _checks.require(some, "x", rule, f"shape {inputs.shape}", fix)
+    _checks.require(ok, "x", rule, f"shape {inputs.shape}", fix)
     _checks.require_finite("x", inputs, "Fill in or leave out what is missing.")
     shape = jnp.shape(child.mean)
     fix = "Give a message for each row of x."
@@ -152,14 +153,14 @@ def linear_model(
 def logistic_regression(
     x: Numbers, y: Numbers, *, oracle: Oracle = LogisticToZ(), operator: Operator | None = None, **options: Any
 ) -> LinearPosterior:
-    """Infer the weights of Bayesian logistic regression: P(y_i = 1) = 1 / (1 + exp(-w'x_i)).
+    """Return the posterior of the weights of Bayesian logistic regression: P(y_i = 1) = 1 / (1 + exp(-w'x_i)).
 
     Args:
         x: inputs [datum, dim]; append a column of ones for a bias.
         y: labels 0 or 1 [datum].
-        oracle: of beliefs of z; the default is exact.
+        oracle: computes beliefs of z; the default is exact.
         operator: as in `linear_model`.
-        **options: those of `linear_model`.
+        **options: options of `linear_model`.
 
     Raises:
         ValueError: labels other than 0 and 1; as `linear_model`.
@@ -174,9 +175,9 @@ def logistic_regression(
     """
     labels = _checks.as_array("y", y)
     if not _checks.is_traced(labels):
-        known = np.unique(np.asarray(labels))
-        ok = bool(np.isin(known, [0, 1]).all())
-        _checks.require(ok, "y", "must be labels 0 or 1", known[:5], "Encode the two classes as 0 and 1.")
+        classes = np.unique(np.asarray(labels))
+        ok = bool(np.isin(classes, [0, 1]).all())
+        _checks.require(ok, "y", "must be labels 0 or 1", classes[:5], "Encode the two classes as 0 and 1.")
     ones = labels.astype(as_floats(_checks.as_array("x", x)).dtype)
     return linear_model(x, Beta(1 + ones, 2 - ones), oracle=oracle, operator=operator, **options)
 
@@ -200,9 +201,9 @@ def logistic_predictive(posterior: LinearPosterior, x: Float[Array, "datum dim"]
     # Midpoint rule over the narrower of the two: the normal density, or the slope of the logistic function.
     normal, slope = 9 * nodes, 40 * nodes
     narrow = jnp.mean(18 * norm.pdf(normal) * jax.nn.sigmoid(mean + spread * normal), axis=1)
-    known = jnp.maximum(spread, 1)
+    clipped = jnp.maximum(spread, 1)
     weight = 80 * jax.nn.sigmoid(slope) * jax.nn.sigmoid(-slope)
-    wide = jnp.mean(weight * norm.cdf((mean - slope) / known), axis=1)
+    wide = jnp.mean(weight * norm.cdf((mean - slope) / clipped), axis=1)
     return jnp.where(spread[:, 0] < 1, narrow, wide)
 
 
@@ -241,7 +242,7 @@ def _posterior(x: Array, sites: Gaussian, prior: Array) -> tuple[Array, Array]:
 
 
 def _cavity(mean: Array, variance: Array, site: Gaussian) -> Gaussian:
-    """Return the message of z to its factor: its marginal without the site."""
+    """Return the cavity message of z to its factor: its marginal divided by the site."""
     return Gaussian(1 / variance, mean / variance) / site
 
 
@@ -270,7 +271,7 @@ def _sweep_at_once(
 def _sweep_in_turn(
     x: Array, child: Distribution, oracle: Oracle, operator: Operator | None, sites: Gaussian, *rest: Any
 ) -> tuple[Gaussian, Operator | None, Record]:
-    """Update one site after the other; the posterior follows by rank-one updates from a fresh one in each sweep."""
+    """Update one site after the other, with rank-one updates of the posterior, which each sweep recomputes first."""
     damping, prior, key = rest
 
     def body(carry: Any, of: Any) -> Any:
@@ -297,7 +298,7 @@ def _sweep_in_turn(
 
 
 def asked(oracle: Oracle, incoming: tuple[Distribution, ...], key: Key[Array, ""]) -> Record:
-    """Send the oracle's message, or where it has none the one that says nothing."""
+    """Return the record of an oracle query; the message is uniform if the query fails."""
     target = incoming[oracle.variable]
     belief = oracle(incoming, key)
     message, fine = ratio(belief, target), belief.proper

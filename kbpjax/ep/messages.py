@@ -1,8 +1,8 @@
-"""Messages of expectation propagation: Gaussian, Beta and Gamma distributions, and what is done with them.
+"""Messages of expectation propagation: the interface of distributions, products, ratios and KL divergences.
 
 A message is an unnormalized member of an exponential family, exp(<natural parameters, statistics>). Products of
-messages add natural parameters and ratios subtract them, so that a ratio may be no distribution (`ratio` says what to
-send then). Leading axes are batches: one object holds one message or many.
+messages add natural parameters and ratios subtract them, so a ratio may be improper (`ratio` handles that). Leading
+axes are batches: one object holds one message or many.
 """
 
 import abc
@@ -21,14 +21,14 @@ from kbpjax.kernels.base import as_floats
 if TYPE_CHECKING:
     from typing import Self as Self
 else:
-    Self = Any  # the checker of shapes takes Self in no single method
+    Self = Any  # jaxtyping's runtime checker does not support Self
 
 
 class Distribution(eqx.Module):
-    """A member of a family; fields are arrays of the same leading axes. What a family of one's own must have.
+    """A member of an exponential family; fields are arrays with the same leading axes. Base class of custom families.
 
-    `outputs` and `from_outputs` are the two numbers that a regression learns of a distribution, unbounded ones;
-    `project` fits the member to weighted samples, exactly in the sense of KL(samples || member).
+    `outputs` and `from_outputs` convert a distribution to and from the unbounded numbers that a regression predicts.
+    `project` fits a member to weighted samples, by minimizing KL(samples || member).
 
     Examples:
         >>> from kbpjax import ep
@@ -54,7 +54,7 @@ class Distribution(eqx.Module):
     @property
     @abc.abstractmethod
     def outputs(self) -> Float[Array, "*batch out"]:
-        """What a regression learns."""
+        """The unbounded numbers that a regression predicts."""
 
     @classmethod
     @abc.abstractmethod
@@ -63,7 +63,7 @@ class Distribution(eqx.Module):
 
     @abc.abstractmethod
     def relative_outputs(self, reference: Any) -> Float[Array, "*batch out"]:
-        """Return what a regression learns, in units of another member."""
+        """Return the numbers that a regression predicts, in units of another member."""
 
     @classmethod
     @abc.abstractmethod
@@ -76,11 +76,11 @@ class Distribution(eqx.Module):
 
     @abc.abstractmethod
     def __truediv__(self, other: Any) -> Self:
-        """Return the ratio, whether or not it is a distribution."""
+        """Return the ratio, which may be improper."""
 
     @abc.abstractmethod
     def exceeds(self, other: Any) -> Bool[Array, "..."]:
-        """Say whether the ratio to another is a message that can be sent."""
+        """Return whether the ratio to another member is a valid message."""
 
     @abc.abstractmethod
     def keep_mean(self, other: Any) -> Self:
@@ -88,7 +88,7 @@ class Distribution(eqx.Module):
 
     @abc.abstractmethod
     def uniform(self) -> Self:
-        """Return the message that says nothing, of the same shape."""
+        """Return the uniform message, of the same shape."""
 
     @abc.abstractmethod
     def log_density(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -97,15 +97,15 @@ class Distribution(eqx.Module):
     @classmethod
     @abc.abstractmethod
     def project(cls, x: Float[Array, "*batch draw"], weights: Float[Array, "*batch draw"]) -> Self:
-        """Return the member that is nearest to samples with weights that sum to 1, in KL(samples || member)."""
+        """Return the member that minimizes KL(samples || member), for samples with weights that sum to 1."""
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "draw ..."]:
-        """Draw samples; importance sampling and `Draws` want it."""
+        """Return samples; needed for importance sampling and `Draws`."""
         name, fix = type(self).__name__, "Give the class a method sample(key, num_samples)."
         raise ValueError(f"{name}: must have a sampler to be drawn from; got a family without one. {fix}")
 
     def characteristic(self, frequencies: Float[Array, " feature"]) -> tuple[Array, Array]:
-        """Return E cos(w x) and E sin(w x) of a single distribution [feature]; `Exact` wants it."""
+        """Return E cos(w x) and E sin(w x) of a single distribution [feature]; needed for `Exact`."""
         name, fix = type(self).__name__, "Represent messages by Moments() or Draws(), or give it the method."
         raise ValueError(f"{name}: must have characteristic(frequencies) for Exact(); got a family without it. {fix}")
 
@@ -120,7 +120,7 @@ class Distribution(eqx.Module):
 
 
 class TwoPositive(Distribution):
-    """A family of two positive parameters, of which regressions learn the logarithms."""
+    """A family of two positive parameters; regressions predict their logarithms."""
 
     @property
     def outputs(self) -> Float[Array, "*batch out"]:
@@ -129,12 +129,12 @@ class TwoPositive(Distribution):
 
     @classmethod
     def from_outputs(cls, outputs: Float[Array, "*batch out"]) -> Self:
-        """Return the members of these logarithms [*batch, 2]."""
+        """Return the members with these logarithms of parameters [*batch, 2]."""
         make: Any = cls
         return make(jnp.exp(outputs[..., 0]), jnp.exp(outputs[..., 1]))
 
     def relative_outputs(self, reference: Self) -> Float[Array, "*batch out"]:
-        """Return the logarithms of the shares of both parameters [*batch, 2]."""
+        """Return the logarithms of the ratios of both parameters [*batch, 2]."""
         return self.outputs - reference.outputs
 
     @classmethod
@@ -147,7 +147,7 @@ Member = TypeVar("Member", bound=Distribution)
 
 
 def as_parameters(argument: str, *values: Numbers) -> list[Float[Array, "..."]]:
-    """Return numbers or arrays as arrays of one shape and precision, which arrays choose over numbers."""
+    """Return numbers or arrays as arrays of one shape and dtype; arrays determine the dtype, Python numbers do not."""
     numbers = [isinstance(value, bool | int | float) for value in values]
     arrays = [as_floats(_checks.as_array(argument, value)) for value in values]
     try:
@@ -161,13 +161,13 @@ def as_parameters(argument: str, *values: Numbers) -> list[Float[Array, "..."]]:
 
 
 IMPROPER = "Only ratios of messages may be improper; make those with ratio."
-"""What to do about parameters of a message that are not > 0."""
+"""Advice for parameters of a message that are not > 0."""
 
 
 def require_positive(argument: str, values: Any, *, fix: str = IMPROPER) -> None:
-    """Check that all numbers, if they are known, are > 0."""
+    """Raise ValueError unless all numbers are > 0; skipped under tracing."""
     if not _checks.is_traced(values):
-        least = float(np.min(np.asarray(values), initial=np.inf))  # of NumPy, so that nothing here is traced
+        least = float(np.min(np.asarray(values), initial=np.inf))  # NumPy, so that nothing is traced
         _checks.require(least > 0, argument, "must be > 0", f"{least} as the least", fix)
 
 
@@ -180,11 +180,11 @@ def sample_moments(
 
 
 class ImproperHandling(eqx.Module):
-    """What to send where the ratio of a belief to the incoming message is no message.
+    """The message to send if the ratio of the belief and the incoming message is improper.
 
     Examples:
         >>> from kbpjax import ep
-        >>> class Flat(ep.ImproperHandling):  # a wide message, in place of one that says nothing
+        >>> class Flat(ep.ImproperHandling):  # a wide message instead of a uniform one
         ...     def __call__(self, belief, incoming):
         ...         return ep.Gaussian.from_moments(0.0, 100.0)
         >>> wide, narrow = ep.Gaussian.from_moments(0.0, 2.0), ep.Gaussian.from_moments(0.0, 1.0)
@@ -194,11 +194,11 @@ class ImproperHandling(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, belief: Member, incoming: Member) -> Member:
-        """Return what to send."""
+        """Return the message to send."""
 
 
 class MeanPreserving(ImproperHandling):
-    """Send the message that says least and leaves the belief its mean.
+    """Send the least informative message that keeps the mean of the belief.
 
     Examples:
         >>> from kbpjax import ep
@@ -209,12 +209,12 @@ class MeanPreserving(ImproperHandling):
     """
 
     def __call__(self, belief: Member, incoming: Member) -> Member:
-        """Return that message."""
+        """Return the message to send."""
         return belief.keep_mean(incoming)
 
 
 class Uniform(ImproperHandling):
-    """Send the message that says nothing.
+    """Send the uniform message.
 
     Examples:
         >>> from kbpjax import ep
@@ -225,15 +225,15 @@ class Uniform(ImproperHandling):
     """
 
     def __call__(self, belief: Member, incoming: Member) -> Member:
-        """Return that message."""
+        """Return the message to send."""
         return incoming.uniform()
 
 
 def ratio(belief: Member, incoming: Member, *, improper: ImproperHandling = MeanPreserving()) -> Member:
-    """Divide a belief by the incoming message: the message that a factor sends.
+    """Return the outgoing message of a factor: its belief divided by the incoming message.
 
-    Where the belief is wider than the incoming message (Gaussian: of less precision; Beta, Gamma: of a lesser
-    parameter), the ratio would be no message, and `improper` says what to send.
+    If the belief is wider than the incoming message (Gaussian: smaller precision; Beta, Gamma: a smaller parameter),
+    the ratio is improper, and `improper` determines the message.
 
     Args:
         belief: the projected belief [*batch].
@@ -241,7 +241,7 @@ def ratio(belief: Member, incoming: Member, *, improper: ImproperHandling = Mean
         improper: `MeanPreserving()` or `Uniform()`.
 
     Raises:
-        ValueError: two families.
+        ValueError: different families.
 
     Examples:
         >>> from kbpjax.ep import Gaussian, ratio
@@ -263,7 +263,7 @@ def kl(p: Member, q: Member) -> Float[Array, "..."]:
         q: distributions [*batch], of the same family.
 
     Raises:
-        ValueError: two families.
+        ValueError: different families.
 
     Examples:
         >>> from kbpjax.ep import Gaussian, kl

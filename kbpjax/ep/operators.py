@@ -1,8 +1,8 @@
 """Message operators: Bayesian linear regressions on random features of incoming messages (KJIT).
 
 Jitkrittum et al. (2015), "Kernel-Based Just-In-Time Learning for Passing Expectation Propagation Messages". A tuple of
-incoming messages becomes a point; each output of the message has its own two-stage features of that point and its own
-regression, whose log predictive variance says how far it can be trusted.
+incoming messages becomes a point. Each output of the message has its own two-stage features of that point and its own
+regression, whose log predictive variance measures the uncertainty.
 """
 
 from typing import Any, NamedTuple
@@ -25,16 +25,17 @@ from kbpjax.kernels import median_embedding
 
 
 class Learner(eqx.Module):
-    """What operators are made of.
+    """Options of a message operator.
 
     Args:
-        num_inner: features of the first stage, of the embeddings of messages.
-        num_outer: features of the second stage, of the Gaussian kernel between them; they matter more.
-        noise: variance of the regression's noise, > 0: the least predictive variance.
+        num_inner: number of features of the first stage, which embed messages.
+        num_outer: number of features of the second stage, the Gaussian kernel between embeddings; accuracy depends more
+            on these.
+        noise: variance of the regression's noise, > 0; the smallest possible predictive variance.
         width_scale: number > 0; the squared width of the Gaussian kernel is this times the median squared distance.
-        targets: what is predicted: `RelativeBelief()`, or the paper's `AbsoluteBelief()` or `Message()`.
-        improper: what to send where a ratio of belief and incoming message is no message.
-        representation: what features are of: `Moments()`, `Exact()` or `Draws()`.
+        targets: regression targets: `RelativeBelief()`, or the paper's `AbsoluteBelief()` or `Message()`.
+        improper: the message to send if the ratio of belief and incoming message is improper.
+        representation: representation of messages as points: `Moments()`, `Exact()` or `Draws()`.
 
     Raises:
         ValueError: an argument out of range.
@@ -61,19 +62,19 @@ class Learner(eqx.Module):
 
     @property
     def parameters(self) -> Parameters:
-        """Its kernel and noise, the same for all outputs."""
+        """The kernel and noise parameters, the same for all outputs."""
         return Parameters(self.width_scale, 1.0, self.noise)
 
 
 class Buffer(eqx.Module):
-    """The mini-batch that an untrained operator collects.
+    """The initial mini-batch of an untrained operator.
 
     Attributes:
-        points: of the messages [initial, row, coordinate].
-        moments: means and variances [initial, 2, coordinate], of which the kernel's parameters are chosen.
-        outputs: what the oracle said [initial, out].
-        count: how many are there [].
-        keys: of the features of each output [out].
+        points: points of the messages [initial, row, coordinate].
+        moments: means and variances [initial, 2, coordinate], for the median heuristic.
+        outputs: regression targets from the oracle [initial, out].
+        count: number of stored samples [].
+        keys: random keys of the features of each output [out].
     """
 
     points: Float[Array, "initial row coordinate"]
@@ -84,21 +85,21 @@ class Buffer(eqx.Module):
 
     @property
     def full(self) -> Bool[Array, ""]:
-        """Whether the operator has been trained."""
+        """Whether the mini-batch is complete, and so the operator is trained."""
         return self.count >= len(self.points)
 
 
 class Operator(eqx.Module):
-    """A map from incoming messages to an outgoing one that knows how sure it is; a pytree to save and carry on with.
+    """A regression from incoming messages to an outgoing one, with its uncertainty; a pytree that can be saved.
 
     Attributes:
         maps: features of each output (leaves [out, ...]).
-        regressions: of each output (leaves [out, ...]).
-        thresholds: log predictive variances from which on the oracle is asked [out].
-        buffer: the initial mini-batch; None: trained for good.
-        learner: what it is made of.
-        families: of the incoming messages.
-        variable: the place among them of the variable that the message goes to.
+        regressions: regression of each output (leaves [out, ...]).
+        thresholds: log predictive variances at and above which the oracle is queried [out].
+        buffer: the initial mini-batch; None: the operator was trained by `learn`.
+        learner: options of the operator.
+        families: families of the incoming messages.
+        variable: index, among them, of the variable that receives the outgoing message.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -123,16 +124,16 @@ class Operator(eqx.Module):
 
     @property
     def trained(self) -> Bool[Array, ""]:
-        """Whether it can predict."""
+        """Whether the operator can predict."""
         return jnp.asarray(True) if self.buffer is None else self.buffer.full
 
 
 class Prediction(NamedTuple):
-    """What an operator says of incoming messages [*batch].
+    """Predictions of an operator for incoming messages [*batch].
 
     Attributes:
-        belief: of the variable.
-        message: to the variable.
+        belief: belief of the variable.
+        message: message to the variable.
         log_variance: log predictive variances of the outputs [*batch, out].
 
     Examples:
@@ -145,8 +146,8 @@ class Prediction(NamedTuple):
         >>> near = ep.predict(operator, incoming)
         >>> near.belief.mean.shape, near.message.mean.shape, near.log_variance.shape
         ((50,), (50,), (50, 2))
-        >>> strange = incoming[0], ep.Gaussian(jnp.ones(50), jnp.full(50, 20.0))
-        >>> bool(near.log_variance.max() < ep.predict(operator, strange).log_variance.min())
+        >>> far = incoming[0], ep.Gaussian(jnp.ones(50), jnp.full(50, 20.0))
+        >>> bool(near.log_variance.max() < ep.predict(operator, far).log_variance.min())
         True
     """
 
@@ -165,20 +166,20 @@ def learn(
     learner: Learner = Learner(),
     parameters: Parameters | None = None,
 ) -> Operator:
-    """Learn an operator from a batch of messages and an oracle's beliefs.
+    """Return an operator trained on a batch of messages and an oracle's beliefs.
 
     Args:
-        key: of the random features.
+        key: random key of the features.
         incoming: messages [sample].
-        beliefs: of the variable [sample].
-        variable: its place among the incoming messages.
+        beliefs: beliefs of the variable [sample].
+        variable: its index among the incoming messages.
         threshold: as in `init_operator`.
-        learner: what the operator is made of.
-        parameters: of the kernel and the noise, for all outputs or for each [out], as `select` chooses them; None: the
-            learner's.
+        learner: options of the operator.
+        parameters: kernel and noise parameters, for all outputs or per output [out], for instance of `select`; None:
+            the learner's.
 
     Raises:
-        ValueError: as `init_operator`; messages or beliefs that are no distributions, or not one for each sample.
+        ValueError: as `init_operator`; improper messages or beliefs, or not one per sample.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -205,14 +206,14 @@ def learn(
 
 
 def predict(operator: Operator, incoming: Incoming) -> Prediction:
-    """Predict messages without asking: a batch [sample] of incoming messages at once.
+    """Return predictions for a batch [sample] of incoming messages, without oracle queries.
 
     Args:
-        operator: a trained one; of an untrained one the answers are NaN.
+        operator: a trained operator; predictions of an untrained one are NaN.
         incoming: messages [sample].
 
     Raises:
-        ValueError: messages of other families than it was made for.
+        ValueError: messages of other families than the operator's.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -227,15 +228,14 @@ def predict(operator: Operator, incoming: Incoming) -> Prediction:
         True
     """
     names = [[family.__name__ for family in of] for of in (operator.families, map(type, incoming))]
-    fix = "Pass messages in the order that the operator was made with."
+    fix = "Pass messages in the order of `operator.families`."
     _checks.require(names[0] == names[1], "incoming", f"must be {names[0]}", names[1], fix)
     learner = operator.learner
     points = learner.representation.points(incoming)
     outputs, variances = jax.vmap(_predict_one, in_axes=(0, 0, None), out_axes=-1)(
         operator.maps, operator.regressions, points
     )
-    known = operator.trained
-    outputs, variances = (jnp.where(known, of, jnp.nan) for of in (outputs, variances))
+    outputs, variances = (jnp.where(operator.trained, of, jnp.nan) for of in (outputs, variances))
     belief, message = learner.targets.decode(outputs, incoming[operator.variable], learner.improper)
     return Prediction(belief, message, jnp.log(variances))
 
@@ -243,10 +243,10 @@ def predict(operator: Operator, incoming: Incoming) -> Prediction:
 def draw_maps(
     keys: Key[Array, " out"], learner: Learner, incoming: Incoming, moments: Array, parameters: Parameters
 ) -> TwoStage:
-    """Draw the features of all outputs, of kernels in units of the medians of moments [sample, 2, coordinate]."""
+    """Return random features of all outputs; `moments` [sample, 2, coordinate] set the kernel widths."""
     bandwidths, width = median_embedding(moments)
     rounding = 10 * jnp.finfo(width.dtype).eps ** 0.5
-    width = jnp.where(width > rounding, width, 1)  # over half of the pairs are equal: embeddings have norms below 1
+    width = jnp.where(width > rounding, width, 1)  # if over half of the pairs are equal; embeddings have norms below 1
 
     def one(key: Key[Array, ""], of: Parameters) -> TwoStage:
         inner, outer = jax.random.split(key)
@@ -271,23 +271,23 @@ def as_thresholds(threshold: Numbers, num_outputs: int, kind: Any) -> Float[Arra
     fits = given.shape in ((), (num_outputs,))
     fix = "Pass one number for all outputs, or one for each."
     _checks.require(fits, "threshold", f"must be one number or {num_outputs} of them", f"shape {given.shape}", fix)
-    known = _checks.is_traced(given) or not bool(jnp.isnan(given).any())
-    _checks.require(known, "threshold", "must not be NaN", "NaN", fix)
+    ok = _checks.is_traced(given) or not bool(jnp.isnan(given).any())
+    _checks.require(ok, "threshold", "must not be NaN", "NaN", fix)
     return jnp.broadcast_to(given, (num_outputs,))
 
 
 def check_incoming(incoming: Incoming, variable: int) -> None:
-    """Check that incoming messages are a tuple of messages, and the variable one of their places."""
+    """Raise ValueError unless `incoming` is a tuple of messages and `variable` an index of it."""
     kinds = [type(message).__name__ for message in incoming]
     fine = len(incoming) > 0 and all(isinstance(message, Distribution) for message in incoming)
     _checks.require(fine, "incoming", "must be a tuple of messages", kinds, "Pass for instance (Beta, Gaussian).")
     inside = isinstance(variable, int) and 0 <= variable < len(incoming)
-    rule, fix = f"must be a place among {len(incoming)} messages", "Count them from 0."
+    rule, fix = f"must be an index of {len(incoming)} messages", "Count them from 0."
     _checks.require(inside, "variable", rule, repr(variable), fix)
 
 
 def check_samples(incoming: Incoming, beliefs: Distribution, variable: int) -> None:
-    """Check messages and beliefs to learn from."""
+    """Raise ValueError unless messages and beliefs are valid training samples."""
     check_incoming(incoming, variable)
     shapes = [jnp.shape(message.mean) for message in incoming]
     fine = len(shapes[0]) == 1 and len(set(shapes)) == 1
@@ -297,5 +297,5 @@ def check_samples(incoming: Incoming, beliefs: Distribution, variable: int) -> N
     for argument, of in (("beliefs", beliefs), *(("incoming", message) for message in incoming)):
         proper = of.proper
         if not _checks.is_traced(proper):
-            bad, fix = int(np.sum(~np.asarray(proper))), "Leave out what the oracle could not answer."
+            bad, fix = int(np.sum(~np.asarray(proper))), "Leave out samples for which the oracle failed."
             _checks.require(bad == 0, argument, "must be distributions", f"{bad} that are not", fix)

@@ -1,8 +1,8 @@
-"""Exact messages of two factors by quadrature: the truth that an operator learns from, and is measured against.
+"""Exact messages of two factors by quadrature: training targets, and ground truth, for operators.
 
 An oracle maps the incoming messages of a factor to the belief of one of its variables, projected onto its family. The
-integrands are analytic, so that the midpoint rule converges geometrically once its step is small enough; the number of
-nodes follows from that, and where too few are given the answer is NaN rather than wrong.
+integrands are analytic, so the midpoint rule converges geometrically once its step is small enough. This determines the
+number of nodes; with too few nodes, the result is NaN.
 """
 
 import abc
@@ -24,14 +24,14 @@ from kbpjax.ep.messages import Distribution, as_parameters
 from kbpjax.kernels.base import positive_number
 
 MODE_STEPS = 100
-"""Of Newton's method towards the mode of the compound gamma integrand; each moves log t by 1 at most."""
+"""Newton steps towards the mode of the compound gamma integrand; each changes log t by at most 1."""
 
 
 class Oracle(eqx.Module):
-    """A way to compute the belief of one variable of a factor from single incoming messages, in their order.
+    """A function from the (single) incoming messages of a factor to the belief of one of its variables.
 
     Attributes:
-        variable: the place of the variable among the incoming messages. An oracle of one's own has it as
+        variable: index of the variable among the incoming messages. Custom oracles declare it as
             `variable: int = eqx.field(static=True, default=1)`.
 
     Examples:
@@ -59,16 +59,16 @@ class Oracle(eqx.Module):
 
     @property
     def batch_size(self) -> int:
-        """How many messages to compute at a time, so that memory suffices."""
+        """Number of messages to compute at a time, to limit memory."""
         return 64
 
     @abc.abstractmethod
     def __call__(self, incoming: tuple[Distribution, ...], key: Key[Array, ""]) -> Distribution:
-        """Return the belief; NaN where it could not be computed. `key` is of oracles that draw."""
+        """Return the belief; NaN if it cannot be computed. `key` is the random key of sampling oracles."""
 
 
 class Projection(eqx.Module):
-    """What members of a family keep of a belief."""
+    """A projection of beliefs onto a family."""
 
     @abc.abstractmethod
     def beta(self, found: "LogisticIntegrals") -> Beta:
@@ -80,7 +80,7 @@ class Projection(eqx.Module):
 
 
 class KLProjection(Projection):
-    """The member of least KL(belief || member): it keeps the expected sufficient statistics, as theory wants it.
+    """The member that minimizes KL(belief || member), as in the theory: it keeps the expected sufficient statistics.
 
     Examples:
         >>> import jax
@@ -102,7 +102,7 @@ class KLProjection(Projection):
 
 
 class MatchingMoments(Projection):
-    """The member of the same mean and variance, as the authors of KJIT have it.
+    """The member of the same mean and variance, as in the program of the authors of KJIT.
 
     Examples:
         >>> import jax
@@ -127,7 +127,7 @@ class LogisticIntegrals(NamedTuple):
     """Expectations under s(z)^(a-1) s(-z)^(b-1) N(z; m, v), where p = s(z); all [*batch].
 
     Attributes:
-        log_normalizer: log of the integral over Beta(a, b)'s normalizer: of the product of the messages.
+        log_normalizer: log of the integral divided by the normalizer of Beta(a, b), for normalized messages.
         z: the belief of z.
         mean: E p.
         variance: Var p.
@@ -144,17 +144,17 @@ class LogisticIntegrals(NamedTuple):
 
 
 def logistic_integrals(p: Beta, z: Gaussian, *, num_nodes: int | None = None) -> LogisticIntegrals:
-    """Integrate the logistic factor delta(p - 1 / (1 + exp(-z))) against its incoming messages.
+    """Return expectations under the logistic factor delta(p - 1 / (1 + exp(-z))) times its incoming messages.
 
     Args:
         p: message from the probability [*batch].
         z: message from the log odds [*batch].
-        num_nodes: of the midpoint rule. None: what the messages need; under `jax.jit` 1,200, enough for alpha and beta
-            up to 2 with variances up to 280.
+        num_nodes: number of nodes of the midpoint rule. None: as many as the messages need; under `jax.jit` 1,200,
+            enough for alpha and beta up to 2 with variances up to 280.
 
     Returns:
-        Expectations [*batch], right to about 1e-12 in double precision; NaN where num_nodes are too few, and for
-        messages that are no distributions.
+        Expectations [*batch], accurate to about 1e-12 in double precision; NaN if num_nodes is too small, and for
+        improper messages.
 
     Raises:
         ValueError: num_nodes < 1; batches that do not broadcast.
@@ -172,9 +172,9 @@ def logistic_integrals(p: Beta, z: Gaussian, *, num_nodes: int | None = None) ->
     step = 0.5 * jnp.minimum(1, jax.lax.rsqrt(precision + jnp.maximum(a + b - 2, 0) / 4))
     needed = (below + above) / step
     count = _count(num_nodes, needed, 1200)
-    places = _places(count, m)
+    nodes = _midpoints(count, m)
     a, b, m, v, below, above = (of[..., None] for of in (a, b, m, v, below, above))
-    moved = places * (above + below) - below  # from m, so that narrow messages lose no digits
+    moved = nodes * (above + below) - below  # relative to m, to keep precision for narrow messages
     log_p, log_rest = -jax.nn.softplus(-(m + moved)), -jax.nn.softplus(m + moved)
     log_weight = (a - 1) * log_p + (b - 1) * log_rest - 0.5 * moved**2 / v - 0.5 * jnp.log(2 * jnp.pi * v)
     fine = (needed <= count) & jnp.isfinite(needed) & (precision > 0)
@@ -198,23 +198,23 @@ def logistic_integrals(p: Beta, z: Gaussian, *, num_nodes: int | None = None) ->
 
 
 def _count(num_nodes: int | None, needed: Float[Array, "..."], traced: int) -> int:
-    """Return the number of nodes: as asked, or enough for all messages, in hundreds so that few programs are made."""
+    """Return the number of nodes: `num_nodes`, or enough for all messages, rounded up to hundreds to limit compiles."""
     if num_nodes is not None:
         _checks.require_count("num_nodes", num_nodes)
         return num_nodes
     if _checks.is_traced(needed):
         return traced
-    known = np.asarray(needed)
-    return 100 * max(1, int(np.ceil(np.max(known, initial=1, where=np.isfinite(known)) / 100)))
+    array = np.asarray(needed)
+    return 100 * max(1, int(np.ceil(np.max(array, initial=1, where=np.isfinite(array)) / 100)))
 
 
-def _places(count: int, like: Float[Array, "*batch"]) -> Float[Array, "*ones node"]:
-    """Return midpoints of (0, 1) with as many axes before them as an array has."""
+def _midpoints(count: int, like: Float[Array, "*batch"]) -> Float[Array, "*ones node"]:
+    """Return the midpoints of `count` cells of (0, 1), broadcastable against an array."""
     return ((jnp.arange(count, dtype=like.dtype) + 0.5) / count).reshape(*(1 for _ in like.shape), count)
 
 
 def _normalize(log_weight: Float[Array, "*batch node"], fine: Array) -> tuple[Array, Array]:
-    """Return weights that sum to 1, NaN where not fine, and the logarithm of their sum before."""
+    """Return normalized weights and the logarithm of their sum before normalization; NaN where not `fine`."""
     weight = jax.nn.softmax(jnp.where(fine[..., None], log_weight, jnp.nan), axis=-1)
     return weight, jax.nn.logsumexp(jnp.where(fine[..., None], log_weight, jnp.nan), axis=-1)
 
@@ -223,7 +223,7 @@ class LogisticToZ(Oracle):
     """Exact messages from the logistic factor to the log odds z; incoming messages are (Beta of p, Gaussian of z).
 
     Args:
-        num_nodes: of the midpoint rule, >= 1; NaN where they are too few for the messages.
+        num_nodes: number of nodes of the midpoint rule, >= 1; the result is NaN if the messages need more.
 
     Examples:
         >>> import jax
@@ -249,8 +249,8 @@ class LogisticToP(Oracle):
     """Exact messages from the logistic factor to the probability p; incoming messages are (Beta of p, Gaussian of z).
 
     Args:
-        projection: `KLProjection()` in KL, or `MatchingMoments()`.
-        num_nodes: of the midpoint rule, >= 1; NaN where they are too few for the messages.
+        projection: `KLProjection()`, or `MatchingMoments()`.
+        num_nodes: number of nodes of the midpoint rule, >= 1; the result is NaN if the messages need more.
 
     Examples:
         >>> import jax
@@ -274,7 +274,7 @@ class LogisticToP(Oracle):
 
 
 def _two(incoming: tuple[Distribution, ...]) -> tuple[Beta, Gaussian]:
-    """Check what the logistic factor takes."""
+    """Return the checked incoming messages of the logistic factor."""
     names = [type(message).__name__ for message in incoming]
     fix = "Pass the message from the probability and that from the log odds."
     ok = len(incoming) == 2 and isinstance(incoming[0], Beta) and isinstance(incoming[1], Gaussian)
@@ -307,11 +307,11 @@ class CompoundGamma(Oracle):
     rate_shape).
 
     Args:
-        shape: of t, > 0.
-        rate_shape: of r, > 0.
-        rate_rate: of r, > 0.
-        projection: `KLProjection()` in KL, or `MatchingMoments()`, as the authors of KJIT have it.
-        num_nodes: of the midpoint rule in log t; NaN is returned where they are too few.
+        shape: shape of t, > 0.
+        rate_shape: shape of r, > 0.
+        rate_rate: rate of r, > 0.
+        projection: `KLProjection()`, or `MatchingMoments()`, as in the program of the authors of KJIT.
+        num_nodes: number of nodes of the midpoint rule in log t; the result is NaN if the messages need more.
 
     Raises:
         ValueError: a parameter is not > 0; num_nodes < 1.
@@ -353,7 +353,7 @@ class CompoundGamma(Oracle):
         return self.projection.gamma(self.integrals(t))
 
     def integrals(self, t: Gamma) -> CompoundGammaIntegrals:
-        """Integrate the factor against messages from the precision [*batch]."""
+        """Return expectations under the factor times messages from the precision [*batch]."""
         kind = t.rate.dtype
         s2, s1, r1 = (of.astype(kind) for of in (self.shape, self.rate_shape, self.rate_rate))
         power, decay, b = t.shape + s2 - 1, s1 + s2, t.rate
@@ -370,11 +370,11 @@ class CompoundGamma(Oracle):
         spread = jax.lax.rsqrt(slope(mode)[1])
         below, above = self._reach(power, decay, b, mode, spread)
         fine = ((below + above) / self.num_nodes <= 0.5 * jnp.minimum(1, spread)) & (b > 0) & (power > 0)
-        places = _places(self.num_nodes, mode)
+        nodes = _midpoints(self.num_nodes, mode)
         mode, below, above = (of[..., None] for of in (mode, below, above))
-        moved = places * (below + above) - below
+        moved = nodes * (below + above) - below
         u, tilt = mode + moved, (power - b * jnp.exp(mode[..., 0]))[..., None]
-        # The parts of the exponent that cancel are taken together: b t - b t_mode and power (u - mode).
+        # Canceling parts of the exponent are combined: b t - b t_mode and power (u - mode).
         grown = b[..., None] * jnp.exp(mode) * (jnp.expm1(moved) - moved)
         log_weight = tilt * moved - grown - decay * (jnp.logaddexp(u, jnp.log(r1)) - jnp.logaddexp(mode, jnp.log(r1)))
         weight, log_total = _normalize(log_weight, fine)
@@ -391,7 +391,7 @@ class CompoundGamma(Oracle):
 
     @staticmethod
     def _reach(power: Array, decay: Array, b: Array, mode: Array, spread: Array) -> tuple[Array, Array]:
-        """Return how far below and above the mode of log t the integrand matters: tails exp(power u) and others."""
+        """Return the integration range below and above the mode of log t, from the tails of the integrand."""
         below = jnp.maximum(16 * spread, 40 / power)
         falling = jnp.where(decay > power, 40 / jnp.where(decay > power, decay - power, 1), jnp.inf)
         above = jnp.maximum(10 * spread, jnp.minimum(falling, jnp.log((power + 80) / b) - mode))

@@ -1,4 +1,4 @@
-"""Parameters of an operator's kernel and noise, in units of the data, and sets of them to choose among."""
+"""Kernel and noise parameters of an operator, in units of the data, and candidate sets for their selection."""
 
 import equinox as eqx
 import jax
@@ -11,7 +11,7 @@ from kbpjax.ep.messages import Self, as_parameters, require_positive
 
 
 class Parameters(eqx.Module):
-    """Kernel and noise: single ones, or as many as there are outputs or candidates [*batch].
+    """Kernel and noise parameters: single, or one per output or candidate [*batch].
 
     Args:
         width_scale: number > 0; squared width of the Gaussian kernel, in medians of the squared distances of
@@ -41,7 +41,7 @@ class Parameters(eqx.Module):
         self.width_scale, self.bandwidth_scale, self.noise = given
 
     def of_outputs(self, num_outputs: int, dtype: jnp.dtype) -> Self:
-        """Return one set for each output [out]; raises ValueError for other numbers of them."""
+        """Return one set per output [out]; raise ValueError if the number of sets is neither 1 nor that of outputs."""
         shape = self.noise.shape
         fix = "Pass one for all outputs, or one for each."
         fits = shape in ((), (num_outputs,))
@@ -76,7 +76,7 @@ def random_candidates(
     bandwidth_scales: tuple[float, float] = (0.1, 10.0),
     noises: tuple[float, float] = (1e-7, 1e-1),
 ) -> Parameters:
-    """Draw candidates uniformly in the logarithms of the ranges [candidate]; raises ValueError for empty ranges.
+    """Return candidates [candidate] drawn log-uniformly from the ranges; raise ValueError for empty ranges.
 
     Examples:
         >>> import jax
@@ -88,8 +88,8 @@ def random_candidates(
     _checks.require_count("num_candidates", num_candidates)
     ranges = {"width_scales": width_scales, "bandwidth_scales": bandwidth_scales, "noises": noises}
     drawn = []
-    for place, (name, (least, most)) in zip(jax.random.split(key, 3), ranges.items(), strict=True):
+    for key_of_range, (name, (least, most)) in zip(jax.random.split(key, 3), ranges.items(), strict=True):
         _checks.require(0 < least <= most, name, "must be 0 < least <= most", f"{least}, {most}", "Swap the two.")
-        logs = jax.random.uniform(place, (num_candidates,), minval=jnp.log(least), maxval=jnp.log(most))
+        logs = jax.random.uniform(key_of_range, (num_candidates,), minval=jnp.log(least), maxval=jnp.log(most))
         drawn.append(jnp.exp(logs))
     return Parameters(*drawn)

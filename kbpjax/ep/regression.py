@@ -1,10 +1,10 @@
 """Bayesian linear regression on features: y = <w, phi(x)> + noise, with w ~ N(0, prior I), one output.
 
-With features of a kernel this is a Gaussian process regression at a cost that does not grow with the number of
-observations. Its variance depends on the inputs only; the noise bounds it from below.
+With kernel features this is a Gaussian process regression whose cost does not grow with the number of observations. Its
+variance depends on the inputs only; the noise is a lower bound.
 
-Fits in a batch take at least the rounding error of phi' phi, machine epsilon times its trace, as ridge: less noise
-cannot be seen, and with it the factorization exists at any.
+Batch fits use at least the rounding error of phi' phi, machine epsilon times its trace, as ridge. Smaller noise is
+numerically invisible, and the factorization then always exists.
 """
 
 import equinox as eqx
@@ -22,8 +22,8 @@ class BayesianRegression(eqx.Module):
     """The posterior of the weights; leading axes, where `jax.vmap` adds them, are outputs.
 
     Attributes:
-        mean: [feature].
-        covariance: [feature, feature].
+        mean: mean of the weights [feature].
+        covariance: covariance of the weights [feature, feature].
         noise: variance of the noise > 0 [].
 
     Examples:
@@ -45,9 +45,9 @@ class BayesianRegression(eqx.Module):
         """Return the regression before any observation.
 
         Args:
-            num_features: number >= 1.
-            noise: variance of the noise > 0.
-            variance: of each weight > 0.
+            num_features: number of features, >= 1.
+            noise: variance of the noise, > 0.
+            variance: prior variance of each weight, > 0.
 
         Raises:
             ValueError: any out of range.
@@ -65,16 +65,16 @@ class BayesianRegression(eqx.Module):
         return matmul(phi, self.mean), jnp.maximum(spread, 0) + self.noise
 
     def update(self, phi: Float[Array, " feature"], y: Float[Array, ""]) -> Self:
-        """Learn from one observation, in the gain form that single precision bears: O(feature^2)."""
+        """Return the posterior after one observation, in O(feature^2); the gain form is stable in single precision."""
         gain = matmul(self.covariance, phi)
         total = self.noise + jnp.dot(phi, gain, precision="highest")
         missing = y - jnp.dot(phi, self.mean, precision="highest")
-        half = gain * jax.lax.rsqrt(total)  # half half' is symmetric to the last bit: so the covariance stays
+        half = gain * jax.lax.rsqrt(total)  # half half' is exactly symmetric, and so the covariance stays
         covariance = self.covariance - half[:, None] * half[None, :]
         return type(self)(self.mean + gain * (missing / total), covariance, self.noise)
 
     def update_block(self, phi: Float[Array, "sample feature"], y: Float[Array, " sample"]) -> Self:
-        """Learn from several observations at once, as from one after the other."""
+        """Return the posterior after several observations; equivalent to one `update` after the other."""
         gain = matmul(self.covariance, phi.T)
         total = matmul(phi, gain) + self.noise * jnp.eye(len(phi), dtype=phi.dtype)
         lower = jnp.linalg.cholesky(total)
@@ -86,19 +86,19 @@ class BayesianRegression(eqx.Module):
 def fit_regression(
     phi: Float[Array, "sample feature"], y: Float[Array, " sample"], noise: ScalarLike, variance: ScalarLike = 1.0
 ) -> BayesianRegression:
-    """Learn from all observations in a batch: the ridge regression of ridge noise / variance.
+    """Return the posterior of a batch of observations: ridge regression with ridge noise / variance.
 
     Args:
         phi: features [sample, feature].
         y: observations [sample].
-        noise: variance of the noise > 0.
-        variance: of each weight in the prior > 0.
+        noise: variance of the noise, > 0.
+        variance: prior variance of each weight, > 0.
 
     Returns:
-        The posterior; as that of any number of updates in any order.
+        The posterior, equal to that of single updates in any order.
 
     Raises:
-        ValueError: noise or variance out of range, where they are known; shapes that do not fit.
+        ValueError: noise or variance out of range (not checked under tracing); shapes that do not fit.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -123,12 +123,12 @@ def _fit(phi: Array, y: Array, noise: ScalarLike, variance: ScalarLike) -> Bayes
 def leave_one_out(
     phi: Float[Array, "sample feature"], y: Float[Array, " sample"], ridge: ScalarLike
 ) -> Float[Array, " sample"]:
-    """Return the residuals of ridge regressions that leave one observation out each, from a single fit [sample].
+    """Return the leave-one-out residuals of ridge regression, from a single fit [sample].
 
     The residual of a sample is (y - prediction) / (1 - x' (X'X + ridge I)^-1 x), for one sample x.
 
     Raises:
-        ValueError: ridge out of range, where it is known; shapes that do not fit.
+        ValueError: ridge out of range (not checked under tracing); shapes that do not fit.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -146,7 +146,7 @@ def _leave_one_out(phi: Array, y: Array, ridge: ScalarLike) -> Array:
     factor, ridge = _normal(phi, jnp.asarray(ridge, phi.dtype))
     half = solve_triangular(factor[0], phi.T, lower=True)
     weights = cho_solve(factor, matmul(phi.T, y))
-    # 1 - leverage is never less than if no other sample were near: with the bound, rounding cannot make it 0.
+    # 1 - leverage is smallest for an isolated sample; with this bound, rounding cannot make it 0.
     least = ridge / (ridge + jnp.sum(phi**2, axis=1))
     return (y - matmul(phi, weights)) / jnp.maximum(1 - jnp.sum(half**2, axis=0), least)
 
@@ -157,7 +157,7 @@ def log_evidence(
     """Return log p(y) of the regression: log N(y; 0, variance phi phi' + noise I), in O(sample feature^2).
 
     Raises:
-        ValueError: noise or variance out of range, where they are known; shapes that do not fit.
+        ValueError: noise or variance out of range (not checked under tracing); shapes that do not fit.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -182,7 +182,7 @@ def _log_evidence(phi: Array, y: Array, noise: ScalarLike, variance: ScalarLike)
 
 
 def _check(phi: Array, y: Array, **numbers: ScalarLike) -> None:
-    """Check what a fit is made of."""
+    """Raise ValueError for invalid shapes or numbers of a fit."""
     fine, got = phi.ndim == 2 and y.shape == phi.shape[:1], f"shapes {phi.shape} and {y.shape}"
     _checks.require(fine, "phi, y", "must be [sample, feature] and [sample]", got, "Pass one y for each row of phi.")
     for name, value in numbers.items():
@@ -190,7 +190,7 @@ def _check(phi: Array, y: Array, **numbers: ScalarLike) -> None:
 
 
 def _normal(phi: Float[Array, "sample feature"], ridge: Array) -> tuple[tuple[Array, bool], Array]:
-    """Return the Cholesky factor of phi' phi + ridge I, as `cho_solve` takes it, and the ridge that it holds."""
+    """Return the Cholesky factor of phi' phi + ridge I, for `cho_solve`, and the ridge used."""
     covariance = matmul(phi.T, phi)
     ridge = jnp.maximum(ridge, jnp.finfo(phi.dtype).eps * jnp.trace(covariance))
     return cho_factor(covariance + ridge * jnp.eye(phi.shape[1], dtype=phi.dtype), lower=True), ridge

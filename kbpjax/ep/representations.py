@@ -1,8 +1,8 @@
-"""How incoming messages become points of feature maps: a tuple of independent distributions is one point.
+"""Representations of incoming messages as points of feature maps: a tuple of independent distributions is one point.
 
-The kernel between tuples is that of kernel mean embeddings (`kernels.EmbeddingRBF`). Of a Gaussian the embedding has a
-closed form; other families are replaced by the Gaussian of the same mean and variance, as the authors of KJIT do, or
-embedded exactly by their characteristic functions, or by draws.
+The kernel between tuples is that of kernel mean embeddings (`kernels.EmbeddingRBF`). The embedding of a Gaussian has a
+closed form. Other families are replaced by the Gaussian of the same mean and variance, as the authors of KJIT do, or
+embedded exactly by their characteristic functions, or by samples.
 """
 
 import abc
@@ -23,17 +23,17 @@ Incoming = tuple[Distribution, ...]
 
 
 class Representation(eqx.Module):
-    """A way to make points of tuples of messages, and features of the points."""
+    """A map from tuples of messages to points, with features of the points."""
 
     @abc.abstractmethod
     def points(self, incoming: Incoming) -> Float[Array, "*batch row coordinate"]:
-        """Return points [*batch, row, coordinate] of messages [*batch], a column for each message."""
+        """Return points [*batch, row, coordinate] of messages [*batch], one column per message."""
 
     @abc.abstractmethod
     def draw(
         self, key: Key[Array, ""], num_features: int, incoming: Incoming, bandwidths: Float[Array, " coordinate"]
     ) -> FeatureMap:
-        """Draw a feature map of the points, close to the embedding kernel of these bandwidths."""
+        """Return a random feature map of the points that approximates the embedding kernel of these bandwidths."""
 
 
 class Moments(Representation):
@@ -59,11 +59,11 @@ class Moments(Representation):
 
 
 class Draws(Representation):
-    """Samples [draw, coordinate], for a family of which nothing else is known; the same random numbers for all.
+    """Samples [draw, coordinate], for families without other representations; with common random numbers.
 
     Args:
-        num_draws: of each message.
-        seed: of the random numbers.
+        num_draws: number of samples per message.
+        seed: seed of the random numbers.
 
     Examples:
         >>> from kbpjax import ep
@@ -81,13 +81,13 @@ class Draws(Representation):
         _checks.require_seed(self.seed)
 
     def points(self, incoming: Incoming) -> Float[Array, "*batch row coordinate"]:
-        """Return draws, a row for each."""
+        """Return samples, one row per draw."""
         keys = jax.random.split(jax.random.key(self.seed), len(incoming))
         drawn = [self._of_each(message, key) for message, key in zip(incoming, keys, strict=True)]
         return jnp.stack(drawn, axis=-1)
 
     def _of_each(self, message: Distribution, key: Key[Array, ""]) -> Float[Array, "*batch draw"]:
-        """Draw from each of a batch with the same key, so that points are a function of messages."""
+        """Return samples of each message with the same key, so that points are a function of messages."""
         shape = message.mean.shape
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(shape) :]), message)
         return jax.vmap(lambda of: of.sample(key, self.num_draws))(flat).reshape(*shape, self.num_draws)
@@ -148,9 +148,9 @@ class ExactFeatures(FeatureMap):
 
     def _of_one(self, x: Float[Array, "2 coordinate"]) -> Float[Array, " rank"]:
         real, imaginary = jnp.cos(self.phases).astype(x.dtype), jnp.sin(self.phases).astype(x.dtype)
-        for place, family in enumerate(self.families):
-            message = jax.tree.unflatten(family, (x[0, place], x[1, place]))
-            cosine, sine = message.characteristic(self.frequencies[:, place].astype(x.dtype))
+        for column, family in enumerate(self.families):
+            message = jax.tree.unflatten(family, (x[0, column], x[1, column]))
+            cosine, sine = message.characteristic(self.frequencies[:, column].astype(x.dtype))
             real, imaginary = real * cosine - imaginary * sine, real * sine + imaginary * cosine
         return np.sqrt(2 / len(self.phases)).astype(x.dtype) * real
 

@@ -1,6 +1,6 @@
 """Messages of any factor by importance sampling: the factor is a forward sampler or a log density.
 
-Variables are in the order of the incoming messages, the output of a forward sampler first, its inputs after it.
+Variables are in the order of the incoming messages. For a forward sampler, the output comes first, then its inputs.
 """
 
 import abc
@@ -19,26 +19,26 @@ from kbpjax.ep.oracles import Oracle
 from kbpjax.kernels.base import as_floats
 
 Draws = tuple[list[Float[Array, " draw"]], Float[Array, " draw"]]
-"""Values of each variable, and log weights before those of the incoming messages."""
+"""Values of each variable, and log weights without those of the incoming messages."""
 
 
 class Factor(eqx.Module):
-    """A factor that one can draw from, with weights."""
+    """A factor that can be sampled, with weights."""
 
     @abc.abstractmethod
     def draw(self, key: Key[Array, ""], num_samples: int) -> Draws:
-        """Draw values of all variables [draw], with log weights [draw]."""
+        """Return samples of all variables [draw], with log weights [draw]."""
 
 
 class ForwardSampler(Factor):
-    """A directed factor x_out ~ f(. | x_in), of which one can sample the output.
+    """A directed factor x_out ~ f(. | x_in), given by a sampler of its output.
 
     Args:
-        function: of a key and arrays of the inputs [draw], to an array of outputs [draw]; JAX must be able to trace it.
-        proposals: distributions that the inputs are drawn from, one for each input; wide ones.
+        function: traceable function of a key and arrays of the inputs [draw] to an array of outputs [draw].
+        proposals: wide proposal distributions, one for each input.
 
     Raises:
-        ValueError: function is not a function; no proposals, or others than distributions.
+        ValueError: function is not a function; no proposals, or proposals that are not distributions.
 
     Examples:
         >>> import jax
@@ -57,13 +57,13 @@ class ForwardSampler(Factor):
         self.function, self.proposals = _pytree(function), _distributions(proposals)
 
     def draw(self, key: Key[Array, ""], num_samples: int) -> Draws:
-        """Draw inputs from the proposals and the output from the factor."""
+        """Return inputs drawn from the proposals and outputs from the factor, with log weights."""
         of_inputs, of_output = jax.random.split(key)
         keys = jax.random.split(of_inputs, len(self.proposals))
         inputs = [r.sample(k, num_samples) for r, k in zip(self.proposals, keys, strict=True)]
         output = self.function(of_output, *inputs)
         shape = jnp.shape(output)
-        fix = "Return an array of an output for each draw."
+        fix = "Return an array with one output per draw."
         _checks.require(shape == (num_samples,), "function", f"must return shape ({num_samples},)", shape, fix)
         log_proposal = sum(r.log_density(x) for r, x in zip(self.proposals, inputs, strict=True))
         return [output, *inputs], jnp.zeros(num_samples, inputs[0].dtype) - log_proposal
@@ -73,11 +73,11 @@ class LogDensity(Factor):
     """A factor of known log density, normalized or not.
 
     Args:
-        function: of arrays of all variables [draw], to log densities [draw]; JAX must be able to trace it.
-        proposals: distributions that the variables are drawn from, one for each; wide ones.
+        function: traceable function of arrays of all variables [draw] to log densities [draw].
+        proposals: wide proposal distributions, one for each variable.
 
     Raises:
-        ValueError: function is not a function; no proposals, or others than distributions.
+        ValueError: function is not a function; no proposals, or proposals that are not distributions.
 
     Examples:
         >>> import jax
@@ -97,7 +97,7 @@ class LogDensity(Factor):
         self.function, self.proposals = _pytree(function), _distributions(proposals)
 
     def draw(self, key: Key[Array, ""], num_samples: int) -> Draws:
-        """Draw all variables from the proposals; weigh them by the factor."""
+        """Return variables drawn from the proposals, with log weights of the factor."""
         keys = jax.random.split(key, len(self.proposals))
         values = [r.sample(k, num_samples) for r, k in zip(self.proposals, keys, strict=True)]
         log_factor = self.function(*values)
@@ -110,8 +110,8 @@ def _pytree(function: Any) -> Any:
     _checks.require(
         callable(function), "function", "must be a function", repr(function), "Pass one that JAX can trace."
     )
-    known = isinstance(function, eqx.Module | jax.tree_util.Partial)
-    return function if known else jax.tree_util.Partial(function)
+    is_pytree = isinstance(function, eqx.Module | jax.tree_util.Partial)
+    return function if is_pytree else jax.tree_util.Partial(function)
 
 
 def _distributions(proposals: Any) -> tuple[Distribution, ...]:
@@ -123,12 +123,12 @@ def _distributions(proposals: Any) -> tuple[Distribution, ...]:
 
 
 class ImportanceSampling(Oracle):
-    """Beliefs from draws of the factor with weights prod_V m_V(x_V) / proposal, normalized by their sum.
+    """Beliefs by self-normalized importance sampling: draws of the factor with weights prod_V m_V(x_V) / proposal.
 
     Args:
         factor: `ForwardSampler` or `LogDensity`.
-        variable: the place of the variable whose belief is wanted, among the incoming messages.
-        num_samples: draws.
+        variable: index, among the incoming messages, of the variable whose belief is computed.
+        num_samples: number of draws.
 
     Raises:
         ValueError: num_samples < 1; variable < 0; another number of messages than variables (when called).
@@ -139,7 +139,7 @@ class ImportanceSampling(Oracle):
         >>> oracle = ep.ImportanceSampling(ep.logistic_sampler(), variable=1, num_samples=100_000)
         >>> messages = ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0)
         >>> belief, effective = oracle.weigh(messages, jax.random.key(0))
-        >>> round(float(belief.mean), 1), 1_000 < float(effective) < 100_000  # most draws have hardly a weight
+        >>> round(float(belief.mean), 1), 1_000 < float(effective) < 100_000  # most weights are close to 0
         (0.4, True)
     """
 
@@ -152,20 +152,20 @@ class ImportanceSampling(Oracle):
 
     @property
     def batch_size(self) -> int:
-        """As many messages as there is memory for 200,000 draws."""
+        """Number of messages with 200,000 draws in total."""
         return max(1, 200_000 // self.num_samples)
 
     def __call__(self, incoming: tuple[Distribution, ...], key: Key[Array, ""]) -> Distribution:
-        """Return the belief; NaN or of variance 0 where hardly a draw has weight."""
+        """Return the belief; NaN, or with variance 0, if almost all weights are 0."""
         return self.weigh(incoming, key)[0]
 
     def weigh(self, incoming: tuple[Distribution, ...], key: Key[Array, ""]) -> tuple[Distribution, Float[Array, ""]]:
         """Return the belief and the effective sample size (sum w)^2 / sum w^2."""
         values, log_weights = self.factor.draw(key, self.num_samples)
-        fix = "Pass a message for each variable of the factor, the output's first."
+        fix = "Pass one message per variable of the factor, that of the output first."
         rule = f"must be {len(values)} messages"
         ok = len(incoming) == len(values) and self.variable < len(values)
-        _checks.require(ok, "incoming", rule, f"{len(incoming)}, of which number {self.variable} is wanted", fix)
+        _checks.require(ok, "incoming", rule, f"{len(incoming)}, with variable={self.variable}", fix)
         for message, x in zip(incoming, values, strict=True):
             log_weights = log_weights + message.log_density(as_floats(x))
         log_weights = jnp.where(jnp.isnan(log_weights), -jnp.inf, log_weights)

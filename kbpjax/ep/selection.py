@@ -1,4 +1,4 @@
-"""Choice of an operator's kernel and noise on the messages that it learns from."""
+"""Selection of an operator's kernel and noise parameters on training messages."""
 
 import abc
 
@@ -16,7 +16,7 @@ from kbpjax.ep.representations import Incoming, Moments
 
 
 class Criterion(eqx.Module):
-    """What a candidate is judged by; less is better."""
+    """A selection criterion; smaller is better."""
 
     @abc.abstractmethod
     def __call__(
@@ -73,15 +73,15 @@ def select(
     learner: Learner = Learner(),
     criterion: Criterion = LeaveOneOut(),
 ) -> tuple[Parameters, Float[Array, "candidate out"]]:
-    """Choose kernel and noise for each output by a criterion on the messages to learn from.
+    """Return the best kernel and noise parameters for each output, by a criterion on training messages.
 
     Args:
-        key: of the random features, the same ones for all candidates.
+        key: random key of the features, shared by all candidates.
         incoming: messages [sample].
-        beliefs: of the variable [sample], as the oracle has them.
+        beliefs: the oracle's beliefs of the variable [sample].
         candidates: sets of parameters [candidate]: `grid_candidates()` or `random_candidates(key, 50)`.
-        variable: its place among the incoming messages.
-        learner: its numbers of features, representation and targets; fewer features than those of the operator do.
+        variable: index of the variable among the incoming messages.
+        learner: numbers of features, representation and targets; fewer features than those of the operator suffice.
         criterion: `LeaveOneOut()` or `NegativeLogEvidence()`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What the regression of an operator predicts, and how a message is made of it."""
+"""Regression targets of an operator, and their conversion to messages."""
 
 import abc
 
@@ -26,19 +26,19 @@ class Targets(eqx.Module):
 
     @abc.abstractmethod
     def encode(self, belief: Distribution, message: Distribution, incoming: Distribution) -> Float[Array, "*batch out"]:
-        """Return the outputs to learn, of a belief, the outgoing message, and the incoming message of the variable."""
+        """Return the regression outputs of a belief and outgoing message, given the variable's incoming message."""
 
     @abc.abstractmethod
     def decode(
         self, outputs: Float[Array, "*batch out"], incoming: Distribution, improper: ImproperHandling
     ) -> tuple[Distribution, Distribution]:
-        """Return belief and outgoing message of predicted outputs."""
+        """Return the belief and the outgoing message of predicted outputs."""
 
 
 class RelativeBelief(Targets):
     """The belief in units of the incoming message: (mean - m) / sqrt(v) and log(variance / v) for a Gaussian N(m, v).
 
-    Our own. An error then moves the outgoing message in proportion, however narrow the belief is.
+    Not in the paper. Errors of the outputs change the outgoing message in proportion, however narrow the belief is.
 
     Examples:
         >>> from kbpjax import ep
@@ -62,7 +62,7 @@ class RelativeBelief(Targets):
 
 
 class AbsoluteBelief(Targets):
-    """The belief: mean and log variance of a Gaussian, logarithms of the parameters of Beta and Gamma (the paper's).
+    """The belief, as in the paper: mean and log variance of a Gaussian, log parameters of Beta and Gamma.
 
     Examples:
         >>> from kbpjax import ep
@@ -86,7 +86,7 @@ class AbsoluteBelief(Targets):
 
 
 class Message(Targets):
-    """The outgoing message itself, made proper before it is learned; the paper has it for the compound gamma factor.
+    """The outgoing message, made proper before training, as in the paper for the compound gamma factor.
 
     Examples:
         >>> from kbpjax import ep

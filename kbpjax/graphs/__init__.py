@@ -1,1 +1,1 @@
-"""Graphs as index arrays, and what is computed of them once: plans, forests, colorings, partitions."""
+"""Graphs as index arrays, and their precomputed tables: plans, forests, colorings, partitions."""

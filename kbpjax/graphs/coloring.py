@@ -1,8 +1,8 @@
-"""Colors for the nodes of a graph, such that no two neighbors share one and few are used, worked out in NumPy.
+"""Graph coloring in NumPy: neighbors have different colors.
 
-Nodes of one color send no messages to one another, so that they can be updated at once. Where a component has no odd
-cycle its two colors are found exactly; elsewhere nodes are colored greedily, many at a time (Jones and Plassmann
-1993, A parallel graph coloring heuristic), those with most neighbors first.
+Nodes of one color send no messages to one another, so that they can be updated at once. Components without odd cycles
+have at most two colors. Others are colored greedily in rounds of many nodes, nodes of largest degree first (Jones and
+Plassmann 1993, A parallel graph coloring heuristic).
 """
 
 import numpy as np
@@ -10,17 +10,16 @@ from numpy.typing import NDArray
 
 
 def color_nodes(senders: NDArray, receivers: NDArray, num_nodes: int) -> NDArray:
-    """Color the nodes so that neighbors differ.
+    """Return a coloring of the nodes in which neighbors differ.
 
     Args:
-        senders: first end of each edge [edge]; an edge may stand in one direction or in both, but not join a node to
-            itself.
+        senders: first end of each edge [edge]; edges may be listed in one direction or both; no self-loops.
         receivers: second end of each edge [edge].
         num_nodes: number of nodes, >= 1.
 
     Returns:
-        The color of each node [node], 0 .. k - 1, all of which are used. Components without odd cycles have at most
-        two colors, others at most one more than the largest degree. The same edges always give the same colors.
+        The color of each node [node], 0 .. k - 1, all of them used. Components without odd cycles have at most two
+        colors, others at most one more than the largest degree. The result is deterministic.
     """
     sources = np.concatenate([senders, receivers]).astype(np.int64)
     targets = np.concatenate([receivers, senders]).astype(np.int64)
@@ -32,8 +31,8 @@ def color_nodes(senders: NDArray, receivers: NDArray, num_nodes: int) -> NDArray
 def _sides(sources: NDArray, targets: NDArray, num_nodes: int) -> NDArray:
     """Return the side, 0 or 1, of each node of a bipartite component, -1 for nodes of other components.
 
-    In the double cover, where every edge a - b becomes a - b' and a' - b, a node and its copy are connected if and only
-    if a walk of odd length leads from the node back to itself.
+    In the bipartite double cover, every edge a - b becomes a - b' and a' - b. A node and its copy are connected there
+    if and only if the component has an odd cycle.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -44,7 +43,7 @@ def _sides(sources: NDArray, targets: NDArray, num_nodes: int) -> NDArray:
 
 
 def _greedy(sources: NDArray, targets: NDArray, color: NDArray) -> NDArray:
-    """Color the nodes marked -1, a round at a time: those whose neighbors of higher rank are all colored.
+    """Color the nodes marked -1, in rounds: each round colors the nodes whose neighbors of higher rank are colored.
 
     Args:
         sources: first end of each edge between nodes marked -1, in both directions; repeats are harmless.
@@ -65,7 +64,7 @@ def _greedy(sources: NDArray, targets: NDArray, color: NDArray) -> NDArray:
     higher_left = np.bincount(sources[rank[targets] > rank[sources]], minlength=num_nodes)
     ready = np.flatnonzero((color < 0) & (higher_left == 0))
     while len(ready):
-        # Only the edges of these nodes are looked at, so that all rounds together look at each edge once.
+        # Only edges of ready nodes are visited: each edge is visited once over all rounds.
         owner = np.repeat(np.arange(len(ready)), degree[ready])
         edges = np.arange(len(owner)) + np.repeat(
             first[ready] - (np.cumsum(degree[ready]) - degree[ready]), degree[ready]
@@ -80,7 +79,7 @@ def _greedy(sources: NDArray, targets: NDArray, color: NDArray) -> NDArray:
 
 
 def _smallest_free(owner: NDArray, taken: NDArray, num_owners: int) -> NDArray:
-    """Return the smallest integer >= 0 that is not among those taken, for each owner."""
+    """Return the smallest integer >= 0 that each owner has not taken."""
     owner, taken = np.unique(np.stack([owner, taken]), axis=1)
     count = np.bincount(owner, minlength=num_owners)
     within = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)

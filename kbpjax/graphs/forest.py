@@ -1,14 +1,13 @@
-"""The order of exact inference on a forest, worked out once in NumPy: which message needs which, level by level.
+"""The elimination order of exact inference on a forest, computed once in NumPy.
 
-Each tree is rooted near its center. A cell stands for the message that a node sends towards the root (and for the one
-that comes back), or for the product of two other cells: the children of a node with more than two are merged by such
-copies, the lowest first, so that every cell has at most two children and the height grows by about log2(children).
-Products of two need no division, and are exact at zeros.
+Each tree is rooted near its center. A cell represents the message from a node towards the root, and the reverse
+message, or it is a copy: the product of two other cells. Copies merge the children of nodes with more than two, the
+lowest first, so that every cell has at most two children and the height grows by about log2(children). Products of two
+need no division, and are exact at zeros.
 
-Cells of one height and one kind (edge type and direction, or copies) are packed into rows of one width, which one
-matrix serves. Cells are numbered row by row, the lowest first, padding included, so that a scan over the rows writes
-one block of a table of values at a time. The place after the last cell holds ones: it stands for children and parents
-that are not there.
+Cells of equal height and kind (edge type and direction, or copy) are packed into rows of one width; each row uses one
+matrix. Cells are numbered row by row, the lowest first, padding included, so that a scan over the rows writes one block
+of the table of values at a time. The position after the last cell holds ones, for missing children and parents.
 """
 
 import heapq
@@ -23,27 +22,28 @@ from jaxtyping import Array, Bool, Int
 from numpy.typing import NDArray
 
 OVERHEAD = 64
-"""What one more row costs, in cells."""
+"""Cost of one more row, in cells."""
 
 WIDEST = 1024
-"""Most cells of a row."""
+"""Largest number of cells in a row."""
 
 
 class Forest(eqx.Module):
     """Rows of cells, the leaves' first, for the pass to the roots and, in reverse, for the pass back.
 
     Attributes:
-        direction: the row of `Operators.project` for the messages of each row [row]; the other direction goes back.
-        sender_type, receiver_type: node types at the ends of those messages [row].
-        copies: whether the cells of a row are copies [row], which have no message.
+        direction: the matrix of `Operators.project` for the upward messages of each row [row]; `direction ^ 1` is that
+            of the downward messages.
+        sender_type, receiver_type: node types at the ends of the upward messages [row].
+        copies: True if the cells of a row are copies [row], which have no message.
         sender: the node that sends each cell's message [row, cell]; the number of nodes for copies and padding.
-        owner, receiver: the nodes whose incoming messages are multiplied in each cell, and where its value goes to
-            [row, cell]; the number of nodes for padding.
-        above: `receiver`, or the number of nodes where the cell's parent is a copy and has that node's factor already.
-        children: places of the children of each cell [row, cell, 2].
-        parent, sibling: places of the parent and of its other child [row, cell].
-        message_place: where each directed edge stands in the messages of all rows, those to the roots and then those
-            back [edge].
+        owner, receiver: the node whose incoming messages each cell multiplies, and the node that uses its value [row,
+            cell]; the number of nodes for padding.
+        above: `receiver`, or the number of nodes if the cell's parent is a copy, whose value includes that node's local
+            factor already.
+        children: positions of the children of each cell [row, cell, 2].
+        parent, sibling: positions of the parent and of its other child [row, cell].
+        message_place: position of each directed edge in the messages of all rows, upward and then downward [edge].
         height: levels from the leaves to the roots, copies included.
     """
 
@@ -63,7 +63,7 @@ class Forest(eqx.Module):
 
     @classmethod
     def build(cls, pairs: NDArray, edge_type: NDArray, node_type: NDArray) -> "Forest | None":
-        """Return the order of a forest; None for a graph with a cycle or without edges.
+        """Return the elimination order of a forest; None for a graph with a cycle or without edges.
 
         Args:
             pairs: ends of the undirected edges [edge, 2].
@@ -84,8 +84,8 @@ class Forest(eqx.Module):
         layout = _Layout.of(cells.height, direction)
         first = layout.first_cells
         message_place = np.empty(2 * num_pairs, int)
-        message_place[(edge + back * num_pairs)[real]] = layout.place[real]
-        message_place[(edge + ~back * num_pairs)[real]] = layout.place[real] + layout.size
+        message_place[(edge + back * num_pairs)[real]] = layout.position[real]
+        message_place[(edge + ~back * num_pairs)[real]] = layout.position[real] + layout.size
 
         def index(array: NDArray) -> Array:
             return jnp.asarray(array, jnp.int32)
@@ -95,19 +95,19 @@ class Forest(eqx.Module):
             sender_type=index(node_type[cells.owner[first]]),
             receiver_type=index(node_type[cells.receiver[first]]),
             copies=jnp.asarray(~real[first]),
-            sender=index(layout.spread(np.where(real, cells.owner, num_nodes), num_nodes)),
-            owner=index(layout.spread(cells.owner, num_nodes)),
-            receiver=index(layout.spread(cells.receiver, num_nodes)),
-            above=index(layout.spread(cells.above, num_nodes)),
-            children=index(layout.spread_places(cells.children)),
-            parent=index(layout.spread_places(cells.parent)),
-            sibling=index(layout.spread_places(cells.sibling)),
+            sender=index(layout.to_rows(np.where(real, cells.owner, num_nodes), num_nodes)),
+            owner=index(layout.to_rows(cells.owner, num_nodes)),
+            receiver=index(layout.to_rows(cells.receiver, num_nodes)),
+            above=index(layout.to_rows(cells.above, num_nodes)),
+            children=index(layout.positions_to_rows(cells.children)),
+            parent=index(layout.positions_to_rows(cells.parent)),
+            sibling=index(layout.positions_to_rows(cells.sibling)),
             message_place=index(message_place),
             height=int(cells.height.max()),
         )
 
     def without_incoming(self, nodes: Bool[Array, " node"]) -> "Forest":
-        """Return the order in which the incoming messages of the marked nodes count as 1."""
+        """Return the order in which the incoming messages of the marked (clamped) nodes count as 1."""
         marked, ones = jnp.append(nodes, False), self.sender.size
         return replace(
             self,
@@ -118,7 +118,7 @@ class Forest(eqx.Module):
 
 
 class _Cells(NamedTuple):
-    """Cells, children before parents; -1 stands for none."""
+    """Cells, children before parents; -1 means none."""
 
     owner: NDArray
     receiver: NDArray
@@ -131,20 +131,20 @@ class _Cells(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """Where cells stand in rows of one width: the shape of all rows, each cell's place, and the first cell of each."""
+    """The layout of cells in rows: the shape of all rows, each cell's position, and the first cell of each row."""
 
     shape: tuple[int, int]
-    place: NDArray
+    position: NDArray
     first_cells: NDArray
 
     @property
     def size(self) -> int:
-        """The number of places, and so the place that stands for cells that are not there."""
+        """The number of positions, which is also the position that represents missing cells."""
         return self.shape[0] * self.shape[1]
 
     @classmethod
     def of(cls, height: NDArray, kind: NDArray) -> "_Layout":
-        """Pack cells of one height and kind into rows, of the width that makes the passes cheapest."""
+        """Return the layout of cells, packed by height and kind into rows of the width with the lowest cost."""
         order = np.lexsort([kind, height])
         new = (np.diff(height[order]) != 0) | (np.diff(kind[order]) != 0)
         starts = np.flatnonzero(np.append(True, new))
@@ -154,33 +154,33 @@ class _Layout(NamedTuple):
         best = np.argmin(num_rows * (OVERHEAD + widths))
         width, total = int(widths[best]), int(num_rows[best])
         rows_of_group = -(-counts // width)
-        first_place = width * (np.cumsum(rows_of_group) - rows_of_group)
+        first_position = width * (np.cumsum(rows_of_group) - rows_of_group)
         within = np.arange(len(order)) - np.repeat(starts, counts)
-        place = np.empty_like(order)
-        place[order] = np.repeat(first_place, counts) + within
-        return cls((total, width), place, order[within % width == 0])
+        position = np.empty_like(order)
+        position[order] = np.repeat(first_position, counts) + within
+        return cls((total, width), position, order[within % width == 0])
 
-    def spread(self, values: NDArray, padding: int) -> NDArray:
-        """Lay values of the cells, where -1 stands for the padding, out in rows."""
+    def to_rows(self, values: NDArray, padding: int) -> NDArray:
+        """Return values of the cells in rows; `padding` replaces -1 and fills the rest."""
         rows = np.full((self.size, *values.shape[1:]), padding)
-        rows[self.place] = np.where(values < 0, padding, values)
+        rows[self.position] = np.where(values < 0, padding, values)
         return rows.reshape(*self.shape, *values.shape[1:])
 
-    def spread_places(self, cells: NDArray) -> NDArray:
-        """Lay the places of cells, -1 for none, out in rows."""
-        return self.spread(np.append(self.place, self.size)[cells], self.size)
+    def positions_to_rows(self, cells: NDArray) -> NDArray:
+        """Return the positions of cells (-1: none) in rows."""
+        return self.to_rows(np.append(self.position, self.size)[cells], self.size)
 
 
 def _peel(pairs: NDArray, num_nodes: int) -> list[tuple[int, int, int]]:
-    """Take leaves off, outermost first: (node, its parent, their edge). Edges of cycles stay."""
+    """Return (node, parent, edge) in the order of removing leaves, outermost first; edges of cycles are left out."""
     degree = np.bincount(pairs.reshape(-1), minlength=num_nodes).tolist()
-    last_edge = np.zeros(num_nodes, int)  # the sum of the edges of a node: of its last one, once the others are off
+    last_edge = np.zeros(num_nodes, int)  # sum of a node's remaining edges: its last edge, in the end
     np.add.at(last_edge, pairs, np.arange(len(pairs))[:, None])
     edge_of, ends = last_edge.tolist(), pairs.sum(axis=1).tolist()
     queue = [node for node, count in enumerate(degree) if count == 1]
     order = []
     for node in queue:
-        if degree[node] == 0:  # the last of its tree: a root
+        if degree[node] == 0:  # a root: the last node of its tree
             continue
         edge = edge_of[node]
         parent = ends[edge] - node
@@ -193,7 +193,7 @@ def _peel(pairs: NDArray, num_nodes: int) -> list[tuple[int, int, int]]:
 
 
 def _cells(order: Sequence[tuple[int, int, int]], num_nodes: int) -> _Cells:
-    """Make a cell of each edge, and copies that merge the children of nodes with more than two."""
+    """Return a cell for each edge, and the copies that merge the children of nodes with more than two."""
     waiting: list[list[tuple[int, int]]] = [[] for _ in range(num_nodes)]  # (height, cell) of each node's children
     cells: list[tuple[int, int, int, int]] = []  # owner, receiver, edge, height
     families: list[list[int]] = []  # children of each cell, then of each root

@@ -2,7 +2,7 @@
 
 Every undirected edge (a, b) is two directed edges: messages a -> b are the first half of the directed edges, in the
 order of `edges`, and messages b -> a the second half. An edge type is a template with an orientation: all its edges
-join the same two node types, and its two directions have operators of their own (rows 2 type and 2 type + 1 of
+join the same two node types. Its two directions have separate operators (rows 2 type and 2 type + 1 of
 `Operators.project`), because E[. | x_b] and E[. | x_a] are different functions unless the pair is exchangeable.
 """
 
@@ -26,14 +26,14 @@ class Graph(eqx.Module):
 
     Attributes:
         senders, receivers: ends of each directed edge [edge].
-        reverse: the directed edge that goes the other way [edge].
+        reverse: the reverse of each directed edge [edge].
         edge_type: the type of each directed edge [edge], the same in both directions.
         node_type: the type of each node [node].
         plan: index tables for message passing (`kbpjax.graphs.plan`).
         forest: the order of exact inference; None for a graph with a cycle or without edges.
         inboxes: {node type: (incoming directed edges [row, slot], position of each row's node among those of its type
-            [row])}; padding holds the number of directed edges. A node with many neighbors has several rows; None where
-            each node has one.
+            [row])}; padding holds the number of directed edges. A node with many neighbors has several rows; the second
+            entry is None if each node has one row.
         num_nodes, num_edges: numbers of nodes and of directed edges.
         node_types: (type, number of nodes, largest degree) of every node type present.
         edge_types: (type, node type of the first end, node type of the second end) of every edge type present.
@@ -41,9 +41,9 @@ class Graph(eqx.Module):
     Examples:
         >>> import kbpjax as kbp
         >>> graph = kbp.Graph.from_edges([(0, 1), (1, 2), (1, 3)], 4, node_type=[0, 0, 1, 1])
-        >>> graph.num_nodes, graph.num_edges  # each edge is two directed ones
+        >>> graph.num_nodes, graph.num_edges  # each edge counts as two directed edges
         (4, 6)
-        >>> graph.edge_types  # type 0 joins nodes of type 0, type 1 those of types 0 and 1
+        >>> graph.edge_types  # type 0 joins nodes of type 0, type 1 joins types 0 and 1
         ((0, 0, 0), (1, 0, 1))
     """
 
@@ -69,19 +69,18 @@ class Graph(eqx.Module):
         edge_type: Numbers | None = None,
         node_type: Numbers | None = None,
     ) -> "Graph":
-        """Build a graph from a list of undirected edges.
+        """Return the graph of a list of undirected edges.
 
         Args:
             edges: pairs of node numbers [edge, 2], each unordered pair at most once. The order inside a pair matters to
                 directed templates: (x_first, x_second) are the training pairs of its type.
             num_nodes: number of nodes, >= 1.
-            edge_type: type of each edge [edge], integers >= 0. None: one type for each pair of node types that is
-                joined, in sorted order (so 0 for all where all nodes are alike).
+            edge_type: type of each edge [edge], integers >= 0. None: one type per pair of node types that is joined, in
+                sorted order (0 for all edges if there is one node type).
             node_type: type of each node [node], integers >= 0. None: 0.
 
         Returns:
-            The graph. An edge between different node types runs from the smaller type to the larger, and is turned
-            round where need be.
+            The graph. Edges between different node types are oriented from the smaller type to the larger.
 
         Raises:
             ValueError: wrong shapes, ends out of range, self-loops, duplicate edges, or an edge type whose edges join
@@ -103,18 +102,17 @@ class Graph(eqx.Module):
 
     @classmethod
     def from_networkx(cls, graph: Any) -> "tuple[Graph, list[Any]]":
-        """Build a graph from one of networkx, whose nodes and edges may have the attribute "type", by default 0.
+        """Return the graph of a networkx graph, whose nodes and edges may have the attribute "type" (default 0).
 
         Args:
-            graph: an undirected networkx graph; node 0 is the first of its nodes, and so on. The ends of an edge are in
-                the order of `graph.edges`.
+            graph: an undirected networkx graph; its nodes are numbered in their order. The ends of an edge are in the
+                order of `graph.edges`.
 
         Returns:
             The graph, and the names of its nodes in order.
 
         Raises:
-            ValueError: a directed graph or one with several edges between two nodes; a type that is not an integer; as
-                `from_edges`.
+            ValueError: a directed graph or a multigraph; a type that is not an integer; as `from_edges`.
 
         Examples:
             >>> import networkx, kbpjax as kbp
@@ -126,8 +124,8 @@ class Graph(eqx.Module):
         fix = "Convert it: networkx.Graph(graph)."
         _checks.require(ok, "graph", "must be a networkx.Graph", type(graph).__name__, fix)
         names = list(graph.nodes)
-        place = {name: number for number, name in enumerate(names)}
-        edges = [(place[a], place[b]) for a, b in graph.edges]
+        number_of = {name: number for number, name in enumerate(names)}
+        edges = [(number_of[a], number_of[b]) for a, b in graph.edges]
         kinds = _attributes("edges", [data for _, _, data in graph.edges(data=True)])
         given = any("type" in data for _, _, data in graph.edges(data=True))
         nodes = _attributes("nodes", [data for _, data in graph.nodes(data=True)])
@@ -150,7 +148,7 @@ class Graph(eqx.Module):
         return graph
 
     def plan_of(self, part_of_node: NDArray) -> Plan:
-        """Return the plan in which parts of the nodes send one after the other; of a graph that is not traced.
+        """Return the plan with given parts of the nodes, which send in order; the graph must not be traced.
 
         Args:
             part_of_node: the part of each node, 0 .. k - 1 [node].
@@ -159,7 +157,7 @@ class Graph(eqx.Module):
         return Plan.of(*ends, np.asarray(self.edge_type), np.asarray(self.node_type), np.asarray(part_of_node))
 
     def nodes_of_type(self, node_type: int) -> Int[Array, " node_of_type"]:
-        """Return the numbers of the nodes of one type; raises ValueError for a type that the graph does not have."""
+        """Return the numbers of the nodes of one type; raise ValueError for a type that the graph does not have."""
         counts = {v: n for v, n, *_ in self.node_types}
         fix = "Choose one of the graph's."
         _checks.require(node_type in counts, "node_type", f"must be one of {list(counts)}", node_type, fix)
@@ -169,7 +167,7 @@ class Graph(eqx.Module):
 
     @classmethod
     def _upgrade(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of a graph whose file, of kbpjax 0.1, has other index tables (see `kbpjax.io`)."""
+        """Return the fields of a graph that was saved by kbpjax 0.1, with other index tables (see `kbpjax.io`)."""
         if "plan" in fields:
             return fields
         half = fields["num_edges"] // 2
@@ -209,7 +207,7 @@ class Graph(eqx.Module):
 
 
 def grid_graph(height: int, width: int, *, edge_type: Numbers | None = None, node_type: Numbers | None = None) -> Graph:
-    """Build the four-neighbor grid of an image; node i * width + j is pixel (i, j).
+    """Return the four-neighbor grid graph of an image; node i * width + j is pixel (i, j).
 
     Args:
         height: number of rows, >= 1.
@@ -234,7 +232,7 @@ def grid_graph(height: int, width: int, *, edge_type: Numbers | None = None, nod
 
 
 def chain_graph(num_nodes: int, *, edge_type: Numbers | None = None, node_type: Numbers | None = None) -> Graph:
-    """Build the chain 0 - 1 - ... - (num_nodes - 1); types as in `Graph.from_edges`.
+    """Return the chain graph 0 - 1 - ... - (num_nodes - 1); types as in `Graph.from_edges`.
 
     Examples:
         >>> import kbpjax as kbp
@@ -249,9 +247,9 @@ def chain_graph(num_nodes: int, *, edge_type: Numbers | None = None, node_type: 
 def _attributes(argument: str, data: list[Any]) -> list[int]:
     """Return the types of the nodes or edges of a networkx graph."""
     kinds = [attributes.get("type", 0) for attributes in data]
-    strange = [kind for kind in kinds if not isinstance(kind, int | np.integer)]
+    invalid = [kind for kind in kinds if not isinstance(kind, int | np.integer)]
     rule, fix = 'must have integers as "type"', "Number the types from 0."
-    _checks.require(not strange, argument, rule, strange[:3], fix)
+    _checks.require(not invalid, argument, rule, invalid[:3], fix)
     return [int(kind) for kind in kinds]
 
 
@@ -260,9 +258,9 @@ def _edge_array(edges: Numbers, num_nodes: int) -> NDArray:
     if pairs.size == 0:
         return np.zeros((0, 2), int)
     shaped = pairs.ndim == 2 and pairs.shape[1] == 2
-    whole = np.issubdtype(pairs.dtype, np.integer)
+    integer = np.issubdtype(pairs.dtype, np.integer)
     got = f"shape {pairs.shape}, dtype {pairs.dtype}"
-    _checks.require(shaped and whole, "edges", "must be integers of shape [edge, 2]", got, "Pass pairs of nodes.")
+    _checks.require(shaped and integer, "edges", "must be integers of shape [edge, 2]", got, "Pass pairs of nodes.")
     outside = pairs[np.any((pairs < 0) | (pairs >= num_nodes), axis=1)]
     rule = f"must join nodes 0 .. {num_nodes - 1}"
     _checks.require(len(outside) == 0, "edges", rule, f"{outside[:3].tolist()}", "Correct them or raise num_nodes.")
@@ -280,10 +278,10 @@ def _type_array(argument: str, types: Numbers | None, length: int, axis: str) ->
     if types is None:
         return np.zeros(length, int)
     array = np.asarray(types)
-    whole = array.size == 0 or np.issubdtype(array.dtype, np.integer)
-    ok = whole and array.shape == (length,) and array.min(initial=0) >= 0
+    integer = array.size == 0 or np.issubdtype(array.dtype, np.integer)
+    ok = integer and array.shape == (length,) and array.min(initial=0) >= 0
     rule = f"must be {length} integers >= 0, one for each {axis}"
-    smallest = f", smallest {array.min()}" if whole and array.size else ""
+    smallest = f", smallest {array.min()}" if integer and array.size else ""
     got = f"shape {array.shape}, dtype {array.dtype}{smallest}"
     _checks.require(ok, argument, rule, got, f"Pass an integer array of shape ({length},).")
     return array.astype(int)
@@ -294,9 +292,9 @@ def _pair_types(ends: NDArray) -> NDArray:
 
 
 def _orient(pairs: NDArray, edge_type: NDArray, node_type: NDArray) -> tuple[NDArray, tuple]:
-    """Turn edges round so that they run from the smaller node type to the larger; return them and each type's ends."""
-    turned = node_type[pairs[:, 0]] > node_type[pairs[:, 1]]
-    pairs = np.where(turned[:, None], pairs[:, ::-1], pairs)
+    """Return edges oriented from the smaller node type to the larger, and the node types of each edge type."""
+    reversed_ends = node_type[pairs[:, 0]] > node_type[pairs[:, 1]]
+    pairs = np.where(reversed_ends[:, None], pairs[:, ::-1], pairs)
     present, first, group = np.unique(edge_type, return_index=True, return_inverse=True)
     ends = node_type[pairs]
     wrong = np.flatnonzero(np.any(ends != ends[first][group.reshape(-1)], axis=1))
@@ -305,5 +303,5 @@ def _orient(pairs: NDArray, edge_type: NDArray, node_type: NDArray) -> tuple[NDA
         expected = tuple(ends[first][group.reshape(-1)][i].tolist())
         rule = f"edges of type {edge_type[i]} must all join node types {expected}"
         got = f"edge {tuple(pairs[i].tolist())} of node types {tuple(ends[i].tolist())}"
-        _checks.require(False, "edge_type", rule, got, "Give edges between other node types a type of their own.")
+        _checks.require(False, "edge_type", rule, got, "Give edges between other node types a separate type.")
     return pairs, tuple((int(k), int(a), int(b)) for k, (a, b) in zip(present, ends[first], strict=True))

@@ -1,8 +1,8 @@
-"""One graph over several devices: which nodes each has, and which messages it has to receive from the others.
+"""Partition of a graph over several devices: the nodes of each device, and its halo.
 
-A device has the nodes of its block and the messages that these send. Of the others it needs only the messages that
-cross into its block. It gets them from device to device, those of one distance (receiver minus sender, counted round
-the devices) at a time. All of that is computed once in NumPy and stored as a row for each device.
+A device holds the nodes of its block and their outgoing messages. From other devices it needs only the halo: the
+messages that cross into its block. They are exchanged by distance (receiver minus sender device, cyclic), one distance
+at a time. The tables are computed once in NumPy, with one row per device.
 """
 
 from collections.abc import Callable
@@ -23,14 +23,15 @@ from kbpjax.graphs.plan import Block, Plan
 
 
 class Halo(eqx.Module):
-    """What the devices exchange, a row for each device.
+    """The nodes and messages of each device, one row per device.
 
     Attributes:
-        nodes: the nodes of each device in the whole graph [device, node]; padding holds the number of nodes.
-        edges: the directed edge of each message that a device holds, those that it sends and then those that it
-            receives [device, message]; padding holds the number of edges.
-        outgoing: for each distance, which of the messages that it sends go to the device so far away [device, message];
-            0 in padding.
+        nodes: the nodes of each device, numbered as in the whole graph [device, node]; padding holds the number of
+            nodes.
+        edges: the directed edges of the messages on a device, outgoing messages first, then the halo [device, message];
+            padding holds the number of edges.
+        outgoing: for each distance, the indices of the outgoing messages for the device at that distance [device,
+            message]; 0 in padding.
     """
 
     nodes: Int[Array, "*device node"]
@@ -43,11 +44,11 @@ class Partition(eqx.Module):
 
     Attributes:
         graph: the graph.
-        plan: the plan of the graph with a part for each device. In its blocks, nodes and incoming messages have the
-            numbers that they have on their device: of messages, those of `Halo.edges`.
-        halo: what the devices exchange.
+        plan: the plan of the graph with one part per device. In its blocks, nodes and incoming messages are numbered as
+            on their device (messages as in `Halo.edges`).
+        halo: the nodes and messages of each device.
         routes: for each distance, the pairs (from, to) of devices that exchange messages.
-        boundary: directed edges between blocks: the messages that have to be exchanged in an iteration.
+        boundary: number of directed edges between blocks: messages that are exchanged in an iteration.
         mesh: the devices, along one axis.
     """
 
@@ -60,7 +61,7 @@ class Partition(eqx.Module):
 
     @property
     def exchanged(self) -> int:
-        """Messages sent in an iteration: `boundary`, and padding where pairs at one distance have uneven numbers."""
+        """Messages sent per iteration, including padding: at least `boundary`."""
         pairs = zip(self.routes, self.halo.outgoing, strict=True)
         return sum(len(devices) * messages.shape[-1] for devices, messages in pairs)
 
@@ -71,19 +72,19 @@ class Partition(eqx.Module):
 
 
 def partition_graph(graph: Graph, devices: Mesh | int | None = None, *, parts: Numbers | None = None) -> Partition:
-    """Split a graph into blocks of nodes, one for each device, for `kbpjax.sharded.run`.
+    """Return a partition of a graph into blocks of nodes, one per device, for `kbpjax.sharded.run`.
 
-    It is made once for a graph, outside `jax.jit`, and can be passed into it.
+    Build it once per graph, outside `jax.jit`, and pass it in.
 
     Args:
         graph: the graph.
         devices: a mesh with one axis; or the number of devices, the first of `jax.devices()`; None: all of them.
-        parts: the block of each node [node], integers 0 .. devices - 1, each of which has a node. None: equal
-            blocks in the order of node numbers (strips of a grid) or in the reverse Cuthill-McKee order, whichever cuts
-            fewer edges.
+        parts: the block of each node [node], integers 0 .. devices - 1, each used at least once. None: equal blocks in
+            the order of node numbers (strips of a grid) or in the reverse Cuthill-McKee order, whichever cuts fewer
+            edges.
 
     Returns:
-        The partition; its arrays lie on the devices.
+        The partition, with its arrays on the devices.
 
     Raises:
         ValueError: a traced graph, fewer nodes than devices, a mesh of several axes, parts of another shape or a device
@@ -107,23 +108,24 @@ def partition_graph(graph: Graph, devices: Mesh | int | None = None, *, parts: N
 
 
 def mesh_of(devices: Mesh | int | None) -> Mesh:
-    """Return a mesh whose axes are left to the compiler: the one given, or of the first devices, or of all."""
+    """Return a mesh with automatic axes: the given one, or one of the first devices, or of all."""
     if isinstance(devices, Mesh):
         return Mesh(devices.devices, devices.axis_names, axis_types=(AxisType.Auto,) * len(devices.axis_names))
-    known = jax.devices()
-    count = len(known) if devices is None else devices
+    available = jax.devices()
+    count = len(available) if devices is None else devices
     _checks.require_count("devices", count)
     fix = "On a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count before JAX starts."
-    _checks.require(count <= len(known), "devices", f"must be at most {len(known)}, which there are", count, fix)
-    return jax.make_mesh((count,), ("device",), axis_types=(AxisType.Auto,), devices=known[:count])
+    rule = f"must be at most {len(available)}, the number of available devices"
+    _checks.require(count <= len(available), "devices", rule, count, fix)
+    return jax.make_mesh((count,), ("device",), axis_types=(AxisType.Auto,), devices=available[:count])
 
 
 def _put(mesh: Mesh, axis: str | None, array: Any) -> Array:
-    """Lay an array on devices, each of which takes its rows without asking the others; None: all of them."""
-    known = np.asarray(array)
-    known = known if known.dtype == bool else known.astype(np.int32)
+    """Return an array split along a mesh axis (None: replicated), placed without communication between devices."""
+    values = np.asarray(array)
+    values = values if values.dtype == bool else values.astype(np.int32)
     sharding = NamedSharding(mesh, PartitionSpec(axis))
-    return jax.make_array_from_callback(known.shape, sharding, lambda index: known[index])
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
 
 
 def _given(parts: Numbers, num_nodes: int, count: int) -> NDArray:
@@ -139,7 +141,7 @@ def _given(parts: Numbers, num_nodes: int, count: int) -> NDArray:
 
 
 def _blocks(graph: Graph, count: int) -> NDArray:
-    """Return the block of each node: equal runs of the order that cuts fewer edges."""
+    """Return the block of each node: equal runs of the order (node numbers or Cuthill-McKee) that cuts fewer edges."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 
@@ -154,7 +156,7 @@ def _blocks(graph: Graph, count: int) -> NDArray:
 def _localize(
     graph: Graph, owner: NDArray, count: int, put: Callable[[str | None, Any], Array], axis: str
 ) -> tuple[Plan, Halo, tuple, int]:
-    """Number nodes and messages by device; return the plan, what is exchanged, the routes, and the boundary."""
+    """Return the plan with nodes and messages numbered by device, the halo, the routes, and the boundary."""
     senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
     plan = graph.plan_of(owner)
     edges, column = np.asarray(plan.edges).reshape(count, -1), np.asarray(plan.position)
@@ -194,7 +196,7 @@ def _localize(
 
 
 def _nodes(owner: NDArray, count: int) -> tuple[NDArray, NDArray]:
-    """Return the nodes of each block [device, node], and the number of each node in its block, padding included."""
+    """Return the nodes of each block [device, node], and the number of each node in its block (and of padding)."""
     members = [np.flatnonzero(owner == device) for device in range(count)]
     largest = max(map(len, members))
     number = np.full(len(owner) + 1, largest)
@@ -213,8 +215,8 @@ def _exchange(source: NDArray, target: NDArray, count: int) -> tuple[dict[int, t
         count: number of devices.
 
     Returns:
-        {distance: (pairs of devices, largest number of messages of one of them)}, and the place of each message among
-        all that its device receives, with room for that number at each distance [message].
+        {distance: (pairs of devices, largest number of messages of a pair)}, and the position of each message in the
+        halo of its receiver, padded to that number at each distance [message].
     """
     messages = np.zeros((count, count), int)
     np.add.at(messages, (source, target), 1)

@@ -1,9 +1,15 @@
 """Index tables of a graph for message passing, built once in NumPy.
 
-Messages are columns, numbered in the order in which they are sent: part by part, and in a part by the edge type and the
-direction of the edge. A plan lists, for each part of the nodes, the columns of their incoming messages, and where the
-products stand that become the next columns. All nodes in one part: a synchronous iteration. One part for each color: a
-colored one. Runs of nodes: a synchronous one in less memory. One part for each device: a graph on several of them.
+Messages are columns, ordered by the part of the sending node, then by edge type and direction. For each part of the
+nodes, a plan lists the columns of the incoming messages, and the positions of the cavity products that become the
+outgoing columns. The parts depend on the use:
+
+- one part with all nodes: a synchronous iteration;
+- one part per color: the graph-coloring schedule;
+- consecutive nodes: derivatives in less memory;
+- one part per device: a sharded graph.
+
+Clamped nodes are handled here: `Plan.without_incoming` returns the plan in which their incoming messages count as 1.
 """
 
 import equinox as eqx
@@ -13,25 +19,25 @@ from jaxtyping import Array, Bool, Int
 from numpy.typing import NDArray
 
 TILE = 64
-"""Rows of one tile where the types are of uneven size."""
+"""Largest tile size if the types have uneven sizes."""
 
 SMALL = 4096
-"""Slots below which a table is not worth splitting by degree."""
+"""Number of slots up to which a table is not split by degree."""
 
 MEMBERS = 32
-"""Mean number of nodes in a group of like neighborhoods from which such groups get tiles of their own."""
+"""Smallest mean size of groups of nodes with equal neighborhood types for which each group has separate tiles."""
 
 SPARE = 1.25
-"""Columns per message up to which padding costs less than moving products."""
+"""Largest ratio of columns to messages at which padding costs less than reordering products."""
 
 
 class Block(eqx.Module):
-    """Nodes of similar degree in tiles of one type each, and their incoming messages.
+    """Nodes of similar degree, in tiles of one node type each, and their incoming messages.
 
     Attributes:
         types: node type of each tile [*part, tile].
         nodes: node numbers [*part, tile, size]; padding holds the number of nodes.
-        incoming: column of each incoming message [*part, tile, slot, size]; the number of columns where there is none.
+        incoming: column of each incoming message [*part, tile, slot, size]; padding holds the number of columns.
     """
 
     types: Int[Array, "*part tile"]
@@ -45,14 +51,14 @@ class Block(eqx.Module):
 
 
 class Plan(eqx.Module):
-    """Parts of the nodes, each of which sends the next columns of the messages.
+    """Parts of the nodes with their incoming and outgoing messages.
 
     Attributes:
-        blocks: the nodes of each part, by degree.
-        kinds: 2 type + direction of the edges of each tile of sent messages [part, *tiles]: the tile and slot of their
-            cavity products where `route` is None.
-        route: position of the cavity product of each sent message among those of its part [part, tile, size], blocks
-            one after the other and each [tile, slot, size]; None: they stand in the order in which they are sent.
+        blocks: the nodes of each part, grouped by degree.
+        kinds: 2 type + direction of the edges of each tile of outgoing messages [part, tile]; if `route` is None, of
+            each tile and slot of the cavity products [part, tile, slot].
+        route: gather indices that map cavity products (blocks [tile, slot, size], flattened and concatenated) to the
+            order of the outgoing messages [part, tile, size]; None: the orders agree.
         edges: directed edge of each column [column]; padding holds the number of edges.
         position: column of each directed edge [edge].
     """
@@ -72,7 +78,7 @@ class Plan(eqx.Module):
         node_type: NDArray,
         part_of_node: NDArray | None = None,
     ) -> "Plan":
-        """Build the plan of a graph.
+        """Return the plan of a graph.
 
         Args:
             senders: sender of each directed edge [edge]; the second half of the edges is the reverse of the first.
@@ -95,18 +101,18 @@ class Plan(eqx.Module):
                 break
         slot, slot_kinds = slots or (_slots_in_order(receivers, degree), None)
 
-        place, shapes, total = _places([nodes for nodes, _ in tiled], receivers, slot, num_nodes)
+        listed_at, shapes, total = _positions([nodes for nodes, _ in tiled], receivers, slot, num_nodes)
         part_of_receiver = parts[receivers]
         listed = np.full((count, total), num_edges)
-        listed[part_of_receiver, place] = np.arange(num_edges)
+        listed[part_of_receiver, listed_at] = np.arange(num_edges)
         if slot_kinds is not None:
             edges = np.append(reverse, num_edges)[listed].reshape(count, *shapes[0])
             tile_kinds = slot_kinds[tiled[0][1]]
         else:
             edges, tile_kinds = _tile_parts(kinds, np.arange(num_edges), parts[senders], count)
-        position = np.zeros(num_edges + 1, int)
-        position[edges] = np.arange(edges.size).reshape(edges.shape)
-        position[-1] = edges.size
+        column = np.zeros(num_edges + 1, int)
+        column[edges] = np.arange(edges.size).reshape(edges.shape)
+        column[-1] = edges.size
 
         ends = np.cumsum([np.prod(shape) for shape in shapes])
         incoming = [table.reshape(count, *shape) for table, shape in zip(np.split(listed, ends[:-1], 1), shapes)]
@@ -114,13 +120,13 @@ class Plan(eqx.Module):
         type_of[group] = node_type
         return cls(
             blocks=tuple(
-                Block(_index(type_of[groups]), _index(nodes), _index(position[table]))
+                Block(_index(type_of[groups]), _index(nodes), _index(column[table]))
                 for (nodes, groups), table in zip(tiled, incoming, strict=True)
             ),
             kinds=_index(tile_kinds),
-            route=None if slot_kinds is not None else _index(np.append(place[reverse], 0)[edges]),
+            route=None if slot_kinds is not None else _index(np.append(listed_at[reverse], 0)[edges]),
             edges=_index(edges.reshape(-1)),
-            position=_index(position[:-1]),
+            position=_index(column[:-1]),
         )
 
     @property
@@ -130,19 +136,26 @@ class Plan(eqx.Module):
 
     @property
     def present(self) -> Bool[Array, "part column"]:
-        """Which columns of each part are messages, not padding."""
+        """True where a column of each part is a message, False for padding."""
         return (self.edges < len(self.position)).reshape(self.num_parts, -1)
 
     def columns(self, messages: Array) -> Array:
-        """Lay messages [edge, coordinate] out as columns [coordinate, column]; zeros in padding."""
+        """Return messages [edge, coordinate] as columns [coordinate, column], with zeros in padding."""
         return messages.T.at[:, self.edges].get(mode="fill", fill_value=0)
 
     def rows(self, columns: Array) -> Array:
-        """Return messages [edge, coordinate], given columns."""
+        """Return columns [coordinate, column] as messages [edge, coordinate]."""
         return columns[:, self.position].T
 
     def without_incoming(self, nodes: Bool[Array, " node"] | None) -> "Plan":
-        """Return the plan in which the incoming messages of the marked nodes count as 1, as of clamped ones."""
+        """Return the plan in which the incoming messages of clamped nodes count as 1.
+
+        The outgoing messages of these nodes then depend on their local factors only. Messages to them are still
+        computed, but have no effect.
+
+        Args:
+            nodes: mask of the clamped nodes; None: no clamps.
+        """
         if nodes is None:
             return self
         empty = tuple(block.without_incoming(nodes, len(self.edges)) for block in self.blocks)
@@ -150,7 +163,7 @@ class Plan(eqx.Module):
 
 
 def _degree_classes(degree: NDArray) -> list[NDArray]:
-    """Split nodes so that slots padded to the largest degree of a class are few."""
+    """Return groups of nodes of similar degree, to limit the padding of slots."""
     degree = np.maximum(degree, 1)
     if len(degree) * degree.max() <= max(2 * degree.sum(), SMALL):
         return [np.arange(len(degree))]
@@ -159,7 +172,7 @@ def _degree_classes(degree: NDArray) -> list[NDArray]:
 
 
 def _like_neighborhoods(node_type: NDArray, receivers: NDArray, edge_type: NDArray) -> NDArray:
-    """Number groups of nodes of one type and one set of edge types; where these are small, the node types."""
+    """Return the group of each node by node type and set of incoming edge types; the node type if groups are small."""
     count = 1 + int(edge_type.max(initial=0))
     if count == 1:
         return node_type
@@ -173,7 +186,7 @@ def _like_neighborhoods(node_type: NDArray, receivers: NDArray, edge_type: NDArr
 
 
 def _tile_parts(types: NDArray, members: NDArray, parts: NDArray, count: int) -> tuple[NDArray, NDArray]:
-    """Group the members of each part by type into tiles of one size.
+    """Return the members of each part, grouped by type into tiles of equal size.
 
     Args:
         types: type of every row.
@@ -193,7 +206,7 @@ def _tile_parts(types: NDArray, members: NDArray, parts: NDArray, count: int) ->
 
 
 def _tile_size(types: NDArray) -> int:
-    """Return how many rows of these types make a tile: all of a type where the types are of about equal size."""
+    """Return the tile size: the largest count of a type if all types have about equal counts, else at most `TILE`."""
     counts = np.unique(types, return_counts=True)[1]
     largest = int(counts.max(initial=1))
     return largest if len(counts) * largest <= SPARE * len(types) else min(TILE, largest)
@@ -213,16 +226,16 @@ def _tile(types: NDArray, members: NDArray, size: int) -> tuple[NDArray, NDArray
 def _slots_by_kind(
     tiled: list[tuple[NDArray, NDArray]], receivers: NDArray, group: NDArray, reply: NDArray
 ) -> tuple[NDArray, NDArray] | None:
-    """Assign slots such that, in a group, a slot always holds replies of one kind: products then need no reordering.
+    """Assign slots so that slot j of a group always holds reverse edges of one kind: products need no reordering.
 
     Args:
-        tiled: nodes and groups of the tiles of each class of degrees.
+        tiled: nodes and groups of the tiles of each degree class.
         receivers: receiver of each directed edge.
         group: group of each node.
         reply: kind of the reverse of each directed edge.
 
     Returns:
-        The slot of each edge, and the kind of each slot [group, slot]; None where that needs too many slots.
+        The slot of each edge, and the kind of each slot [group, slot]; None if that needs too many slots.
     """
     if len(tiled) > 1 or len(receivers) == 0:
         return None
@@ -257,10 +270,10 @@ def _slots_in_order(receivers: NDArray, degree: NDArray) -> NDArray:
     return slot
 
 
-def _places(
+def _positions(
     tables: list[NDArray], receivers: NDArray, slot: NDArray, num_nodes: int
 ) -> tuple[NDArray, list[tuple[int, int, int]], int]:
-    """Find where each incoming message stands in the blocks of its part, one after the other, each [tile, slot, size].
+    """Return the position of each incoming message in the flattened blocks [tile, slot, size] of its part.
 
     Args:
         tables: nodes of each block [part, tile, size]; padding holds the number of nodes.
@@ -269,7 +282,7 @@ def _places(
         num_nodes: number of nodes.
 
     Returns:
-        The place of each edge in its part, the shape of each block, and the number of places of a part.
+        The position of each edge in its part, the shape of each block, and the number of positions of a part.
     """
     width_of = np.ones(num_nodes + 1, int)
     np.maximum.at(width_of, receivers, slot + 1)
@@ -289,11 +302,11 @@ def _index(array: NDArray) -> Array:
 
 
 INBOX = 8
-"""Most slots of one row of an inbox."""
+"""Largest number of slots in a row of an inbox."""
 
 
 def inbox(receivers: NDArray, node_type: NDArray, of_type: int) -> tuple[Array, Array | None]:
-    """List the incoming edges of the nodes of one type, for their beliefs.
+    """Return the incoming edges of the nodes of one type, for their beliefs.
 
     Args:
         receivers: receiver of each directed edge.
@@ -301,8 +314,8 @@ def inbox(receivers: NDArray, node_type: NDArray, of_type: int) -> tuple[Array, 
         of_type: the type.
 
     Returns:
-        Directed edges [row, slot], padded with their number; and the position, among the nodes of the type, of the node
-        that each row belongs to [row], None where each node has one row.
+        Directed edges [row, slot], padded with the number of edges; and the position of each row's node among the
+        nodes of the type [row], or None if each node has one row.
     """
     degree, members = np.bincount(receivers, minlength=len(node_type)), node_type == of_type
     needed, first = degree[members], (np.cumsum(degree) - degree)[members]
@@ -312,5 +325,5 @@ def inbox(receivers: NDArray, node_type: NDArray, of_type: int) -> tuple[Array, 
     within = np.arange(len(owner)) - np.repeat(np.cumsum(rows) - rows, rows)
     number = width * within[:, None] + np.arange(width)
     order = np.append(np.argsort(receivers, kind="stable"), len(receivers))
-    place = np.where(number < needed[owner][:, None], first[owner][:, None] + number, len(receivers))
-    return _index(order[place]), None if len(owner) == len(needed) else _index(owner)
+    found = np.where(number < needed[owner][:, None], first[owner][:, None] + number, len(receivers))
+    return _index(order[found]), None if len(owner) == len(needed) else _index(owner)

@@ -1,9 +1,9 @@
-"""Edge appearance probabilities, the exponents of tree-reweighted belief propagation, worked out once in NumPy.
+"""Edge appearance probabilities, the exponents of tree-reweighted belief propagation, computed once in NumPy.
 
 The bound of Wainwright, Jaakkola and Willsky (2005, A new class of upper bounds on the log partition function) holds
-for the share of trees that each edge is in, for any distribution over the spanning trees (forests, where the graph is
-not connected) of the graph. Under the uniform one that share is the effective resistance of the edge, which the inverse
-of the graph's Laplacian gives; on large graphs it is counted on a sample of trees instead.
+for any distribution over the spanning trees of the graph (spanning forests, if it is not connected). The exponent of an
+edge is the probability that it is in the tree. Under the uniform distribution this is the effective resistance of the
+edge, from the inverse of the graph Laplacian. On large graphs it is estimated from a sample of trees.
 """
 
 import jax.numpy as jnp
@@ -16,44 +16,43 @@ from kbpjax._checks import Numbers
 from kbpjax.graphs.graph import Graph
 
 DENSE = 2000
-"""Most nodes for which the Laplacian is inverted as a dense matrix."""
+"""Largest number of nodes for which the Laplacian is inverted as a dense matrix."""
 
 EXACT = 10000
-"""Most nodes for which the default is exact."""
+"""Largest number of nodes for which the default is exact."""
 
 BLOCK = 64
-"""Columns of the inverse that are worked out at a time; more or fewer are slower."""
+"""Number of columns of the inverse that are computed at a time; more or fewer are slower."""
 
 NUM_TREES = 100
-"""Trees that are drawn where the default is not exact."""
+"""Number of sampled trees where the default is not exact."""
 
 
 def tree_reweighting(
     graph: Graph, *, probabilities: Numbers | None = None, num_trees: int | None = None, seed: int = 0
 ) -> Float[Array, " pair"]:
-    r"""Return the probability that each undirected edge is in a random spanning tree.
+    r"""Return the edge appearance probabilities: the probability that each edge is in a random spanning tree.
 
-    As exponents $\rho_{st}$ of `run` they make tree-reweighted belief propagation (Wainwright et al. 2003):
+    As exponents $\rho_{st}$ of `run`, they give tree-reweighted belief propagation (Wainwright et al. 2003):
 
     $$m_{ts}(x_s) \propto E\Big[\mathrm{local}_t(X_t) \,
     \frac{\prod_{u \in \Gamma_t} m_{ut}(X_t)^{\rho_{ut}}}{m_{st}(X_t)} \;\Big|\; x_s\Big].$$
 
     Args:
         graph: the graph, of any number of connected components.
-        probabilities: probabilities to check and use instead [pair], in (0, 1], which add up to the number of nodes
-            less the number of connected components. That is necessary, not sufficient, for a distribution over
-            spanning trees with those probabilities to exist. None: those of the uniform distribution over spanning
-            trees up to 10000 nodes, those of 100 sampled trees above.
-        num_trees: number of spanning trees to sample, >= 1. Each tree prefers the edges that earlier ones left out, so
-            that the trees cover all edges evenly; they are not draws from the uniform distribution. More are added
-            until every edge is in one of them: a complete graph needs at least half as many trees as it has nodes.
-            None: as said for `probabilities`.
+        probabilities: custom probabilities to check and use [pair], in (0, 1], with sum the number of nodes minus the
+            number of connected components. (This is necessary, but not sufficient, for a distribution over spanning
+            trees to exist.) None: those of the uniform distribution over spanning trees up to 10000 nodes, those of 100
+            sampled trees above.
+        num_trees: number of spanning trees to sample, >= 1. Each tree prefers edges that earlier trees left out, so
+            that the trees cover all edges evenly; they are not draws from the uniform distribution. More trees are
+            added until every edge is covered: a complete graph needs at least half as many trees as it has nodes.
+            None: the default of `probabilities`.
         seed: seed of the sampled trees, an integer >= 0.
 
     Returns:
-        The probabilities [pair], in the order of the first half of the directed edges: that in which the edges were
-        given. They are 1 for an edge that is in no cycle, and add up to the number of nodes less the number of
-        connected components.
+        The probabilities [pair], in the order in which the edges were given (the first half of the directed edges).
+        They are 1 for edges in no cycle. Their sum is the number of nodes minus the number of connected components.
 
     Raises:
         ValueError: probabilities that break the rules above, probabilities together with `num_trees`, a number of
@@ -66,9 +65,9 @@ def tree_reweighting(
         >>> tree_reweighting(square_and_tail).round(6).tolist()
         [0.75, 0.75, 0.75, 0.75, 1.0]
     """
-    known = not _checks.is_traced((graph, probabilities))
+    concrete = not _checks.is_traced((graph, probabilities))
     fix = "Call tree_reweighting outside jax.jit, jax.vmap and jax.grad, and pass its result in."
-    _checks.require(known, "graph", "must be known, with its probabilities", "a traced array", fix)
+    _checks.require(concrete, "graph", "must be known, with its probabilities", "a traced array", fix)
     if num_trees is not None:
         _checks.require_count("num_trees", num_trees)
         fix = "Leave one of the two out."
@@ -87,7 +86,7 @@ def tree_reweighting(
 
 
 def _components(pairs: NDArray, num_nodes: int) -> NDArray:
-    """Number the connected components from 0; return that of each node."""
+    """Return the connected component of each node, numbered from 0."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -96,13 +95,13 @@ def _components(pairs: NDArray, num_nodes: int) -> NDArray:
 
 
 def _checked(probabilities: Numbers, num_pairs: int, total: int) -> NDArray:
-    """Check probabilities that were passed in, as far as that is quick."""
+    """Return custom probabilities after fast checks."""
     array = np.asarray(probabilities)
     rule, fix = f"must have shape ({num_pairs},), one for each undirected edge", "Pass them in the order of the edges."
     _checks.require(array.shape == (num_pairs,), "probabilities", rule, f"shape {array.shape}", fix)
     _checks.require_finite("probabilities", array, "Pass finite probabilities.")
-    values = array.astype(jnp.result_type(float))  # what is 0 in the precision of the result is refused too
-    outside = np.flatnonzero((values <= 0) | (values > 1 + 1e-6))  # above 1 by rounding only
+    values = array.astype(jnp.result_type(float))  # also rejects numbers that round to 0
+    outside = np.flatnonzero((values <= 0) | (values > 1 + 1e-6))  # allows rounding above 1
     got = ", ".join(f"{values[i]} for edge {i}" for i in outside[:3])
     fix = "Every edge must be in some spanning tree; leave an edge out of the graph rather than give it 0."
     _checks.require(len(outside) == 0, "probabilities", "must be in (0, 1]", got, fix)
@@ -114,10 +113,10 @@ def _checked(probabilities: Numbers, num_pairs: int, total: int) -> NDArray:
 
 
 def _resistances(pairs: NDArray, component: NDArray) -> NDArray:
-    """Return the effective resistance of each edge, where every edge is a resistor of 1.
+    """Return the effective resistance of each edge, with unit resistors as edges.
 
-    With one node of each component grounded, the inverse G of what is left of the Laplacian gives it as
-    G_aa + G_bb - 2 G_ab, where rows of grounded nodes are 0. Only the entries at edges are kept.
+    With one node of each component grounded, it is G_aa + G_bb - 2 G_ab. G is the inverse of the remaining Laplacian,
+    with zero rows for grounded nodes. Only the entries at edges are kept.
     """
     from scipy.sparse import coo_array, diags_array
     from scipy.sparse.linalg import splu
@@ -128,8 +127,8 @@ def _resistances(pairs: NDArray, component: NDArray) -> NDArray:
     free = np.ones(num_nodes, bool)
     free[np.unique(component, return_index=True)[1]] = False
     size = int(free.sum())
-    place = np.where(free, np.cumsum(free) - 1, size)
-    column, row = np.sort(place[pairs], axis=0)  # an edge has at most one grounded end, which sorts last
+    position = np.where(free, np.cumsum(free) - 1, size)
+    column, row = np.sort(position[pairs], axis=0)  # an edge has at most one grounded end, which sorts last
 
     degree = np.bincount(pairs.reshape(-1), minlength=num_nodes)[free].astype(float)
     inner = row < size
@@ -139,8 +138,8 @@ def _resistances(pairs: NDArray, component: NDArray) -> NDArray:
         step, inverse = size, np.linalg.inv(laplacian.toarray())
         solve = lambda _: inverse
     else:
-        # A symmetric matrix with a dominant diagonal needs no pivots, so that its order can be chosen for few
-        # non-zeros. On a 100 x 100 grid minimum degree leaves 0.6 of those that the default order leaves.
+        # A symmetric, diagonally dominant matrix needs no pivoting, so the order can minimize the fill-in. On a
+        # 100 x 100 grid, minimum degree has 0.6 times the fill-in of the default order.
         options = {"SymmetricMode": True}
         step, factors = BLOCK, splu(laplacian, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
         solve = factors.solve
@@ -157,17 +156,17 @@ def _resistances(pairs: NDArray, component: NDArray) -> NDArray:
         edges = order[start:stop]
         across[edges] = part[row[edges], column[edges] - first]
     resistance = diagonal[row] + diagonal[column] - 2 * across
-    # The way round an edge that is in a cycle has at most num_nodes - 1 edges, so its resistance is at most
-    # 1 - 1 / num_nodes: what is above that is a bridge, but for rounding.
+    # An edge in a cycle has a parallel path of at most num_nodes - 1 edges, so its resistance is at most
+    # 1 - 1 / num_nodes. Larger values, up to rounding, are bridges.
     return np.where(resistance > 1 - 0.5 / num_nodes, 1, resistance)
 
 
 def _sampled(pairs: NDArray, num_nodes: int, num_trees: int, seed: int) -> NDArray:
-    """Return the share of some spanning trees that each edge is in.
+    """Return the fraction of sampled spanning trees that contain each edge.
 
-    Each tree is the one of least weight, where an edge weighs the number of earlier trees it is in plus a random
-    number in (0, 1]. The lightest edge of all is in the tree, so every tree covers an edge that is in none, if there is
-    one: the loop ends.
+    Each tree is a minimum spanning tree. The weight of an edge is the number of earlier trees that contain it, plus a
+    random number in (0, 1]. The lightest edge is always in the tree, so every tree covers a new edge while there are
+    uncovered ones, and the loop ends.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import minimum_spanning_tree
@@ -180,7 +179,7 @@ def _sampled(pairs: NDArray, num_nodes: int, num_trees: int, seed: int) -> NDArr
     rng = np.random.default_rng(seed)
     count, drawn = np.zeros(num_pairs), 0
     while drawn < num_trees or np.any(count == 0):
-        weights = count + (1 - rng.random(num_pairs))  # never 0, which would stand for no edge
+        weights = count + (1 - rng.random(num_pairs))  # never 0, which would mean no edge
         graph = csr_array((weights, columns, starts), shape=(num_nodes, num_nodes))
         tree = minimum_spanning_tree(graph).tocoo()
         count[np.searchsorted(keys, tree.row.astype(np.int64) * num_nodes + tree.col)] += 1

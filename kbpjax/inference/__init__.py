@@ -1,1 +1,1 @@
-"""Belief propagation: the update of messages, loops over it, and what can be said of their fixed points."""
+"""Belief propagation: message updates, schedules, iteration loops, derivatives, diagnostics and free energies."""

@@ -1,4 +1,4 @@
-"""Ways for `kbpjax.run` to take other steps than the update alone: Anderson acceleration, and kinds of damping."""
+"""Anderson acceleration, and damping, for `kbpjax.run`."""
 
 from typing import Any, NamedTuple
 
@@ -12,25 +12,25 @@ from kbpjax import _checks
 from kbpjax.inference.operators import normalize
 
 ENOUGH = 20_000
-"""Coordinates of which differences are compared: all would cost as much as the messages' products."""
+"""Number of coordinates that Anderson mixing compares; all of them would cost as much as the message products."""
 
 GROWTH = 2.0
-"""How far the residual may rise above its least before acceleration starts afresh."""
+"""Factor by which the residual may rise above its minimum before acceleration restarts."""
 
 PATIENCE = 4
-"""In so many times `depth` iterations the residual is to be halved; if not, as many are plain."""
+"""If the residual is not halved in PATIENCE * depth iterations, the same number of plain iterations follow."""
 
 
 class History(NamedTuple):
-    """What `Anderson` remembers.
+    """The memory of `Anderson`.
 
     Attributes:
-        updates: the last updates, one a row.
-        differences: how far they were from what they updated, of some of the messages.
-        taken: iterations since the memory was emptied.
-        least: the least residual since then.
-        mark: the residual that is to be halved.
-        waited: iterations since it was set.
+        updates: the last updates, one per row.
+        differences: update minus old message, for a sample of the messages, one row per update.
+        taken: iterations since the last restart.
+        least: smallest residual since the last restart.
+        mark: reference residual, which must be halved within the patience.
+        waited: iterations since `mark` was set.
     """
 
     updates: Float[Array, "depth coefficient"]
@@ -42,16 +42,17 @@ class History(NamedTuple):
 
 
 class Anderson(eqx.Module):
-    """Anderson acceleration: combine the last updates so that the differences that they would make cancel.
+    """Anderson acceleration: combine the last updates so that their residuals cancel as far as possible.
 
-    Safeguarded: where the residual rises to more than twice its least, the plain update is taken and the memory
-    emptied; and where it is not halved in 4 depth iterations, as near a fixed point that the plain updates would leave,
-    the next 4 depth are plain. It pays near a fixed point that is reached slowly, and brings nothing where messages
-    swing far from one. Where there are several, it may find another than plain iterations, even one that these would
-    leave: it is for problems of one fixed point, as with exponents of `tree_reweighting`.
+    Two safeguards apply. If the residual exceeds twice its minimum, the plain update is used and the memory is cleared.
+    If it is not halved in 4 depth iterations, as near an unstable fixed point, the next 4 depth iterations are plain.
+
+    It helps near a fixed point to which plain iterations converge slowly, and has no benefit while messages oscillate.
+    If there are several fixed points, it may find another than plain iterations, even an unstable one. Use it for
+    problems with a single fixed point, as with the exponents of `tree_reweighting`.
 
     Args:
-        depth: updates to remember, >= 2, from 3 on with effect; each takes as much memory as all messages.
+        depth: number of updates to keep, >= 2; an effect begins at 3. Each takes as much memory as all messages.
 
     Raises:
         ValueError: depth out of range.
@@ -87,26 +88,26 @@ class Anderson(eqx.Module):
         new: Float[Array, "coordinate column"],
         residual: Float[Array, ""],
     ) -> tuple[History, Float[Array, "coordinate column"]]:
-        """Return the memory, and the messages to go on from, given those of an iteration and its residual."""
+        """Return the memory and the next messages, given the old and new messages of an iteration and its residual."""
         patience = PATIENCE * self.depth
-        fresh = (residual <= history.mark / 2) | (history.waited >= 2 * patience)
-        mark, waited = jnp.where(fresh, residual, history.mark), jnp.where(fresh, 0, history.waited + 1)
-        steady = (residual <= GROWTH * history.least) & (waited < patience)  # false for NaN
+        reset = (residual <= history.mark / 2) | (history.waited >= 2 * patience)
+        mark, waited = jnp.where(reset, residual, history.mark), jnp.where(reset, 0, history.waited + 1)
+        steady = (residual <= GROWTH * history.least) & (waited < patience)  # False for NaN
         slot = jnp.where(steady, history.taken, 0) % self.depth
         difference = _some(new - old)
         updates = history.updates.at[slot].set(new.reshape(-1))
         differences = history.differences.at[slot].set(difference)
         taken = jnp.where(steady, history.taken + 1, 1)
-        known = jnp.arange(self.depth, dtype=jnp.int32) < taken
-        weights = _weights(differences, known)
+        filled = jnp.arange(self.depth, dtype=jnp.int32) < taken
+        weights = _weights(differences, filled)
         mixed = normalize(jnp.sum(weights[:, None] * updates, axis=0).reshape(new.shape))
-        take = steady & (taken > 1) & jnp.all(jnp.isfinite(weights))
+        accept = steady & (taken > 1) & jnp.all(jnp.isfinite(weights))
         least = jnp.where(steady, jnp.minimum(history.least, residual), residual)
-        return History(updates, differences, taken, least, mark, waited), jnp.where(take, mixed, new)
+        return History(updates, differences, taken, least, mark, waited), jnp.where(accept, mixed, new)
 
 
 def _some(messages: Float[Array, "coordinate column"]) -> Float[Array, " some"]:
-    """Return the coordinates of some messages drawn at random, enough to compare differences."""
+    """Return about `ENOUGH` coordinates, those of a fixed random sample of the messages."""
     rank, count = messages.shape
     if messages.size <= ENOUGH:
         return messages.reshape(-1)
@@ -114,24 +115,24 @@ def _some(messages: Float[Array, "coordinate column"]) -> Float[Array, " some"]:
     return messages[:, np.sort(chosen)].reshape(-1)
 
 
-def _weights(differences: Float[Array, "depth some"], known: Bool[Array, " depth"]) -> Float[Array, " depth"]:
-    """Return the weights, of sum 1, of the differences whose combination is smallest; 0 for those not known.
+def _weights(differences: Float[Array, "depth some"], filled: Bool[Array, " depth"]) -> Float[Array, " depth"]:
+    """Return the weights, with sum 1, of the smallest combination of differences; 0 for rows not yet filled.
 
-    They solve R^T R w = 1, up to scale, with the triangular factor R of the differences and a small ridge: this keeps
-    the condition number of the differences, which their inner products would square.
+    They solve R^T R w = 1, up to scale, with the triangular factor R (QR) of the differences and a small ridge. The
+    normal equations would square the condition number.
     """
-    rows = jnp.where(known[:, None], differences, 0)
+    rows = jnp.where(filled[:, None], differences, 0)
     largest = jnp.max(jnp.abs(rows))
-    ridge = jnp.where(known, jnp.finfo(rows.dtype).eps, 1).astype(rows.dtype)
+    ridge = jnp.where(filled, jnp.finfo(rows.dtype).eps, 1).astype(rows.dtype)
     both = jnp.concatenate([rows.T / jnp.where(largest > 0, largest, 1), jnp.diag(ridge)])
     triangle = jnp.linalg.qr(both, mode="r")
-    half = jax.scipy.linalg.solve_triangular(triangle, known.astype(rows.dtype), trans="T")
-    weights = jnp.where(known, jax.scipy.linalg.solve_triangular(triangle, half), 0)
+    half = jax.scipy.linalg.solve_triangular(triangle, filled.astype(rows.dtype), trans="T")
+    weights = jnp.where(filled, jax.scipy.linalg.solve_triangular(triangle, half), 0)
     return weights / jnp.sum(weights)
 
 
 class AgreementDamping(eqx.Module):
-    """Damping that moves a message less where its incoming messages disagree, as in the authors' program of 2011.
+    """Damping that changes a message less where its incoming messages disagree, as in the authors' program of 2011.
 
     m <- normalize(d m + (1 - d) u / u_1), with the update u not normalized, and u_1 the norm of the update of 1: where
     incoming messages and the evidence, scaled to maximum 1, disagree, u is small.
@@ -157,20 +158,20 @@ class AgreementDamping(eqx.Module):
 
 
 def check_damping(damping: Any) -> None:
-    """Raise ValueError for a weight of the old message that is no number in [0, 1)."""
-    fix = "It is the weight of the OLD message: 0 takes the new one whole, 0.2 to 0.8 help where loops oscillate."
+    """Raise ValueError unless damping is a number in [0, 1)."""
+    fix = "It is the weight of the OLD message: 0 means no damping; 0.2 to 0.8 help if messages oscillate."
     _checks.require_number("damping", damping, least=0, below=1, fix=fix)
 
 
 class AdaptiveDamping(eqx.Module):
-    """Damping that rises while the residual rises and falls while it falls; pass it as `damping`.
+    """Damping that increases while the residual increases, and decreases otherwise; pass it as `damping`.
 
-    The share of the new message is halved after an iteration whose residual was larger than the one before, and grows
+    The weight of the new message is halved after an iteration with a larger residual than the previous one, and grows
     by a tenth after any other.
 
     Args:
         start: the first damping, in [0, 1).
-        most: the largest, in [start, 1).
+        most: the largest damping, in [start, 1).
 
     Raises:
         ValueError: start or most out of range.
@@ -178,7 +179,7 @@ class AdaptiveDamping(eqx.Module):
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
-        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbors want to differ
+        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbors tend to differ
         >>> local = jnp.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
         >>> [bool(kbp.run(differ, graph, local, damping=d).converged) for d in (0.0, kbp.AdaptiveDamping())]
         [False, True]

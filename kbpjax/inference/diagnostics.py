@@ -1,4 +1,4 @@
-"""Did the messages converge, and if not, why: checks with advice, the spectral radius of an iteration, oscillations."""
+"""Convergence diagnostics: checks with advice, the spectral radius of an iteration, oscillations."""
 
 from functools import partial
 from typing import Any
@@ -18,21 +18,21 @@ from kbpjax.inference.operators import Operators
 from kbpjax.inference.schedules import Problem, Schedule, Synchronous
 
 LOOK_BACK = 10
-"""Iterations over which a trend of the residual is read."""
+"""Number of iterations over which the trend of the residual is estimated."""
 
 WAYS_OUT = (
-    "More damping; kbpjax.colored(graph) as schedule; or, surest, tree-reweighted messages of a positive model: "
+    "Try more damping; schedule=kbpjax.colored(graph); or, most reliable, nonnegative tree-reweighted messages: "
     "fit(nonnegative=kbpjax.Clipped()), run(exponents=kbpjax.tree_reweighting(graph), damping=0)."
 )
 
 
 class NotConverged(RuntimeError):
-    """Messages that are not at a fixed point; the text says what is seen and what to try.
+    """Raised by `check` if messages are not at a fixed point; the text gives the symptom and advice.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
-        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbors want to differ
+        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbors tend to differ
         >>> local = jnp.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
         >>> try:
         ...     kbp.check(kbp.run(differ, graph, local, damping=0.0))
@@ -43,22 +43,22 @@ class NotConverged(RuntimeError):
 
 
 class Diagnosis(eqx.Module):
-    """How the messages of a solution move under one more iteration.
+    """The local behavior of the iteration at a solution.
 
     Attributes:
         residual: largest difference between a message and its undamped update.
-        spectral_radius: by how much a small disturbance of the messages grows in an iteration: below 1 an iteration
-            comes closer to the fixed point, above 1 it moves away.
+        spectral_radius: growth factor per iteration of a small disturbance of the messages. Below 1, iterations
+            approach the fixed point; above 1, they move away.
         moved_once, moved_twice: largest change of a message after one and after two iterations.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
-        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbors want to differ
+        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbors tend to differ
         >>> local = jnp.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
         >>> solution = kbp.run(differ, graph, local, damping=0.5)
         >>> plain, damped = (kbp.diagnose(differ, graph, local, solution, damping=d) for d in (0.0, 0.5))
-        >>> bool(plain.spectral_radius > 1), bool(damped.spectral_radius < 1)  # it stands still only if damped
+        >>> bool(plain.spectral_radius > 1), bool(damped.spectral_radius < 1)  # it converges only if damped
         (True, True)
     """
 
@@ -69,7 +69,7 @@ class Diagnosis(eqx.Module):
 
     @property
     def oscillates(self) -> Bool[Array, ""]:
-        """Whether messages swing between two states: two iterations bring them back."""
+        """Whether messages oscillate with period two: two iterations bring them back."""
         return (self.moved_once > 1e-3) & (self.moved_twice < self.moved_once / 4)
 
 
@@ -84,20 +84,21 @@ def diagnose(
     num_iters: int = 40,
     seed: int = 0,
 ) -> Diagnosis:
-    """Linearize an iteration at a solution, and look where it leads.
+    """Return the spectral radius of an iteration at a solution, and whether messages oscillate.
 
     Args:
-        model: the model that `run` had.
+        model: the model of `run`.
         graph: the graph.
-        evidence: the evidence that `run` had.
-        solution: what `run` returned.
-        damping: the damping that `run` had, in [0, 1).
-        schedule: the schedule that `run` had.
+        evidence: the evidence of `run`.
+        solution: the solution of `run`.
+        damping: the damping of `run`, in [0, 1).
+        schedule: the schedule of `run`.
         num_iters: iterations of the power method, >= 2; each costs about two of `run`.
         seed: seed of the disturbance, an integer >= 0.
 
     Returns:
-        The diagnosis. The spectral radius is a mean over the last half of the iterations: complex eigenvalues turn.
+        The diagnosis. The spectral radius is averaged over the last half of the power iterations, since complex
+        eigenvalues make single estimates oscillate.
 
     Raises:
         ValueError: an option out of range, or a solution of another model or graph.
@@ -105,7 +106,7 @@ def diagnose(
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
-        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbors want to differ
+        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbors tend to differ
         >>> local = jnp.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
         >>> solution = kbp.run(differ, graph, local, damping=0.0)
         >>> bool(kbp.diagnose(differ, graph, local, solution, damping=0.0).oscillates)
@@ -156,14 +157,14 @@ def check(solution: Solution, diagnosis: Diagnosis | None = None) -> Solution:
     """Return the solution if its messages converged, and raise with advice if they did not; outside `jax.jit`.
 
     Args:
-        solution: what `run` or `run_tree` returned; of many problems, where it comes from `jax.vmap`.
-        diagnosis: what `diagnose` said of it (of one problem), for a closer look.
+        solution: the solution of `run` or `run_tree`, or a batch of solutions from `jax.vmap`.
+        diagnosis: the result of `diagnose` (for a single problem), for more specific advice.
 
     Returns:
-        The solution, so that `kbp.check(kbp.run(...))` can stand for it.
+        The solution, unchanged.
 
     Raises:
-        NotConverged: messages that are not at a fixed point, or not numbers.
+        NotConverged: messages that are not at a fixed point, or are NaN.
         ValueError: a traced solution.
 
     Examples:
@@ -187,12 +188,12 @@ def check(solution: Solution, diagnosis: Diagnosis | None = None) -> Solution:
 
 
 def _advice(residuals: np.ndarray, count: int, last: float, diagnosis: Diagnosis | None) -> str:
-    """Say what the residuals of a run that did not converge show, and what to try."""
+    """Return a description of the residuals of a run that did not converge, and advice."""
     if not np.isfinite(last):
         finite = np.isfinite(residuals[:count])
         first = count if finite.all() or len(residuals) < count else 1 + int(np.argmin(finite))
-        return f"messages are not numbers since iteration {first}. Fit with a larger ridge, or a floor above 0."
-    stride = -(-count // len(residuals))  # with a tolerance, of many iterations every k-th residual is kept
+        return f"messages are not finite since iteration {first}. Fit with a larger ridge, or a floor above 0."
+    stride = -(-count // len(residuals))  # a long run with a tolerance keeps every k-th residual
     kept = residuals[np.isfinite(residuals)]
     back = min(-(-LOOK_BACK // stride), len(kept) - 1)
     rate = (last / kept[-1 - back]) ** (1 / (back * stride)) if back else 1.0
@@ -203,5 +204,5 @@ def _advice(residuals: np.ndarray, count: int, last: float, diagnosis: Diagnosis
             return f"{text}: messages oscillate with period two. {WAYS_OUT}"
     if rate < 0.99:
         more = int(np.ceil(np.log(1e-3 / last) / np.log(rate))) if last > 1e-3 else back
-        return f"{text}, and falling by {1 - rate:.0%} an iteration. Go on with start=solution: at least {more} more."
-    return f"{text}, and not falling: messages swing and do not settle. {WAYS_OUT}"
+        return f"{text}, and falling by {1 - rate:.0%} per iteration. Resume with start=solution: at least {more} more."
+    return f"{text}, and not falling: messages oscillate or diverge. {WAYS_OUT}"

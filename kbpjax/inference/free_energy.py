@@ -1,8 +1,8 @@
 r"""Bethe and tree-reweighted estimates of the log-partition function, from the messages at a fixed point.
 
 The learned model is P(x) ~ prod_s P*(x_s) local_s(x_s) prod_st (P*(x_s, x_t) / P*(x_s) P*(x_t))^rho_st (supplement,
-sections 5 and 6, for rho = 1; Wainwright et al. 2003 for others). Without evidence messages are 1 and so is the
-partition function: log Z is relative to the learned reference. With
+sections 5 and 6, for rho = 1; Wainwright et al. 2003 for others). Without evidence, messages and the partition function
+are 1: log Z is relative to the learned model without evidence. With
 
     Z_s  = E*[ local_s prod_u m_us^rho_us ],
     c_ts = the size of the update of m_ts, so that E*[ local_t prod_u m_ut^rho_ut / m_st | x_s ] = c_ts m_ts(x_s),
@@ -29,14 +29,14 @@ from kbpjax.inference.update import evaluate, gather, in_order_sent, parts_of
 
 
 def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -> Float[Array, ""]:
-    r"""Estimate the log-partition function at a fixed point: minus the Bethe or tree-reweighted free energy.
+    r"""Return an estimate of the log-partition function: minus the Bethe or tree-reweighted free energy.
 
     With $Z_s$ and $Z_{st}$ the normalizers of the beliefs of nodes and edges, and exponents $\rho_{st}$, it is
 
     $$\log Z = \sum_s \log Z_s + \sum_{st} \rho_{st} (\log Z_{st} - \log Z_s - \log Z_t).$$
 
-    Exact on trees; with the exponents of `tree_reweighting`, at the fixed point of a positive model whose updates in
-    both directions belong to one joint table, an upper bound. For a learned model on a tree it is
+    It is exact on trees. With the exponents of `tree_reweighting`, it is an upper bound at the fixed point of
+    nonnegative operators whose two directions belong to one joint table. For a learned model on a tree it is
     $\log E^*[\mathrm{evidence}]$, up to the scale of the learned evidence (messages of norm 1). With cycles it
     estimates the logarithm of the integral of the learned potentials and the evidence; without evidence that integral
     is 1 only in the Bethe approximation. For custom `Operators`, with node potentials as local factors and
@@ -45,14 +45,14 @@ def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -
     Args:
         model: a `KernelMRF`, or custom `Operators`.
         graph: the graph.
-        evidence: the evidence that `run` had, without clamps, or local factors [node, point], or None.
-        solution: what `run` or `run_tree` returned; it should have converged.
+        evidence: the evidence of `run`, without clamps, or local factors [node, point], or None.
+        solution: the solution of `run` or `run_tree`; it should have converged.
 
     Returns:
-        log Z. NaN where an estimate that is not positive gives a normalizer below 0.
+        log Z; NaN if estimated messages with negative values give a negative normalizer.
 
     Raises:
-        ValueError: a clamp, a model with maxima, or a solution of another model or graph.
+        ValueError: a clamp, a max-product model, or a solution of another model or graph.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -61,7 +61,7 @@ def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -
         >>> round(float(jnp.exp(kbp.log_partition(agree, kbp.chain_graph(2), None, solution))), 4)
         8.0
     """
-    fix = "Use kbpjax.likelihood for a value that is known but for a little noise."
+    fix = "Use kbpjax.likelihood with a narrow likelihood around the value instead."
     _checks.require(not getattr(evidence, "values", None), "evidence", "must have no clamps", "some", fix)
     operators, local, _ = prepare_inputs(model, graph, evidence)
     sums = operators.arithmetic in (SumProduct(), InLogs(SumProduct()))
@@ -80,17 +80,17 @@ def _log_partition(
     prior = jnp.ones_like(operators.evaluate[..., 0]) if operators.prior is None else operators.prior
     plan, columns = graph.plan, graph.plan.columns(messages)
     part = jax.tree.map(lambda array: array[0], parts_of(plan, local, powers))
-    log_z, others = jnp.zeros(graph.num_nodes, dtype), []
-    for block, known, exponent in zip(part.blocks, part.local, part.exponents or (), strict=True):
+    log_z, cavities = jnp.zeros(graph.num_nodes, dtype), []
+    for block, factor, exponent in zip(part.blocks, part.local, part.exponents or (), strict=True):
         logs = log_or_least(evaluate(operators, block, gather(block, columns), columns.shape[1]))
-        total = log_or_zero(known) + jnp.sum(exponent[None] * logs, axis=2)
+        total = log_or_zero(factor) + jnp.sum(exponent[None] * logs, axis=2)
         weights = of_type(prior, block.types).T[..., None]
         log_z = log_z.at[block.nodes].set(jax.scipy.special.logsumexp(total, b=weights, axis=0), mode="drop")
-        others.append(total[:, :, None] - logs)
+        cavities.append(total[:, :, None] - logs)
 
-    sent = in_order_sent(part, others)
-    largest = jnp.max(sent, axis=0)
-    update = by_tile(operators.update, part.kinds, jnp.exp(sent - largest[None]))
+    outgoing = in_order_sent(part, cavities)
+    largest = jnp.max(outgoing, axis=0)
+    update = by_tile(operators.update, part.kinds, jnp.exp(outgoing - largest[None]))
     sizes = (largest + jnp.log(jnp.linalg.norm(update, axis=0))).reshape(-1)
     log_c = sizes[plan.position]
     if operators.log_scale is not None:

@@ -1,10 +1,10 @@
-r"""Derivatives of a fixed point by the implicit function theorem: of what it is, not of how it was reached.
+r"""Derivatives of a fixed point by the implicit function theorem, independent of the iterations that led to it.
 
-At x = F(x, theta), dx = (I - J)^{-1} dF with J = dF/dx. Neither direction needs the iterations that led to x, so memory
-does not grow with their number: forward mode solves (I - J) v = b, reverse mode the transposed system, both by GMRES
-(Saad and Schultz 1986), which needs only products with J. Iterating v <- J v + b instead would diverge at fixed points
-that acceleration or another schedule has found although the plain iteration moves away from them. Messages of norm 1
-whatever the scale of those before them have a J that is 0 along each message, so their free scale does no harm.
+At x = F(x, theta), dx = (I - J)^{-1} dF with J = dF/dx. Forward mode solves (I - J) v = b, reverse mode the transposed
+system, both by GMRES (Saad and Schultz 1986), which needs only products with J. Memory does not grow with the number of
+iterations. Iterating v <- J v + b instead would diverge at fixed points that are unstable under plain iterations but
+were found by acceleration or another schedule. Updates are normalized whatever the scale of their inputs, so J is 0
+along each message, and the free scale of messages does no harm.
 """
 
 from collections.abc import Callable
@@ -24,23 +24,20 @@ from kbpjax.inference.operators import Operators, normalize
 from kbpjax.inference.update import Part, cavities, each_part, gather, project, update
 
 PARTS = 16
-"""Parts of a graph of which one at a time is differentiated."""
+"""Number of parts of a large graph; one part at a time is differentiated, to save memory."""
 
 RESTARTS = 4, 16
-"""Fewest and most products with J after which GMRES restarts; each takes as much memory as all messages."""
+"""Smallest and largest restart length of GMRES; each basis vector takes as much memory as all messages."""
 
 KRYLOV = 2**19
-"""Numbers that the basis of GMRES may hold where it has more than the fewest products: large graphs lack memory."""
+"""Target size of the GMRES basis, in numbers; it sets the restart length within `RESTARTS`."""
 
 SMALLEST = 512
-"""Directed edges of a part below which parts are not worth while."""
+"""Smallest number of directed edges per part; smaller graphs are differentiated in one piece."""
 
 
 def plan_in_parts(graph: Graph) -> Plan:
-    """Return the plan of a graph in parts of about as many edges, which are differentiated one at a time.
-
-    Small graphs, and traced ones, are left in one part.
-    """
+    """Return a plan of a graph in `PARTS` parts with about equal numbers of edges; one part if small or traced."""
     if graph.num_edges < PARTS * SMALLEST or _checks.is_traced(graph):
         return graph.plan
     degree = np.bincount(np.asarray(graph.receivers), minlength=graph.num_nodes)
@@ -48,13 +45,13 @@ def plan_in_parts(graph: Graph) -> Plan:
 
 
 class Iteration(eqx.Module):
-    """An undamped iteration of all messages, whose fixed point is sought, and how accurate derivatives are to be.
+    """An undamped iteration of all messages, and the accuracy of the derivatives of its fixed point.
 
     Attributes:
         operators: the model's operators.
-        parts: parts of the graph with their evidence.
+        parts: parts of the graph with their local factors.
         tol: residual of the linear system, relative to its right-hand side.
-        most: most products with J for a derivative, which is NaN where they are not enough.
+        most: maximum number of products with J per derivative; the derivative is NaN if GMRES needs more.
     """
 
     operators: Operators
@@ -67,13 +64,13 @@ class Iteration(eqx.Module):
         return each_part(lambda part: normalize(update(self.operators, part, messages)), self.parts)
 
     def pull(self, messages: Array, cotangent: Array) -> Array:
-        """Map a cotangent of the messages after one iteration to one of those before.
+        """Return the vector-Jacobian product of one iteration: the cotangent of its input messages.
 
-        Every message is received by one node, so the derivatives of the parts do not overlap.
+        Every message has one receiver, so the derivatives of the parts do not overlap.
         """
         width = messages.shape[1]
 
-        def turn(total: Array, given: tuple[Part, Array]) -> tuple[Array, None]:
+        def body(total: Array, given: tuple[Part, Array]) -> tuple[Array, None]:
             part, of_part = given
             incoming = [gather(block, messages) for block in part.blocks]
             send = lambda incoming: normalize(
@@ -84,12 +81,13 @@ class Iteration(eqx.Module):
                 total = total.at[:, block.incoming].add(values, mode="drop")
             return total, None
 
-        messages, cotangent = jax.lax.optimization_barrier((messages, cotangent))  # not kept through a loop
+        # The barrier keeps XLA from moving the forward pass out of the solver's loop, where it would stay in memory.
+        messages, cotangent = jax.lax.optimization_barrier((messages, cotangent))
         of_parts = jnp.moveaxis(cotangent.reshape(len(cotangent), *self.parts.present.shape), 1, 0)
-        return jax.lax.scan(turn, jnp.zeros_like(messages), (self.parts, of_parts))[0]
+        return jax.lax.scan(body, jnp.zeros_like(messages), (self.parts, of_parts))[0]
 
     def solve(self, times: Callable[[Array], Array], rhs: Array) -> Array:
-        """Solve v - times(v) = rhs; NaN where that does not converge."""
+        """Solve v - times(v) = rhs by GMRES; NaN unless it converges."""
         tol = jnp.maximum(self.tol.astype(rhs.dtype), 20 * jnp.finfo(rhs.dtype).eps)
         return gmres(lambda vector: vector - times(vector), rhs, tol, self.most)
 
@@ -101,16 +99,16 @@ def gmres(apply: Callable[[Array], Array], rhs: Array, tol: Array, most: Int[Arr
         apply: a linear function of arrays of the shape of rhs.
         rhs: the right-hand side, of any shape.
         tol: 2-norm of the residual at which to stop, relative to that of rhs.
-        most: products with `apply`, rounded up to whole cycles.
+        most: maximum number of calls of `apply`, rounded up to a multiple of the restart length.
 
     Returns:
-        The solution; NaN where the tolerance was not reached.
+        The solution; NaN if the tolerance was not reached.
     """
-    enough = tol * jnp.linalg.norm(rhs.reshape(-1))
+    target = tol * jnp.linalg.norm(rhs.reshape(-1))
 
     def unfinished(carry: Any) -> Array:
         _, _, size, count = carry
-        return (size > enough) & (count < most)
+        return (size > target) & (count < most)
 
     def cycle(carry: Any) -> Any:
         vector, residual, size, count = carry
@@ -125,20 +123,20 @@ def gmres(apply: Callable[[Array], Array], rhs: Array, tol: Array, most: Int[Arr
     restart = int(np.clip(KRYLOV // max(rhs.size, 1), *RESTARTS))
     start = jnp.zeros_like(rhs), rhs, jnp.linalg.norm(rhs.reshape(-1)), jnp.int32(0)
     vector, _, size, _ = jax.lax.while_loop(unfinished, cycle, start)
-    return jnp.where(size <= enough, vector, jnp.nan)
+    return jnp.where(size <= target, vector, jnp.nan)
 
 
 def _arnoldi(apply: Callable[[Array], Array], first: Array, count: int) -> tuple[Array, Array]:
-    """Return an orthonormal basis of first, A first, A^2 first, .. [k + 1, size], and A on it [k + 1, k].
+    """Return an orthonormal basis of the Krylov space of `first` [k + 1, size], and the Hessenberg matrix [k + 1, k].
 
-    Rows of the basis are 0 from where the products bring nothing new.
+    If the space has a smaller dimension, the remaining rows of the basis are 0.
     """
 
     def extend(carry: tuple[Array, Array], j: Array) -> tuple[tuple[Array, Array], None]:
         basis, hessenberg = carry
         product = apply(basis[j])
         new, column = product, jnp.zeros(count + 1, first.dtype)
-        for _ in range(2):  # once loses orthogonality to rounding, twice does not
+        for _ in range(2):  # one pass loses orthogonality to rounding, two do not
             along = basis @ new
             new, column = new - along @ basis, column + along
         size = jnp.linalg.norm(new)
@@ -154,7 +152,7 @@ def _arnoldi(apply: Callable[[Array], Array], first: Array, count: int) -> tuple
 
 @eqx.filter_custom_jvp
 def fixed_point(iteration: Iteration, messages: Float[Array, "coordinate column"]) -> Float[Array, "coordinate column"]:
-    """Return messages that an iteration leaves as they are, with derivatives by what the iteration depends on."""
+    """Return the messages, a fixed point of an iteration, with derivatives with respect to the iteration's arrays."""
     del iteration
     return messages
 
@@ -162,7 +160,7 @@ def fixed_point(iteration: Iteration, messages: Float[Array, "coordinate column"
 @fixed_point.def_jvp
 def _(primals: Any, tangents: Any) -> Any:
     iteration, messages = primals
-    messages = fixed_point(iteration, messages)  # for derivatives of derivatives
+    messages = fixed_point(iteration, messages)  # for higher derivatives
 
     def after(iteration: Iteration) -> Array:
         return jax.checkpoint(lambda changed: changed.once(messages))(iteration)
@@ -180,7 +178,7 @@ def _(primals: Any, tangents: Any) -> Any:
 
 @jax.custom_jvp
 def trust(messages: Array, converged: Bool[Array, ""]) -> Float[Array, "coordinate column"]:
-    """Return the messages, whose derivatives are NaN unless they have converged."""
+    """Return the messages, with derivatives that are NaN unless they have converged."""
     del converged
     return messages
 

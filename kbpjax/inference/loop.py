@@ -1,6 +1,6 @@
-"""Loops over iterations: a fixed number of them, or until the residual is small enough.
+"""Iteration loops: a fixed number of iterations, or until the residual is at most a tolerance.
 
-The loops know an iteration only as a sweep: a function from messages and damping to new messages and the residual.
+An iteration is a sweep (of a schedule): a function from messages and damping to new messages and the residual.
 """
 
 import math
@@ -17,18 +17,18 @@ from kbpjax.inference.acceleration import AdaptiveDamping, Anderson
 Sweep = Callable[[Array, Array], tuple[Array, Array]]
 
 LENGTH = 1000
-"""Residuals that a run with a tolerance keeps: of more iterations, evenly thinned."""
+"""Number of residuals that a run with a tolerance keeps; longer runs keep every k-th."""
 
 
 class State(eqx.Module):
-    """What one iteration leaves to the next.
+    """The state between two iterations.
 
     Attributes:
         messages: the messages.
-        residual: largest difference between the messages before and their undamped updates.
-        count: iterations done.
+        residual: largest difference between the previous messages and their undamped updates.
+        count: number of iterations done.
         damping: weight of the old messages in the next iteration.
-        history: what `Anderson` remembers.
+        history: the `History` of `Anderson`, or None.
     """
 
     messages: Float[Array, "coordinate column"]
@@ -46,15 +46,15 @@ def iterate(
     tol: Array | None,
     num_iters: Any,
 ) -> tuple[State, Float[Array, " some"]]:
-    """Iterate; return the last state and the residuals.
+    """Return the state after the last iteration, and the residuals.
 
     Args:
         sweep: does one iteration.
-        messages: where to start.
+        messages: the initial messages.
         damping: weight of the old message, or `AdaptiveDamping()`.
         acceleration: `Anderson(depth)`, or None.
         tol: residual at which to stop; None: all iterations are done.
-        num_iters: number of iterations; with `tol` the most there can be, which may then be traced.
+        num_iters: number of iterations; with `tol`, the maximum, which may be traced.
     """
 
     def advance(state: State) -> State:
@@ -64,7 +64,7 @@ def iterate(
             weight = damping.next(weight, state.residual, residual)
         if acceleration is not None:
             history, mixed = acceleration.advance(history, state.messages, new, residual)
-            # A converged update is not extrapolated: its residual would not be known.
+            # A converged update is not extrapolated: the residual of the result would be unknown.
             new = mixed if tol is None else jnp.where(residual <= tol, new, mixed)
         return State(new, residual, state.count + 1, weight, history)
 
@@ -76,7 +76,7 @@ def iterate(
 
 
 def _count(advance: Callable[[State], State], state: State, num_iters: int) -> tuple[State, Array]:
-    """Iterate a fixed number of times, in two nested loops: reverse mode keeps about 2 sqrt(n) states."""
+    """Iterate n times in two nested checkpointed loops: reverse mode keeps about 2 sqrt(n) states."""
 
     def one(state: State, _: None) -> tuple[State, Array]:
         state = advance(state)
@@ -101,7 +101,7 @@ def _count(advance: Callable[[State], State], state: State, num_iters: int) -> t
 
 
 def _until(advance: Callable[[State], State], state: State, tol: Array, num_iters: Any) -> tuple[State, Array]:
-    """Iterate until the residual is small enough; NaN, which does not pass, stops as well."""
+    """Iterate until the residual is at most `tol`, or NaN, or `num_iters` iterations are done."""
     most = jnp.asarray(num_iters, jnp.int32)
     stride = -(-most // LENGTH)
 

@@ -1,4 +1,8 @@
-"""Loopy belief propagation: `run` updates messages (`kbpjax.inference.update`) until they stop to change."""
+"""Loopy belief propagation: `run` iterates the message update (eq. 15) until the messages converge.
+
+The update itself is in `kbpjax.inference.update`, the order of updates in `schedules`, the iteration in `loop`, and the
+derivatives of a fixed point in `implicit`. Clamped nodes ignore their incoming messages (`Plan.without_incoming`).
+"""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,13 +28,13 @@ Damping = ScalarLike | AgreementDamping
 
 
 class BPState(eqx.Module):
-    """What one iteration leaves to the next.
+    """The state between two iterations, of `init` and `step`.
 
     Attributes:
         messages: message of each directed edge [edge, coordinate], as in `Solution`.
-        residual: largest difference between a coefficient of a message and of its undamped update of 2-norm 1; of
-            positive messages, which are values, between these scaled to maximum 1. 0 at a fixed point.
-        count: iterations done.
+        residual: largest difference between a coefficient of a message and that of its undamped update, of 2-norm 1;
+            with nonnegative operators, between values, where the update has maximum 1. 0 at a fixed point.
+        count: number of iterations done.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -47,25 +51,25 @@ class BPState(eqx.Module):
 
 
 class Solution(eqx.Module):
-    """The outcome of `run` or `run_tree`.
+    """The messages of `run` or `run_tree`, and how they converged.
 
     Attributes:
-        messages: message of each directed edge [edge, coordinate]: its coefficients in the basis of its receiver; of a
-            positive model, its values at the points of its receiver.
+        messages: message of each directed edge [edge, coordinate]: coefficients in the basis of its receiver; with
+            nonnegative operators, values at the points of its receiver.
         converged: whether the last residual is at most the tolerance (1e-3 without one).
-        num_iters: iterations done.
+        num_iters: number of iterations done.
         residual: residual of the last iteration (see `BPState`).
-        residuals: residual of each iteration [num_iters]. With a tolerance there are 1,000 numbers, NaN after the last
-            iteration; where `num_iters` allows more iterations, every k-th is kept.
+        residuals: residual of each iteration [num_iters]. With a tolerance, the length is 1,000, with NaN after the
+            last iteration; if `num_iters` is larger, every k-th is kept.
         exponents: exponent of each undirected edge [pair]; None: 1, belief propagation.
-        projected: of a positive model, the coefficients of the messages [edge, rank]; else None.
+        projected: with nonnegative operators, the coefficients of the messages [edge, rank]; else None.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
         >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
         >>> solution = kbp.run(agree, graph, local, tol=1e-4)
-        >>> bool(solution.converged), solution.messages.shape  # two directed edges for each of the two
+        >>> bool(solution.converged), solution.messages.shape  # two directed edges for each undirected one
         (True, (4, 2))
         >>> bool(solution.residual <= 1e-4)
         True
@@ -81,7 +85,7 @@ class Solution(eqx.Module):
 
     @staticmethod
     def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of a solution whose file is of kbpjax 0.1 (see `kbpjax.io`)."""
+        """Return the fields of a solution that was saved by kbpjax 0.1 (see `kbpjax.io`)."""
         if "residual" in fields:
             return fields
         values = fields.pop("values", None)
@@ -91,16 +95,18 @@ class Solution(eqx.Module):
 
     @property
     def coefficients(self) -> Float[Array, "edge rank"]:
-        """Coefficients of the messages in the bases of their receivers, which beliefs are computed from."""
+        """Coefficients of the messages in the bases of their receivers; beliefs are computed from them."""
         return self.messages if self.projected is None else self.projected
 
 
 def init(model: Any, graph: Graph) -> BPState:
-    """Return the state before the first iteration: each message is the update of 1, in a learned model the constant.
+    """Return the state before the first iteration, with constant messages.
+
+    For custom operators, each message is the update of the constant 1.
 
     Args:
-        model: a `KernelMRF`, or `Operators` of one's own.
-        graph: the graph; its types must be among those of the model.
+        model: a `KernelMRF`, or custom `Operators`.
+        graph: the graph; the model must have all its types.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -130,22 +136,19 @@ def step(
     exponents: Exponents = None,
     schedule: Schedule = Synchronous(),
 ) -> BPState:
-    """Return the state after one iteration: `run` without `tol` does this `num_iters` times.
+    """Return the state after one iteration; `run` without `tol` does this `num_iters` times.
 
     Args:
-        model: a `KernelMRF`, or `Operators` of one's own.
-        graph: the graph; its types must be among those of the model.
+        model: a `KernelMRF`, or custom `Operators`.
+        graph: the graph; the model must have all its types.
         evidence: `Evidence`, or local factors [node, point], or None for none.
-        state: the state before, of `init` or `step`.
+        state: the previous state, of `init` or `step`.
         damping: weight d of the old message, in [0, 1), or `AgreementDamping(d)`.
         exponents: exponent of each undirected edge, > 0, or one for all; None: 1.
-        schedule: which messages are updated, and from which others.
-
-    Returns:
-        The next state.
+        schedule: the message schedule, as in `run`.
 
     Raises:
-        ValueError: an option out of range, a type that the model has not learned, or evidence of another shape.
+        ValueError: an option out of range, a type that the model does not have, or evidence of another shape.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -154,7 +157,7 @@ def step(
         >>> state = kbp.init(agree, graph)
         >>> for _ in range(3):
         ...     state = kbp.step(agree, graph, local, state, damping=0.0)
-        >>> int(state.count), bool(state.residual < 1e-4)  # twice to reach the other end, once more to see no change
+        >>> int(state.count), bool(state.residual < 1e-4)  # 2 edges, one per iteration, and one more without a change
         (3, True)
     """
     if not isinstance(damping, AgreementDamping):
@@ -197,7 +200,7 @@ def run(
     acceleration: Anderson | None = None,
     start: "Solution | Array | None" = None,
 ) -> Solution:
-    r"""Run `step` a fixed number of times, or until the residual is at most `tol`.
+    r"""Run loopy belief propagation, for a fixed number of iterations or until the residual is at most `tol`.
 
     One iteration evaluates the incoming messages of each node, multiplies them with the evidence, and projects the
     product (eq. 15):
@@ -205,34 +208,33 @@ def run(
     $$m_{ts} \leftarrow \mathrm{project}_{ts} \Big(\mathrm{local}_t \odot
     \prod_{u \in \Gamma_t \setminus s} \mathrm{evaluate}_t \, m_{ut}\Big).$$
 
-    Updates are scaled to norm 1, so that the scales of tables and evidence do not matter. With damping $d$ the new
-    message is $d$ times the old one plus $1 - d$ times its update.
+    Updates are normalized to 2-norm 1, so that the scales of tables and evidence do not matter. With damping $d$, the
+    new message is $d$ times the old one plus $1 - d$ times its update.
 
     Args:
-        model: a `KernelMRF`, or `Operators` of one's own.
-        graph: the graph; its types must be among those of the model.
+        model: a `KernelMRF`, or custom `Operators`.
+        graph: the graph; the model must have all its types.
         evidence: `Evidence`, or local factors [node, point], or None for none.
-        num_iters: iterations, >= 1; with `tol` the most there can be.
-        damping: weight d of the old message, in [0, 1); or `AdaptiveDamping()`; or `AgreementDamping(d)`, that of the
+        num_iters: number of iterations, >= 1; with `tol`, the maximum.
+        damping: weight d of the old message, in [0, 1); or `AdaptiveDamping()`; or `AgreementDamping(d)`, used in the
             paper's experiments.
         tol: stop once the residual is at most this: no coefficient of any message (of 2-norm 1) differs by more from
-            its undamped update; of positive messages, no value (maximum 1). Derivatives, in either mode, are then those
-            of the fixed point (implicit function theorem), in the memory of a few iterations; to a relative accuracy
-            of about tol; NaN unless converged. None: run all iterations, and differentiate through them.
+            its undamped update; with nonnegative operators, no value (maximum 1). Derivatives, in both modes, are then
+            those of the fixed point (implicit function theorem), in the memory of a few iterations, with relative
+            accuracy about tol, and NaN unless converged. None: run all iterations, and differentiate through them.
         exponents: exponent of each undirected edge [pair], > 0, in the order in which the edges were given, or one for
-            all. None: 1, belief propagation; `tree_reweighting(graph)`: tree-reweighted belief propagation;
-            others: fractional belief propagation.
+            all. None: 1, belief propagation. Edge appearance probabilities, of `tree_reweighting(graph)`:
+            tree-reweighted belief propagation. Others: fractional belief propagation.
         schedule: `Synchronous()`, `colored(graph)` or `ResidualFirst(share)`.
         acceleration: `Anderson(depth)`, or None. Best with damping 0.
-        start: where to start: a solution (of another number of iterations, evidence, or damping), or messages as
-            `Solution.messages` has them, of any scale. None: constant messages.
+        start: initial messages: a previous solution (of any number of iterations, evidence or damping), or an array of
+            the shape of `Solution.messages`, of any scale. None: constant messages.
 
     Returns:
-        The messages and how they got there. Not to have converged is no error: see `check`, `Solution.converged` and
-        `residuals`.
+        The solution. No error is raised if it has not converged: see `check`, `Solution.converged` and `residuals`.
 
     Raises:
-        ValueError: an option out of range, a type that the model has not learned, evidence or a start of another shape.
+        ValueError: an option out of range, a type that the model does not have, evidence or start of another shape.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -277,14 +279,14 @@ def _run(
     most: Array | None,
     num_iters: int | None,
 ) -> Solution:
-    """Iterate in the order of a plan; find derivatives at a fixed point by another, in parts."""
-    known = operators, local, exponents, damping
-    if tol is not None:  # derivatives are those of the fixed point, not of the way to it
-        known, first = jax.lax.stop_gradient((known, first))
+    """Iterate by `plan`; with a tolerance, differentiate the fixed point by `parts`, one part at a time."""
+    fixed = operators, local, exponents, damping
+    if tol is not None:  # derivatives are those of the fixed point, not of the iterations
+        fixed, first = jax.lax.stop_gradient((fixed, first))
     plan, by_agreement = plan.without_incoming(clamped), isinstance(damping, AgreementDamping)
-    problem = Problem.of(known[0], plan, *known[1:3], by_agreement)
-    messages = first_messages(known[0], plan) if first is None else plan.columns(first)
-    weight = known[3].damping if by_agreement else known[3]
+    problem = Problem.of(fixed[0], plan, *fixed[1:3], by_agreement)
+    messages = first_messages(fixed[0], plan) if first is None else plan.columns(first)
+    weight = fixed[3].damping if by_agreement else fixed[3]
     sweep = partial(schedule.sweep, problem)
     last, residuals = iterate(sweep, messages, weight, acceleration, tol, num_iters if tol is None else most)
 
@@ -303,15 +305,15 @@ def _run(
 def solution_of(
     model: Any, graph: Graph, evidence: Any, state: BPState, *, exponents: Exponents = None, tol: ScalarLike = 1e-3
 ) -> Solution:
-    """Return the state of a loop over `step` as the solution that beliefs are computed from.
+    """Return the solution of a loop over `step`, for `beliefs` and other functions.
 
     Args:
         model: the model of `step`.
         graph: the graph.
         evidence: the evidence of `step`.
-        state: the state.
+        state: the last state.
         exponents: the exponents of `step`.
-        tol: residual up to which the messages count as converged.
+        tol: largest residual that counts as converged.
 
     Raises:
         ValueError: a state of another model or graph.
@@ -336,16 +338,16 @@ def solution_of(
 
 @jax.jit
 def _projected(operators: Operators, plan: Plan, parts: Part, messages: Array) -> Float[Array, "edge rank"] | None:
-    """Return the coefficients of the messages of a positive model; of others None."""
+    """Return the coefficients of messages of nonnegative operators; None for other operators."""
     if operators.nonnegative is None:
         return None
     columns = plan.columns(messages)
-    read = lambda part: normalize(update(operators, part, columns, operators.project))
-    return plan.rows(each_part(read, parts))
+    coefficients = lambda part: normalize(update(operators, part, columns, operators.project))
+    return plan.rows(each_part(coefficients, parts))
 
 
 class Inputs(NamedTuple):
-    """What inference works on: operators, local factors [node, point], and the clamped nodes [node] (None: none)."""
+    """Checked inputs of inference: operators, local factors [node, point], clamped nodes [node] (None: none)."""
 
     operators: Operators
     local: Float[Array, "node point"]
@@ -353,7 +355,7 @@ class Inputs(NamedTuple):
 
 
 def prepare_inputs(model: Any, graph: Graph, evidence: Any) -> Inputs:
-    """Check a model and evidence against a graph, and return what inference works on."""
+    """Check a model and evidence against a graph; return the inputs of inference."""
     ok = isinstance(graph, Graph)
     fix = "The model comes first: run(model, graph, evidence)."
     _checks.require(ok, "graph", "must be a kbpjax.Graph", type(graph).__name__, fix)
@@ -370,13 +372,13 @@ def prepare_inputs(model: Any, graph: Graph, evidence: Any) -> Inputs:
     local = jnp.ones(shape, dtype) if evidence is None else jnp.asarray(getattr(evidence, "local", evidence), dtype)
     fix = "Make the evidence with the same model and graph."
     _checks.require(local.shape == shape, "evidence", f"local factors must have shape {shape}", local.shape, fix)
-    some = bool(getattr(evidence, "values", None))  # empty where no clamp was made
-    clamped = getattr(evidence, "clamped", None) if some else None
+    has_clamps = bool(getattr(evidence, "values", None))
+    clamped = getattr(evidence, "clamped", None) if has_clamps else None
     return Inputs(operators, local, clamped)
 
 
 def strong_damping(damping: Any, dtype: Any) -> Any:
-    """Return the damping as an array: a number of Python, NumPy and JAX would each compile a program of its own."""
+    """Return the damping as a strongly typed array, so that all kinds of numbers use the same compiled program."""
     if isinstance(damping, AdaptiveDamping):
         return damping
     if isinstance(damping, AgreementDamping):
@@ -385,7 +387,7 @@ def strong_damping(damping: Any, dtype: Any) -> Any:
 
 
 def check_start(start: Any, operators: Operators, graph: Graph) -> Float[Array, "edge coordinate"]:
-    """Return the messages to start from: those of a solution as they are, others scaled to norm 1."""
+    """Return the initial messages: those of a solution unchanged, arrays normalized to 2-norm 1."""
     messages = start.messages if isinstance(start, Solution) else jnp.asarray(start, operators.update.dtype)
     check_messages("start", messages, operators, graph)
     _checks.require_finite("start", messages, "Start from None, the constant messages.")
@@ -393,9 +395,9 @@ def check_start(start: Any, operators: Operators, graph: Graph) -> Float[Array, 
 
 
 def check_messages(argument: str, messages: Array, operators: Operators, graph: Graph) -> None:
-    """Raise ValueError for messages of another shape than a model and a graph have."""
+    """Raise ValueError unless messages have the shape of a model and a graph."""
     shape = (graph.num_edges, operators.update.shape[1])
-    fix = "Pass what kbpjax returned for this model and graph, or messages as `Solution.messages` has them."
+    fix = "Pass what kbpjax returned for this model and graph, or messages of the shape of `Solution.messages`."
     _checks.require(messages.shape == shape, argument, f"messages must have shape {shape}", messages.shape, fix)
 
 

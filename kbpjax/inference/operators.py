@@ -1,11 +1,11 @@
-"""What inference needs of a model: its matrices, and how products of messages are formed and added over points.
+"""The matrices of a model, and the arithmetic of message products and of sums over points.
 
-With sums, beliefs are marginals; with maxima over tables of potentials >= 0, max-marginals, whose modes are on trees
-the most probable joint state (max-product). Both can multiply plainly or in logarithms.
+With sums, beliefs are marginals. With maxima over nonnegative tables, beliefs are max-marginals: on trees, their modes
+are the most probable joint state (max-product). Both can multiply plainly or in logarithms.
 
-Inside the engine a message is a column [coordinate, column]: the long axis is last, which on a CPU is 2 to 4 times as
-fast as rows of a few numbers each. Sums over the short first axis are formed term by term (`sum_rows`): XLA:CPU reduces
-over it 40 times as slowly (jax 0.10.2).
+In the engine, messages are columns [coordinate, column]: the long axis is last, which on a CPU is 2 to 4 times as fast
+as short rows. Sums over the short first axis are formed term by term (`sum_rows`): XLA:CPU reduces over it 40 times as
+slowly (jax 0.10.2).
 """
 
 from collections.abc import Callable
@@ -22,16 +22,16 @@ from kbpjax._misc import einsum
 from kbpjax.graphs.graph import Graph
 
 FEW = 16
-"""Tiles up to which each has a matrix product of its own, which is faster than one batched product."""
+"""Largest number of tiles with separate matrix products, which are faster than one batched product."""
 
 SHORT = 8
-"""Slots up to which products are formed slot by slot."""
+"""Largest number of slots for which products are formed slot by slot."""
 
 TERMS = 64
-"""Most terms of one sum; more are added up in turns."""
+"""Most terms of one sum; longer sums are nested."""
 
 FAINT = 40.0
-"""Minus the logarithm of the size to which products in logarithms are scaled where they are smaller."""
+"""In logarithms, products smaller than exp(-FAINT) are scaled up to that size."""
 
 
 class Products(NamedTuple):
@@ -39,7 +39,7 @@ class Products(NamedTuple):
 
     Attributes:
         values: the products [point, tile, slot, size], each slot up to a scale.
-        removed: logarithm of what they have been divided by [1, tile, slot, size]; None: nothing.
+        removed: logarithm of the scale that was divided out [1, tile, slot, size]; None: 0.
     """
 
     values: Float[Array, "point tile slot size"]
@@ -58,7 +58,7 @@ class SumProduct(eqx.Module):
     def cavity_products(
         self, values: Float[Array, "point tile slot size"], local: Float[Array, "point tile size"]
     ) -> "Products":
-        """Return, for each slot, `local` times the product of the other slots."""
+        """Return the cavity products: for each slot, `local` times the product of the other slots."""
         return leave_one_out(values, local)
 
     def apply(
@@ -87,18 +87,18 @@ class MaxProduct(SumProduct):
         columns = jnp.moveaxis(of_type(matrices, types), (-1, -2), (0, 1))[..., None]
 
         def larger(best: Array, column: tuple[Array, Array]) -> tuple[Array, None]:
-            of_types, of_rows = column
-            return jnp.maximum(best, of_types * of_rows[None]), None
+            entries, rows = column
+            return jnp.maximum(best, entries * rows[None]), None
 
         smallest = jnp.zeros_like(x, shape=(matrices.shape[1], *x.shape[1:]))
         return jax.lax.scan(larger, smallest, (columns, x), unroll=8)[0]
 
 
 class InLogs(eqx.Module):
-    """Multiply in logarithms, so that messages that contradict each other do not underflow to a product of 0.
+    """Multiply in logarithms: products of contradicting messages do not underflow to 0.
 
-    Needed where potentials are so sharp that the probable states of one message have less than about 1e-10 in another
-    (f32); slower than plain products.
+    Needed for sharp potentials: where states that are probable under one message have less than about 1e-10 under
+    another (f32). Slower than plain products.
 
     Args:
         addition: `SumProduct()` or `MaxProduct()`.
@@ -118,17 +118,17 @@ class InLogs(eqx.Module):
     def cavity_products(
         self, values: Float[Array, "point tile slot size"], local: Float[Array, "point tile size"]
     ) -> "Products":
-        """Return, for each slot, `local` times the product of the other slots, scaled up where that is very small."""
+        """Return the cavity products, scaled up where they are very small."""
         logs = log_or_least(values)
         total = sum_rows(jnp.moveaxis(logs, 2, 0))[0] + log_or_least(local)
-        others = total[:, :, None] - logs
-        removed = jnp.minimum(jax.lax.stop_gradient(fold(jnp.maximum, others)) + FAINT, 0)
-        return Products(jnp.where(local[:, :, None] > 0, jnp.exp(others - removed), 0), removed)
+        cavity = total[:, :, None] - logs
+        removed = jnp.minimum(jax.lax.stop_gradient(fold(jnp.maximum, cavity)) + FAINT, 0)
+        return Products(jnp.where(local[:, :, None] > 0, jnp.exp(cavity - removed), 0), removed)
 
     def apply(
         self, matrices: Float[Array, "type out point"], types: Int[Array, "*tiles"], x: Float[Array, "point *tiles row"]
     ) -> Float[Array, "out *tiles row"]:
-        """Return what the addition does."""
+        """Apply `addition`."""
         return self.addition.apply(matrices, types, x)
 
 
@@ -136,30 +136,30 @@ Arithmetic = SumProduct | MaxProduct | InLogs
 
 
 class Operators(eqx.Module):
-    """What inference needs of a model.
+    """The matrices and the arithmetic of a model, for inference.
 
     Attributes:
-        evaluate: values of a message at the points of its receiver [node_type, point, rank]; leading size 1: shared by
-            all.
-        project: the update from values at the sender's points to coefficients at the receiver [edge_direction, rank,
+        evaluate: maps coefficients of a message to values at the points of its receiver [node_type, point, rank];
+            leading size 1: shared by all.
+        project: maps cavity products at the sender's points to coefficients at the receiver [edge_direction, rank,
             point]; rows 2 k and 2 k + 1 are edges of type k from first to second end and back; leading size 1: shared
             by all.
         floor: smallest value of an evaluated message, >= 0, for messages of 2-norm 1; keeps estimated messages
             positive. One number, or one for each node type [node_type].
-        nonnegative: the update from values at the sender's points to values at the receiver's [edge_direction, point,
-            point], entries >= 0; None: evaluate @ project, whatever its signs. Messages are then values, and `project`
-            gives the coefficients that beliefs read from the last of them.
+        nonnegative: maps cavity products at the sender's points to values at the receiver's [edge_direction, point,
+            point], entries >= 0. Messages are then values; beliefs use their coefficients, which `project` computes
+            after the last iteration. None: messages are coefficients, of any sign.
         prior: quadrature weights of the marginal of each node type at its points [node_type, point]; None: 1 each, a
-            sum over states. Only `log_partition` reads it.
+            sum over states. Only `log_partition` uses it.
         arithmetic: `SumProduct()`, `MaxProduct()`, or either `InLogs`.
-        log_scale: logarithm of what the updates along each edge type have been divided by; None: nothing. Only
-            `log_partition` reads it.
+        log_scale: logarithm of the scale divided out of the updates of each edge type; None: 0. Only `log_partition`
+            uses it.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[3.0, 1.0], [1.0, 3.0]]]))
-        >>> known = jnp.array([[1.0, 0.0], [1.0, 1.0]])  # node 0 is in state 0
-        >>> forth, back = kbp.run_tree(agree, kbp.chain_graph(2), known).messages
+        >>> local = jnp.array([[1.0, 0.0], [1.0, 1.0]])  # node 0 is in state 0
+        >>> forth, back = kbp.run_tree(agree, kbp.chain_graph(2), local).messages
         >>> round(float(forth[0] / forth[1]), 3)  # so node 1 is three times as likely to be in state 0
         3.0
     """
@@ -174,7 +174,7 @@ class Operators(eqx.Module):
 
     @property
     def update(self) -> Float[Array, "edge_direction coordinate point"]:
-        """The matrices that make messages of cavity products: `nonnegative`, or `project`."""
+        """The matrices that map cavity products to messages: `nonnegative`, or else `project`."""
         return self.project if self.nonnegative is None else self.nonnegative
 
     @property
@@ -183,7 +183,7 @@ class Operators(eqx.Module):
         return jnp.asarray(self.floor, self.evaluate.dtype).reshape(-1)
 
     def check_types(self, graph: Graph) -> None:
-        """Raise ValueError unless there are operators for all types of a graph."""
+        """Raise ValueError unless there are matrices for all node and edge types of a graph."""
         node, edge = self.evaluate.shape[0], self.project.shape[0]
         nodes = 1 + max(v for v, *_ in graph.node_types)
         edges = 2 + 2 * max((k for k, *_ in graph.edge_types), default=-1)
@@ -195,7 +195,7 @@ class Operators(eqx.Module):
 
 
 def of_type(matrices: Float[Array, "type *axes"], types: Int[Array, "*tiles"]) -> Array:
-    """Return the matrix of each type; a single matrix serves all."""
+    """Return the matrix of each type; a single matrix is shared by all."""
     return matrices[types if len(matrices) > 1 else jnp.zeros_like(types)]
 
 
@@ -205,16 +205,16 @@ def by_tile(
     """Return sum_c matrices_oc x_c, each tile with the matrix of its type.
 
     Args:
-        matrices: a matrix for each type, or one for all.
-        types: the type of each tile; its axes are the first of x after the columns.
-        x: columns [column, *tiles, *more].
+        matrices: one matrix per type, or one for all.
+        types: the type of each tile; its axes follow the first axis of x.
+        x: array [column, *tiles, *more].
     """
     if len(matrices) == 1 or types.size == 0:
         return jnp.tensordot(matrices[0], x, axes=1, precision="highest")
     if types.size <= FEW:
         return _tile_by_tile(matrices[types], types.ndim, x)
     tiles = x.reshape(len(x), types.size, -1)
-    # Without a barrier the compiler moves the axes inside the product, which is then five times as slow.
+    # Without the barrier, XLA moves the axes inside the product, which makes it five times as slow.
     tiles = jax.lax.optimization_barrier(jnp.moveaxis(tiles, 1, 0))
     product = jnp.moveaxis(einsum("toc,tca->toa", matrices[types.reshape(-1)], tiles), 1, 0)
     return product.reshape(matrices.shape[1], *x.shape[1:])
@@ -228,9 +228,9 @@ def _tile_by_tile(matrices: Array, num_axes: int, x: Array) -> Array:
 
 
 def leave_one_out(values: Float[Array, "point tile slot size"], local: Float[Array, "point tile size"]) -> Products:
-    """Return, for each slot, `local` times the product of the other slots: a balanced tree, exact at zeros.
+    """Return the cavity products by a balanced tree of products, exact at zeros.
 
-    With more than eight slots, the product of every eight is scaled to largest value 1, so that none underflows.
+    With more than eight slots, the product of every eight is scaled to maximum 1, to prevent underflow.
     """
     if values.shape[2] > SHORT:
         return Products(*_halve(values, jnp.zeros_like(values[:1]), local[:, :, None], 0))
@@ -241,12 +241,12 @@ def _each(values: list[Array], local: Array) -> list[Array]:
     if len(values) == 1:
         return [local]
     left, right = values[: len(values) // 2], values[len(values) // 2 :]
-    product = reduce(jnp.multiply, right), reduce(jnp.multiply, left)
-    return _each(left, local * product[0]) + _each(right, local * product[1])
+    of_right, of_left = reduce(jnp.multiply, right), reduce(jnp.multiply, left)
+    return _each(left, local * of_right) + _each(right, local * of_left)
 
 
 def _halve(values: Array, removed: Array, local: Array, level: int) -> tuple[Array, Array]:
-    """Do the same for any number of slots, in as many steps as they can be halved; return what `Products` holds."""
+    """Return cavity products of any number of slots, halving them recursively; the pair of fields of `Products`."""
     num_slots = values.shape[2]
     if num_slots == 1:
         return local, jnp.zeros_like(local[:1])
@@ -254,16 +254,16 @@ def _halve(values: Array, removed: Array, local: Array, level: int) -> tuple[Arr
         values = jnp.concatenate([values, jnp.ones_like(values[:, :, :1])], axis=2)
         removed = jnp.concatenate([removed, jnp.zeros_like(removed[:, :, :1])], axis=2)
     left, right = jnp.split(values, 2, axis=2)
-    of_left, of_right = jnp.split(removed, 2, axis=2)
-    pairs, of_pairs = left * right, of_left + of_right
+    left_removed, right_removed = jnp.split(removed, 2, axis=2)
+    pairs, pairs_removed = left * right, left_removed + right_removed
     if level % 3 == 2:
         largest = fold(jnp.maximum, pairs)
         largest = jnp.where(largest > 0, largest, 1)
-        pairs, of_pairs = pairs / largest, of_pairs + jnp.log(largest)
-    above, of_above = _halve(pairs, of_pairs, local, level + 1)
-    both = jnp.concatenate([above * right, above * left], axis=2)
-    of_both = jnp.concatenate([of_above + of_right, of_above + of_left], axis=2)
-    return both[:, :, :num_slots], of_both[:, :, :num_slots]
+        pairs, pairs_removed = pairs / largest, pairs_removed + jnp.log(largest)
+    cavity, cavity_removed = _halve(pairs, pairs_removed, local, level + 1)
+    both = jnp.concatenate([cavity * right, cavity * left], axis=2)
+    both_removed = jnp.concatenate([cavity_removed + right_removed, cavity_removed + left_removed], axis=2)
+    return both[:, :, :num_slots], both_removed[:, :, :num_slots]
 
 
 def weighted_products(
@@ -271,29 +271,29 @@ def weighted_products(
     local: Float[Array, "point tile size"],
     exponents: Float[Array, "tile slot size"],
 ) -> Products:
-    """Return, for each slot, `local` times all slots with their exponents, divided by the slot itself.
+    """Return, for each slot, `local` times all slots raised to their exponents, divided by the slot itself.
 
-    With more than eight slots, the largest value is scaled to that of `local`, so that no product underflows.
+    With more than eight slots, the product of the messages is scaled to maximum 1, to prevent underflow.
     """
     logs = log_or_least(values)
-    others = sum_rows(jnp.moveaxis(logs * exponents[None], 2, 0))[0][:, :, None] - logs
-    removed = fold(jnp.maximum, others) if values.shape[2] > SHORT else None
-    return Products(local[:, :, None] * jnp.exp(others if removed is None else others - removed), removed)
+    cavity = sum_rows(jnp.moveaxis(logs * exponents[None], 2, 0))[0][:, :, None] - logs
+    removed = fold(jnp.maximum, cavity) if values.shape[2] > SHORT else None
+    return Products(local[:, :, None] * jnp.exp(cavity if removed is None else cavity - removed), removed)
 
 
 def log_or_zero(values: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-    """Return logarithms, -inf of what is not positive, with a derivative of 0 there; NaN stays NaN."""
-    dark = values <= 0
-    return jnp.where(dark, -jnp.inf, jnp.log(jnp.where(dark, 1, values)))
+    """Return logarithms; -inf, with derivative 0, where values are <= 0; NaN stays NaN."""
+    is_zero = values <= 0
+    return jnp.where(is_zero, -jnp.inf, jnp.log(jnp.where(is_zero, 1, values)))
 
 
 def log_or_least(values: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-    """Return logarithms, of what is smaller than the smallest normal number that of the latter; NaN stays."""
+    """Return logarithms of values clipped below at the smallest normal number; NaN stays NaN."""
     return jnp.log(jnp.maximum(values, jnp.finfo(values.dtype).tiny))
 
 
 def split(array: Array, axis: int) -> list[Array]:
-    """Return the slices along an axis, without it; the derivative puts them together again at once."""
+    """Return the slices along an axis, without that axis; the derivative is a single concatenation."""
     slices = jax.lax.split(array, [1] * array.shape[axis], axis)
     return [jnp.squeeze(part, axis) for part in slices]
 
@@ -309,7 +309,7 @@ def fold(operation: Callable[[Array, Array], Array], rows: Float[Array, "row *ax
 
 @jax.custom_jvp
 def sum_rows(rows: Float[Array, "row *axes"]) -> Float[Array, "one *axes"]:
-    """Add over the short first axis; the derivative is a matrix product, quick in either mode."""
+    """Add over the short first axis; the derivative is a matrix product, fast in both modes."""
     return fold(jnp.add, rows)
 
 
@@ -322,7 +322,7 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @jax.custom_jvp
 def normalize(columns: Float[Array, "coordinate *axes"]) -> Float[Array, "coordinate *axes"]:
-    """Scale columns to 2-norm 1, whatever their size; zeros stay zero, NaN stays NaN."""
+    """Scale columns to 2-norm 1, without overflow or underflow; zeros stay zero, NaN stays NaN."""
     return columns * _scale(columns)
 
 

@@ -1,8 +1,15 @@
-"""Which messages an iteration updates, and from which others: schedules, as small objects for `kbpjax.run`.
+"""Message schedules for `kbpjax.run`: the messages that an iteration updates, and their order.
 
-All at once (`Synchronous`), one color of nodes after another, so that each uses what its neighbors have just sent
-(`coloring`), or only those that would change most (`ResidualFirst`). One iteration updates every message once, or with
-`ResidualFirst` at most once, so iterations compare as work.
+- `Synchronous`: all messages at once;
+- `colored(graph)`: one color of nodes after another, from the newest messages (red-black on grids);
+- `ResidualFirst`: only the messages that would change most (residual belief propagation).
+
+An iteration computes the update of every message once, so that iterations of all schedules cost about the same.
+
+A schedule is a class with two methods. `plan(graph)` returns a `Plan`: the parts of the nodes that send one after the
+other. `sweep(problem, messages, damping)` does one iteration, and returns the new messages [coordinate, column] and the
+residual of the old ones; `kbpjax.inference.update.send` updates the messages of one part. To add a schedule, inherit
+from `Synchronous` and override `sweep`, or write both methods and add the class to `Schedule`.
 """
 
 import equinox as eqx
@@ -20,16 +27,16 @@ from kbpjax.inference.operators import Operators, fold, normalize, sum_rows
 from kbpjax.inference.update import Part, parts_of, send
 
 TIE = 1e-3
-"""Relative difference up to which changes count as equal, so that rounding does not choose among messages."""
+"""Relative difference up to which changes count as equal, so that rounding does not decide between them."""
 
 
 class Problem(eqx.Module):
-    """What all iterations of a run share.
+    """The fixed inputs of all iterations of a run.
 
     Attributes:
         operators: the model's operators.
-        plan: the order in which messages are sent.
-        parts: the parts of the plan with their evidence.
+        plan: the index tables of the schedule.
+        parts: the parts of the plan with their local factors.
         reference: sizes of updates without evidence, for `AgreementDamping`; else None.
     """
 
@@ -47,7 +54,7 @@ class Problem(eqx.Module):
         exponents: Float[Array, " pair"] | None,
         by_agreement: bool,
     ) -> "Problem":
-        """Lay out the evidence; for damping by agreement scale it to maximum 1, and find the reference sizes."""
+        """Return the problem; for `AgreementDamping`, with local factors of maximum 1 and reference sizes."""
         if not by_agreement:
             return cls(operators, plan, parts_of(plan, local, exponents), None)
         return cls(operators, plan, parts_of(plan, scaled(local), exponents), reference_sizes(operators, plan))
@@ -80,22 +87,22 @@ def reference_sizes(operators: Operators, plan: Plan) -> Float[Array, "part one 
 
 
 def send_all(problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
-    """Return what `send` does for a plan of one part."""
+    """Return `send` of a plan with one part: new messages, and their undamped change."""
     part, reference = jax.tree.map(lambda array: array[0], (problem.parts, problem.reference))
     return send(problem.operators, part, reference, messages, messages, damping)
 
 
 def largest_change(operators: Operators, old: Array, change: Array) -> Float[Array, ""]:
     """Return the largest of `changes`."""
-    if operators.nonnegative is None:  # one reduction is quicker than the largest of each message
+    if operators.nonnegative is None:  # one reduction is faster than the maximum of each message
         return jnp.max(jnp.abs(change), initial=0)
     return jnp.max(changes(operators, old, change), initial=0)
 
 
 def changes(operators: Operators, old: Array, change: Array) -> Float[Array, " sent"]:
-    """Return the largest difference between coordinates of each message and of its update, of 2-norm 1.
+    """Return the largest absolute change of a coefficient of each message, whose update has 2-norm 1.
 
-    Positive messages are values: of these, the largest difference when the update is scaled to maximum 1.
+    Messages of nonnegative operators are values: the largest change of a value, relative to the update's maximum.
     """
     if change.size == 0:
         return jnp.zeros_like(change[0])
@@ -107,7 +114,7 @@ def changes(operators: Operators, old: Array, change: Array) -> Float[Array, " s
 
 
 def _larger(one: Array, other: Array) -> Array:
-    """Return the larger; quicker than a maximum that looks for NaN, which a message has everywhere or nowhere."""
+    """Return the elementwise maximum, without the NaN check: a message is NaN everywhere or nowhere."""
     return jnp.where(one > other, one, other)
 
 
@@ -119,25 +126,25 @@ class Synchronous(eqx.Module):
         >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
         >>> graph, local = kbp.chain_graph(9), jnp.ones((9, 2)).at[0, 0].set(8.0)
         >>> solution = kbp.run(agree, graph, local, damping=0.0, tol=1e-5, schedule=kbp.Synchronous())
-        >>> int(solution.num_iters)  # an edge an iteration: 8, and one more to see no change
+        >>> int(solution.num_iters)  # 8 edges, one per iteration, and one more without a change
         9
     """
 
     def plan(self, graph: Graph) -> Plan:
-        """Return the order in which messages are sent."""
+        """Return the plan of the graph: all nodes in one part."""
         return graph.plan
 
     def sweep(self, problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
-        """Do one iteration; return the messages [coordinate, column], and the residual of those before."""
+        """Do one iteration; return the messages [coordinate, column], and the residual of the old ones."""
         new, change = send_all(problem, messages, damping)
         return new, largest_change(problem.operators, messages, change)
 
 
 class ResidualFirst(Synchronous):
-    """Update the messages that would change most, and leave the others as they are (after Elidan et al. 2006).
+    """Residual belief propagation: update only the messages that would change most (after Elidan et al. 2006).
 
-    All updates are computed to know which those are, so an iteration costs as much as a synchronous one; what it gains
-    is steadiness where updating all at once oscillates.
+    All updates are computed to select them, so an iteration costs as much as a synchronous one. The gain is stability
+    where synchronous updates oscillate.
 
     Args:
         share: share of the messages to update, in (0, 1].
@@ -161,22 +168,22 @@ class ResidualFirst(Synchronous):
         _checks.require_number("share", self.share, above=0, most=1)
 
     def sweep(self, problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
-        """Do one iteration; return the messages [coordinate, column], and the residual of those before."""
+        """Do one iteration; return the messages [coordinate, column], and the residual of the old ones."""
         new, change = send_all(problem, messages, damping)
         if change.size == 0:
             return messages, jnp.zeros_like(damping)
         sizes = changes(problem.operators, messages, change)
         count = max(1, round(self.share * len(problem.plan.position)))
         smallest = jax.lax.top_k(sizes, count)[0][-1]
-        chosen = (sizes >= (1 - TIE) * smallest) | jnp.isnan(sizes)  # NaN is to stay visible
+        chosen = (sizes >= (1 - TIE) * smallest) | jnp.isnan(sizes)  # NaN must stay visible
         return jnp.where(chosen[None], new, messages), jnp.max(sizes)
 
 
 class Colored(eqx.Module):
-    """Update the messages that one color of nodes sends, then those of the next; make it with `coloring`.
+    """Update the outgoing messages of one color of nodes after another; built by `colored`.
 
     Attributes:
-        colors: the plan with a part for each color.
+        colors: the plan with one part per color.
         made_for: senders, receivers, edge types and node types of the graph.
 
     Examples:
@@ -192,15 +199,15 @@ class Colored(eqx.Module):
     made_for: tuple[Int[Array, " edge"], Int[Array, " edge"], Int[Array, " edge"], Int[Array, " node"]]
 
     def plan(self, graph: Graph) -> Plan:
-        """Return the order in which messages are sent; raise ValueError for another graph.
+        """Return the plan with one part per color; raise ValueError for another graph.
 
-        Of a traced graph only the numbers of nodes and edges can be compared.
+        For a traced graph, only the numbers of nodes and edges are compared.
         """
         given, fix = _identity(graph), "Make it with kbpjax.colored(graph) for the same graph."
         got, needed = ((len(a[3]), len(a[0])) for a in (self.made_for, given))
         _checks.require(got == needed, "schedule", f"must be of a graph of (nodes, edges) {needed}", got, fix)
         if not _checks.is_traced((self.made_for, given)):
-            same = all(np.array_equal(mine, other) for mine, other in zip(self.made_for, given, strict=True))
+            same = all(np.array_equal(made, other) for made, other in zip(self.made_for, given, strict=True))
             _checks.require(same, "schedule", "must be of this graph", "one of the same size", fix)
         return self.colors
 
@@ -214,7 +221,7 @@ class Colored(eqx.Module):
             messages = jax.lax.dynamic_update_slice_in_dim(messages, new, first, axis=1)
             return (messages, first + old.shape[1]), largest_change(problem.operators, old, change)
 
-        (messages, _), change = jax.lax.scan(turn, (messages, jnp.int32(0)), (problem.parts, problem.reference))
+        (messages, _), change = jax.lax.scan(body, (messages, jnp.int32(0)), (problem.parts, problem.reference))
         return messages, jnp.max(change, initial=0)
 
 
@@ -222,15 +229,15 @@ Schedule = Synchronous | Colored
 
 
 def colored(graph: Graph, *, colors: NDArray | None = None) -> Colored:
-    """Make the schedule that updates one color of nodes after another, with neighbors of different colors.
+    """Return the graph-coloring schedule, which updates one color of nodes after another.
 
-    On a grid, a chain or a tree there are two colors, and an iteration does what two synchronous ones do, at the cost
-    of one. It is made once for a graph, outside `jax.jit`, and can be passed into it.
+    Neighbors have different colors. Grids, chains and trees need two; an iteration then does the work of two
+    synchronous ones at the cost of one. Build it once per graph, outside `jax.jit`, and pass it in.
 
     Args:
         graph: the graph.
-        colors: color of each node [node], integers >= 0; None: found by breadth-first search where two are enough, else
-            greedily.
+        colors: color of each node [node], integers >= 0. None: two colors for components without odd cycles, else a
+            greedy coloring.
 
     Returns:
         The schedule.

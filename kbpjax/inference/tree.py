@@ -1,19 +1,19 @@
 r"""Exact inference on trees and forests: every message once, from the leaves to the roots and back (eq. 15).
 
-The messages are the fixed point that `run` reaches on a tree with damping 0 after as many iterations as the longest
-path has edges. Here each is computed from final messages alone, one row of the graph's schedule after another (see
-`kbpjax.graphs.forest`): the cost is that of about one iteration, plus a little for each row.
+The messages are the fixed point of `run` on a tree, which needs as many undamped iterations as the longest path has
+edges. Here each message is computed once, from final messages, one row of cells after another (see
+`kbpjax.graphs.forest`). The cost is about that of one iteration, plus an overhead for each row.
 
-On the way to the roots, a cell holds the value of its message at the points of the receiver,
+In the upward pass, a cell holds the values of its message at the points of the receiver,
 
-    up = max(evaluate @ unit(project @ (local_t * up_child * up_other_child)), floor),
+    up = max(evaluate @ normalize(project @ (local_t * up_child * up_other_child)), floor),
 
-and on the way back that of the message which the root sends,
+and in the downward pass the values of the reverse message,
 
-    down = max(evaluate @ unit(project @ (local_s * down_parent * up_sibling)), floor).
+    down = max(evaluate @ normalize(project @ (local_s * down_parent * up_sibling)), floor).
 
-A copy only multiplies. With `InLogs`, cells hold logarithms, and products are sums: a node of many neighbors whose
-messages contradict each other then has no product of 0, in whatever order they are merged.
+A copy only multiplies. With `InLogs`, cells hold logarithms and products are sums: contradicting messages of many
+neighbors then do not underflow to 0, in any order of merging.
 """
 
 from typing import Any
@@ -35,20 +35,20 @@ from kbpjax.inference.update import update
 
 
 def run_tree(model: Any, graph: Graph, evidence: Any = None) -> Solution:
-    """Compute the messages of a tree or forest exactly, in one pass from the leaves to the roots and one back.
+    """Return the exact messages of a tree or forest, by one pass from the leaves to the roots and one back.
 
     Args:
-        model: a `KernelMRF`, or `Operators` of one's own.
-        graph: a graph without cycles; its types must be among those of the model.
+        model: a `KernelMRF`, or custom `Operators`.
+        graph: a graph without cycles; the model must have all its types.
         evidence: `Evidence`, or local factors [node, point], or None for none.
 
     Returns:
-        The messages. `residuals` holds one number, the residual of an undamped `step` from them, which is rounding;
-        `converged` says that it is at most 1e-3; `num_iters` counts the levels of both passes, among them those that
-        multiply the messages of a node with many neighbors two by two.
+        The solution. `residuals` has one entry, the residual of an undamped `step` from the messages: rounding error.
+        `converged` is True if it is at most 1e-3. `num_iters` counts the levels of both passes, including those that
+        merge the messages of nodes with many neighbors.
 
     Raises:
-        ValueError: a graph with a cycle, a type that the model has not learned, or evidence of another shape.
+        ValueError: a graph with a cycle, a type that the model does not have, or evidence of another shape.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -97,15 +97,15 @@ def _messages(operators: Operators, forest: Forest, local: Array) -> Float[Array
         return jax.lax.dynamic_update_slice(table, values, (row * width, jnp.zeros_like(row)))
 
     def up(table: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
-        number, own, children, direction, receiver_type, copies = row
+        number, factor, children, direction, receiver_type, copies = row
         values = table[children]
-        product = times(times(own, values[:, 0]), values[:, 1])
+        product = times(times(factor, values[:, 0]), values[:, 1])
         values, message = _pass_on(operators, product, direction, receiver_type, copies)
         return write(table, number, values), message
 
     def down(table: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
-        number, others, parent, direction, sender_type, copies = row
-        values, message = _pass_on(operators, times(others, table[parent]), direction, sender_type, copies)
+        number, factor, parent, direction, sender_type, copies = row
+        values, message = _pass_on(operators, times(factor, table[parent]), direction, sender_type, copies)
         return write(table, number, values), message
 
     numbers = jnp.arange(num_rows, dtype=jnp.int32)
@@ -121,7 +121,7 @@ def _messages(operators: Operators, forest: Forest, local: Array) -> Float[Array
 def _pass_on(
     operators: Operators, product: Float[Array, "cell point"], direction: Array, receiver_type: Array, copies: Array
 ) -> tuple[Float[Array, "cell point"], Float[Array, "cell coordinate"]]:
-    """Return the values that one row of cells passes on, and its messages; in logarithms, product and values are so."""
+    """Return the values of one row of cells, and its messages; with `InLogs`, `product` and values are logarithms."""
     in_logs = isinstance(operators.arithmetic, InLogs)
     largest = jax.lax.stop_gradient(jnp.max(product if in_logs else jnp.abs(product), axis=-1, keepdims=True))
     if in_logs:
@@ -160,7 +160,7 @@ def _name_cycle(graph: Graph) -> str:
 
 
 def _closing_edge(neighbors: list[list[int]], start: int, parent: dict[int, int]) -> tuple[int, int] | None:
-    """Search in breadth from a node, noting parents, up to the first edge that closes a cycle."""
+    """Search breadth-first from a node, recording parents; return the first edge that closes a cycle, or None."""
     parent[start] = -1
     queue = [start]
     for node in queue:

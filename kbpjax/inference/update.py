@@ -1,19 +1,22 @@
-r"""One update of messages: evaluate, multiply, project (eq. 15). It knows no kernel.
+r"""The message update (eq. 15): evaluate, multiply, project. It needs the operators of a model, not its kernels.
 
-A message m_ts is a vector of coefficients on the basis of its receiver, a column of `messages` [coordinate, column] in
-the order of a `Plan`. One update evaluates all incoming messages of a node at a set of points, multiplies them, and
-projects the product onto the basis of the receiver:
+`update` is eq. 15. A message m_ts is a vector of coefficients on the basis of its receiver, a column of `messages`
+[coordinate, column] in the order of a `Plan`. The update evaluates the incoming messages of node t at its points,
+multiplies all but one with the evidence, and projects this cavity product onto the basis of the receiver:
 
     m_ts  <-  project_ts @ ( local_t * prod_{u in G(t) \ s} evaluate_t @ m_ut )
 
+In code: `gather` the incoming messages, `evaluate` them, multiply them (`cavities`), `project`. `send` adds the damping
+(`damp`), which normalizes updates to 2-norm 1. Clamped nodes need no special case here: `Plan.without_incoming`
+replaces their incoming messages by 1, so that they send project @ local, whatever their neighbors send.
+
 Every update rule of the paper, and discrete belief propagation (evaluate = identity, project = the conditional table),
-is this line with other matrices. Positive operators take the two products in one: a message is then its values at the
-points of its receiver, and `nonnegative` = evaluate @ project with entries >= 0. With an exponent for each edge,
+is this line with other matrices. Nonnegative operators combine both matrices: a message is then its values at the
+points of its receiver, and `nonnegative` = evaluate @ project, with entries >= 0. With an exponent rho for each edge,
 
-    m_ts  <-  project_ts @ ( local_t * prod_{u in G(t)} (evaluate_t @ m_ut)^rho_ut / (evaluate_t @ m_st) ),
+    m_ts  <-  project_ts @ ( local_t * prod_{u in G(t)} (evaluate_t @ m_ut)^rho_ut / (evaluate_t @ m_st) ):
 
-which is tree-reweighted (rho: the edge appearance probabilities) or fractional belief propagation; rho = 1 is the first
-line. The scale of a message is free: `damp` gives updates the 2-norm 1.
+tree-reweighted (rho: edge appearance probabilities) or fractional belief propagation; rho = 1 gives the first line.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,12 +31,12 @@ from kbpjax.inference.operators import Operators, Products, by_tile, normalize, 
 
 
 class Part(eqx.Module):
-    """Some nodes, the messages that they receive and send; or all parts of a plan, stacked on the first axis.
+    """A part of the nodes with their local factors; or all parts of a plan, stacked on the first axis.
 
     Attributes:
         blocks, kinds, route: as in `Plan`.
-        present: which of the sent columns are messages, not padding [*part, sent].
-        local: evidence of the nodes of each block at their points [*part, point, tile, size].
+        present: True where an outgoing column is a message, False for padding [*part, sent].
+        local: local factors of the nodes of each block at their points [*part, point, tile, size].
         exponents: exponent of each incoming message of each block [*part, tile, slot, size]; None: 1.
     """
 
@@ -46,7 +49,7 @@ class Part(eqx.Module):
 
 
 def parts_of(plan: Plan, local: Float[Array, "node point"], exponents: Float[Array, " pair"] | None) -> Part:
-    """Lay evidence and exponents out in the blocks of a plan; 1 in padding."""
+    """Return the parts of a plan with local factors and exponents in the layout of its blocks; 1 in padding."""
     powers = None if exponents is None else of_edges(exponents)[plan.edges]
     return Part(plan.blocks, plan.kinds, plan.route, plan.present, *lay_out(plan.blocks, local, powers))
 
@@ -54,7 +57,7 @@ def parts_of(plan: Plan, local: Float[Array, "node point"], exponents: Float[Arr
 def lay_out(
     blocks: tuple[Block, ...], local: Float[Array, "node point"], exponents: Float[Array, " column"] | None
 ) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
-    """Return `local` and `exponents` of a `Part`, given those of nodes and of columns."""
+    """Return `Part.local` and `Part.exponents`, from local factors of nodes and exponents of columns."""
     padded = jnp.concatenate([local, jnp.ones_like(local[:1])]).T
     of_blocks = tuple(jnp.moveaxis(padded[:, block.nodes], 0, -3) for block in blocks)
     if exponents is None:
@@ -64,7 +67,7 @@ def lay_out(
 
 
 def of_edges(exponents: Float[Array, " pair"]) -> Float[Array, " edge_and_one"]:
-    """Return the exponent of each directed edge, and 1 for edges that are not there."""
+    """Return the exponent of each directed edge, and 1 at the end for padding."""
     return jnp.concatenate([exponents, exponents, jnp.ones_like(exponents, shape=1)])
 
 
@@ -74,13 +77,13 @@ def update(
     messages: Float[Array, "coordinate column"],
     matrices: Float[Array, "edge_direction out point"] | None = None,
 ) -> Float[Array, "out sent"]:
-    """Compute the messages that the nodes of one part send, not normalized (eq. 15).
+    """Return the outgoing messages of one part, not normalized (eq. 15).
 
     Args:
         operators: the model's operators.
         part: the part.
         messages: all messages.
-        matrices: what the products are multiplied with; None: `operators.update`.
+        matrices: matrices that are applied to the cavity products; None: `operators.update`.
     """
     incoming = [gather(block, messages) for block in part.blocks]
     return project(operators, part, cavities(operators, part, incoming, messages.shape[1]), matrices)
@@ -92,7 +95,7 @@ def cavities(
     incoming: Sequence[Float[Array, "coordinate _ _ _"]],
     num_columns: int,
 ) -> list[Products]:
-    """Multiply the evidence of each node with its incoming messages but one, as `gather` returns these."""
+    """Return the cavity products of each block: local factors times all incoming messages (of `gather`) but one."""
     products = []
     for i, block in enumerate(part.blocks):
         values = evaluate(operators, block, incoming[i], num_columns)
@@ -109,15 +112,15 @@ def project(
     products: Sequence[Products],
     matrices: Float[Array, "edge_direction out point"] | None = None,
 ) -> Float[Array, "out sent"]:
-    """Map cavity products to messages, in the order in which they are sent; 0 in padding."""
+    """Map cavity products to outgoing messages, in the order of the plan's columns; 0 in padding."""
     matrices = operators.update if matrices is None else matrices
-    sent = in_order_sent(part, [product.values for product in products])
-    raw = operators.arithmetic.apply(matrices, part.kinds, sent)
+    cavity = in_order_sent(part, [product.values for product in products])
+    raw = operators.arithmetic.apply(matrices, part.kinds, cavity)
     return jnp.where(part.present[None], raw.reshape(len(raw), -1), 0)
 
 
 def removed_logs(part: Part, products: Sequence[Products]) -> Float[Array, "one sent"] | float:
-    """Return the logarithm of what the cavity product of each sent message has been divided by."""
+    """Return the logarithm of the scale divided out of the cavity product of each outgoing message."""
     if all(product.removed is None for product in products):
         return 0.0
     logs = [jnp.zeros_like(p.values[:1]) if p.removed is None else p.removed for p in products]
@@ -125,7 +128,7 @@ def removed_logs(part: Part, products: Sequence[Products]) -> Float[Array, "one 
 
 
 def gather(block: Block, messages: Float[Array, "coordinate column"]) -> Float[Array, "coordinate tile slot size"]:
-    """Return the incoming messages of each node; any number where there is none."""
+    """Return the incoming messages of each node; arbitrary numbers in padding, which `evaluate` replaces by 1."""
     if messages.shape[1] == 0:
         return jnp.zeros_like(messages, shape=(len(messages), *block.incoming.shape))
     return messages.at[:, block.incoming].get(mode="clip")
@@ -134,14 +137,14 @@ def gather(block: Block, messages: Float[Array, "coordinate column"]) -> Float[A
 def evaluate(
     operators: Operators, block: Block, incoming: Float[Array, "coordinate tile slot size"], num_columns: int
 ) -> Float[Array, "point tile slot size"]:
-    """Evaluate incoming messages as `gather` returns them."""
+    """Return the values of incoming messages (of `gather`) at the node's points, at least the floor; 1 in padding."""
     values = incoming if operators.nonnegative is not None else by_tile(operators.evaluate, block.types, incoming)
     floor = of_type(operators.floors, block.types)[None, :, None, None]
     return jnp.where(block.incoming < num_columns, jnp.maximum(values, floor), 1)
 
 
 def in_order_sent(part: Part, products: Sequence[Float[Array, "point _ _ _"]]) -> Float[Array, "point *tiles row"]:
-    """Reorder cavity products from the order of the nodes to that in which messages are sent."""
+    """Reorder cavity products from the layout of the blocks to the order of the outgoing messages."""
     if part.route is None:
         return products[0]
     flat = [block.reshape(len(block), -1) for block in products]
@@ -149,7 +152,7 @@ def in_order_sent(part: Part, products: Sequence[Float[Array, "point _ _ _"]]) -
 
 
 def each_part(compute: Callable[[Part], Float[Array, "out sent"]], parts: Part) -> Float[Array, "out column"]:
-    """Compute something of each part, one after the other in the memory of one, and put the columns side by side."""
+    """Return `compute` of each part, concatenated; a scan, so that only one part at a time needs memory."""
     if len(parts.present) == 1:
         return compute(jax.tree.map(lambda array: array[0], parts))
     _, stacked = jax.lax.scan(jax.checkpoint(lambda _, part: (None, compute(part)), prevent_cse=False), None, parts)
@@ -162,7 +165,7 @@ def damp(
     damping: Float[Array, ""],
     size: Float[Array, "one sent"] | None = None,
 ) -> tuple[Float[Array, "coordinate sent"], Float[Array, "coordinate sent"]]:
-    """Return the damped messages, and how far their undamped updates are from the old ones.
+    """Return the damped messages, and the undamped change normalize(raw) - m.
 
     m <- d m + (1 - d) normalize(raw); with sizes of the updates, m <- normalize(d m + (1 - d) size normalize(raw)).
     """
@@ -181,7 +184,7 @@ def send(
     messages: Float[Array, "coordinate column"],
     damping: Float[Array, ""],
 ) -> tuple[Float[Array, "coordinate sent"], Float[Array, "coordinate sent"]]:
-    """Return the damped messages that one part sends, given all messages, and how far the updates are from the old."""
+    """Return the damped outgoing messages of one part, given all messages, and their undamped change."""
     products = cavities(operators, part, [gather(block, messages) for block in part.blocks], messages.shape[1])
     raw = project(operators, part, products)
     size = None
@@ -192,7 +195,7 @@ def send(
 
 
 def evaluate_local(operators: Operators, plan: Plan, messages: Float[Array, "node rank"]) -> Float[Array, "node point"]:
-    """Evaluate one message for each node at the node's points, not below the floor."""
+    """Return the values of one message per node at the node's points, at least the floor."""
     padded = jnp.concatenate([messages, messages[:1]]).T
     values = jnp.zeros_like(messages, shape=(operators.evaluate.shape[1], len(messages)))
     for block in plan.blocks:

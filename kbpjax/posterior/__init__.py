@@ -1,1 +1,1 @@
-"""What is observed, and what follows: evidence, beliefs, and summaries of them."""
+"""Evidence, beliefs, and posterior summaries."""

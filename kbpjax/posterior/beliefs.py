@@ -1,12 +1,12 @@
-"""Beliefs: what is known of each variable once messages have been passed.
+"""Beliefs: approximate posterior marginals, from evidence and messages.
 
-A belief is a distribution on points that the user chooses (a grid, gray levels, training samples): normalized weights
+A belief is a distribution on candidate points (a grid, gray levels, training samples): normalized weights
 
     b_s(x)  ~  p(x) local_s(x) prod_{u in G(s)} m_us(x)^rho_us,
 
-with rho the exponents of the solution (1 but for tree-reweighted and fractional messages), and p an estimate of the
-marginal, `MeanEmbedding()` unless another is asked for. The points are candidates: their own density is not corrected
-for; where they are samples of the marginal, pass `Empirical()`.
+where rho are the exponents of the solution (1 for belief propagation) and p is an estimate of the marginal, by default
+`MeanEmbedding()`. The density of the candidates is not corrected for. If they are samples of the marginal, pass
+`marginal=Empirical()`.
 """
 
 from collections.abc import Mapping
@@ -30,11 +30,11 @@ from kbpjax.kernels.base import like
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.evidence import Evidence, likelihood_values
 from kbpjax.posterior.evidence import log_or_zero as log_or_zero
-from kbpjax.posterior.likelihood import own_log_likelihoods
+from kbpjax.posterior.likelihood import pointwise_log_likelihoods
 from kbpjax.posterior.marginals import Marginal, MeanEmbedding
 
 Learned = tuple[Array, Array, Array] | None
-"""`Evidence.messages`, `Evidence.observed` and `Evidence.exponents`, or nothing."""
+"""`Evidence.messages`, `Evidence.observed` and `Evidence.exponents`, or None."""
 
 
 class Belief(eqx.Module):
@@ -88,26 +88,25 @@ def beliefs(
     *,
     marginal: Marginal = MeanEmbedding(),
 ) -> Belief | dict[int, Belief]:
-    """Evaluate the beliefs of all nodes on candidate points.
+    """Return the beliefs of all nodes on candidate points.
 
-    The belief of a clamped node is the candidate most like its value.
+    The belief of a clamped node has all weight on the candidate nearest to its value.
 
     Args:
         model: the model.
         graph: the graph.
-        evidence: the evidence that `run` had, or None.
-        solution: what `run` returned.
-        points: candidates [point, *dim], for all nodes; or {node type: candidates}, where types have domains of their
-            own.
+        evidence: the evidence of `run`, or None.
+        solution: the solution of `run`.
+        points: candidates [point, *dim], for all nodes; or {node type: candidates}, if types have different domains.
         marginal: the estimate of P*(x): `MeanEmbedding()`, `Parzen(kernel, samples)` or `Empirical()`.
 
     Returns:
         The beliefs of all nodes; for points given by type, {node type: beliefs of its nodes, in order of node number}.
 
     Raises:
-        ValueError: points of another shape than the model's variables, none at all, NaN or infinity; a solution or
-            evidence of another graph; a belief that is 0 at all points (only with floor 0 or a known likelihood:
-            candidates far from all training samples give a uniform belief, without an error).
+        ValueError: points of another shape than the model's variables, no points, NaN or infinity; a solution or
+            evidence of another graph; a belief that is 0 at all points (possible only with floor 0 or a known
+            likelihood: candidates far from all training samples give a uniform belief, without an error).
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -126,8 +125,8 @@ def beliefs(
     weights = {}
     for v in types:
         x, nodes = candidates[v], graph.nodes_of_type(v)
-        known = log_likelihoods(evidence, v, x, len(nodes), solution.messages.dtype)
-        given = learned_factors(evidence), known, clamped_values(evidence, v)
+        likelihoods = log_likelihoods(evidence, v, x, len(nodes), solution.messages.dtype)
+        given = learned_factors(evidence), likelihoods, clamped_values(evidence, v)
         weights[v], impossible = _weights(model, graph, given, solution, x, marginal, v)
         check_some("nodes", nodes, impossible)
     if isinstance(points, Mapping):
@@ -153,14 +152,14 @@ def _weights(
     marginal: Marginal,
     node_type: int,
 ) -> tuple[Array, Array]:
-    """Return the beliefs of all nodes of a type, and which of them are 0 at all points.
+    """Return the beliefs of all nodes of a type, and a mask of those that are 0 at all points.
 
-    `given` holds the learned factors, logarithms of known ones at the points, and clamped values.
+    `given` holds the learned factors, the logarithms of known likelihoods at the points, and clamped values.
     """
-    learned, known, clamped = given
+    learned, likelihoods, clamped = given
     at_points = features(model.bases[node_type], points)[None]
     logs = _log_messages(model, graph, learned, solution, at_points, node_type)
-    logs = logs if known is None else logs + known
+    logs = logs if likelihoods is None else logs + likelihoods
     logs = logs + log_or_zero(marginal.density(model, node_type, points))[None].astype(logs.dtype)
     if clamped is None:
         return jax.nn.softmax(logs, axis=-1), jnp.all(logs == -jnp.inf, axis=-1)
@@ -180,20 +179,20 @@ def log_belief(
     node_type: int = 0,
     marginal: Marginal = MeanEmbedding(),
 ) -> Float[Array, "node own"]:
-    """Evaluate the logarithms of beliefs, not normalized, with points of its own for each node; differentiable in them.
+    """Return the logarithms of unnormalized beliefs at separate points for each node; differentiable in the points.
 
     Args:
         model: the model.
         graph: the graph.
-        evidence: the evidence that `run` had, or None.
-        solution: what `run` returned.
+        evidence: the evidence of `run`, or None.
+        solution: the solution of `run`.
         points: points of each node of the type [node_of_type, own, *dim].
         node_type: the node type.
         marginal: as in `beliefs`.
 
     Returns:
-        log p(x) + log local(x) + sum_u log m_us(x) up to a constant of each node [node_of_type, own]; -inf where the
-        belief is 0. Clamps are left out. A known likelihood that does not broadcast (`kbpjax.likelihood`) costs the
+        log p(x) + log local(x) + sum_u log m_us(x), up to one constant per node [node_of_type, own]; -inf where the
+        belief is 0. Clamps are ignored. A known likelihood that does not broadcast (see `kbpjax.likelihood`) costs the
         number of nodes squared.
 
     Examples:
@@ -203,7 +202,7 @@ def log_belief(
         >>> evidence = kbp.clamp(model, graph, [0], [0.5])
         >>> solution = kbp.run_tree(model, graph, evidence)
         >>> slope = jax.grad(lambda own: kbp.log_belief(model, graph, evidence, solution, own).sum())
-        >>> (slope(jnp.array([[0.0], [0.0], [0.9]]))[1:] > 0).tolist()  # the belief rises up to 0.5, and falls after it
+        >>> (slope(jnp.array([[0.0], [0.0], [0.9]]))[1:] > 0).tolist()  # the belief peaks at 0.5
         [[True], [False]]
     """
     check_problem(model, graph, evidence, solution)
@@ -215,9 +214,11 @@ def log_belief(
     count = points.shape[:2]
     flat = like(points, model.points[node_type].dtype).reshape(-1, *shape)
     dtype = solution.messages.dtype
-    known = own_log_likelihoods(evidence, node_type, flat.reshape(*count, *shape)).astype(dtype)
+    likelihoods = pointwise_log_likelihoods(evidence, node_type, flat.reshape(*count, *shape)).astype(dtype)
     check_marginal(marginal)
-    return known + _log_density(model, graph, learned_factors(evidence), solution, flat, marginal, node_type, count)
+    return likelihoods + _log_density(
+        model, graph, learned_factors(evidence), solution, flat, marginal, node_type, count
+    )
 
 
 @partial(jax.jit, static_argnames=("node_type", "count"))
@@ -231,7 +232,7 @@ def _log_density(
     node_type: int,
     count: tuple[int, int],
 ) -> Array:
-    """Add logarithms of messages, learned evidence and the marginal at points of each node [node_of_type, own]."""
+    """Sum the logarithms of messages, learned factors and the marginal at per-node points [node_of_type, own]."""
     prior = log_or_zero(marginal.density(model, node_type, points)).reshape(count).astype(solution.messages.dtype)
     at_points = features(model.bases[node_type], points).reshape(*count, -1)
     return _log_messages(model, graph, learned, solution, at_points, node_type) + prior
@@ -241,9 +242,9 @@ def _log_density(
 def _log_messages(
     model: KernelMRF, graph: Graph, learned: Learned, solution: Solution, at_points: Array, node_type: int
 ) -> Array:
-    """Sum the logarithms of learned evidence and messages, times exponents, of all nodes of a type [.., point].
+    """Sum the logarithms of learned factors and messages, times exponents, of all nodes of a type [.., point].
 
-    `at_points` holds features [1, point, rank] of common points, or [node_of_type, point, rank] of each node's own.
+    `at_points` holds features of common points [1, point, rank], or of per-node points [node_of_type, point, rank].
     """
     nodes = graph.nodes_of_type(node_type)
     floor = model.floor_of(node_type)
@@ -265,7 +266,7 @@ def _log_messages(
 
 
 def learned_factors(evidence: Evidence | None) -> Learned:
-    """Return the learned factors: what of evidence the compiled part of a belief needs."""
+    """Return the learned factors of evidence, the part that compiled code needs."""
     return None if evidence is None else (evidence.messages, evidence.observed, evidence.exponents)
 
 
@@ -280,7 +281,7 @@ def log_factors(learned: Learned, nodes: Array, at_points: Array, floor: Array) 
 
 
 def log_values(messages: Array, owner: Array, at_points: Array, floor: Array) -> Array:
-    """Evaluate messages [some, rank] at the points of their owners, with a floor: logarithms [some, point]."""
+    """Return the logarithms of messages [some, rank] at the points of their owners, with the floor [some, point]."""
     coefficients = messages[:, : at_points.shape[-1]].astype(at_points.dtype)
     if len(at_points) == 1:
         values = matmul(coefficients, at_points[0].T)
@@ -291,12 +292,12 @@ def log_values(messages: Array, owner: Array, at_points: Array, floor: Array) ->
 
 def raise_logs(logs: Array, power: Array) -> Array:
     """Multiply logarithms by a power, with a derivative of 0 where they are -inf."""
-    dark = logs == -jnp.inf
-    return jnp.where(dark, -jnp.inf, jnp.where(dark, 0, logs) * power)
+    is_zero = logs == -jnp.inf
+    return jnp.where(is_zero, -jnp.inf, jnp.where(is_zero, 0, logs) * power)
 
 
 def check_marginal(marginal: Any) -> None:
-    """Check that an estimate of the marginal is one."""
+    """Raise ValueError unless `marginal` is an estimate of the marginal."""
     fix = "Pass kbpjax.MeanEmbedding(), kbpjax.Parzen(kernel, samples) or kbpjax.Empirical()."
     _checks.require(isinstance(marginal, Marginal), "marginal", "must be an estimate of P*", repr(marginal), fix)
 
@@ -305,31 +306,31 @@ def log_likelihoods(
     evidence: Evidence | None, node_type: int, points: Array, num_nodes: int, dtype: jnp.dtype
 ) -> Array | None:
     """Sum the logarithms of the known likelihoods at points [node_of_type, point]; None where there are none."""
-    known = [] if evidence is None else [fns[node_type] for fns in evidence.likelihoods if node_type in fns]
-    logs = [log_or_zero(likelihood_values(fn, points, num_nodes)).astype(dtype) for fn in known]
+    functions = [] if evidence is None else [fns[node_type] for fns in evidence.likelihoods if node_type in fns]
+    logs = [log_or_zero(likelihood_values(fn, points, num_nodes)).astype(dtype) for fn in functions]
     return sum(logs[1:], logs[0]) if logs else None
 
 
 def clamped_values(evidence: Evidence | None, node_type: int) -> tuple[Array, Array] | None:
-    """Return which nodes of a type are clamped, and their values; None where there can be none."""
+    """Return the mask of clamped nodes of a type and their values; None if the type has no clamps."""
     return None if evidence is None else evidence.values.get(node_type)
 
 
 def nearest_candidate(model: KernelMRF, values: Array, node_type: int, points: Array) -> Array:
-    """Put all weight on the point most like each value [value, point]."""
+    """Return weights with all mass on the point nearest to each value in feature space [value, point]."""
     at_values, at_points = features(model.bases[node_type], values), features(model.bases[node_type], points)
     distance = jnp.sum(at_points**2, axis=-1)[None] - 2 * matmul(at_values, at_points.T)
     return jax.nn.one_hot(jnp.argmin(distance, axis=-1), len(points), dtype=distance.dtype)
 
 
 def check_some(argument: str, numbers: Array | np.ndarray, impossible: Array) -> None:
-    """Raise ValueError for a belief that is zero at all points, where the values are known; elsewhere it is NaN."""
+    """Raise ValueError for beliefs that are 0 at all points; under tracing they are NaN instead."""
     if _checks.is_traced(impossible):
         return
-    dark = np.asarray(numbers)[np.asarray(impossible)]
-    fix = "Ask at points where evidence and messages allow the variable to be, or fit with a floor > 0."
+    zero = np.asarray(numbers)[np.asarray(impossible)]
+    fix = "Add candidate points that the evidence and the messages allow, or fit with a floor > 0."
     rule = "must have a belief > 0 at one point at least"
-    _checks.require(len(dark) == 0, argument, rule, f"0 everywhere for {dark[:5].tolist()}", fix)
+    _checks.require(len(zero) == 0, argument, rule, f"0 everywhere for {zero[:5].tolist()}", fix)
 
 
 def check_problem(model: KernelMRF, graph: Graph, evidence: Evidence | None, solution: Solution) -> None:
@@ -341,12 +342,12 @@ def check_problem(model: KernelMRF, graph: Graph, evidence: Evidence | None, sol
     _checks.require(got == shape, "solution", f"messages must be {shape}", got, fix)
     if evidence is not None:
         shape, got = (graph.num_nodes, rank), evidence.messages.shape[1:]
-        fix = "Pass the evidence that kbpjax.run had."
+        fix = "Pass the evidence that was passed to kbpjax.run."
         _checks.require(got == shape, "evidence", f"messages must have shape {shape}", got, fix)
 
 
 def candidates_by_type(model: KernelMRF, graph: Graph, points: Numbers | Mapping[int, Numbers]) -> dict[int, Array]:
-    """Check candidates, and return those of each node type of the graph."""
+    """Return the checked candidates of each node type of the graph."""
     types = [v for v, *_ in graph.node_types]
     by_type = points if isinstance(points, Mapping) else dict.fromkeys(types, points)
     missing = [v for v in types if v not in by_type]

@@ -1,4 +1,4 @@
-"""Variables whose values are known: evidence that cuts what is behind them off."""
+"""Hard evidence: clamp variables to observed values, which blocks messages through them."""
 
 from functools import partial
 
@@ -25,20 +25,21 @@ def clamp(
     *,
     evidence_model: Expectation | DensityRatio = Expectation(),
 ) -> Evidence:
-    """Fix variables of the model at known values: their outgoing messages no longer depend on the incoming ones.
+    """Return evidence that fixes variables at known values: their outgoing messages ignore the incoming ones.
 
-    A message from a node with value v stands for P(v | x_s): smoothed by the kernel, E[k(v, X_t) | x_s], or
-    P(v | x_s) / P(v) with `DensityRatio()`. The belief of a clamped node is the candidate most like its value.
+    A message from a node with value v is an estimate of P(v | x_s): smoothed by the kernel, E[k(v, X_t) | x_s], or
+    P(v | x_s) / P(v) with `DensityRatio()`. The belief of a clamped node has all weight on the candidate nearest to
+    its value.
 
     Args:
         model: the model.
         graph: the graph.
-        nodes: numbers of the nodes whose values are known [some], each once.
+        nodes: numbers of the clamped nodes [some], each once.
         values: their values [some, *dim].
         evidence_model: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel.
 
     Raises:
-        ValueError: nodes out of range or twice, values of another shape than the nodes' variables, NaN or infinity.
+        ValueError: nodes out of range or repeated, values of another shape than the nodes' variables, NaN or infinity.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -49,17 +50,17 @@ def clamp(
     """
     model.check_types(graph)
     check_evidence_model(evidence_model)
-    numbers, known = jnp.asarray(nodes), _checks.as_array("values", values)
+    numbers, given = jnp.asarray(nodes), _checks.as_array("values", values)
     fix = "Pass node numbers [some] and one value for each [some, *dim]."
     whole = jnp.issubdtype(numbers.dtype, jnp.integer) or numbers.size == 0
     _checks.require(numbers.ndim == 1 and whole, "nodes", "must be integers [some]", f"{numbers.dtype}", fix)
     count = f"must hold a value for each of the {len(numbers)} nodes"
-    _checks.require(known.ndim > 0 and len(known) == len(numbers), "values", count, f"shape {known.shape}", fix)
-    _checks.require_finite("values", known, "Leave these nodes out.")
+    _checks.require(given.ndim > 0 and len(given) == len(numbers), "values", count, f"shape {given.shape}", fix)
+    _checks.require_finite("values", given, "Leave these nodes out.")
     shapes = {v: model.points[v].shape[1:] for v, *_ in graph.node_types}
-    _check_clamped(model, graph, numbers, known, shapes)
-    alike = tuple(v for v, shape in shapes.items() if shape == known.shape[1:])
-    return _clamp(model, graph, numbers, known, evidence_model, alike)
+    _check_clamped(model, graph, numbers, given, shapes)
+    types = tuple(v for v, shape in shapes.items() if shape == given.shape[1:])
+    return _clamp(model, graph, numbers, given, evidence_model, types)
 
 
 def _check_clamped(
@@ -73,7 +74,7 @@ def _check_clamped(
     _checks.require(ok, "nodes", rule, numbers[:10].tolist(), "Name each node once.")
     types = np.asarray(graph.node_type)[numbers.astype(int)]
     for v in np.unique(types).tolist():
-        fix = "Clamp nodes of other types in a call of their own, and multiply."
+        fix = "Clamp nodes of other types in a separate call, and multiply the evidence."
         rule = f"must have shape [some, *{shapes[v]}], as the variables of node type {v}"
         _checks.require(values.shape[1:] == shapes[v], "values", rule, f"shape {values.shape}", fix)
         model.bases[v].check("values", values[types == v])
@@ -99,9 +100,9 @@ def _clamp(
         value = value.astype(points.dtype) if jnp.issubdtype(points.dtype, jnp.floating) else value
         mass = evidence_model.point_mass(features(basis, value), model.moments[v], model.ridges[v])
         factor = matmul(mass, features(basis, points).T).astype(local.dtype)
-        known = clamped[nodes]
-        local = local.at[nodes, : len(points)].set(jnp.where(known[:, None], factor, 1))
-        by_type[v] = known, value
+        mask = clamped[nodes]
+        local = local.at[nodes, : len(points)].set(jnp.where(mask[:, None], factor, 1))
+        by_type[v] = mask, value
     return eqx.tree_at(
         lambda e: (e.local, e.clamped, e.values),
         evidence,

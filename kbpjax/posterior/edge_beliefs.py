@@ -1,4 +1,4 @@
-"""Beliefs of pairs of neighbors: the joint distribution of both ends of an edge, given all evidence."""
+"""Pairwise beliefs: the joint posterior of both ends of an edge."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -34,11 +34,11 @@ from kbpjax.posterior.beliefs import (
 from kbpjax.posterior.evidence import Evidence
 
 CHUNK = 8192
-"""Messages that are evaluated at one time."""
+"""Number of messages that are evaluated at a time."""
 
 
 class EdgeBelief(eqx.Module):
-    """A distribution of both ends of some edges on common pairs of points.
+    """Joint distributions of both ends of some edges, on a product of candidate points.
 
     Attributes:
         first, second: candidates of the first and second ends [point, *dim].
@@ -48,9 +48,9 @@ class EdgeBelief(eqx.Module):
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> states = jnp.array([0.0, 1.0])
         >>> pair = kbp.EdgeBelief(states, states, jnp.array([[[0.5, 0.0], [0.25, 0.25]]]))
-        >>> pair.weights.sum(axis=2).tolist()  # of the first end alone
+        >>> pair.weights.sum(axis=2).tolist()  # marginal of the first end
         [[0.5, 0.5]]
-        >>> pair.weights.trace(axis1=1, axis2=2).tolist()  # that both are in one state
+        >>> pair.weights.trace(axis1=1, axis2=2).tolist()  # probability of equal states
         [0.75]
     """
 
@@ -67,25 +67,25 @@ def edge_beliefs(
     edges: Numbers,
     points: Numbers | Mapping[int, Numbers],
 ) -> EdgeBelief:
-    """Evaluate the beliefs of pairs of neighbors: P*(x_s, x_t) times all evidence and messages from elsewhere.
+    """Return the pairwise beliefs of edges: P*(x_s, x_t) times all evidence and the messages from other neighbors.
 
-    With exponents rho, messages from elsewhere enter as m^rho, and those along the pair itself as m^(rho - 1).
+    With exponents rho, messages from other neighbors are raised to rho, and those along the edge itself to rho - 1.
 
-    The joint is estimated by its embedding, smoothed by the model's kernel at both ends.
+    The joint P* is estimated by its embedding, smoothed by the model's kernel at both ends.
 
     Args:
         model: the model.
         graph: the graph.
-        evidence: the evidence that `run` had, or None; a clamped end has the candidate most like its value.
-        solution: what `run` returned.
-        edges: pairs of neighbors [some, 2], all of one edge type and, where node types differ, one way round.
+        evidence: the evidence of `run`, or None. A clamped end has all weight on the candidate nearest to its value.
+        solution: the solution of `run`.
+        edges: pairs of neighbors [some, 2], all of one edge type and, if node types differ, in one orientation.
         points: candidates of both ends [point, *dim], or {node type: candidates}.
 
     Returns:
-        The beliefs of both ends of each pair, in the order in which they were named.
+        The beliefs of the pairs, with ends in the given order.
 
     Raises:
-        ValueError: pairs that are no edges or of several types, and what `beliefs` raises.
+        ValueError: pairs that are not edges or are of several types; as `beliefs`.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -102,8 +102,8 @@ def edge_beliefs(
     for v, all_ends, edge in zip(types, (graph.senders, graph.receivers), (reverse, numbers), strict=True):
         nodes, of_type = np.asarray(all_ends)[numbers], np.asarray(graph.node_type) == v
         position = (np.cumsum(of_type) - 1)[nodes].astype(np.int32)
-        known = log_likelihoods(evidence, v, candidates[v], int(of_type.sum()), solution.messages.dtype)
-        ends.append(_End(nodes, position, _incoming(graph, nodes, edge), known, clamped_values(evidence, v)))
+        likelihoods = log_likelihoods(evidence, v, candidates[v], int(of_type.sum()), solution.messages.dtype)
+        ends.append(_End(nodes, position, _incoming(graph, nodes, edge), likelihoods, clamped_values(evidence, v)))
     forward = numbers < graph.num_edges // 2
     given = learned_factors(evidence), solution, tuple(ends), forward, tuple(candidates[v] for v in types)
     weights, impossible = _pair_weights(model, *given, edge_type, types)
@@ -112,12 +112,12 @@ def edge_beliefs(
 
 
 class _End(NamedTuple):
-    """One end of each of some edges: node numbers, positions among the nodes of the type, what says something of it."""
+    """One end of each of some edges: node numbers, positions among the nodes of the type, messages and evidence."""
 
     nodes: Any
     position: Any
     incoming: tuple[Any, Any, Any]
-    known: Array | None
+    likelihoods: Array | None
     clamped: tuple[Array, Array] | None
 
 
@@ -132,13 +132,13 @@ def _pair_weights(
     edge_type: int,
     types: tuple[int, int],
 ) -> tuple[Array, Array]:
-    """Return the beliefs of some edges, and which of them are 0 at all pairs of points."""
+    """Return the beliefs of some edges, and a mask of those that are 0 at all pairs of points."""
     logs = []
     for v, end, x in zip(types, ends, points, strict=True):
         at_points, floor = features(model.bases[v], x)[None].astype(solution.messages.dtype), model.floor_of(v)
         total = log_factors(learned, end.nodes, at_points, floor)
         total = _add_logs(total, solution, *end.incoming, at_points, floor)
-        total = total if end.known is None else total + end.known[end.position]
+        total = total if end.likelihoods is None else total + end.likelihoods[end.position]
         if end.clamped is not None:
             mask, values = (array[end.position] for array in end.clamped)
             total = jnp.where(mask[:, None], log_or_zero(nearest_candidate(model, values, v, x)), total)
@@ -152,7 +152,7 @@ def _pair_weights(
 def _log_joints(
     model: KernelMRF, edge_type: int, types: tuple[int, int], points: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Return the logarithms of P* at pairs of candidates, for edges named in their own direction and in the other."""
+    """Return the logarithms of P* at pairs of candidates, for pairs in the edge's orientation and in the reverse."""
     first, second = (features(model.bases[v], x) for v, x in zip(types, points, strict=True))
     joint, least = model.joints[edge_type], model.floor_of(types[0]) * model.floor_of(types[1])
 
@@ -164,30 +164,30 @@ def _log_joints(
 
 
 def _directed_edges(graph: Graph, edges: Numbers) -> tuple[np.ndarray, int, tuple[int, int]]:
-    """Look pairs of neighbors up; return their directed edges, edge type, and the node types of both ends."""
-    known = not _checks.is_traced((graph, edges))
-    fix = "Close over both where you compile."
-    _checks.require(known, "edges", "must be known, and so must the graph", "a tracer", fix)
+    """Return the directed edges of pairs of neighbors, their edge type, and the node types of both ends."""
+    concrete = not _checks.is_traced((graph, edges))
+    fix = "Close over edges and graph in the compiled function."
+    _checks.require(concrete, "edges", "must be known, and so must the graph", "a tracer", fix)
     pairs, count = np.asarray(edges), graph.num_nodes
     ok = pairs.ndim == 2 and pairs.shape[1] == 2 and len(pairs) > 0 and np.issubdtype(pairs.dtype, np.integer)
     fix = "Pass pairs of neighbors, for instance [(0, 1)]."
     _checks.require(ok, "edges", "must be integers [some, 2]", f"shape {pairs.shape}, {pairs.dtype}", fix)
     key = np.asarray(graph.senders).astype(np.int64) * count + np.asarray(graph.receivers)
     order, wanted = np.argsort(key), pairs[:, 0].astype(np.int64) * count + pairs[:, 1]
-    place = np.minimum(np.searchsorted(key, wanted, sorter=order), max(len(key) - 1, 0))
+    position = np.minimum(np.searchsorted(key, wanted, sorter=order), max(len(key) - 1, 0))
     inside = np.all((pairs >= 0) & (pairs < count), axis=1)
-    strange = pairs[~inside | (key[order][place] != wanted)] if len(key) else pairs
-    _checks.require(len(strange) == 0, "edges", "must be edges of the graph", strange[:3].tolist(), fix)
-    numbers, node_type = order[place], np.asarray(graph.node_type)
+    invalid = pairs[~inside | (key[order][position] != wanted)] if len(key) else pairs
+    _checks.require(len(invalid) == 0, "edges", "must be edges of the graph", invalid[:3].tolist(), fix)
+    numbers, node_type = order[position], np.asarray(graph.node_type)
     kinds = {(int(k), *map(int, ends)) for k, ends in zip(np.asarray(graph.edge_type)[numbers], node_type[pairs])}
     rule = "must be of one (edge type, first node type, second node type)"
-    _checks.require(len(kinds) == 1, "edges", rule, sorted(kinds), "Ask for each kind apart.")
+    _checks.require(len(kinds) == 1, "edges", rule, sorted(kinds), "Call edge_beliefs once for each of them.")
     ((edge_type, first, second),) = kinds
     return numbers.astype(np.int32), edge_type, (first, second)
 
 
 def _incoming(graph: Graph, nodes: np.ndarray, exclude: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the directed edges into each of some nodes, which of the nodes each belongs to, and if it is excluded."""
+    """Return the incoming edges of some nodes, the index of each edge's node, and a mask of excluded edges."""
     receivers = np.asarray(graph.receivers)
     order = np.argsort(receivers, kind="stable")
     start, stop = (np.searchsorted(receivers[order], nodes, side) for side in ("left", "right"))
@@ -200,9 +200,9 @@ def _incoming(graph: Graph, nodes: np.ndarray, exclude: np.ndarray) -> tuple[np.
 def _add_logs(
     total: Array, solution: Solution, edges: Array, owner: Array, own: Array, at_points: Array, floor: Array
 ) -> Array:
-    """Add to the row `owner` of each of some edges the logarithm of its message times its exponent.
+    """Add the logarithm of each edge's message, times its exponent, to the row `owner` of the edge.
 
-    Of the message along the pair itself, `own`, one whole is taken off. A bounded number is evaluated at a time.
+    The exponent of messages along the pair itself (mask `own`) is reduced by 1. Edges are processed in chunks.
     """
     powers = jnp.ones(len(edges), total.dtype)
     if solution.exponents is not None:
@@ -220,7 +220,7 @@ def _add_logs(
     def add(total: Array, rows: tuple[Array, ...]) -> tuple[Array, None]:
         edge, row, power = rows
         values = log_values(solution.coefficients[edge], row, at_points, floor)
-        values = jnp.where(power[:, None] == 0, 0, raise_logs(values, power[:, None]))  # 0 times -inf is no message
+        values = jnp.where(power[:, None] == 0, 0, raise_logs(values, power[:, None]))  # not 0 * -inf
         return total.at[row].add(values, mode="drop"), None
 
     return jax.lax.scan(add, total, (chunks(edges, 0), chunks(owner, len(total)), chunks(powers, 0)))[0]

@@ -1,11 +1,11 @@
-"""Evidence: what is known of each node beside the messages of its neighbors, as factors on the node.
+"""Evidence: local factors of the nodes.
 
-- an observation y like those learned: `observe`, the factor E[k(y, Y) | x_t] or P(y | x_t) / P(y);
-- a known likelihood: `likelihood`, the function itself;
-- the value of the variable itself: `clamp`, which fixes the messages out of the node.
+- `observe`: an observation y with a learned observation model, the factor E[k(y, Y) | x_t] or P(y | x_t) / P(y);
+- `likelihood`: a known likelihood function;
+- `clamp`: a known value of the variable, which fixes the outgoing messages of the node.
 
-Evidences of one problem combine with `*`: several observations of a node, or different kinds on different nodes;
-`evidence ** power` weakens or sharpens them.
+Evidence terms combine with `*`: several observations of a node, or different kinds on different nodes.
+`evidence ** power` tempers them.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,16 +34,16 @@ from kbpjax.learning.model import KernelMRF, ObservationModel
 
 @runtime_checkable
 class Model(Protocol):
-    """What `likelihood` needs of a model: `KernelMRF`, or a `PairwiseMRF` of `kbpjax.baselines`."""
+    """The interface of a model for `likelihood`: `KernelMRF`, or a `PairwiseMRF` of `kbpjax.baselines`."""
 
     @property
     def points(self) -> Mapping[int, Array]:
-        """{node type: where messages are evaluated [point, *dim]}."""
+        """{node type: evaluation points of messages [point, *dim]}."""
         ...
 
     @property
     def sizes(self) -> tuple[int, int, Any]:
-        """Numbers of points and of coefficients of a message, and the precision."""
+        """Number of evaluation points, number of coefficients of a message, and dtype."""
         ...
 
     def check_types(self, graph: Graph) -> None:
@@ -52,7 +52,7 @@ class Model(Protocol):
 
 
 class Expectation(eqx.Module):
-    """The expectation form E[k(y, Y) | x]: the likelihood smoothed by the kernel of y; wants a narrow bandwidth.
+    """The expectation E[k(y, Y) | x]: the likelihood smoothed by the kernel of y; use a narrow bandwidth.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -66,17 +66,17 @@ class Expectation(eqx.Module):
     """
 
     def operator(self, observation: ObservationModel) -> Array:
-        """Return the map from features of an observation to a message."""
+        """Return the matrix that maps features of an observation to a message."""
         return observation.expectation
 
     def point_mass(self, at_value: Array, moment: Array, ridge: Array) -> Array:
-        """Return the function of x_t whose expectation stands for x_t = value: k(value, x_t) [node, rank]."""
+        """Return the local factor for x_t = value, k(value, x_t), as coefficients [node, rank]."""
         del moment, ridge
         return at_value
 
 
 class DensityRatio(eqx.Module):
-    """The density-ratio form P(y | x) / P(y) (Song et al. 2010): not smoothed, but wants the right ridge.
+    """The density ratio P(y | x) / P(y) (Song et al. 2010): not smoothed, but sensitive to the ridge.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -89,34 +89,34 @@ class DensityRatio(eqx.Module):
     """
 
     def operator(self, observation: ObservationModel) -> Array:
-        """Return the map from features of an observation to a message."""
+        """Return the matrix that maps features of an observation to a message."""
         return observation.ratio
 
     def point_mass(self, at_value: Array, moment: Array, ridge: Array) -> Array:
-        """Return the function of x_t that integrates against P to the value at a point [node, rank]."""
+        """Return the local factor for x_t = value, the point mass relative to P, as coefficients [node, rank]."""
         return ridge_solve(moment, at_value.T, ridge).T
 
 
 class Evidence(eqx.Module):
-    """What is known of each node; made by `observe`, `likelihood` and `clamp`, combined with `*`.
+    """Local factors of the nodes; made by `observe`, `likelihood` and `clamp`, combined with `*`.
 
     Attributes:
-        local: product of a node's factors at its evaluation points [node, point]; 1 where nothing is known.
-        messages: learned factors as messages of 2-norm 1, coefficients on the node's basis [factor, node, rank]; 0
-            where there is none.
-        observed: which nodes each learned factor says something of [factor, node].
-        exponents: the power to which each learned factor is raised [factor]; 1 but for `evidence ** power`.
+        local: product of a node's factors at its evaluation points [node, point]; 1 without evidence.
+        messages: learned factors as messages of 2-norm 1, coefficients on the node's basis [factor, node, rank]; 0 for
+            nodes without the factor.
+        observed: mask of the nodes that have each learned factor [factor, node].
+        exponents: the power to which each learned factor is raised [factor]; 1 unless `evidence ** power` was used.
         likelihoods: known factors, each {node type: function from points [point, *dim] to [node_of_type, point]}.
-        clamped: which nodes have a known value [node].
-        values: {node type: (which of its nodes are clamped [node_of_type], their values [node_of_type, *dim])}, of the
-            types that can be.
+        clamped: mask of the nodes with a known value [node].
+        values: {node type: (mask of its clamped nodes [node_of_type], their values [node_of_type, *dim])}, for the node
+            types whose variables have the shape of the values.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x, observations=x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5))
-        >>> seen = kbp.observe(model, graph, [0.0, 0.1, np.nan], mask=[True, True, False])
-        >>> both = seen**0.5 * kbp.clamp(model, graph, [2], [0.2])  # trust what is seen less; node 2 is known
+        >>> soft = kbp.observe(model, graph, [0.0, 0.1, np.nan], mask=[True, True, False])
+        >>> both = soft**0.5 * kbp.clamp(model, graph, [2], [0.2])  # tempered observations; node 2 is clamped
         >>> both.observed.tolist(), both.exponents.tolist(), both.clamped.tolist()
         ([[True, True, False]], [0.5], [False, False, True])
     """
@@ -130,7 +130,7 @@ class Evidence(eqx.Module):
     values: dict[int, tuple[Array, Array]]
 
     def __mul__(self, other: "Evidence") -> "Evidence":
-        """Combine two independent pieces of evidence; a clamped node's value outweighs all else that is known of it."""
+        """Combine independent evidence terms; a clamped value overrides all other evidence of its node."""
         if not isinstance(other, Evidence):
             return NotImplemented
         shapes, fix = (self.local.shape, other.local.shape), "Make both with the same model and graph."
@@ -140,13 +140,13 @@ class Evidence(eqx.Module):
             twice = np.flatnonzero(np.asarray(self.clamped) & np.asarray(other.clamped))
             rule = "must clamp each node once"
             _checks.require(len(twice) == 0, "evidence", rule, f"nodes {twice[:5]} twice", "Drop one of the values.")
-        mine, theirs = self.clamped[:, None], other.clamped[:, None]
+        first, second = self.clamped[:, None], other.clamped[:, None]
         values = self.values | other.values
         for v in set(self.values) & set(other.values):
-            (known, value), (known_too, value_too) = self.values[v], other.values[v]
-            values[v] = known | known_too, jnp.where(expand(known, value.ndim), value, value_too)
+            (mask, value), (other_mask, other_value) = self.values[v], other.values[v]
+            values[v] = mask | other_mask, jnp.where(expand(mask, value.ndim), value, other_value)
         return Evidence(
-            jnp.where(mine, self.local, jnp.where(theirs, other.local, self.local * other.local)),
+            jnp.where(first, self.local, jnp.where(second, other.local, self.local * other.local)),
             jnp.concatenate([self.messages, other.messages]),
             jnp.concatenate([self.observed, other.observed]),
             jnp.concatenate([self.exponents, other.exponents]),
@@ -156,8 +156,8 @@ class Evidence(eqx.Module):
         )
 
     def __pow__(self, power: ScalarLike) -> "Evidence":
-        """Raise all factors to a power > 0; below 1 they say less, above 1 more. Clamped values stay."""
-        _checks.require_number("power", power, above=0, fix="Leave out evidence that is to say nothing.")
+        """Raise all factors to a power > 0 (likelihood tempering): below 1 flatter, above 1 sharper. Clamps stay."""
+        _checks.require_number("power", power, above=0, fix="To ignore evidence, leave it out.")
         power = jnp.asarray(power, self.local.dtype)
         positive = self.local > 0  # 0 ** power is 0, and its derivative too
         local = jnp.where(positive, jnp.where(positive, self.local, 1) ** power, 0)
@@ -166,14 +166,14 @@ class Evidence(eqx.Module):
             self.messages,
             self.observed,
             self.exponents * power,
-            tuple({v: Partial(raised, power, fn) for v, fn in known.items()} for known in self.likelihoods),
+            tuple({v: Partial(raised, power, fn) for v, fn in by_type.items()} for by_type in self.likelihoods),
             self.clamped,
             self.values,
         )
 
 
 def raised(power: Array, fn: Partial, points: Array) -> Array:
-    """Raise what a likelihood says at points to a power."""
+    """Return the values of a likelihood at points, raised to a power."""
     return raise_values(jnp.asarray(fn(points)), power)
 
 
@@ -196,22 +196,22 @@ def observe(
     mask: Numbers | None = None,
     evidence_model: Expectation | DensityRatio = Expectation(),
 ) -> Evidence:
-    """Turn observations into evidence: E[k(y, Y) | x] on each node, a smoothed likelihood, or P(y | x) / P(y).
+    """Return the evidence of observations: E[k(y, Y) | x] on each node, a smoothed likelihood, or P(y | x) / P(y).
 
-    An observation so far from all training observations that every kernel value is 0 says nothing, and counts as
-    missing. Several observations of a node: multiply the evidence of each. Observations of several kinds: make each a
-    node of its own, joined by an edge, and `clamp` it.
+    An observation far from all training observations, with all kernel values 0, counts as missing. For several
+    observations of a node, multiply their evidence. For observations of several kinds, make each a separate node,
+    joined by an edge, and `clamp` it.
 
     Args:
         model: the model.
         graph: the graph.
         y: one observation for each node [node, *obs_dim]; or {node type: one for each of its nodes, in order of node
-            number}, where observations differ in shape or only some types have them.
-        mask: which nodes are observed [node]; None: all. What y holds elsewhere, even NaN, does not matter.
+            number}, if observations differ in shape or only some types have them.
+        mask: observed nodes [node], boolean; None: all. Entries of y elsewhere are ignored, and may be NaN.
         evidence_model: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel of y.
 
     Returns:
-        The evidence. Nodes of a type for which the model has seen no observations have none.
+        The evidence. Node types without observations in the training data have no evidence.
 
     Raises:
         ValueError: a model without observations, a shape that does not fit, NaN or infinity in an observed node.
@@ -229,26 +229,26 @@ def observe(
     check_evidence_model(evidence_model)
     fix = "Fit it on data with observations and pass obs_kernel."
     _checks.require(bool(model.observations), "model", "must have learned observations", "none", fix)
-    seen = jnp.asarray(np.ones(graph.num_nodes, bool) if mask is None else mask)
+    observed = jnp.asarray(np.ones(graph.num_nodes, bool) if mask is None else mask)
     fix = "Pass a boolean for each node, True where it is observed."
-    ok = seen.shape == (graph.num_nodes,) and seen.dtype == bool
-    _checks.require(ok, "mask", f"must be boolean of shape ({graph.num_nodes},)", f"{seen.dtype}{seen.shape}", fix)
+    ok, rule = observed.shape == (graph.num_nodes,) and observed.dtype == bool, "must be boolean of shape"
+    _checks.require(ok, "mask", f"{rule} ({graph.num_nodes},)", f"{observed.dtype}{observed.shape}", fix)
     observable = [v for v, *_ in graph.node_types if v in model.observations]
     if isinstance(y, Mapping):
-        strange = [v for v in y if v not in observable]
+        unknown = [v for v in y if v not in observable]
         fix = "Leave them out, or fit the model on observations of them."
-        _checks.require(not strange, "y", f"must have node types among {observable} as keys", strange, fix)
+        _checks.require(not unknown, "y", f"must have node types among {observable} as keys", unknown, fix)
         arrays = {v: _checks.as_array(f"y[{v}]", y[v]) for v in observable if v in y}
     else:
         arrays = dict.fromkeys(observable, _checks.as_array("y", y))
-    own = isinstance(y, Mapping)
+    by_type = isinstance(y, Mapping)
     for v, array in arrays.items():
-        _check_observations(model, graph, v, array, seen, own)
-    return _observe(model, graph, arrays, seen, evidence_model, own)
+        _check_observations(model, graph, v, array, observed, by_type)
+    return _observe(model, graph, arrays, observed, evidence_model, by_type)
 
 
 def likelihood_values(function: Callable[[Array], Array], points: Array, num_nodes: int) -> Array:
-    """Ask a likelihood at points [point, *dim] and check what it says [node, point]."""
+    """Return the checked values of a likelihood at points [point, *dim], [node, point]."""
     values = jnp.asarray(function(points))
     shape = (num_nodes, len(points))
     _checks.require(values.shape == shape, "fn", f"must return values of shape {shape}", values.shape, "Broadcast it.")
@@ -261,7 +261,7 @@ def likelihood_values(function: Callable[[Array], Array], points: Array, num_nod
 
 
 def nothing(model: Model, graph: Graph) -> Evidence:
-    """Return evidence that says nothing."""
+    """Return empty evidence: all local factors 1."""
     nodes, (points, rank, dtype) = graph.num_nodes, model.sizes
     arrays = np.ones((nodes, points)), np.zeros((0, nodes, rank)), np.zeros((0, nodes), bool), np.zeros(0)
     local, messages, observed, exponents = (jnp.asarray(a.astype(bool if a.dtype == bool else dtype)) for a in arrays)
@@ -269,49 +269,51 @@ def nothing(model: Model, graph: Graph) -> Evidence:
 
 
 def check_evidence_model(evidence_model: Any) -> None:
-    """Check that a form of evidence is one."""
+    """Raise ValueError unless `evidence_model` is an evidence model."""
     ok = isinstance(evidence_model, Expectation | DensityRatio)
     fix = "Pass kbpjax.Expectation() or kbpjax.DensityRatio()."
     _checks.require(ok, "evidence_model", "must be an evidence model", repr(evidence_model), fix)
 
 
-def _check_observations(model: KernelMRF, graph: Graph, node_type: int, y: Array, seen: Array, own: bool) -> None:
-    """Check the observations of one node type, given for its `own` nodes or for all."""
+def _check_observations(
+    model: KernelMRF, graph: Graph, node_type: int, y: Array, observed: Array, by_type: bool
+) -> None:
+    """Check the observations of one node type, given for its nodes (`by_type`) or for all nodes."""
     count = {v: n for v, n, *_ in graph.node_types}[node_type]
-    expected = (count if own else graph.num_nodes, *model.observations[node_type].basis.point.shape)
-    rule = f"{f'of node type {node_type} ' if own else ''}must have shape {expected}"
+    expected = (count if by_type else graph.num_nodes, *model.observations[node_type].basis.point.shape)
+    rule = f"{f'of node type {node_type} ' if by_type else ''}must have shape {expected}"
     fix = "Give one observation for each node, of the shape of the training observations, or {node type: observations}."
     _checks.require(y.shape == expected, "y", rule, y.shape, fix)
-    if not _checks.is_traced((y, seen, graph)):
+    if not _checks.is_traced((y, observed, graph)):
         fix = "Pass mask=, False where nothing was observed."
-        known = np.asarray(seen)[np.asarray(graph.node_type) == node_type] if own else np.asarray(seen)
-        seen_only = np.asarray(y)[known]
-        _checks.require_finite("y", seen_only, fix)
-        model.observations[node_type].basis.check("y", jnp.asarray(seen_only))
+        mask = np.asarray(observed)[np.asarray(graph.node_type) == node_type] if by_type else np.asarray(observed)
+        values = np.asarray(y)[mask]
+        _checks.require_finite("y", values, fix)
+        model.observations[node_type].basis.check("y", jnp.asarray(values))
 
 
-@partial(jax.jit, static_argnames="own")
+@partial(jax.jit, static_argnames="by_type")
 def _observe(
     model: KernelMRF,
     graph: Graph,
-    by_type: dict[int, Array],
-    seen: Array,
+    observations: dict[int, Array],
+    mask: Array,
     evidence_model: Expectation | DensityRatio,
-    own: bool,
+    by_type: bool,
 ) -> Evidence:
     operators = model.operators
     messages = jnp.zeros((graph.num_nodes, operators.evaluate.shape[2]), operators.evaluate.dtype)
-    for v, y in by_type.items():
+    for v, y in observations.items():
         nodes = graph.nodes_of_type(v)
-        known = seen[nodes]
+        given = mask[nodes]
         basis, operator = model.observations[v].basis, evidence_model.operator(model.observations[v])
-        y = y if own else y[nodes]
-        y = jnp.where(expand(known, y.ndim), y, jnp.zeros_like(y))
+        y = y if by_type else y[nodes]
+        y = jnp.where(expand(given, y.ndim), y, jnp.zeros_like(y))
         message = matmul(features(basis, like(y, basis.point.dtype)).astype(operator.dtype), operator.T)
-        message = jnp.where(known[:, None], message, 0).astype(messages.dtype)
+        message = jnp.where(given[:, None], message, 0).astype(messages.dtype)
         messages = messages.at[nodes, : message.shape[1]].set(message)
     messages = normalize(messages.T).T
-    observed = jnp.any(messages != 0, axis=1)  # true for NaN, which stays
+    observed = jnp.any(messages != 0, axis=1)  # True for NaN, which stays NaN
     local = jnp.where(observed[:, None], evaluate_local(operators, graph.plan, messages), 1)
     clamped = jnp.zeros(graph.num_nodes, bool)
     return Evidence(local, messages[None], observed[None], jnp.ones(1, local.dtype), (), clamped, {})

@@ -1,4 +1,4 @@
-"""Marginals: what stands for P*(x_s) in a belief. Three estimates, none of which needs the variables to be numbers."""
+"""Estimates of the marginal P*(x_s) in a belief, for variables in any domain."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from kbpjax.learning.model import KernelMRF
 class MeanEmbedding(eqx.Module):
     r"""The mean embedding $\langle \phi(x), \mu \rangle$: the marginal smoothed by the model's kernel.
 
-    A wide kernel makes it wide.
+    A wide kernel widens the estimate.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -42,15 +42,15 @@ def _arrays(samples: Any) -> Any:
 
 
 class Parzen(eqx.Module):
-    """The Parzen estimate mean_i kernel(x, x_i), with a kernel of one's own choice, narrower than the model's.
+    """The Parzen estimate mean_i kernel(x, x_i), with a custom kernel, usually narrower than the model's.
 
     Args:
         kernel: kernel >= 0, or {node type: kernel}; for numbers an RBF, its bandwidth well below the samples' spread.
         samples: training samples [sample, *dim], or {node type: samples}, as in `TrainingData.nodes`.
 
     Raises:
-        ValueError: what is no kernel; where it is used, no kernel or no samples for a node type, or samples of another
-            shape than its variables.
+        ValueError: an invalid kernel; on use, a node type without kernel or samples, or samples of another shape than
+            its variables.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -62,17 +62,17 @@ class Parzen(eqx.Module):
 
     def __check_init__(self) -> None:
         given = self.kernel.values() if isinstance(self.kernel, Mapping) else [self.kernel]
-        strange = [kernel for kernel in given if not isinstance(kernel, Kernel)]
+        invalid = [kernel for kernel in given if not isinstance(kernel, Kernel)]
         fix = "Pass for instance kbpjax.RBF(0.2)."
-        _checks.require(not strange, "kernel", "must be a kernel, or {node type: kernel}", repr(strange)[1:-1], fix)
+        _checks.require(not invalid, "kernel", "must be a kernel, or {node type: kernel}", repr(invalid)[1:-1], fix)
 
     def density(self, model: KernelMRF, node_type: int, points: Array) -> Float[Array, " point"]:
         """Return the estimate at points [point, *dim]."""
         kernel = self.kernel.get(node_type) if isinstance(self.kernel, Mapping) else self.kernel
         samples = self.samples.get(node_type) if isinstance(self.samples, Mapping) else self.samples
-        told = kernel is not None and samples is not None
+        given = kernel is not None and samples is not None
         fix = "Pass one for all, or {node type: ...} with all types."
-        _checks.require(told, "Parzen", f"must have a kernel and samples of node type {node_type}", "none", fix)
+        _checks.require(given, "Parzen", f"must have a kernel and samples of node type {node_type}", "none", fix)
         assert kernel is not None and samples is not None
         shape = model.points[node_type].shape[1:]
         rule = f"must have shape [sample, *{shape}], as the variables of node type {node_type}"
@@ -82,10 +82,10 @@ class Parzen(eqx.Module):
 
 
 class Empirical(eqx.Module):
-    """Every point counts the same: right where the points are samples of the marginal themselves.
+    """Equal weights: use it when the points were sampled from the marginal.
 
-    The belief is then a conditional embedding, weights on training points that make E[f(X) | evidence] the weighted
-    mean of f, on any domain, with or without a density (section 4.2), and without the smoothing of the other two.
+    The belief is then a conditional embedding: E[f(X) | evidence] is the weighted mean of f over the points. This holds
+    on any domain, with or without a density (section 4.2), without the smoothing of the other two estimates.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp

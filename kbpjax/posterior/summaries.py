@@ -1,4 +1,4 @@
-"""Answers: what people ask of a belief. Estimates, spreads, intervals, expectations, samples."""
+"""Posterior summaries of beliefs: point estimates, variances, intervals, expectations, samples."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ from kbpjax.posterior.marginals import Marginal, MeanEmbedding
 
 
 def mode(belief: Belief) -> Shaped[Array, "node *dim"]:
-    """Return the point of largest belief of each node (the MAP estimate over the candidates).
+    """Return the mode of each node: the candidate of largest belief.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -41,7 +41,7 @@ def _mode(belief: Belief) -> Array:
 
 @jax.jit
 def mean(belief: Belief) -> Float[Array, "node *dim"]:
-    """Return the posterior mean of each node, for points that are numbers or vectors.
+    """Return the posterior mean of each node, for numeric points or vectors.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -66,7 +66,7 @@ def covariance(belief: Belief) -> Float[Array, "node dim dim"]:
         [[[1.0, 1.0], [1.0, 1.0]]]
     """
     _check_belief(belief)
-    fix = "Take kbpjax.variance, or reshape the points to vectors."
+    fix = "Use kbpjax.variance, or reshape the points to vectors."
     got = f"points of shape {belief.points.shape}"
     _checks.require(belief.points.ndim == 2, "belief", "must have points [point, dim]", got, fix)
     deviations = belief.points.astype(belief.weights.dtype)[None] - mean(belief)[:, None]
@@ -76,7 +76,8 @@ def covariance(belief: Belief) -> Float[Array, "node dim dim"]:
 def temper(belief: Belief, temperature: ScalarLike) -> Belief:
     """Return beliefs proportional to weights ** (1 / temperature): wider above 1, narrower below.
 
-    Loops count evidence more than once and make beliefs overconfident; a temperature learned on held-out data mends it.
+    On loopy graphs, evidence is counted more than once, so beliefs are overconfident. A temperature learned on
+    held-out data corrects this.
 
     Args:
         belief: the beliefs.
@@ -102,7 +103,7 @@ def expectation(belief: Belief, fn: Callable[[Array], Array]) -> Float[Array, "n
 
     Args:
         belief: the beliefs.
-        fn: function of a single point [*dim], with values of any one shape.
+        fn: function of a single point [*dim], with values of any fixed shape.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -130,9 +131,9 @@ def variance(belief: Belief) -> Float[Array, "node *dim"]:
 
 
 def quantile(belief: Belief, level: ScalarLike) -> Shaped[Array, "node *dim"]:
-    """Return the least point at which the distribution function of each node reaches `level`.
+    """Return a quantile of each node: the smallest point at which the distribution function reaches `level`.
 
-    The gradient is 0: the answer is one of the points.
+    The gradient is 0, since the result is one of the points.
 
     Args:
         belief: beliefs on scalar points [point] or [point, 1].
@@ -149,7 +150,7 @@ def quantile(belief: Belief, level: ScalarLike) -> Shaped[Array, "node *dim"]:
     """
     _check_belief(belief)
     scalar = belief.points.shape[1:] in ((), (1,))
-    fix = "Take the quantile of one coordinate, or use mean and variance."
+    fix = "Compute quantiles of one coordinate, or use mean and variance."
     _checks.require(scalar, "belief", "must have scalar points", f"points of shape {belief.points.shape}", fix)
     _checks.require_number("level", level, least=0, most=1)
     _refuse_nan(belief)
@@ -160,7 +161,7 @@ def quantile(belief: Belief, level: ScalarLike) -> Shaped[Array, "node *dim"]:
 def _quantile(belief: Belief, level: Array) -> Array:
     order = jnp.argsort(belief.points.reshape(-1))
     below = jnp.cumsum(belief.weights[:, order], axis=-1)
-    # The last sum may miss 1 by rounding, and a level of 1 must still be reached.
+    # The last sum may be below 1 by rounding, and a level of 1 must still be reached.
     wanted = jnp.minimum(level, below[:, -1])
     return _keep_nan(belief, belief.points[order][jnp.argmax(below >= wanted[:, None], axis=-1)])
 
@@ -168,7 +169,7 @@ def _quantile(belief: Belief, level: Array) -> Array:
 def interval(belief: Belief, coverage: ScalarLike = 0.9) -> tuple[Array, Array]:
     """Return the central credible interval of each node: the quantiles (1 - coverage) / 2 and (1 + coverage) / 2.
 
-    The gradient is 0: both ends are points.
+    The gradient is 0, since both ends are points.
 
     Args:
         belief: beliefs on scalar points.
@@ -188,13 +189,13 @@ def interval(belief: Belief, coverage: ScalarLike = 0.9) -> tuple[Array, Array]:
 
 
 def log_density(belief: Belief, x: Numbers) -> Float[Array, " node"]:
-    """Return the log density of each node at a value of its own, interpolated linearly between the points.
+    """Return the log density of each node at one value per node, interpolated linearly between the points.
 
-    The mean over nodes of its value at the truth is the log score of the beliefs.
+    The mean over nodes at the true values is the log score of the beliefs.
 
     Args:
-        belief: beliefs on different scalar points [point], at least two; their spacing is taken into account.
-        x: a value for each node [node]; -inf outside the points.
+        belief: beliefs on at least two distinct scalar points [point]; their spacing is taken into account.
+        x: a value for each node [node]. The result is -inf outside the range of the points.
 
     Raises:
         ValueError: points that are not scalar, or x of another shape.
@@ -230,7 +231,7 @@ def _log_density(belief: Belief, values: Array) -> Array:
 
 
 def sample(belief: Belief, key: Array, num_samples: int) -> Shaped[Array, "sample node *dim"]:
-    """Draw independent samples of each node from its belief; nodes are drawn independently of each other.
+    """Return independent samples from the belief of each node; nodes are independent of each other.
 
     Args:
         belief: the beliefs.
@@ -238,7 +239,7 @@ def sample(belief: Belief, key: Array, num_samples: int) -> Shaped[Array, "sampl
         num_samples: samples of each node, >= 1.
 
     Raises:
-        ValueError: no key, or num_samples out of range.
+        ValueError: an invalid key, or num_samples out of range.
 
     Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
@@ -261,14 +262,14 @@ def _sample(belief: Belief, key: Array, num_samples: int) -> Array:
 
 
 def herd(belief: Belief, kernel: Kernel, num_samples: int) -> Shaped[Array, "sample node *dim"]:
-    """Choose super-samples of each node by kernel herding (Chen, Welling, Smola 2010).
+    """Return kernel herding samples of each node (Chen, Welling, Smola 2010), which are deterministic.
 
-    Sample t + 1 is the point of largest E[k(x, X)] - sum_{i <= t} k(x, x_i) / (t + 1): averages over super-samples
-    approach expectations faster than those over random samples. No randomness; the first samples are the best few.
+    Sample t + 1 is the point of largest E[k(x, X)] - sum_{i <= t} k(x, x_i) / (t + 1). Averages over herding samples
+    converge to expectations faster than averages over random samples. Any first few samples are herding samples too.
 
     Args:
         belief: the beliefs.
-        kernel: kernel of the functions whose averages are to be right.
+        kernel: kernel whose RKHS contains the functions to average.
         num_samples: samples of each node, >= 1.
 
     Examples:
@@ -310,22 +311,22 @@ def refine_mode(
     marginal: Marginal = MeanEmbedding(),
     retract: Callable[[Array], Array] = lambda x: x,
 ) -> Float[Array, "node *dim"]:
-    """Climb from the best few candidates to the mode of each belief between them, by gradient ascent on its logarithm.
+    """Return the modes of continuous beliefs, by gradient ascent on the log belief from the best few candidates.
 
-    A step is taken where it climbs, and is then made longer; elsewhere it is made shorter, so the answer is never below
-    the best candidate. A clamped node keeps its value.
+    A step is accepted only if it increases the belief; steps grow after success and shrink otherwise. So the result is
+    never worse than the best candidate. A clamped node keeps its value.
 
     Args:
         model: the model.
         graph: the graph.
-        evidence: the evidence that `run` had, or None.
-        solution: what `run` returned.
-        belief: the beliefs of the nodes of one type on candidates that are numbers or vectors.
+        evidence: the evidence of `run`, or None.
+        solution: the solution of `run`.
+        belief: the beliefs of the nodes of one type, on numeric candidates or vectors.
         node_type: that type.
-        num_starts: candidates to start from, >= 1, those of largest belief.
-        num_steps: steps of each, >= 1.
+        num_starts: number of candidates of largest belief to start from, >= 1.
+        num_steps: number of steps from each, >= 1.
         marginal: as in `beliefs`.
-        retract: brings a point [*dim] back to the domain after a step; for unit vectors lambda x: x / |x|.
+        retract: maps a point [*dim] back to the domain after a step; for unit vectors lambda x: x / |x|.
 
     Returns:
         The refined modes [node_of_type, *dim].
@@ -350,7 +351,7 @@ def refine_mode(
     _checks.require_count("num_steps", num_steps)
     points, nodes = belief.points, graph.nodes_of_type(node_type)
     real = jnp.issubdtype(points.dtype, jnp.floating)
-    fix = "Integers have nothing between them: use kbpjax.mode, or convert them to float."
+    fix = "Use kbpjax.mode for integer points, or convert them to float."
     _checks.require(real, "belief", "must have points of floats", points.dtype, fix)
     rule = f"must hold the {len(nodes)} nodes of type {node_type}"
     fix = "Pass the beliefs of that type, as kbpjax.beliefs returns them for points given by type."
@@ -382,14 +383,14 @@ def _refine(
     mode = jax.vmap(lambda x, i: x[i])(top, best)
     if evidence is None or node_type not in evidence.values:
         return mode
-    known, values = evidence.values[node_type]
-    return jnp.where(expand(known, mode.ndim), values.astype(mode.dtype), mode)
+    clamped, values = evidence.values[node_type]
+    return jnp.where(expand(clamped, mode.ndim), values.astype(mode.dtype), mode)
 
 
 def _climb(
     height: Callable[[Array], Array], retract: Callable[[Array], Array], x: Array, num_steps: int, spacing: Array
 ) -> tuple[Array, Array]:
-    """Climb from points [node, start, *dim]; return where each ends and how high that is [node, start]."""
+    """Return the end points of gradient ascent from points [node, start, *dim], and their heights [node, start]."""
 
     def gradient(x):
         return jax.grad(lambda x: jnp.sum(height(x)))(x)
@@ -410,7 +411,7 @@ def _climb(
 
 
 def _spacing(points: Array) -> Array:
-    """Return about how far apart points are: the diagonal of their bounding box, over the points of one axis."""
+    """Return the approximate spacing of points: the diagonal of their bounding box over the points per axis."""
     flat = points.reshape(len(points), -1)
     diagonal = jnp.sqrt(jnp.sum((jnp.max(flat, axis=0) - jnp.min(flat, axis=0)) ** 2))
     return diagonal / len(points) ** (1 / flat.shape[1])
@@ -418,21 +419,21 @@ def _spacing(points: Array) -> Array:
 
 def _check_belief(belief: Belief) -> None:
     shape, count = belief.weights.shape, len(belief.points)
-    fix = "Of a batch of beliefs, ask inside the function that jax.vmap maps."
+    fix = "For a batch of beliefs, call this inside the function that jax.vmap maps."
     _checks.require(len(shape) == 2 and shape[1] == count, "belief", f"must have weights [node, {count}]", shape, fix)
 
 
 def _refuse_nan(belief: Belief) -> None:
-    """Refuse a belief of NaN at points that are integers, of which there is no NaN."""
+    """Raise ValueError for a NaN belief at integer points, since integers have no NaN."""
     if not jnp.issubdtype(belief.points.dtype, jnp.floating) and not _checks.is_traced(belief.weights):
-        broken = bool(np.isnan(np.asarray(belief.weights)).any())
-        fix = "See the page on troubleshooting for why it is NaN; points that are floats get NaN as answers."
-        _checks.require(not broken, "belief", "must have no NaN where points are integers", "NaN", fix)
+        has_nan = bool(np.isnan(np.asarray(belief.weights)).any())
+        fix = "See the page on troubleshooting for causes of NaN; with float points, summaries are NaN instead."
+        _checks.require(not has_nan, "belief", "must have no NaN where points are integers", "NaN", fix)
 
 
-def _keep_nan(belief: Belief, answers: Array) -> Array:
-    """Return NaN where the belief is NaN; integers are left as they are."""
-    if not jnp.issubdtype(answers.dtype, jnp.floating):
-        return answers
-    broken = jnp.isnan(belief.weights).any(axis=-1).reshape(-1, *(1,) * (answers.ndim - 1))
-    return jnp.where(broken, jnp.nan, answers)
+def _keep_nan(belief: Belief, summary: Array) -> Array:
+    """Return the summary with NaN for nodes whose belief is NaN; integers are unchanged."""
+    if not jnp.issubdtype(summary.dtype, jnp.floating):
+        return summary
+    is_nan = jnp.isnan(belief.weights).any(axis=-1).reshape(-1, *(1,) * (summary.ndim - 1))
+    return jnp.where(is_nan, jnp.nan, summary)

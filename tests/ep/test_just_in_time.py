@@ -229,8 +229,8 @@ def test_single_precision_learns_too(trained):
 REFUSED = [
     ({"num_initial": 0}, "num_initial: must be an integer >= 1; got 0"),
     ({"num_initial": 1}, "num_initial: must be at least 2; got 1"),
-    ({"variable": 2}, "variable: must be a place among 2 messages; got 2"),
-    ({"variable": -1}, "variable: must be a place among 2 messages; got -1"),
+    ({"variable": 2}, "variable: must be an index of 2 messages; got 2"),
+    ({"variable": -1}, "variable: must be an index of 2 messages; got -1"),
     ({"threshold": [1.0, 2.0, 3.0]}, "threshold: must be one number or 2 of them; got shape"),
     ({"threshold": float("nan")}, "threshold: must not be NaN; got NaN"),
 ]

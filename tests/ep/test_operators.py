@@ -292,7 +292,7 @@ REFUSED = [
     (lambda: ep.random_candidates(KEY, 3, width_scales=(0.0, 0.1)), "width_scales: must be 0 < least <= most"),
     (lambda: ep.Draws(0), "num_draws: must be an integer >= 1; got 0"),
     (lambda: ep.Draws(seed=-1), "seed: must be an integer >= 0"),
-    (lambda: learned(variable=2), "variable: must be a place among 2 messages; got 2"),
+    (lambda: learned(variable=2), "variable: must be an index of 2 messages; got 2"),
     (lambda: learned(threshold=[1.0, 2.0, 3.0]), "threshold: must be one number or 2 of them"),
     (lambda: learned(parameters=ep.Parameters(noise=[1.0] * 3)), "parameters: must be single or 2 of them; got"),
     (lambda: learned(beliefs=bad(TRAIN[1])), "beliefs: must be distributions; got 1 that"),
@@ -309,7 +309,7 @@ REFUSED = [
     ),
     (
         lambda: ep.select(KEY, *TRAIN[:2], ep.random_candidates(KEY, 2), variable=7),
-        "variable: must be a place among 2 messages; got 7",
+        "variable: must be an index of 2 messages; got 7",
     ),
 ]
 

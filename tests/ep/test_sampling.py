@@ -147,7 +147,10 @@ TWO = ep.Beta(2.0, 1.0), WIDE
         (partial(ep.ImportanceSampling, SUM, 1, 0), "num_samples: must be an integer >= 1; got 0"),
         (partial(ep.ImportanceSampling, SUM, -1), "variable: must be an integer >= 0; got -1"),
         (partial(ep.ImportanceSampling(SUM, 1, 9), (WIDE,), KEY), "incoming: must be 2 messages; got 1"),
-        (partial(ep.ImportanceSampling(SUM, 2, 9), (WIDE, WIDE), KEY), "incoming: must be 2 messages; got 2, of which"),
+        (
+            partial(ep.ImportanceSampling(SUM, 2, 9), (WIDE, WIDE), KEY),
+            "incoming: must be 2 messages; got 2, with variable=2",
+        ),
         (
             partial(ep.ForwardSampler(lambda key, z: z.sum(), (WIDE,)).draw, KEY, 9),
             r"function: must return shape \(9,\); got \(\)",

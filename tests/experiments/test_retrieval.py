@@ -36,27 +36,27 @@ def test_scores_that_are_no_numbers_are_not_ranked_first():
         retrieval.rank_of_own(np.array([[np.nan, 0.5], [0.1, 0.2]]))
 
 
-@pytest.mark.parametrize("centerd", [True, False])
-def test_ridge_weights_are_those_of_ridge_regression(centerd):
+@pytest.mark.parametrize("centered", [True, False])
+def test_ridge_weights_are_those_of_ridge_regression(centered):
     rng = np.random.default_rng(0)
     x, y, new = rng.normal(size=(12, 5)) + 1, rng.normal(size=(12, 3)), rng.normal(size=(4, 5)) + 1
-    weights = retrieval.ridge_weights(x @ x.T, new @ x.T, 0.1, centerd)
-    expected = Ridge(alpha=0.1 * 12, fit_intercept=centerd).fit(x, y).predict(new)
+    weights = retrieval.ridge_weights(x @ x.T, new @ x.T, 0.1, centered)
+    expected = Ridge(alpha=0.1 * 12, fit_intercept=centered).fit(x, y).predict(new)
     np.testing.assert_allclose(weights @ y, expected, atol=1e-10)
 
 
-@pytest.mark.parametrize("centerd", [True, False])
-def test_candidates_are_ranked_by_their_cosines_with_the_prediction(centerd):
+@pytest.mark.parametrize("centered", [True, False])
+def test_candidates_are_ranked_by_their_cosines_with_the_prediction(centered):
     rng = np.random.default_rng(1)
     y = rng.normal(size=(10, 4)) + 1
     rows, test = np.arange(6), np.arange(6, 10)
     weight = rng.random((4, 6))
     weight /= weight.sum(1, keepdims=True)
-    mean = y[rows].mean(0) if centerd else 0
+    mean = y[rows].mean(0) if centered else 0
     predicted = weight @ y[rows] - mean
     lengths = np.linalg.norm(predicted, axis=1, keepdims=True)
     cosines = predicted @ (y[test] - mean).T / lengths / np.linalg.norm(y[test] - mean, axis=1)
-    found = retrieval.predicted_cosines(y @ y.T, rows, weight, test, centerd)
+    found = retrieval.predicted_cosines(y @ y.T, rows, weight, test, centered)
     np.testing.assert_allclose(found / lengths, cosines, atol=1e-10)
 
 

@@ -23,7 +23,7 @@ class GaussianMRF(eqx.Module):
             nodes are scalar.
         information: b_s [node, dim], or [node]. It is A_ss times the mean of a node without neighbors.
         coupling: blocks A_st for s = `graph.senders`, t = `graph.receivers` of the first half of the directed edges
-            [pair, dim, dim], or [pair]: the order and orientation in which the edges were given, but that an edge
+            [pair, dim, dim], or [pair]: the order and orientation in which the edges were given, except that an edge
             between different node types runs from the smaller type to the larger.
 
     Raises:
@@ -79,7 +79,7 @@ class GaussianMRF(eqx.Module):
 
     @classmethod
     def from_matrix(cls, graph: Graph, matrix: Numbers, information: Numbers, dim: int = 1) -> "GaussianMRF":
-        """Cut a precision matrix into the blocks of a graph's nodes and edges.
+        """Return the field of a precision matrix, split into blocks of a graph's nodes and edges.
 
         Args:
             graph: the graph; the matrix must be 0 (to rounding) where it has no edge.
@@ -142,7 +142,7 @@ def thin_membrane(
     prior_precision: Numbers = 0.0,
     dim: int = 1,
 ) -> GaussianMRF:
-    """Return the field that smooths: exp(-edge_precision |x_s - x_t|^2 / 2) on each edge.
+    """Return the thin-membrane field, a smoothness prior: exp(-edge_precision |x_s - x_t|^2 / 2) on each edge.
 
     Args:
         graph: the graph.
@@ -184,7 +184,7 @@ def likelihood(model: Any, graph: Graph, y: Numbers, *, noise: Numbers, mask: Nu
     """Return the evidence of observations with known noise, N(y_s; x_s, noise^2 I).
 
     Args:
-        model: the `GaussianMRF` or `GaussianTemplate` that `run` gets.
+        model: the `GaussianMRF` or `GaussianTemplate` for `run`.
         graph: the graph.
         y: one observation of each node, [node] or [node, dim].
         noise: standard deviation of the observations, > 0, one for all or [node].
@@ -209,7 +209,7 @@ def likelihood(model: Any, graph: Graph, y: Numbers, *, noise: Numbers, mask: Nu
 
 
 def sum_to_senders(graph: Graph, values: Array) -> Array:
-    """Sum values of directed edges [edge, ..] at the nodes that send along them."""
+    """Return the sum of values of directed edges [edge, ..] at their senders."""
     return jax.ops.segment_sum(values, graph.senders, graph.num_nodes)
 
 

@@ -34,7 +34,7 @@ class GaussianSolution(eqx.Module):
         covariance: covariances [node, dim, dim]; NaN where undefined.
         messages: the message of each directed edge.
         converged: whether the last residual is at most `tol` (None: 1e-3), and nothing diverged.
-        diverged: whether messages or beliefs stopped to be those of a normalizable Gaussian.
+        diverged: whether messages or beliefs are not those of a normalizable Gaussian.
         num_iters: iterations done.
         residuals: residual of each iteration [max_iters], defined at `run`; NaN after the last iteration, and once
             messages are undefined.
@@ -66,7 +66,7 @@ def run(
     tol: ScalarLike | None = None,
     key: Key[Array, ""] | None = None,
 ) -> GaussianSolution:
-    r"""Run Gaussian belief propagation, all messages at once, from constant messages.
+    r"""Run synchronous Gaussian belief propagation, from constant messages.
 
     The message from t to s is (supplement of Song et al. 2011, equations 48 and 49; Bickson 2008)
 
@@ -76,11 +76,11 @@ def run(
     printed, P_t\s begins with A_ss.)
 
     Args:
-        model: a `GaussianMRF` of this graph, or a `GaussianTemplate`, of which `model.build(graph)` is taken.
+        model: a `GaussianMRF` of this graph, or a `GaussianTemplate`, for which `model.build(graph)` is used.
         graph: the graph.
-        evidence: Gaussian factors of the nodes, of `observe` or `likelihood`, or None. A product of several pieces of
-            evidence is the sum of their leaves.
-        num_iters: iterations, >= 1; with `tol` the most there can be. Without damping, a tree needs its diameter.
+        evidence: Gaussian factors of the nodes, of `observe` or `likelihood`, or None. To combine several evidence
+            terms, add their leaves.
+        num_iters: number of iterations, >= 1; with `tol`, the maximum. Without damping, a tree needs its diameter.
         damping: weight of the old message, in [0, 1).
         tol: stop once the residual is at most this, > 0. The residual is the largest change of a message in an
             iteration before damping, in units of its receiver's local factor; of mu relative to the largest.
@@ -139,9 +139,9 @@ def _advance(
     """Update all messages at once; return them, damped, and the residual."""
     total = _beliefs(model, graph, old)
     cavity = total.precision[graph.senders] - old.precision[graph.reverse]
-    known = total.information[graph.senders] - old.information[graph.reverse]
+    information = total.information[graph.senders] - old.information[graph.reverse]
     towards = jnp.concatenate([model.coupling, jnp.swapaxes(model.coupling, 1, 2)])
-    halves = _half_solve(cavity, jnp.concatenate([towards, known[..., None]], axis=-1))
+    halves = _half_solve(cavity, jnp.concatenate([towards, information[..., None]], axis=-1))
     gain, shift = halves[..., :-1], halves[..., -1]
     new = GaussianFactors(-einsum("eki,ekj->eij", gain, gain), -einsum("eki,ek->ei", gain, shift))
     damped = jax.tree.map(lambda old, new: damping * old + (1 - damping) * new, old, new)
@@ -214,7 +214,7 @@ def check(solution: GaussianSolution) -> GaussianSolution:
 
 
 def _advice(residuals: np.ndarray, diverged: bool) -> str:
-    """Say what the residuals of a run that did not converge show, and what to try."""
+    """Return a description of the residuals of a run that did not converge, and advice."""
     count, last = len(residuals), float(residuals[-1])
     remedy = (
         "If gaussian.walk_summability(model, graph) is not below 1, no options may help: add precision to the nodes, "
@@ -228,7 +228,7 @@ def _advice(residuals: np.ndarray, diverged: bool) -> str:
     rate = (last / residuals[-1 - back]) ** (1 / back) if back else 1.0
     text = f"residual {last:.2g} after {count} iterations"
     if rate < 0.99:
-        return f"{text}, and falling by {1 - rate:.0%} an iteration. Raise num_iters."
+        return f"{text}, and falling by {1 - rate:.0%} per iteration. Raise num_iters."
     return f"{text}, and not falling: messages oscillate or grow. Use more damping. {remedy}"
 
 
@@ -247,8 +247,8 @@ def walk_summability(
     Args:
         model: the model.
         graph: the graph.
-        evidence: the evidence that `run` gets, or None.
-        num_iters: iterations of the power method, >= 1. The bound of Collatz and Wielandt holds at each, and falls.
+        evidence: the evidence of `run`, or None.
+        num_iters: iterations of the power method, >= 1. The bound of Collatz and Wielandt holds at each, and decreases.
 
     Returns:
         The bound. Below 1 it guarantees convergence, also without damping; above 1, messages may converge or not.
@@ -291,21 +291,21 @@ def beliefs(
     solution: GaussianSolution,
     points: Numbers,
 ) -> Belief:
-    """Evaluate the marginals of all nodes on candidate points, for `kbpjax.mean`, `mode`, `interval` and the like.
+    """Return the marginals of all nodes on candidate points, for `kbpjax.mean`, `mode`, `interval` and others.
 
     Args:
-        model: the model that `run` got.
+        model: the model of `run`.
         graph: the graph.
-        evidence: the evidence that `run` got, or None; the solution contains it already.
-        solution: the result of `run`.
+        evidence: the evidence of `run`, or None; the solution includes it already.
+        solution: the solution of `run`.
         points: candidates, [point, dim], or [point] of scalar nodes.
 
     Returns:
-        The beliefs [node, point], proportional to N(points; mean, covariance) and normalized over the points; NaN where
-        a mean is.
+        The beliefs [node, point], proportional to N(points; mean, covariance) and normalized over the points; NaN for
+        nodes with a NaN mean.
 
     Raises:
-        ValueError: points of another shape than the nodes, none at all, NaN or infinity; a solution of another graph.
+        ValueError: points of another shape than the nodes, no points, NaN or infinity; a solution of another graph.
 
     Examples:
         >>> import kbpjax as kbp

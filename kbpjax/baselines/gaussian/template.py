@@ -62,7 +62,7 @@ class GaussianTemplate(eqx.Module):
         """Return the field of a graph. `run` does this for a template, with exponents 1.
 
         Args:
-            graph: the graph; its types must be among those of the template.
+            graph: the graph; the template must have all its types.
             exponents: powers of the pair potentials, > 0, [pair] or one for all. None: 1, exact on trees; on loopy
                 graphs the field is not normalizable where neighbors depend strongly (on a wide grid without
                 observations, where they correlate by more than 1/3). `kbpjax.tree_reweighting(graph)`: a mean of trees,
@@ -80,11 +80,11 @@ class GaussianTemplate(eqx.Module):
     def check_types(self, graph: Graph) -> None:
         """Raise ValueError unless the template has potentials for all types of a graph."""
         fix = "Fit the template on data of these types."
-        strange = [v for v, *_ in graph.node_types if v not in self.node_types]
-        _checks.require(not strange, "graph", f"must have node types among {self.node_types}", strange, fix)
-        strange = [ends for ends in graph.edge_types if ends not in self.edge_types]
+        unknown = [v for v, *_ in graph.node_types if v not in self.node_types]
+        _checks.require(not unknown, "graph", f"must have node types among {self.node_types}", unknown, fix)
+        unknown = [ends for ends in graph.edge_types if ends not in self.edge_types]
         rule = f"must have edge types (type, first, second) among {self.edge_types}"
-        _checks.require(not strange, "graph", rule, strange, fix)
+        _checks.require(not unknown, "graph", rule, unknown, fix)
 
 
 @jax.jit
@@ -104,7 +104,7 @@ def observe(model: GaussianTemplate, graph: Graph, y: Numbers, *, mask: Numbers 
 
     Args:
         model: the template, fitted on data with observations.
-        graph: the graph; its types must be among those of the template.
+        graph: the graph; the template must have all its types.
         y: one observation for each node [node, *obs_dim].
         mask: which nodes are observed [node], boolean; None: all. The entries of y elsewhere are ignored, even NaN.
             Nodes of a type without observations in the training data count as unobserved.
@@ -143,7 +143,7 @@ def _observe(template: GaussianTemplate, kinds: Array, seen: Array, y: Array) ->
 
 
 def fit(data: TrainingData, *, ridge: ScalarLike = 0.0) -> GaussianTemplate:
-    """Learn a Gaussian field by pseudo-moment matching (Wainwright, Jaakkola & Willsky 2003).
+    """Return a Gaussian template learned by pseudo-moment matching (Wainwright, Jaakkola & Willsky 2003).
 
     Nodes have the potential N(x), edges N(x_a, x_b) / (N(x_a) N(x_b)), and observations N(x, y) / N(x), which is the
     linear regression of y on x. All have the moments of the samples.
@@ -173,14 +173,14 @@ def fit(data: TrainingData, *, ridge: ScalarLike = 0.0) -> GaussianTemplate:
         vectors = [as_vectors(argument, part).astype(dtype) for part in parts]
         return _moments(argument, jnp.concatenate(vectors, axis=1), jnp.asarray(ridge, dtype))
 
-    alone = {v: _potential(*moments(f"nodes[{v}]", x)) for v, x in nodes.items()}
+    marginals = {v: _potential(*moments(f"nodes[{v}]", x)) for v, x in nodes.items()}
     joint = {k: _dependence(*moments(f"edges[{k}]", *pair), dim) for k, pair in data.edges.items()}
     view = {v: _dependence(*moments(f"observations[{v}]", *pair), dim) for v, pair in data.observations.items()}
     ends = {2 * k + end: pair[end] for k, pair in joint.items() for end in range(2)}
     none = jnp.zeros((dim, dim), dtype), jnp.zeros(dim, dtype)
     last = max(nodes)
     return GaussianTemplate(
-        nodes=GaussianFactors(*_table(alone, none, last)),
+        nodes=GaussianFactors(*_table(marginals, none, last)),
         ends=GaussianFactors(*_table(ends, none, max(ends, default=1))),
         coupling=_table({k: block for k, (*_, block) in joint.items()}, none[0], max(joint, default=0)),
         observed=GaussianFactors(*_table({v: first for v, (first, *_) in view.items()}, none, last)),
@@ -216,14 +216,14 @@ def _potential(mean: Array, covariance: Array) -> tuple[Array, Array]:
 
 @partial(jax.jit, static_argnames="dim")
 def _dependence(mean: Array, covariance: Array, dim: int) -> tuple[Any, Any, Array]:
-    """Return N(x, y) / (N(x) N(y)): its potential of x [dim] alone, that of y alone, and the block of both."""
+    """Return N(x, y) / (N(x) N(y)): its factor in x [dim], its factor in y, and the block of x and y."""
     precision, information = _potential(mean, covariance)
 
-    def less_alone(end: slice) -> tuple[Array, Array]:
-        alone = _potential(mean[end], covariance[end, end])
-        return precision[end, end] - alone[0], information[end] - alone[1]
+    def without_marginal(end: slice) -> tuple[Array, Array]:
+        marginal = _potential(mean[end], covariance[end, end])
+        return precision[end, end] - marginal[0], information[end] - marginal[1]
 
-    return less_alone(slice(dim)), less_alone(slice(dim, None)), precision[:dim, dim:]
+    return without_marginal(slice(dim)), without_marginal(slice(dim, None)), precision[:dim, dim:]
 
 
 def _table(rows: dict[int, Any], empty: Any, last: int) -> Any:
@@ -233,7 +233,7 @@ def _table(rows: dict[int, Any], empty: Any, last: int) -> Any:
 
 def _one_length(argument: str, samples: dict[int, Array]) -> int:
     lengths = {v: x.shape[1] for v, x in samples.items()}
-    fix = "Pad the shorter ones, or model the types apart."
+    fix = "Pad the shorter ones, or use separate models."
     _checks.require(len(set(lengths.values())) == 1, argument, "must be of one length in all types", lengths, fix)
     return min(lengths.values())
 

@@ -90,7 +90,7 @@ class ConditionalDensity(eqx.Module):
 class RegressionLikelihood(eqx.Module):
     """A Gaussian around a kernel ridge regression, N(x; offset + sum_i k(y, centers_i) coefficients_i, deviation^2).
 
-    As a function of x it stands for the likelihood of an observation y.
+    As a function of x, it is the likelihood of an observation y.
 
     Attributes:
         coefficients: coefficients of k(y, y') = exp(-|(y - y') / bandwidth|^2 / 2) at each center [center, dim].

@@ -53,7 +53,7 @@ def run(
     key: Key[Array, ""] | None = None,
     num_particles: int = 30,
 ) -> ParticleSolution:
-    """Run expectation particle belief propagation (Lienart, Teh & Doucet 2015), all messages at once.
+    """Run synchronous expectation particle belief propagation (Lienart, Teh & Doucet 2015).
 
     In every iteration all particles are drawn anew, from a Gaussian with diagonal covariance for each node. It is a
     product of Gaussian factors eta_us, one for each message, and one for psi_s local_s. A factor becomes the Gaussian
@@ -63,10 +63,10 @@ def run(
 
     Args:
         model: the model.
-        graph: the graph; its types must be among those of the model.
+        graph: the graph; the model must have all its types.
         evidence: evidence of known likelihoods (`kbpjax.likelihood`), or None. For learned evidence see
             `kbpjax.baselines.transfer_evidence`.
-        num_iters: iterations, >= 1; with `tol` the most there can be.
+        num_iters: number of iterations, >= 1; with `tol`, the maximum.
         damping: weight of the old factors' natural parameters, in [0, 1). The default is larger than that of the other
             methods, because the factors are refitted to few new particles in every iteration.
         tol: stop once the residual is at most this, > 0. The residual is the largest change of a Gaussian's mean in an

@@ -43,7 +43,7 @@ OVERSAMPLING = 8
 
 
 class ExactSampler(eqx.Module):
-    """Sample from the exact product, of all combinations of components: for a few components and neighbors.
+    """Sample from the exact product, over all combinations of components; feasible for few components and neighbors.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -64,7 +64,7 @@ class ExactSampler(eqx.Module):
 
 
 class GibbsSampler(eqx.Module):
-    """Sample from a product by Gibbs sampling of the labels; see `products.sample_gibbs`. No bound of the error.
+    """Sample from a product by Gibbs sampling of the labels (see `products.sample_gibbs`), without an error bound.
 
     Args:
         num_sweeps: number of times that each label is drawn, >= 1.
@@ -183,7 +183,7 @@ def run(
     sampler: Sampler = MultiscaleSampler(),
     min_bandwidth: ScalarLike = 0.1,
 ) -> NonparametricSolution:
-    """Run nonparametric belief propagation, all messages at once.
+    """Run synchronous nonparametric belief propagation (mixtures of Gaussians).
 
     Args:
         model: the model.
@@ -191,7 +191,7 @@ def run(
             exponential in it.
         evidence: evidence of known likelihoods (`kbpjax.likelihood`), or None. For learned evidence see
             `kbpjax.baselines.transfer_evidence`.
-        num_iters: iterations, >= 1; with `tol` the most there can be.
+        num_iters: number of iterations, >= 1; with `tol`, the maximum.
         damping: weight of the old message, in [0, 1). The damped message is resampled from the components of the old
             and of the new message, whose weights are multiplied by `damping` and 1 - `damping`. The published method
             has 0.
@@ -377,8 +377,8 @@ def _propagate(
 
 def _systematic(key: Array, weights: Float[Array, " sample"], count: int) -> Int[Array, " kept"]:
     """Return the indices of `count` samples, by systematic resampling."""
-    places = (jnp.arange(count, dtype=weights.dtype) + jax.random.uniform(key, (), weights.dtype)) / count
-    chosen = jnp.searchsorted(jnp.cumsum(weights), places)
+    levels = (jnp.arange(count, dtype=weights.dtype) + jax.random.uniform(key, (), weights.dtype)) / count
+    chosen = jnp.searchsorted(jnp.cumsum(weights), levels)
     return jnp.minimum(chosen, len(weights) - 1)
 
 
@@ -391,8 +391,8 @@ def _incident_edges(ends: Int[Array, " edge"], num_nodes: int, width: int, empty
     order = jnp.argsort(ends).astype(jnp.int32)
     nodes, slot = jnp.arange(num_nodes, dtype=ends.dtype), jnp.arange(width, dtype=jnp.int32)
     first, last = (jnp.searchsorted(ends[order], nodes, side).astype(jnp.int32)[:, None] for side in ("left", "right"))
-    place = first + slot[None]
-    return jnp.where(place < last, order[jnp.minimum(place, max(len(ends) - 1, 0))], empty)
+    position = first + slot[None]
+    return jnp.where(position < last, order[jnp.minimum(position, max(len(ends) - 1, 0))], empty)
 
 
 def _cavity_edges(graph: Graph) -> Int[Array, "edge slot"]:
@@ -406,13 +406,13 @@ def _cavity_edges(graph: Graph) -> Int[Array, "edge slot"]:
 def beliefs(
     model: PairwiseMRF, graph: Graph, evidence: Evidence | None, solution: NonparametricSolution, points: Numbers
 ) -> Belief:
-    """Evaluate psi_s local_s prod_u m_us of every node on common points.
+    """Return the beliefs psi_s local_s prod_u m_us of every node on common points.
 
     Args:
         model: the model.
         graph: the graph.
-        evidence: the evidence that `run` got, or None.
-        solution: the result of `run`.
+        evidence: the evidence of `run`, or None.
+        solution: the solution of `run`.
         points: candidates [point, *dim], for all nodes.
 
     Returns:

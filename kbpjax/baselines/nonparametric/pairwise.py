@@ -32,7 +32,7 @@ from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import TrainingData
 from kbpjax.posterior.beliefs import Belief, check_some
 from kbpjax.posterior.evidence import Evidence
-from kbpjax.posterior.likelihood import own_log_likelihoods
+from kbpjax.posterior.likelihood import pointwise_log_likelihoods
 
 BATCH, PAIRS = 64, 2**22
 """Largest number of edges, and of pairs of points, for which potentials are evaluated at a time."""
@@ -175,7 +175,7 @@ def _stack(parts: dict[int, Any]) -> Any:
 
 
 def of_type(stacked: Any, types: Array) -> Any:
-    """Return the potentials of some types [*types]; a shared potential serves all."""
+    """Return the potentials of some types [*types]; a single potential is shared by all."""
     shared = len(jax.tree.leaves(stacked)[0]) == 1
     return jax.tree.map(lambda a: a[jnp.zeros_like(types) if shared else types], stacked)
 
@@ -200,7 +200,7 @@ def log_nodes(
 
 
 def log_starts(model: PairwiseMRF, graph: Graph, x: Float[Array, "node own dim"]) -> Float[Array, "node own"]:
-    """Return log densities of what the node potentials sample from, at per-node points [node, own, dim]."""
+    """Return the log densities of the node potentials' samplers at per-node points [node, own, dim]."""
 
     def start(one: tuple[Array, Array]) -> Array:
         points, kind = one
@@ -218,7 +218,7 @@ def log_local(
     points = x.reshape(*x.shape[:2], *model.shape)
     for v, *_ in graph.node_types if evidence is not None else ():
         nodes = graph.nodes_of_type(v)
-        logs = logs.at[nodes].add(own_log_likelihoods(evidence, v, points[nodes]).astype(x.dtype))
+        logs = logs.at[nodes].add(pointwise_log_likelihoods(evidence, v, points[nodes]).astype(x.dtype))
     return logs
 
 

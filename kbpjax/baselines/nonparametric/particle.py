@@ -135,7 +135,7 @@ def run(
     num_moves: int = 10,
     min_weight: ScalarLike = 1e-7,
 ) -> ParticleSolution:
-    """Run particle belief propagation (Ihler & McAllester 2009), all messages at once.
+    """Run synchronous particle belief propagation (Ihler & McAllester 2009).
 
     The first particles are drawn from the node potentials. Every `resample_every` iterations the particles of a node
     are resampled by their weights and moved by random-walk Metropolis-Hastings steps that target the belief. All nodes
@@ -144,15 +144,15 @@ def run(
 
     Args:
         model: the model.
-        graph: the graph; its types must be among those of the model.
+        graph: the graph; the model must have all its types.
         evidence: evidence of known likelihoods (`kbpjax.likelihood`), or None. For learned evidence see
             `kbpjax.baselines.transfer_evidence`.
-        num_iters: iterations, >= 1; with `tol` the most there can be.
+        num_iters: number of iterations, >= 1; with `tol`, the maximum.
         damping: weight of the old message, in [0, 1); new particles start undamped. The published method has 0.
         tol: stop once the residual is at most this, > 0, but not before particles have been resampled once (if
             `resample_every` < `num_iters`). The residual is the largest change of a message, of largest value 1, at the
-            particles of its receiver in an iteration. It says that messages between these particles have converged,
-            not that more particles would give the same. None: run all iterations.
+            particles of its receiver in an iteration. It measures convergence for these particles, not the error due to
+            their finite number. None: run all iterations.
         key: random key; None: `jax.random.key(0)`.
         num_particles: number of particles of each node, >= 1.
         resample_every: number of iterations between resamplings, >= 1.
@@ -186,20 +186,20 @@ def run(
 def beliefs(
     model: PairwiseMRF, graph: Graph, evidence: Evidence | None, solution: ParticleSolution, points: Numbers
 ) -> Belief:
-    """Evaluate the beliefs psi_s local_s prod_u m_us of all nodes on candidate points.
+    """Return the beliefs psi_s local_s prod_u m_us of all nodes on candidate points.
 
     Args:
         model: the model.
         graph: the graph.
-        evidence: the evidence that `run` got, or None.
-        solution: the result of `run`.
+        evidence: the evidence of `run`, or None.
+        solution: the solution of `run`.
         points: candidates [point, *dim], for all nodes.
 
     Returns:
         The beliefs [node, point], normalized over the points.
 
     Raises:
-        ValueError: points of another shape than the variables, none at all, NaN or infinity; a solution of another
+        ValueError: points of another shape than the variables, no points, NaN or infinity; a solution of another
             graph; a belief that is 0 at all points.
 
     Examples:
@@ -218,8 +218,8 @@ def beliefs(
     candidates, x = pairwise.candidates(model, points)
     logs = _log_beliefs(model, graph, solution.particles, solution.log_senders, x)
     for v, count, *_ in graph.node_types:
-        known = log_likelihoods(evidence, v, x.reshape(-1, *model.shape), count, logs.dtype)
-        logs = logs if known is None else logs.at[graph.nodes_of_type(v)].add(known)
+        likelihoods = log_likelihoods(evidence, v, x.reshape(-1, *model.shape), count, logs.dtype)
+        logs = logs if likelihoods is None else logs.at[graph.nodes_of_type(v)].add(likelihoods)
     return pairwise.as_belief(candidates, logs)
 
 
@@ -281,16 +281,18 @@ def _run(
     begin, measure, moving = jax.random.split(key, 3)
     dtype = model.sizes[2]
     damping, min_weight = jnp.asarray(damping, dtype), jnp.asarray(min_weight, dtype)
-    enough = jnp.asarray(CONVERGED if tol is None else tol, dtype)
+    threshold = jnp.asarray(CONVERGED if tol is None else tol, dtype)
     min_step = moments_of_nodes(model, graph, measure)[1] / num_particles
     lengths = np.minimum(num_iters - np.arange(0, num_iters, resample_every), resample_every).astype(np.int32)
     periods, keys = len(lengths), jax.random.split(moving, len(lengths) - 1)
 
     def stopped(state: _State) -> Array:
-        """Whether the tolerance is met with particles that have been resampled, or are never to be."""
+        """Return whether the tolerance is met, with particles that have been resampled if resampling is due."""
         if tol is None:
             return jnp.array(False)
-        return (state.iteration > (lengths[0] if periods > 1 else 0)) & (state.residuals[state.iteration - 1] <= enough)
+        return (state.iteration > (lengths[0] if periods > 1 else 0)) & (
+            state.residuals[state.iteration - 1] <= threshold
+        )
 
     def iterate(state: _State, length: Array) -> _State:
         tables = pairwise.log_tables(model, graph, state.current.positions, state.current.positions)
@@ -313,7 +315,7 @@ def _run(
         acceptance = total / (number - 1).astype(dtype)
     current = state.current
     weights = jax.nn.log_softmax(current.log_belief(graph) - state.proposal, axis=1)
-    converged = state.residuals[state.iteration - 1] <= enough
+    converged = state.residuals[state.iteration - 1] <= threshold
     found = current.positions, weights, current.messages, state.senders, converged, state.iteration
     return ParticleSolution(*found, state.residuals, state.sizes, acceptance)
 
@@ -368,7 +370,7 @@ def _move(
     num_moves: int,
     state: _State,
 ) -> tuple[_State, Array]:
-    """Resample particles and move them towards the beliefs; return the share of accepted steps, too."""
+    """Return the state with resampled particles that target the beliefs, and the share of accepted steps."""
     choose, walk = jax.random.split(key)
     old = state.current
     weights = jax.nn.softmax(old.log_belief(graph) - state.proposal, axis=1)
@@ -400,12 +402,12 @@ def _move(
 
 
 def _systematic(key: Array, weights: Float[Array, "node particle"]) -> Int[Array, "node particle"]:
-    """Resample particles by their weights, with one random number for each node."""
+    """Return the indices of systematic resampling by the weights, with one random number per node."""
     nodes, count = weights.shape
-    places = jnp.arange(count, dtype=weights.dtype)[None] + jax.random.uniform(key, (nodes, 1), weights.dtype)
+    levels = jnp.arange(count, dtype=weights.dtype)[None] + jax.random.uniform(key, (nodes, 1), weights.dtype)
     sums = jnp.cumsum(weights, axis=1)
     search = jax.vmap(partial(jnp.searchsorted, side="right"))
-    return jnp.minimum(search(sums / sums[:, -1:], places / count), count - 1)
+    return jnp.minimum(search(sums / sums[:, -1:], levels / count), count - 1)
 
 
 def sender_weights(graph: Graph, base: Array, messages: Array, min_weight: Array) -> Float[Array, "edge particle"]:
@@ -419,7 +421,7 @@ def sender_weights(graph: Graph, base: Array, messages: Array, min_weight: Array
 
 
 def scaled(logs: Float[Array, "edge particle"]) -> tuple[Float[Array, "edge particle"], Float[Array, " edge"]]:
-    """Scale messages to largest value 1; return the logarithms of the divisors, too."""
+    """Return messages scaled to maximum 1, and the logarithms of the divisors."""
     finite = jnp.maximum(logs, NEVER)
     largest = jnp.max(finite, axis=1, keepdims=True)
     return jnp.maximum(finite - largest, LEAST), largest[:, 0]
