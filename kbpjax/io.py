@@ -302,7 +302,7 @@ def _build_object(what: dict[str, Any], arrays: dict[str, np.ndarray], known: di
     if issubclass(cls, tuple):
         return cls(**fields)
     names: dict[str, str] = FIELDS.get(cls.__name__, {}) if cls.__module__.startswith("kbpjax.") else {}
-    fields = {names.get(name, name): value for name, value in fields.items()}
+    fields: dict[str, Any] = {names.get(name, name): value for name, value in fields.items()}
     upgrade = getattr(cls, "_upgrade", None)  # of the fields of an older version
     fields = fields if upgrade is None else upgrade(fields)
     declared = {field.name: field for field in dataclasses.fields(cls)}

@@ -42,7 +42,7 @@ SETTINGS = {
     # The authors' program: exp(-0.5 d^2 / median^2) on gray levels, exp(-d^2 / median^2) on observations.
     "paper": Setting(bandwidth=1.0, obs_bandwidth=0.5**0.5, ridge_m=1e-2, damping=0.8, agreement=True),
     # A quarter of the bandwidth resolves single gray levels, half the other sharpens the likelihood.
-    "narrow": Setting(bandwidth=0.25, obs_bandwidth=0.5**1.5, ridge_m=1.0, damping=0.2),
+    "narrow": Setting(bandwidth=0.25, obs_bandwidth=0.5**1.5, ridge_m=1.0, damping=0.2, agreement=True),
 }
 CONVERGENT = Setting(bandwidth=0.25, obs_bandwidth=0.3, ridge_m=20.0, damping=0.0, convergent=True)
 ALL_SETTINGS = {"convergent": CONVERGENT, **SETTINGS}

@@ -41,7 +41,7 @@ import numpy as np
 
 import kbpjax as kbp
 from experiments.denoising.data import add_noise
-from experiments.denoising.models import SETTINGS, learn, rmse
+from experiments.denoising.models import SETTINGS, damping_of, learn, rmse
 from experiments.lib import command_line, gray_images, results, tables, timing
 from kbpjax import sharded
 
@@ -100,7 +100,7 @@ def clean_up(args: argparse.Namespace, together: bool) -> tuple[np.ndarray, dict
     model, clean, noisy = problem(args)
     graph = kbp.grid_graph(*clean.shape)
     evidence = kbp.observe(model, graph, noisy.ravel())
-    options = {"num_iters": args.iters, "damping": SETTING.damping}
+    options = {"num_iters": args.iters, "damping": damping_of(SETTING)}
     if together:
         partition = sharded.partition_graph(graph)
         solve, boundary = partial(sharded.run, model, partition, evidence, **options), partition.boundary

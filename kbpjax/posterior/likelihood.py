@@ -109,9 +109,6 @@ def pointwise_log_likelihoods(
     return total
 
 
-own_log_likelihoods = pointwise_log_likelihoods  # former name
-
-
 def _pointwise(function: Partial, points: Array) -> Array:
     if function.func is raised:
         power, inner = function.args

@@ -26,7 +26,7 @@ from kbpjax.posterior.likelihood import likelihood
 
 def _american(fields: dict[str, Any]) -> dict[str, Any]:
     """Rename the fields of a file of kbpjax 0.1 (see `kbpjax.io`)."""
-    return {name.replace("centers", "centers"): value for name, value in fields.items()}
+    return {name.replace("centres", "centers"): value for name, value in fields.items()}
 
 
 class ConditionalDensity(eqx.Module):
