@@ -253,9 +253,10 @@ def _run(
     messages = jax.lax.with_sharding_constraint(messages, split)
     iteration = devices(*fixed)
     if by_agreement:
-        reference = jax.lax.with_sharding_constraint(reference_sizes(known[0], plan).reshape(1, -1), split)
-        turns, damping = replace(devices(known[0], scaled(known[1]), known[2]), reference=reference), damping.damping
-    last, residuals = iterate(turns.sweep, messages, damping, None, tol, num_iters if tol is None else most)
+        reference = jax.lax.with_sharding_constraint(reference_sizes(fixed[0], plan).reshape(1, -1), split)
+        iteration = replace(devices(fixed[0], scaled(fixed[1]), fixed[2]), reference=reference)
+        damping = damping.damping
+    last, residuals = iterate(iteration.sweep, messages, damping, None, tol, num_iters if tol is None else most)
 
     iteration, messages = devices(operators, local, exponents), last.messages
     converged = last.residual <= threshold

@@ -214,7 +214,7 @@ class Colored(eqx.Module):
     def sweep(self, problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
         """Do one iteration; return the messages [coordinate, column], and the largest change of an update."""
 
-        def turn(carry: tuple[Array, Array], part: tuple[Part, Array | None]) -> tuple[tuple[Array, Array], Array]:
+        def body(carry: tuple[Array, Array], part: tuple[Part, Array | None]) -> tuple[tuple[Array, Array], Array]:
             messages, first = carry
             old = jax.lax.dynamic_slice_in_dim(messages, first, problem.parts.present.shape[-1], axis=1)
             new, change = send(problem.operators, *part, old, messages, damping)
