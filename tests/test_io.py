@@ -145,7 +145,7 @@ def test_a_model_of_this_release_is_read():
 def test_classes_of_ones_own_are_passed(tmp_path):
     kernel = Heavy(jnp.array(2.0))
     kbp.save(tmp_path / "own.kbp", kernel)
-    with pytest.raises(ValueError, match=r"^classes: must include all custom classes of the file; got no .*Heavy. Pass classes"):
+    with pytest.raises(ValueError, match=r"^classes: must include all custom classes of the file; got no .*Heavy. Pass custom classes"):
         kbp.load(tmp_path / "own.kbp")
     assert same(kbp.load(tmp_path / "own.kbp", classes=(Heavy,)), kernel)
     assert io.describe(tmp_path / "own.kbp")["class"].endswith("Heavy")
@@ -219,7 +219,7 @@ def change_header(path, change):
 CHANGES = {
     "newer": (
         lambda h: h | {"format": 2, "kbpjax": "9.0"},
-        "of format 1 or older; got format 2 of kbpjax 9.0. Up",
+        "have format 1 or older; got format 2 of kbpjax 9.0. Up",
     ),
     "no format": (lambda h: {"root": h["root"]}, "must be a file written by kbpjax.save"),
     "a list": (lambda h: [h], "must be a file written by kbpjax.save"),

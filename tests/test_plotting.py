@@ -143,7 +143,7 @@ WRONG = {
         r"^node_type: must be a node type of the model; got 7",
     ),
     "samples": (lambda p: plotting.plot_landmarks(p[0], samples=p[4]), "^samples: must have 1 numbers each; got 20"),
-    "costs": (lambda p: plotting.plot_costs({"a": ([1, 2], [1])}), "^costs: must have as many"),
+    "costs": (lambda p: plotting.plot_costs({"a": ([1, 2], [1])}), "^costs: must have the same number of"),
     "seconds": (lambda p: plotting.plot_costs({"a": (0, 1)}), "^costs: must have seconds > 0"),
 }
 

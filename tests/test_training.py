@@ -134,7 +134,7 @@ VECTORS = np.zeros((4, 2))
         ({"nodes": {0: ["a"]}}, r"nodes\[0\]", "must hold real numbers"),
         ({"edges": {0: X}}, r"edges\[0\]", "must be a pair of arrays"),
         ({"edges": {0: (X, X, X)}}, r"edges\[0\]", "must be a pair of arrays"),
-        ({"edges": {0: (X, X[:3])}}, r"edges\[0\]", "must have the same number of samples; got 4 and 3"),
+        ({"edges": {0: (X, X[:3])}}, r"edges\[0\]", "must have the same number of samples at both ends; got 4 and 3"),
         ({"edges": {0: (X, np.append(X[:3], np.nan))}}, r"edges\[0\]\[1\]", "must be finite"),
         ({"edges": {0: (X[:0], X[:0])}}, r"edges\[0\]\[0\]", "must hold at least one sample"),
         ({"edges": {0: (X, VECTORS)}}, r"edges\[0\]", r"must have points of shape \(\); got \(2,\)"),
