@@ -122,7 +122,7 @@ class ShortestPath(Kernel):
         if not _checks.is_traced(points):
             largest = int(np.max(np.asarray(points)[..., 0], initial=0)) - 1
             rule = f"must have node labels < num_labels = {self.num_labels}"
-            _checks.require(largest < self.num_labels, argument, rule, largest, "Raise num_labels.")
+            _checks.require(largest < self.num_labels, argument, rule, largest, "Increase num_labels.")
 
 
 def encode_graphs(graphs: Any, num_nodes: Any = None) -> Int[Array, "graph node column"]:

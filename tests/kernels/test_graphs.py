@@ -284,7 +284,7 @@ def test_points_of_another_shape(kernel):
 
 def test_labels_beyond_those_of_the_paths():
     x = encode_graphs([([0, 1, 5], [[0, 1], [1, 2]])])
-    with pytest.raises(ValueError, match=r"^x: must have node labels < num_labels = 5; got 5\. Raise num_labels"):
+    with pytest.raises(ValueError, match=r"^x: must have node labels < num_labels = 5; got 5\. Increase num_labels"):
         kbp.gram(ShortestPath(5), x, x)
     assert kbp.gram(ShortestPath(6), x, x).tolist() == [[3.0]]
     assert jax.jit(kbp.gram)(ShortestPath(5), x, x).tolist() == [[1.0]]  # not taken for another label
