@@ -16,43 +16,42 @@ import kbpjax as kbp
 from kbpjax import _checks
 from kbpjax.io import describe
 
-DENOISE = """Clean a noisy picture with a model learned from another one.
+DENOISE = """Denoise an image with a model learned from a clean image.
 
-The model learns from a clean picture, to which it adds noise of the given strength, what neighboring pixels are like
-and what noise does to them; then it cleans each color of the noisy picture on the grid of its pixels.
+Training adds noise of the given standard deviation to the clean image. The model learns the relation of neighboring
+pixels and the noise model. Each color channel is then denoised on the pixel grid.
 
   python -m kbpjax denoise noisy.png cleaned.png --learn clean.png --noise 30
   python -m kbpjax denoise noisy.png cleaned.png --learn clean.png --noise 30 --save photos.kbp
   python -m kbpjax denoise other.png cleaned2.png --model photos.kbp
 """
-INFO = """Say what is in a file that kbpjax.save has written.
+INFO = """Describe a file written by kbpjax.save.
 
   python -m kbpjax info photos.kbp
 """
-BENCH = """Time message passing on this machine: a grid at three ranks, beside the matrix products that it needs.
+BENCH = """Time message passing on a grid at three ranks, and the matrix products that it requires.
 
   python -m kbpjax bench --side 100
 """
 SIZES = ((6, 11), (17, 31), (39, 73))
-"""Ranks of messages and numbers of points: a smooth picture, one with a hundred gray values, a hard one."""
+"""Ranks of messages and numbers of points: a smooth image, an image with a hundred gray values, a difficult image."""
 POINTS = 256
 FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF"}
-"""Of pictures by their endings; others are PNG."""
+"""{file extension: image format}; other extensions are PNG."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        argv: arguments; None: those of the process.
+        argv: arguments; None: arguments of the process.
 
     Returns:
-        Exit status: 0; 2 after wrong arguments or input, which become one line on standard error; 130 after an
-        interrupt.
+        Exit status: 0; 2 for invalid arguments or input, with one line on standard error; 130 after an interrupt.
     """
     try:
         args = parser().parse_args(argv)
-    except SystemExit as stop:  # argparse has printed its help or its error
+    except SystemExit as stop:  # after argparse printed its help or error
         return stop.code if isinstance(stop.code, int) else 2
     try:
         args.run(args)
@@ -67,36 +66,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    whole = argparse.ArgumentParser(prog="python -m kbpjax", description="Kernel belief propagation from the shell.")
-    whole.add_argument("--version", action="version", version=f"kbpjax {kbp.__version__}, jax {jax.__version__}")
-    commands = whole.add_subparsers(required=True, metavar="denoise | info | bench")
+    top = argparse.ArgumentParser(prog="python -m kbpjax", description="Kernel belief propagation from the shell.")
+    top.add_argument("--version", action="version", version=f"kbpjax {kbp.__version__}, jax {jax.__version__}")
+    commands = top.add_subparsers(required=True, metavar="denoise | info | bench")
     layout: Any = {"formatter_class": argparse.RawDescriptionHelpFormatter}
-    one = commands.add_parser("denoise", help="clean a noisy picture", description=DENOISE, **layout)
-    one.add_argument("noisy", type=Path, help="the picture to clean")
-    one.add_argument("out", type=Path, help="where to write the cleaned picture; must not exist, but with --force")
+    one = commands.add_parser("denoise", help="denoise an image", description=DENOISE, **layout)
+    one.add_argument("noisy", type=Path, help="image to denoise")
+    one.add_argument("out", type=Path, help="path of the denoised image; must not exist without --force")
     source = one.add_mutually_exclusive_group(required=True)
-    source.add_argument("--learn", type=Path, metavar="CLEAN", help="a clean picture to learn from")
-    source.add_argument("--model", type=Path, metavar="FILE", help="a model saved by an earlier run")
-    strength = "standard deviation of the noise, in gray values of 0 .. 255 (default: 30)"
-    one.add_argument("--noise", type=float, default=30.0, metavar="SD", help=strength)
-    one.add_argument("--save", type=Path, metavar="FILE", help="where to save the learned model")
+    source.add_argument("--learn", type=Path, metavar="CLEAN", help="clean image to learn from")
+    source.add_argument("--model", type=Path, metavar="FILE", help="model saved by an earlier run")
+    noise_help = "standard deviation of the noise, in gray values 0 .. 255 (default: 30)"
+    one.add_argument("--noise", type=float, default=30.0, metavar="SD", help=noise_help)
+    one.add_argument("--save", type=Path, metavar="FILE", help="path of the learned model")
     one.add_argument("--iters", type=int, default=10, help="iterations of message passing (default: 10)")
-    one.add_argument("--seed", type=int, default=0, help="of the noise that is learned from (default: 0)")
-    one.add_argument("--force", action="store_true", help="replace files that exist")
+    one.add_argument("--seed", type=int, default=0, help="seed of the training noise (default: 0)")
+    one.add_argument("--force", action="store_true", help="replace existing files")
     one.set_defaults(run=denoise)
-    two = commands.add_parser("info", help="say what is in a saved file", description=INFO, **layout)
+    two = commands.add_parser("info", help="describe a saved file", description=INFO, **layout)
     two.add_argument("file", type=Path)
     two.set_defaults(run=info)
     three = commands.add_parser("bench", help="time message passing on this machine", description=BENCH, **layout)
-    three.add_argument("--side", type=int, default=100, help="of the grid (default: 100)")
+    three.add_argument("--side", type=int, default=100, help="side of the grid (default: 100)")
     three.add_argument("--iters", type=int, default=30, help="iterations (default: 30)")
-    three.add_argument("--repeats", type=int, default=7, help="timed runs of each (default: 7)")
+    three.add_argument("--repeats", type=int, default=7, help="timed runs per rank (default: 7)")
     three.set_defaults(run=bench)
-    return whole
+    return top
 
 
 def denoise(args: argparse.Namespace) -> None:
-    """Clean a picture."""
+    """Write a denoised image."""
     _checks.require_count("--iters", args.iters)
     _checks.require_seed(args.seed)
     _checks.require_number("--noise", args.noise, above=0)
@@ -107,9 +106,9 @@ def denoise(args: argparse.Namespace) -> None:
         model = _learn(_read(args.learn), args.noise, args.seed)
     else:
         model = kbp.load(args.model)
-        fine = isinstance(model, kbp.KernelMRF) and bool(model.observations)
+        ok = isinstance(model, kbp.KernelMRF) and bool(model.observations)
         rule = "must hold a model of pixels and their observations"
-        _checks.require(fine, "--model", rule, type(model).__name__, "Save one with denoise --save.")
+        _checks.require(ok, "--model", rule, type(model).__name__, "Save one with denoise --save.")
     if args.save is not None:
         kbp.save(args.save, model)
     graph = kbp.grid_graph(*noisy.shape[:2])
@@ -123,20 +122,20 @@ def denoise(args: argparse.Namespace) -> None:
         return kbp.mean(belief), jnp.sqrt(kbp.variance(belief))
 
     start = time.perf_counter()
-    found = [[np.asarray(of) for of in clean(jnp.asarray(noisy[..., c].ravel()))] for c in range(noisy.shape[2])]
-    cleaned, spread = (np.stack([pair[i] for pair in found], axis=-1).reshape(noisy.shape) for i in range(2))
+    channels = [[np.asarray(a) for a in clean(jnp.asarray(noisy[..., c].ravel()))] for c in range(noisy.shape[2])]
+    cleaned, spread = (np.stack([pair[i] for pair in channels], axis=-1).reshape(noisy.shape) for i in range(2))
     _write(args.out, cleaned)
-    took = time.perf_counter() - start
-    print(f"{noisy.shape[0]} x {noisy.shape[1]} pixels, {noisy.shape[2]} colors, in {took:.1f} s.")
-    changed, unsure = np.sqrt(np.mean((cleaned - noisy) ** 2)), np.mean(spread)
-    print(f"Changed by {changed:.1f} gray values (root mean square); standard deviation of beliefs {unsure:.1f}.")
+    seconds = time.perf_counter() - start
+    print(f"{noisy.shape[0]} x {noisy.shape[1]} pixels, {noisy.shape[2]} colors, in {seconds:.1f} s.")
+    change, deviation = np.sqrt(np.mean((cleaned - noisy) ** 2)), np.mean(spread)
+    print(f"RMS change {change:.1f} gray values; mean standard deviation of beliefs {deviation:.1f}.")
     for path in (args.out, args.save):
         if path is not None:
             print(f"Wrote {path}")
 
 
 def info(args: argparse.Namespace) -> None:
-    """Print what a file holds."""
+    """Print a description of a file."""
     for name, value in describe(args.file).items():
         print(f"{name:12} {value}")
     loaded = kbp.load(args.file)
@@ -147,13 +146,13 @@ def info(args: argparse.Namespace) -> None:
 
 
 def bench(args: argparse.Namespace) -> None:
-    """Print times of runs beside those of the bare products."""
+    """Print times of runs and of the matrix products in them."""
     for name in ("side", "iters", "repeats"):
         _checks.require_count(f"--{name}", getattr(args, name))
     graph = kbp.grid_graph(args.side, args.side)
     device = jax.devices()[0].device_kind
     print(f"{args.side} x {args.side} grid, {graph.num_edges} messages, {args.iters} iterations, {device}")
-    print(f"{'rank':>6} {'points':>6} {'run s':>8} {'ms an iteration':>16} {'run / products':>15}")
+    print(f"{'rank':>6} {'points':>6} {'run s':>8} {'ms/iteration':>16} {'run / products':>15}")
     for rank, points in SIZES:
         run, products = _times(graph, rank, points, args.iters, args.repeats)
         ratio = statistics.median(a / b for a, b in zip(run, products, strict=True))
@@ -162,7 +161,7 @@ def bench(args: argparse.Namespace) -> None:
 
 
 def _times(graph: kbp.Graph, rank: int, points: int, iters: int, repeats: int) -> tuple[list[float], list[float]]:
-    """Time runs and the matrix products in them, in turn."""
+    """Return the seconds of runs and of the matrix products in them, timed alternately."""
     keys = jax.random.split(jax.random.key(0), 3)
     evaluate = jax.random.uniform(keys[0], (1, points, rank))
     project = jax.random.uniform(keys[1], (2, rank, points))
@@ -178,65 +177,64 @@ def _times(graph: kbp.Graph, rank: int, points: int, iters: int, repeats: int) -
     calls = (lambda: kbp.run(operators, graph, local, num_iters=iters).messages, lambda: products(messages))
     for call in calls:
         jax.block_until_ready(call())
-    found: tuple[list[float], list[float]] = ([], [])
+    times: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeats):
-        for call, seconds in zip(calls, found, strict=True):
+        for call, seconds in zip(calls, times, strict=True):
             start = time.perf_counter()
             jax.block_until_ready(call())
             seconds.append(time.perf_counter() - start)
-    return found
+    return times
 
 
 def _learn(clean: np.ndarray, noise: float, seed: int) -> kbp.KernelMRF:
-    """Learn from all colors of a clean picture and a noisy copy; bandwidths are near *narrow* of docs/images.md."""
+    """Return a model of all channels of a clean image and a noisy copy; bandwidths as *narrow* in docs/images.md."""
     rng = np.random.default_rng(seed)
     values = np.moveaxis(clean, 2, 0).reshape(clean.shape[2], -1)
-    seen = (values + noise * rng.standard_normal(values.shape)).astype(np.float32)
-    fix = "Learn from a picture with more than one gray value."
-    _checks.require(bool(np.ptp(values) > 0), "--learn", "must not be of one gray value", values.flat[0], fix)
+    noisy = (values + noise * rng.standard_normal(values.shape)).astype(np.float32)
+    fix = "Pass an image with more than one gray value."
+    _checks.require(bool(np.ptp(values) > 0), "--learn", "must not be constant", values.flat[0], fix)
     kernel = kbp.RBF(0.25 * kbp.median_bandwidth(values.ravel()))
-    obs_kernel = kbp.RBF(0.35 * kbp.median_bandwidth(seen.ravel()))
-    data = kbp.pool(kbp.grid_graph(*clean.shape[:2]), values, seen)
+    obs_kernel = kbp.RBF(0.35 * kbp.median_bandwidth(noisy.ravel()))
+    data = kbp.pool(kbp.grid_graph(*clean.shape[:2]), values, noisy)
     return kbp.fit(data, kernel=kernel, obs_kernel=obs_kernel, ridge=1 / values.size)
 
 
 def _read(path: Path) -> np.ndarray:
-    """Read a picture as numbers [row, column, color] of 0 .. 255."""
+    """Return an image as numbers 0 .. 255 [row, column, color]."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
-        raise ValueError("picture: must be read by Pillow; got none. Install it: pip install pillow") from None
-    _checks.require(path.is_file(), "picture", "must be a file", str(path), "Check the name.")
+        raise ValueError("image: Pillow must be installed; got none. Install it: pip install pillow") from None
+    _checks.require(path.is_file(), "image", "must be a file", str(path), "Check the name.")
     try:
         with Image.open(path) as picture:
             gray = picture.mode in ("1", "L", "LA", "I", "I;16", "F")
             pixels = np.asarray(picture.convert("L" if gray else "RGB"), np.float32)
     except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise ValueError(f"picture: must be one that Pillow reads; got {path}: {error}. Convert it to PNG.") from None
+        raise ValueError(f"image: must be readable by Pillow; got {path}: {error}. Convert it to PNG.") from None
     pixels = pixels.reshape(*pixels.shape[:2], -1)
-    fix = "Take a larger one."
-    _checks.require(min(pixels.shape[:2]) >= 2, "picture", "must have 2 x 2 pixels or more", pixels.shape[:2], fix)
+    fix = "Pass a larger image."
+    _checks.require(min(pixels.shape[:2]) >= 2, "image", "must have at least 2 x 2 pixels", pixels.shape[:2], fix)
     return pixels
 
 
 def _write(path: Path, pixels: np.ndarray) -> None:
-    """Write a picture, whole or not at all."""
+    """Write an image atomically."""
     from PIL import Image
 
     from kbpjax._misc import replacing
 
-    whole = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
+    rounded = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
+    image = Image.fromarray(rounded[..., 0] if rounded.shape[2] == 1 else rounded)
     with replacing(path) as file:
-        Image.fromarray(whole[..., 0] if whole.shape[2] == 1 else whole).save(
-            file, FORMATS.get(path.suffix.lower(), "PNG")
-        )
+        image.save(file, FORMATS.get(path.suffix.lower(), "PNG"))
 
 
 def _check_free(path: Path | None, force: bool) -> None:
-    """Refuse to replace a file that one has not been asked to."""
+    """Raise ValueError if a path exists without `force`, or its folder does not exist."""
     if path is None:
         return
-    _checks.require(path.parent.is_dir(), str(path), "must be in a folder that exists", str(path.parent), "Make it.")
+    _checks.require(path.parent.is_dir(), str(path), "must be in an existing folder", str(path.parent), "Create it.")
     _checks.require(force or not path.exists(), str(path), "must not exist", "a file", "Pass --force to replace it.")
 
 

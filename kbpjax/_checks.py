@@ -1,7 +1,6 @@
-"""Checks of what users pass in: each raises a `ValueError` that names the argument, the rule, what was got and the fix.
+"""Checks of arguments; each raises a `ValueError` with the argument, the rule, the value and the fix.
 
-Values are only looked at where they are known: under `jax.jit`, `jax.vmap` or `jax.grad` an array is a tracer, its
-shape is still checked and its values are not.
+Under `jax.jit`, `jax.vmap` or `jax.grad`, arrays are tracers: their shapes are checked, but not their values.
 """
 
 from collections.abc import Sequence
@@ -13,16 +12,16 @@ import numpy as np
 from jax.core import Tracer
 
 Numbers = jax.Array | np.ndarray | np.generic | float | int | Sequence[Any]
-"""What users may pass where an array of numbers is wanted: arrays, numbers, nested lists or tuples."""
+"""Type of array-like arguments: arrays, numbers, nested lists or tuples."""
 
 
 def is_traced(value: Any) -> bool:
-    """Say whether any array in a pytree is a tracer, so that its values cannot be looked at."""
+    """Return True if any array in a pytree is a tracer, so its values are not available."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
 
 
 def require(ok: bool | np.bool_, argument: str, rule: str, got: object, fix: str) -> None:
-    """Raise the project's one form of error text unless `ok`."""
+    """Raise ValueError "argument: rule; got ... fix" unless `ok`."""
     if not ok:
         raise ValueError(f"{argument}: {rule}; got {got}. {fix}")
 
@@ -37,52 +36,52 @@ def require_number(
     most: float | int | None = None,
     fix: str = "",
 ) -> None:
-    """Check that a scalar, if its value is known, is finite, > above, >= least, < below and <= most."""
+    """Raise ValueError unless a scalar is finite, > above, >= least, < below and <= most; tracers pass."""
     require(np.ndim(value) == 0, argument, "must be a single number", f"shape {np.shape(value)}", "Pass a scalar.")
     if is_traced(value):
         return
-    known = np.asarray(value)  # of JAX's arrays, so that nothing here is traced
-    kind = known.dtype
-    real = np.issubdtype(kind, np.integer) or np.issubdtype(kind, np.floating) or kind.name == "bfloat16"
+    number = np.asarray(value)  # NumPy, so that no operation below is traced
+    dtype = number.dtype
+    real = np.issubdtype(dtype, np.integer) or np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"
     require(real, argument, "must be a real number", repr(value), "Pass a float.")
     bounds = {
-        f"> {above}": above is None or known > above,
-        f">= {least}": least is None or known >= least,
-        f"< {below}": below is None or known < below,
-        f"<= {most}": most is None or known <= most,
+        f"> {above}": above is None or number > above,
+        f">= {least}": least is None or number >= least,
+        f"< {below}": below is None or number < below,
+        f"<= {most}": most is None or number <= most,
     }
     interval = " and ".join(bound for bound in bounds if not bound.endswith("None"))
-    inside = bool(np.isfinite(known)) and all(map(bool, bounds.values()))
+    inside = bool(np.isfinite(number)) and all(map(bool, bounds.values()))
     require(inside, argument, f"must be finite and {interval}", f"{value}", fix or f"Pass a value {interval}.")
 
 
 def require_count(argument: str, value: Any) -> None:
-    """Check that a value is a Python or NumPy integer >= 1."""
+    """Raise ValueError unless a value is a Python or NumPy integer >= 1."""
     ok = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
     require(ok, argument, "must be an integer >= 1", repr(value), "Pass a positive integer.")
 
 
 def whole(value: Any) -> Any:
-    """Return an integer of NumPy as one of Python, which may be a static field, and anything else as it is."""
+    """Return a NumPy integer as a Python integer, which may be a static field; return other values unchanged."""
     return int(value) if isinstance(value, np.integer) else value
 
 
 def require_seed(seed: Any) -> None:
-    """Check that the seed of random numbers is an integer >= 0."""
+    """Raise ValueError unless a seed is an integer >= 0 and < 2^32."""
     ok = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= seed < 2**32
     require(ok, "seed", "must be an integer >= 0 and < 2^32", repr(seed), "Pass for instance 0.")
 
 
 def require_key(key: Any) -> None:
-    """Check that a value is a random key of JAX, of either kind."""
-    kind, shape = getattr(key, "dtype", None), np.shape(key)
-    typed = kind is not None and jnp.issubdtype(kind, jax.dtypes.prng_key) and shape == ()
-    ok = typed or (kind == np.uint32 and len(shape) == 1)
+    """Raise ValueError unless a value is a JAX random key, typed or raw."""
+    dtype, shape = getattr(key, "dtype", None), np.shape(key)
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ()
+    ok = typed or (dtype == np.uint32 and len(shape) == 1)
     require(ok, "key", "must be a random key", repr(key)[:80], "Pass jax.random.key(0).")
 
 
 def require_finite(argument: str, array: Any, fix: str) -> None:
-    """Check that an array of numbers, if its values are known, has no NaN and no infinity."""
+    """Raise ValueError if an array has NaN, infinite or non-real values; tracers pass."""
     if is_traced(array):
         return
     values = np.asarray(array)
@@ -94,7 +93,7 @@ def require_finite(argument: str, array: Any, fix: str) -> None:
 
 
 def as_array(argument: str, values: Any) -> jax.Array:
-    """Make a jax array, and refuse integers that its precision would wrap round."""
+    """Return values as a JAX array; raise ValueError if integers would overflow."""
     array = values if isinstance(values, jax.Array) else np.asarray(values)
     numeric = np.issubdtype(array.dtype, np.number) or array.dtype == bool
     require(numeric, argument, "must hold real numbers", f"dtype {array.dtype}", "Encode the values as numbers first.")

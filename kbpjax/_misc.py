@@ -1,4 +1,4 @@
-"""What has no better place: files written whole or not at all, optional packages, products in full precision."""
+"""Small utilities: atomic file writes, optional packages, matrix products in full precision."""
 
 import importlib
 import os
@@ -11,15 +11,15 @@ from typing import IO, Any
 
 import jax.numpy as jnp
 
-# Accelerators round f32 inputs of a product to 10 or 7 bits of mantissa unless told otherwise: too coarse for normal
-# equations, and coarser than the residuals that incomplete Cholesky tells apart.
+# By default, accelerators round f32 inputs of a product to 10 or 7 bits of mantissa. This is too coarse for normal
+# equations, and coarser than the residuals that incomplete Cholesky must resolve.
 matmul = partial(jnp.matmul, precision="highest")
 einsum = partial(jnp.einsum, precision="highest")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file beside `path` that takes its place only if the block ends well."""
+    """Yield a temporary file that replaces `path` only if the block raises no exception."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("xb") as file:
@@ -32,7 +32,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def need(module: str, extra: str) -> Any:
-    """Import a module, or say which extra of this package brings it."""
+    """Return an imported module, or raise ImportError with the extra of this package that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

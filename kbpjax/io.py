@@ -1,8 +1,8 @@
-"""Models, solutions and graphs in files: one file each, no code in it, written whole or not at all.
+"""Save and load models, solutions and graphs: one file each, written atomically and without executable code.
 
-A file is a zip archive of `kbpjax.json`, which says how the object is built of classes of this package, and an array
-for each of its leaves. Nothing in it is run when it is loaded; classes are looked up by name, in the package and among
-those that the reader passes. Training data are in it only where they are part of the model, as landmarks are.
+A file is a zip archive with a header, `kbpjax.json`, and one array per leaf. The header describes the object as nested
+classes of this package. Loading executes no code from the file: classes are looked up by name, in the package and in
+the argument `classes`. Training data are saved only if they are part of the model, for instance landmarks.
 """
 
 import dataclasses
@@ -24,13 +24,13 @@ from kbpjax import __version__, _checks
 from kbpjax._misc import replacing
 
 FORMAT = 1
-"""Of the files that are written; older ones are read, newer ones refused."""
+"""Format version of written files; older versions can be read, newer versions cannot."""
 HEADER = "kbpjax.json"
 DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, json.JSONDecodeError, UnicodeError, EOFError, OSError),
     *(KeyError, ValueError, TypeError, NotImplementedError, SyntaxError, RuntimeError, MemoryError, OverflowError),
 )
-"""What readers of zip archives, arrays and JSON raise where bytes are not what they should be."""
+"""Exceptions of the readers of zip archives, arrays and JSON on damaged files."""
 PLAIN = (bool, int, float, str, type(None))
 MODULES = {
     "acceleration": "inference.acceleration",
@@ -52,10 +52,10 @@ MODULES = {
     "training": "learning.data",
     "update": "inference.operators",
 }
-"""Modules of kbpjax 0.1 whose classes have moved."""
+"""{module in files of kbpjax 0.1: module today}."""
 
 GONE = ("kbpjax.graph.Tiles", "kbpjax.tree_schedule.Schedule")
-"""Index tables of kbpjax 0.1, which graphs make anew."""
+"""Index tables of kbpjax 0.1, which graphs now compute."""
 
 FIELDS = {
     "Operators": {"positive": "nonnegative"},
@@ -66,7 +66,7 @@ FIELDS = {
     "Rotations": {"sharpness": "concentration"},
     "Mallows": {"sharpness": "concentration"},
 }
-"""Fields that had other names in kbpjax 0.1."""
+"""{class: {field in files of kbpjax 0.1: field today}}."""
 
 RENAMED = {
     "kbpjax.features.cholesky.Greedy": "kbpjax.features.cholesky.PivotedCholesky",
@@ -98,18 +98,18 @@ RENAMED = {
         "potentials.Ratios": "nonparametric.potentials.Ratios",
     }.items()
 }
-"""{name of a class in files of kbpjax 0.1: its name today}."""
+"""{class in files of kbpjax 0.1: class today}."""
 
 
 def save(path: str | Path, value: Any) -> None:
-    """Write a model, solution, graph, belief, operator, or a tuple, list or dictionary of these, to a file.
+    """Save a model, solution, graph, belief or operator, or a tuple, list or dictionary of these, to a file.
 
     Args:
-        path: of the file, which is replaced; any ending, `.kbp` by custom.
-        value: what to write.
+        path: path of the file; an existing file is replaced. The usual extension is `.kbp`.
+        value: the object to save.
 
     Raises:
-        ValueError: functions or other objects in it that are no data; a folder that does not exist.
+        ValueError: the object has functions or other parts that are not data, or the folder does not exist.
 
     Examples:
         >>> import os, tempfile, kbpjax as kbp
@@ -120,7 +120,7 @@ def save(path: str | Path, value: Any) -> None:
     """
     file = Path(path)
     _checks.require(
-        file.parent.is_dir(), "path", "must be in a folder that exists", str(file), "Make the folder first."
+        file.parent.is_dir(), "path", "must be in an existing folder", str(file), "Create the folder first."
     )
     arrays: dict[str, np.ndarray] = {}
     root = _describe(value, "value", arrays)
@@ -133,15 +133,15 @@ def save(path: str | Path, value: Any) -> None:
 
 
 def load(path: str | Path, *, classes: Iterable[type] = ()) -> Any:
-    """Read what `save` has written, bit by bit the same.
+    """Return the object in a file written by `save`, bitwise equal.
 
     Args:
-        path: of the file.
-        classes: kernels and other classes of your own that are in it; those of kbpjax are found by themselves.
+        path: path of the file.
+        classes: custom kernels and other custom classes in the file; classes of kbpjax are found automatically.
 
     Raises:
-        ValueError: no such file, a damaged one, one of another program or of a newer format; classes not known;
-            double precision where `jax_enable_x64` is off.
+        ValueError: the file does not exist, is damaged, or has another or a newer format; a class is missing; or the
+            file has double precision and `jax_enable_x64` is off.
 
     Examples:
         >>> import os, tempfile, jax.numpy as jnp, kbpjax as kbp
@@ -151,27 +151,27 @@ def load(path: str | Path, *, classes: Iterable[type] = ()) -> Any:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = os.path.join(folder, "both.kbp")
         ...     kbp.save(path, {"kernel": Angle(), "graph": kbp.chain_graph(3)})
-        ...     found = kbp.load(path, classes=[Angle])
-        >>> found["kernel"], found["graph"].num_nodes
+        ...     loaded = kbp.load(path, classes=[Angle])
+        >>> loaded["kernel"], loaded["graph"].num_nodes
         (Angle(), 3)
     """
     header, arrays = _read(Path(path))
-    known = {_name_of(cls): cls for cls in classes}
-    return _build(header["root"], arrays, known)
+    custom = {_name_of(cls): cls for cls in classes}
+    return _build(header["root"], arrays, custom)
 
 
 def describe(path: str | Path) -> dict[str, Any]:
-    """Return what a file holds, without building it: format, versions, class, and numbers of arrays and bytes.
+    """Return the format, versions, class, and numbers of arrays and bytes of a file, without loading the object.
 
     Raises:
-        ValueError: as `load`, but classes need not be known.
+        ValueError: as `load`, except for missing classes.
 
     Examples:
         >>> import os, tempfile, kbpjax as kbp
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     kbp.save(os.path.join(folder, "kernel.kbp"), kbp.RBF(2.0))
-        ...     found = kbp.io.describe(os.path.join(folder, "kernel.kbp"))
-        >>> found["class"], found["arrays"]
+        ...     about = kbp.io.describe(os.path.join(folder, "kernel.kbp"))
+        >>> about["class"], about["arrays"]
         ('kbpjax.kernels.euclidean.RBF', 1)
     """
     header, arrays = _read(Path(path))
@@ -181,44 +181,44 @@ def describe(path: str | Path) -> dict[str, Any]:
 
 
 def _kind_of(root: Any) -> dict[str, str]:
-    """Return the class of the whole, or the kind of collection."""
+    """Return the class of the root object, or the type of a collection."""
     if isinstance(root, dict):
         return {"class": str(root.get("class", next(iter(root))))}
     return {"class": type(root).__name__}
 
 
-def _describe(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Turn a value into what JSON can hold, and put its arrays aside."""
+def _describe(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Return a JSON description of a value, and add its arrays to `arrays`; errors name `path`."""
     if isinstance(value, PLAIN):
         return {"float": repr(value)} if isinstance(value, float) else value
     if isinstance(value, jax.Array | np.ndarray | np.generic):
-        return _describe_array(value, place, arrays)
+        return _describe_array(value, path, arrays)
     fields_of = getattr(value, "_fields", None)
     if isinstance(value, tuple) and fields_of is not None:
-        fields = {name: _describe(getattr(value, name), f"{place}.{name}", arrays) for name in fields_of}
+        fields = {name: _describe(getattr(value, name), f"{path}.{name}", arrays) for name in fields_of}
         return {"class": _name_of(type(value)), "fields": fields}
     if isinstance(value, tuple | list):
-        inside = [_describe(one, f"{place}[{i}]", arrays) for i, one in enumerate(value)]
-        return {type(value).__name__: inside}
+        items = [_describe(one, f"{path}[{i}]", arrays) for i, one in enumerate(value)]
+        return {type(value).__name__: items}
     if isinstance(value, Mapping):
-        pairs = [[_describe(k, place, arrays), _describe(v, f"{place}[{k!r}]", arrays)] for k, v in value.items()]
+        pairs = [[_describe(k, path, arrays), _describe(v, f"{path}[{k!r}]", arrays)] for k, v in value.items()]
         return {"dict": pairs}
     if isinstance(value, np.dtype):
         return {"dtype": value.name}
     if isinstance(value, type):
         return {"type": _name_of(value)}
     data = isinstance(value, eqx.Module) or (dataclasses.is_dataclass(value) and not isinstance(value, type))
-    fix = "Save the parts that are data, and put the functions in again after loading."
-    _checks.require(data, place, "must be data: arrays, numbers, text and classes of these", repr(value)[:80], fix)
+    fix = "Save the parts that are data, and add the functions again after loading."
+    _checks.require(data, path, "must be data: arrays, numbers, text and classes of these", repr(value)[:80], fix)
     names = [field.name for field in dataclasses.fields(value) if field.name in vars(value)]
-    fields = {name: _describe(getattr(value, name), f"{place}.{name}", arrays) for name in names}
+    fields = {name: _describe(getattr(value, name), f"{path}.{name}", arrays) for name in names}
     return {"class": _name_of(type(value)), "fields": fields}
 
 
-def _describe_array(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Put an array aside under a number; kinds that NumPy's files do not know go as integers of their size."""
+def _describe_array(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Return a JSON description of an array, and add it to `arrays`; dtypes unknown to NumPy are saved as integers."""
     fix = "Save outside of jax.jit and jax.vmap."
-    _checks.require(not _checks.is_traced(value), place, "must be an array with values", "a tracer", fix)
+    _checks.require(not _checks.is_traced(value), path, "must be an array with values", "a tracer", fix)
     name = f"a{len(arrays)}"
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         arrays[name] = np.asarray(jax.random.key_data(value))
@@ -226,16 +226,16 @@ def _describe_array(value: Any, place: str, arrays: dict[str, np.ndarray]) -> An
     kind = "jax" if isinstance(value, jax.Array) else ("numpy" if isinstance(value, np.ndarray) else "number")
     array = np.asarray(value)
     fix = "Save numbers only."
-    _checks.require(array.dtype.kind not in "OM", place, "must be an array of numbers", f"dtype {array.dtype}", fix)
+    _checks.require(array.dtype.kind not in "OM", path, "must be an array of numbers", f"dtype {array.dtype}", fix)
     foreign = array.dtype.kind == "V"
     arrays[name] = array.view(f"u{array.dtype.itemsize}") if foreign else array
     return {"array": name, "kind": kind, "dtype": array.dtype.name}
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return header and arrays of a file, each checked against its sum."""
+    """Return the header and arrays of a file; zipfile verifies their checksums."""
     _checks.require(path.is_file(), "path", "must be a file", str(path), "Save one with kbpjax.save.")
-    fix = "Save it again: it is damaged, or of another program."
+    fix = "Save it again: it is damaged or from another program."
     header: Any = None
     arrays = {}
     try:
@@ -248,44 +248,44 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
                     arrays[name.removesuffix(".npy")] = np.lib.format.read_array(entry, allow_pickle=False)
     except DAMAGE as error:
         got = f"{path.name}: {type(error).__name__}"
-        raise ValueError(f"path: must be a file that kbpjax.save has written; got {got}. {fix}") from None
-    rule, got = f"must be of format {FORMAT} or older", f"format {header['format']} of kbpjax {header.get('kbpjax')}"
+        raise ValueError(f"path: must be a file written by kbpjax.save; got {got}. {fix}") from None
+    rule, got = f"must have format {FORMAT} or older", f"format {header['format']} of kbpjax {header.get('kbpjax')}"
     _checks.require(header["format"] <= FORMAT, "path", rule, got, "Update kbpjax to read it.")
     return header, arrays
 
 
-def _build(what: Any, arrays: dict[str, np.ndarray], known: dict[str, type]) -> Any:
-    """Invert `_describe`."""
-    if not isinstance(what, dict):
-        return what
-    if "array" in what:
-        return _build_array(what, arrays)
-    if "class" in what:
-        return _build_object(what, arrays, known)
-    ((kind, inside),) = what.items()
-    makers = {
+def _build(description: Any, arrays: dict[str, np.ndarray], custom: dict[str, type]) -> Any:
+    """Return the value of a description, the inverse of `_describe`."""
+    if not isinstance(description, dict):
+        return description
+    if "array" in description:
+        return _build_array(description, arrays)
+    if "class" in description:
+        return _build_object(description, arrays, custom)
+    ((kind, content),) = description.items()
+    builders = {
         "float": float,
         "dtype": jnp.dtype,
-        "type": lambda name: _class_of(name, known),
-        "tuple": lambda parts: tuple(_build(part, arrays, known) for part in parts),
-        "list": lambda parts: [_build(part, arrays, known) for part in parts],
-        "dict": lambda pairs: {_build(k, arrays, known): _build(v, arrays, known) for k, v in pairs},
+        "type": lambda name: _class_of(name, custom),
+        "tuple": lambda items: tuple(_build(item, arrays, custom) for item in items),
+        "list": lambda items: [_build(item, arrays, custom) for item in items],
+        "dict": lambda pairs: {_build(k, arrays, custom): _build(v, arrays, custom) for k, v in pairs},
     }
-    _checks.require(kind in makers, "path", "must be of a known layout", kind, "Update kbpjax, or save it again.")
-    return makers[kind](inside)
+    _checks.require(kind in builders, "path", "must have a supported layout", kind, "Update kbpjax, or save it again.")
+    return builders[kind](content)
 
 
-def _build_array(what: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
-    fix = "Save it again: it is damaged."
-    _checks.require(what["array"] in arrays, "path", "must hold all of its arrays", f"none named {what['array']}", fix)
-    array = arrays[what["array"]]
-    if what["kind"] == "key":
-        return jax.random.wrap_key_data(jnp.asarray(array), impl=what["dtype"])
-    dtype = jnp.dtype(what["dtype"])
+def _build_array(description: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
+    fix, name = "Save it again: it is damaged.", description["array"]
+    _checks.require(name in arrays, "path", "must have all of its arrays", f"none named {name}", fix)
+    array = arrays[name]
+    if description["kind"] == "key":
+        return jax.random.wrap_key_data(jnp.asarray(array), impl=description["dtype"])
+    dtype = jnp.dtype(description["dtype"])
     array = array if array.dtype == dtype else array.view(dtype)
-    if what["kind"] == "numpy":
+    if description["kind"] == "numpy":
         return array
-    if what["kind"] == "number":
+    if description["kind"] == "number":
         return array[()]
     made = jnp.asarray(array)
     fix = 'Call jax.config.update("jax_enable_x64", True) first.'
@@ -293,12 +293,12 @@ def _build_array(what: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
     return made
 
 
-def _build_object(what: dict[str, Any], arrays: dict[str, np.ndarray], known: dict[str, type]) -> Any:
-    """Make an object of its fields, by its checks but not its constructor; fields that it lacks take their defaults."""
-    if what["class"] in GONE:
+def _build_object(description: dict[str, Any], arrays: dict[str, np.ndarray], custom: dict[str, type]) -> Any:
+    """Return an object from its fields, with its checks but without its constructor; missing fields have defaults."""
+    if description["class"] in GONE:
         return None
-    cls = _class_of(what["class"], known)
-    fields = {name: _build(of, arrays, known) for name, of in what["fields"].items()}
+    cls = _class_of(description["class"], custom)
+    fields = {name: _build(value, arrays, custom) for name, value in description["fields"].items()}
     if issubclass(cls, tuple):
         return cls(**fields)
     names: dict[str, str] = FIELDS.get(cls.__name__, {}) if cls.__module__.startswith("kbpjax.") else {}
@@ -306,43 +306,45 @@ def _build_object(what: dict[str, Any], arrays: dict[str, np.ndarray], known: di
     upgrade = getattr(cls, "_upgrade", None)  # of the fields of an older version
     fields = fields if upgrade is None else upgrade(fields)
     declared = {field.name: field for field in dataclasses.fields(cls)}
-    strange = sorted(set(fields) - set(declared))
-    fix = "Read it with the version of kbpjax that wrote it."
-    _checks.require(not strange, "path", f"must have fields of {cls.__name__}", strange, fix)
+    unknown = sorted(set(fields) - set(declared))
+    fix = "Load it with the version of kbpjax that wrote it."
+    _checks.require(not unknown, "path", f"must have fields of {cls.__name__}", unknown, fix)
     for name, field in declared.items():
         if name not in fields and field.default is not dataclasses.MISSING:
             fields[name] = field.default
     missing = sorted(set(declared) - set(fields))
     _checks.require(not missing, "path", f"must have all fields of {cls.__name__}", f"no {missing}", fix)
-    made = object.__new__(cls)
+    instance = object.__new__(cls)
     for name, value in fields.items():
-        object.__setattr__(made, name, value)
-    for base in cls.__mro__:  # as equinox does after a constructor
+        object.__setattr__(instance, name, value)
+    for base in cls.__mro__:  # as Equinox does after a constructor
         if "__check_init__" in vars(base):
-            vars(base)["__check_init__"](made)
-    return made
+            vars(base)["__check_init__"](instance)
+    return instance
 
 
 def _name_of(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _class_of(name: str, known: dict[str, type]) -> Any:
-    """Find a class by its name: one that was passed, or one of this package."""
-    if name in known:
-        return known[name]
+def _class_of(name: str, custom: dict[str, type]) -> Any:
+    """Return the class of a qualified name, from custom classes or from this package."""
+    if name in custom:
+        return custom[name]
     name = RENAMED.get(name, name)
     module, _, qualname = name.rpartition(".")
     package, _, rest = module.partition(".")
     module = f"{package}.{MODULES.get(rest, rest)}" if package == "kbpjax" else module
-    fix = "Pass classes of your own: load(path, classes=(MyKernel,))."
+    fix = "Pass custom classes: load(path, classes=(MyKernel,))."
     found: Any = None
     if module.split(".")[0] == "kbpjax":
         try:
             found = getattr(importlib.import_module(module), qualname, None)
         except ImportError:
             found = None
-    _checks.require(isinstance(found, type), "classes", "must have all classes of the file", f"no {name}", fix)
+    _checks.require(
+        isinstance(found, type), "classes", "must include all custom classes of the file", f"no {name}", fix
+    )
     data = dataclasses.is_dataclass(found) or issubclass(found, tuple)
     _checks.require(data, "path", "must hold data", name, "Save it again: it is damaged.")
     return found

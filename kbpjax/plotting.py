@@ -1,7 +1,7 @@
-"""Pictures of beliefs, runs and models, for people who would rather look than read; needs `pip install 'kbpjax[plot]'`.
+"""Plots of beliefs, runs and models; needs `pip install 'kbpjax[plot]'`.
 
-Every function draws on the axes that it is given, or on new ones, and returns them. Colors can be told apart by
-everybody (Okabe and Ito 2008), and the maps go from dark to light.
+Every function plots on the given axes, or on new axes, and returns the axes. Colors are safe for color-blind readers
+(Okabe and Ito 2008), and color maps have monotone lightness.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,21 +24,21 @@ BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "0.
 def plot_belief(
     belief: Belief, node: int, *, truth: float | None = None, coverage: float = 0.9, label: str = "x", ax: Any = None
 ) -> Any:
-    """Draw the belief of one variable: its density with mode, mean and interval, and the truth where it is known.
+    """Plot the density of one scalar variable with mode, mean and credible interval; return the axes.
 
     Args:
-        belief: of variables that are single numbers.
-        node: the variable.
-        truth: its value; None: not drawn.
-        coverage: of the interval, in (0, 1).
-        label: of the variable, with its units.
-        ax: axes; None: new ones.
+        belief: belief of scalar variables.
+        node: node of the variable.
+        truth: true value to mark; None: no mark.
+        coverage: nominal coverage of the interval, in (0, 1).
+        label: label of the variable, with its units.
+        ax: axes; None: new axes.
 
     Returns:
         The axes.
 
     Raises:
-        ValueError: variables that are not single numbers; no such node.
+        ValueError: variables are not scalar, or the node does not exist.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp, matplotlib.pyplot as plt
@@ -70,24 +70,24 @@ def plot_belief(
 
 
 def plot_grid(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes: Sequence[Any] | None = None) -> Any:
-    """Draw means and standard deviations of a grid of variables.
+    """Plot means and standard deviations of a grid of scalar variables; return the two axes.
 
     Args:
-        belief: of variables that are single numbers, numbered row by row.
-        shape: rows and columns.
-        label: of the variables, with their units.
-        axes: two axes; None: new ones.
+        belief: belief of scalar variables, numbered row by row.
+        shape: numbers of rows and columns.
+        label: label of the variables, with their units.
+        axes: two axes; None: new axes.
 
     Returns:
         The two axes.
 
     Raises:
-        ValueError: a shape of another number of nodes; variables that are not single numbers.
+        ValueError: the shape does not match the number of nodes, or variables are not scalar.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp, matplotlib.pyplot as plt
         >>> from kbpjax.plotting import plot_grid
-        >>> belief = kbp.Belief(jnp.array([0.0, 1.0]), jnp.full((6, 2), 0.5))  # of a grid of 2 x 3
+        >>> belief = kbp.Belief(jnp.array([0.0, 1.0]), jnp.full((6, 2), 0.5))  # 2 x 3 grid
         >>> left, right = plot_grid(belief, (2, 3))
         >>> left.get_title(), right.get_title()
         ('mean', 'standard deviation')
@@ -95,7 +95,7 @@ def plot_grid(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes:
     """
     _numbers(belief, 0)
     count = belief.weights.shape[0]
-    rule, fix = f"must have {count} cells, as many as nodes", "Pass (rows, columns) of the grid."
+    rule, fix = f"must have {count} cells, one per node", "Pass (rows, columns) of the grid."
     _checks.require(len(shape) == 2 and shape[0] * shape[1] == count, "shape", rule, shape, fix)
     both = _several(axes, 2, (4.2 * 2, 4.0))
     images = {"mean": (mean(belief), "viridis"), "standard deviation": (variance(belief) ** 0.5, "magma")}
@@ -108,12 +108,12 @@ def plot_grid(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes:
 
 
 def plot_residuals(solutions: Solution | Mapping[str, Solution], *, tol: float | None = None, ax: Any = None) -> Any:
-    """Draw the residual of each iteration: whether, and how fast, messages settle.
+    """Plot the residual of each iteration, which shows convergence; return the axes.
 
     Args:
-        solutions: one, or several by name.
-        tol: drawn as a line; None: none.
-        ax: axes; None: new ones.
+        solutions: a solution, or {name: solution}.
+        tol: tolerance to mark by a line; None: no line.
+        ax: axes; None: new axes.
 
     Returns:
         The axes.
@@ -139,7 +139,9 @@ def plot_residuals(solutions: Solution | Mapping[str, Solution], *, tol: float |
     if tol is not None:
         ax.axhline(tol, color=GREY, linewidth=1, label=f"tolerance {tol:g}")
     ax.set(xlabel="iteration", ylabel="residual: largest change of a message")
-    if any(np.any(np.asarray(solution.residuals) > 0) for solution in named.values()):  # else nothing to take logs of
+    if any(
+        np.any(np.asarray(solution.residuals) > 0) for solution in named.values()
+    ):  # the log scale needs a positive value
         ax.set_yscale("log")
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.grid(alpha=0.3)
@@ -149,15 +151,15 @@ def plot_residuals(solutions: Solution | Mapping[str, Solution], *, tol: float |
 
 
 def plot_messages(model: KernelMRF, graph: Graph, solution: Solution, *, ax: Any = None) -> Any:
-    """Draw how much each message says: its distance from the message that says nothing, smallest first.
+    """Plot the sorted distances of messages from the uninformative message; return the axes.
 
-    Messages have norm 1, so that distances are between 0 (nothing) and 2.
+    Messages have norm 1, so distances are between 0 (uninformative) and 2.
 
     Args:
         model: the model.
         graph: the graph.
-        solution: of `run` or `run_tree`.
-        ax: axes; None: new ones.
+        solution: solution of `run` or `run_tree`.
+        ax: axes; None: new axes.
 
     Returns:
         The axes.
@@ -173,15 +175,15 @@ def plot_messages(model: KernelMRF, graph: Graph, solution: Solution, *, ax: Any
         4
         >>> plt.close(ax.figure)
     """
-    nothing = init(model, graph).messages
-    same = nothing.shape == solution.messages.shape
+    uninformative = init(model, graph).messages
+    same = uninformative.shape == solution.messages.shape
     fix = "Pass the model, graph and solution of one run."
-    rule = f"must be of {nothing.shape[0]} directed edges"
+    rule = f"must have messages of {uninformative.shape[0]} directed edges"
     _checks.require(same, "solution", rule, f"messages of shape {solution.messages.shape}", fix)
-    distances = np.sort(np.linalg.norm(np.asarray(solution.messages - nothing), axis=1))
+    distances = np.sort(np.linalg.norm(np.asarray(solution.messages - uninformative), axis=1))
     ax = _axes(ax)
     ax.plot(np.linspace(0, 100, len(distances)), distances, color=BLUE)
-    ax.set(xlabel="share of messages (%)", ylabel="distance from the message that says nothing", ylim=(0, None))
+    ax.set(xlabel="share of messages (%)", ylabel="distance from the uninformative message", ylim=(0, None))
     ax.grid(alpha=0.3)
     return ax
 
@@ -189,20 +191,20 @@ def plot_messages(model: KernelMRF, graph: Graph, solution: Solution, *, ax: Any
 def plot_graph(
     graph: Graph, belief: Belief, *, positions: Numbers | None = None, label: str = "mean of x", ax: Any = None
 ) -> Any:
-    """Draw a graph whose nodes have the color of their means, and the larger the surer they are.
+    """Plot a graph with nodes colored by mean and sized by certainty; return the axes.
 
     Args:
-        graph: the graph; of up to some hundred nodes, more are a cloud.
-        belief: of variables that are single numbers.
-        positions: of the nodes [node, 2]; None: laid out by springs (networkx).
-        label: of the colors.
-        ax: axes; None: new ones.
+        graph: the graph, legible up to some hundred nodes.
+        belief: belief of scalar variables.
+        positions: positions of the nodes [node, 2]; None: spring layout (networkx).
+        label: label of the color bar.
+        ax: axes; None: new axes.
 
     Returns:
         The axes.
 
     Raises:
-        ValueError: a belief of other nodes; positions of another shape.
+        ValueError: the belief or the positions do not match the nodes of the graph.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp, matplotlib.pyplot as plt
@@ -215,38 +217,38 @@ def plot_graph(
     """
     _numbers(belief, 0)
     count = graph.num_nodes
-    fix = "Pass the belief of this graph's nodes."
-    _checks.require(belief.weights.shape[0] == count, "belief", f"must be of {count} nodes", belief.weights.shape, fix)
+    rule, fix = f"must have {count} nodes", "Pass the belief of the nodes of this graph."
+    _checks.require(belief.weights.shape[0] == count, "belief", rule, belief.weights.shape, fix)
     ends = np.stack([np.asarray(graph.senders), np.asarray(graph.receivers)], axis=1)
     ends = ends[ends[:, 0] < ends[:, 1]]
-    places = _layout(ends, count) if positions is None else np.asarray(positions, float)
-    rule, fix = f"must have shape {(count, 2)}", "Give two coordinates for each node."
-    _checks.require(places.shape == (count, 2), "positions", rule, places.shape, fix)
+    layout = _layout(ends, count) if positions is None else np.asarray(positions, float)
+    rule, fix = f"must have shape {(count, 2)}", "Pass two coordinates per node."
+    _checks.require(layout.shape == (count, 2), "positions", rule, layout.shape, fix)
     ax = _axes(ax)
     spread = np.sqrt(np.maximum(np.asarray(variance(belief)), 0))
-    sure = 1 - (spread - spread.min()) / max(np.ptp(spread), np.finfo(float).tiny)
+    certainty = 1 - (spread - spread.min()) / max(np.ptp(spread), np.finfo(float).tiny)
     lines = need("matplotlib.collections", "plot").LineCollection
-    ax.add_collection(lines(places[ends].tolist(), colors="0.7", linewidths=0.8, zorder=1))
-    drawn = ax.scatter(*places.T, c=np.asarray(mean(belief)), s=20 + 100 * sure, cmap="viridis", zorder=2)
+    ax.add_collection(lines(layout[ends].tolist(), colors="0.7", linewidths=0.8, zorder=1))
+    drawn = ax.scatter(*layout.T, c=np.asarray(mean(belief)), s=20 + 100 * certainty, cmap="viridis", zorder=2)
     ax.figure.colorbar(drawn, ax=ax, label=label, shrink=0.8)
-    ax.set(xticks=[], yticks=[], xlabel="larger: surer")
+    ax.set(xticks=[], yticks=[], xlabel="larger nodes: smaller standard deviation")
     return ax
 
 
 def plot_landmarks(model: KernelMRF, *, node_type: int = 0, samples: Numbers | None = None, ax: Any = None) -> Any:
-    """Draw the points at which messages of a node type are evaluated and multiplied: its landmarks.
+    """Plot the points (landmarks) at which messages of a node type are evaluated; return the axes.
 
     Args:
         model: the model.
         node_type: the node type.
-        samples: training samples [sample, *dim], drawn beneath; None: none.
-        ax: axes; None: new ones.
+        samples: training samples [sample, *dim] to plot below; None: no samples.
+        ax: axes; None: new axes.
 
     Returns:
         The axes.
 
     Raises:
-        ValueError: points of more than two coordinates; no such node type; samples of another shape.
+        ValueError: points have more than two coordinates, the node type does not exist, or samples have another shape.
 
     Examples:
         >>> import kbpjax as kbp, matplotlib.pyplot as plt, numpy as np
@@ -259,25 +261,25 @@ def plot_landmarks(model: KernelMRF, *, node_type: int = 0, samples: Numbers | N
         'landmarks of node type 0'
         >>> plt.close(ax.figure)
     """
-    fix = f"Choose among {sorted(model.points)}."
-    _checks.require(node_type in model.points, "node_type", "must be one of the model's", node_type, fix)
+    fix = f"Pass one of {sorted(model.points)}."
+    _checks.require(node_type in model.points, "node_type", "must be a node type of the model", node_type, fix)
     points = np.asarray(model.points[node_type])
     flat = points.reshape(len(points), -1)
-    fix = "Draw two coordinates of them yourself: model.points[node_type]."
+    fix = "Plot two coordinates of model.points[node_type]."
     _checks.require(flat.shape[1] <= 2, "model", "must have points of one or two numbers", points.shape[1:], fix)
     ax = _axes(ax)
-    known = None if samples is None else np.asarray(samples, float).reshape(len(np.asarray(samples)), -1)
-    fits = known is None or known.shape[1] == flat.shape[1]
-    got, fix = None if known is None else known.shape[1], "Pass samples [sample, *dim] of this node type."
+    drawn = None if samples is None else np.asarray(samples, float).reshape(len(np.asarray(samples)), -1)
+    fits = drawn is None or drawn.shape[1] == flat.shape[1]
+    got, fix = None if drawn is None else drawn.shape[1], "Pass samples [sample, *dim] of this node type."
     _checks.require(fits, "samples", f"must have {flat.shape[1]} numbers each", got, fix)
     if flat.shape[1] == 1:
-        if known is not None:
-            ax.hist(known[:, 0], bins=60, density=True, color=BLUE, alpha=0.3, label=f"{len(known)} samples")
+        if drawn is not None:
+            ax.hist(drawn[:, 0], bins=60, density=True, color=BLUE, alpha=0.3, label=f"{len(drawn)} samples")
         ax.plot(flat[:, 0], np.zeros(len(flat)), "|", color=RED, markersize=18, label=f"{len(flat)} landmarks")
         ax.set(xlabel="x", ylabel="density of the samples")
     else:
-        if known is not None:
-            ax.plot(*known.T, ".", color=BLUE, alpha=0.3, markersize=2, label=f"{len(known)} samples")
+        if drawn is not None:
+            ax.plot(*drawn.T, ".", color=BLUE, alpha=0.3, markersize=2, label=f"{len(drawn)} samples")
         ax.plot(*flat.T, "x", color=RED, label=f"{len(flat)} landmarks")
         ax.set(xlabel="first coordinate", ylabel="second coordinate")
     ax.set_title(f"landmarks of node type {node_type}")
@@ -288,19 +290,19 @@ def plot_landmarks(model: KernelMRF, *, node_type: int = 0, samples: Numbers | N
 def plot_costs(
     costs: Mapping[str, tuple[Numbers, Numbers]], *, error: str = "error", baseline: float | None = None, ax: Any = None
 ) -> Any:
-    """Draw run time against error of several methods: down and to the left is better.
+    """Plot error against run time of several methods (lower left is better); return the axes.
 
     Args:
-        costs: {method: (seconds, errors)}, numbers or lists of them, which are joined.
-        error: what the errors are, with their units.
-        baseline: an error to beat, drawn as a line; None: none.
-        ax: axes; None: new ones.
+        costs: {method: (seconds, errors)}, numbers or lists of numbers; points of a list are joined by lines.
+        error: label of the errors, with their units.
+        baseline: baseline error to mark by a line; None: no line.
+        ax: axes; None: new axes.
 
     Returns:
         The axes.
 
     Raises:
-        ValueError: other numbers of seconds than of errors; seconds <= 0.
+        ValueError: numbers of seconds and errors differ, or seconds are <= 0.
 
     Examples:
         >>> import matplotlib.pyplot as plt
@@ -315,8 +317,8 @@ def plot_costs(
     for number, (name, pair) in enumerate(costs.items()):
         seconds, errors = (np.atleast_1d(np.asarray(values, float)) for values in pair)
         same = seconds.shape == errors.shape and seconds.ndim == 1
-        got, fix = f"{seconds.shape} and {errors.shape} of {name}", "Give an error for each time."
-        _checks.require(same, "costs", "must have as many seconds as errors", got, fix)
+        got, fix = f"{seconds.shape} and {errors.shape} of {name}", "Pass one error per time."
+        _checks.require(same, "costs", "must have the same number of seconds and errors", got, fix)
         positive = bool((seconds > 0).all())
         _checks.require(positive, "costs", "must have seconds > 0", f"{seconds.min()} of {name}", "Time them again.")
         style = {"marker": "osD^vP*X"[number % 8], "color": (BLUE, ORANGE, GREEN, RED, GREY)[number % 5]}
@@ -330,10 +332,10 @@ def plot_costs(
 
 
 def _numbers(belief: Belief, node: int) -> np.ndarray:
-    """Return the points of a belief of single numbers."""
+    """Return the points of a belief of scalar variables as floats."""
     points = np.asarray(belief.points)
-    fix = "Draw one coordinate: Belief(points[:, i], weights)."
-    _checks.require(points.ndim == 1, "belief", "must be of variables that are single numbers", points.shape, fix)
+    fix = "Plot one coordinate: Belief(points[:, i], weights)."
+    _checks.require(points.ndim == 1, "belief", "must have scalar variables", points.shape, fix)
     count = belief.weights.shape[0]
     _checks.require(-count <= node < count, "node", f"must be one of {count} nodes", node, "Count from 0.")
     return points.astype(float)
@@ -347,17 +349,17 @@ def _axes(ax: Any) -> Any:
 
 def _several(axes: Sequence[Any] | None, count: int, size: tuple[float, float]) -> Any:
     if axes is not None:
-        fix = "Pass as many as there are pictures, or none."
+        fix = "Pass one per panel, or None."
         _checks.require(len(axes) == count, "axes", f"must be {count} axes", len(axes), fix)
         return axes
     return need("matplotlib.pyplot", "plot").subplots(1, count, figsize=size, layout="constrained")[1]
 
 
 def _layout(ends: np.ndarray, count: int) -> np.ndarray:
-    """Lay out a graph by springs, always alike."""
+    """Return a deterministic spring layout of a graph [node, 2]."""
     networkx = need("networkx", "plot")
-    drawn = networkx.Graph()
-    drawn.add_nodes_from(range(count))
-    drawn.add_edges_from(ends.tolist())
-    found = networkx.spring_layout(drawn, seed=0)
-    return np.array([found[node] for node in range(count)])
+    graph = networkx.Graph()
+    graph.add_nodes_from(range(count))
+    graph.add_edges_from(ends.tolist())
+    positions = networkx.spring_layout(graph, seed=0)
+    return np.array([positions[node] for node in range(count)])

@@ -73,7 +73,7 @@ def grid(edges=tuple(range(len(EDGES)))):
 @functools.cache
 def learned(rule="constant", nonnegative=None):
     """Return the model that knows the pair tables exactly."""
-    options = {"rule": RULES[rule], "ridge": 0.0, "floor": 0.0, "positive": positive}
+    options = {"rule": RULES[rule], "ridge": 0.0, "floor": 0.0, "nonnegative": nonnegative}
     return kbp.fit(kbp.pool(grid(), samples()), kernel=kbp.Delta(), **options)
 
 

@@ -393,5 +393,5 @@ def test_an_operator_of_what_is_no_sample_is_refused(x, y, ridge, count, named):
 
 
 def test_the_mean_of_no_samples_is_refused():
-    with pytest.raises(ValueError, match="^x: must have a sample; got 0"):
+    with pytest.raises(ValueError, match="^x: must have at least one sample; got 0"):
         embedding.mean_embedding(given, jnp.zeros((0, 1)))

@@ -120,7 +120,7 @@ def test_wrong_input_is_refused(name):
 def test_wrong_questions_are_refused(fitted):
     with pytest.raises(NotFittedError):
         GraphRegressor().predict(np.zeros((1, 10)))
-    with pytest.raises(ValueError, match=r"^X: must be samples of shape \(10,\); got \(4,\)"):
+    with pytest.raises(ValueError, match=r"^X: must have samples of shape \(10,\); got \(4,\)"):
         fitted.predict(np.zeros((1, 4)))
     with pytest.raises(ValueError, match="^coverage: must be"):
         fitted.predict_interval(np.zeros((1, 10)), 1.0)

@@ -175,7 +175,7 @@ def assert_equal_to_joint(got, factors, joint=None):
 # Each piece of evidence: the package's evidence, and the same as factors on nodes.
 
 
-def observed(nodes, y, evidence_model="expectation"):
+def observed(nodes, y, form="expectation"):
     """The factor is P(y | x); the one by which the density ratio differs from it, 1 / P(y), is no function of x."""
 
     def make(model):
@@ -210,7 +210,7 @@ def known_of_all():
     return lambda model: kbp.likelihood(model, forest()[0], lookup(LIKELIHOODS)), factors
 
 
-def clamped(values, evidence_model="expectation"):
+def clamped(values, form="expectation"):
     def make(model):
         return kbp.clamp(model, forest()[0], list(values), list(values.values()), evidence_model=FORMS[form])
 

@@ -165,7 +165,7 @@ def test_with_held_landmarks_the_loss_is_smooth_where_the_choice_would_change():
 
 
 def test_hold_names_what_is_missing():
-    with pytest.raises(ValueError, match="^kernel: must be a kernel, or one for each node type"):
+    with pytest.raises(ValueError, match="^kernel: must be a kernel, or one kernel per node type"):
         kbp.fix_landmarks(DATA, kernel={0: kbp.RBF(1.0)})
     with pytest.raises(ValueError, match="^obs_kernel: must be a kernel"):
         kbp.fix_landmarks(DATA, kernel=KERNELS["kernel"])
@@ -252,10 +252,10 @@ def test_gradients_with_respect_to_every_ridge_equal_differences():
     [
         (
             {"ridge": {0: 1e-3, 1: 1e-3}, "obs_ridge": 1e-3},
-            r"ridge: must be one number, or one for each edge type .*none for \[2\]",
+            r"ridge: must be one number, or one number per edge type .*none for \[2\]",
         ),
-        ({"ridge": RIDGES}, "obs_ridge: must be given beside {edge type: ridge}; got None"),
-        ({"obs_ridge": {1: 1e-3}}, r"obs_ridge: must be one number, or one for each node type .*none for \[0\]"),
+        ({"ridge": RIDGES}, "obs_ridge: must be given with {edge type: ridge}; got None"),
+        ({"obs_ridge": {1: 1e-3}}, r"obs_ridge: must be one number, or one number per node type .*none for \[0\]"),
         ({"ridge": RIDGES | {1: -1e-3}, "obs_ridge": 1e-3}, r"ridge\[1\]: must be finite and >= 0"),
         ({"ridge": -1.0}, "ridge: must be finite and >= 0"),
         ({"obs_ridge": -1.0}, "obs_ridge: must be finite and >= 0"),
@@ -280,7 +280,7 @@ def test_landmarks_of_other_types_and_of_observations_are_not_made_up():
     two = kbp.Graph.from_edges([(0, 1), (1, 2)], 3, edge_type=[0, 1], node_type=[0, 0, 1])
     one = kbp.pool(kbp.chain_graph(3), x)
     held = kbp.fix_landmarks(one, kernel=kbp.RBF(0.5))
-    with pytest.raises(ValueError, match=r"^rule: must hold landmarks of node type 1"):
+    with pytest.raises(ValueError, match=r"^rule: must have landmarks of node type 1"):
         kbp.fit(kbp.pool(two, x), kernel=kbp.RBF(0.5), rule=held)
-    with pytest.raises(ValueError, match=r"^rule: must hold landmarks of node type 0"):
+    with pytest.raises(ValueError, match=r"^rule: must have landmarks of node type 0"):
         kbp.fit(kbp.pool(kbp.chain_graph(3), x, x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5), rule=held)

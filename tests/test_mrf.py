@@ -392,7 +392,7 @@ def test_fit_names_what_is_wrong():
 @pytest.mark.parametrize("obs_kernel", [None, {}, {1: kbp.RBF(1.0)}], ids=str)
 def test_observations_need_a_kernel(obs_kernel):
     x = np.linspace(0, 1, 12)
-    with pytest.raises(ValueError, match=r"^obs_kernel: must be a kernel, or one for each node type \[0\]"):
+    with pytest.raises(ValueError, match=r"^obs_kernel: must be a kernel, or one kernel per node type \[0\]"):
         kbp.fit(small_data(observations={0: (x, x)}), kernel=kbp.RBF(0.5), obs_kernel=obs_kernel)
 
 

@@ -128,22 +128,22 @@ WRONG = {
     "node": (lambda p: plotting.plot_belief(p[3], 20), r"^node: must be one of 20 nodes; got 20"),
     "dim": (
         lambda p: plotting.plot_belief(kbp.Belief(jnp.ones((3, 2)), jnp.ones((1, 3)) / 3), 0),
-        "^belief: must be of",
+        "^belief: must have scalar",
     ),
     "shape": (lambda p: plotting.plot_grid(p[3], (4, 4)), r"^shape: must have 20 cells"),
     "axes": (lambda p: plotting.plot_grid(p[3], (4, 5), axes=[None]), r"^axes: must be 2 axes; got 1"),
     "solution": (
         lambda p: plotting.plot_messages(p[0], kbp.grid_graph(2, 2), p[2]),
-        "^solution: must be of 8",
+        "^solution: must have messages of 8",
     ),
-    "belief": (lambda p: plotting.plot_graph(kbp.chain_graph(3), p[3]), "^belief: must be of 3 nodes"),
+    "belief": (lambda p: plotting.plot_graph(kbp.chain_graph(3), p[3]), "^belief: must have 3 nodes"),
     "positions": (lambda p: plotting.plot_graph(p[1], p[3], positions=[[0, 0]]), "^positions: must have shape"),
     "node_type": (
         lambda p: plotting.plot_landmarks(p[0], node_type=7),
-        r"^node_type: must be one of the model's; got 7",
+        r"^node_type: must be a node type of the model; got 7",
     ),
     "samples": (lambda p: plotting.plot_landmarks(p[0], samples=p[4]), "^samples: must have 1 numbers each; got 20"),
-    "costs": (lambda p: plotting.plot_costs({"a": ([1, 2], [1])}), "^costs: must have as many"),
+    "costs": (lambda p: plotting.plot_costs({"a": ([1, 2], [1])}), "^costs: must have the same number of"),
     "seconds": (lambda p: plotting.plot_costs({"a": (0, 1)}), "^costs: must have seconds > 0"),
 }
 

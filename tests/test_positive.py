@@ -91,7 +91,7 @@ def test_positivity_of_known_tables():
 
 def test_bad_positive_is_refused():
     data = kbp.pool(CHAIN, samples()[0])
-    with pytest.raises(ValueError, match="^positive: must say how"):
+    with pytest.raises(ValueError, match="^nonnegative: must be Clipped"):
         inspect.unwrap(kbp.fit)(data, kernel=kbp.RBF(1.0), nonnegative="clipped")  # past the type checks of tests
 
 

@@ -66,7 +66,7 @@ def fit(data, rule, scale=1.0, **options):
 
 
 @jax.jit
-def infer(model, graph, y=None, points=POINTS, *, damping=0.0, evidence_model=kbp.Expectation()):
+def infer(model, graph, y=None, points=POINTS, *, damping=0.0, form=kbp.Expectation()):
     """Return the messages as values at the points, of 2-norm 1 there, and the beliefs."""
     mask, y = np.resize(MASK, graph.num_nodes), Y[: graph.num_nodes] if y is None else y
     evidence = kbp.observe(model, graph, y, mask=mask, evidence_model=form)
@@ -82,10 +82,10 @@ def infer(model, graph, y=None, points=POINTS, *, damping=0.0, evidence_model=kb
 @functools.partial(jax.jit, static_argnames="scale")
 def learn_and_infer(data, graph, rule, y, points, damping, form, scale):
     model = fit(data, rule, scale)
-    return *infer(model, graph, y, points, damping=damping, evidence_model=form), model.residuals
+    return *infer(model, graph, y, points, damping=damping, form=form), model.residuals
 
 
-def answers(data, graph, rule, *, y=None, points=POINTS, damping=0.0, evidence_model=kbp.Expectation(), scale=1.0):
+def answers(data, graph, rule, *, y=None, points=POINTS, damping=0.0, form=kbp.Expectation(), scale=1.0):
     """Go from samples to messages and beliefs, all of it inside jit, where bases have all the room they may need."""
     return learn_and_infer(data, graph, rule, y, jnp.asarray(points), damping, form, scale)
 
@@ -147,7 +147,7 @@ def test_full_rank_is_equation_12_on_any_graph_with_and_without_rows(name, rows)
 
 def test_full_rank_with_the_density_ratio_is_equation_12():
     # The regression on y is undone as well, and rounding shows more.
-    got = infer(eager(), graph_of(GRAPHS["types"]), evidence_model=kbp.DensityRatio())
+    got = infer(eager(), graph_of(GRAPHS["types"]), form=kbp.DensityRatio())
     assert_same(got, twin_answers("types", 0.0, True), 1e-5)
     assert np.abs(got[1] - twin_answers("types")[1]).max() > 1e-3
 

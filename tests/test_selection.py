@@ -207,8 +207,8 @@ def test_bad_arguments(score):
         with pytest.raises(ValueError, match=f"count: must be finite and >= 1 and <= 5; got {count}. Pass a value"):
             score(given, target, x, y, 0.1, count)
     with pytest.raises(
-        ValueError, match="x_target: must pair with x_given, of 5 points; got 4. Pass one or more pairs"
+        ValueError, match="x_target: must have as many points as x_given, 5; got 4. Pass one or more pairs"
     ):
         score(given, target, x, y[:4], 0.1)
-    with pytest.raises(ValueError, match="x_target: must pair with x_given, of 0 points; got 0"):
+    with pytest.raises(ValueError, match="x_target: must have as many points as x_given, 0; got 0"):
         score(given, target, x[:0], y[:0], 0.1)

@@ -334,7 +334,7 @@ def test_chunks_of_other_kinds_are_refused():
     with pytest.raises(ValueError, match="chunk 1: must be TrainingData; got dict"):
         learn([DATA, ARRAYS])
     left = [iter(CHUNKS), iter(CHUNKS), iter([CHUNKS[0]])]
-    with pytest.raises(ValueError, match="chunks: must be as many in both passes, 4; got 1"):
+    with pytest.raises(ValueError, match="chunks: must have the same number in both passes, 4; got 1"):
         learn(lambda: left.pop(0))
 
 
@@ -379,20 +379,20 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
 def test_other_files_are_not_overwritten(tmp_path, content):
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="checkpoint: must be a file that fit_chunks has saved"):
+    with pytest.raises(ValueError, match="checkpoint: must be a file written by fit_chunks"):
         learn(checkpoint=path)
     assert path.read_bytes() == content
     np.savez(tmp_path / "own.npz", x=np.arange(3))
     np.save(tmp_path / "own.npy", np.arange(3))
     for name in ("own.npz", "own.npy"):
-        with pytest.raises(ValueError, match="checkpoint: must be a file that fit_chunks has saved"):
+        with pytest.raises(ValueError, match="checkpoint: must be a file written by fit_chunks"):
             learn(checkpoint=tmp_path / name)
-    with pytest.raises(ValueError, match="checkpoint: must be in a folder that exists"):
+    with pytest.raises(ValueError, match="checkpoint: must be in an existing folder"):
         learn(checkpoint=tmp_path / "none" / "sums.npz")
 
 
 def test_arrays_shorter_than_the_number_of_chunks_are_refused():
-    with pytest.raises(ValueError, match=r"nodes\[0\]: must have a row for each of the 5 chunks"):
+    with pytest.raises(ValueError, match=r"nodes\[0\]: must have at least one row per chunk, 5"):
         chunked({0: (np.zeros(10), np.zeros(10))}, {0: np.zeros(3)}, size=2)
     with pytest.raises(ValueError, match="size"):
         chunked({}, {0: np.zeros(3)}, size=0)

@@ -332,7 +332,7 @@ X3, X2 = np.zeros((2, 3)), np.ones((4, 2))
 def test_pool_of_several_graphs_names_what_is_wrong():
     wrong = []
     for graphs, samples, observations, message in [
-        ([], [], None, "^graph: must be a graph or a sequence of them; got none"),
+        ([], [], None, "^graph: must be a graph or a sequence of graphs; got none"),
         ([CHAIN, PAIR], [X3], None, "^samples: must be a list of 2 arrays; got 1"),
         ([CHAIN, PAIR], [X3, X2, X2], None, "^samples: must be a list of 2 arrays; got 3"),
         ([CHAIN, CHAIN], np.zeros((2, 2, 3)), None, "^samples: must be a list of 2 arrays; got ndarray"),

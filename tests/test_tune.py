@@ -314,7 +314,7 @@ def test_a_check_that_is_not_finite_is_no_better():
 
 
 def test_a_loss_that_is_not_finite_at_the_start_is_refused():
-    with pytest.raises(ValueError, match="^settings: must give a finite validation loss; got nan"):
+    with pytest.raises(ValueError, match="^hyperparameters: must give a finite validation loss; got nan"):
         tune(answer=fine_above(3.0))
 
 
@@ -378,19 +378,19 @@ def test_kernel_parameters_of_any_sign_are_learned_as_they_are():
 def test_tune_names_what_is_wrong():
     wrong = []
     for options, text in [
-        ({"observations": Y[:3]}, "observations: must hold 4 cases"),
-        ({"observations": lambda key: Y[:3]}, "observations: must hold 4 cases"),
-        ({"observations": {0: Y, 1: Y[:2]}}, "observations: must hold equally many cases"),
-        ({"validation": (Y[:2], Y[:3])}, "validation: must hold 2 cases"),
-        ({"truth": {0: Y, 1: Y[:3]}}, "truth: must hold equally many cases"),
-        ({"truth": np.zeros((0, 2))}, "truth: must hold equally many cases, at least 1"),
-        ({"truth": 1.0}, "truth: must hold equally many cases"),
+        ({"observations": Y[:3]}, "observations: must have 4 cases"),
+        ({"observations": lambda key: Y[:3]}, "observations: must have 4 cases"),
+        ({"observations": {0: Y, 1: Y[:2]}}, "observations: must have the same number of cases"),
+        ({"validation": (Y[:2], Y[:3])}, "validation: must have 2 cases"),
+        ({"truth": {0: Y, 1: Y[:3]}}, "truth: must have the same number of cases"),
+        ({"truth": np.zeros((0, 2))}, "truth: must have the same number of cases in all arrays, at least 1"),
+        ({"truth": 1.0}, "truth: must have the same number of cases"),
         ({"batch": 5}, "batch: must be at most the 4 cases"),
         ({"batch": 0}, "batch: must be"),
         ({"steps": 0}, "steps: must be"),
         ({"every": 0}, "every: must be"),
         ({"patience": 0}, "patience: must be"),
-        ({"frozen": lambda s: s}, "settings: must have numbers to learn"),
+        ({"frozen": lambda s: s}, "hyperparameters: must have numbers to optimize"),
     ]:
         wrong += complaints(text, tune, **options)
     assert not wrong

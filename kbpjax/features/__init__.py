@@ -1,4 +1,4 @@
-"""Finite feature maps: anything that gives a vector phi(x) in R^l with <phi(x), phi(y)> close to k(x, y)."""
+"""Finite feature maps: vectors phi(x) in R^l with <phi(x), phi(y)> close to k(x, y)."""
 
 from kbpjax.features.base import FeatureMap as FeatureMap
 from kbpjax.features.base import LandmarkSelector as LandmarkSelector

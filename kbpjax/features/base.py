@@ -1,4 +1,4 @@
-"""What every finite feature map can do, and what every way of choosing one can do."""
+"""Base classes of finite feature maps and of landmark selectors."""
 
 import abc
 
@@ -44,12 +44,12 @@ class FeatureMap(eqx.Module):
 
 
 class LandmarkSelector(eqx.Module):
-    """A way to make a feature map for a kernel and samples.
+    """A method that builds a feature map for a kernel and samples, usually from selected landmarks.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.features import LandmarkSelector, cholesky_basis
-        >>> class Thinned(LandmarkSelector):  # landmarks at even steps through the samples
+        >>> class Thinned(LandmarkSelector):  # evenly thinned samples as landmarks
         ...     products = kbp.PivotedCholesky()
         ...
         ...     def feature_map(self, kernel, x, eps, max_rank):
@@ -64,22 +64,22 @@ class LandmarkSelector(eqx.Module):
     def feature_map(
         self, kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: ScalarLike, max_rank: int
     ) -> tuple[FeatureMap, Float[Array, ""]]:
-        """Make a feature map, and say how well it represents the samples.
+        """Return a feature map and the maximum residual norm of the samples.
 
         Args:
             kernel: the kernel.
             x: samples [sample, *dim].
-            eps: tolerance > 0 on the residual norms of the samples, as a share of the largest feature norm.
-            max_rank: most features, >= 1.
+            eps: tolerance > 0 on the residual norms of the samples, relative to the maximum feature norm.
+            max_rank: maximum number of features, >= 1.
 
         Returns:
-            The feature map, and the largest residual norm as a share of the largest feature norm.
+            The feature map, and the maximum residual norm relative to the maximum feature norm.
         """
 
     @property
     @abc.abstractmethod
     def products(self) -> "LandmarkSelector":
-        """The chooser for bases of products of messages, which need landmarks to be evaluated at."""
+        """The selector for bases of products of messages, which must have landmarks."""
 
 
 @jax.jit

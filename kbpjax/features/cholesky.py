@@ -1,15 +1,15 @@
-"""Incomplete Cholesky: a few landmarks whose features span all training features up to a tolerance (section 5.1).
+"""Pivoted Cholesky: landmarks whose features span all training features up to a tolerance (section 5.1).
 
-Greedy Gram-Schmidt in feature space: take the point whose feature is worst represented by the landmarks so far,
-orthogonalize, repeat. The residual of a point is ||phi(x) - P phi(x)||, with P the projection onto the span of the
-landmarks. With L the Cholesky factor of the landmarks' Gram matrix, a point has the coordinates r(x) = L^{-1}
-k(landmarks, x) in an orthonormal basis of that span, and <r(x), r(y)> is close to k(x, y).
+Greedy Gram-Schmidt in feature space selects the point with the largest residual, orthogonalizes and repeats. The
+residual of a point is ||phi(x) - P phi(x)||, with P the projection onto the span of the landmarks' features. Let L be
+the Cholesky factor of the landmarks' Gram matrix. The coordinates of a point in an orthonormal basis of the span are
+r(x) = L^{-1} k(landmarks, x), and <r(x), r(y)> is close to k(x, y).
 
-The greedy choice runs after outliers, which have the largest residuals. Drawing each landmark at random in proportion
-to the squared residuals (randomly pivoted Cholesky; Chen, Epperly, Tropp and Webber 2022) weighs an outlier against the
-mass of all other points, and leaves a sum of squared residuals near the least that the rank allows.
+Greedy selection favors outliers, because their residuals are largest. Randomly pivoted Cholesky (Chen, Epperly, Tropp
+and Webber 2022) draws each landmark with probability proportional to its squared residual. Outliers then compete with
+all other points, and the sum of squared residuals is close to the minimum for the rank.
 
-Which points become landmarks has no gradient; given the landmarks everything here is differentiable in the kernel.
+The selection of landmarks has no gradient. For fixed landmarks, everything here is differentiable in the kernel.
 """
 
 from functools import partial
@@ -27,12 +27,12 @@ from kbpjax.kernels import Kernel, diagonal, gram
 
 
 class Basis(FeatureMap):
-    """An orthonormal basis of the span of some landmarks' features.
+    """An orthonormal basis of the span of the features of landmarks.
 
     Attributes:
         landmarks: points [rank, *dim].
-        kernel: the kernel whose features they are.
-        transform: change of basis [rank, rank], L^{-T}; its features of x are k(x, landmarks) @ transform.
+        kernel: the kernel of the features.
+        transform: change of basis [rank, rank], L^{-T}; the features of x are k(x, landmarks) @ transform.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -53,12 +53,12 @@ class Basis(FeatureMap):
         return matmul(gram(self.kernel, x, self.landmarks), self.transform)
 
     def check(self, argument: str, x: Shaped[Array, "sample *dim"]) -> None:
-        """Ask the kernel."""
+        """Raise ValueError unless points lie in the domain of the kernel."""
         self.kernel.check(argument, x)
 
     @property
     def rank(self) -> int:
-        """The number of landmarks, padding included."""
+        """The number of landmarks, including padding."""
         return self.transform.shape[1]
 
     @property
@@ -68,12 +68,12 @@ class Basis(FeatureMap):
 
 
 class Pivots(eqx.Module):
-    """Which points an incomplete Cholesky chose.
+    """The pivots of an incomplete Cholesky factorization.
 
     Attributes:
-        indices: positions of the chosen points, in order of choice; entries from `rank` on are padding (0).
-        rank: how many were chosen.
-        residual: the largest residual norm left over all points, as a share of the largest feature norm.
+        indices: indices of the selected points, in order of selection; entries from `rank` on are padding (0).
+        rank: number of selected points.
+        residual: maximum residual norm over all points, relative to the maximum feature norm.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -97,19 +97,19 @@ def incomplete_cholesky(
     max_rank: int,
     key: PRNGKeyArray | None = None,
 ) -> Pivots:
-    """Choose landmarks, greedily or at random, until every residual norm is <= eps or `max_rank` are chosen.
+    """Return landmarks, selected until all residual norms are <= eps or `max_rank` landmarks are selected.
 
-    O(sample max_rank^2) time, O(sample max_rank) memory; kernel columns are made when needed. In single precision
-    squared residuals cannot be seen below about 1e-6 k(x, x), so eps under 1e-3 stops there: `Pivots.residual` says
-    what was reached.
+    O(sample max_rank^2) time, O(sample max_rank) memory; kernel columns are computed when needed. Single precision
+    cannot resolve squared residuals below about 1e-6 k(x, x), so an eps below 1e-3 is not reached. `Pivots.residual` is
+    the residual that was reached.
 
     Args:
         kernel: the kernel.
-        x: points [sample, *dim]; duplicates have no residual once one of them is chosen, and end the loop.
-        eps: tolerance > 0 on the residual norms, as a share of the largest feature norm, sqrt(max k(x, x)).
-        max_rank: most landmarks, >= 1; no more than there are samples are chosen.
-        key: draws each landmark with probability proportional to its squared residual norm. None: the next landmark is
-            the point of largest residual.
+        x: points [sample, *dim]; duplicates of a landmark have residual 0 and are never selected.
+        eps: tolerance > 0 on the residual norms, relative to the maximum feature norm, sqrt(max k(x, x)).
+        max_rank: maximum number of landmarks, >= 1; the number of samples is also a bound.
+        key: random key; landmarks are then drawn with probability proportional to their squared residual norms. None:
+            the next landmark is the point with the largest residual.
 
     Returns:
         The pivots.
@@ -137,10 +137,10 @@ def incomplete_cholesky(
         rows, residual, indices, rank = carry
         if key is None:
             scores = residual
-        else:  # the largest of Gumbel scores is a draw; a residual near rounding wins only where no larger one is left
+        else:  # Gumbel-max sampling; a residual near rounding error is drawn only if there is no larger one
             gumbel = jax.random.gumbel(jax.random.fold_in(key, rank), residual.shape, residual.dtype)
-            least = jnp.minimum(16 * rounding, jnp.max(residual) / 2)
-            scores = jnp.where(residual > least, jnp.log(residual) + gumbel, -jnp.inf)
+            threshold = jnp.minimum(16 * rounding, jnp.max(residual) / 2)
+            scores = jnp.where(residual > threshold, jnp.log(residual) + gumbel, -jnp.inf)
         pivot = jnp.argmax(scores).astype(jnp.int32)
         column = jax.vmap(partial(kernel, x[pivot]))(x)
         row = (column - matmul(rows[:, pivot], rows)) * jax.lax.rsqrt(residual[pivot])
@@ -160,15 +160,15 @@ def cholesky_basis(
     valid: Bool[Array, " rank"] | None = None,
     rounding: ScalarLike | None = None,
 ) -> Basis:
-    """Build the orthonormal basis of given landmarks; differentiable in the kernel and the landmarks.
+    """Return the orthonormal basis of given landmarks; differentiable in the kernel and the landmarks.
 
     Args:
         kernel: the kernel.
         landmarks: points [rank, *dim] with linearly independent features.
-        valid: which landmarks count; the features of the others are 0. None: all.
-        rounding: what is added to k(x, x), in machine epsilons of the largest, so that the factorization exists. None:
-            the root of the number of landmarks and no less than 4, which does for a choice by residuals; any set of
-            points takes their number.
+        valid: mask of valid landmarks; features of invalid landmarks are 0. None: all landmarks are valid.
+        rounding: jitter on the diagonal, in units of machine epsilon times max k(x, x), so that the factorization
+            exists. None: max(4, sqrt(number of landmarks)), sufficient for landmarks selected by residuals. For
+            arbitrary points use the number of points.
 
     Returns:
         The basis.
@@ -186,15 +186,15 @@ def cholesky_basis(
     used = jnp.ones(len(landmarks), bool) if valid is None else valid
     scale = jnp.max(jnp.where(used, jnp.diagonal(gram_matrix), 0))
     gram_matrix = jnp.where(used[:, None] & used[None], gram_matrix, scale * identity)
-    share = max(4.0, len(landmarks) ** 0.5) if rounding is None else rounding
-    jitter = jnp.asarray(share, scale.dtype) * jnp.finfo(scale.dtype).eps * scale
+    factor_of_eps = max(4.0, len(landmarks) ** 0.5) if rounding is None else rounding
+    jitter = jnp.asarray(factor_of_eps, scale.dtype) * jnp.finfo(scale.dtype).eps * scale
     factor = jnp.linalg.cholesky(gram_matrix + jitter * identity)
     inverse = jax.scipy.linalg.solve_triangular(factor, identity, lower=True)
     return Basis(landmarks, kernel, jnp.where(used[:, None] & used[None], inverse.T, 0))
 
 
 class PivotedCholesky(LandmarkSelector):
-    """The landmarks of largest residual: the fewest for a bound on every single residual.
+    """Pivoted Cholesky: landmarks with the largest residuals, which bound the residual of every sample.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -207,29 +207,29 @@ class PivotedCholesky(LandmarkSelector):
     def feature_map(
         self, kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: ScalarLike, max_rank: int
     ) -> tuple[Basis, Float[Array, ""]]:
-        """Choose landmarks among the samples; return the basis of their features and the residual left.
+        """Select landmarks among the samples; return the basis of their features and the residual.
 
-        Outside `jax.jit` the basis has just the rank that was needed; inside, `max_rank`, the rest of it zero.
+        Outside `jax.jit` the basis has the rank that `eps` requires. Inside, it is padded with zeros to `max_rank`.
 
         Raises:
-            ValueError: a kernel that vanishes on the samples.
+            ValueError: the kernel vanishes on the samples.
         """
         return _landmark_basis(kernel, x, eps, max_rank, None)
 
     @property
     def products(self) -> "PivotedCholesky":
-        """Itself."""
+        """This selector."""
         return self
 
 
 class RandomlyPivotedCholesky(LandmarkSelector):
-    """Landmarks drawn in proportion to their squared residuals: a small sum of residuals, in spite of outliers.
+    """Randomly pivoted Cholesky: landmarks drawn in proportion to squared residuals, which is robust to outliers.
 
     Args:
-        seed: of the draw, an integer >= 0.
+        seed: seed of the draw, an integer >= 0.
 
     Raises:
-        ValueError: seed out of range.
+        ValueError: seed is out of range.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -248,31 +248,31 @@ class RandomlyPivotedCholesky(LandmarkSelector):
     def feature_map(
         self, kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: ScalarLike, max_rank: int
     ) -> tuple[Basis, Float[Array, ""]]:
-        """Draw landmarks from the samples; return the basis of their features and the residual left.
+        """Draw landmarks from the samples; return the basis of their features and the residual.
 
-        Outside `jax.jit` the basis has just the rank that was needed; inside, `max_rank`, the rest of it zero.
+        Outside `jax.jit` the basis has the rank that `eps` requires. Inside, it is padded with zeros to `max_rank`.
 
         Raises:
-            ValueError: a kernel that vanishes on the samples.
+            ValueError: the kernel vanishes on the samples.
         """
         return _landmark_basis(kernel, x, eps, max_rank, jax.random.key(self.seed))
 
     @property
     def products(self) -> "RandomlyPivotedCholesky":
-        """Itself."""
+        """This selector."""
         return self
 
 
 def _landmark_basis(
     kernel: Kernel, x: Array, eps: ScalarLike, max_rank: int, key: PRNGKeyArray | None
 ) -> tuple[Basis, Array]:
-    """Choose landmarks, without gradient, and build their basis, of just their number where that is known."""
+    """Return the basis of landmarks selected without gradient, and its residual; padded only inside `jax.jit`."""
     pivots = incomplete_cholesky(jax.lax.stop_gradient(kernel), jax.lax.stop_gradient(x), eps, max_rank, key)
     if _checks.is_traced(pivots.rank):
         valid = jnp.arange(len(pivots.indices), dtype=jnp.int32) < pivots.rank
         return cholesky_basis(kernel, x[pivots.indices], valid), pivots.residual
     rank, indices = int(pivots.rank), np.asarray(pivots.indices)
-    fix = "Choose a kernel or bandwidth for which k(x, x) > 0 and finite."
+    fix = "Use a kernel or bandwidth for which k(x, x) is positive and finite."
     _checks.require(rank > 0, "kernel", "must not vanish on the training samples", "k(x, x) = 0 or NaN", fix)
     return _basis_at(kernel, x, indices[:rank]), pivots.residual
 

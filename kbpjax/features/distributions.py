@@ -1,12 +1,12 @@
-"""Random Fourier features of the kernels of distributions, in one stage and in two (Jitkrittum et al. 2015, section 4).
+"""Random Fourier features of kernels on distributions, with one or two stages (Jitkrittum et al. 2015, section 4).
 
 With frequencies w_j ~ N(0, diag(bandwidths^-2)) and phases b_j ~ U[0, 2 pi], the features of a Gaussian N(m, V)
 
     phi_j = sqrt(2 / D) E cos(w_j . x + b_j) = sqrt(2 / D) cos(w_j . m + b_j) exp(-w_j' V w_j / 2)
 
-have inner products close to `kernels.ExpectedProduct`; ordinary random features of phi, close to
-`kernels.EmbeddingRBF`. Points are distributions [2, d] or [1 + d, d], as the kernels have them. Draws are made in
-single precision, so that a key means the same features in any.
+have inner products close to `kernels.ExpectedProduct`. Random Fourier features of phi (the second stage) have inner
+products close to `kernels.EmbeddingRBF`. Points are distributions [2, d] or [1 + d, d], as in the kernels. Draws are in
+single precision, so a key gives the same features in every precision.
 """
 
 import equinox as eqx
@@ -31,7 +31,7 @@ from kbpjax.kernels.distributions import (
 
 
 class _Cosines(FeatureMap):
-    """Features that are random cosines, one for each frequency."""
+    """Base class of random cosine features, one per frequency."""
 
     frequencies: Float[Array, "feature *dim"]
     phases: Float[Array, " feature"]
@@ -43,7 +43,7 @@ class _Cosines(FeatureMap):
 
 
 class EmbeddingFeatures(_Cosines):
-    """Features of `ExpectedProduct`: expectations of random cosines under Gaussians of the given moments.
+    """Features of `ExpectedProduct`: expectations of random cosines under Gaussians with given moments.
 
     Attributes:
         frequencies: w [feature, d], in units of 1 / coordinate.
@@ -62,16 +62,17 @@ class EmbeddingFeatures(_Cosines):
     def draw(
         cls, key: PRNGKeyArray, num_features: int, num_coordinates: int, bandwidths: Numbers
     ) -> "EmbeddingFeatures":
-        """Draw features.
+        """Return random features.
 
         Args:
-            key: of the draw.
-            num_features: D, >= 1.
-            num_coordinates: d, >= 1.
-            bandwidths: of `ExpectedProduct`, > 0: one for all coordinates, or one for each; of the features' dtype.
+            key: random key.
+            num_features: number of features D, >= 1.
+            num_coordinates: number of coordinates d, >= 1.
+            bandwidths: bandwidths of `ExpectedProduct`, > 0: one number, or one per coordinate; their dtype is the
+                dtype of the features.
 
         Raises:
-            ValueError: an argument out of range.
+            ValueError: an argument is out of range.
         """
         _checks.require_count("num_coordinates", num_coordinates)
         return cls(*_draw(key, num_features, (num_coordinates,), positive_numbers("bandwidths", bandwidths)))
@@ -101,7 +102,7 @@ class EmbeddingFeatures(_Cosines):
 
 
 class SampleFeatures(_Cosines):
-    """Features of distributions of which there are samples: means of random cosines over the draws [draw, d].
+    """Features of distributions given by samples: means of random cosines over draws [draw, d].
 
     Examples:
         >>> import jax, kbpjax as kbp
@@ -112,7 +113,7 @@ class SampleFeatures(_Cosines):
 
     @classmethod
     def draw(cls, key: PRNGKeyArray, num_features: int, num_coordinates: int, bandwidths: Numbers) -> "SampleFeatures":
-        """Draw features; arguments and features are those of `EmbeddingFeatures.draw`."""
+        """Return random features with the arguments and draws of `EmbeddingFeatures.draw`."""
         drawn = EmbeddingFeatures.draw(key, num_features, num_coordinates, bandwidths)
         return cls(drawn.frequencies, drawn.phases)
 
@@ -131,14 +132,15 @@ class SampleFeatures(_Cosines):
 
     @property
     def point(self) -> jax.ShapeDtypeStruct:
-        """The shape and dtype of a single point of one draw; there may be more."""
+        """The shape and dtype of a point with one draw; points may have more draws."""
         return jax.ShapeDtypeStruct((1, self.frequencies.shape[1]), self.frequencies.dtype)
 
 
 class TwoStage(FeatureMap):
-    """Features of the Gaussian kernel between the features of another map, exp(-||phi_x - phi_y||^2 / (2 width^2)).
+    """Features of a Gaussian kernel on the features of another map, exp(-||phi_x - phi_y||^2 / (2 width^2)).
 
-    With `EmbeddingFeatures` inside, those of `EmbeddingRBF` (KJIT). The outer ones matter more than the inner.
+    With `EmbeddingFeatures` as the inner map, these are features of `EmbeddingRBF` (KJIT). The number of outer features
+    affects the accuracy more than the number of inner features.
 
     Attributes:
         inner: the map phi.
@@ -160,7 +162,10 @@ class TwoStage(FeatureMap):
 
     @classmethod
     def draw(cls, key: PRNGKeyArray, num_features: int, inner: FeatureMap, width: ScalarLike) -> "TwoStage":
-        """Draw the outer ones, as `EmbeddingFeatures.draw`, with another key; width > 0, of distances of inner ones."""
+        """Return outer features as `EmbeddingFeatures.draw`; width > 0 is in units of distances of inner features.
+
+        Use another key than for the inner map.
+        """
         scale = positive_number("width", width).astype(jax.eval_shape(as_floats, inner.point).dtype)
         return cls(inner, *_draw(key, num_features, (inner.rank,), scale))
 
@@ -169,7 +174,7 @@ class TwoStage(FeatureMap):
         return cosines(self.inner(x), self.frequencies, self.phases)
 
     def check(self, argument: str, x: Shaped[Array, "sample *dim"]) -> None:
-        """Ask the inner map."""
+        """Raise ValueError unless points lie in the domain of the inner map."""
         self.inner.check(argument, x)
 
     @property
@@ -184,7 +189,7 @@ class TwoStage(FeatureMap):
 
 
 class MeanVarianceFeatures(_Cosines):
-    """Features of `MeanVariance`: random cosines of means and variances, with frequencies [feature, 2, d] of these.
+    """Features of `MeanVariance`: random cosines of means and variances, with frequencies [feature, 2, d].
 
     Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
@@ -197,7 +202,7 @@ class MeanVarianceFeatures(_Cosines):
     def draw(
         cls, key: PRNGKeyArray, num_features: int, num_coordinates: int, mean_widths: Numbers, variance_widths: Numbers
     ) -> "MeanVarianceFeatures":
-        """Draw features, as `EmbeddingFeatures.draw`; widths > 0 are of `MeanVariance`, one, or one a coordinate."""
+        """Return random features as `EmbeddingFeatures.draw`; widths as in `MeanVariance`."""
         _checks.require_count("num_coordinates", num_coordinates)
         means = _broadcast("mean_widths", mean_widths, num_coordinates)
         variances = _broadcast("variance_widths", variance_widths, num_coordinates)
@@ -223,24 +228,24 @@ class MeanVarianceFeatures(_Cosines):
 
 
 class _Pair(FeatureMap):
-    """Two maps on the same points."""
+    """Base class of feature maps that combine two maps on the same points."""
 
     left: FeatureMap
     right: FeatureMap
 
     def check(self, argument: str, x: Shaped[Array, "sample *dim"]) -> None:
-        """Ask both maps."""
+        """Raise ValueError unless points lie in the domains of both maps."""
         self.left.check(argument, x)
         self.right.check(argument, x)
 
     @property
     def point(self) -> jax.ShapeDtypeStruct:
-        """The shape and dtype of a single point: the larger of the two, where one map sees a part of it."""
+        """The shape and dtype of a single point: the larger of the two, if one map uses only some coordinates."""
         return max(self.left.point, self.right.point, key=lambda point: point.shape)
 
 
 class Kronecker(_Pair):
-    """Features of a product of kernels of the same points: all products of a feature of `left` and one of `right`.
+    """Features of a product of kernels on the same points: all products of features of `left` and `right`.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -250,7 +255,7 @@ class Kronecker(_Pair):
     """
 
     def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
-        """Return the products, those with the first feature of `left` first."""
+        """Return the products of features; the features of `right` vary fastest."""
         return (self.left(x)[:, :, None] * self.right(x)[:, None, :]).reshape(len(x), -1)
 
     @property
@@ -260,7 +265,7 @@ class Kronecker(_Pair):
 
 
 class Concatenated(_Pair):
-    """Features of a sum of kernels of the same points: those of `left`, then those of `right`.
+    """Features of a sum of kernels on the same points: the features of `left`, then of `right`.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -270,7 +275,7 @@ class Concatenated(_Pair):
     """
 
     def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
-        """Return the features of `left`, then those of `right`."""
+        """Return the features of `left`, then of `right`."""
         return jnp.concatenate([self.left(x), self.right(x)], axis=1)
 
     @property
@@ -280,11 +285,11 @@ class Concatenated(_Pair):
 
 
 class Restricted(FeatureMap):
-    """Features of the marginal distributions of the coordinates start .. stop - 1, as `kernels.Coordinates`.
+    """Features of the marginal distributions of the coordinates start .. stop - 1, as in `kernels.Coordinates`.
 
     Attributes:
-        base: the map of the marginal distributions.
-        start, stop: the first coordinate, >= 0, and the one after the last, > start.
+        base: the feature map of the marginal distributions.
+        start, stop: first coordinate, >= 0, and coordinate after the last one, > start.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -307,7 +312,7 @@ class Restricted(FeatureMap):
         return self.base(self._cut(x))
 
     def check(self, argument: str, x: Shaped[Array, "sample *dim"]) -> None:
-        """Show the map inside its marginal distributions."""
+        """Raise ValueError unless the marginal distributions lie in the domain of the base map."""
         check_shape(argument, x.shape[1:])
         self.base.check(argument, self._cut(x))
 
@@ -321,14 +326,14 @@ class Restricted(FeatureMap):
 
     @property
     def point(self) -> jax.ShapeDtypeStruct:
-        """The shape and dtype of the smallest point with these coordinates, as means and variances."""
+        """The shape and dtype of the smallest point with all coordinates of the range, as means and variances."""
         return jax.ShapeDtypeStruct((2, self.stop), self.base.point.dtype)
 
 
 def draw_frequencies(key: PRNGKeyArray, shape: tuple[int, ...], bandwidths: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Draw frequencies [feature, *dim] of a Gaussian kernel: normal of standard deviation 1 / bandwidths.
+    """Return frequencies [feature, *dim] of a Gaussian kernel, normal with standard deviation 1 / bandwidths.
 
-    Bandwidths are > 0, one or as many as the last axes of a frequency [*dim], and of the dtype of the result.
+    Bandwidths are > 0 and broadcast to the last axes of a frequency [*dim]; their dtype is the dtype of the result.
 
     Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
@@ -341,7 +346,7 @@ def draw_frequencies(key: PRNGKeyArray, shape: tuple[int, ...], bandwidths: Floa
 
 
 def draw_phases(key: PRNGKeyArray, num_features: int, dtype: np.dtype) -> Float[Array, " feature"]:
-    """Draw phases of the given dtype, uniform in [0, 2 pi).
+    """Return random phases, uniform in [0, 2 pi), of the given dtype.
 
     Examples:
         >>> import jax, numpy as np, kbpjax as kbp
@@ -370,12 +375,12 @@ def cosines(
 def _draw(
     key: PRNGKeyArray, num_features: int, shape: tuple[int, ...], bandwidths: Float[Array, "..."]
 ) -> tuple[Float[Array, "..."], Float[Array, " feature"]]:
-    """Return frequencies and phases of one stage."""
+    """Return random frequencies and phases of one stage."""
     _checks.require_key(key)
     _checks.require_count("num_features", num_features)
     fits = bandwidths.shape in ((), shape)
     rule, got = f"must be one number or of shape {shape}", f"shape {bandwidths.shape}"
-    _checks.require(fits, "bandwidths", rule, got, "Pass one for each coordinate.")
+    _checks.require(fits, "bandwidths", rule, got, "Pass one per coordinate.")
     first, second = jax.random.split(key)
     phases = draw_phases(second, num_features, bandwidths.dtype)
     return draw_frequencies(first, (num_features, *shape), bandwidths), phases
@@ -384,7 +389,7 @@ def _draw(
 def _broadcast(argument: str, widths: Numbers, count: int) -> Float[Array, " coordinate"]:
     array = positive_numbers(argument, widths)
     fits, got = array.shape in ((), (count,)), f"shape {array.shape}"
-    _checks.require(fits, argument, f"must be one number or {count}", got, "Pass one for each coordinate.")
+    _checks.require(fits, argument, f"must be one number or {count}", got, "Pass one per coordinate.")
     return jnp.broadcast_to(array, (count,))
 
 
@@ -396,4 +401,4 @@ def _amplitude(phases: Float[Array, " feature"]) -> float:
 def _check_last(x: Shaped[Array, "sample *dim"], frequencies: Float[Array, "..."]) -> None:
     count = frequencies.shape[-1]
     rule = f"must have {count} coordinates, as the frequencies"
-    _checks.require(x.shape[-1] == count, "points", rule, f"shape {x.shape}", "Draw features of as many.")
+    _checks.require(x.shape[-1] == count, "points", rule, f"shape {x.shape}", "Draw features with this number.")

@@ -1,11 +1,11 @@
-"""Random Fourier features of the Gaussian kernel (Rahimi and Recht 2007): no landmarks, nothing learned from samples.
+"""Random Fourier features of the Gaussian kernel (Rahimi and Recht 2007), independent of the samples.
 
 The Gaussian kernel is the mean of cos(w . (x - y) / bandwidth) over standard normal w (Bochner), and cos(a - b) =
 cos a cos b + sin a sin b. With D / 2 fixed draws w_j, the features of a point are
 
     phi(x) = sqrt(2 / D) [cos(w_j . x / bandwidth), sin(w_j . x / bandwidth)]_j,
 
-of norm 1; <phi(x), phi(y)> misses k(x, y) by about D^{-1/2}, whatever the dimension of the points.
+with norm 1. The error of <phi(x), phi(y)> as an estimate of k(x, y) is about D^{-1/2}, for points of any dimension.
 """
 
 import equinox as eqx
@@ -22,18 +22,18 @@ from kbpjax.kernels import RBF, Kernel, Power, gram
 from kbpjax.kernels.base import as_floats
 
 PROBES = 256
-"""Most samples whose pairs are looked at for the error of the features."""
+"""Maximum number of samples whose pairs give the error estimate of the features."""
 
 
 class FourierBasis(FeatureMap):
     """Random Fourier features of the Gaussian kernel; differentiable in the bandwidth and in the points.
 
-    An angle w . x / bandwidth has the relative precision of its dtype: shift points far from 0 towards it.
+    An angle w . x / bandwidth has the relative precision of its dtype: center the points near 0.
 
     Attributes:
         frequencies: standard normal directions w [pair of features, *dim].
-        bandwidth: of the kernel.
-        dtype: of the points.
+        bandwidth: bandwidth of the kernel.
+        dtype: dtype of the points.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -58,7 +58,7 @@ class FourierBasis(FeatureMap):
 
     @property
     def rank(self) -> int:
-        """The number of features, two for each frequency."""
+        """The number of features, two per frequency."""
         return 2 * len(self.frequencies)
 
     @property
@@ -68,14 +68,14 @@ class FourierBasis(FeatureMap):
 
 
 class RandomFourier(LandmarkSelector):
-    """Random Fourier features of a Gaussian kernel or of a power of one; bases of products take greedy landmarks.
+    """Random Fourier features of a Gaussian kernel or its powers; products of messages use pivoted Cholesky.
 
     Args:
-        num_features: number of features D, even and >= 2; the error of the kernel falls as D^{-1/2}.
-        seed: of the draw, an integer >= 0.
+        num_features: number of features D, even and >= 2; the error of the kernel decreases as D^{-1/2}.
+        seed: seed of the draw, an integer >= 0.
 
     Raises:
-        ValueError: num_features or seed out of range.
+        ValueError: num_features or seed is out of range.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -98,17 +98,17 @@ class RandomFourier(LandmarkSelector):
     def feature_map(
         self, kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: ScalarLike, max_rank: int
     ) -> tuple[FourierBasis, Float[Array, ""]]:
-        """Draw frequencies; of the samples only shape and dtype matter, and `eps` and `max_rank` do not.
+        """Return random features; they depend only on the shape and dtype of samples. `eps` and `max_rank` are ignored.
 
         Returns:
             The features, and the residual sqrt(max |k(x, y) - <phi(x), phi(y)>|) over the pairs of at most 256 evenly
             thinned samples.
 
         Raises:
-            ValueError: a kernel other than RBF and its powers.
+            ValueError: the kernel is not RBF or one of its powers.
         """
         bandwidth = _bandwidth(kernel, kernel)
-        # Drawn in single precision, so that a seed means the same frequencies in any.
+        # Draws in single precision give the same frequencies in every precision.
         shape = (self.num_features // 2, *x.shape[1:])
         frequencies = jax.random.normal(jax.random.key(self.seed), shape, jnp.float32)
         basis = FourierBasis(frequencies.astype(jax.eval_shape(as_floats, x).dtype), bandwidth, x.dtype)
@@ -117,16 +117,16 @@ class RandomFourier(LandmarkSelector):
 
     @property
     def products(self) -> PivotedCholesky:
-        """PivotedCholesky landmarks: products of messages are known by their values at points."""
+        """`PivotedCholesky`, because products of messages are represented by values at landmarks."""
         return PivotedCholesky()
 
 
-def _bandwidth(kernel: Kernel, whole: Kernel) -> Float[Array, ""]:
-    """Return the bandwidth of a Gaussian kernel or of a power of one; `whole` is the kernel that an error names."""
+def _bandwidth(kernel: Kernel, given: Kernel) -> Float[Array, ""]:
+    """Return the bandwidth of a Gaussian kernel or of a power of one; errors name the kernel `given`."""
     if isinstance(kernel, Power):
-        return _bandwidth(kernel.base, whole) / kernel.exponent**0.5
+        return _bandwidth(kernel.base, given) / kernel.exponent**0.5
     fix = "Use kbpjax.RBF(bandwidth) or an integer power of it, or landmarks: kbpjax.PivotedCholesky()."
-    _checks.require(isinstance(kernel, RBF), "kernel", "must be RBF or a power of it for Fourier features", whole, fix)
+    _checks.require(isinstance(kernel, RBF), "kernel", "must be RBF or a power of it for Fourier features", given, fix)
     assert isinstance(kernel, RBF)
     return kernel.bandwidth
 

@@ -1,4 +1,4 @@
-"""Kernels: positive definite functions on any domain."""
+"""Positive definite kernels on any domain."""
 
 from kbpjax.kernels.base import Constant as Constant
 from kbpjax.kernels.base import Kernel as Kernel

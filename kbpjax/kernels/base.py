@@ -1,11 +1,13 @@
-"""A kernel is one method on single points; `+`, `*` and integer `**` build kernels from kernels; `gram` does the rest.
+"""Base class of kernels, operators that combine kernels, and Gram matrices.
+
+A kernel implements one method on single points. `+`, `*` and integer `**` combine kernels, and `gram` evaluates them.
 
 For positive definite k1 and k2, w >= 0 and any function f, the kernels k1 + k2, w k1, k1 k2, k1^p and k1(f(x), f(y))
-are positive definite too. The p-th power is the kernel of the p-fold tensor product feature, in which products of p
-messages live (Song et al. 2011, section 5.2).
+are positive definite too. The p-th power is the kernel of the p-fold tensor product feature; products of p messages lie
+in its RKHS (Song et al. 2011, section 5.2).
 
-What a kernel computes of one point alone (its features, its norm) `gram` computes once for each point, not for each
-pair: `jax.vmap` leaves out of the inner loop what does not depend on it.
+`gram` computes features and norms of single points once per point, not once per pair, because `jax.vmap` moves them out
+of the inner loop.
 """
 
 import abc
@@ -28,17 +30,17 @@ class Kernel(eqx.Module):
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> class Angle(kbp.Kernel):  # of points on a circle
+        >>> class Angle(kbp.Kernel):  # on a circle
         ...     def __call__(self, x, y):
         ...         return (1 + jnp.cos(x - y)) / 2
         >>> kbp.gram(Angle(), jnp.array([0.0, jnp.pi]), jnp.array([0.0])).tolist()
         [[1.0], [0.0]]
-        >>> kernel = (Angle() + kbp.RBF(1.0)) ** 2  # a kernel as well
+        >>> kernel = (Angle() + kbp.RBF(1.0)) ** 2  # also a kernel
     """
 
-    __array_ufunc__ = None  # so that NumPy leaves `number * kernel` to the kernel
+    __array_ufunc__ = None  # so that NumPy defers `number * kernel` to the kernel
     constants: ClassVar[tuple[str, ...]] = ()
-    """Names of fields that are data and not parameters: `tune` does not learn them."""
+    """Names of fields that are data, not parameters; `tune` does not optimize them."""
 
     @abc.abstractmethod
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
@@ -47,8 +49,8 @@ class Kernel(eqx.Module):
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
         """Raise ValueError, naming the argument, unless points lie in the kernel's domain.
 
-        `gram`, `fit`, `observe`, `clamp` and `beliefs` call it with what they are given; tracers pass. By default any
-        point will do.
+        `gram`, `fit`, `observe`, `clamp` and `beliefs` call it on their arguments; tracers pass. The default accepts
+        any points.
         """
         del argument, points
 
@@ -63,7 +65,7 @@ class Kernel(eqx.Module):
     __radd__ = __add__
 
     def __mul__(self, other: "Kernel | ScalarLike") -> "Product | Scaled":
-        """Return the kernel k1(x, y) k2(x, y), or that with a weight."""
+        """Return the kernel k1(x, y) k2(x, y), or w k(x, y) for a number w > 0."""
         if isinstance(other, Kernel):
             return Product(self, other)
         return Scaled(self, other) if _is_number(other) else NotImplemented
@@ -93,7 +95,7 @@ class Sum(Kernel):
         return self.left(x, y) + self.right(x, y)
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
-        """Ask both kernels."""
+        """Raise ValueError unless points lie in the domains of both kernels."""
         self.left.check(argument, points)
         self.right.check(argument, points)
 
@@ -116,16 +118,16 @@ class Product(Kernel):
         return self.left(x, y) * self.right(x, y)
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
-        """Ask both kernels."""
+        """Raise ValueError unless points lie in the domains of both kernels."""
         self.left.check(argument, points)
         self.right.check(argument, points)
 
 
 class Constant(Kernel):
-    """The constant kernel: k(x, y) = c, which `kernel + 1.0` adds; the functions that it adds are constants.
+    """The constant kernel, k(x, y) = c, whose functions are constants; `kernel + 1.0` adds it.
 
     Args:
-        value: number > 0; a parameter that can be learned.
+        value: number c > 0; a trainable parameter.
 
     Raises:
         ValueError: value is not a positive finite number.
@@ -152,17 +154,17 @@ class Constant(Kernel):
 
 
 class Wrapper(Kernel):
-    """A kernel made of one other, on the same points."""
+    """Base class of kernels that modify another kernel on the same points."""
 
     base: eqx.AbstractVar[Kernel]
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
-        """Ask the kernel inside."""
+        """Raise ValueError unless points lie in the domain of the base kernel."""
         self.base.check(argument, points)
 
 
 class Power(Wrapper):
-    """A whole power of a kernel: k(x, y)^p.
+    """An integer power of a kernel: k(x, y)^p.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -182,11 +184,11 @@ class Power(Wrapper):
 
 
 class Scaled(Wrapper):
-    """A kernel with a weight: w k(x, y), which `2.0 * kernel` makes.
+    """A weighted kernel, w k(x, y); `2.0 * kernel` returns it.
 
     Args:
         base: the kernel.
-        weight: number > 0; a parameter that can be learned, as the weights of a sum of kernels.
+        weight: number w > 0; a trainable parameter, for instance of a sum of kernels.
 
     Raises:
         ValueError: weight is not a positive finite number.
@@ -212,9 +214,9 @@ class Scaled(Wrapper):
 
 
 class Normalized(Wrapper):
-    r"""The cosine of two features: $k(x, y) / \sqrt{k(x, x) \, k(y, y)}$, and 0 where either feature is 0.
+    r"""The normalized kernel $k(x, y) / \sqrt{k(x, x) \, k(y, y)}$, or 0 if either feature is 0.
 
-    Strings and graphs want it: without it the largest are most like everything.
+    It is the cosine of the angle between features. Use it for strings and graphs, whose kernels grow with their size.
 
     Args:
         base: the kernel.
@@ -233,15 +235,15 @@ class Normalized(Wrapper):
 
 
 class Transformed(Kernel):
-    """A kernel of what a function makes of the points: k(f(x), f(y)); with `Linear` an explicit feature map.
+    """A kernel of transformed points, k(f(x), f(y)); with `Linear`, f is an explicit feature map.
 
     Args:
-        transform: a function of a single point [*dim] that JAX can trace; a network with parameters to learn if it is
-            a pytree, such as an `equinox.Module`.
+        transform: a traceable function of a single point [*dim]. Its parameters are trainable if it is a pytree, for
+            instance a neural network that is an `equinox.Module`.
         base: the kernel of the transformed points.
 
     Raises:
-        ValueError: transform is not a function, or base not a kernel.
+        ValueError: transform is not a function, or base is not a kernel.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -267,24 +269,24 @@ class Transformed(Kernel):
 
 
 class Part(Kernel):
-    """A kernel of one part of a structured variable: k(x[start:stop], y[start:stop]).
+    """A kernel of a slice of a structured variable: k(x[start:stop], y[start:stop]).
 
-    A variable of several parts is one array with the parts side by side; sums of kernels of parts compare them each for
-    itself, products all at once.
+    A variable with several parts is the concatenation of its parts. A sum of kernels of parts is large if any part is
+    similar, a product only if all parts are similar.
 
     Args:
         base: the kernel of the part.
-        start: where the part begins on the first axis of a point, >= 0.
-        stop: where it ends, > start.
-        shape: of the part as the kernel wants it, such as (3, 3) or (); None: as cut out.
+        start: first index of the part on the first axis of a point, >= 0.
+        stop: index after the last one, > start.
+        shape: shape of the part that the kernel expects, for instance (3, 3) or (); None: the shape of the slice.
 
     Raises:
-        ValueError: start and stop out of range, or a shape of another size.
+        ValueError: start or stop is out of range, or the shape has another size.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.kernels import Part
-        >>> kernel = Part(kbp.RBF(1.0), 0, 2) * Part(kbp.Delta(), 2, 3)  # a place in the plane, and a label
+        >>> kernel = Part(kbp.RBF(1.0), 0, 2) * Part(kbp.Delta(), 2, 3)  # a position in the plane, and a label
         >>> float(kernel(jnp.array([0.0, 1.0, 5.0]), jnp.array([0.0, 1.0, 6.0])))
         0.0
     """
@@ -299,25 +301,25 @@ class Part(Kernel):
         got = f"{self.start}, {self.stop}"
         _checks.require(ok, "start, stop", "must be 0 <= start < stop", got, "Number the entries from 0.")
         if self.shape is not None:
-            rule = "must have the size of the part in vectors, stop - start"
+            rule = "must have the size of the part, stop - start"
             fits = math.prod(self.shape) == self.stop - self.start
             _checks.require(fits, "shape", rule, self.shape, f"The part has {self.stop - self.start} entries.")
 
     def cut(self, x: Shaped[Array, "*dim"]) -> Shaped[Array, "..."]:
         """Return the part of a single point."""
-        fix = "Let stop be at most the length of a point."
-        _checks.require(x.ndim > 0, "points", "must have an axis to cut parts from", f"shape {x.shape}", fix)
-        long = self.stop <= x.shape[0]
-        _checks.require(long, "points", f"must have {self.stop} entries or more", f"shape {x.shape}", fix)
+        fix = "Use stop <= the length of a point."
+        _checks.require(x.ndim > 0, "points", "must have at least one axis", f"shape {x.shape}", fix)
+        fits = self.stop <= x.shape[0]
+        _checks.require(fits, "points", f"must have at least {self.stop} entries", f"shape {x.shape}", fix)
         part = x[self.start : self.stop]
         return part if self.shape is None else part.reshape(self.shape)
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
-        """Return the kernel of the parts."""
+        """Return k(x[start:stop], y[start:stop])."""
         return self.base(self.cut(x), self.cut(y))
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
-        """Show the kernel inside its part."""
+        """Raise ValueError unless the parts lie in the domain of the base kernel."""
         self.base.check(argument, jax.vmap(self.cut)(points))
 
 
@@ -328,20 +330,20 @@ def gram(
     *,
     block_size: int | None = None,
 ) -> Float[Array, "left right"]:
-    """Evaluate a kernel at all pairs of two sets of points: $K_{ij} = k(x_i, y_j)$.
+    """Return the Gram matrix of two sets of points: $K_{ij} = k(x_i, y_j)$.
 
     Args:
         kernel: the kernel.
         x: points [left, *dim].
         y: points [right, *dim].
-        block_size: how many rows to compute at a time, one block after the other: bounds the memory of kernels that
-            need more than a number for each pair, as those of strings and graphs do. None: all at once.
+        block_size: number of rows to compute at a time. It bounds the memory of kernels with large intermediate
+            results, for instance on strings and graphs. None: all rows at once.
 
     Returns:
         The kernel's values [left, right].
 
     Raises:
-        ValueError: points outside the kernel's domain; block_size < 1.
+        ValueError: points are outside the domain of the kernel, or block_size < 1.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -363,7 +365,7 @@ def _gram(kernel: Kernel, x: Array, y: Array, block_size: int | None) -> Array:
 
 
 def diagonal(kernel: Kernel, x: Shaped[Array, "sample *dim"]) -> Float[Array, " sample"]:
-    """Evaluate a kernel at each point with itself: k(x_i, x_i).
+    """Return the diagonal of the Gram matrix: k(x_i, x_i).
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -378,26 +380,26 @@ def _is_number(value: Any) -> bool:
 
 
 def positive_number(argument: str, value: ScalarLike) -> Float[Array, ""]:
-    """Return a parameter as an array in a float precision, if it is finite and > 0 there."""
+    """Return a parameter as a float array; raise ValueError unless it is finite and > 0 in its precision."""
     _checks.require_number(argument, value, above=0)
     given = as_floats(jnp.asarray(value))
-    array = given.astype(given.dtype)  # of no weak type, which would compile twice
+    array = given.astype(given.dtype)  # strong type: a weak type would compile twice
     _checks.require_number(argument, array, above=0, fix="Scale the data: it vanishes in this precision.")
     return array
 
 
 def _inverse_root(value: Float[Array, ""]) -> Float[Array, ""]:
-    """Return value^(-1/2), and 0 for what is not > 0."""
+    """Return value^(-1/2), or 0 unless value > 0."""
     ok = value > 0
     return jnp.where(ok, jax.lax.rsqrt(jnp.where(ok, value, 1)), 0)
 
 
 def as_floats(x: Shaped[Array, "*dim"]) -> Float[Array, "*dim"]:
-    """Return floats as they are, and integers or booleans in the default float precision."""
+    """Return floats unchanged, and integers or booleans in the default float precision."""
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
 
 
 def like(x: Shaped[Array, "*dim"], dtype: jnp.dtype) -> Shaped[Array, "*dim"]:
-    """Return points in the float precision of known ones; where either are integers, as they are."""
+    """Return points converted to a float dtype, or unchanged if either dtype is not a float."""
     both = jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)
     return x.astype(dtype) if both else x

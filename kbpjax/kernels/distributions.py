@@ -1,9 +1,9 @@
-"""Kernels whose points are probability distributions, through the mean embeddings of their moments.
+"""Kernels on probability distributions, computed from mean embeddings of Gaussians with the same moments.
 
-A tuple of independent distributions with d coordinates in all is one point: [2, d], the means above the variances; or
-[1 + d, d], the mean above the covariance matrix. For d = 1 the two agree, otherwise the shape tells them apart. A
-distribution that is not Gaussian stands for the Gaussian of its moments, as in Jitkrittum et al. 2015 ("Kernel-Based
-Just-In-Time Learning for Passing Expectation Propagation Messages", UAI, arXiv:1503.02551, section 4).
+A point is a tuple of independent distributions with d coordinates in total. Its array is [2, d], with means in row 0
+and variances in row 1, or [1 + d, d], with the mean in row 0 and the covariance matrix below. For d = 1 the two agree.
+A distribution that is not Gaussian is represented by the Gaussian with its moments, as in Jitkrittum et al. 2015
+("Kernel-Based Just-In-Time Learning for Passing Expectation Propagation Messages", UAI, arXiv:1503.02551, section 4).
 """
 
 from typing import Any
@@ -22,8 +22,8 @@ from kbpjax.kernels.base import Kernel, as_floats, positive_number
 SHAPES = "Pass points [2, d] of means and variances, or [1 + d, d] of a mean and a covariance matrix."
 
 
-class _OfEmbeddings(Kernel):
-    """A kernel that sees distributions by their mean embeddings."""
+class _EmbeddingKernel(Kernel):
+    """Base class of kernels on the mean embeddings of distributions."""
 
     bandwidths: Float[Array, "..."]
 
@@ -33,21 +33,22 @@ class _OfEmbeddings(Kernel):
         _check_width(argument, "bandwidths", self.bandwidths, points.shape[-1])
 
 
-class ExpectedProduct(_OfEmbeddings):
+class ExpectedProduct(_EmbeddingKernel):
     r"""The inner product of the mean embeddings of two distributions, $E \exp(-\sum_l (x_l - y_l)^2 / (2 \sigma_l^2))$.
 
-    With $x \sim N(m, V)$, $y \sim N(n, W)$, $S = \operatorname{diag}(\sigma^2)$ and $T = V + W + S$ it is (the expected
-    product kernel of Jitkrittum et al. 2015, section 4)
+    With $x \sim N(m, V)$, $y \sim N(n, W)$, $S = \operatorname{diag}(\sigma^2)$ and $T = V + W + S$, the expected
+    product kernel (Jitkrittum et al. 2015, section 4) is
 
     $$\sqrt{\det S / \det T} \; \exp(-\tfrac{1}{2} (m - n)^\top T^{-1} (m - n)).$$
 
-    Of independent coordinates it is the product of the kernels of each. k(x, x) is below 1, and less for a wider x.
+    For independent coordinates it is the product of the kernels of the coordinates. k(x, x) is below 1, and decreases
+    with the variance of x.
 
     Args:
-        bandwidths: length scales > 0, in the units of the coordinates: one for all, or one for each [d].
+        bandwidths: length scales > 0, in the units of the coordinates: one number, or one per coordinate [d].
 
     Raises:
-        ValueError: a bandwidth that is not positive and finite; points that are no distributions.
+        ValueError: a bandwidth is not positive and finite, or points are not distributions.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -64,22 +65,23 @@ class ExpectedProduct(_OfEmbeddings):
         return jnp.exp(_log_inner(*_scaled_pair(x, y, self.bandwidths)))
 
     def squared_distance(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
-        """Return the squared distance of the embeddings, >= 0 and exactly 0 where x = y; its gradient is finite."""
+        """Return the squared distance of the embeddings, >= 0 and exactly 0 if x = y, with a finite gradient."""
         return _squared_distance(*_scaled_pair(x, y, self.bandwidths))
 
 
-class EmbeddingRBF(_OfEmbeddings):
+class EmbeddingRBF(_EmbeddingKernel):
     r"""The Gaussian kernel of mean embeddings, $\exp(-\|\mu_x - \mu_y\|^2 / (2 \gamma^2))$ with width $\gamma$.
 
-    $\mu_x$ is the embedding of which `ExpectedProduct` is the inner product; the kernel of KJIT (Jitkrittum et al.
-    2015). k(x, x) = 1.
+    $\mu_x$ is the mean embedding of x, with inner product `ExpectedProduct`. This is the kernel of KJIT (Jitkrittum et
+    al. 2015). k(x, x) = 1.
 
     Args:
-        bandwidths: of the embeddings, as of `ExpectedProduct`.
-        width: number > 0, of distances between embeddings, which are below sqrt(2). `median_embedding` suggests both.
+        bandwidths: bandwidths of the embeddings, as in `ExpectedProduct`.
+        width: length scale > 0 of distances between embeddings, which are below sqrt(2). `median_embedding` estimates
+            both parameters.
 
     Raises:
-        ValueError: a parameter that is not positive and finite; points that are no distributions.
+        ValueError: a parameter is not positive and finite, or points are not distributions.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -104,19 +106,19 @@ class EmbeddingRBF(_OfEmbeddings):
 class MeanVariance(Kernel):
     r"""The Gaussian kernel of means and variances.
 
-    For means m, n with widths a, and variances v, w with widths b, it is (the MV kernel of Jitkrittum et al. 2015,
-    section 5.1)
+    For means m, n with widths a, and variances v, w with widths b, the MV kernel (Jitkrittum et al. 2015, section 5.1)
+    is
 
     $$\exp\Big(-\sum_l \frac{(m_l - n_l)^2}{2 a_l^2} - \sum_l \frac{(v_l - w_l)^2}{2 b_l^2}\Big).$$
 
-    Independent coordinates only: points are [2, d].
+    Points [2, d] have independent coordinates.
 
     Args:
-        mean_widths: number > 0, in the units of the coordinates: one for all, or one for each [d].
-        variance_widths: number > 0, in the squares of these units. `median_mean_variance` suggests both.
+        mean_widths: widths > 0, in the units of the coordinates: one number, or one per coordinate [d].
+        variance_widths: widths > 0, in squared units. `median_mean_variance` estimates both parameters.
 
     Raises:
-        ValueError: a width that is not positive and finite; points that are no means and variances.
+        ValueError: a width is not positive and finite, or points are not means and variances.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -150,18 +152,18 @@ class MeanVariance(Kernel):
 
 
 class Coordinates(Kernel):
-    """A kernel of some coordinates of a distribution, start .. stop - 1: of its marginal distribution there.
+    """A kernel of the marginal distribution of the coordinates start .. stop - 1.
 
-    Sums and products of kernels of single messages in a tuple are written with it:
+    Use it for sums and products of kernels of single messages in a tuple, for instance
     `Coordinates(first, 0, 1) + Coordinates(second, 1, 2)`.
 
     Args:
         base: the kernel of the marginal distribution.
-        start: the first coordinate, >= 0.
-        stop: the one after the last, > start.
+        start: first coordinate, >= 0.
+        stop: coordinate after the last one, > start.
 
     Raises:
-        ValueError: start and stop out of range; points that are no distributions.
+        ValueError: start or stop is out of range, or points are not distributions.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -184,7 +186,7 @@ class Coordinates(Kernel):
         return self.base(marginal(x, self.start, self.stop), marginal(y, self.start, self.stop))
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
-        """Show the kernel inside its marginal distributions."""
+        """Raise ValueError unless the marginal distributions lie in the domain of the base kernel."""
         check_shape(argument, points.shape[1:])
         self.base.check(argument, jax.vmap(lambda x: marginal(x, self.start, self.stop))(points))
 
@@ -192,18 +194,18 @@ class Coordinates(Kernel):
 def median_embedding(
     points: Numbers, *, max_points: int = 2000
 ) -> tuple[Float[Array, " coordinate"], Float[Array, ""]]:
-    """Return bandwidths [d] and width, the first choice for `EmbeddingRBF` (Jitkrittum et al. 2015, section 5).
+    """Return bandwidths [d] and width of `EmbeddingRBF` by the median heuristic (Jitkrittum et al. 2015, section 5).
 
-    bandwidths^2 is the average variance of each coordinate; width^2 is the median squared distance between embeddings,
-    over all pairs of samples and with the zeros of samples with themselves. Works inside `jax.jit`.
+    bandwidths^2 is the average variance of each coordinate. width^2 is the median squared distance between embeddings
+    over all pairs of samples, including pairs of a sample with itself. Works inside `jax.jit`.
 
     Args:
         points: distributions [sample, 2, d] or [sample, 1 + d, d].
-        max_points: the most of them to compare, >= 1; more are thinned evenly.
+        max_points: maximum number of points to compare, >= 1; more points are thinned evenly.
 
     Raises:
-        ValueError: points that are no distributions; where they are known: a coordinate that never varies, or over half
-            of the pairs equal.
+        ValueError: points are not distributions. Outside `jax.jit` also: a coordinate has only variances 0, or more
+            than half of the pairs are equal.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -215,12 +217,12 @@ def median_embedding(
     array, few = _samples(points, max_points)
     spread = array[:, 1] if array.shape[1] == 2 else jnp.diagonal(array[:, 1:], axis1=1, axis2=2)
     bandwidths = jnp.sqrt(jnp.mean(spread, axis=0))
-    fix = "Choose the parameters yourself."
-    known = not _checks.is_traced(bandwidths)
-    some = not known or bool(jnp.all(bandwidths > 0))
-    _checks.require(some, "points", "must have a variance > 0 in each coordinate", "none in one", fix)
+    fix = "Set the parameters manually."
+    concrete = not _checks.is_traced(bandwidths)
+    positive = not concrete or bool(jnp.all(bandwidths > 0))
+    _checks.require(positive, "points", "must have a variance > 0 in each coordinate", "only 0 in one", fix)
     width = jnp.sqrt(jnp.median(_squared_distances(few, bandwidths)))
-    differ = not known or bool(width > jnp.finfo(width.dtype).eps)  # equal ones differ by rounding
+    differ = not concrete or bool(width > jnp.finfo(width.dtype).eps)  # equal points differ by rounding
     _checks.require(differ, "points", "must differ in over half of the pairs", "a median distance of 0", fix)
     return bandwidths, width
 
@@ -228,14 +230,14 @@ def median_embedding(
 def median_mean_variance(
     points: Numbers, *, max_points: int = 2000
 ) -> tuple[Float[Array, " coordinate"], Float[Array, " coordinate"]]:
-    """Return the first choice of the widths of `MeanVariance`: sqrt(median^2 + 1e-4) of each coordinate.
+    """Return the widths of `MeanVariance` by the median heuristic: sqrt(median^2 + 1e-4) of each coordinate.
 
-    The median is that of the absolute differences over all pairs of samples, with the zeros of samples with themselves;
-    the 1e-4 keeps the width of what never varies above 0. Works inside `jax.jit`.
+    The median is over the absolute differences of all pairs of samples, including pairs of a sample with itself. The
+    term 1e-4 keeps the widths of constant coordinates above 0. Works inside `jax.jit`.
 
     Args:
         points: means and variances [sample, 2, d].
-        max_points: the most of them to compare, >= 1; more are thinned evenly.
+        max_points: maximum number of points to compare, >= 1; more points are thinned evenly.
 
     Returns:
         The widths of the means [d] and of the variances [d].
@@ -256,18 +258,18 @@ def median_mean_variance(
 
 
 def check_distributions(argument: str, points: Shaped[Array, "sample *dim"]) -> None:
-    """Raise ValueError, naming the argument, unless points are distributions; tracers pass after their shape."""
+    """Raise ValueError, naming the argument, unless points are distributions; only the shape of tracers is checked."""
     check_shape(argument, points.shape[1:])
     if _checks.is_traced(points) or points.size == 0:
         return
     _checks.require_finite(argument, points, "Drop or impute missing distributions first.")
-    known = np.asarray(points, np.float64)
+    values = np.asarray(points, np.float64)
     tolerance = float(jnp.finfo(jax.eval_shape(as_floats, points).dtype).eps) ** 0.5
-    if known.shape[1] == 2:
-        least = float(known[:, 1].min())
-        _checks.require(least >= 0, argument, "must have variances >= 0", f"{least:.4g}", "Row 1 holds variances.")
+    if values.shape[1] == 2:
+        lowest = float(values[:, 1].min())
+        _checks.require(lowest >= 0, argument, "must have variances >= 0", f"{lowest:.4g}", "Row 1 holds variances.")
         return
-    _check_covariances(argument, known[:, 1:], tolerance)
+    _check_covariances(argument, values[:, 1:], tolerance)
 
 
 def check_range(start: Any, stop: Any) -> None:
@@ -277,33 +279,33 @@ def check_range(start: Any, stop: Any) -> None:
 
 
 def marginal(x: Shaped[Array, "*dim"], start: int, stop: int) -> Shaped[Array, "*dim_of_part"]:
-    """Return the distribution of the coordinates start .. stop - 1 of one point."""
+    """Return the marginal distribution of the coordinates start .. stop - 1 of a point."""
     check_shape("points", x.shape)
-    rule = f"must have {stop} coordinates or more"
-    _checks.require(stop <= x.shape[1], "points", rule, f"shape {x.shape}", "Let stop be at most d.")
+    rule = f"must have at least {stop} coordinates"
+    _checks.require(stop <= x.shape[1], "points", rule, f"shape {x.shape}", "Use stop <= d.")
     if x.shape[0] == 2:
         return x[:, start:stop]
     return jnp.concatenate([x[:1, start:stop], x[1 + start : 1 + stop, start:stop]])
 
 
 def positive_numbers(argument: str, values: Numbers) -> Float[Array, "..."]:
-    """Return one number or a vector of them as an array in a float precision, if all are finite and > 0 there."""
+    """Return a number or vector as a float array; raise ValueError unless all entries are finite and > 0."""
     given = as_floats(_checks.as_array(argument, values))
-    array = given.astype(given.dtype)  # of no weak type, which would compile twice
-    fix = "Pass one positive number, or one for each coordinate."
+    array = given.astype(given.dtype)  # strong type: a weak type would compile twice
+    fix = "Pass one positive number, or one per coordinate."
     ok = array.ndim <= 1 and array.size > 0
     _checks.require(ok, argument, "must be a number or a vector", f"shape {array.shape}", fix)
     _checks.require_finite(argument, array, fix)
     if not _checks.is_traced(array):
-        least = float(np.min(np.asarray(array)))
-        _checks.require(least > 0, argument, "must be > 0", f"{least} as the least", fix)
+        lowest = float(np.min(np.asarray(array)))
+        _checks.require(lowest > 0, argument, "must be > 0", f"a minimum of {lowest}", fix)
     return array
 
 
 def _samples(
     points: Numbers, max_points: int
 ) -> tuple[Float[Array, "sample row coordinate"], Float[Array, "few row coordinate"]]:
-    """Return checked samples, and evenly thinned ones."""
+    """Return checked samples, and evenly thinned samples."""
     _checks.require_count("max_points", max_points)
     array = as_floats(_checks.as_array("points", points))
     check_distributions("points", array)
@@ -323,7 +325,7 @@ def _squared_distances(
 def _scaled_pair(
     x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"], bandwidths: Float[Array, "..."]
 ) -> tuple[Float[Array, "row coordinate"], Float[Array, "row coordinate"]]:
-    """Return two distributions in the units in which all bandwidths are 1."""
+    """Return two distributions in units in which all bandwidths are 1."""
     _check_same("points", x, y)
     check_shape("points", x.shape)
     _check_width("points", "bandwidths", bandwidths, x.shape[1])
@@ -333,7 +335,7 @@ def _scaled_pair(
 
 
 def _in_units(x: Float[Array, "row coordinate"], scale: Float[Array, " coordinate"]) -> Float[Array, "row coordinate"]:
-    """Return a distribution of the coordinates, each divided by its scale."""
+    """Return the distribution of coordinates divided by their scales."""
     divided = x / scale[None]
     left = scale[None] if x.shape[0] == 2 else scale[:, None]
     return jnp.concatenate([divided[:1], divided[1:] / left])
@@ -351,7 +353,7 @@ def _log_inner(x: Float[Array, "row coordinate"], y: Float[Array, "row coordinat
 
 
 def _squared_distance(x: Float[Array, "row coordinate"], y: Float[Array, "row coordinate"]) -> Float[Array, ""]:
-    """Return |x|^2 + |y|^2 - 2 <x, y> of embeddings as (|x| - |y|)^2 + 2 |x| |y| (1 - cosine), free of cancellation."""
+    """Return |x|^2 + |y|^2 - 2 <x, y> = (|x| - |y|)^2 + 2 |x| |y| (1 - cosine) of embeddings, without cancellation."""
     x_half, y_half = 0.5 * _log_inner(x, x), 0.5 * _log_inner(y, y)
     cosine_less_one = jnp.expm1(_log_cosine(x, y, x_half + y_half))
     return (jnp.exp(x_half) - jnp.exp(y_half)) ** 2 - 2 * jnp.exp(x_half + y_half) * cosine_less_one
@@ -360,10 +362,10 @@ def _squared_distance(x: Float[Array, "row coordinate"], y: Float[Array, "row co
 def _log_cosine(
     x: Float[Array, "row coordinate"], y: Float[Array, "row coordinate"], log_norms: Float[Array, ""]
 ) -> Float[Array, ""]:
-    """Return log(<x, y> / (|x| |y|)) <= 0, exactly 0 where x = y."""
+    """Return log(<x, y> / (|x| |y|)) <= 0, exactly 0 if x = y."""
     if x.shape[0] == 2:
         a, b = 1 + 2 * x[1], 1 + 2 * y[1]
-        # (a + b)^2 / (4 a b), of which a quarter of the logarithm is lost, is 1 + (a - b)^2 / (4 a b).
+        # The determinants contribute -log((a + b)^2 / (4 a b)) / 4, with (a + b)^2 / (4 a b) = 1 + (a - b)^2 / (4 a b).
         widths = jnp.log1p((a - b) / a * ((a - b) / b) / 4)
         return -0.25 * jnp.sum(widths) - jnp.sum((x[0] - y[0]) ** 2 / (a + b))
     return jnp.where(jnp.all(x == y), 0, jnp.minimum(_log_inner(x, y) - log_norms, 0))
@@ -377,20 +379,21 @@ def check_shape(argument: str, shape: tuple[int, ...]) -> None:
 
 def _check_same(argument: str, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> None:
     got = f"{x.shape} and {y.shape}"
-    _checks.require(x.shape == y.shape, argument, "must have one shape", got, "Turn variances into covariances.")
+    fix = "Convert variances to covariance matrices."
+    _checks.require(x.shape == y.shape, argument, "must have one shape", got, fix)
 
 
 def check_independent(argument: str, shape: tuple[int, ...]) -> None:
     """Raise ValueError unless a single point has the shape of means and variances."""
     check_shape(argument, shape)
-    fix = "Take the diagonals of the covariance matrices."
+    fix = "Use the diagonals of the covariance matrices."
     _checks.require(shape[0] == 2, argument, "must be means and variances [2, d]", f"points of shape {shape}", fix)
 
 
 def _check_width(argument: str, of: str, scales: Float[Array, "..."], width: int) -> None:
     rule = f"must have {scales.size} coordinates, as {of}"
     ok = scales.ndim == 0 or scales.shape == (width,)
-    _checks.require(ok, argument, rule, f"{width} coordinates", f"Pass one of {of} for each coordinate.")
+    _checks.require(ok, argument, rule, f"{width} coordinates", f"Pass one entry of {of} per coordinate.")
 
 
 def _check_covariances(argument: str, matrices: np.ndarray, tolerance: float) -> None:
@@ -399,6 +402,7 @@ def _check_covariances(argument: str, matrices: np.ndarray, tolerance: float) ->
     skew = float((np.abs(matrices - np.swapaxes(matrices, 1, 2)).max(axis=(1, 2)) / largest).max())
     rule, got = "must have symmetric covariance matrices", f"entries that differ by {skew:.2g} of the largest"
     _checks.require(skew <= tolerance, argument, rule, got, "Pass (V + V') / 2.")
-    least = float((np.linalg.eigvalsh(matrices)[:, 0] / largest).min())
-    rule, got = "must have positive semidefinite covariance matrices", f"an eigenvalue {least:.2g} of the largest entry"
-    _checks.require(least >= -tolerance, argument, rule, got, "Clip the eigenvalues at 0.")
+    lowest = float((np.linalg.eigvalsh(matrices)[:, 0] / largest).min())
+    rule = "must have positive semidefinite covariance matrices"
+    got = f"an eigenvalue {lowest:.2g} of the largest entry"
+    _checks.require(lowest >= -tolerance, argument, rule, got, "Clip the eigenvalues at 0.")

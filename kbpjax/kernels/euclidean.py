@@ -1,7 +1,7 @@
-"""Kernels on R^d (points of any fixed shape; scalars too), and the bandwidth heuristic that goes with them.
+"""Kernels on R^d, for points of any fixed shape including scalars, and the median heuristic for bandwidths.
 
-All are positive definite in any dimension, and their gradients at x = y are finite: 0 where the kernel is smooth there,
-and 0 by choice (the mean of the two sides) at the kinks of `Laplace` and of `Matern` with smoothness 1/2.
+All kernels are positive definite in any dimension. Gradients of the stationary kernels at x = y are 0. `Laplace` and
+`Matern` with smoothness 1/2 have a kink there, and 0 is the mean of the one-sided gradients.
 """
 
 from functools import partial
@@ -23,7 +23,7 @@ class RBF(Kernel):
     r"""The Gaussian kernel $\exp(-\|x - y\|^2 / (2 \sigma^2))$ with bandwidth $\sigma$; its gradient at x = y is 0.
 
     Args:
-        bandwidth: length scale > 0, in the units of the points; `median_bandwidth` suggests one.
+        bandwidth: length scale > 0, in the units of the points; `median_bandwidth` estimates it.
 
     Raises:
         ValueError: bandwidth is not a positive finite number.
@@ -47,17 +47,18 @@ class RBF(Kernel):
 class ARD(Kernel):
     r"""The Gaussian kernel with a bandwidth for each coordinate: $\exp(-\sum_i (x_i - y_i)^2 / (2 \sigma_i^2))$.
 
-    Learned, they say which coordinates matter (automatic relevance determination): one that does not gets a wide one.
+    Optimized bandwidths indicate relevance (automatic relevance determination): an irrelevant coordinate gets a large
+    bandwidth.
 
     Args:
         bandwidths: length scales > 0 [*dim], in the units of the coordinates.
 
     Raises:
-        ValueError: a bandwidth that is not positive and finite; points of another shape than `bandwidths`.
+        ValueError: a bandwidth is not positive and finite, or points have another shape than `bandwidths`.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> kernel = kbp.kernels.ARD(jnp.array([1.0, 1e6]))  # does not see the second coordinate
+        >>> kernel = kbp.kernels.ARD(jnp.array([1.0, 1e6]))  # ignores the second coordinate
         >>> round(float(kernel(jnp.array([0.0, 5.0]), jnp.array([1.0, 9.0]))), 4)
         0.6065
     """
@@ -66,22 +67,22 @@ class ARD(Kernel):
 
     def __init__(self, bandwidths: Numbers):
         array = as_floats(_checks.as_array("bandwidths", bandwidths))
-        _checks.require_finite("bandwidths", array, "Pass a number for each coordinate.")
+        _checks.require_finite("bandwidths", array, "Pass one number per coordinate.")
         if not _checks.is_traced(array):
-            least = float(np.min(np.asarray(array), initial=np.inf))
-            _checks.require(least > 0, "bandwidths", "must be > 0", f"{least} as the least", "Pass positive numbers.")
+            lowest = float(np.min(np.asarray(array), initial=np.inf))
+            _checks.require(lowest > 0, "bandwidths", "must be > 0", f"a minimum of {lowest}", "Pass positive numbers.")
         self.bandwidths = array
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return exp(-sum_i (x_i - y_i)^2 / (2 bandwidth_i^2))."""
         shape = self.bandwidths.shape
-        fix = "Give a bandwidth for each coordinate of a point."
+        fix = "Pass one bandwidth per coordinate of a point."
         _checks.require(x.shape == shape, "points", f"must have shape {shape}, as bandwidths", x.shape, fix)
         return jnp.exp(-0.5 * jnp.sum(_scaled(x, y, self.bandwidths) ** 2))
 
 
 class Laplace(Kernel):
-    r"""The Laplace kernel $\exp(-\|x - y\|_1 / \sigma)$: rough functions, in which single coordinates may jump.
+    r"""The Laplace kernel $\exp(-\|x - y\|_1 / \sigma)$, for rough functions with sharp changes along coordinates.
 
     Args:
         bandwidth: length scale > 0, in the units of the points.
@@ -103,11 +104,11 @@ class Laplace(Kernel):
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return exp(-||x - y||_1 / bandwidth)."""
         difference = _scaled(x, y, self.bandwidth)
-        return jnp.exp(-jnp.sum(difference * jnp.sign(difference)))  # of derivative 0 at 0, unlike jnp.abs
+        return jnp.exp(-jnp.sum(difference * jnp.sign(difference)))  # derivative 0 at 0, unlike jnp.abs
 
 
 class Matern(Kernel):
-    r"""The Matern kernel of smoothness 1/2, 3/2 or 5/2: functions that are 0, 1 or 2 times differentiable.
+    r"""The Matern kernel of smoothness 1/2, 3/2 or 5/2, for functions that are 0, 1 or 2 times differentiable.
 
     With $s = \sqrt{2 \nu} \, \|x - y\| / \sigma$ for smoothness $\nu$ and bandwidth $\sigma$, it is $e^{-s}$,
     $(1 + s) e^{-s}$ or $(1 + s + s^2 / 3) e^{-s}$ (Rasmussen and Williams 2006, eq. 4.17).
@@ -117,7 +118,7 @@ class Matern(Kernel):
         nu: smoothness: 0.5, 1.5 or 2.5; `RBF` is the limit of infinite nu.
 
     Raises:
-        ValueError: bandwidth is not a positive finite number; another nu.
+        ValueError: bandwidth is not a positive finite number, or nu is not 0.5, 1.5 or 2.5.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -130,25 +131,25 @@ class Matern(Kernel):
 
     def __init__(self, bandwidth: ScalarLike, nu: float = 1.5):
         rule = "must be 0.5, 1.5 or 2.5"
-        fix = "Other orders need Bessel functions; between 2.5 and RBF there is little."
+        fix = "Use RBF for smoother functions; other orders require Bessel functions."
         _checks.require(nu in (0.5, 1.5, 2.5), "nu", rule, nu, fix)
         self.bandwidth, self.nu = positive_number("bandwidth", bandwidth), float(nu)
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
-        """Return the kernel of the scaled distance."""
+        """Return the Matern kernel of order nu."""
         square = 2 * self.nu * jnp.sum(_scaled(x, y, self.bandwidth) ** 2)
         return _matern(int(self.nu), square)
 
 
 class RationalQuadratic(Kernel):
-    r"""The rational quadratic kernel $(1 + \|x - y\|^2 / (2 \alpha \sigma^2))^{-\alpha}$: many length scales at once.
+    r"""The rational quadratic kernel $(1 + \|x - y\|^2 / (2 \alpha \sigma^2))^{-\alpha}$.
 
-    It is a mixture of Gaussian kernels whose inverse squared bandwidths follow a gamma distribution of shape
-    $\alpha$.
+    It is a mixture of Gaussian kernels with many length scales: their inverse squared bandwidths have a gamma
+    distribution of shape $\alpha$.
 
     Args:
         bandwidth: length scale > 0, in the units of the points.
-        alpha: number > 0; the smaller, the heavier the tails; `RBF` is the limit of a large one.
+        alpha: number > 0; smaller values give heavier tails, and `RBF` is the limit of large alpha.
 
     Raises:
         ValueError: bandwidth or alpha is not a positive finite number.
@@ -176,12 +177,12 @@ class RationalQuadratic(Kernel):
 class Periodic(Kernel):
     r"""The periodic kernel $\exp(-2 \sum_i \sin^2(\pi (x_i - y_i) / p) / \sigma^2)$ of period $p$.
 
-    For angles, hours and phases.
+    Use it for angles, hours and phases.
 
     Args:
-        period: number > 0, in the units of the points; 2 pi for angles in radians. `kbp.tune` and `kbp.select` learn
+        period: number > 0, in the units of the points; 2 pi for angles in radians. `kbp.tune` and `kbp.select` optimize
             it with the other parameters; keep it fixed with `frozen=`.
-        bandwidth: number > 0, without unit: length scale on a circle of radius 1.
+        bandwidth: dimensionless number > 0, the length scale on a circle of radius 1.
 
     Raises:
         ValueError: period or bandwidth is not a positive finite number.
@@ -206,7 +207,7 @@ class Periodic(Kernel):
 
 
 class Linear(Kernel):
-    r"""The inner product $\langle x, y \rangle$.
+    r"""The linear kernel $\langle x, y \rangle$.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -224,10 +225,10 @@ class Polynomial(Kernel):
 
     Args:
         degree: an integer >= 1.
-        offset: number > 0; the larger, the more the low degrees count. Without one it is `Linear() ** degree`.
+        offset: number > 0; larger values increase the weights of low degrees. For offset 0 use `Linear() ** degree`.
 
     Raises:
-        ValueError: degree is not an integer >= 1, or offset not a positive finite number.
+        ValueError: degree is not an integer >= 1, or offset is not a positive finite number.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -249,18 +250,18 @@ class Polynomial(Kernel):
 
 
 class RandomProjection(Kernel):
-    r"""The inner product of random projections, $\langle A x, A y \rangle$, with entries of A from $N(0, 1 / D)$.
+    r"""The kernel of random projections, $\langle A x, A y \rangle$, with entries of A from $N(0, 1 / D)$.
 
-    A has D rows. Close to `Linear` for long sparse vectors such as sets of labels, in few dimensions (Song et al. 2011,
-    supplement section 4).
+    A has D rows. The kernel approximates `Linear` in few dimensions, for instance for long sparse vectors of labels
+    (Song et al. 2011, supplement section 4).
 
     Args:
-        num_features: rows of A, >= 1.
-        dim: entries of a point, >= 1.
-        seed: of the draw, an integer >= 0.
+        num_features: number of rows D of A, >= 1.
+        dim: number of entries of a point, >= 1.
+        seed: seed of the random matrix, an integer >= 0.
 
     Raises:
-        ValueError: an argument out of range.
+        ValueError: an argument is out of range.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -280,22 +281,22 @@ class RandomProjection(Kernel):
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return <A x, A y>."""
-        fix = f"Points have {self.matrix.shape[1]} entries."
-        _checks.require(x.shape == self.matrix.shape[1:], "points", "must be vectors of A's width", x.shape, fix)
+        rule, fix = f"must be vectors of length {self.matrix.shape[1]}", "Set dim to the number of entries of a point."
+        _checks.require(x.shape == self.matrix.shape[1:], "points", rule, x.shape, fix)
         return matmul(self.features(x), self.features(y))
 
     def features(self, x: Shaped[Array, "*sample dim"]) -> Float[Array, "*sample feature"]:
-        """Return A x of one point or several."""
+        """Return A x of one or more points."""
         x = as_floats(x)
         return matmul(x, self.matrix.T.astype(x.dtype))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _matern(order: int, square: Float[Array, ""]) -> Float[Array, ""]:
-    """Return the Matern kernel of smoothness order + 1/2 from s^2, in which all its derivatives are right at 0.
+    """Return the Matern kernel of smoothness order + 1/2 as a function of s^2, with correct derivatives at 0.
 
-    Its slope in s^2 is that of the order below, times -1/2 or -1/6: by s, of which the slope at 0 is infinite, the
-    second derivatives in the points would be lost there.
+    The derivative in s^2 is -1/2 or -1/6 times the kernel of the next lower order. Differentiation through s would lose
+    second derivatives at 0, because ds/d(s^2) is infinite there.
     """
     s = jnp.sqrt(square)
     factor = (1, 1 + s, 1 + s + square / 3)[order]
@@ -307,7 +308,7 @@ def _matern_slope(order: int, primals: tuple, tangents: tuple) -> tuple[Array, A
     (square,), (tangent,) = primals, tangents
     if order:
         slope = _matern(order - 1, square) * (-1 / 2, -1 / 6)[order - 1]
-    else:  # infinite at 0, where points coincide: 0 is the mean of the two sides
+    else:  # infinite at 0, where points coincide; 0 is the mean of the one-sided derivatives
         safe = jnp.where(square > 0, square, 1)
         slope = jnp.where(square > 0, -_matern(0, safe) / (2 * jnp.sqrt(safe)), 0)
     return _matern(order, square), slope * tangent
@@ -320,17 +321,18 @@ def _scaled(x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"], scale: Float[Arr
 
 
 def median_bandwidth(points: Numbers, *, max_points: int = 3000) -> float:
-    """Return the median distance between pairs of points, the usual first choice of an RBF bandwidth (section 7).
+    """Return the median distance between pairs of points, the median heuristic for RBF bandwidths (section 7).
 
-    Points beyond `max_points` are thinned evenly, so that the cost stays bounded and the answer repeatable. Where over
-    half of the pairs coincide the median of the others is returned. Not differentiable: call it outside `jax.jit`.
+    More than `max_points` points are thinned evenly, so the cost is bounded and the result deterministic. If more than
+    half of the pairs coincide, the median of the other pairs is returned. Not differentiable; call it outside
+    `jax.jit`.
 
     Args:
-        points: training points [sample, *dim], finite, at least two of them different.
-        max_points: the most points to compare, >= 2.
+        points: training points [sample, *dim], finite, with at least two distinct points.
+        max_points: maximum number of points to compare, >= 2.
 
     Raises:
-        ValueError: too few, non-finite or all equal points.
+        ValueError: points are too few, not finite or all equal.
 
     Examples:
         >>> import kbpjax as kbp
@@ -352,7 +354,7 @@ def median_bandwidth(points: Numbers, *, max_points: int = 3000) -> float:
     squared = norms[:, None] + norms[None] - 2 * flat @ flat.T
     distances = np.sqrt(np.maximum(squared[np.triu_indices(len(flat), 1)], 0))
     distinct = distances > 1e-7 * np.sqrt(norms.max(initial=0))
-    fix = "Pass at least two different points, or choose a bandwidth yourself."
+    fix = "Pass at least two distinct points, or set the bandwidth manually."
     _checks.require(bool(distinct.any()), "points", "must not all be equal", f"{len(flat)} equal points", fix)
     median = np.median(np.where(distinct, distances, 0))
     return float(median if median > 0 else np.median(distances[distinct]))

@@ -1,4 +1,4 @@
-"""Kernels on finite sets: labels, sets of labels, orders, and whatever a Gram matrix has been computed for."""
+"""Kernels on finite sets: labels, sets of labels, rankings, and points with a precomputed Gram matrix."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from kbpjax.kernels.base import Kernel, as_floats, positive_number
 
 
 class Delta(Kernel):
-    """The Kronecker kernel: 1 where two points are equal in every entry, else 0. With it the model is a discrete one.
+    """The Kronecker kernel: 1 if two points are equal in every entry, else 0. It gives a discrete model.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -26,18 +26,19 @@ class Delta(Kernel):
 
 
 class Precomputed(Kernel):
-    """A kernel known by its Gram matrix: points are indices, and k(i, j) = matrix[i, j].
+    """A kernel with a precomputed Gram matrix: points are indices, and k(i, j) = matrix[i, j].
 
-    So any program may compute the kernel, a loop in plain Python too. `matrix` covers all points that will ever be
-    asked for: training samples, observations and candidates.
+    Any program may compute the kernel, including plain Python. `matrix` must include all points: training samples,
+    observations and evaluation points.
 
     Args:
-        matrix: Gram matrix [item, item], symmetric and positive semi-definite.
-        tolerance: largest asymmetry, and largest negative eigenvalue, as a share of the largest eigenvalue.
+        matrix: Gram matrix [item, item], symmetric and positive semidefinite.
+        tolerance: maximum asymmetry relative to the largest entry, and maximum negative eigenvalue relative to the
+            largest eigenvalue.
 
     Raises:
-        ValueError: a matrix that is not square, symmetric or positive semi-definite, which says by how much; indices
-            out of range (where they are known).
+        ValueError: the matrix is not square, symmetric or positive semidefinite (the message has the violation), or
+            indices are out of range (tracers are not checked).
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -53,7 +54,7 @@ class Precomputed(Kernel):
     def __init__(self, matrix: Numbers, *, tolerance: float = 1e-5):
         array = as_floats(_checks.as_array("matrix", matrix))
         square = array.ndim == 2 and array.shape[0] == array.shape[1] and array.size > 0
-        fix = "Compute the kernel of each point with each."
+        fix = "Compute the kernel of all pairs of points."
         _checks.require(square, "matrix", "must be square", f"shape {array.shape}", fix)
         _checks.require_finite("matrix", array, fix)
         _checks.require_number("tolerance", tolerance, least=0)
@@ -62,8 +63,8 @@ class Precomputed(Kernel):
         self.matrix = array
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
-        """Return the entry of two indices."""
-        fix = "Pass one index for each point, [sample]."
+        """Return matrix[x, y]."""
+        fix = "Pass one index per point, [sample]."
         _checks.require(x.ndim == 0, "points", "must be single indices", f"points of shape {x.shape}", fix)
         return self.matrix[x.astype(jnp.int32), y.astype(jnp.int32)]
 
@@ -80,28 +81,28 @@ class Precomputed(Kernel):
 def _check_gram(matrix: np.ndarray, tolerance: float) -> None:
     largest = float(np.max(np.abs(matrix)))
     skew = float(np.max(np.abs(matrix - matrix.T)))
-    fix = "Take the mean of it and its transpose, if that is rounding; else mend the kernel."
+    fix = "Average it with its transpose if this is rounding error; otherwise correct the kernel."
     rule = "must be symmetric"
     _checks.require(
         skew <= tolerance * largest, "matrix", rule, f"entries that differ by {skew:.3g} of {largest:.3g}", fix
     )
     eigenvalues = np.linalg.eigvalsh((matrix + matrix.T) / 2)
-    rule, got = "must be positive semi-definite", f"eigenvalues from {eigenvalues[0]:.3g} to {eigenvalues[-1]:.3g}"
+    rule, got = "must be positive semidefinite", f"eigenvalues from {eigenvalues[0]:.3g} to {eigenvalues[-1]:.3g}"
     fix = "Clip them: kbpjax.kernels.nearest_gram(matrix)."
     _checks.require(eigenvalues[0] >= -tolerance * max(eigenvalues[-1], 0), "matrix", rule, got, fix)
 
 
 def nearest_gram(matrix: Numbers) -> np.ndarray:
-    """Return the symmetric positive semi-definite matrix nearest to a matrix: its negative eigenvalues set to 0.
+    """Return the nearest symmetric positive semidefinite matrix: negative eigenvalues are set to 0.
 
-    Makes a Gram matrix of similarities that are none, such as exp(-edit distance). It is a kernel on these points only:
-    the value of two of them depends on the others.
+    It converts similarities that are not positive definite, for instance exp(-edit distance), to a Gram matrix. The
+    result is a kernel on these points only: each entry depends on all other points.
 
     Args:
         matrix: similarities [item, item].
 
     Raises:
-        ValueError: a matrix that is not square, NaN or infinity.
+        ValueError: the matrix is not square, or has NaN or infinite entries.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -110,17 +111,17 @@ def nearest_gram(matrix: Numbers) -> np.ndarray:
     """
     array = np.asarray(matrix, np.float64)
     square = array.ndim == 2 and array.shape[0] == array.shape[1]
-    _checks.require(square, "matrix", "must be square", f"shape {array.shape}", "Compare each point with each.")
-    _checks.require_finite("matrix", array, "Compare each point with each.")
+    _checks.require(square, "matrix", "must be square", f"shape {array.shape}", "Compare all pairs of points.")
+    _checks.require_finite("matrix", array, "Compare all pairs of points.")
     values, vectors = np.linalg.eigh((array + array.T) / 2)
     return (vectors * np.maximum(values, 0)) @ vectors.T
 
 
 class Jaccard(Kernel):
-    """The overlap of two sets, |x and y| / |x or y|; of counts, sum_i min(x_i, y_i) / sum_i max(x_i, y_i).
+    """The Jaccard kernel of sets, |x and y| / |x or y|; for counts, sum_i min(x_i, y_i) / sum_i max(x_i, y_i).
 
-    A point [item] holds an indicator or a count >= 0 of each item. Positive definite (it is also called Tanimoto, or
-    MinMax kernel). Two empty sets have 1.
+    A point [item] holds an indicator or a count >= 0 of each item. Positive definite; also called the Tanimoto or
+    MinMax kernel. The kernel of two empty sets is 1.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -138,15 +139,15 @@ class Jaccard(Kernel):
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
         """Raise ValueError for entries below 0."""
         if not _checks.is_traced(points) and points.size:
-            least = np.min(np.asarray(points))
-            _checks.require(least >= 0, argument, "must be >= 0", least, "Pass indicators or counts.")
+            lowest = np.min(np.asarray(points))
+            _checks.require(lowest >= 0, argument, "must be >= 0", lowest, "Pass indicators or counts.")
 
 
 class Kendall(Kernel):
-    """The Kendall kernel of two orders: pairs of items that both order alike less those that they do not, of all pairs.
+    """The Kendall kernel of two rankings: (concordant pairs - discordant pairs) / all pairs of items.
 
-    A point [item] holds the rank of each item, or any score: only the order counts, and items of equal score have none.
-    Positive definite (Jiao and Vert 2015). O(item^2) for each pair of points; needs two items.
+    A point [item] holds the rank of each item, or any score; only the order of scores matters, and ties contribute 0.
+    Positive definite (Jiao and Vert 2015). O(item^2) per pair of points; requires at least two items.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -160,15 +161,15 @@ class Kendall(Kernel):
 
 
 class Mallows(Kernel):
-    """The Mallows kernel of two orders: exp(-concentration times the share of pairs of items ordered differently).
+    """The Mallows kernel of two rankings: exp(-concentration (fraction of discordant pairs of items)).
 
-    A point [item] holds the rank of each item, all different. Positive definite (Jiao and Vert 2015).
+    A point [item] holds the rank of each item, without ties. Positive definite (Jiao and Vert 2015).
 
     Args:
-        concentration: number > 0; the kernel of an order and its reverse is exp(-concentration).
+        concentration: number > 0; the kernel of a ranking and its reverse is exp(-concentration).
 
     Raises:
-        ValueError: concentration not positive or not finite; points with items of equal rank (where they are known).
+        ValueError: concentration is not positive and finite, or points have ties (tracers are not checked).
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -187,7 +188,7 @@ class Mallows(Kernel):
         return jnp.exp(-self.concentration.astype(discordant.dtype) * discordant)
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
-        """Raise ValueError unless each point orders its items."""
+        """Raise ValueError if a point has ties."""
         if _checks.is_traced(points) or points.ndim != 2:
             return
         ordered = np.sort(np.asarray(points), axis=1)
@@ -198,6 +199,6 @@ class Mallows(Kernel):
 
 def _orders(x: Shaped[Array, "*dim"]) -> Float[Array, "item item"]:
     """Return the sign of x_i - x_j for all pairs of items."""
-    fix = "Points are the ranks of two or more items, [sample, item]."
-    _checks.require(x.ndim == 1 and len(x) > 1, "points", "must be orders", f"points of shape {x.shape}", fix)
+    fix = "Pass the ranks of two or more items, [sample, item]."
+    _checks.require(x.ndim == 1 and len(x) > 1, "points", "must be rankings", f"points of shape {x.shape}", fix)
     return (x[:, None] > x[None]).astype(as_floats(x).dtype) - (x[:, None] < x[None]).astype(as_floats(x).dtype)

@@ -1,7 +1,7 @@
 """Kernels on spheres and rotations.
 
-Distances along a curved space do not make a kernel: exp(-angle^2) is not positive definite on a sphere or on the
-rotations. Inner products do (power series with coefficients >= 0), and so does heat that spreads from a point.
+Gaussian functions of geodesic distances are not kernels: exp(-angle^2) is not positive definite on spheres or on
+rotations. Power series of inner products with coefficients >= 0 are kernels, and so is the heat kernel.
 """
 
 from typing import Any
@@ -18,21 +18,21 @@ from kbpjax.kernels.base import Kernel, as_floats, positive_number
 from kbpjax.kernels.euclidean import median_bandwidth
 
 TOLERANCE = 1e-3
-"""Largest difference of a norm from 1, or of R'R from the identity, that counts as rounding."""
+"""Tolerance on the difference of a norm from 1, and of R'R from the identity."""
 
 
 class Sphere(Kernel):
-    r"""The exponential of the inner product of unit vectors: $\exp(\kappa (\langle x, y \rangle - 1))$.
+    r"""The exponential kernel of unit vectors: $\exp(\kappa (\langle x, y \rangle - 1))$.
 
     $\kappa$ is the concentration. Positive definite on spheres of any dimension (Song et al. 2011, section 7, protein
     structure).
 
     Args:
         concentration: number > 0; the kernel falls to half at an angle of about 1.2 / sqrt(concentration) radians.
-            `median_concentration` suggests one.
+            `median_concentration` estimates it.
 
     Raises:
-        ValueError: concentration not positive or not finite; points that are no unit vectors (where they are known).
+        ValueError: concentration is not positive and finite, or points are not unit vectors (tracers are not checked).
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -52,7 +52,7 @@ class Sphere(Kernel):
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
         """Raise ValueError unless points are unit vectors."""
-        fix = "Points on a sphere are vectors [sample, dim]."
+        fix = "Pass vectors [sample, dim]."
         _checks.require(points.ndim >= 2, argument, "must be vectors", f"shape {points.shape}", fix)
         if _checks.is_traced(points):
             return
@@ -63,16 +63,17 @@ class Sphere(Kernel):
 
 
 class Rotations(Kernel):
-    r"""The trace kernel on the rotations of space: $\exp(\kappa (\operatorname{tr}(R^\top S) - 3) / 2)$.
+    r"""The exponential of the trace inner product on SO(3): $\exp(\kappa (\operatorname{tr}(R^\top S) - 3) / 2)$.
 
-    It is $\exp(\kappa (\cos a - 1))$, with $\kappa$ the concentration and $a$ the angle between R and S. Rotations are
-    matrices [3, 3] or unit quaternions [4] (q and -q are one rotation).
+    It equals $\exp(\kappa (\cos a - 1))$, with $\kappa$ the concentration and $a$ the angle between R and S. Rotations
+    are matrices [3, 3] or unit quaternions [4] (q and -q are the same rotation).
 
     Args:
-        concentration: number > 0; close to a Gaussian of the angle with bandwidth 1 / sqrt(concentration) radians.
+        concentration: number > 0. The kernel is close to a Gaussian of the angle with bandwidth
+            1 / sqrt(concentration) radians.
 
     Raises:
-        ValueError: concentration not positive or not finite; points that are no rotations (where they are known).
+        ValueError: concentration is not positive and finite, or points are not rotations (tracers are not checked).
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -97,24 +98,24 @@ class Rotations(Kernel):
 
 
 class Heat(Kernel):
-    r"""The heat kernel on the rotations of space: the heat at S that a point source at R gives, over that at R.
+    r"""The normalized heat kernel on SO(3): the solution of the heat equation at S for a point source at R.
 
     With $a$ the angle between R and S, $\sigma$ the bandwidth and $\chi_l(a) = 1 + 2 \sum_{j \le l} \cos(j a)$ the
     character of order $l$, it is
 
     $$\sum_l (2 l + 1) \, e^{-l (l + 1) \sigma^2 / 2} \, \chi_l(a),$$
 
-    divided by its value at $a = 0$: for a small bandwidth close to a Gaussian of the angle. Rotations as in
-    `Rotations`.
+    divided by its value at $a = 0$. For small bandwidths it is close to a Gaussian of the angle. Rotations have the
+    formats of `Rotations`.
 
     Args:
-        bandwidth: in radians, > 0.
-        num_orders: terms of the sum, l < num_orders. A kernel with any number of them; weights of the terms left out
-            are below 1e-3 of the largest from 4 / bandwidth on, and below rounding from 6 / bandwidth.
+        bandwidth: bandwidth in radians, > 0.
+        num_orders: number of terms of the sum, l < num_orders. Any number gives a kernel. Weights of omitted terms are
+            below 1e-3 of the largest weight from 4 / bandwidth terms on, and below rounding error from 6 / bandwidth.
 
     Raises:
-        ValueError: bandwidth is not a positive finite number, or below 4 / num_orders; points that are no rotations
-            (where they are known).
+        ValueError: bandwidth is not a positive finite number or is below 4 / num_orders, or points are not rotations
+            (tracers are not checked).
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -129,15 +130,15 @@ class Heat(Kernel):
     def __init__(self, bandwidth: ScalarLike, num_orders: Any = 60):
         _checks.require_count("num_orders", num_orders)
         self.bandwidth, self.num_orders = positive_number("bandwidth", bandwidth), int(num_orders)
-        fix = "Pass num_orders of 6 / bandwidth or more."
+        fix = "Pass num_orders >= 6 / bandwidth."
         _checks.require_number("bandwidth", self.bandwidth, least=4 / self.num_orders, fix=fix)
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
-        """Return the heat at y over the heat at x."""
+        """Return the heat at y divided by the heat at x."""
         cosine = cosine_between(x, y)
         order = jnp.arange(self.num_orders, dtype=cosine.dtype)
         decay = jnp.exp(-0.5 * order * (order + 1) * self.bandwidth.astype(cosine.dtype) ** 2)
-        weights = (2 * order + 1) * decay  # of chi_l; cos(j a) is in chi_l for all l >= j
+        weights = (2 * order + 1) * decay  # weights of chi_l, which has a term cos(j a) for all j <= l
         of_cosines = jnp.cumsum(weights[::-1])[::-1] * jnp.where(order > 0, 2, 1).astype(cosine.dtype)
         return _clenshaw(of_cosines, cosine) / jnp.sum(of_cosines)
 
@@ -147,7 +148,7 @@ class Heat(Kernel):
 
 
 def _clenshaw(coefficients: Float[Array, " order"], cosine: Float[Array, ""]) -> Float[Array, ""]:
-    """Return sum_j c_j cos(j a) from cos(a): a polynomial, whose gradient has no pole at a = 0."""
+    """Return sum_j c_j cos(j a) as a polynomial in cos(a), with a finite gradient at a = 0."""
 
     def step(later, coefficient):
         following, after = later
@@ -167,7 +168,7 @@ def cosine_between(x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[
 
 
 def unit_vectors(x: Numbers) -> Float[Array, "*sample dim"]:
-    """Divide vectors by their lengths.
+    """Return vectors divided by their norms.
 
     Args:
         x: vectors [*sample, dim], none of them 0.
@@ -176,7 +177,7 @@ def unit_vectors(x: Numbers) -> Float[Array, "*sample dim"]:
         Unit vectors [*sample, dim].
 
     Raises:
-        ValueError: a vector of length 0.
+        ValueError: a vector is 0.
 
     Examples:
         >>> import kbpjax as kbp
@@ -186,16 +187,16 @@ def unit_vectors(x: Numbers) -> Float[Array, "*sample dim"]:
     array = as_floats(_checks.as_array("x", x))
     norm = jnp.linalg.norm(array, axis=-1, keepdims=True)
     if not _checks.is_traced(norm):
-        none = int(np.sum(~(np.asarray(norm) > 0)))
-        _checks.require(none == 0, "x", "must have no vector of length 0", f"{none} of them", "Drop them.")
+        zeros = int(np.sum(~(np.asarray(norm) > 0)))
+        _checks.require(zeros == 0, "x", "must have no vector of length 0", f"{zeros} zero vectors", "Drop them.")
     return array / norm
 
 
 def nearest_rotations(x: Numbers) -> Float[Array, "*sample 3 3"]:
-    """Replace each matrix by the rotation nearest to it, in the sum of squares of the differences.
+    """Return the nearest rotation to each matrix in the Frobenius norm.
 
-    The mean of rotations, such as `mean` of a belief, is a matrix with entries that are too small; the nearest rotation
-    is the one of least expected squared (chordal) error.
+    The mean of rotations, for instance `mean` of a belief, is not a rotation. The rotation nearest to it minimizes the
+    expected squared chordal error.
 
     Args:
         x: matrices [*sample, 3, 3].
@@ -204,7 +205,7 @@ def nearest_rotations(x: Numbers) -> Float[Array, "*sample 3 3"]:
         Rotations [*sample, 3, 3].
 
     Raises:
-        ValueError: another shape, NaN or infinity.
+        ValueError: the shape is not [..., 3, 3], or entries are NaN or infinite.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -221,16 +222,16 @@ def nearest_rotations(x: Numbers) -> Float[Array, "*sample 3 3"]:
 
 
 def median_concentration(points: Numbers, *, max_points: int = 3000) -> float:
-    """Return 1 / (1 - the median inner product) of pairs of unit vectors, the first choice of `Sphere.concentration`.
+    """Return 1 / (1 - median inner product) over pairs of unit vectors, the median heuristic for `Sphere`.
 
-    The kernel of the median pair is then exp(-1). Points beyond `max_points` are thinned evenly. Not differentiable.
+    The kernel of the median pair is then exp(-1). More than `max_points` points are thinned evenly. Not differentiable.
 
     Args:
-        points: unit vectors [sample, dim], at least two of them different.
-        max_points: the most points to compare, >= 2.
+        points: unit vectors [sample, dim], with at least two distinct points.
+        max_points: maximum number of points to compare, >= 2.
 
     Raises:
-        ValueError: points that are no unit vectors, too few, or all equal.
+        ValueError: points are not unit vectors, too few, or all equal.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -256,9 +257,9 @@ def _check_rotations(argument: str, points: Shaped[Array, "sample *dim"]) -> Non
         rule = "must be unit quaternions"
         _checks.require(worst <= TOLERANCE, argument, rule, f"a norm that is {worst:.2g} from 1", fix)
         return
-    fix = "Take the nearest rotations: kbpjax.kernels.nearest_rotations(x)."
+    fix = "Use the nearest rotations: kbpjax.kernels.nearest_rotations(x)."
     worst = float(np.max(np.abs(np.swapaxes(x, 1, 2) @ x - np.eye(3))))
     rule = "must be orthogonal matrices"
-    _checks.require(worst <= TOLERANCE, argument, rule, f"an entry of R'R that is {worst:.2g} off", fix)
+    _checks.require(worst <= TOLERANCE, argument, rule, f"R'R with an error of {worst:.2g}", fix)
     mirrored = int(np.sum(np.linalg.det(x) < 0))
     _checks.require(mirrored == 0, argument, "must have determinant 1", f"{mirrored} reflections", fix)

@@ -1,14 +1,14 @@
-"""Kernels on strings, of symbols, words or residues, encoded by `Alphabet`: by the substrings that two have in common.
+"""Kernels on strings of symbols, words or residues, based on common substrings; `Alphabet` encodes the strings.
 
 - `Spectrum`: contiguous substrings of one length (Leslie, Eskin and Noble 2002).
-- `Mismatch`: the same, a few symbols of which may differ (Leslie et al. 2004).
-- `Subsequence`: subsequences with gaps, each gap at a price (Lodhi et al. 2002).
-- `LocalAlignment`: alignments of parts of two strings by a substitution matrix (Vert, Saigo and Akutsu 2004).
+- `Mismatch`: contiguous substrings with a few mismatched symbols (Leslie et al. 2004).
+- `Subsequence`: subsequences with penalized gaps (Lodhi et al. 2002).
+- `LocalAlignment`: local alignments with a substitution matrix (Vert, Saigo and Akutsu 2004).
 
-A point is an array of codes 1, 2, ... with 0 after its end; values do not depend on how many 0 follow. Sums of kernels
-blend several lengths. Long strings have more of everything: `Normalized` makes cosines (`LocalAlignment` is one).
-A pair costs some thousand operations or more: `gram(..., block_size=)` bounds the memory of many, and
-`PivotedCholesky` landmarks their number.
+A point is an array of codes 1, 2, ... padded with 0; values do not depend on the amount of padding. Sums of kernels
+combine several lengths. Values grow with the length of strings: use `Normalized` for cosines (`LocalAlignment` is
+already normalized). A pair costs thousands of operations or more: `gram(..., block_size=)` bounds the memory, and
+`PivotedCholesky` landmarks the number of pairs.
 """
 
 import math
@@ -32,10 +32,10 @@ from kbpjax.kernels.text import mask as mask
 
 
 class Spectrum(Kernel):
-    """The number of pairs of equal contiguous substrings of one length, one of each string; 0 for shorter strings.
+    """The spectrum kernel: the inner product of the counts of all contiguous substrings of one length.
 
-    The inner product of the counts of all substrings of that length, over any alphabet. A pair costs
-    order * length^2 operations.
+    It counts pairs of equal substrings, one from each string, and is 0 for shorter strings. The alphabet may have any
+    size. A pair of strings costs order * length^2 operations.
 
     Args:
         order: length of the substrings, >= 1.
@@ -61,26 +61,26 @@ class Spectrum(Kernel):
         return _count_windows(*_codes(x, y), self.order, (1,), as_floats(x).dtype)
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
-        """Ask for encoded strings."""
+        """Raise ValueError unless points are encoded strings."""
         check_codes(argument, points)
 
 
 class Mismatch(Kernel):
     r"""The (k, m)-mismatch kernel $\langle \phi(x), \phi(y) \rangle$.
 
-    Feature $\phi_b$ counts the substrings within m mismatches of b, and b runs through all strings of length k = order
-    over the alphabet. How many are within m of two substrings depends on the number d of places where these differ
-    only, so the kernel is the sum of I(d) over pairs of substrings, and a pair of strings costs order * length^2
-    operations whatever the alphabet (Leslie et al. 2004). 0 for strings shorter than order; without mismatches it is
-    `Spectrum`.
+    Feature $\phi_b$ counts the substrings within m mismatches of b, for all strings b of length k = order over the
+    alphabet. The number I(d) of strings b within m mismatches of two substrings depends only on their Hamming distance
+    d. The kernel is therefore the sum of I(d) over pairs of substrings. A pair of strings costs order * length^2
+    operations, independent of the alphabet (Leslie et al. 2004). The kernel is 0 for strings shorter than order, and
+    equals `Spectrum` for 0 mismatches.
 
     Args:
         order: length k of the substrings, >= 1.
-        mismatches: most symbols m that may differ, from 0 to order.
+        mismatches: maximum number m of mismatched symbols, from 0 to order.
         num_symbols: size of the alphabet, >= 1.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: an argument is out of range.
 
     Examples:
         >>> from kbpjax.kernels.strings import Alphabet, Mismatch
@@ -99,36 +99,36 @@ class Mismatch(Kernel):
     def __init__(self, order: int, mismatches: int, num_symbols: int):
         _checks.require_count("order", order)
         _checks.require_count("num_symbols", num_symbols)
-        whole = isinstance(mismatches, int | np.integer) and not isinstance(mismatches, bool)
+        integer = isinstance(mismatches, int | np.integer) and not isinstance(mismatches, bool)
         rule = f"must be an integer from 0 to order = {order}"
-        ok = whole and 0 <= mismatches <= order
-        _checks.require(ok, "mismatches", rule, repr(mismatches), "Take 1 or 2.")
+        ok = integer and 0 <= mismatches <= order
+        _checks.require(ok, "mismatches", rule, repr(mismatches), "Use 1 or 2.")
         self.order, self.mismatches, self.num_symbols = int(order), int(mismatches), int(num_symbols)
-        self.table = _common_neighbours(self.order, self.mismatches, self.num_symbols)
+        self.table = _common_neighbors(self.order, self.mismatches, self.num_symbols)
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return <phi(x), phi(y)>."""
         return _count_windows(*_codes(x, y), self.order, self.table, as_floats(x).dtype)
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
-        """Ask for strings over the alphabet."""
+        """Raise ValueError unless points are encoded strings over the alphabet."""
         check_codes(argument, points, self.num_symbols)
 
 
 class Subsequence(Kernel):
     """The subsequence kernel: the sum over common subsequences of one length of decay^(span in x + span in y).
 
-    A subsequence u of length `order` that x has at places i_1 < ... < i_n spans i_n - i_1 + 1 symbols; every pair of
-    occurrences counts (Lodhi et al. 2002, definition 1). 0 for strings shorter than order, and where decay^(2 order)
-    is below the smallest float. A pair costs order * length^3 operations, all of them in matrix products.
+    The span of a subsequence at positions i_1 < ... < i_n of x is i_n - i_1 + 1, with n = order. Every pair of
+    occurrences counts (Lodhi et al. 2002, definition 1). The kernel is 0 for strings shorter than order, and if
+    decay^(2 order) underflows. A pair costs order * length^3 operations, all in matrix products.
 
     Args:
         order: length of the subsequences, >= 1.
-        decay: price of each symbol spanned, in (0, 1]; a parameter that can be learned. Near 0 only contiguous
-            substrings count, at 1 gaps are free.
+        decay: factor per symbol of the span, in (0, 1]; a trainable parameter. Near 0 only contiguous substrings
+            count; at 1 gaps have no penalty.
 
     Raises:
-        ValueError: order is not an integer >= 1; decay out of range.
+        ValueError: order is not an integer >= 1, or decay is out of range.
 
     Examples:
         >>> from kbpjax.kernels.strings import Alphabet, Subsequence
@@ -152,29 +152,30 @@ class Subsequence(Kernel):
         return _with_slope(_subsequences, (self.order,), self.decay.astype(as_floats(x).dtype), *_codes(x, y))
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
-        """Ask for encoded strings."""
+        """Raise ValueError unless points are encoded strings."""
         check_codes(argument, points)
 
 
 class LocalAlignment(Kernel):
-    """The local alignment kernel k, the sum of exp(beta score) over all alignments: k(x, y) / sqrt(k(x, x) k(y, y)).
+    """The normalized local alignment kernel, k(x, y) / sqrt(k(x, x) k(y, y)), with k the sum of exp(beta score).
 
-    An alignment pairs some symbols of x with as many of y, in order. Its score is the sum of the pairs' scores, less
-    gap_open + gap_extend (n - 1) for each n symbols left out between two pairs in either string; leaving out the ends
-    is free, and pairing nothing scores 0 (Vert, Saigo and Akutsu 2004). As k grows exponentially with the length it is
-    computed, and normalized, in logarithms: `Normalized` has nothing to add. Values below the smallest float are 0: a
-    smaller beta brings unlike strings nearer to each other. A pair costs some 10 length^2 logarithms of sums.
+    The sum is over all alignments. An alignment pairs symbols of x with symbols of y, in order. Its score is the sum of
+    the scores of its pairs, minus gap_open + gap_extend (n - 1) per gap of n unpaired symbols between two pairs.
+    Unpaired ends have no penalty, and the empty alignment has score 0 (Vert, Saigo and Akutsu 2004). k grows
+    exponentially with length, so it is computed and normalized in logarithms; do not apply `Normalized`. Values that
+    underflow are 0; a smaller beta makes dissimilar strings more similar. A pair costs about 10 length^2 logarithms.
 
     Args:
-        scores: symmetric matrix of the scores of pairs of symbols [symbol, symbol] in the order of their codes, such
-            as BLOSUM62, or 2 on the diagonal and -1 beside it. exp(beta scores) must be positive semidefinite.
-        gap_open: price of the first symbol of a gap, >= 0, in units of the scores.
-        gap_extend: price of each further symbol, >= 0.
-        beta: how much good alignments count for more, > 0; a parameter that can be learned, within the range where
-            exp(beta scores) stays positive semidefinite. The paper has 0.5 for BLOSUM62 with gaps of 11 and 1.
+        scores: symmetric matrix of the scores of pairs of symbols [symbol, symbol] in the order of their codes, for
+            instance BLOSUM62, or 2 on the diagonal and -1 off it. exp(beta scores) must be positive semidefinite.
+        gap_open: penalty of the first symbol of a gap, >= 0, in units of the scores.
+        gap_extend: penalty of each further symbol, >= 0.
+        beta: inverse temperature of alignment scores, > 0; a trainable parameter, valid while exp(beta scores) is
+            positive semidefinite. The paper uses 0.5 for BLOSUM62 with gap penalties 11 and 1.
 
     Raises:
-        ValueError: scores not square, symmetric and finite, or not positive semidefinite; a number out of range.
+        ValueError: scores are not square, symmetric and finite, exp(beta scores) is not positive semidefinite, or a
+            number is out of range.
 
     Examples:
         >>> import numpy as np
@@ -198,7 +199,7 @@ class LocalAlignment(Kernel):
         self.gap_open, self.gap_extend = float(gap_open), float(gap_extend)
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
-        """Return the cosine of the strings' alignment features."""
+        """Return the cosine of the alignment features of two strings."""
         beta = self.beta.astype(as_floats(x).dtype)
         options = self.scores, self.gap_open, self.gap_extend
         x, y = _codes(x, y)
@@ -206,12 +207,12 @@ class LocalAlignment(Kernel):
         return jnp.exp(logs[0] - 0.5 * (logs[1] + logs[2]))
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
-        """Ask for strings of the symbols that have scores."""
+        """Raise ValueError unless points are encoded strings over the symbols of `scores`."""
         check_codes(argument, points, len(self.scores))
 
 
 def _codes(x: Array, y: Array) -> tuple[Int[Array, " length"], Int[Array, " length"]]:
-    """Return two points as integers."""
+    """Return the codes of two points as integers."""
     ok = x.ndim == 1 and x.shape == y.shape
     got = f"shapes {x.shape}, {y.shape}"
     _checks.require(ok, "x, y", "must be two encoded strings of one length", got, "Encode all strings together.")
@@ -222,7 +223,7 @@ def _codes(x: Array, y: Array) -> tuple[Int[Array, " length"], Int[Array, " leng
 def _count_windows(
     x: Int[Array, " length"], y: Int[Array, " length"], order: int, table: tuple[int, ...], dtype: Any
 ) -> Float[Array, ""]:
-    """Sum over pairs of windows, one of each string, table[number of places where they differ]; 0 beyond the table."""
+    """Return the sum of table[Hamming distance] over pairs of windows, one per string; 0 beyond the table."""
     windows = len(x) - order + 1
     if windows < 1:
         return jnp.zeros((), dtype)
@@ -237,11 +238,11 @@ def _count_windows(
     return jnp.sum(counts)
 
 
-def _common_neighbours(order: int, mismatches: int, num_symbols: int) -> tuple[int, ...]:
-    """Return, for each distance d of two strings, how many strings are within `mismatches` of both.
+def _common_neighbors(order: int, mismatches: int, num_symbols: int) -> tuple[int, ...]:
+    """Return the number of strings within `mismatches` of two strings, for each Hamming distance d of the two.
 
-    Where the two are equal, such a string may have any of num_symbols - 1 others; of the d places where they differ it
-    agrees with the first in a, with the second in b, and has another symbol in the rest.
+    At the order - d positions where the two agree, a string differs in `same` of them. At the d positions where they
+    differ, it agrees with the first string in a, with the second in b, and with neither in the rest.
     """
 
     def count(d: int) -> int:
@@ -268,7 +269,7 @@ def _with_slope(
     x: Int[Array, " length"],
     y: Int[Array, " length"],
 ) -> Float[Array, ""]:
-    """Evaluate a function of one number; its slope is computed forwards, as backwards would keep all of a scan."""
+    """Return function(*options, parameter, x, y), differentiated in forward mode to avoid storing its scan."""
     return function(*options, parameter, x, y)
 
 
@@ -283,16 +284,17 @@ def _slope(function: Any, options: Any, primals: Any, tangents: Any) -> Any:
 def _subsequences(
     order: int, decay: Float[Array, ""], x: Int[Array, " length"], y: Int[Array, " length"]
 ) -> Float[Array, ""]:
-    """Sum decay^(spans) over common subsequences of one length.
+    """Return the sum of decay^(spans) over common subsequences of one length.
 
-    With s_p(i, j) the sum over those of length p that end at i in x and at j in y, less decay for their own symbols,
+    Let s_p(i, j) be the sum over subsequences of length p that end at i in x and at j in y, without the factors decay
+    of their own symbols. Then
 
         s_p(i, j) = [x_i = y_j] sum_{i' < i, j' < j} decay^(i - i' - 1) decay^(j - j' - 1) s_{p-1}(i', j').
 
-    The scan along x carries the sum over i' for p < order [order - 1, length]; a triangular matrix does that over j'.
+    The scan along x carries the sum over i' for p < order [order - 1, length]; a triangular matrix sums over j'.
     """
-    places = jnp.arange(len(y))
-    gaps = places[None] - places[:, None] - 1
+    positions = jnp.arange(len(y))
+    gaps = positions[None] - positions[:, None] - 1
     reach = jnp.where(gaps >= 0, decay ** jnp.maximum(gaps, 0).astype(decay.dtype), 0)
 
     def step(carried: Array, symbol: Array) -> tuple[Array, Array]:
@@ -315,13 +317,13 @@ def _log_alignments(
 ) -> Float[Array, ""]:
     """Return log k, the logarithm of the sum over alignments, by the recursions of Vert, Saigo and Akutsu (2004).
 
-        M(i, j) = exp(beta S(x_i, y_j)) (1 + M + X + Y)(i - 1, j - 1)       ends with the pair i, j
+        M(i, j) = exp(beta S(x_i, y_j)) (1 + M + X + Y)(i - 1, j - 1)       ends with the pair (i, j)
         X(i, j) = exp(-beta open) M(i - 1, j) + exp(-beta extend) X(i - 1, j)              skips x_i
         Y(i, j) = exp(-beta open) (M + X)(i, j - 1) + exp(-beta extend) Y(i, j - 1)        skips y_j
 
-    and k = 1 + sum M. Cells with i + j = d need those of d - 1 and d - 2 only, so the scan is along d, all i at a time.
+    and k = 1 + sum M. Cells with i + j = d depend only on diagonals d - 1 and d - 2, so the scan is over diagonals d.
     """
-    low = jnp.finfo(beta.dtype).min / 4  # the logarithm of 0: finite, so that differences are
+    low = jnp.finfo(beta.dtype).min / 4  # a finite log(0), so that differences are finite
     first, further = beta * gap_open, beta * gap_extend
     pairs = beta * jnp.asarray(np.array(scores), beta.dtype)
     pairs = jnp.pad(pairs, ((1, 0), (1, 0)), constant_values=low)[x]
@@ -346,31 +348,31 @@ def _log_add(a: Float[Array, " length"], b: Float[Array, " length"]) -> Float[Ar
 
 
 def _shift(values: Float[Array, " length"], first: ScalarLike) -> Float[Array, " length"]:
-    """Move values on by one place."""
+    """Return values shifted by one position."""
     return jnp.pad(values[:-1], (1, 0), constant_values=first)
 
 
 def _antidiagonals(y: Int[Array, " length"]) -> Int[Array, "diagonal length"]:
-    """Return y_{d - i} for d = 0, 1, ... and all i, and 0 where there is none."""
+    """Return y_{d - i} for d = 0, 1, ... and all i, or 0 if the index is out of range."""
     length = len(y)
-    places = jnp.arange(2 * length - 1)[:, None] - jnp.arange(length)[None]
-    return jnp.where((places >= 0) & (places < length), y[jnp.clip(places, 0, length - 1)], 0)
+    indices = jnp.arange(2 * length - 1)[:, None] - jnp.arange(length)[None]
+    return jnp.where((indices >= 0) & (indices < length), y[jnp.clip(indices, 0, length - 1)], 0)
 
 
 def _checked_scores(scores: Numbers, beta: ScalarLike) -> tuple[tuple[float, ...], ...]:
-    """Return a substitution matrix as numbers, if exp(beta scores) is positive semidefinite."""
+    """Return a substitution matrix as tuples; raise ValueError unless exp(beta scores) is positive semidefinite."""
     _checks.require_finite("scores", scores, "Pass a finite score for each pair of symbols.")
     matrix = np.asarray(scores, np.float64)
     square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] > 0
-    fix = "Pass one row and one column for each symbol."
+    fix = "Pass one row and one column per symbol."
     _checks.require(square, "scores", "must be a matrix [symbol, symbol]", f"shape {matrix.shape}", fix)
     gap = np.abs(matrix - matrix.T).max()
     _checks.require(gap == 0, "scores", "must be symmetric", f"entries that differ by {gap}", "Average with .T.")
     if not _checks.is_traced(beta):
         spectrum = np.linalg.eigvalsh(np.exp(np.asarray(beta, np.float64) * (matrix - matrix.max())))
-        share = spectrum[0] / spectrum[-1]
+        ratio = spectrum[0] / spectrum[-1]
         rule = "must have exp(beta scores) positive semidefinite"
-        got = f"a least eigenvalue of {share:.2g} times the largest"
-        fix = "Raise beta, or the scores of equal symbols."
-        _checks.require(share >= -1e-12, "scores", rule, got, fix)
+        got = f"a smallest eigenvalue of {ratio:.2g} times the largest"
+        fix = "Increase beta, or the scores of equal symbols."
+        _checks.require(ratio >= -1e-12, "scores", rule, got, fix)
     return tuple(map(tuple, matrix.tolist()))

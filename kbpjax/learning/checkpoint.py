@@ -1,4 +1,4 @@
-"""How far learning out of core has come, in a file: written whole or not at all, and without code that runs."""
+"""Checkpoints of out-of-core learning, written atomically and without executable code."""
 
 import dataclasses
 import hashlib
@@ -18,14 +18,14 @@ FORMAT = "kbpjax.fit_chunks 1"
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """How far learning has come; all that a checkpoint holds.
+    """Progress of out-of-core learning, the content of a checkpoint.
 
     Attributes:
         stage: "sample", "sum" or "done".
-        done: chunks that this stage has behind it.
-        total: number of chunks; 0: not known yet.
-        types: what all chunks have in common, as JSON.
-        landmarks: digest of the landmarks; "" before they are chosen.
+        done: number of chunks that this stage has processed.
+        total: total number of chunks; 0: not yet counted.
+        types: types, shapes and dtypes that all chunks share, as JSON.
+        landmarks: digest of the landmarks; "" before their selection.
         arrays: reservoirs and sums.
     """
 
@@ -38,47 +38,47 @@ class State:
 
 
 class Checkpoint:
-    """A file with a state, and with the settings that led to it."""
+    """A file with a state and digests of the options of `fit_chunks`."""
 
-    def __init__(self, path: Any, settings: dict[str, str]):
-        self.path, self.settings = None if path is None else Path(path), settings
+    def __init__(self, path: Any, options: dict[str, str]):
+        self.path, self.options = None if path is None else Path(path), options
         ok = self.path is None or self.path.parent.is_dir()
-        _checks.require(ok, "checkpoint", "must be in a folder that exists", str(path), "Make the folder first.")
+        _checks.require(ok, "checkpoint", "must be in an existing folder", str(path), "Create the folder first.")
 
     def load(self) -> State:
-        """Return what the file holds; the first state if there is no file."""
+        """Return the state in the file; an initial state if the file does not exist."""
         if self.path is None or not self.path.exists():
             return State()
-        fix = "Pass another path: files that are no checkpoints are not overwritten."
-        about, content = {}, {}
+        fix = "Pass another path: only checkpoints are overwritten."
+        header, content = {}, {}
         try:
             with self.path.open("rb") as whole, np.load(whole, allow_pickle=False) as file:
                 content = {name: file[name] for name in file.files}
-            about = json.loads(str(content.pop("about")))
-            fine = about.pop("format") == FORMAT
+            header = json.loads(str(content.pop("about")))
+            valid = header.pop("format") == FORMAT
         except (OSError, ValueError, KeyError, AttributeError, TypeError, EOFError, zipfile.BadZipFile):
-            fine = False
-        _checks.require(fine, "checkpoint", "must be a file that fit_chunks has saved", str(self.path), fix)
-        before = about.pop("settings")
-        other = [name for name in self.settings if before.get(name) != self.settings[name]]
-        fix = "Delete the file to start again, pass another path, or the settings as they were."
-        got = f"another {', '.join(other)} in {self.path}"
-        _checks.require(not other, "checkpoint", "must be of the same settings", got, fix)
-        return State(**about, arrays=content)
+            valid = False
+        _checks.require(valid, "checkpoint", "must be a file written by fit_chunks", str(self.path), fix)
+        saved = header.pop("settings")
+        changed = [name for name in self.options if saved.get(name) != self.options[name]]
+        fix = "Delete the file to restart, pass another path, or pass the saved options."
+        got = f"another {', '.join(changed)} in {self.path}"
+        _checks.require(not changed, "checkpoint", "must have been written with the same options", got, fix)
+        return State(**header, arrays=content)
 
     def save(self, state: State) -> None:
-        """Write a state, whole or not at all."""
+        """Write a state atomically."""
         if self.path is None:
             return
-        about = {name: value for name, value in vars(state).items() if name != "arrays"}
-        about |= {"format": FORMAT, "settings": self.settings}
-        arrays: dict[str, Any] = {"about": np.array(json.dumps(about)), **state.arrays}
+        header = {name: value for name, value in vars(state).items() if name != "arrays"}
+        header |= {"format": FORMAT, "settings": self.options}
+        arrays: dict[str, Any] = {"about": np.array(json.dumps(header)), **state.arrays}
         with replacing(self.path) as file:
             np.savez(file, **arrays)
 
 
 def digest(value: Any) -> str:
-    """Return a short digest of a pytree, the same in every process."""
+    """Return a short digest of a pytree, equal in every process."""
     leaves, structure = jax.tree.flatten(value)
     arrays = [np.asarray(leaf) for leaf in leaves]
     text = [str(structure), *(f"{a.dtype} {a.shape}" for a in arrays)]

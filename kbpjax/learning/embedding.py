@@ -1,11 +1,11 @@
 """Conditional embedding operators: ridge regression from features to features (Song et al. 2009; 2011, eq. 11).
 
-The operator that takes a function g of X_t to x_s -> E[g(X_t) | x_s] is estimated from pairs (x_s, x_t) by
-U = (R'R + ridge m I)^{-1} R' G, with R the features of the x_s and G any m values or features of the x_t. R'R and R'G
-are sums over pairs, so they stream: memory does not grow with the number of pairs.
+The operator maps a function g of X_t to x_s -> E[g(X_t) | x_s]. It is estimated from m pairs (x_s, x_t) by
+U = (R'R + ridge m I)^{-1} R' G, with R the features of the x_s and G values or features of the x_t. R'R and R'G are
+sums over pairs and are computed in chunks: memory does not grow with the number of pairs.
 
-How far features on landmarks take the operator from the one of the features themselves: `operator_error` measures it,
-`error_bound` bounds it (supplement, section 8).
+`operator_error` computes the error of the operator that landmarks cause; `error_bound` bounds it (supplement,
+section 8).
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from kbpjax.kernels import Kernel, diagonal, gram
 from kbpjax.kernels.base import as_floats
 
 CHUNK = 8192
-"""Pairs whose features are held at one time."""
+"""Number of pairs whose features are in memory at the same time."""
 
 
 def conditional_operator(
@@ -33,24 +33,25 @@ def conditional_operator(
     ridge: ScalarLike,
     count: ScalarLike | None = None,
 ) -> Float[Array, "rank target_rank"]:
-    """Estimate E[target(X) | x_given] as a linear map of given(x_given), by ridge regression.
+    """Return the ridge regression estimate of E[target(X) | x_given] as a linear map of given(x_given).
 
     Args:
         given: feature map from points [n, *dim] to [n, rank].
         target: map from points [n, *target_dim] to [n, target_rank].
         x_given: conditioning points of the pairs.
-        x_target: the other points of the pairs.
+        x_target: target points of the pairs.
         ridge: lambda of eq. 11, >= 0; it is multiplied by the number of pairs.
-        count: number of pairs, >= 1; what follows them is padding. None: all.
+        count: number of pairs, >= 1; later rows are padding. None: all rows.
 
     Returns:
         U [rank, target_rank], with E[target(X) | x] close to given(x) @ U.
 
     Raises:
-        ValueError: no pairs, unequal numbers of points, count or ridge out of range.
+        ValueError: there are no pairs, numbers of points differ, or count or ridge is out of range.
     """
-    sizes, fix = (len(x_given), len(x_target)), "Pass the two points of each pair."
-    _checks.require(0 < sizes[0] == sizes[1], "x_given, x_target", "must have as many points, one or more", sizes, fix)
+    sizes, fix = (len(x_given), len(x_target)), "Pass both points of each pair."
+    rule = "must have the same number of points, at least one"
+    _checks.require(0 < sizes[0] == sizes[1], "x_given, x_target", rule, sizes, fix)
     _checks.require_number("ridge", ridge, least=0)
     if count is not None:
         _checks.require_number("count", count, least=1, most=sizes[0])
@@ -60,8 +61,8 @@ def conditional_operator(
 
 
 def mean_embedding(feature_map: Callable[[Array], Array], x: Shaped[Array, "sample *dim"]) -> Float[Array, " rank"]:
-    """Return the mean of features over samples, chunk by chunk: E[phi(X)], the embedding of the distribution of X."""
-    _checks.require(len(x) > 0, "x", "must have a sample", 0, "Pass the samples to average over.")
+    """Return the mean embedding E[phi(X)]: the mean of features over samples, computed in chunks."""
+    _checks.require(len(x) > 0, "x", "must have at least one sample", 0, "Pass samples.")
     ones = jnp.ones(len(x), jax.eval_shape(feature_map, x[:1]).dtype)
     return covariances(feature_map, lambda one: one[:, None], x, ones)[1][:, 0] / len(x)
 
@@ -73,9 +74,9 @@ def covariances(
     x_target: Shaped[Array, "sample *target_dim"],
     count: ScalarLike | None = None,
 ) -> tuple[Float[Array, "rank rank"], Float[Array, "rank target_rank"]]:
-    """Sum the outer products of features over pairs, chunk by chunk: (R'R, R'G).
+    """Return the sums over pairs of outer products of features, (R'R, R'G), computed in chunks.
 
-    Pairs from `count` on are padding: whatever they hold, even NaN, does not matter.
+    Pairs from `count` on are padding; their values are ignored and may be NaN.
     """
 
     def products(valid: Array, x_given: Array, x_target: Array) -> tuple[Array, Array]:
@@ -87,19 +88,19 @@ def covariances(
 
 
 def sum_chunks(products: Callable[..., Any], columns: Sequence[Array], count: ScalarLike | None = None) -> Any:
-    """Sum a function of samples, chunk by chunk, so that no more than `CHUNK` of them are held.
+    """Return the sum of a function over samples, computed in chunks of at most `CHUNK` samples.
 
     Args:
-        products: from which samples count [chunk, 1] and the samples of each column [chunk, *dim] to a pytree of sums
-            over those that count.
-        columns: arrays of equally many samples.
-        count: number of samples, >= 1; what follows them is padding and does not matter, even NaN. None: all.
+        products: function of a mask of valid samples [chunk, 1] and the samples of each column [chunk, *dim]; it
+            returns a pytree of sums over valid samples.
+        columns: arrays with the same number of samples.
+        count: number of samples, >= 1; later rows are padding, are ignored and may be NaN. None: all rows.
 
     Returns:
         The sums over all samples.
 
     Raises:
-        ValueError: count out of range.
+        ValueError: count is out of range.
     """
     num_samples = len(columns[0])
     if count is not None:
@@ -111,7 +112,7 @@ def sum_chunks(products: Callable[..., Any], columns: Sequence[Array], count: Sc
     @jax.checkpoint
     def add(sums, start):
         rows = start + jnp.arange(chunk, dtype=jnp.int32)
-        clipped = jnp.clip(rows, 0, jnp.maximum(total - 1, 0))  # so that no feature of padding is ever taken
+        clipped = jnp.clip(rows, 0, jnp.maximum(total - 1, 0))  # never evaluate features of padding
         more = products((rows < total)[:, None], *(column[clipped] for column in columns))
         return jax.tree.map(jnp.add, sums, more), None
 
@@ -124,10 +125,10 @@ def ridge_solve(
     cross: Float[Array, "rank target_rank"],
     penalty: ScalarLike,
 ) -> Float[Array, "rank target_rank"]:
-    """Solve (covariance + penalty I) U = cross by Cholesky.
+    """Return the solution U of (covariance + penalty I) U = cross, by Cholesky factorization.
 
-    The rounding error of the sums, machine epsilon times the trace, is added to the penalty: eigenvalues that small are
-    noise, and with it the factorization exists even at penalty 0.
+    The rounding error of the sums, machine epsilon times the trace, is added to the penalty. Smaller eigenvalues are
+    noise, and the factorization exists even at penalty 0.
     """
     identity = jnp.eye(len(covariance), dtype=covariance.dtype)
     rounding = jnp.finfo(covariance.dtype).eps * jnp.trace(covariance)
@@ -136,20 +137,20 @@ def ridge_solve(
 
 
 def error_bound(eps: ScalarLike, ridge: ScalarLike) -> Float[Array, ""]:
-    r"""Bound the error of an operator on landmarks: $2 \epsilon (\lambda^{-1} + \lambda^{-3/2})$ (supplement, 8).
+    r"""Return a bound on `operator_error`, $2 \epsilon (\lambda^{-1} + \lambda^{-3/2})$ (supplement, section 8).
 
-    It bounds `operator_error`, a Hilbert-Schmidt norm, where no feature of either kernel is longer than 1.
+    The bound holds if all features of both kernels have norm at most 1.
 
     Args:
-        eps: the larger of the two largest residual norms, of the conditioning points' features and of the products',
-            at least 0; `feature_residual` returns one.
-        ridge: lambda of eq. 11, > 0, which is multiplied by the number of pairs.
+        eps: maximum residual norm of the features of conditioning points and of products, >= 0; see
+            `feature_residual`.
+        ridge: lambda of eq. 11, > 0; it is multiplied by the number of pairs.
 
     Returns:
-        The bound.
+        The bound on the Hilbert-Schmidt norm.
 
     Raises:
-        ValueError: eps or ridge out of range.
+        ValueError: eps or ridge is out of range.
 
     Examples:
         >>> from kbpjax.learning.embedding import error_bound
@@ -164,18 +165,18 @@ def error_bound(eps: ScalarLike, ridge: ScalarLike) -> Float[Array, ""]:
 
 
 def feature_residual(kernel: Kernel, feature_map: FeatureMap, x: Shaped[Array, "sample *dim"]) -> Float[Array, ""]:
-    """Return the largest residual norm of features on a basis over points: max_x sqrt(k(x, x) - ||r(x)||^2).
+    """Return the maximum residual norm of features on a basis over points: max_x sqrt(k(x, x) - ||r(x)||^2).
 
-    Squared residuals below the rounding error of k(x, x) cannot be seen: the least norm is about 1e-8 in double and
-    1e-3 in single precision.
+    Squared residuals below the rounding error of k(x, x) cannot be resolved: the smallest norm is about 1e-8 in double
+    and 1e-3 in single precision.
 
     Args:
         kernel: the kernel.
-        feature_map: the basis of its landmarks; of other feature maps the residual is no distance.
+        feature_map: basis of landmarks; for other feature maps the residual is not a distance.
         x: points [sample, *dim].
 
     Raises:
-        ValueError: a feature map that is no basis.
+        ValueError: the feature map is not a basis.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -197,30 +198,30 @@ def operator_error(
     x_target: Shaped[Array, "sample *target_dim"],
     ridge: ScalarLike,
 ) -> Float[Array, ""]:
-    """Return the Hilbert-Schmidt norm of the error that landmarks make in a conditional embedding operator.
+    """Return the Hilbert-Schmidt norm of the error of a conditional embedding operator that landmarks cause.
 
-    The operator is U = Xi (K + ridge m I)^{-1} Phi' (eq. 11), with Phi the features of the x_given and Xi those of the
-    x_target; the other one, of projected features, U~ = Q Xi (K~ + ridge m I)^{-1} Phi' P. No message to a node is
-    wrong by more, in norm, than this times the norm of the product of messages that it is made of. With A and A~ the
-    two inverses, G the Gram matrix of Xi, and projections orthogonal, the parts of U - U~ inside and outside of the
-    spans are orthogonal, and only sums of positive terms remain:
+    The exact operator is U = Xi (K + ridge m I)^{-1} Phi' (eq. 11), with Phi the features of x_given and Xi the
+    features of x_target. The operator of projected features is U~ = Q Xi (K~ + ridge m I)^{-1} Phi' P. The error of an
+    outgoing message is at most this norm times the norm of the product of incoming messages. Let A and A~ be the two
+    inverses, and G the Gram matrix of Xi. The projections are orthogonal, so the parts of U - U~ inside and outside of
+    the spans are orthogonal, and a sum of nonnegative terms remains:
 
         ||U - U~||^2 = tr(A (G - G~) A K~) + tr(A G A (K - K~)) + tr(D' G~ D K~),   D = A - A~ = A (K~ - K) A~.
 
-    O(sample^3) time, O(sample^2) memory. The entries of G - G~ and K - K~ are differences, of which machine epsilon
-    times the entries of G and K is noise: errors below about (machine epsilon / m)^{1/2} / ridge cannot be seen.
+    O(sample^3) time, O(sample^2) memory. The entries of G - G~ and K - K~ have rounding errors of machine epsilon times
+    the entries of G and K. Operator errors below about (machine epsilon / m)^{1/2} / ridge cannot be resolved.
 
     Args:
         kernel: kernel k of the conditioning points.
         product_kernel: kernel of the targets, k^{d - 1} for products of d - 1 messages.
         feature_map: basis of the conditioning points' features.
-        product_map: basis of the targets' features. None: the targets' features as they are (the linear-time rule).
+        product_map: basis of the targets' features. None: unprojected target features (the linear-time rule).
         x_given: conditioning points of the pairs.
-        x_target: the other points of the pairs.
+        x_target: target points of the pairs.
         ridge: lambda of eq. 11, > 0; it is multiplied by the number of pairs.
 
     Raises:
-        ValueError: a feature map that is no basis, or a ridge out of range.
+        ValueError: a feature map is not a basis, or the ridge is out of range.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -240,7 +241,7 @@ def operator_error(
 
 
 def _check_basis(argument: str, feature_map: FeatureMap) -> None:
-    fix = "Choose landmarks: kbpjax.features.PivotedCholesky() or RandomlyPivotedCholesky()."
+    fix = "Select landmarks with kbpjax.features.PivotedCholesky() or RandomlyPivotedCholesky()."
     ok = isinstance(feature_map, Basis)
     _checks.require(ok, argument, "must project on landmarks (a Basis)", type(feature_map).__name__, fix)
 
@@ -262,7 +263,7 @@ def _operator_error(
     ridge: ScalarLike,
 ) -> Array:
     def grams(kernel: Kernel, basis: FeatureMap | None, x: Array) -> tuple[Array, Array]:
-        """Return the Gram matrices of features, and of projected ones."""
+        """Return the Gram matrices of features and of projected features."""
         full = gram(kernel, x, x)
         coordinates = None if basis is None else features(basis, x)
         return full, full if coordinates is None else matmul(coordinates, coordinates.T)

@@ -1,12 +1,12 @@
-"""From data to a kernel Markov random field: training pairs in, operators and models of observations out.
+"""Kernel Markov random fields: operators and observation models learned from training pairs.
 
 For an edge type with pairs (x_t, x_s), the update of a message from t to s is the conditional expectation (eq. 4)
 
     m_ts(x_s) = E[ prod_u m_ut(X_t) | x_s ],
 
-estimated by ridge regression between two finite sets that the update rule chooses: features in which messages are
-linear, and points at which their products are known (section 5). Observations enter as one more message. A model holds
-no graph: it is a template for any graph with its types.
+estimated by ridge regression (section 5). The update rule selects the features in which messages are linear, and the
+evaluation points of their products. An observation enters as one more message. A model has no graph: it is a template
+for any graph with its node and edge types.
 """
 
 import dataclasses
@@ -36,13 +36,13 @@ Positive = Clipped | ConstrainedFit
 
 
 class ObservationModel(eqx.Module):
-    """What the training data say of the observations of one node type.
+    """The observation model of one node type.
 
     Attributes:
         basis: features of observations.
-        expectation: from an observation's features to the message E[k(y, Y) | x] [rank, observation_rank].
-        ratio: from an observation's features to the message P(y | x) / P(y) [rank, observation_rank].
-        residual: largest residual norm of a training observation's feature, as a share of the largest feature norm.
+        expectation: map from features of an observation to the message E[k(y, Y) | x] [rank, observation_rank].
+        ratio: map from features of an observation to the message P(y | x) / P(y) [rank, observation_rank].
+        residual: maximum residual norm of training observations, relative to the maximum feature norm.
     """
 
     basis: FeatureMap
@@ -52,22 +52,22 @@ class ObservationModel(eqx.Module):
 
 
 class KernelMRF(eqx.Module):
-    """A learned kernel Markov random field: a template for any graph with its node and edge types.
+    """A fitted kernel Markov random field, a template for any graph with its node and edge types.
 
     Attributes:
         bases: {node type: features in which messages are linear}.
-        points: {node type: where messages are evaluated and multiplied [point, *dim]}.
-        operators: matrices of the updates, ranks padded with zeros to common sizes.
-        observations: {node type: model of its observations}.
+        points: {node type: points at which messages are evaluated and multiplied [point, *dim]}.
+        operators: matrices of the updates, padded with zeros to common ranks.
+        observations: {node type: observation model}.
         marginals: {node type: mean embedding [rank]}; `features(x) @ marginal` is the marginal density smoothed by the
             kernel.
         moments: {node type: second moment of the features, E[phi(X) phi(X)'] [rank, rank]}.
-        joints: E[phi(X_first) phi(X_second)'] of every edge type, the embedding of the pair, padded with zeros to a
-            common rank [edge_type, rank, rank].
-        residuals: {node type: (message basis, product basis)}, the largest residual norm of each, as a share of the
-            largest feature norm. Well above `eps` means that `max_rank` was too small for the kernel's bandwidth.
-        ridges: {node type: lambda of eq. 11 for what is learned of its values and their observations}.
-        edge_types: (type, node type of first end, node type of second end) of every edge type.
+        joints: joint embedding E[phi(X_first) phi(X_second)'] of each edge type, padded with zeros to a common rank
+            [edge_type, rank, rank].
+        residuals: {node type: (message basis, product basis)}, the maximum residual norm of each basis, relative to the
+            maximum feature norm. A value well above `eps` means that `max_rank` is too small for the bandwidth.
+        ridges: {node type: ridge parameter of its observation and clamping operators}.
+        edge_types: (type, node type of first end, node type of second end) of each edge type.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -93,45 +93,46 @@ class KernelMRF(eqx.Module):
 
     @property
     def ranks(self) -> dict[int, tuple[int, int]]:
-        """{node type: (rank of messages, number of points where products are known)}."""
+        """{node type: (rank of messages, number of evaluation points)}."""
         return {v: (basis.rank, len(self.points[v])) for v, basis in self.bases.items()}
 
     @property
     def sizes(self) -> tuple[int, int, Any]:
-        """Numbers of evaluation points and of coefficients of a message, and the precision."""
+        """Number of evaluation points, number of coefficients of a message, and dtype."""
         _, points, rank = self.operators.evaluate.shape
         return points, rank, self.operators.evaluate.dtype
 
     @property
     def positivity(self) -> dict[int, tuple[tuple[Array, Array], tuple[Array, Array]]]:
-        """{edge type: (forth, back)}: share of negative entries and of their mass in the estimated evaluate @ project.
+        """{edge type: (forth, back)}, the fraction of negative entries and of negative mass in evaluate @ project.
 
-        A true conditional expectation has none; `fit(nonnegative=...)` replaces the table by one that has none.
+        A true conditional expectation has no negative entries. `fit(nonnegative=...)` replaces the estimate by a table
+        without negative entries.
         """
-        found = {}
+        shares = {}
         for k, *ends in self.edge_types:
             directions = []
             for direction, (sender, receiver) in enumerate((ends, ends[::-1])):
                 at_points = features(self.bases[receiver], self.points[receiver])
                 update = self.operators.project[2 * k + direction, : at_points.shape[1], : len(self.points[sender])]
                 directions.append(positivity(matmul(at_points, update)))
-            found[k] = tuple(directions)
-        return found
+            shares[k] = tuple(directions)
+        return shares
 
     def floor_of(self, node_type: int) -> Float[Array, ""]:
-        """Return the least value of an evaluated message of a node type."""
+        """Return the minimum value of an evaluated message of a node type."""
         floors = jnp.asarray(self.operators.floor, self.operators.evaluate.dtype).reshape(-1)
         return floors[node_type if len(floors) > 1 else 0]
 
     def check_types(self, graph: Graph) -> None:
-        """Raise ValueError unless the model has learned every node and edge type of a graph."""
-        fix = "Fit the model on data with all of the graph's types, or build the graph with the model's."
+        """Raise ValueError unless the model has all node and edge types of a graph."""
+        fix = "Fit the model on data with all types of the graph, or build the graph with the types of the model."
         unknown = [v for v, *_ in graph.node_types if v not in self.bases]
         _checks.require(not unknown, "graph", f"must have node types among {sorted(self.bases)}", unknown, fix)
-        known = set(self.edge_types)
-        strange = [ends for ends in graph.edge_types if ends not in known]
+        fitted = set(self.edge_types)
+        unknown_edges = [ends for ends in graph.edge_types if ends not in fitted]
         rule = f"must have edge types (type, first, second) among {list(self.edge_types[:20])}"
-        _checks.require(not strange, "graph", rule, strange, fix)
+        _checks.require(not unknown_edges, "graph", rule, unknown_edges, fix)
 
 
 def fit(
@@ -145,35 +146,35 @@ def fit(
     floor: ScalarLike = 1e-6,
     nonnegative: Positive | None = None,
 ) -> KernelMRF:
-    r"""Learn a kernel Markov random field from training data (eq. 11 and 14).
+    r"""Return a kernel Markov random field fitted to training data (eq. 11 and 14).
 
-    For each edge type and direction, the operator from features $\psi$ of the receiver to features $\phi$ of the sender
-    is learned by ridge regression from the m pairs of the type, with $\lambda$ the ridge:
+    For each edge type and direction, ridge regression estimates the operator from features $\psi$ of the receiver to
+    features $\phi$ of the sender. With m pairs of the edge type and ridge $\lambda$, the operator is
 
     $$\mathcal{C}_{ts} (\mathcal{C}_{ss} + \lambda I)^{-1}, \qquad
     \mathcal{C}_{ts} = \frac{1}{m} \sum_i \phi(x_t^i) \otimes \psi(x_s^i).$$
 
-    Linear in the number of samples, except for `FullRank`. Differentiable in the kernels' parameters, `ridge` and
-    `floor`, with the choice of landmarks held fixed; works inside `jax.jit`, where the bases have `max_rank`.
+    Time is linear in the number of samples, except for `FullRank`. Differentiable in the kernel parameters, `ridge` and
+    `floor`, with fixed landmarks. Works inside `jax.jit`, where bases are padded to `max_rank`.
 
     Args:
         data: training data.
         kernel: kernel of the variables, or {node type: kernel}.
-        obs_kernel: kernel of the observations, or {node type: kernel}; needed if the data have observations.
+        obs_kernel: kernel of the observations, or {node type: kernel}; required if the data have observations.
         rule: the update rule: `ConstantTime`, `LinearTime` or `FullRank`.
         ridge: lambda of eq. 11, >= 0, or {edge type: lambda}; multiplied by the number of pairs of each operator.
-        obs_ridge: the same of what is learned of observations (and of values to clamp at), or {node type: lambda};
-            None: `ridge`, which must then be one number.
-        floor: least value of an evaluated message, as a share of the largest that a message of its norm can have, in
-            [0, 1). Estimated messages dip below zero; the floor makes their products densities.
-        nonnegative: how to make the updates nonnegative: `Clipped()` or `ConstrainedFit()`; None: as estimated. Loops
-            of nonnegative updates, with tree-reweighted exponents, converge where others swing.
+        obs_ridge: lambda of the observation and clamping operators, or {node type: lambda}; None: `ridge`, which must
+            then be one number.
+        floor: minimum value of an evaluated message, relative to the maximum value that a message of its norm can have,
+            in [0, 1). Estimated messages may be negative; the floor makes their products densities.
+        nonnegative: `Clipped()` or `ConstrainedFit()`, which make updates nonnegative; None: as estimated. With
+            tree-reweighted exponents, nonnegative updates often converge where unconstrained updates oscillate.
 
     Returns:
         The model.
 
     Raises:
-        ValueError: an option out of range, no kernel for a type, or matrices that would not fit in memory.
+        ValueError: an option is out of range, a type has no kernel, or the matrices would not fit in memory.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -187,26 +188,26 @@ def fit(
     _checks.require(isinstance(rule, Rule), "rule", "must be an update rule", repr(rule), fix)
     regression = Regression.of(data.ends, list(data.nodes), ridge, obs_ridge, floor, nonnegative)
     rule.check_memory(data, nonnegative is not None)
-    chosen, seen = build_bases(data, kernel, obs_kernel, rule)
+    bases, obs_bases = build_bases(data, kernel, obs_kernel, rule)
     return regression.model(
-        chosen,
-        seen,
-        edge_sums(chosen, data),
-        {v: node_sums(basis, data.nodes[v]) for v, basis in chosen.items()},
-        {v: observation_sums(chosen[v].messages, seen[v][0], *pair) for v, pair in data.observations.items()},
+        bases,
+        obs_bases,
+        edge_sums(bases, data),
+        {v: node_sums(basis, data.nodes[v]) for v, basis in bases.items()},
+        {v: observation_sums(bases[v].messages, obs_bases[v][0], *pair) for v, pair in data.observations.items()},
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Regression:
-    """How `fit` gets from sums over samples to a model.
+    """Options of the regressions from sums over samples to a model.
 
     Attributes:
-        ends: (edge type, node type of first end, node type of second end) of every edge type.
+        ends: (edge type, node type of first end, node type of second end) of each edge type.
         ridges: {edge type: lambda of eq. 11}.
-        obs_ridges: {node type: lambda of what is learned of observations}.
-        floor: least value of an evaluated message, as a share.
-        nonnegative: how to make the updates positive.
+        obs_ridges: {node type: lambda of the observation operators}.
+        floor: relative minimum value of an evaluated message.
+        nonnegative: method that makes updates nonnegative, or None.
     """
 
     ends: tuple[tuple[int, int, int], ...]
@@ -225,47 +226,47 @@ class Regression:
         floor: ScalarLike,
         nonnegative: Any,
     ) -> "Regression":
-        """Check the options of `fit` against the edge and node types of the training data."""
+        """Return the options of `fit`, checked against the edge and node types of the training data."""
         ridges = _ridges("ridge", ridge, [k for k, *_ in ends], "edge")
-        fix = "Pass obs_ridge too where ridges differ between edge types."
-        told = obs_ridge is not None or not isinstance(ridge, Mapping)
-        _checks.require(told, "obs_ridge", "must be given beside {edge type: ridge}", "None", fix)
+        fix = "Pass obs_ridge too if ridges differ between edge types."
+        ok = obs_ridge is not None or not isinstance(ridge, Mapping)
+        _checks.require(ok, "obs_ridge", "must be given with {edge type: ridge}", "None", fix)
         obs_ridges = _ridges("obs_ridge", ridge if obs_ridge is None else obs_ridge, nodes, "node")
         _checks.require_number("floor", floor, least=0, below=1)
         fix = "Pass kbpjax.Clipped(), kbpjax.ConstrainedFit() or None."
         ok = nonnegative is None or isinstance(nonnegative, Positive)
-        _checks.require(ok, "positive", "must say how to make updates positive", repr(nonnegative), fix)
+        _checks.require(ok, "nonnegative", "must be Clipped, ConstrainedFit or None", repr(nonnegative), fix)
         return cls(ends, ridges, {v: obs_ridges[v] for v in nodes}, floor, nonnegative)
 
     def model(
         self,
-        chosen: Mapping[int, NodeBasis],
-        seen: Mapping[int, tuple[FeatureMap, Array]],
+        bases: Mapping[int, NodeBasis],
+        obs_bases: Mapping[int, tuple[FeatureMap, Array]],
         edges: Iterable[tuple[list[int], EdgeSums]],
         nodes: Mapping[int, NodeSums],
         observations: Mapping[int, ObservationSums],
     ) -> KernelMRF:
-        """Return the model of some sums.
+        """Return the model estimated from sums over samples.
 
         Args:
-            chosen: {node type: its bases}.
-            seen: {node type: (features of its observations, their residual)}.
-            edges: edge types between the same node types, and their sums [type, ...].
-            nodes: {node type: its sums}.
-            observations: {node type: sums of its observations}.
+            bases: {node type: bases of messages and products}.
+            obs_bases: {node type: (features of observations, residual)}.
+            edges: groups of edge types between the same node types, and their sums [type, ...].
+            nodes: {node type: sums over samples}.
+            observations: {node type: sums over observations}.
         """
-        given = chosen, seen, nodes, observations, self.obs_ridges, self.floor
-        evaluate, floor, prior, averages, observed, ridges = _learn_nodes(*given, self.nonnegative is not None)
-        project, joints, tables = self._edges(chosen, edges, evaluate.shape[1:][::-1], evaluate.dtype)
+        sums = bases, obs_bases, nodes, observations, self.obs_ridges, self.floor
+        evaluate, floor, prior, averages, observed, ridges = _learn_nodes(*sums, self.nonnegative is not None)
+        project, joints, tables = self._edges(bases, edges, evaluate.shape[1:][::-1], evaluate.dtype)
         return KernelMRF(
-            bases={v: basis.messages for v, basis in chosen.items()},
-            points={v: basis.points for v, basis in chosen.items()},
+            bases={v: basis.messages for v, basis in bases.items()},
+            points={v: basis.points for v, basis in bases.items()},
             operators=Operators(evaluate, project, floor, tables, prior),
             observations=observed,
             marginals={v: mean for v, (mean, _) in averages.items()},
             moments={v: moment for v, (_, moment) in averages.items()},
             joints=joints,
-            residuals={v: basis.residuals for v, basis in chosen.items()},
+            residuals={v: basis.residuals for v, basis in bases.items()},
             ridges=ridges,
             edge_types=self.ends,
         )
@@ -273,7 +274,7 @@ class Regression:
     def _edges(
         self, bases: Mapping[int, NodeBasis], edges: Iterable[Any], size: tuple[int, int], dtype: jnp.dtype
     ) -> tuple[Array, Array, Array | None]:
-        """Learn updates [2 type + direction, rank, point], joint embeddings [type, rank, rank], positive tables."""
+        """Return updates [2 type + direction, rank, point], joint embeddings [type, rank, rank], nonnegative tables."""
         ends = {k: (a, b) for k, a, b in self.ends}
         num_types, (rank, points) = 1 + max(ends, default=0), size
         project: Any = np.zeros((2 * num_types, rank, points), dtype)
@@ -288,27 +289,27 @@ class Regression:
 
 @partial(jax.jit, static_argnames="nonnegative")
 def _learn_nodes(
-    chosen: Mapping[int, NodeBasis],
-    seen: Mapping[int, tuple[FeatureMap, Array]],
+    bases: Mapping[int, NodeBasis],
+    obs_bases: Mapping[int, tuple[FeatureMap, Array]],
     nodes: Mapping[int, NodeSums],
     observations: Mapping[int, ObservationSums],
     obs_ridges: dict[int, ScalarLike],
     floor: ScalarLike,
     nonnegative: bool,
 ) -> tuple[Any, ...]:
-    """Learn all that belongs to node types.
+    """Return the parts of a model that belong to node types.
 
     Returns:
         Values at the points [node_type, point, rank], the floor of each type, quadrature weights, {node type: means of
         the features and of their outer products}, {node type: observation model}, {node type: ridge}.
     """
-    matrices = {v: features(basis.messages, basis.points) for v, basis in chosen.items()}
+    matrices = {v: features(basis.messages, basis.points) for v, basis in bases.items()}
     size = tuple(max(matrix.shape[i] for matrix in matrices.values()) for i in (0, 1))
     evaluate = _stack(matrices, size)
     largest = jnp.sqrt(jnp.max(jnp.sum(evaluate**2, axis=-1), axis=-1))  # of each node type
-    averages = {v: _averages(chosen[v], sums, nonnegative) for v, sums in nodes.items()}
+    averages = {v: _averages(bases[v], sums, nonnegative) for v, sums in nodes.items()}
     prior = _stack({v: weights for v, (_, _, weights) in averages.items()}, (size[0], 1))
-    observed = {v: _observation_model(*seen[v], observations[v], obs_ridges[v]) for v in seen}
+    observed = {v: _observation_model(*obs_bases[v], observations[v], obs_ridges[v]) for v in obs_bases}
     return (
         evaluate,
         jnp.asarray(floor, largest.dtype) * largest,
@@ -321,7 +322,7 @@ def _learn_nodes(
 
 @jax.jit
 def _place(arrays: tuple[Any, ...], types: Array, learned: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Write what was learned of some types, forth and back, into the arrays of all."""
+    """Return the arrays of all edge types with the learned operators of some types written into them."""
 
     def write(array: Array, direction: int, new: Array) -> Array:
         return jnp.asarray(array).at[2 * types + direction, : new.shape[1], : new.shape[2]].set(new)
@@ -341,7 +342,7 @@ def _learn_pairs(
     ridges: list[ScalarLike],
     nonnegative: Positive | None,
 ) -> tuple[Any, ...]:
-    """Learn edge types one after another from their sums [type, ...]."""
+    """Return the operators of edge types from their sums [type, ...], computed one type at a time."""
 
     def learn(one: tuple[EdgeSums, Array]) -> tuple[Any, ...]:
         sums, ridge = one
@@ -361,11 +362,11 @@ def _update_operator(
     penalty: Array,
     nonnegative: Positive | None,
 ) -> tuple[Array, Array | None]:
-    """Map values of a product at the sender's points to coefficients at the receiver (eq. 12 and 15) [rank, point].
+    """Return the operator from values of a product to message coefficients (eq. 12 and 15) [rank, point].
 
-    Where the points are landmarks, a product with values v there is the function products(x) @ transform.T @ v; where
-    they are the training samples, `cross` is between features and points. The second array, if wanted, maps to values
-    at the receiver's points [point, point].
+    If the points are landmarks, a product with values v is the function products(x) @ transform.T @ v. If they are the
+    training samples, `cross` is between features and points. The second array maps to values at the receiver's points
+    [point, point]; it is None unless `nonnegative` is given.
     """
     project = ridge_solve(covariance, cross, penalty)
     if sender.products is not None:
@@ -380,16 +381,16 @@ def _update_operator(
 def _observation_model(
     observed: FeatureMap, residual: Array, sums: ObservationSums, ridge: ScalarLike
 ) -> ObservationModel:
-    """Learn both forms of evidence: (C_xx + ridge)^{-1} C_xy, and the same times (C_yy + ridge)^{-1}."""
+    """Return both evidence models: (C_xx + ridge)^{-1} C_xy, and the same times (C_yy + ridge)^{-1}."""
     penalty = ridge * sums.count.astype(jnp.result_type(ridge, float))
     expectation = ridge_solve(sums.variable, sums.cross, penalty)
     return ObservationModel(observed, expectation, ridge_solve(sums.observed, expectation.T, penalty).T, residual)
 
 
 def _averages(basis: NodeBasis, sums: NodeSums, nonnegative: bool) -> tuple[Array, Array, Array]:
-    """Return the means of the features and of their outer products, and weights of values at the points [point, 1].
+    """Return means of the features and of their outer products, and quadrature weights of the points [point, 1].
 
-    Weighed values sum to the expectation over the samples.
+    Weighted values at the points sum to the expectation over the samples.
     """
     mean, moment = (total / sums.count.astype(total.dtype) for total in (sums.mean, sums.moment))
     if basis.products is None:
@@ -402,21 +403,21 @@ def _averages(basis: NodeBasis, sums: NodeSums, nonnegative: bool) -> tuple[Arra
     return mean, moment, weights[:, None]
 
 
-def _ridges(argument: str, ridge: Any, known: Sequence[int], of: str) -> dict[int, Any]:
-    """Give every type its ridge."""
-    given = dict(ridge) if isinstance(ridge, Mapping) else dict.fromkeys(known, ridge)
-    missing = [k for k in known if k not in given]
-    rule = f"must be one number, or one for each {of} type {sorted(known)}"
+def _ridges(argument: str, ridge: Any, types: Sequence[int], of: str) -> dict[int, Any]:
+    """Return {type: ridge} for all types."""
+    given = dict(ridge) if isinstance(ridge, Mapping) else dict.fromkeys(types, ridge)
+    missing = [k for k in types if k not in given]
+    rule = f"must be one number, or one number per {of} type {sorted(types)}"
     _checks.require(not missing, argument, rule, f"none for {missing}", "Pass for instance 1e-6.")
-    extra = [k for k in given if k not in known]
-    _checks.require(not extra, argument, rule, f"one for {extra}, which the data lack", "Leave it out.")
-    for k, value in given.items() if known or isinstance(ridge, Mapping) else ((0, ridge),):
+    extra = [k for k in given if k not in types]
+    _checks.require(not extra, argument, rule, f"extra types {extra}, which the data lack", "Leave them out.")
+    for k, value in given.items() if types or isinstance(ridge, Mapping) else ((0, ridge),):
         _checks.require_number(f"{argument}[{k}]" if isinstance(ridge, Mapping) else argument, value, least=0)
     return given
 
 
 def _stack(matrices: dict[int, Array], size: tuple[int, ...]) -> Array:
-    """Stack matrices by number, padded with zeros to one size; numbers that are not there hold zeros."""
+    """Return matrices stacked by type and padded with zeros to one size; missing types are zeros."""
     dtype = jnp.result_type(*matrices.values()) if matrices else jnp.result_type(float)
     stacked = jnp.zeros((1 + max(matrices, default=0), *size), dtype)
     for number, matrix in matrices.items():

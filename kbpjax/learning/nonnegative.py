@@ -1,17 +1,18 @@
-"""Positive updates: learned operators between values made into tables of probabilities.
+"""Nonnegative updates: learned operators replaced by row-stochastic (Markov) matrices.
 
-A learned update takes values v of a product at the sender's points to values at the receiver's, evaluate @ project @ v.
-A true conditional expectation is positive and keeps constants: the matrix B = evaluate @ project has no negative entry
-and rows that sum to 1. An estimate has many negative entries; `positivity` says how many. The two objects below replace
-B by a table of probabilities, so that positive messages stay positive.
+A learned update maps values v of a product at the sender's points to values at the receiver's points,
+evaluate @ project @ v. A true conditional expectation is positive and keeps constants: B = evaluate @ project has
+nonnegative entries and rows that sum to 1. An estimate has many negative entries; `positivity` measures them. The two
+classes below replace B by a row-stochastic matrix, so positive messages stay positive.
 
-| object           | the table                                           | cost for l' x l' points and rank l |
-| ---------------- | --------------------------------------------------- | ---------------------------------- |
-| `Clipped`        | negative entries of B set to 0, rows scaled         | O(l'^2 l), once                    |
-| `ConstrainedFit` | the best fit to the training pairs among all tables | O(l'^2 l) per iteration            |
+| class            | matrix                                                    | cost for l' x l' points and rank l |
+| ---------------- | --------------------------------------------------------- | ---------------------------------- |
+| `Clipped`        | negative entries of B set to 0, rows normalized           | O(l'^2 l), once                    |
+| `ConstrainedFit` | best fit to the training pairs among stochastic matrices  | O(l'^2 l) per iteration            |
 
-On strongly dependent Gaussian pairs the constrained fit has half to four fifths of the error of clipping. Where the
-points stand further apart than the conditional distributions are wide, neither table is good and clipping can be ahead.
+On strongly dependent Gaussian pairs the constrained fit has half to four fifths of the error of clipping. If the
+spacing of the points exceeds the width of the conditional distributions, neither is accurate, and clipping may be
+better.
 """
 
 import equinox as eqx
@@ -22,17 +23,17 @@ from jaxtyping import Array, Float
 from kbpjax import _checks
 from kbpjax._misc import matmul
 
-# On Gaussian pairs these two bring rows within a few hundredths of the limit in a quarter to a tenth of the iterations
-# that 1 and 1 need.
+# On Gaussian pairs these two values need a tenth to a quarter of the iterations that 1 and 1 need, until rows are
+# within a few hundredths of the limit.
 PENALTY = 0.1
-"""Weight rho of the constraint, as a share of tr(A) / tr(E'E)."""
+"""Weight rho of the constraint, relative to tr(A) / tr(E'E)."""
 
 RELAXATION = 1.6
 """Over-relaxation of the steps, in (0, 2)."""
 
 
 class Clipped(eqx.Module):
-    """Set negative entries to 0 and scale rows: B_ij = max(B_ij, 0) / sum_j max(B_ij, 0).
+    """Clipped operators: negative entries set to 0 and rows normalized, max(B_ij, 0) / sum_j max(B_ij, 0).
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -40,7 +41,7 @@ class Clipped(eqx.Module):
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5), nonnegative=kbp.Clipped())
         >>> bool((model.operators.nonnegative >= 0).all())
         True
-        >>> forth, back = model.positivity[0]  # of the estimate: share of negative entries, and of their mass
+        >>> forth, back = model.positivity[0]  # fraction of negative entries and of negative mass in the estimate
         >>> bool(forth[0] > 0.2)
         True
     """
@@ -52,16 +53,16 @@ class Clipped(eqx.Module):
         cross: Float[Array, "rank other"],
         project: Float[Array, "rank other"],
     ) -> Float[Array, "point other"]:
-        """Return the positive part of evaluate @ project, its rows scaled to sum 1.
+        """Return the positive part of evaluate @ project, with rows normalized to sum 1.
 
         Args:
-            evaluate: from coefficients of a message to its values at the receiver's points.
+            evaluate: map from coefficients of a message to its values at the receiver's points.
             covariance: not used.
             cross: not used.
-            project: from values at the sender's points to coefficients of a message.
+            project: map from values at the sender's points to coefficients of a message.
 
         Returns:
-            Entries >= 0; rows sum to 1, but a row without a positive entry is 0.
+            Entries >= 0; rows sum to 1, except that a row without positive entries is 0.
         """
         del covariance, cross
         positive = jnp.maximum(matmul(evaluate, project), 0)
@@ -70,23 +71,23 @@ class Clipped(eqx.Module):
 
 
 class ConstrainedFit(eqx.Module):
-    """Fit the ridge regression of the update among operators whose rows are probabilities.
+    """Ridge regression of the update, constrained to operators whose rows are probabilities.
 
-    With A the covariance of the receiver's features plus the penalty, X the cross-covariance and E = evaluate,
+    With A the covariance of the receiver's features plus the penalty, X the cross-covariance and E = evaluate, solve
 
         min_U tr(U' A U) - 2 tr(U' X)   with the rows of Z = E U in the simplex.
 
     The alternating direction method of multipliers (Boyd et al. 2011, sections 3.1 and 3.4.3) starts from
-    Z = simplex_rows(E project) and Y = 0, and with a = 1.6 repeats
+    Z = simplex_rows(E project) and Y = 0. With a = 1.6 it iterates
 
         U = (A + rho E'E)^{-1} (X + rho E'(Z - Y)),   V = a E U + (1 - a) Z + Y,   Z = simplex_rows(V),   Y = V - Z.
 
     Args:
-        num_iters: number of iterations, >= 1. Z is a table of probabilities after any number of them; its answers
-            settle within 100, its single entries within some hundreds.
+        num_iters: number of iterations, >= 1. Rows of Z are probabilities after any number of iterations. Beliefs
+            converge within 100 iterations, single entries of Z within some hundreds.
 
     Raises:
-        ValueError: num_iters out of range.
+        ValueError: num_iters is out of range.
 
     Examples:
         >>> import jax.numpy as jnp, numpy as np, kbpjax as kbp
@@ -112,14 +113,14 @@ class ConstrainedFit(eqx.Module):
         """Return the table Z of the constrained fit.
 
         Args:
-            evaluate: E, from coefficients of a message to its values at the receiver's points; rows of padding are 0.
+            evaluate: E, map from coefficients of a message to its values at the receiver's points; padded rows are 0.
             covariance: A, summed over the training pairs, with the penalty on its diagonal.
             cross: X, between the receiver's features and the coefficients of products, summed over the training pairs.
-            project: from values at the sender's points to coefficients of a message; where its column and that of
-                `cross` are 0 stands padding.
+            project: map from values at the sender's points to coefficients of a message; columns that are 0 here and in
+                `cross` are padding.
 
         Returns:
-            Entries >= 0; rows sum to 1, but rows and columns of padding are 0.
+            Entries >= 0; rows sum to 1, except that padded rows and columns are 0.
         """
         row = jnp.any(evaluate != 0, axis=1, keepdims=True)
         column = jnp.any((cross != 0) | (project != 0), axis=0, keepdims=True)
@@ -127,15 +128,15 @@ class ConstrainedFit(eqx.Module):
         def nearest(values: Array) -> Array:
             return jnp.where(row, simplex_rows(jnp.where(column, values, -jnp.inf)), 0)
 
-        # Divided by rho the system does not depend on the number of pairs, and single precision can hold it.
+        # Division by rho makes the system independent of the number of pairs, within range of single precision.
         trace = jnp.trace(covariance)
         squares = matmul(evaluate.T, evaluate)
         size = jnp.trace(squares)
         rho = PENALTY * trace / jnp.where(size > 0, size, 1)
-        # As in `ridge_solve`: with the rounding error of the sums the factor exists even at penalty 0.
+        # As in `ridge_solve`, adding the rounding error of the sums makes the factor exist even at penalty 0.
         rounding = jnp.finfo(covariance.dtype).eps * trace * jnp.eye(len(covariance), dtype=covariance.dtype)
         factor = jnp.linalg.cholesky((covariance + rounding) / rho + squares)
-        # E (A / rho + E'E)^{-1} E' = W'W is a contraction; the product of its halves keeps it one in single precision.
+        # E (A / rho + E'E)^{-1} E' = W'W is a contraction; the factored form keeps this in single precision.
         half = jax.scipy.linalg.solve_triangular(factor, evaluate.T, lower=True)
         start = matmul(half.T, jax.scipy.linalg.solve_triangular(factor, cross / rho, lower=True))
 
@@ -152,16 +153,16 @@ class ConstrainedFit(eqx.Module):
 
 
 def simplex_rows(values: Float[Array, "*axes other"]) -> Float[Array, "*axes other"]:
-    """Project rows on the probability simplex: max(v_j - t, 0), with the t at which they sum to 1.
+    """Return rows projected on the probability simplex: max(v_j - t, 0), with t such that each row sums to 1.
 
-    With u_1 >= u_2 >= ... the sorted entries, t = max_j (u_1 + ... + u_j - 1) / j. That of optax 0.2.8
-    does not work under jax's strict promotion of types, which the rest of this package does.
+    With sorted entries u_1 >= u_2 >= ..., t = max_j (u_1 + ... + u_j - 1) / j. The projection of optax 0.2.8 fails
+    under strict dtype promotion in JAX, which this package supports.
 
     Args:
-        values: finite entries, or -inf where the projection has to be 0.
+        values: finite entries, or -inf to force a projection of 0.
 
     Returns:
-        The nearest rows with entries >= 0 and sum 1; 0 for a row of -inf alone.
+        The nearest rows with entries >= 0 and sum 1; a row with only -inf becomes 0.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -170,26 +171,26 @@ def simplex_rows(values: Float[Array, "*axes other"]) -> Float[Array, "*axes oth
         [0.5, 0.5, 0.0]
     """
     highest = jnp.max(values, axis=-1, keepdims=True)
-    seen = highest > -jnp.inf
-    # Entries below the highest by 1 or more get nothing: with the highest at 0 no sum cancels.
-    shifted = values - jnp.where(seen, highest, 0)
+    nonempty = highest > -jnp.inf
+    # Entries that are lower than the highest by 1 or more become 0: with the highest at 0, no sum cancels.
+    shifted = values - jnp.where(nonempty, highest, 0)
     descending = -jnp.sort(-shifted, axis=-1)
     counts = jnp.arange(1, values.shape[-1] + 1, dtype=values.dtype)
     means = (jnp.cumsum(descending, axis=-1) - 1) / counts.reshape((1,) * (values.ndim - 1) + (-1,))
-    threshold = jnp.where(seen, jnp.max(means, axis=-1, keepdims=True), 0)
+    threshold = jnp.where(nonempty, jnp.max(means, axis=-1, keepdims=True), 0)
     return jnp.maximum(shifted - threshold, 0)
 
 
 def positivity(
     operator: Float[Array, "*axes point other"],
 ) -> tuple[Float[Array, "*axes"], Float[Array, "*axes"]]:
-    """Measure how far operators between values are from positive.
+    """Return the fraction of negative entries and of negative mass in operators between values.
 
     Args:
-        operator: evaluate @ project, of one or more updates. Zeros of padding count as entries.
+        operator: evaluate @ project of one or more updates. Zeros of padding count as entries.
 
     Returns:
-        The share of the entries that are negative, and the share sum_ij max(-B_ij, 0) / sum_ij |B_ij| of the mass.
+        The fraction of negative entries, and the fraction of negative mass, sum_ij max(-B_ij, 0) / sum_ij |B_ij|.
 
     Examples:
         >>> import jax.numpy as jnp

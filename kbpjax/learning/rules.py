@@ -1,15 +1,15 @@
-"""The update rules of the paper, as small objects: how messages and products of messages are represented.
+"""Update rules of the paper: finite representations of messages and of products of messages.
 
-Every rule is the same line, *evaluate, multiply, project* (section 5), between other finite sets:
+All rules share one update, *evaluate, multiply, project* (section 5). They differ in the representation:
 
-| rule           | messages are in the span of         | products are known at        | cost per message |
+| rule           | messages are in the span of         | products are evaluated at    | cost per message |
 | -------------- | ----------------------------------- | ---------------------------- | ---------------- |
 | `FullRank`     | all training samples (eq. 12)       | all training samples         | O(m^2)           |
 | `LinearTime`   | a few landmarks of k (section 5.2)  | all training samples         | O(m l)           |
 | `ConstantTime` | a few landmarks of k (section 5.3)  | a few landmarks of k^(d - 1) | O(l l')          |
 
-For all of them a message is a vector of coordinates in an orthonormal basis, so its 2-norm is its norm in the RKHS and
-damping means the same. As eps -> 0 the three agree.
+In all rules, a message is a vector of coordinates in an orthonormal basis. Its 2-norm is its RKHS norm, so damping has
+the same meaning for all rules. The three rules agree in the limit eps -> 0.
 """
 
 import os
@@ -27,18 +27,18 @@ from kbpjax.kernels import Kernel
 from kbpjax.learning.data import TrainingData
 
 DEFAULT_DEGREE = 5
-"""Degree where the training data do not tell it: a grid node with an observation, as in the paper."""
+"""Default degree: a grid node with an observation, as in the paper."""
 
 
 class NodeBasis(eqx.Module):
-    """How a rule represents the messages that a node type receives, and their products.
+    """Representation of the incoming messages of a node type and of their products.
 
     Attributes:
         messages: features in which a message is linear.
-        products: basis of products of messages, whose landmarks are `points`; None: `points` are the training samples.
-        points: where messages are evaluated and multiplied [point, *dim].
-        residuals: largest residual norm of a training sample's feature in `messages` and in `products`, as a share of
-            the largest feature norm.
+        products: basis of products of messages, with landmarks `points`; None: `points` are the training samples.
+        points: points at which messages are evaluated and multiplied [point, *dim].
+        residuals: maximum residual norm of training samples in `messages` and in `products`, relative to the maximum
+            feature norm.
     """
 
     messages: FeatureMap
@@ -48,11 +48,11 @@ class NodeBasis(eqx.Module):
 
 
 class FixedLandmarks(eqx.Module):
-    """A rule with landmarks that are given: `fit` then chooses nothing. Made by `kbpjax.fix_landmarks`.
+    """An update rule with fixed landmarks, the result of `kbpjax.fix_landmarks`.
 
     Attributes:
-        rule: the rule that chose them.
-        messages, products, observations: {node type: (landmarks, which of them count)} of the bases that have some.
+        rule: the rule that selected the landmarks.
+        messages, products, observations: {node type: (landmarks, mask of valid landmarks)} of the bases with landmarks.
     """
 
     rule: "LinearTime | ConstantTime"
@@ -61,7 +61,7 @@ class FixedLandmarks(eqx.Module):
     observations: dict[int, tuple[Array, Array]]
 
     def node_basis(self, kernel: Kernel, power: int, data: TrainingData, node_type: int) -> NodeBasis:
-        """Build the bases of a node type on its landmarks; residuals are not looked at, and NaN."""
+        """Return the bases of a node type on its fixed landmarks; residuals are not computed and are NaN."""
         unknown = jnp.full((), jnp.nan)
         self._require(node_type in self.messages or isinstance(self.rule.features, RandomFourier), node_type)
         self._require(node_type in self.products or isinstance(self.rule, LinearTime), node_type)
@@ -75,30 +75,30 @@ class FixedLandmarks(eqx.Module):
         return NodeBasis(messages, products, products.landmarks, (unknown, unknown))
 
     def observation_basis(self, kernel: Kernel, y: Array, node_type: int) -> tuple[FeatureMap, Array]:
-        """Build the basis of observations on its landmarks."""
+        """Return the basis of observations on its fixed landmarks, and the residual NaN."""
         del y
         self._require(node_type in self.observations, node_type)
         return cholesky_basis(kernel, *self.observations[node_type]), jnp.full((), jnp.nan)
 
     def check_memory(self, data: TrainingData, nonnegative: bool = False) -> None:
-        """Raise ValueError if the matrices of a model would take more than half of the memory."""
+        """Raise ValueError if the matrices of a model would need more than half of the memory."""
         self.rule.check_memory(data, nonnegative)
 
-    def _require(self, held: bool, node_type: int) -> None:
-        fix = "Call kbpjax.fix_landmarks on data with all types and kinds of observations."
-        _checks.require(held, "rule", f"must hold landmarks of node type {node_type}", "none", fix)
+    def _require(self, ok: bool, node_type: int) -> None:
+        fix = "Call kbpjax.fix_landmarks on data with all node types and their observations."
+        _checks.require(ok, "rule", f"must have landmarks of node type {node_type}", "none", fix)
 
     def fix_landmarks(self, nodes: dict[int, NodeBasis], observations: dict[int, FeatureMap]) -> "FixedLandmarks":
-        """Return itself, which has nothing to choose."""
+        """Return this rule, whose landmarks are already fixed."""
         del nodes, observations
         return self
 
 
 class FullRank(eqx.Module):
-    """The rule without approximation (eq. 12): every sample is a landmark, and a point where products are known.
+    """The exact update rule (eq. 12): all samples are landmarks and evaluation points of products.
 
-    O(m^2) memory and time per message, O(m^3) once: the reference for small m. Repeated samples are kept; where many
-    repeat, `ConstantTime` with a small `eps` gives the same answers at the cost of the different ones.
+    O(m^2) memory and time per message, O(m^3) once: the reference for small m. Repeated samples are kept. With many
+    repeated samples, `ConstantTime` with a small `eps` gives the same result at the cost of the distinct samples.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -108,31 +108,31 @@ class FullRank(eqx.Module):
     """
 
     def node_basis(self, kernel: Kernel, power: int, data: TrainingData, node_type: int) -> NodeBasis:
-        """Take all samples as landmarks."""
-        del power  # products are known at every sample
+        """Return bases with all samples as landmarks."""
+        del power  # products are evaluated at all samples
         points = data.points(node_type)
         basis, zero = self.observation_basis(kernel, points, node_type)
         return NodeBasis(basis, None, points, (zero, zero))
 
     def observation_basis(self, kernel: Kernel, y: Array, node_type: int) -> tuple[FeatureMap, Array]:
-        """Take all observations as landmarks; return the basis and the residual left, 0."""
+        """Return the basis with all observations as landmarks, and its residual, 0."""
         del node_type
-        # The rounding of a sum of so many terms keeps repeated samples apart.
+        # Jitter of the rounding error of len(y) terms makes repeated samples linearly independent.
         basis = cholesky_basis(kernel, y, rounding=len(y))
         return basis, jnp.zeros((), basis.transform.dtype)
 
     def check_memory(self, data: TrainingData, nonnegative: bool = False) -> None:
-        """Raise ValueError if the matrices of a model would take more than half of the memory."""
+        """Raise ValueError if the matrices of a model would need more than half of the memory."""
         _check_memory("FullRank", data, nonnegative)
 
     def fix_landmarks(self, nodes: dict[int, NodeBasis], observations: dict[int, FeatureMap]) -> "FullRank":
-        """Return itself, which has nothing to choose."""
+        """Return this rule, whose landmarks are already fixed."""
         del nodes, observations
         return self
 
 
-class _Landmarked(eqx.Module):
-    """What the two rules with landmarks have in common."""
+class _LandmarkRule(eqx.Module):
+    """Base class of the two rules with selected landmarks."""
 
     eps: float = eqx.field(static=True, default=1e-3, converter=float)
     max_rank: int = eqx.field(static=True, default=128, converter=_checks.whole)
@@ -143,31 +143,31 @@ class _Landmarked(eqx.Module):
         _checks.require_count("max_rank", self.max_rank)
         fix = "Pass PivotedCholesky(), RandomFourier(num_features, seed), or a custom `LandmarkSelector`."
         ok = isinstance(self.features, LandmarkSelector)
-        _checks.require(ok, "features", "must be a choice of features", repr(self.features), fix)
+        _checks.require(ok, "features", "must be a LandmarkSelector", repr(self.features), fix)
 
     def observation_basis(self, kernel: Kernel, y: Array, node_type: int) -> tuple[FeatureMap, Array]:
-        """Choose landmarks among observations; return the basis and the residual left."""
+        """Select landmarks among observations; return their basis and its residual."""
         del node_type
         return self.features.products.feature_map(kernel, y, self.eps, self.max_rank)
 
     def fix_landmarks(self, nodes: dict[int, NodeBasis], observations: dict[int, FeatureMap]) -> FixedLandmarks:
-        """Return the rule with the landmarks of some bases."""
+        """Return this rule with the landmarks of the bases fixed."""
         messages, products = ({v: getattr(b, name) for v, b in nodes.items()} for name in ("messages", "products"))
-        own: Any = self  # one of the two classes below
-        return FixedLandmarks(own, _landmarks(messages), _landmarks(products), _landmarks(observations))
+        rule: Any = self  # one of the two classes below
+        return FixedLandmarks(rule, _landmarks(messages), _landmarks(products), _landmarks(observations))
 
 
-class LinearTime(_Landmarked):
-    """Messages on a few landmarks, products at all training samples (section 5.2): time per message linear in m.
+class LinearTime(_LandmarkRule):
+    """The update rule with messages on landmarks and products at all training samples (section 5.2): O(m l) time.
 
     Args:
-        eps: largest residual norm of a training sample's feature, > 0, the largest feature norm being 1.
-        max_rank: most landmarks, >= 1.
-        features: how landmarks are chosen: `PivotedCholesky()`, `RandomlyPivotedCholesky(seed)`; or
-            `RandomFourier(num_features, seed)`: random features without landmarks, which need no `eps` and `max_rank`.
+        eps: tolerance > 0 on the residual norms of training samples, relative to the maximum feature norm.
+        max_rank: maximum number of landmarks, >= 1.
+        features: landmark selector: `PivotedCholesky()`, `RandomlyPivotedCholesky(seed)`, or
+            `RandomFourier(num_features, seed)`, random features without landmarks, which ignore `eps` and `max_rank`.
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: an option is out of range.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -178,31 +178,31 @@ class LinearTime(_Landmarked):
     """
 
     def node_basis(self, kernel: Kernel, power: int, data: TrainingData, node_type: int) -> NodeBasis:
-        """Choose landmarks of messages among the samples of a node type."""
-        del power  # products are known at every sample
+        """Return the basis of messages on landmarks selected among the samples of a node type."""
+        del power  # products are evaluated at all samples
         messages, residual = self.features.feature_map(kernel, data.nodes[node_type], self.eps, self.max_rank)
         return NodeBasis(messages, None, data.points(node_type), (residual, jnp.zeros_like(residual)))
 
     def check_memory(self, data: TrainingData, nonnegative: bool = False) -> None:
-        """Raise ValueError if the matrices of a model would take more than half of the memory."""
+        """Raise ValueError if the matrices of a model would need more than half of the memory."""
         rank = self.features.num_features if isinstance(self.features, RandomFourier) else self.max_rank
         _check_memory("LinearTime", data, nonnegative, rank)
 
 
-class ConstantTime(_Landmarked):
-    """Messages and their products on a few landmarks each (section 5.3): no cost per training sample.
+class ConstantTime(_LandmarkRule):
+    """The update rule with messages and products on landmarks (section 5.3): O(l l') time, independent of m.
 
     Args:
-        eps: largest residual norm of a training sample's feature, > 0, the largest feature norm being 1. Smaller is
-            closer to the full-rank answer and slower; in single precision about 1e-3 is the least that can be seen.
-        max_rank: most landmarks of one basis, >= 1.
-        features: how landmarks are chosen: `PivotedCholesky()`, `RandomlyPivotedCholesky(seed)`; or
-            `RandomFourier(num_features, seed)`: messages in random features, only their products on landmarks.
-        tensor_eps: the same as eps for the basis of products; None: eps.
-        tensor_rank: the same as max_rank for the basis of products; None: max_rank.
+        eps: tolerance > 0 on the residual norms of training samples, relative to the maximum feature norm. Smaller
+            values are slower and closer to the full-rank rule; single precision resolves about 1e-3.
+        max_rank: maximum number of landmarks of a basis, >= 1.
+        features: landmark selector: `PivotedCholesky()`, `RandomlyPivotedCholesky(seed)`, or
+            `RandomFourier(num_features, seed)`, random features for messages and landmarks for products only.
+        tensor_eps: tolerance of the basis of products; None: `eps`.
+        tensor_rank: maximum rank of the basis of products; None: `max_rank`.
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: an option is out of range.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -222,20 +222,20 @@ class ConstantTime(_Landmarked):
             _checks.require_count("tensor_rank", self.tensor_rank)
 
     def node_basis(self, kernel: Kernel, power: int, data: TrainingData, node_type: int) -> NodeBasis:
-        """Choose landmarks of messages, and those of products by the kernel's tensor power, among the samples."""
+        """Return bases on landmarks selected among the samples; products use the tensor power of the kernel."""
         x = data.nodes[node_type]
         messages, residual = self.features.feature_map(kernel, x, self.eps, self.max_rank)
         eps = self.eps if self.tensor_eps is None else self.tensor_eps
-        most = self.max_rank if self.tensor_rank is None else self.tensor_rank
-        products, product_residual = self.features.products.feature_map(kernel**power, x, eps, most)
-        fix = "Let its `products` choose landmarks, as PivotedCholesky() does."
-        kind = type(products).__name__
-        _checks.require(isinstance(products, Basis), "features", "must have products on a `Basis`", kind, fix)
+        max_rank = self.max_rank if self.tensor_rank is None else self.tensor_rank
+        products, product_residual = self.features.products.feature_map(kernel**power, x, eps, max_rank)
+        fix = "Its `products` must select landmarks, as PivotedCholesky() does."
+        got = type(products).__name__
+        _checks.require(isinstance(products, Basis), "features", "must have products on a `Basis`", got, fix)
         products = cast(Basis, products)
         return NodeBasis(messages, products, products.landmarks, (residual, product_residual))
 
     def check_memory(self, data: TrainingData, nonnegative: bool = False) -> None:
-        """Return: nothing grows with the training data."""
+        """Do nothing, because no matrix grows with the training data."""
         del data, nonnegative
 
 
@@ -243,32 +243,33 @@ Rule = FullRank | LinearTime | ConstantTime | FixedLandmarks
 
 
 def _landmarks(bases: Mapping[int, FeatureMap | None]) -> dict[int, tuple[Array, Array]]:
-    """Return the landmarks of all bases that have some, and which of them count."""
-    found = {v: basis for v, basis in bases.items() if isinstance(basis, Basis)}
-    return {v: (basis.landmarks, jnp.diagonal(basis.transform) != 0) for v, basis in found.items()}
+    """Return the landmarks of the bases that have landmarks, and masks of valid landmarks."""
+    selected = {v: basis for v, basis in bases.items() if isinstance(basis, Basis)}
+    return {v: (basis.landmarks, jnp.diagonal(basis.transform) != 0) for v, basis in selected.items()}
 
 
 def _check_memory(rule: str, data: TrainingData, nonnegative: bool, rank: int | None = None) -> None:
-    """Compare the size of a model's matrices with the memory: one `evaluate` a node type, two `project` an edge type.
+    """Raise ValueError if the matrices of a model would need more than half of the memory.
 
-    Both are padded to the largest node type. `rank` None: as many as there are points; then the Gram matrix, its factor
-    and the normal equations count too, those of the observations included.
+    A model has one `evaluate` per node type and two `project` per edge type, padded to the largest node type. `rank`
+    None means the number of points. It then also has the Gram matrix, its factor and the normal equations, of variables
+    and of observations.
     """
     points = max(len(data.points(v)) for v in data.nodes)
-    seen = max((len(y) for _, y in data.observations.values()), default=0)
-    work = points * rank if rank else 3 * points**2 + 2 * seen**2
+    observed = max((len(y) for _, y in data.observations.values()), default=0)
+    work = points * rank if rank else 3 * points**2 + 2 * observed**2
     edges = 2 * (1 + max(data.edges, default=-1))
     numbers = points * (rank or points) * (1 + max(data.nodes) + edges) + work + nonnegative * edges * points**2
     floats = [x.dtype for x in data.nodes.values() if jnp.issubdtype(x.dtype, jnp.floating)]
     itemsize = max((dtype.itemsize for dtype in floats), default=jnp.result_type(float).itemsize)
     need, have = numbers * itemsize, _memory()
-    fix = "Use kbpjax.ConstantTime, whose matrices do not grow with the samples, or fewer samples."
+    fix = "Use kbpjax.ConstantTime, whose matrices are independent of the number of samples, or fewer samples."
     got = f"{_gib(need)} for {points} samples of a node type and {edges} directed edge types"
     _checks.require(need <= have / 2, "rule", f"matrices of {rule} must fit in half of {_gib(have)} memory", got, fix)
 
 
 def _memory() -> int:
-    """Return the bytes of memory of the device that computes."""
+    """Return the memory of the default device in bytes."""
     stats = jax.devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return int(stats["bytes_limit"])
@@ -288,19 +289,19 @@ def fix_landmarks(
     obs_kernel: Kernel | Mapping[int, Kernel] | None = None,
     rule: Rule = ConstantTime(),
 ) -> Rule:
-    """Choose the landmarks that `fit` would choose, and return the rule that keeps them whatever the kernels.
+    """Return the rule with the landmarks fixed that `fit` would select.
 
-    `fit` with that rule is a smooth function of the kernels' parameters, and under `jax.jit` it does not choose again:
-    gradient steps want this, with landmarks chosen anew every few steps.
+    With fixed landmarks, `fit` is a smooth function of the kernel parameters, and under `jax.jit` it selects no
+    landmarks. Use it in gradient descent, and select landmarks again every few steps.
 
     Args:
         data: training data.
         kernel: as in `fit`.
         obs_kernel: as in `fit`.
-        rule: the update rule that chooses.
+        rule: the update rule that selects the landmarks.
 
     Returns:
-        The rule with its landmarks; `FullRank`, which chooses none, as it is.
+        The rule with fixed landmarks. `FullRank` selects no landmarks and is returned unchanged.
 
     Raises:
         ValueError: as `fit`.
@@ -308,8 +309,8 @@ def fix_landmarks(
     Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> data = kbp.pool(kbp.chain_graph(10), np.linspace(0, 1, 200).reshape(20, 10))
-        >>> held = kbp.fix_landmarks(data, kernel=kbp.RBF(0.3), rule=kbp.ConstantTime(eps=1e-2))
-        >>> narrow, wide = (kbp.fit(data, kernel=kbp.RBF(s), rule=held) for s in (0.2, 0.4))
+        >>> fixed = kbp.fix_landmarks(data, kernel=kbp.RBF(0.3), rule=kbp.ConstantTime(eps=1e-2))
+        >>> narrow, wide = (kbp.fit(data, kernel=kbp.RBF(s), rule=fixed) for s in (0.2, 0.4))
         >>> bool((narrow.points[0] == wide.points[0]).all())
         True
     """
@@ -320,7 +321,7 @@ def fix_landmarks(
 def build_bases(
     data: TrainingData, kernel: Any, obs_kernel: Any, rule: Rule
 ) -> tuple[dict[int, NodeBasis], dict[int, tuple[FeatureMap, Array]]]:
-    """Choose the bases of all node types, and of their observations with the residuals left."""
+    """Return {node type: bases of messages and products} and {node type: (basis of observations, residual)}."""
     fix = "Pass for instance kbpjax.ConstantTime(eps=1e-2)."
     _checks.require(isinstance(rule, Rule), "rule", "must be an update rule", repr(rule), fix)
     kernels = _kernels("kernel", kernel, data.nodes)
@@ -328,12 +329,12 @@ def build_bases(
     _check_domains(data, kernels, obs_kernels)
     degrees = dict(data.degrees)
     powers = {v: max(1, degrees.get(v, DEFAULT_DEGREE) - 1) for v in data.nodes}
-    chosen = {v: rule.node_basis(kernels[v], powers[v], data, v) for v in data.nodes}
-    return chosen, {v: rule.observation_basis(obs_kernels[v], y, v) for v, (_, y) in data.observations.items()}
+    bases = {v: rule.node_basis(kernels[v], powers[v], data, v) for v in data.nodes}
+    return bases, {v: rule.observation_basis(obs_kernels[v], y, v) for v, (_, y) in data.observations.items()}
 
 
 def _check_domains(data: TrainingData, kernels: dict[int, Kernel], obs_kernels: dict[int, Kernel]) -> None:
-    """Show the training samples to the kernels; those of edges too, unless they are known to be among the nodes'."""
+    """Raise ValueError unless all samples lie in the domains of their kernels; with `rows`, edges repeat nodes."""
     for v, x in data.nodes.items():
         kernels[v].check(f"nodes[{v}]", x)
     for v, (_, y) in data.observations.items():
@@ -344,12 +345,12 @@ def _check_domains(data: TrainingData, kernels: dict[int, Kernel], obs_kernels: 
 
 
 def _kernels(argument: str, kernel: Any, samples: Mapping[int, Any]) -> dict[int, Kernel]:
-    """Give every type of `samples` its kernel."""
+    """Return {node type: kernel} for all types of `samples`."""
     if isinstance(kernel, Kernel):
         return dict.fromkeys(samples, kernel)
     given = dict(kernel) if isinstance(kernel, Mapping) else {}
     missing = [v for v in samples if not isinstance(given.get(v), Kernel)]
-    rule = f"must be a kernel, or one for each node type {sorted(samples)}"
+    rule = f"must be a kernel, or one kernel per node type {sorted(samples)}"
     got = f"{type(kernel).__name__} without a kernel for {missing}"
     _checks.require(not missing, argument, rule, got, "Pass for instance kbpjax.RBF(bandwidth).")
     return {v: given[v] for v in samples}

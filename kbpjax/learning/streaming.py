@@ -1,9 +1,9 @@
-"""Learning out of core: `fit` from chunks of training data that are never in memory together.
+"""Out-of-core learning: `fit` on chunks of training data, with one chunk in memory at a time.
 
-Two passes: one keeps a uniform sample of every node type and of its observations, a reservoir, from which landmarks are
-chosen; the other adds up the sums over samples of a model (`kbpjax.learning.sums`). Memory is that of one chunk,
-the reservoirs and the sums, whatever the number of samples. Sums of a chunk have the precision of the samples; between
-chunks they are added in double precision.
+The first pass keeps a uniform sample (a reservoir) of each node type and of its observations, from which landmarks are
+selected. The second pass adds the sums over samples (`kbpjax.learning.sums`). Memory holds one chunk, the reservoirs
+and the sums, independent of the number of samples. Sums within a chunk have the precision of the samples; sums of
+chunks are added in double precision.
 """
 
 import dataclasses
@@ -48,37 +48,37 @@ def fit_chunks(
     checkpoint: str | os.PathLike | None = None,
     progress: Callable[[Iterable], Iterable] | None = None,
 ) -> KernelMRF:
-    """Learn the model that `fit` learns from all chunks together, with landmarks chosen from a sample of them.
+    """Return the model that `fit` would learn from all chunks, with landmarks selected from a subsample.
 
-    Time is linear in the number of samples; memory does not depend on it. The chunks are read twice, with a rule of
-    `kbpjax.fix_landmarks` once. `residuals` of the model are those over the reservoirs.
+    Time is linear in the number of samples; memory is independent of it. The chunks are read twice, or once if `rule`
+    has fixed landmarks. The `residuals` of the model are maxima over the reservoirs.
 
     Args:
-        chunks: training data in pieces, all with the same types, ends, degrees and shapes of points: a function that
-            returns a fresh iterator of them, the same at every call, or a sequence, such as `chunked` makes of arrays
-            on disk.
+        chunks: chunks of training data with the same types, ends, degrees and shapes of points. Pass a sequence, for
+            instance `chunked` of arrays on disk, or a function that returns a new iterator over the same chunks at each
+            call.
         kernel: as in `fit`.
         obs_kernel: as in `fit`.
-        rule: `ConstantTime`, or a rule of `kbpjax.fix_landmarks` that it has chosen.
+        rule: `ConstantTime`, or the result of `kbpjax.fix_landmarks` with it.
         ridge: as in `fit`.
         obs_ridge: as in `fit`.
         floor: as in `fit`.
         nonnegative: as in `fit`.
-        reservoir: samples to keep of every node type, and of its observations, >= 1. Fewer samples than that are all
-            kept, in their order: then the landmarks are those of `fit`.
-        seed: of the reservoirs, an integer >= 0.
-        checkpoint: path of a file to save in about every ten seconds, after an exception or an interrupt, and at the
-            end. A call with the same file goes on after the last chunk in it, and gives the same model as one that
-            nothing stopped. The file stays: from a finished one, models with other ridges, floors and ways to be
-            positive come without reading a chunk. Delete it to start again. None: nothing is saved.
-        progress: function that wraps the iterable of each pass, for instance `tqdm`. None: none.
+        reservoir: number of samples to keep per node type, and per node type's observations, >= 1. Smaller data are
+            kept completely and in order; the landmarks are then the same as in `fit`.
+        seed: seed of the reservoirs, an integer >= 0.
+        checkpoint: path of a checkpoint, written about every ten seconds, after an exception or interrupt, and at the
+            end. A call with the same file resumes after the last saved chunk and gives the same model. A finished
+            checkpoint gives models with other `ridge`, `obs_ridge`, `floor` or `nonnegative` without reading chunks.
+            Delete the file to restart. None: no checkpoint.
+        progress: function that wraps the iterable of each pass, for instance `tqdm`. None: no progress bar.
 
     Returns:
         The model.
 
     Raises:
-        ValueError: as `fit`; a rule that multiplies messages at all samples; no chunk; a chunk unlike the first, which
-            is named; a checkpoint of other settings or chunks, or a file that is none.
+        ValueError: as `fit`; the rule multiplies messages at all samples; there are no chunks; a chunk differs from the
+            first in types or shapes; the checkpoint has other options or chunks, or is not a checkpoint.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -91,29 +91,29 @@ def fit_chunks(
     """
     _check_options(rule, reservoir, seed)
     source = _Source(chunks, progress)
-    settings = {"kernel": kernel, "obs_kernel": obs_kernel, "rule": rule, "reservoir": reservoir}
-    settings |= {"seed": int(seed), "number of chunks": source.total}
-    saved = Checkpoint(checkpoint, {name: digest(value) for name, value in settings.items()})
+    options = {"kernel": kernel, "obs_kernel": obs_kernel, "rule": rule, "reservoir": reservoir}
+    options |= {"seed": int(seed), "number of chunks": source.total}
+    saved = Checkpoint(checkpoint, {name: digest(value) for name, value in options.items()})
     state = saved.load()
     if not state.types:
         state = source.first("sum" if isinstance(rule, FixedLandmarks) else "sample")
     types = json.loads(state.types)
     ends = tuple((k, a, b) for k, a, b in types["ends"])
     regression = Regression.of(ends, [v for v, *_ in types["nodes"]], ridge, obs_ridge, floor, nonnegative)
-    bases = partial(build_bases, kernel=kernel, obs_kernel=obs_kernel, rule=rule)
+    build = partial(build_bases, kernel=kernel, obs_kernel=obs_kernel, rule=rule)
     if state.stage == "sample":
-        jax.eval_shape(bases, _training_data(types, {}))  # refuses kernels before anything is read
+        jax.eval_shape(build, _training_data(types, {}))  # checks kernels before reading chunks
         state = source.read(state, saved, lambda state, chunk: _sample(state, chunk, reservoir, seed))
         state = dataclasses.replace(state, stage="sum", done=0, total=state.done)
-    chosen, seen = bases(_training_data(types, state.arrays))
-    state = _with_landmarks(state, saved, rule.fix_landmarks(chosen, {v: basis for v, (basis, _) in seen.items()}))
+    bases, obs_bases = build(_training_data(types, state.arrays))
+    state = _with_landmarks(state, saved, rule.fix_landmarks(bases, {v: basis for v, (basis, _) in obs_bases.items()}))
     if state.stage == "sum":
-        state = source.read(state, saved, lambda state, chunk: _add(state, chunk, chosen, seen))
+        state = source.read(state, saved, lambda state, chunk: _add(state, chunk, bases, obs_bases))
         fix = "The function must return the same chunks at every call."
         ok = state.total in (0, state.done)
-        _checks.require(ok, "chunks", f"must be as many in both passes, {state.total}", state.done, fix)
+        _checks.require(ok, "chunks", f"must have the same number in both passes, {state.total}", state.done, fix)
         saved.save(dataclasses.replace(state, stage="done", total=state.done))
-    return regression.model(chosen, seen, *_totals(ends, chosen, seen, state.arrays))
+    return regression.model(bases, obs_bases, *_totals(ends, bases, obs_bases, state.arrays))
 
 
 def chunked(
@@ -125,22 +125,22 @@ def chunked(
     degrees: Mapping[int, int] | None = None,
     size: int = 65_536,
 ) -> "Chunks":
-    """Divide arrays of training data into chunks that are read when they are wanted.
+    """Return a sequence of chunks of training data that are read lazily from arrays.
 
     Args:
-        edges: as in `TrainingData`, of arrays with a length and slices: NumPy arrays, those that
-            `numpy.load(path, mmap_mode="r")` leaves on disk, and others.
+        edges: as in `TrainingData`, with arrays that support `len` and slices, for instance NumPy arrays or
+            `numpy.load(path, mmap_mode="r")`.
         nodes: as in `TrainingData`.
         observations: as in `TrainingData`.
         ends: as in `TrainingData`.
         degrees: as in `TrainingData`.
-        size: most rows of an array in one chunk, >= 1.
+        size: maximum number of rows of an array in one chunk, >= 1.
 
     Returns:
         A sequence of training data. Chunk i of c has rows n i // c up to n (i + 1) // c of an array of n rows.
 
     Raises:
-        ValueError: an array with fewer rows than there are chunks; when a chunk is read, as `TrainingData`.
+        ValueError: an array has fewer rows than there are chunks; reading a chunk raises as `TrainingData`.
 
     Examples:
         >>> import numpy as np
@@ -156,14 +156,14 @@ def chunked(
     count = -(-max(lengths.values(), default=0) // size)
     short = [name for name, length in lengths.items() if length < max(count, 1)]
     fix = "Pass a larger size, or more rows."
-    rule = f"must have a row for each of the {count} chunks"
+    rule = f"must have at least one row per chunk, {count}"
     _checks.require(not short, ", ".join(short), rule, [lengths[name] for name in short], fix)
     return Chunks(edges, nodes, observations, {"ends": ends, "degrees": degrees}, count)
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunks(Sequence):
-    """A sequence of training data that is cut from arrays when it is read; made by `chunked`."""
+    """A lazy sequence of training data, the result of `chunked`."""
 
     edges: Mapping[int, tuple[Any, Any]]
     nodes: Mapping[int, Any]
@@ -175,7 +175,7 @@ class Chunks(Sequence):
         return self.number
 
     def __getitem__(self, index: Any) -> Any:
-        i = range(self.number)[index]  # as of a list, negative numbers and errors included
+        i = range(self.number)[index]  # indexes like a list, with negative indices and IndexError
 
         def rows(x: Any) -> np.ndarray:
             return np.asarray(x[len(x) * i // self.number : len(x) * (i + 1) // self.number])
@@ -188,39 +188,39 @@ class Chunks(Sequence):
 
 
 class _Source:
-    """Where chunks come from."""
+    """A source of chunks: a sequence, or a function that returns an iterator."""
 
     def __init__(self, chunks: Any, progress: Callable[[Iterable], Iterable] | None):
         ok = isinstance(chunks, Sequence) or callable(chunks)
-        fix = "Pass a function that returns a fresh iterator, or a list; an iterator can be read only once."
+        fix = "Pass a function that returns a new iterator, or a list; an iterator can be read only once."
         _checks.require(ok, "chunks", "must be a function or a sequence", type(chunks).__name__, fix)
         self.chunks: Any = chunks
         self.progress = progress or iter
         self.total = len(chunks) if isinstance(chunks, Sequence) else None
 
     def first(self, stage: str) -> State:
-        """Return the state before the first chunk, which tells what all chunks have in common."""
+        """Return the initial state, with the types and shapes of the first chunk."""
         for chunk in self.rest(0):
             _check_chunk(0, chunk)
             return State(stage, types=_types(chunk))
-        raise ValueError("chunks: must hold at least one chunk; got none. Pass training data in pieces.")
+        raise ValueError("chunks: must hold at least one chunk; got none. Pass chunks of training data.")
 
     def rest(self, start: int) -> Any:
-        """Return the chunks from one on; those before it are not read where there is a choice."""
+        """Return the chunks from `start` on; a sequence does not read earlier chunks."""
         if self.total is None:
             return itertools.islice(self.chunks(), start, None)
         return _Rest(self.chunks, start)
 
     def read(self, state: State, saved: "Checkpoint", step: Callable[[State, TrainingData], State]) -> State:
-        """Take one step for each chunk that is left, and save the state now and then."""
+        """Return the state after one step per remaining chunk; checkpoints are saved in between."""
         last = time.monotonic()
         try:
             for chunk in self.progress(self.rest(state.done)):
                 _check_chunk(state.done, chunk)
-                fix = "Give all chunks the same types, ends, degrees, shapes and dtypes."
+                fix = "Use the same types, ends, degrees, shapes and dtypes in all chunks."
                 types = _types(chunk)
                 ok = types == state.types
-                _checks.require(ok, f"chunk {state.done}", f"must be like the first, {state.types}", types, fix)
+                _checks.require(ok, f"chunk {state.done}", f"must match the first chunk, {state.types}", types, fix)
                 state = dataclasses.replace(step(state, chunk), done=state.done + 1)
                 if time.monotonic() - last > SAVE_EVERY:
                     saved.save(state)
@@ -232,7 +232,7 @@ class _Source:
 
 
 class _Rest(Sequence):
-    """The chunks of a sequence from one on."""
+    """The chunks of a sequence from index `start` on."""
 
     def __init__(self, chunks: Any, start: int):
         self.chunks, self.start = chunks, start
@@ -246,45 +246,45 @@ class _Rest(Sequence):
 
 def _check_chunk(number: int, chunk: Any) -> None:
     ok = isinstance(chunk, TrainingData)
-    fix = "kbpjax.pool makes training data."
+    fix = "Build it with kbpjax.pool or kbpjax.TrainingData."
     _checks.require(ok, f"chunk {number}", "must be TrainingData", type(chunk).__name__, fix)
 
 
 def _check_options(rule: Any, reservoir: Any, seed: Any) -> None:
-    own = rule.rule if isinstance(rule, FixedLandmarks) else rule
+    base = rule.rule if isinstance(rule, FixedLandmarks) else rule
     fix = "Use kbpjax.ConstantTime(...), or kbpjax.fix_landmarks with it."
-    ok = isinstance(own, ConstantTime)
-    _checks.require(ok, "rule", "must not multiply messages at all samples", type(own).__name__, fix)
+    ok = isinstance(base, ConstantTime)
+    _checks.require(ok, "rule", "must not multiply messages at all samples", type(base).__name__, fix)
     _checks.require_count("reservoir", reservoir)
     _checks.require_seed(seed)
 
 
-def _with_landmarks(state: State, saved: Checkpoint, held: Rule) -> State:
-    """Note the landmarks, or check that sums on them can be added to."""
-    landmarks = digest(held)
+def _with_landmarks(state: State, saved: Checkpoint, rule: Rule) -> State:
+    """Return the state with the digest of the landmarks; raise ValueError if its sums use other landmarks."""
+    landmarks = digest(rule)
     ok = state.landmarks in ("", landmarks)
-    fix = "Delete the file to start again: another machine or version has chosen others."
+    fix = "Delete the file to restart: another machine or version selected other landmarks."
     _checks.require(ok, "checkpoint", "must have sums on the landmarks of its reservoirs", f"{saved.path}", fix)
     return dataclasses.replace(state, landmarks=landmarks)
 
 
 def _types(data: TrainingData) -> str:
-    """Describe what all chunks must have in common."""
+    """Return the types, shapes and dtypes of a chunk as JSON."""
 
     def point(x: Any) -> list[Any]:
         return [list(x.shape[1:]), str(x.dtype)]
 
-    about = {
+    description = {
         "ends": data.ends,
         "degrees": data.degrees,
         "nodes": [[v, *point(x)] for v, x in sorted(data.nodes.items())],
         "observations": [[v, *point(y)] for v, (_, y) in sorted(data.observations.items())],
     }
-    return json.dumps(about)
+    return json.dumps(description)
 
 
 def _training_data(types: dict[str, Any], arrays: Mapping[str, Any]) -> TrainingData:
-    """Make data of reservoirs, or of one row of zeros where there are none: a held rule asks only for shapes."""
+    """Return the reservoirs as training data, or one row of zeros: fixed landmarks need only shapes."""
 
     def column(name: str, shape: list[int], dtype: str) -> np.ndarray:
         return arrays.get(name, np.zeros((1, *shape), jnp.dtype(dtype)))
@@ -299,7 +299,7 @@ def _training_data(types: dict[str, Any], arrays: Mapping[str, Any]) -> Training
 
 
 def _sample(state: State, chunk: TrainingData, size: int, seed: int) -> State:
-    """Let the samples of a chunk into the reservoirs (Vitter 1985, algorithm R), each with its own random numbers."""
+    """Return the state with a chunk added to the reservoirs (Vitter 1985, algorithm R), each with a separate seed."""
     arrays = dict(state.arrays)
     pools = [("nodes", v, (x,)) for v, x in chunk.nodes.items()]
     pools += [("observations", v, pair) for v, pair in chunk.observations.items()]
@@ -314,42 +314,42 @@ def _sample(state: State, chunk: TrainingData, size: int, seed: int) -> State:
         for i, column in enumerate(map(np.asarray, columns)):
             pool = np.empty((min(after, size), *column.shape[1:]), column.dtype)
             pool[: min(before, size)] = arrays.get(f"{name}/{i}", pool[:0])
-            pool[slots[rows]] = column[rows]  # of several for one slot, the last stays
+            pool[slots[rows]] = column[rows]  # the last sample of a slot wins
             arrays[f"{name}/{i}"] = pool
         arrays[f"{name}/seen"] = np.asarray(after)
     return dataclasses.replace(state, arrays=arrays)
 
 
 def _add(
-    state: State, chunk: TrainingData, chosen: Mapping[int, NodeBasis], seen: Mapping[int, tuple[FeatureMap, Any]]
+    state: State, chunk: TrainingData, bases: Mapping[int, NodeBasis], obs_bases: Mapping[int, tuple[FeatureMap, Any]]
 ) -> State:
-    """Add the sums over a chunk."""
+    """Return the state with the sums over a chunk added."""
     arrays = dict(state.arrays)
 
     def add(kind: str, types: list[int], sums: Any) -> None:
-        """Add sums [type, ...] to those of each type."""
+        """Add sums [type, ...] to the totals of each type."""
         for name, values in vars(sums).items():
             for k, value in zip(types, np.asarray(values, np.float64), strict=True):
                 arrays[f"{kind}/{k}/{name}"] = arrays.get(f"{kind}/{k}/{name}", 0.0) + value
 
-    for types, sums in edge_sums(chosen, chunk):
+    for types, sums in edge_sums(bases, chunk):
         add("edges", types, sums)
     for v, x in chunk.nodes.items():
-        add("nodes", [v], jax.tree.map(lambda a: a[None], node_sums(chosen[v], x)))
+        add("nodes", [v], jax.tree.map(lambda a: a[None], node_sums(bases[v], x)))
     for v, pair in chunk.observations.items():
-        own = observation_sums(chosen[v].messages, seen[v][0], *pair)
-        add("observations", [v], jax.tree.map(lambda a: a[None], own))
+        sums = observation_sums(bases[v].messages, obs_bases[v][0], *pair)
+        add("observations", [v], jax.tree.map(lambda a: a[None], sums))
     return dataclasses.replace(state, arrays=arrays)
 
 
 def _totals(
     ends: Sequence[tuple[int, int, int]],
-    chosen: Mapping[int, NodeBasis],
-    seen: Mapping[int, tuple[FeatureMap, Any]],
+    bases: Mapping[int, NodeBasis],
+    obs_bases: Mapping[int, tuple[FeatureMap, Any]],
     arrays: Mapping[str, Any],
 ) -> tuple[Iterable[tuple[list[int], EdgeSums]], dict[int, NodeSums], dict[int, ObservationSums]]:
-    """Return the sums of edge types with the same ends, of node types and of observations, in the data's precision."""
-    floats = {v: _dtype(basis.messages) for v, basis in chosen.items()}
+    """Return the sums of edge types grouped by ends, of node types and of observations, in the dtype of the data."""
+    floats = {v: _dtype(basis.messages) for v, basis in bases.items()}
 
     def totals(kind: str, types: list[int], of: Any, dtype: Any, **other: Any) -> Any:
         names = [field.name for field in dataclasses.fields(of)]
@@ -360,10 +360,10 @@ def _totals(
     for a, b in sorted({(a, b) for _, a, b in ends}):
         types = [k for k, *pair in ends if pair == [a, b]]
         edges.append((types, totals("edges", types, EdgeSums, floats[a], second=floats[b], forth=floats[b])))
-    nodes = {v: totals("nodes", [v], NodeSums, floats[v]) for v in chosen}
+    nodes = {v: totals("nodes", [v], NodeSums, floats[v]) for v in bases}
     observations = {
         v: totals("observations", [v], ObservationSums, floats[v], observed=_dtype(basis))
-        for v, (basis, _) in seen.items()
+        for v, (basis, _) in obs_bases.items()
     }
     one = jax.tree.map(lambda a: a[0], (nodes, observations))
     return edges, *one

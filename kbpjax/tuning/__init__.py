@@ -1,1 +1,1 @@
-"""Choice of hyperparameters: scores, losses, and descent through inference."""
+"""Hyperparameter selection: closed-form scores, losses, and gradient descent through inference."""

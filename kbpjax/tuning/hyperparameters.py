@@ -1,4 +1,4 @@
-"""Hyperparameters: all numbers between training data and a belief, in one pytree that can be learned and saved."""
+"""Hyperparameters of learning and inference in one pytree, which can be optimized and saved."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,49 +26,50 @@ Number = Float[Array, ""]
 
 
 def _number(value: Any) -> Any:
-    """Make numbers arrays, by type too, so that they can be learned."""
+    """Convert a number, or a mapping of numbers by type, to arrays that can be optimized."""
     if value is None:
         return None
     if isinstance(value, Mapping):
         return {k: _number(v) for k, v in value.items()}
     number = as_floats(jnp.asarray(value))
-    return number.astype(number.dtype)  # of no weak type
+    return number.astype(number.dtype)  # strong type
 
 
 class Hyperparameters(eqx.Module):
-    """What `fit`, `observe`, `run` and `beliefs` are told, as one object; `tune` learns its numbers.
+    """Hyperparameters of `fit`, `observe`, `run` and `beliefs` in one object; `tune` optimizes its numbers.
 
-    Defaults are for learning, and not those of `fit` and `run`: a floor of 1e-3, where derivatives are tame, and fewer
-    iterations and landmarks, as each step of `tune` fits and runs anew.
+    The defaults are meant for `tune` and differ from those of `fit` and `run`. The floor is 1e-3, which keeps gradients
+    small. Iterations and landmarks are fewer, because each step of `tune` fits a model and runs inference.
 
     Args:
         kernel: kernel of the variables, or {node type: kernel}.
         obs_kernel: kernel of the observations, or {node type: kernel}.
         ridge: lambda of eq. 11, or {edge type: lambda}.
-        obs_ridge: the same of what is learned of observations, or {node type: lambda}; None: `ridge`.
-        floor: least value of an evaluated message, as a share of the largest, in [0, 1).
+        obs_ridge: lambda of the observation operators, or {node type: lambda}; None: `ridge`.
+        floor: minimum value of an evaluated message, relative to the maximum, in [0, 1).
         damping: weight of the old message, in [0, 1).
         exponents: exponent of the messages: one number, {edge type: number}, or one for each undirected edge [pair];
             None: 1, belief propagation.
-        evidence_power: power to which the evidence is raised, > 0.
-        temperature: of the beliefs, > 0, see `temper`.
-        rule: the update rule. Tuning takes time in proportion to the squares of the ranks: keep them small.
-        nonnegative: how to make updates nonnegative, or None.
-        schedule: which messages are updated at a time; `colored(graph)` belongs to one graph.
-        evidence_model: form of the evidence, `Expectation()` or `DensityRatio()`.
-        num_iters: iterations of belief propagation; with `tol` the most there can be.
-        tol: where to stop; None: after `num_iters`.
+        evidence_power: likelihood tempering exponent, > 0.
+        temperature: temperature of the beliefs, > 0; see `temper`.
+        rule: the update rule. The time of tuning is proportional to the squared ranks: keep them small.
+        nonnegative: `Clipped()` or `ConstrainedFit()`, which make updates nonnegative; None: as estimated.
+        schedule: message schedule; `colored(graph)` is valid for one graph only.
+        evidence_model: evidence model, `Expectation()` or `DensityRatio()`.
+        num_iters: number of iterations of belief propagation; with `tol`, the maximum.
+        tol: residual at which iterations stop; None: run all `num_iters` iterations.
 
     Raises:
-        ValueError: floor, damping, evidence_power or temperature out of range; `fit` and `run` check the others.
+        ValueError: floor, damping, evidence_power or temperature is out of range. `fit` and `run` check the other
+            fields.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> x = np.linspace(0, 1, 200).reshape(20, 10)
         >>> graph = kbp.chain_graph(10)
         >>> data = kbp.pool(graph, x, observations=x)
-        >>> settings = kbp.Hyperparameters(kbp.RBF(0.3), kbp.RBF(0.2), num_iters=5)
-        >>> belief = settings.answer(settings.fit(data), graph, x[3], np.linspace(0, 1, 21))
+        >>> hyperparameters = kbp.Hyperparameters(kbp.RBF(0.3), kbp.RBF(0.2), num_iters=5)
+        >>> belief = hyperparameters.answer(hyperparameters.fit(data), graph, x[3], np.linspace(0, 1, 21))
         >>> belief.weights.shape
         (10, 21)
     """
@@ -96,7 +97,7 @@ class Hyperparameters(eqx.Module):
             _checks.require_number(name, getattr(self, name), above=0)
 
     def fit(self, data: TrainingData) -> KernelMRF:
-        """Learn the model (`kbpjax.fit`)."""
+        """Return the model fitted to the data (`kbpjax.fit`)."""
         return fit(
             data,
             kernel=self.kernel,
@@ -109,16 +110,16 @@ class Hyperparameters(eqx.Module):
         )
 
     def fix_landmarks(self, data: TrainingData) -> Rule:
-        """Choose landmarks, and return the rule that keeps them (`kbpjax.fix_landmarks`)."""
+        """Select landmarks, and return the rule with these landmarks fixed (`kbpjax.fix_landmarks`)."""
         return fix_landmarks(data, kernel=self.kernel, obs_kernel=self.obs_kernel, rule=self.rule)
 
     def run(self, model: KernelMRF, graph: Graph, evidence: Evidence | None) -> Solution:
-        """Pass messages (`kbpjax.run`)."""
+        """Return the solution of belief propagation (`kbpjax.run`)."""
         options = {"num_iters": self.num_iters, "damping": self.damping, "tol": self.tol, "schedule": self.schedule}
         return run(model, graph, evidence, exponents=self._exponents(graph), **options)
 
     def observe(self, model: KernelMRF, graph: Graph, y: Numbers | Mapping[int, Numbers]) -> Evidence:
-        """Turn observations into evidence (`kbpjax.observe`), raised to its power."""
+        """Return the evidence of observations (`kbpjax.observe`), raised to `evidence_power`."""
         return observe(model, graph, y, evidence_model=self.evidence_model) ** self.evidence_power
 
     def answer(
@@ -130,19 +131,19 @@ class Hyperparameters(eqx.Module):
         *,
         marginal: Marginal = MeanEmbedding(),
     ) -> Any:
-        """Go from observations to beliefs on points, as `beliefs` returns them."""
+        """Return the beliefs given observations at evaluation points, in the format of `beliefs`."""
         evidence = self.observe(model, graph, y)
-        found = beliefs(model, graph, evidence, self.run(model, graph, evidence), points, marginal=marginal)
-        if isinstance(found, Belief):
-            return temper(found, self.temperature)
-        return {v: temper(belief, self.temperature) for v, belief in found.items()}
+        computed = beliefs(model, graph, evidence, self.run(model, graph, evidence), points, marginal=marginal)
+        if isinstance(computed, Belief):
+            return temper(computed, self.temperature)
+        return {v: temper(belief, self.temperature) for v, belief in computed.items()}
 
     def _exponents(self, graph: Graph) -> Array | None:
-        """Give every undirected edge its exponent."""
+        """Return the exponent of each undirected edge [pair], or `exponents` if it is not a mapping."""
         if not isinstance(self.exponents, dict):
             return self.exponents
         missing = [k for k, *_ in graph.edge_types if k not in self.exponents]
-        rule = "must be one number, or one for each edge type of the graph"
+        rule = "must be one number, or one number per edge type of the graph"
         _checks.require(not missing, "exponents", rule, f"none for {missing}", "Add them.")
         table = jnp.ones(1 + max(self.exponents), self.damping.dtype)
         for k, value in self.exponents.items():

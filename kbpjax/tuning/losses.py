@@ -1,4 +1,4 @@
-"""Losses of beliefs against the truth, for `tune`: small, smooth in the beliefs, averages over nodes."""
+"""Losses of beliefs for `tune`: averages over nodes, differentiable in the beliefs."""
 
 import equinox as eqx
 import jax
@@ -11,7 +11,7 @@ from kbpjax.posterior.summaries import mean
 
 
 class SquaredError(eqx.Module):
-    """The squared distance of the posterior mean from the truth.
+    """The squared error of the posterior mean.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -21,16 +21,16 @@ class SquaredError(eqx.Module):
     """
 
     def __call__(self, belief: Belief, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
-        """Return the mean over nodes."""
+        """Return the mean loss over nodes."""
         _check_truth(belief, truth)
         error = mean(belief) - truth.astype(belief.weights.dtype)
         return jnp.sum(error**2) / len(error)
 
 
 class NegativeLogBelief(eqx.Module):
-    """Minus the logarithm of the weight of the candidate that is nearest to the truth.
+    """The negative logarithm of the weight at the evaluation point nearest to the true value.
 
-    Candidates closer together share the weight: compare only losses on the same candidates.
+    The weight of one point depends on the spacing of the points: compare losses only on the same points.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -40,7 +40,7 @@ class NegativeLogBelief(eqx.Module):
     """
 
     def __call__(self, belief: Belief, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
-        """Return the mean over nodes."""
+        """Return the mean loss over nodes."""
         _check_truth(belief, truth)
         dtype = belief.weights.dtype
         points, values = (a.reshape(len(a), -1).astype(dtype) for a in (belief.points, truth))
@@ -50,19 +50,19 @@ class NegativeLogBelief(eqx.Module):
 
 
 class IntervalScore(eqx.Module):
-    """The interval score (Gneiting and Raftery 2007): width of the central interval, and a fine for a truth outside.
+    """The interval score (Gneiting and Raftery 2007): interval width, plus a penalty if the true value lies outside.
 
-    Its expectation is least for the true quantiles, so it asks for narrow and for honest intervals. Quantiles are
-    interpolated between candidates.
+    It is a proper score: the true quantiles minimize its expectation. It rewards narrow and calibrated central
+    intervals. Quantiles are interpolated between evaluation points.
 
     Args:
-        coverage: probability inside the interval, in (0, 1).
+        coverage: nominal coverage of the central interval, in (0, 1).
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.25, 0.5, 0.25]]))
         >>> score = kbp.IntervalScore(coverage=0.5)
-        >>> [round(float(score(belief, jnp.array([truth]))), 2) for truth in (1.0, 3.0)]  # fine: 4 a unit
+        >>> [round(float(score(belief, jnp.array([truth]))), 2) for truth in (1.0, 3.0)]  # penalty: 4 per unit
         [1.33, 6.67]
     """
 
@@ -72,7 +72,7 @@ class IntervalScore(eqx.Module):
         _checks.require_number("coverage", self.coverage, above=0, below=1)
 
     def __call__(self, belief: Belief, truth: Shaped[Array, "node *one"]) -> Float[Array, ""]:
-        """Return the mean over nodes, for scalar points [point] or [point, 1]."""
+        """Return the mean score over nodes, for scalar points [point] or [point, 1]."""
         scalar = belief.points.shape[1:] in ((), (1,))
         fix = "Use SquaredError() or NegativeLogBelief()."
         _checks.require(scalar, "belief", "must have scalar points", f"shape {belief.points.shape}", fix)
@@ -80,11 +80,11 @@ class IntervalScore(eqx.Module):
         dtype, outside = belief.weights.dtype, 1 - self.coverage
         values = truth.reshape(-1).astype(dtype)
         low, high = (self._quantiles(belief, level) for level in (outside / 2, 1 - outside / 2))
-        fine = jnp.maximum(low - values, 0) + jnp.maximum(values - high, 0)
-        return jnp.mean(high - low + 2 / outside * fine)
+        penalty = jnp.maximum(low - values, 0) + jnp.maximum(values - high, 0)
+        return jnp.mean(high - low + 2 / outside * penalty)
 
     def _quantiles(self, belief: Belief, level: float) -> Array:
-        """Interpolate the inverse of the distribution function, half of each weight lying below its point."""
+        """Return quantiles by interpolating the cumulative distribution, with half of each weight below its point."""
         points = belief.points.reshape(-1).astype(belief.weights.dtype)
         order = jnp.argsort(points)
         weights = belief.weights[:, order]
@@ -95,5 +95,5 @@ class IntervalScore(eqx.Module):
 
 def _check_truth(belief: Belief, truth: Array) -> None:
     shape = (len(belief.weights), *belief.points.shape[1:])
-    fix = "Give one value for each node, of the shape of a point."
+    fix = "Pass one value per node, each with the shape of a point."
     _checks.require(truth.shape == shape, "truth", f"must have shape {shape}", truth.shape, fix)

@@ -1,4 +1,4 @@
-"""Numbers of settings as free parameters, which a gradient step may take anywhere: logarithms, logits, themselves."""
+"""Unconstrained parametrization of hyperparameters: logarithms of positive numbers, logits of shares."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -28,11 +28,11 @@ def _logit(value: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """Which numbers of settings are learned, and in which form.
+    """The hyperparameters that are optimized, and their transformations to unconstrained parameters.
 
     Attributes:
-        start: the settings that say so.
-        names: of the learned numbers, as paths into the settings.
+        start: initial hyperparameters.
+        names: paths of the optimized numbers in the hyperparameters.
     """
 
     start: Any
@@ -40,9 +40,9 @@ class Numbers:
     _forms: tuple[tuple[int, Callable, Callable], ...]
 
     @classmethod
-    def of(cls, settings: Any, frozen: Callable[[Any], Any]) -> "Numbers":
-        """Learn all numbers but the frozen ones and those that are 0 where they must not be negative."""
-        leaves, tree = jax.tree_util.tree_flatten_with_path(settings)
+    def of(cls, hyperparameters: Any, frozen: Callable[[Any], Any]) -> "Numbers":
+        """Optimize all numbers except frozen ones and nonnegative numbers that are 0."""
+        leaves, tree = jax.tree_util.tree_flatten_with_path(hyperparameters)
         numbered = jax.tree.unflatten(tree, list(range(len(leaves))))
         fixed = set(jax.tree.leaves(frozen(numbered))) | set(_constants(numbered))
         names, forms = [], []
@@ -52,21 +52,21 @@ class Numbers:
                 names.append(jax.tree_util.keystr(path).removeprefix("."))
                 forms.append((i, *form))
         fix = "Leave one of them out of `frozen`, or start it above 0."
-        _checks.require(bool(names), "settings", "must have numbers to learn", "none", fix)
-        return cls(settings, tuple(names), tuple(forms))
+        _checks.require(bool(names), "hyperparameters", "must have numbers to optimize", "none", fix)
+        return cls(hyperparameters, tuple(names), tuple(forms))
 
     def free(self) -> list[Array]:
-        """Return the free parameters of the settings to start from."""
+        """Return the unconstrained parameters of the initial hyperparameters."""
         leaves = jax.tree.leaves(self.start)
-        # Not of weak type, which a step would change: the step would be compiled twice.
+        # Strong types: a step would change a weak type and be compiled twice.
         return [into(leaf := leaves[i]).astype(leaf.dtype) for i, into, _ in self._forms]
 
     def values(self, free: list[Array]) -> list[Array]:
-        """Return the numbers that free parameters stand for."""
+        """Return the constrained numbers of unconstrained parameters."""
         return [out(value) for (_, _, out), value in zip(self._forms, free, strict=True)]
 
-    def settings(self, free: list[Array]) -> Any:
-        """Return the settings that free parameters stand for."""
+    def hyperparameters(self, free: list[Array]) -> Any:
+        """Return the hyperparameters of unconstrained parameters."""
         leaves, tree = jax.tree.flatten(self.start)
         for (i, _, _), value in zip(self._forms, self.values(free), strict=True):
             leaves[i] = value
@@ -76,22 +76,22 @@ class Numbers:
 def descend(
     optimizer: optax.GradientTransformation, slopes: list[Array], state: Any, free: list[Array]
 ) -> tuple[list[Array], Any]:
-    """Take a step of an optimizer of optax, which mixes scalars of its own in; return parameters and state."""
-    with jax.numpy_dtype_promotion("standard"):
+    """Return parameters and optimizer state after one step of an optax optimizer."""
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
         change, state = optimizer.update(slopes, state, free)
         after: Any = optax.apply_updates(free, change)
     return after, state
 
 
 def _constants(numbered: Any) -> Iterator[int]:
-    """Yield the leaves that are not parameters of their kernels."""
+    """Yield the leaves that kernels declare as constants."""
     for kernel in jax.tree.leaves(numbered, is_leaf=lambda node: isinstance(node, Kernel) and bool(node.constants)):
         for name in kernel.constants if isinstance(kernel, Kernel) else ():
             yield from jax.tree.leaves(getattr(kernel, name))
 
 
 def _form(field: str, leaf: Array) -> tuple[Callable, Callable] | None:
-    """Return how a number becomes free and how it comes back; None where it is not to be learned."""
+    """Return the transformation to unconstrained values and its inverse; None if the number is not optimized."""
     if not (hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)):
         return None
     positive = bool(np.all(np.asarray(leaf) > 0))

@@ -1,14 +1,14 @@
-"""Closed-form scores by which to choose the ridge, the kernel or the landmarks of one conditional embedding operator.
+"""Closed-form scores for selecting the ridge, kernel or landmarks of a conditional embedding operator.
 
-Both estimate how far E[target(X) | x] is from target(X) at new pairs: a mean of squared norms of target features. They
-cost about twice the operator, and stream over pairs as it does.
+Both scores estimate the mean squared error of E[target(X) | x] as a prediction of target(X) at new pairs. They cost
+about twice as much as the operator, and stream over pairs in chunks.
 
-**Compare only scores of the same target features.** Wide kernels make all features of X nearly equal, and so every
-error small: by these scores the widest kernel of the targets is the best, and it is useless. Set the target features
-once, and vary only `given` and `ridge`: take the features of a reference kernel (`RBF(median_bandwidth(x))`, say),
-or scalars themselves, `lambda x: x[:, None]`. The operator of the chosen kernel may then use other targets.
+**Compare only scores of the same target features.** A wide target kernel makes all target features nearly equal, so
+every error is small: these scores would select the widest target kernel, which is useless. Fix the target features and
+vary only `given` and `ridge`. Use the features of a reference kernel such as `RBF(median_bandwidth(x))`, or scalar
+targets, `lambda x: x[:, None]`. The final operator may use other targets.
 
-Pairs that share points, as those that `pool` takes from one sample do, tell each other's answers: scores are too low.
+Pairs that share points are dependent, for instance pairs that `pool` takes from one sample. Their scores are too low.
 """
 
 from collections.abc import Callable
@@ -30,28 +30,28 @@ def leave_one_out(
     ridge: ScalarLike,
     count: ScalarLike | None = None,
 ) -> Float[Array, ""]:
-    r"""Return the mean squared error at each pair of the operator learned from all other pairs.
+    r"""Return the leave-one-out mean squared error of the operator.
 
-    With $r$ and $g$ the features of a pair, $U$ the operator of all $m$ pairs and $U_{-i}$ that of all but pair $i$,
-    it is the mean of $\|g_i - U_{-i}^\top r_i\|^2$, and
+    With $r$ and $g$ the features of a pair, $U$ the operator of all $m$ pairs and $U_{-i}$ the operator without pair
+    $i$, the score is the mean of $\|g_i - U_{-i}^\top r_i\|^2$, and
 
     $$g_i - U_{-i}^\top r_i = \frac{g_i - U^\top r_i}{1 - r_i^\top (R^\top R + \lambda m I)^{-1} r_i}.$$
 
-    The penalty is held fixed: $U_{-i}$ has `ridge` times m too, not times m - 1, and the rounding error that
-    `ridge_solve` adds: ridges below machine epsilon times the mean of ||r||^2 score alike. Differentiable in `ridge`
-    and in what the feature maps depend on. O(m rank^2) time. Where 1 - r_i' (...)^{-1} r_i is of rounding size, as with
-    no more pairs than features and hardly a ridge, the result is finite and not small, but has no correct digits.
+    The penalty is fixed: $U_{-i}$ uses `ridge` times m, not m - 1, plus the rounding error that `ridge_solve` adds.
+    Ridges below machine epsilon times the mean of ||r||^2 therefore have equal scores. Differentiable in `ridge` and in
+    the parameters of the feature maps. O(m rank^2) time. With at most as many pairs as features and a tiny ridge,
+    1 - r_i' (...)^{-1} r_i is of rounding size: the result is then finite and not small, but has no correct digits.
 
     Args:
         given: feature map from points [n, *dim] to [n, rank].
-        target: map from points [n, *target_dim] to [n, target_rank]; the same for all that is compared (see above).
+        target: map from points [n, *target_dim] to [n, target_rank]; the same for all compared scores (see above).
         x_given: conditioning points of the pairs.
-        x_target: the other points of the pairs, as many.
+        x_target: target points of the pairs.
         ridge: lambda of eq. 11, >= 0; it is multiplied by the number of pairs.
-        count: number of pairs, >= 1; what follows them is padding. None: all.
+        count: number of pairs, >= 1; later rows are padding. None: all rows.
 
     Raises:
-        ValueError: lengths that differ, or ridge or count out of range.
+        ValueError: the numbers of points differ, or ridge or count is out of range.
 
     Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
@@ -66,9 +66,9 @@ def leave_one_out(
 
     def leave_out(rows: Array, residuals: Array) -> Array:
         leverage = jnp.sum(solve_triangular(factor, rows.T, lower=True) ** 2, axis=0)
-        # 1 - leverage is never less than if no other pair were near: with the bound, rounding cannot make it 0.
-        least = penalty / (penalty + jnp.sum(rows**2, axis=1))
-        return residuals / jnp.maximum(1 - leverage, least)[:, None]
+        # A lower bound of 1 - leverage, attained if no other pair overlaps. It keeps rounding from giving 0.
+        minimum = penalty / (penalty + jnp.sum(rows**2, axis=1))
+        return residuals / jnp.maximum(1 - leverage, minimum)[:, None]
 
     return mean_square(leave_out)
 
@@ -83,15 +83,15 @@ def generalized_cross_validation(
 ) -> Float[Array, ""]:
     """Return mean_i ||g_i - U' r_i||^2 / (1 - tr(H) / m)^2, H = R (R'R + ridge m I)^{-1} R' (Golub et al. 1979).
 
-    It is `leave_one_out` with the mean of the leverages H_ii in place of each, so single pairs far from all others
-    weigh less. The residuals are summed pair by pair: their sum by the normal equations, tr(G'G) - tr(U'R'G) - ...,
-    needs no second pass but is a small difference of large numbers, noise in single precision where the fit is good.
+    It replaces each leverage H_ii in `leave_one_out` by their mean, so isolated pairs have less weight. The residuals
+    are summed pair by pair in a second pass. The normal equations, tr(G'G) - tr(U'R'G) - ..., would avoid this pass,
+    but subtract large numbers, which in single precision leaves only noise when the fit is good.
 
-    Arguments, gradients and errors are those of `leave_one_out`.
+    Arguments, gradients and errors are the same as for `leave_one_out`.
     """
     factor, penalty, trace, pairs, mean_square = _fit(given, target, x_given, x_target, ridge, count)
     inverse = solve_triangular(factor, jnp.eye(len(factor), dtype=factor.dtype), lower=True)
-    # m - tr(H) = m - rank + penalty tr((R'R + penalty I)^{-1}), and by convexity it is least where all leverages agree.
+    # m - tr(H) = m - rank + penalty tr((R'R + penalty I)^{-1}); by convexity its minimum is at equal leverages.
     free = (pairs - len(factor) + penalty * jnp.sum(inverse**2)) / pairs
     scale = jnp.maximum(free, penalty / (penalty + trace / pairs))
     return mean_square(lambda _, residuals: residuals / scale)
@@ -100,12 +100,13 @@ def generalized_cross_validation(
 def _fit(
     given: Callable, target: Callable, x: Array, y: Array, ridge: ScalarLike, count: ScalarLike | None
 ) -> tuple[Array, Array, Array, Array, Callable]:
-    """Check the arguments and learn the operator, with the rounding error that `ridge_solve` adds to its penalty.
+    """Check the arguments and fit the operator, with the rounding error that `ridge_solve` adds to the penalty.
 
-    Returns the Cholesky factor of R'R + penalty I, that penalty, the trace of R'R, the number of pairs, and a function
-    that takes the mean over pairs of ||scaled(features, residuals)||^2, chunk by chunk.
+    Returns:
+        The Cholesky factor of R'R + penalty I, the penalty, the trace of R'R, the number of pairs, and a function that
+        computes the mean over pairs of ||scaled(features, residuals)||^2 in chunks.
     """
-    rule, fix = f"must pair with x_given, of {len(x)} points", "Pass one or more pairs."
+    rule, fix = f"must have as many points as x_given, {len(x)}", "Pass one or more pairs."
     _checks.require(len(x) == len(y) > 0, "x_target", rule, len(y), fix)
     _checks.require_number("ridge", ridge, least=0)
     _checks.require_number("count", len(x) if count is None else count, least=1, most=len(x))
@@ -120,7 +121,7 @@ def _fit(
         def squares(index: Array) -> Array:
             rows = given(x[index])
             values = target(y[index]).astype(rows.dtype)
-            # The rounding error of residuals counts: what it is divided by may be as small, and 0 / eps look perfect.
+            # Include the rounding error of residuals: their divisor may be as small, and 0 / eps would look perfect.
             residuals = jnp.concatenate([values - matmul(rows, operator), eps * values], axis=1)
             return jnp.sum(scaled(rows, residuals) ** 2, axis=1, keepdims=True)
 

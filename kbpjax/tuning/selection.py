@@ -1,6 +1,6 @@
-"""Hyperparameters from training data alone: medians of distances, or closed-form scores of the learned operators.
+"""Hyperparameters from training data only: the median heuristic, or closed-form scores of the learned operators.
 
-They need training data alone, take seconds, and are where `tune` should start.
+Both take seconds and are good starting points for `tune`.
 """
 
 from collections.abc import Callable
@@ -23,59 +23,60 @@ from kbpjax.tuning.scores import leave_one_out
 
 
 def median_hyperparameters(data: TrainingData, **options: Any) -> Hyperparameters:
-    """Return settings with RBF kernels at the median distance between samples and between observations (section 7).
+    """Return hyperparameters with RBF kernels whose bandwidths are the median distances of samples (section 7).
 
     Args:
         data: training data.
-        options: other fields of `Hyperparameters`; unless given, `ridge` is 1 / (number of pairs of an edge type) for
-            each, and `obs_ridge` likewise.
+        options: other fields of `Hyperparameters`. The default `ridge` of an edge type is 1 / (its number of pairs),
+            and the default `obs_ridge` of a node type is 1 / (its number of samples).
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> x = np.arange(40.0).reshape(20, 2)
-        >>> settings = kbp.median_hyperparameters(kbp.pool(kbp.chain_graph(2), x, observations=2 * x), num_iters=3)
-        >>> float(settings.kernel[0].bandwidth), float(settings.obs_kernel[0].bandwidth)
+        >>> data = kbp.pool(kbp.chain_graph(2), x, observations=2 * x)
+        >>> start = kbp.median_hyperparameters(data, num_iters=3)
+        >>> float(start.kernel[0].bandwidth), float(start.obs_kernel[0].bandwidth)
         (12.0, 24.0)
     """
-    guessed = {
+    defaults = {
         "kernel": {v: RBF(median_bandwidth(x)) for v, x in data.nodes.items()},
         "obs_kernel": {v: RBF(median_bandwidth(y)) for v, (_, y) in data.observations.items()} or None,
         "ridge": {k: 1 / len(x) for k, (x, _) in data.edges.items()} or 1e-3,
         "obs_ridge": {v: 1 / len(x) for v, x in data.nodes.items()},
     }
-    return Hyperparameters(**{**guessed, **options})
+    return Hyperparameters(**{**defaults, **options})
 
 
 def select(
-    settings: Hyperparameters,
+    hyperparameters: Hyperparameters,
     data: TrainingData,
     *,
     score: Callable[..., Array] = leave_one_out,
-    frozen: Callable[[Hyperparameters], Any] = lambda settings: (),
+    frozen: Callable[[Hyperparameters], Any] = lambda hyperparameters: (),
     steps: int = 60,
     every: int = 15,
 ) -> Hyperparameters:
-    """Choose kernels and ridges by how well each learned operator predicts pairs that it has not seen.
+    """Return hyperparameters whose kernels and ridges minimize a held-out score of the learned operators.
 
-    The sum of scores of all operators, of edges in both directions and of observations, falls by gradient descent (Adam
-    at 0.1, landmarks chosen anew every few steps). All predict the features of the kernels in `settings`, which stay
-    what they are compared by, as a share of these features' variance. It does not see how messages are multiplied, and
-    where loops lead: `tune` does.
+    Gradient descent (Adam with learning rate 0.1) minimizes the sum of the scores of all operators: edges in both
+    directions, and observations. Landmarks are selected again every few steps. All operators predict the features of
+    the initial kernels; each error is relative to the variance of these features. The score ignores products of
+    messages and loops, which `tune` includes.
 
     Args:
-        settings: where to start, for instance `median_hyperparameters(data)`; only the numbers of kernels and ridges
-            are changed.
+        hyperparameters: initial hyperparameters, for instance `median_hyperparameters(data)`; only the numbers of
+            kernels and ridges are changed.
         data: training data.
         score: `kbpjax.tuning.scores.leave_one_out` or `generalized_cross_validation`.
-        frozen: function from settings to those parts of them that are not to be chosen.
-        steps: steps, >= 1.
-        every: steps after which landmarks are chosen anew, >= 1.
+        frozen: function that returns the parts of the hyperparameters to keep fixed.
+        steps: number of steps, >= 1.
+        every: number of steps between selections of landmarks, >= 1.
 
     Returns:
-        The settings of least score.
+        The hyperparameters with the lowest score.
 
     Raises:
-        ValueError: an option out of range, data without any pairs, or scores that are not finite.
+        ValueError: an option is out of range, the data have no pairs, or the scores are not finite.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -91,51 +92,53 @@ def select(
     fix = "Pass kbpjax.tuning.scores.leave_one_out or generalized_cross_validation."
     _checks.require(callable(score), "score", "must be a function", repr(score), fix)
     some = bool(data.ends or data.observations)
-    fix = "There is nothing to choose by."
+    fix = "The score needs pairs: pass edges or observations."
     _checks.require(some, "data", "must have pairs of edges or of observations", "none", fix)
     rest = lambda s: (s.floor, s.damping, s.exponents, s.evidence_power, s.temperature)
-    learned = Numbers.of(settings, lambda s: (rest(s), frozen(s)))
-    parts = _targets(settings, data)
+    learned = Numbers.of(hyperparameters, lambda s: (rest(s), frozen(s)))
+    parts = _targets(hyperparameters, data)
     optimizer = optax.adam(0.1)
 
     @jax.jit
     def advance(free: list[Array], state: Any, rule: Rule, data: TrainingData) -> tuple[list[Array], Any, Array]:
-        value, slopes = jax.value_and_grad(lambda f: _total(learned.settings(f), rule, data, parts, score))(free)
+        value, slopes = jax.value_and_grad(lambda f: _total(learned.hyperparameters(f), rule, data, parts, score))(free)
         return *descend(optimizer, slopes, state, free), value
 
-    hold = jax.jit(lambda free, data: learned.settings(free).fix_landmarks(data))
+    select_landmarks = jax.jit(lambda free, data: learned.hyperparameters(free).fix_landmarks(data))
     free = best = learned.free()
-    state, rule, least = optimizer.init(free), None, np.inf
+    state, rule, lowest = optimizer.init(free), None, np.inf
     for step in range(steps):
-        rule = hold(free, data) if step % every == 0 else rule
+        rule = select_landmarks(free, data) if step % every == 0 else rule
         after, state, value = advance(free, state, rule, data)
-        if value < least:
-            best, least = free, float(value)
+        if value < lowest:
+            best, lowest = free, float(value)
         free = after
-    _checks.require(bool(np.isfinite(least)), "settings", "must give finite scores", least, "Start with wider kernels.")
-    return learned.settings(best)
+    fix = "Start with wider kernels."
+    _checks.require(bool(np.isfinite(lowest)), "hyperparameters", "must give finite scores", lowest, fix)
+    return learned.hyperparameters(best)
 
 
-def _targets(settings: Hyperparameters, data: TrainingData) -> tuple[dict, dict]:
-    """Return what is to be predicted: the features of samples and of observations, scaled to variance 1."""
-    nodes, seen = build_bases(data, settings.kernel, settings.obs_kernel, settings.rule)
-    observed = {v: _scaled(basis, data.observations[v][1]) for v, (basis, _) in seen.items()}
+def _targets(hyperparameters: Hyperparameters, data: TrainingData) -> tuple[dict, dict]:
+    """Return the target features of samples and of observations, scaled to variance 1."""
+    nodes, obs_bases = build_bases(data, hyperparameters.kernel, hyperparameters.obs_kernel, hyperparameters.rule)
+    observed = {v: _scaled(basis, data.observations[v][1]) for v, (basis, _) in obs_bases.items()}
     return {v: _scaled(basis.messages, data.nodes[v]) for v, basis in nodes.items()}, observed
 
 
 def _scaled(basis: Any, x: Array) -> Callable[[Array], Array]:
-    """Scale features so that their variance over samples is 1."""
+    """Return the feature map scaled to variance 1 over samples."""
     center = mean_embedding(basis, x)
     square = mean_embedding(lambda one: jnp.sum((basis(one) - center[None]) ** 2, axis=1, keepdims=True), x)
     return lambda one: basis(one) * jax.lax.rsqrt(square)[None]
 
 
 def _total(
-    settings: Hyperparameters, rule: Rule, data: TrainingData, targets: tuple[dict, dict], score: Callable
+    hyperparameters: Hyperparameters, rule: Rule, data: TrainingData, targets: tuple[dict, dict], score: Callable
 ) -> Array:
-    """Sum the scores of all operators."""
-    ridges, obs_ridges = settings.ridge, settings.ridge if settings.obs_ridge is None else settings.obs_ridge
-    nodes, seen = build_bases(data, settings.kernel, settings.obs_kernel, rule)
+    """Return the sum of the scores of all operators."""
+    ridges = hyperparameters.ridge
+    obs_ridges = ridges if hyperparameters.obs_ridge is None else hyperparameters.obs_ridge
+    nodes, obs_bases = build_bases(data, hyperparameters.kernel, hyperparameters.obs_kernel, rule)
     of_nodes, of_observations = targets
     total = []
     for k, a, b in data.ends:
@@ -146,6 +149,6 @@ def _total(
     for v, (x, y) in data.observations.items():
         ridge = obs_ridges[v] if isinstance(obs_ridges, dict) else obs_ridges
         total.append(score(nodes[v].messages, of_observations[v], x, y, ridge))
-        total.append(score(seen[v][0], of_nodes[v], y, x, ridge))
+        total.append(score(obs_bases[v][0], of_nodes[v], y, x, ridge))
     dtype = jnp.result_type(*total)
     return jnp.sum(jnp.stack([value.astype(dtype) for value in total]))

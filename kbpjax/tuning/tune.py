@@ -1,7 +1,7 @@
-"""Learn the numbers of `Hyperparameters` by gradient descent on the error of the answers that they lead to.
+"""Optimize the numbers of `Hyperparameters` by gradient descent on a loss of the beliefs.
 
-Each step learns the model anew, passes messages and differentiates through all of it. Landmarks, whose choice has no
-gradient, are held for a few steps and then chosen again. What must be positive is learned by its logarithm.
+Each step fits a model, passes messages and differentiates through both. The selection of landmarks has no gradient:
+landmarks are fixed for a few steps and then selected again. Positive numbers are optimized by their logarithms.
 """
 
 import dataclasses
@@ -30,23 +30,23 @@ from kbpjax.tuning.parameters import Numbers, descend
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """What `tune` found.
+    """The result of `tune`.
 
     Attributes:
-        settings: those of least validation loss.
-        model: the model that they lead to.
-        losses: loss at each step [step].
-        checks: {step: validation loss of the settings before that step, with landmarks chosen anew}.
-        history: {name of a number: its values before each step [step, ...]}, of those that were learned.
-        stopped: why it ended: "all steps done", "no better", "interrupted" or "not finite".
+        settings: hyperparameters with the lowest validation loss.
+        model: the model fitted with these hyperparameters.
+        losses: loss of each step [step].
+        checks: {step: validation loss before the step, with newly selected landmarks}.
+        history: {name of an optimized number: its values before each step [step, ...]}.
+        stopped: stop reason: "all steps done", "no better", "interrupted" or "not finite".
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> data = kbp.pool(kbp.chain_graph(2), *np.linspace(-1, 1, 20).reshape(2, 5, 2))
-        >>> settings = kbp.Hyperparameters(kbp.RBF(0.5), kbp.RBF(0.5), ridge=2e-3, rule=kbp.FullRank())
+        >>> best = kbp.Hyperparameters(kbp.RBF(0.5), kbp.RBF(0.5), ridge=2e-3, rule=kbp.FullRank())
         >>> losses, checks, ridges = np.array([1.0, 0.8]), {0: 1.0, 2: 0.75}, np.array([1e-3, 2e-3])
-        >>> tuned = kbp.Tuned(settings, settings.fit(data), losses, checks, {"ridge": ridges}, "all steps done")
-        >>> min(tuned.checks.values()) / tuned.checks[0]  # validation loss, as a share of that at the start
+        >>> tuned = kbp.Tuned(best, best.fit(data), losses, checks, {"ridge": ridges}, "all steps done")
+        >>> min(tuned.checks.values()) / tuned.checks[0]  # validation loss relative to the start
         0.75
         >>> tuned.history["ridge"].tolist(), round(float(tuned.settings.ridge), 4)
         ([0.001, 0.002], 0.002)
@@ -60,7 +60,7 @@ class Tuned:
     stopped: str
 
     def plot(self, *, axes: Any = None) -> Any:
-        """Draw the losses, and the numbers as multiples of their first values; return the two axes.
+        """Plot the losses, and the optimized numbers relative to their first values; return the two axes.
 
         Args:
             axes: two matplotlib axes; None: a new figure. Needs matplotlib: pip install 'kbpjax[plot]'.
@@ -76,8 +76,8 @@ class Tuned:
         left.legend()
         for name, values in self.history.items():
             curves = values.reshape(len(values), -1)
-            shares = curves / np.where(curves[:1] == 0, np.nan, curves[:1])  # of what starts at 0 there are none
-            right.plot(shares, label=[name, *[None] * (shares.shape[1] - 1)])
+            ratios = curves / np.where(curves[:1] == 0, np.nan, curves[:1])  # undefined for a start at 0
+            right.plot(ratios, label=[name, *[None] * (ratios.shape[1] - 1)])
         right.set(xlabel="step", ylabel="multiple of the first value", yscale="log")
         if self.history:
             right.legend(fontsize="small", ncols=2)
@@ -85,7 +85,7 @@ class Tuned:
 
 
 def tune(
-    settings: Hyperparameters,
+    hyperparameters: Hyperparameters,
     data: TrainingData,
     graph: Graph,
     truth: Any,
@@ -94,7 +94,7 @@ def tune(
     *,
     loss: Callable[[Any, Any], Array] = SquaredError(),
     validation: tuple[Any, Any] | None = None,
-    frozen: Callable[[Hyperparameters], Any] = lambda settings: (),
+    frozen: Callable[[Hyperparameters], Any] = lambda hyperparameters: (),
     answer: Callable[..., Any] = Hyperparameters.answer,
     steps: int = 60,
     optimizer: optax.GradientTransformation | None = None,
@@ -104,41 +104,42 @@ def tune(
     seed: int = 0,
     progress: bool = True,
 ) -> Tuned:
-    """Learn bandwidths, ridges, floor, damping, exponents and temperature by gradient descent on the error of answers.
+    """Return hyperparameters optimized by gradient descent on a loss of the beliefs, and their model.
 
-    The model is learned from `data`; the loss is of answers on other draws: observations of `truth` that the data do
-    not hold, or fresh noise at each step. An interrupt (Ctrl-C) ends it with the best that was found so far.
+    The optimized numbers are bandwidths, ridges, floor, damping, exponents, evidence power and temperature. Each step
+    fits a model to `data`, infers beliefs from `observations` and compares them with `truth`. An interrupt (Ctrl-C)
+    ends the descent and returns the best hyperparameters so far.
 
     Args:
-        settings: where to start. Kernel parameters of which one is <= 0 are learned as they are, all others by their
-            logarithms (damping and floor by their logits); other numbers that are 0 stay so.
+        hyperparameters: initial hyperparameters. Kernel parameters are optimized by their logarithms, or directly if an
+            entry is <= 0. Damping and floor are optimized by their logits. Other numbers that are 0 stay 0.
         data: training data of the model.
-        graph: graph of the problems to answer.
-        truth: true values [case, node, *dim], or {node type: [case, node_of_type, *dim]} where `points` is so. Take
-            other draws than those in `data` where you have some: a model is too sure of what it was learned from, and
-            settings learned there make intervals that are too narrow elsewhere.
-        observations: of the truth [case, node, *obs_dim] (or by node type), or a function key -> observations, with
-            which every step draws fresh ones.
-        points: candidates of the beliefs, as in `beliefs`.
+        graph: graph of the validation problems.
+        truth: true values [case, node, *dim], or {node type: [case, node_of_type, *dim]} if `points` is a mapping.
+            Prefer samples that are not in `data`: a model is overconfident on its training data, and hyperparameters
+            tuned there give intervals that are too narrow on new data.
+        observations: observations of the truth [case, node, *obs_dim] (or by node type), or a function
+            key -> observations, which draws new observations in every step.
+        points: evaluation points of the beliefs, as in `beliefs`.
         loss: `SquaredError()`, `NegativeLogBelief()`, `IntervalScore(coverage)`, or a function (belief, truth of one
             case) -> number.
-        validation: (truth, observations) to choose the best settings by. None: the training cases, in one fresh draw
-            of noise where they have noise.
-        frozen: function from settings to those parts of them that are not to be learned.
-        answer: function (settings, model, graph, observations of one case, points) -> what `loss` takes.
-        steps: most steps, >= 1.
-        optimizer: of optax; None: Adam at 0.08, falling to a tenth of it along a cosine.
-        every: steps after which landmarks are chosen anew and the validation loss is taken, >= 1.
-        batch: cases of one step, drawn anew each time; None: all.
-        patience: checks without a better validation loss after which to stop, >= 1.
-        seed: of noise and batches.
-        progress: whether to show a bar where standard error is a terminal (and tqdm is installed).
+        validation: (truth, observations) for selecting the best hyperparameters. None: the training cases, with one
+            new draw of the observations if `observations` is a function.
+        frozen: function that returns the parts of the hyperparameters to keep fixed.
+        answer: function (hyperparameters, model, graph, observations of one case, points) -> first argument of `loss`.
+        steps: maximum number of steps, >= 1.
+        optimizer: optax optimizer; None: Adam with learning rate 0.08 and cosine decay to a tenth of it.
+        every: number of steps between selections of landmarks and evaluations of the validation loss, >= 1.
+        batch: number of cases per step, drawn at random; None: all cases.
+        patience: number of checks without a lower validation loss before stopping, >= 1.
+        seed: seed of noise and batches.
+        progress: whether to show a progress bar if standard error is a terminal (and tqdm is installed).
 
     Returns:
-        The best settings, their model, and how they were found.
+        The best hyperparameters, their model, and the history of the descent.
 
     Raises:
-        ValueError: an option out of range, cases of different number, a loss that is not finite at the start.
+        ValueError: an option is out of range, numbers of cases differ, or the initial loss is not finite.
 
     Examples:
         >>> import jax, numpy as np, kbpjax as kbp
@@ -154,21 +155,21 @@ def tune(
     for name, count in {"steps": steps, "every": every, "patience": patience}.items():
         _checks.require_count(name, count)
     _checks.require_seed(seed)
-    learned = Numbers.of(settings, frozen)
+    learned = Numbers.of(hyperparameters, frozen)
     cases = _Cases.of(truth, observations, validation, batch, seed)
 
-    def of_cases(free: list[Array], rule: Rule, data: TrainingData, graph: Graph, truth: Any, seen: Any) -> Array:
+    def of_cases(free: list[Array], rule: Rule, data: TrainingData, graph: Graph, truth: Any, y: Any) -> Array:
         """Return the mean loss over cases."""
-        now = dataclasses.replace(learned.settings(free), rule=rule)
-        model = now.fit(data)
-        return jnp.mean(jax.vmap(lambda x, y: loss(answer(now, model, graph, y, points), x))(truth, seen))
+        current = dataclasses.replace(learned.hyperparameters(free), rule=rule)
+        model = current.fit(data)
+        return jnp.mean(jax.vmap(lambda x, y: loss(answer(current, model, graph, y, points), x))(truth, y))
 
     chosen = _adam(steps) if optimizer is None else optimizer
     check, advance = _compiled(learned, of_cases, chosen)
-    given = {"data": data, "graph": graph, "cases": cases}  # arguments: constants would be compiled into the program
+    given = {"data": data, "graph": graph, "cases": cases}  # as arguments: constants would be compiled in
     search = _Search(learned, partial(check, **given), partial(advance, **given))
     search.descend(chosen.init(learned.free()), _bar(steps, progress), every, patience)
-    best = learned.settings(search.best)
+    best = learned.hyperparameters(search.best)
     history = {name: np.stack(values) for name, values in search.history.items() if values}
     return Tuned(best, best.fit(data), np.asarray(search.losses), search.checks, history, search.stopped)
 
@@ -178,7 +179,7 @@ def _adam(steps: int) -> optax.GradientTransformation:
 
 
 class _Cases(eqx.Module):
-    """True values and observations, to learn from and to choose by."""
+    """Training and validation cases: true values and observations."""
 
     truth: Any
     observations: Any
@@ -188,7 +189,7 @@ class _Cases(eqx.Module):
 
     @classmethod
     def of(cls, truth: Any, observations: Any, validation: Any, batch: int | None, seed: int) -> "_Cases":
-        """Check that there are equally many of all."""
+        """Return checked cases; all arrays must have the same number of cases."""
         truth = jax.tree.map(jnp.asarray, truth)
         count = _count("truth", truth)
         key, held_out = jax.random.split(jax.random.key(seed))
@@ -207,40 +208,39 @@ class _Cases(eqx.Module):
         return cls(truth, observations, validation, batch, key)
 
     def draw(self, step: Array) -> tuple[Any, Any]:
-        """Return the true values and observations of a step."""
+        """Return the true values and observations of one step."""
         noise, choice = jax.random.split(jax.random.fold_in(self.key, step))
-        seen = self.observations(noise) if callable(self.observations) else self.observations
+        observations = self.observations(noise) if callable(self.observations) else self.observations
         count = _count("truth", self.truth)
-        _same_count("observations", seen, count)
+        _same_count("observations", observations, count)
         if self.batch == count:
-            return self.truth, seen
+            return self.truth, observations
         rows = jax.random.choice(choice, count, (self.batch,), replace=False)
-        return jax.tree.map(lambda a: a[rows], (self.truth, seen))
+        return jax.tree.map(lambda a: a[rows], (self.truth, observations))
 
 
 def _count(argument: str, cases: Any) -> int:
     leaves = jax.tree.leaves(cases)
-    fix = "Give arrays [case, node, ...]; a single case as x[None]."
+    fix = "Pass arrays [case, node, ...]; a single case as x[None]."
     counts = sorted({len(a) if jnp.ndim(a) else 0 for a in leaves})
-    _checks.require(
-        len(counts) == 1 and counts[0] > 0, argument, "must hold equally many cases, at least 1", counts, fix
-    )
+    rule = "must have the same number of cases in all arrays, at least 1"
+    _checks.require(len(counts) == 1 and counts[0] > 0, argument, rule, counts, fix)
     return counts[0]
 
 
 def _same_count(argument: str, cases: Any, count: int) -> None:
     got = _count(argument, cases)
-    _checks.require(got == count, argument, f"must hold {count} cases, as the true values", got, "Give one for each.")
+    _checks.require(got == count, argument, f"must have {count} cases, as truth", got, "Pass one per true case.")
 
 
 def _compiled(
     learned: Numbers, of_cases: Callable[..., Array], optimizer: optax.GradientTransformation
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the two compiled functions: choose landmarks and take the validation loss; take a gradient step."""
+    """Return two compiled functions: one selects landmarks and validates, the other takes a gradient step."""
 
     @jax.jit
     def check(free: list[Array], data: TrainingData, graph: Graph, cases: _Cases) -> tuple[Rule, Array]:
-        rule = learned.settings(free).fix_landmarks(data)
+        rule = learned.hyperparameters(free).fix_landmarks(data)
         return rule, of_cases(free, rule, data, graph, *cases.validation)
 
     @jax.jit
@@ -248,16 +248,16 @@ def _compiled(
         free: list[Array], state: Any, rule: Rule, step: Array, data: TrainingData, graph: Graph, cases: _Cases
     ) -> tuple[list[Array], Any, Array]:
         value, slopes = jax.value_and_grad(of_cases)(free, rule, data, graph, *cases.draw(step))
-        fine = jnp.isfinite(value) & jnp.all(jnp.stack([jnp.all(jnp.isfinite(slope)) for slope in slopes]))
+        finite = jnp.isfinite(value) & jnp.all(jnp.stack([jnp.all(jnp.isfinite(slope)) for slope in slopes]))
         free, state = descend(optimizer, slopes, state, free)
-        return free, state, jnp.where(fine, value, jnp.nan)
+        return free, state, jnp.where(finite, value, jnp.nan)
 
     return check, advance
 
 
 @dataclasses.dataclass
 class _Search:
-    """A descent as far as it has come; what it has found outlives an interrupt."""
+    """State of the descent; it survives an interrupt."""
 
     learned: Numbers
     check: Callable[..., Any]
@@ -271,7 +271,7 @@ class _Search:
         self.stopped = "all steps done"
 
     def descend(self, state: Any, bar: Any, every: int, patience: int) -> None:
-        """Take steps, and look at the validation loss every few of them."""
+        """Take steps, and evaluate the validation loss every few steps."""
         try:
             self._descend(state, bar, every, patience)
         except KeyboardInterrupt:
@@ -281,7 +281,7 @@ class _Search:
         free, rule = self.best, None
         for step in bar:
             if step % every == 0:
-                rule = self._look(free, step)
+                rule = self._validate(free, step)
                 values = list(self.checks.values())
                 if len(values) - 1 - int(np.nanargmin(values)) >= patience:
                     self.stopped = "no better"
@@ -295,14 +295,14 @@ class _Search:
                 return
             if hasattr(bar, "set_postfix"):
                 bar.set_postfix(loss=f"{self.losses[-1]:.4g}", best=f"{min(self.checks.values()):.4g}")
-        self._look(free, len(self.losses))
+        self._validate(free, len(self.losses))
 
-    def _look(self, free: list[Array], step: int) -> Any:
-        """Choose landmarks anew, take the validation loss with them, and keep the settings if they are the best."""
+    def _validate(self, free: list[Array], step: int) -> Any:
+        """Select landmarks, evaluate the validation loss, keep the best parameters; return the rule."""
         rule, value = self.check(free)
-        fix = "Start from wider bandwidths, a larger ridge or floor."
+        fix = "Start with wider bandwidths, or a larger ridge or floor."
         ok = step > 0 or bool(jnp.isfinite(value))
-        _checks.require(ok, "settings", "must give a finite validation loss", f"{value}", fix)
+        _checks.require(ok, "hyperparameters", "must give a finite validation loss", f"{value}", fix)
         if not self.checks or value < min(self.checks.values()):
             self.best = free
         self.checks[step] = float(value)
@@ -310,7 +310,7 @@ class _Search:
 
 
 def _bar(steps: int, progress: bool) -> Any:
-    """Return a progress bar over steps where somebody sees it."""
+    """Return a progress bar over steps if standard error is a terminal, else a range."""
     if not (progress and sys.stderr.isatty()):
         return range(steps)
     try:

@@ -312,7 +312,7 @@ def test_points_must_be_distributions():
 def test_parts_are_checked():
     with pytest.raises(ValueError, match="^start, stop: must be 0 <= start < stop; got 2, 1"):
         Coordinates(ExpectedProduct(1.0), 2, 1)
-    with pytest.raises(ValueError, match="^points: must have 3 coordinates or more"):
+    with pytest.raises(ValueError, match="^points: must have at least 3 coordinates"):
         kbp.gram(Coordinates(ExpectedProduct(1.0), 1, 3), jnp.ones((1, 2, 2)), jnp.ones((1, 2, 2)))
     with pytest.raises(ValueError, match="^x: must have variances >= 0"):
         kbp.gram(Coordinates(ExpectedProduct(1.0), 0, 1), jnp.asarray(NEGATIVE), jnp.asarray(NEGATIVE))

@@ -390,7 +390,7 @@ WRONG = {
     "degree": (lambda: kernels.Polynomial(0), "degree: must be an integer >= 1"),
     "offset": (lambda: kernels.Polynomial(2, -1.0), "offset: must be finite and > 0"),
     "weight": (lambda: -1.0 * kbp.Linear(), "weight: must be finite and > 0"),
-    "bandwidths": (lambda: kernels.ARD([1.0, 0.0]), "bandwidths: must be > 0; got 0.0 as the least"),
+    "bandwidths": (lambda: kernels.ARD([1.0, 0.0]), "bandwidths: must be > 0; got a minimum of 0.0"),
     "ard shape": (
         lambda: kernels.ARD([1.0, 2.0])(zeros(3), zeros(3)),
         r"points: must have shape \(2,\), as bandwidths",
@@ -401,13 +401,13 @@ WRONG = {
     "part shape": (lambda: kernels.Part(kbp.Linear(), 0, 9, (3, 2)), "shape: must have the size of the part"),
     "short": (
         lambda: kbp.gram(kernels.Part(kbp.Linear(), 0, 4), zeros(2, 3), zeros(2, 3)),
-        "points: must have 4 entries or more",
+        "points: must have at least 4 entries",
     ),
     "projection": (lambda: kernels.RandomProjection(5, 0), "dim: must be an integer >= 1"),
     "seed": (lambda: kernels.RandomProjection(5, 3, seed=-1), "seed: must be an integer >= 0"),
     "projected": (
         lambda: PROJECTION(zeros(4), zeros(4)),
-        "points: must be vectors of A's width",
+        "points: must be vectors of length",
     ),
     "sphere": (
         lambda: kbp.gram(kernels.Sphere(1.0), ones(2, 3), ones(2, 3)),
@@ -416,7 +416,7 @@ WRONG = {
     "no vector": (lambda: kernels.unit_vectors([[0.0, 0.0]]), "x: must have no vector of length 0; got 1"),
     "no rotation": (
         lambda: kbp.gram(kernels.Rotations(1.0), jnp.asarray(1.1 * np.eye(3)[None]), jnp.asarray(np.eye(3)[None])),
-        r"x: must be orthogonal matrices; got an entry of R'R that is 0.21 off. Take the nearest rotations",
+        r"x: must be orthogonal matrices; got R'R with an error of 0.21. Use the nearest rotations",
     ),
     "reflection": (
         lambda: kbp.gram(kernels.Heat(1.0), jnp.asarray(-np.eye(3)[None]), jnp.asarray(np.eye(3)[None])),
@@ -430,7 +430,7 @@ WRONG = {
         lambda: kbp.gram(kernels.Heat(1.0), ones(1, 3), ones(1, 3)),
         "x: must be rotations; got points of shape",
     ),
-    "heat": (lambda: kernels.Heat(0.01), "bandwidth: must be finite and >= 0.0666.*Pass num_orders of 6 / bandwidth"),
+    "heat": (lambda: kernels.Heat(0.01), "bandwidth: must be finite and >= 0.0666.*Pass num_orders >= 6 / bandwidth"),
     "matrices": (lambda: kernels.nearest_rotations(np.ones(3)), "x: must be matrices"),
     "not square": (lambda: kernels.Precomputed(np.ones((2, 3))), "matrix: must be square"),
     "not symmetric": (
@@ -439,7 +439,7 @@ WRONG = {
     ),
     "not a kernel": (
         lambda: kernels.Precomputed(MATRIX),
-        r"matrix: must be positive semi-definite; got eigenvalues from -0.273 to 2.27. Clip them",
+        r"matrix: must be positive semidefinite; got eigenvalues from -0.273 to 2.27. Clip them",
     ),
     "index": (
         lambda: kbp.gram(kernels.Precomputed(np.eye(3)), jnp.array([0, 3]), jnp.array([-1])),
@@ -459,7 +459,7 @@ WRONG = {
     ),
     "one item": (
         lambda: kernels.Kendall()(zeros(1), zeros(1)),
-        "points: must be orders",
+        "points: must be rankings",
     ),
 }
 

@@ -218,12 +218,12 @@ def test_labels_may_be_missing_and_nodes_may_have_any_names():
 @pytest.mark.parametrize(
     ("graphs", "message"),
     [
-        (3, "^graphs: must be several graphs; got 3"),
-        ([], "^graphs: must be one or more graphs; got none"),
+        (3, "^graphs: must be a list of graphs; got 3"),
+        ([], "^graphs: must hold at least one graph; got none"),
         ([([0], []), "CCO"], r"^graphs\[1\]: must be a graph; got str 'CCO'"),
         ([nx.DiGraph([(0, 1)])], r"^graphs\[0\]: must be undirected; got a directed graph"),
-        ([nx.Graph()], r"^graphs\[0\]: must have a node; got shape \(0,\)"),
-        ([([[0]], [])], r"^graphs\[0\]: must have a node; got shape \(1, 1\)"),
+        ([nx.Graph()], r"^graphs\[0\]: must have at least one node; got shape \(0,\)"),
+        ([([[0]], [])], r"^graphs\[0\]: must have at least one node; got shape \(1, 1\)"),
         ([([0, -1], [])], r"^graphs\[0\]: must have node labels that are integers from 0 to 16777214; got \[-1"),
         ([([0, 0.5], [])], r"^graphs\[0\]: must have node labels .*; got \[0.5\]"),
         ([([0, float("nan")], [])], r"^graphs\[0\]: must have node labels .*; got \[nan\]"),
@@ -231,11 +231,11 @@ def test_labels_may_be_missing_and_nodes_may_have_any_names():
         ([(["C", "O"], [])], r"^graphs\[0\]: must have node labels .*; got dtype <U1"),
         ([([0, 0], [[0, 2]])], r"^graphs\[0\]: must have edges \[edge, 2\] between nodes 0 to 1; got \[2\]"),
         ([([0, 0], [0, 1])], r"^graphs\[0\]: must have edges \[edge, 2\] .*; got shape \(2,\)"),
-        ([([0, 0], [[0, 1]], [-1])], r"^graphs\[0\]: must have edge labels .*, one an edge; got \[-1\]"),
+        ([([0, 0], [[0, 1]], [-1])], r"^graphs\[0\]: must have edge labels .*, one per edge; got \[-1\]"),
         ([([0, 0], [[0, 1]], [1, 1])], r"^graphs\[0\]: must have edge labels .*; got shape \(2,\)"),
         ([([0, 0], [[1, 1]])], r"^graphs\[0\]: must have no edges from a node to itself; got \[\[1, 1\]\]"),
         ([nx.Graph([(0, 0)])], r"^graphs\[0\]: must have no edges from a node to itself"),
-        ([([0, 0], [[0, 1], [1, 0]], [1, 2])], r"^graphs\[0\]: must have one label an edge; got an edge given twice"),
+        ([([0, 0], [[0, 1], [1, 0]], [1, 2])], r"^graphs\[0\]: must have one label per edge; got a repeated edge"),
     ],
 )
 def test_what_is_no_graph(graphs, message):
@@ -257,10 +257,10 @@ def test_room_for_nodes(num_nodes, message):
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        ((1, 0, 0), 1.5, r"x: must hold integers from 0 to 16777215; got others in graphs \[1\]"),
+        ((1, 0, 0), 1.5, r"x: must hold integers from 0 to 16777215; got violations in graphs \[1\]"),
         ((1, 0, 0), -1, "x: must hold integers"),
         ((1, 0, 0), np.nan, "x: must hold integers"),
-        ((0, 0, 0), 0, r"x: must have padding \(0 in column 0\) after all nodes; got others in graphs \[0\]"),
+        ((0, 0, 0), 0, r"x: must have padding \(0 in column 0\) after all nodes; got violations in graphs \[0\]"),
         ((0, 0, 2), 3, "x: must have the same edges in both directions"),
         ((0, 1, 2), 1, "x: must have no edges of padding, nor from a node to itself"),
         ((0, 3, 4), 1, "x: must have no edges of padding, nor from a node to itself"),
@@ -284,7 +284,7 @@ def test_points_of_another_shape(kernel):
 
 def test_labels_beyond_those_of_the_paths():
     x = encode_graphs([([0, 1, 5], [[0, 1], [1, 2]])])
-    with pytest.raises(ValueError, match=r"^x: must have node labels < num_labels = 5; got 5\. Raise num_labels"):
+    with pytest.raises(ValueError, match=r"^x: must have node labels < num_labels = 5; got 5\. Increase num_labels"):
         kbp.gram(ShortestPath(5), x, x)
     assert kbp.gram(ShortestPath(6), x, x).tolist() == [[3.0]]
     assert jax.jit(kbp.gram)(ShortestPath(5), x, x).tolist() == [[1.0]]  # not taken for another label
