@@ -28,7 +28,16 @@ from cosmic_ray.plugins import get_operator, operator_names
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = {
-    "propagate": (
+    "inference/update": (
+        "test_semantics.py",
+        "test_propagate.py",
+        "test_exponents.py",
+        "test_evidence.py",
+        "test_positive.py",
+        "test_implicit.py",
+    ),
+    "inference/loopy": (
+        "test_semantics.py",
         "test_without_edges.py",
         "test_propagate.py",
         "test_exactness.py",
@@ -38,9 +47,9 @@ TESTS = {
         "test_positive.py",
         "test_exponents.py",
     ),
-    "embedding": ("test_embedding.py", "test_bad_inputs.py"),
+    "learning/embedding": ("test_embedding.py", "test_bad_inputs.py"),
     "features/cholesky": ("features/test_cholesky.py", "test_features.py"),
-    "beliefs": ("test_beliefs.py", "test_powers.py", "test_evidence_exact.py", "test_answers.py"),
+    "posterior/beliefs": ("test_beliefs.py", "test_powers.py", "test_evidence_exact.py", "test_answers.py"),
 }
 """The tests of each module; quick ones first."""
 LEFT_ALONE = ("Variable", "RemoveDecorator")

@@ -66,7 +66,7 @@ def modules() -> dict[str, str]:
 def short_names(page: str) -> dict[str, str]:
     """Return the names that a page may use without "kbp.", with their anchors: those that mean nothing else."""
     of_ep = page in ("reference/ep.html", "docs/expectation_propagation.html")
-    parts = ["", "kernels.", "features.", "rules.", "arithmetic.", "selection.", "embedding.", "baselines."]
+    parts = ["", "kernels.", "features.", "learning.rules.", "tuning.scores.", "learning.embedding.", "baselines."]
     parts = ["ep."] if of_ep else ["baselines."] if page == "reference/baselines.html" else parts
     found: dict[str, set[str]] = {}
     for path, anchor in anchors().items():

@@ -69,8 +69,10 @@ FIELDS = {
 """{class: {field in files of kbpjax 0.1: field today}}."""
 
 RENAMED = {
+    "kbpjax.ep.oracles.Nearest": "kbpjax.ep.oracles.KLProjection",
     "kbpjax.features.cholesky.Greedy": "kbpjax.features.cholesky.PivotedCholesky",
     "kbpjax.features.cholesky.RandomPivots": "kbpjax.features.cholesky.RandomlyPivotedCholesky",
+    "kbpjax.kernels.base.Normalised": "kbpjax.kernels.base.Normalized",
     "kbpjax.positivity.Clipped": "kbpjax.learning.nonnegative.Clipped",
     "kbpjax.positivity.ConstrainedFit": "kbpjax.learning.nonnegative.ConstrainedFit",
     "kbpjax.rules.Held": "kbpjax.learning.rules.FixedLandmarks",

@@ -245,7 +245,7 @@ def figure(rows: list[dict[str, Any]]) -> Any:
         mine = [row for row in rows if row["set"] == name]
         for ax, group in ((whole, "all"), (linked, "linked")):
             draw_curves(ax, [row for row in mine if row["papers"] == group])
-            ax.set(title=f"{name}: {'all test papers' if group == 'all' else 'with problem neighbors'}")
+            ax.set(title=f"{name}: {'all test papers' if group == 'all' else 'with known neighbors'}")
         draw_bars(bars, mine)
         whole.legend(fontsize=6)
     return drawn
