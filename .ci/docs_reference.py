@@ -14,7 +14,7 @@ PACKAGES = ("", "kernels", "features", "ep")
 """Modules whose functions and classes are all public."""
 MODULES = (
     *("plotting", "io", "estimator", "baselines", "learning.model", "learning.rules", "learning.embedding"),
-    *("inference.operators", "inference.sharded", "graphs.partition", "tuning.scores"),
+    *("inference.operators", "sharded", "graphs.partition", "tuning.scores"),
 )
 BASELINES = (
     *("discrete", "evidence", "gaussian", "nonparametric"),

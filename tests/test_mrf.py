@@ -212,8 +212,8 @@ def test_floats_keep_their_precision(dtype):
 
 def test_single_precision_beliefs_are_close_to_double():
     single, double = (answers(model_of(dtype), dtype) for dtype in (np.float32, np.float64))
-    np.testing.assert_allclose(single[2].weights, double[2].weights, atol=2e-3)
-    np.testing.assert_allclose(single[3], double[3], atol=2e-3)
+    np.testing.assert_allclose(single[2].weights, double[2].weights, atol=4e-3)
+    np.testing.assert_allclose(single[3], double[3], atol=4e-3)
 
 
 @pytest.mark.parametrize(

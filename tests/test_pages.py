@@ -167,7 +167,7 @@ def test_make_targets_in_the_text_exist():
 
 
 NOTEBOOKS = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "notebooks").glob("*.py"))}
-PLACES = ("", ".kernels", ".features", ".ep", ".baselines", ".inference.sharded", ".plotting", ".tuning.scores")
+PLACES = ("", ".kernels", ".features", ".ep", ".baselines", ".sharded", ".plotting", ".tuning.scores")
 """Modules whose functions the pages may call by their bare names."""
 FILES = {"py", "md", "json", "ipynb", "png", "jpg", "npz", "npy", "kbp"}
 """Endings of names of files."""

@@ -48,7 +48,7 @@ def test_an_answer_is_the_chain_of_calls():
     )
     got = jax.jit(lambda model: given.answer(model, GRAPH, SEEN, POINTS, marginal=marginal))(given.fit(data))
     ridges = {"ridge": {0: 2e-2, 1: 5e-3}, "obs_ridge": 1e-2, "floor": 0.05}
-    kernels = {"kernel": kbp.RBF(0.9), "obs_kernel": kbp.RBF(0.8), "rule": SMALL, "positive": kbp.Clipped()}
+    kernels = {"kernel": kbp.RBF(0.9), "obs_kernel": kbp.RBF(0.8), "rule": SMALL, "nonnegative": kbp.Clipped()}
     model = kbp.fit(data, **ridges, **kernels)
     options = {"exponents": np.array([0.8, 1.2, 0.8]), "schedule": kbp.colored(GRAPH)}
 

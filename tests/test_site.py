@@ -30,7 +30,7 @@ def test_functions_with_the_name_of_a_module_are_described_by_the_name_that_user
 
     homes = {entry.name: docs_reference.home(entry.value) for entry in docs_reference.entries()}
     assert homes["kbpjax.beliefs"] == "kbpjax.posterior.beliefs.beliefs"
-    assert homes["kbpjax.sharded.run"] == "kbpjax.inference.sharded.run"
+    assert homes["kbpjax.sharded.run"] == "kbpjax.sharded.run"
     assert homes["kbpjax.ep.linear_model"] == "kbpjax.ep.linear_model.linear_model"
     assert homes["kbpjax.features.features"] == "kbpjax.features.base.features"
 

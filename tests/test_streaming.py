@@ -99,7 +99,7 @@ def test_a_held_rule_reads_the_chunks_once(expected):
 
 def test_held_random_features_take_the_shapes_of_the_first_chunk():
     x = ARRAYS["nodes"][0]
-    data, settings = kbp.TrainingData({0: (x, x[::-1])}, {0: x}), {"kernel": kbp.RBF(1.0), "positive": kbp.Clipped()}
+    data, settings = kbp.TrainingData({0: (x, x[::-1])}, {0: x}), {"kernel": kbp.RBF(1.0), "nonnegative": kbp.Clipped()}
     rule = kbp.ConstantTime(eps=0.1, max_rank=8, features=RandomFourier(6, 2))
     held = kbp.fix_landmarks(data, kernel=kbp.RBF(1.0), rule=rule)
     parts = chunked({0: (x, x[::-1])}, {0: x}, size=120)
@@ -322,7 +322,7 @@ def test_rules_that_keep_all_samples_are_refused():
 )
 def test_a_chunk_unlike_the_first_is_named(change):
     other = kbp.TrainingData(**ARRAYS | ENDS | change)
-    with pytest.raises(ValueError, match="chunk 2: must be like the first"):
+    with pytest.raises(ValueError, match="chunk 2: must match the first chunk"):
         learn([DATA, DATA, other])
 
 
@@ -352,7 +352,7 @@ def test_wrong_options_are_refused_before_the_first_pass():
         ({"obs_kernel": None}, "obs_kernel"),
         ({"reservoir": 0}, "reservoir"),
         ({"seed": -1}, "seed"),
-        ({"positive": True}, "positive"),
+        ({"nonnegative": True}, "nonnegative"),
     ):
         with pytest.raises(ValueError, match=match):
             learn(chunks, **options)
