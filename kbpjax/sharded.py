@@ -135,7 +135,7 @@ def run(
     return _run(*given, jnp.asarray(tol, local.dtype), jnp.asarray(num_iters, jnp.int32), None)
 
 
-class Devices(Iteration):
+class _Devices(Iteration):
     """A synchronous iteration in which each device updates the outgoing messages of its block.
 
     The columns of messages [coordinate, column] are ordered by device. `parts` has one part per device.
@@ -241,10 +241,10 @@ def _run(
     split = NamedSharding(partition.mesh, PartitionSpec(None, partition.axis))
     threshold = jnp.asarray(1e-3 if tol is None else tol, local.dtype)
 
-    def devices(operators: Operators, local: Array, exponents: Array | None) -> Devices:
+    def devices(operators: Operators, local: Array, exponents: Array | None) -> _Devices:
         parts = _parts(partition, local, clamped, exponents)
         steps = jnp.int32(1) if most is None else 2 * most
-        return Devices(operators, parts, threshold, steps, partition)
+        return _Devices(operators, parts, threshold, steps, partition)
 
     fixed = operators, local, exponents
     if tol is not None:  # derivatives are those of the fixed point, not of the iterations

@@ -216,8 +216,8 @@ def test_is_traced_once(monkeypatch):
     graph = kbp.grid_graph(5, 4)
     operators, local, _ = random_problem(graph)
     partition, calls = sharded.partition_graph(graph, 2), []
-    sweep = sharded.Devices.sweep
-    monkeypatch.setattr(sharded.Devices, "sweep", lambda *args: calls.append(1) or sweep(*args))
+    sweep = sharded._Devices.sweep
+    monkeypatch.setattr(sharded._Devices, "sweep", lambda *args: calls.append(1) or sweep(*args))
     first = sharded.run(operators, partition, local, num_iters=4)
     traced = len(calls)
     second = sharded.run(operators, sharded.partition_graph(graph, 2), 2 * local, num_iters=4, damping=0.5)
