@@ -54,7 +54,7 @@ class LandmarkSelector(eqx.Module):
         ...
         ...     def feature_map(self, kernel, x, eps, max_rank):
         ...         basis = cholesky_basis(kernel, x[:: -(-len(x) // max_rank)], rounding=max_rank)
-        ...         return basis, kbpjax.learning.embedding.feature_residual(kernel, basis, x)
+        ...         return basis, kbp.learning.embedding.feature_residual(kernel, basis, x)
         >>> basis, residual = Thinned().feature_map(kbp.RBF(1.0), jnp.linspace(0, 1, 50), 1e-2, 5)
         >>> basis.rank, bool(residual < 0.1)
         (5, True)

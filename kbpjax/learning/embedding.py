@@ -182,7 +182,7 @@ def feature_residual(kernel: Kernel, feature_map: FeatureMap, x: Shaped[Array, "
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.features import cholesky_basis
         >>> basis = cholesky_basis(kbp.Delta(), jnp.array([1, 2]))
-        >>> float(kbpjax.learning.embedding.feature_residual(kbp.Delta(), basis, jnp.array([1, 2, 3])))
+        >>> float(kbp.learning.embedding.feature_residual(kbp.Delta(), basis, jnp.array([1, 2, 3])))
         1.0
     """
     _check_basis("feature_map", feature_map)
