@@ -128,7 +128,7 @@ def test_two_node_types_with_all_by_type_and_a_loss_over_types():
         return sum(len(true[v]) * kbp.SquaredError()(found[v], true[v]) for v in (0, 1)) / 4
 
     def frozen(s):
-        return [v for field, v in vars(s).items() if field not in ("temperature", "rule", "schedule", "form")]
+        return [v for field, v in vars(s).items() if field not in ("temperature", "rule", "schedule", "evidence_model")]
 
     assert {"kernel[0].bandwidth", "kernel[1].bandwidth"} < set(Numbers.of(start, lambda s: ()).names)
     options = {"loss": loss, "steps": 3, "every": 3, "progress": False, "frozen": frozen}  # one slope is quick

@@ -175,7 +175,7 @@ def learn_kernel(sample: Sample, setting: Setting, obs_kernel: kbp.Kernel | None
     rank = 40 if observations.ndim == 1 else 300
     rule = kbp.ConstantTime(eps=1e-3, max_rank=rank)
     ridges = {"ridge": setting.ridge, "obs_ridge": setting.obs_ridge}
-    options = {"floor": setting.floor, "positive": kbp.Clipped()}
+    options = {"floor": setting.floor, "nonnegative": kbp.Clipped()}
     return Learned(kbp.fit(sample.data, kernel=kernel, obs_kernel=obs_kernel, rule=rule, **ridges, **options))
 
 

@@ -56,7 +56,7 @@ def propagate(train: Frames, test: Frames, options: Options, *, kernel: str, ran
     jax.block_until_ready(model)
     fit_s = time.perf_counter() - start
     form = kbp.DensityRatio() if options["form"] == "ratio" else kbp.Expectation()
-    ask = partial(infer, model, y=jnp.asarray(y), candidates=data.nodes[0], power=options["power"], evidence_model=form)
+    ask = partial(infer, model, y=jnp.asarray(y), candidates=data.nodes[0], power=options["power"], form=form)
     start = time.perf_counter()
     near, mode, mean, yaw = jax.block_until_ready(ask(kbp.chain_graph(lengths[1])))
     run_s = (time.perf_counter() - start) / len(y)
