@@ -125,9 +125,7 @@ def run(
     graph = partition.graph
     operators, local, clamped = prepare_inputs(model, graph, evidence)
     powers = pair_exponents(graph, exponents, local.dtype)
-    first = None
-    if start is not None:
-        first = check_start(start, operators, graph)
+    first = None if start is None else check_start(start, operators, graph)
     damping = strong_damping(damping, local.dtype)
     given = partition, operators, local, clamped, first, powers, damping
     if tol is None:

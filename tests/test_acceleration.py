@@ -223,3 +223,13 @@ def test_a_start_that_does_not_fit_is_refused():
             kbp.run(operators, graph, local, start=start)
     with pytest.raises(ValueError, match="^start: must be finite"):
         kbp.run(operators, graph, local, start=jnp.full((48, 2), np.nan))
+
+
+def test_a_start_of_another_precision_is_converted():
+    operators, graph, local = SLOW
+    double = kbp.run(operators, graph, local, num_iters=3)
+    single = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (operators, local))
+    for start in (double, double.messages):
+        for tol in (None, 1e-3):
+            found = kbp.run(single[0], graph, single[1], num_iters=2, start=start, tol=tol)
+            assert found.messages.dtype == found.residual.dtype == jnp.float32

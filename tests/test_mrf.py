@@ -189,10 +189,10 @@ def float_leaves(tree):
     return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)]
 
 
-def answers(model, dtype):
+def answers(model, dtype, **options):
     y = np.linspace(-1, 1, 7).astype(dtype)
     evidence = kbp.observe(model, GRAPH, y)
-    solution = kbp.run(model, GRAPH, evidence, num_iters=3)
+    solution = kbp.run(model, GRAPH, evidence, num_iters=3, **options)
     belief = kbp.beliefs(model, GRAPH, evidence, solution, POINTS.astype(dtype))
     return evidence, solution, belief, kbp.mean(belief), kbp.variance(belief), kbp.interval(belief), kbp.mode(belief)
 
@@ -211,9 +211,11 @@ def test_floats_keep_their_precision(dtype):
 
 
 def test_single_precision_beliefs_are_close_to_double():
-    single, double = (answers(model_of(dtype), dtype) for dtype in (np.float32, np.float64))
-    np.testing.assert_allclose(single[2].weights, double[2].weights, atol=4e-3)
-    np.testing.assert_allclose(single[3], double[3], atol=4e-3)
+    # With plain damping 0 the rounding of the learned operators alone makes 3.5e-3.
+    options = {"damping": kbp.AgreementDamping(0.2)}
+    single, double = (answers(model_of(dtype), dtype, **options) for dtype in (np.float32, np.float64))
+    np.testing.assert_allclose(single[2].weights, double[2].weights, atol=2e-3)
+    np.testing.assert_allclose(single[3], double[3], atol=2e-3)
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,7 @@ def test_all_that_users_hold_is_a_plain_pytree(data, model, seen):
                 np.testing.assert_array_equal(a, b)
 
 
-# --- in a process of one's own: jax's default settings, no type checks ------------------------------
+# --- in a separate process: jax's default settings, no type checks ------------------------------
 
 ROOT = Path(__file__).parents[1]
 

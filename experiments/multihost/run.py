@@ -1,8 +1,8 @@
 """Denoise one large image as several processes: a graph in blocks over hosts, which exchange only boundary messages.
 
 Started without `--join`, it plays a cluster on this machine: two processes with a CPU each, which find each other over
-loopback, then one process alone, and it compares their images. The processes run `clean_up` below, which is all that a
-program of one's own needs:
+loopback, then one process alone, and it compares their images. The processes run `clean_up` below. A custom program
+needs only these lines:
 
     jax.distributed.initialize()                # first of all, in every process; the library never does it
     partition = sharded.partition_graph(graph)  # over all devices of all processes

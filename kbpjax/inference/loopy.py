@@ -23,6 +23,9 @@ from kbpjax.inference.operators import Operators, normalize
 from kbpjax.inference.schedules import Problem, Schedule, Synchronous, first_messages
 from kbpjax.inference.update import Part, each_part, parts_of, update
 
+MOST_ITERS = 10**9
+"""Largest number of iterations, so that counts fit in 32 bits."""
+
 Exponents = _checks.Numbers | ScalarLike | None
 Damping = ScalarLike | AgreementDamping
 
@@ -250,9 +253,7 @@ def run(
     check_options(num_iters, damping, tol, schedule, acceleration)
     operators, local, clamped = prepare_inputs(model, graph, evidence)
     powers = pair_exponents(graph, exponents, local.dtype)
-    first = None
-    if start is not None:
-        first = check_start(start, operators, graph)
+    first = None if start is None else check_start(start, operators, graph)
     damping = strong_damping(damping, local.dtype)
     given = operators, local, clamped, first, powers, damping
     if tol is None:
@@ -292,9 +293,10 @@ def _run(
 
     messages = plan.rows(last.messages)
     converged = last.residual <= (1e-3 if tol is None else tol)
-    parts = plan if parts is None else parts.without_incoming(clamped)
+    differentiated = parts is not None
+    parts = parts.without_incoming(clamped) if differentiated else plan
     laid_out = parts_of(parts, local, exponents)
-    if tol is not None and most is not None and parts is not plan:
+    if differentiated and tol is not None and most is not None:
         iteration = Iteration(operators, laid_out, tol, 2 * most)
         columns = fixed_point(iteration, parts.columns(messages))
         messages = parts.rows(trust(columns, converged))
@@ -388,7 +390,7 @@ def strong_damping(damping: Any, dtype: Any) -> Any:
 
 def check_start(start: Any, operators: Operators, graph: Graph) -> Float[Array, "edge coordinate"]:
     """Return the initial messages: those of a solution unchanged, arrays normalized to 2-norm 1."""
-    messages = start.messages if isinstance(start, Solution) else jnp.asarray(start, operators.update.dtype)
+    messages = jnp.asarray(start.messages if isinstance(start, Solution) else start, operators.update.dtype)
     check_messages("start", messages, operators, graph)
     _checks.require_finite("start", messages, "Start from None, the constant messages.")
     return messages if isinstance(start, Solution) else normalize(messages.T).T
@@ -419,6 +421,8 @@ def pair_exponents(graph: Graph, exponents: Exponents, dtype: Any) -> Float[Arra
 def check_options(num_iters: int, damping: Any, tol: Any, schedule: Any, acceleration: Any) -> None:
     """Check the options of `run`."""
     _checks.require_count("num_iters", num_iters)
+    fix = "Pass tol= to stop once the messages have converged."
+    _checks.require(num_iters <= MOST_ITERS, "num_iters", f"must be at most {MOST_ITERS}", num_iters, fix)
     if not isinstance(damping, AdaptiveDamping | AgreementDamping):
         check_damping(damping)
     if tol is not None:

@@ -107,7 +107,7 @@ def test_sums_on_a_tree_are_the_marginals(arithmetic):
     solution, _ = answers[1]
     pair = edge_beliefs(known, graph, evidence, solution, [(1, 3)], np.arange(3))
     np.testing.assert_allclose(pair.weights[0], rw.enumerate_edge_marginals(model)[2], atol=1e-9)
-    # `likelihood` scales what it is told of each node to largest value 1.
+    # `likelihood` scales the local factors of each node to maximum 1.
     scale = sum(np.log(psi.max()) for psi in model.node) + len(model.node) * np.log(3)
     # Potentials of nodes are 1 / 3 in the model, which has them sum to 1.
     log_z = log_partition(known, graph, evidence, solution)
