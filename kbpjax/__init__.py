@@ -46,7 +46,6 @@ from kbpjax.kernels import median_bandwidth as median_bandwidth
 from kbpjax.learning.data import TrainingData as TrainingData
 from kbpjax.learning.data import pool as pool
 from kbpjax.learning.model import KernelMRF as KernelMRF
-from kbpjax.learning.model import fit as fit
 from kbpjax.learning.nonnegative import Clipped as Clipped
 from kbpjax.learning.nonnegative import ConstrainedFit as ConstrainedFit
 from kbpjax.learning.rules import ConstantTime as ConstantTime
@@ -81,6 +80,10 @@ from kbpjax.posterior.summaries import refine_mode as refine_mode
 from kbpjax.posterior.summaries import sample as sample
 from kbpjax.posterior.summaries import temper as temper
 from kbpjax.posterior.summaries import variance as variance
+from kbpjax.tuning.answering import ConvergenceWarning as ConvergenceWarning
+from kbpjax.tuning.answering import infer as infer
+from kbpjax.tuning.automatic import choose_hyperparameters as choose_hyperparameters
+from kbpjax.tuning.automatic import fit as fit
 from kbpjax.tuning.hyperparameters import Hyperparameters as Hyperparameters
 from kbpjax.tuning.losses import IntervalScore as IntervalScore
 from kbpjax.tuning.losses import NegativeLogBelief as NegativeLogBelief

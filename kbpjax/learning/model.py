@@ -68,6 +68,9 @@ class KernelMRF(eqx.Module):
             maximum feature norm. A value well above `eps` means that `max_rank` is too small for the bandwidth.
         ridges: {node type: ridge parameter of its observation and clamping operators}.
         edge_types: (type, node type of first end, node type of second end) of each edge type.
+        candidates: {node type: candidate points of beliefs [point, *dim]}, chosen from the training samples; None for a
+            model that was fitted inside `jax.jit` or from chunks.
+        hyperparameters: the `Hyperparameters` that `fit` chose; None if it chose none.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -90,6 +93,8 @@ class KernelMRF(eqx.Module):
     residuals: dict[int, tuple[Array, Array]]
     ridges: dict[int, Float[Array, ""]]
     edge_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
+    candidates: dict[int, Array] | None = None
+    hyperparameters: Any = None
 
     @property
     def ranks(self) -> dict[int, tuple[int, int]]:
@@ -135,7 +140,7 @@ class KernelMRF(eqx.Module):
         _checks.require(not unknown_edges, "graph", rule, unknown_edges, fix)
 
 
-def fit(
+def learn_model(
     data: TrainingData,
     *,
     kernel: Kernel | Mapping[int, Kernel],
@@ -146,56 +151,45 @@ def fit(
     floor: ScalarLike = 1e-6,
     nonnegative: Positive | None = None,
 ) -> KernelMRF:
-    r"""Return a kernel Markov random field fitted to training data (eq. 11 and 14).
-
-    For each edge type and direction, ridge regression estimates the operator from features $\psi$ of the receiver to
-    features $\phi$ of the sender. With m pairs of the edge type and ridge $\lambda$, the operator is
-
-    $$\mathcal{C}_{ts} (\mathcal{C}_{ss} + \lambda I)^{-1}, \qquad
-    \mathcal{C}_{ts} = \frac{1}{m} \sum_i \phi(x_t^i) \otimes \psi(x_s^i).$$
-
-    Time is linear in the number of samples, except for `FullRank`. Differentiable in the kernel parameters, `ridge` and
-    `floor`, with fixed landmarks. Works inside `jax.jit`, where bases are padded to `max_rank`.
-
-    Args:
-        data: training data.
-        kernel: kernel of the variables, or {node type: kernel}.
-        obs_kernel: kernel of the observations, or {node type: kernel}; required if the data have observations.
-        rule: the update rule: `ConstantTime`, `LinearTime` or `FullRank`.
-        ridge: lambda of eq. 11, >= 0, or {edge type: lambda}; multiplied by the number of pairs of each operator.
-        obs_ridge: lambda of the observation and clamping operators, or {node type: lambda}; None: `ridge`, which must
-            then be one number.
-        floor: minimum value of an evaluated message, relative to the maximum value that a message of its norm can have,
-            in [0, 1). Estimated messages may be negative; the floor makes their products densities.
-        nonnegative: `Clipped()` or `ConstrainedFit()`, which make updates nonnegative; None: as estimated. With
-            tree-reweighted exponents, nonnegative updates often converge where unconstrained updates oscillate.
-
-    Returns:
-        The model.
-
-    Raises:
-        ValueError: an option is out of range, a type has no kernel, or the matrices would not fit in memory.
-
-    Examples:
-        >>> import numpy as np, kbpjax as kbp
-        >>> x = np.linspace(0, 1, 200).reshape(20, 10)
-        >>> data = kbp.pool(kbp.chain_graph(10), x, observations=x)
-        >>> model = kbp.fit(data, kernel=kbp.RBF(0.3), obs_kernel=kbp.RBF(0.2), rule=kbp.ConstantTime(eps=1e-2))
-        >>> model.ranks[0][0] < 10
-        True
-    """
+    """Return the model of given kernels and ridges; see `kbpjax.fit`, which can choose them."""
     fix = "Pass for instance kbpjax.ConstantTime(eps=1e-2)."
     _checks.require(isinstance(rule, Rule), "rule", "must be an update rule", repr(rule), fix)
     regression = Regression.of(data.ends, list(data.nodes), ridge, obs_ridge, floor, nonnegative)
     rule.check_memory(data, nonnegative is not None)
     bases, obs_bases = build_bases(data, kernel, obs_kernel, rule)
-    return regression.model(
+    model = regression.model(
         bases,
         obs_bases,
         edge_sums(bases, data),
         {v: node_sums(basis, data.nodes[v]) for v, basis in bases.items()},
         {v: observation_sums(bases[v].messages, obs_bases[v][0], *pair) for v, pair in data.observations.items()},
     )
+    if _checks.is_traced(data):
+        return model
+    candidates = {v: candidate_points(x) for v, x in data.nodes.items()}
+    return eqx.tree_at(lambda m: m.candidates, model, candidates, is_leaf=lambda leaf: leaf is None)
+
+
+def candidate_points(x: Shaped[Array, "sample *dim"], count: int | None = None) -> Shaped[Array, "point *dim"]:
+    """Return candidate points for beliefs, chosen from training samples.
+
+    Args:
+        x: samples.
+        count: largest number of points. None: 256 for numbers, 512 for others.
+
+    Returns:
+        Numbers: their distinct values if there are at most `count`, else evenly spaced points over their range.
+        Others: samples, a random subset of the distinct ones.
+    """
+    values = np.asarray(x)
+    distinct = np.unique(values, axis=0)
+    count = (256 if values.ndim == 1 else 512) if count is None else count
+    if len(distinct) <= count:
+        return jnp.asarray(distinct)
+    if values.ndim == 1 and np.issubdtype(values.dtype, np.floating):
+        return jnp.asarray(np.linspace(distinct[0], distinct[-1], count, dtype=values.dtype))
+    rows = np.sort(np.random.default_rng(0).choice(len(values), count, replace=False))
+    return jnp.asarray(values[rows])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,10 +18,12 @@ better.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from kbpjax import _checks
 from kbpjax._misc import matmul
+from kbpjax.inference.operators import Operators
 
 # On Gaussian pairs these two values need a tenth to a quarter of the iterations that 1 and 1 need, until rows are
 # within a few hundredths of the limit.
@@ -68,6 +70,23 @@ class Clipped(eqx.Module):
         positive = jnp.maximum(matmul(evaluate, project), 0)
         total = jnp.sum(positive, axis=1, keepdims=True)
         return positive / jnp.where(total > 0, total, 1)
+
+
+def clipped(
+    operators: Operators, edge_types: tuple[tuple[int, int, int], ...]
+) -> Float[Array, "edge_direction point point"]:
+    """Return the nonnegative operators of `Clipped` for learned operators [edge_direction, point, point].
+
+    Args:
+        operators: learned operators, of coefficients.
+        edge_types: (type, node type of first end, node type of second end) of each edge type.
+    """
+    receivers = np.zeros(len(operators.project), np.int32)
+    for k, first, second in edge_types:
+        receivers[2 * k], receivers[2 * k + 1] = second, first
+    positive = jnp.maximum(matmul(operators.evaluate[receivers], operators.project), 0)
+    total = jnp.sum(positive, axis=-1, keepdims=True)
+    return positive / jnp.where(total > 0, total, 1)
 
 
 class ConstrainedFit(eqx.Module):

@@ -43,6 +43,7 @@ class Belief(eqx.Module):
     Attributes:
         points: candidates [point, *dim].
         weights: probabilities [node, point]; each row sums to 1.
+        solution: the messages from which `infer` computed the beliefs; None otherwise.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -53,6 +54,7 @@ class Belief(eqx.Module):
 
     points: Shaped[Array, "point *dim"]
     weights: Float[Array, "node point"]
+    solution: Solution | None = None
 
 
 @overload

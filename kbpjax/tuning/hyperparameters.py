@@ -15,7 +15,7 @@ from kbpjax.inference.schedules import Schedule, Synchronous
 from kbpjax.kernels import Kernel
 from kbpjax.kernels.base import as_floats
 from kbpjax.learning.data import TrainingData
-from kbpjax.learning.model import KernelMRF, Positive, fit
+from kbpjax.learning.model import KernelMRF, Positive, learn_model
 from kbpjax.learning.rules import ConstantTime, Rule, fix_landmarks
 from kbpjax.posterior.beliefs import Belief, beliefs
 from kbpjax.posterior.evidence import DensityRatio, Evidence, Expectation, observe
@@ -98,7 +98,7 @@ class Hyperparameters(eqx.Module):
 
     def fit(self, data: TrainingData) -> KernelMRF:
         """Return the model fitted to the data (`kbpjax.fit`)."""
-        return fit(
+        return learn_model(
             data,
             kernel=self.kernel,
             obs_kernel=self.obs_kernel,

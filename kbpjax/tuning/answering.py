@@ -1,0 +1,168 @@
+"""`infer`: beliefs in one call, by the method that suits the graph.
+
+A forest is solved exactly. On a graph with cycles, nonnegative tree-reweighted messages are iterated to a tolerance,
+color by color and with Anderson acceleration: of the methods that `experiments.convergence` compares, the one that
+converged in all cases.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import ScalarLike
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax.graphs.graph import Graph
+from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
+from kbpjax.inference.acceleration import Anderson
+from kbpjax.inference.diagnostics import NotConverged, check
+from kbpjax.inference.loopy import Solution, run
+from kbpjax.inference.schedules import colored
+from kbpjax.inference.tree import run_tree
+from kbpjax.learning.model import KernelMRF
+from kbpjax.learning.nonnegative import clipped
+from kbpjax.posterior.beliefs import Belief, beliefs
+from kbpjax.posterior.evidence import Evidence, Expectation, observe
+from kbpjax.posterior.marginals import Empirical, Marginal, MeanEmbedding
+from kbpjax.posterior.summaries import temper
+
+DENSE = 2000
+"""Largest number of nodes with exact edge appearance probabilities; those of larger graphs are sampled."""
+
+
+class ConvergenceWarning(_checks.KbpWarning):
+    """Given by `infer` if the messages have not converged: the beliefs are then no fixed point."""
+
+
+def infer(
+    model: KernelMRF,
+    graph: Graph,
+    y: Numbers | Mapping[int, Numbers] | None = None,
+    *,
+    mask: Numbers | None = None,
+    evidence: Evidence | None = None,
+    points: Numbers | Mapping[int, Numbers] | None = None,
+    marginal: Marginal | None = None,
+    tol: ScalarLike = 1e-3,
+    num_iters: int = 200,
+) -> Any:
+    """Return the beliefs of all nodes given observations, by the method that suits the graph.
+
+    A forest is solved exactly (`run_tree`). On a graph with cycles, nonnegative tree-reweighted messages are iterated
+    to a tolerance, with the schedule `colored(graph)` and Anderson acceleration. The evidence model, the power of the
+    observations and the temperature of the beliefs are those that `fit` chose, in `model.hyperparameters`.
+
+    Works under `jax.jit`, `jax.vmap` and `jax.grad` for a graph that is not traced. There, no warning is given: return
+    `belief.solution.converged` from the compiled function.
+
+    Args:
+        model: the model.
+        graph: the graph; the model must have all its types.
+        y: observations, as in `observe`: one for each node [node, *obs_dim], or {node type: observations}; NaN where
+            missing. None: no observations.
+        mask: observed nodes [node]; None: all nodes whose observation is not NaN.
+        evidence: further evidence, of `clamp`, `likelihood` or `observe`; it is multiplied with that of y.
+        points: candidate points of the beliefs, as in `beliefs`. None: those of the model, chosen from its training
+            samples (`model.candidates`).
+        marginal: the estimate of the marginal, as in `beliefs`. None: `Empirical()` for vectors at the points of the
+            model, which are training samples; else `MeanEmbedding()`.
+        tol: largest residual at which iterations stop.
+        num_iters: largest number of iterations.
+
+    Returns:
+        The beliefs, with the solution in `belief.solution`; {node type: beliefs} if `points` is a mapping or the
+        candidates of node types differ.
+
+    Raises:
+        ValueError: as `observe`, `run` and `beliefs`; no candidates.
+
+    Examples:
+        >>> import numpy as np, kbpjax as kbp
+        >>> rng = np.random.default_rng(0)
+        >>> graph, x = kbp.grid_graph(4, 4), rng.normal(size=(60, 1)) + 0.3 * rng.normal(size=(60, 16))
+        >>> model = kbp.fit(
+        ...     kbp.pool(graph, x, x + rng.normal(size=x.shape)), kernel=kbp.RBF(0.7), obs_kernel=kbp.RBF(0.7)
+        ... )
+        >>> belief = kbp.infer(model, graph, np.full(16, 1.0))
+        >>> bool(belief.solution.converged), bool((kbp.mean(belief) > 0.4).all())
+        (True, True)
+    """
+    chosen = model.hyperparameters
+    evidence_model = Expectation() if chosen is None else chosen.evidence_model
+    if y is not None:
+        observed = observe(model, graph, y, mask=mask, evidence_model=evidence_model)
+        observed = observed if chosen is None else observed**chosen.evidence_power
+        evidence = observed if evidence is None else observed * evidence
+    else:
+        _checks.require(mask is None, "mask", "must be None without y", "a mask", "Pass y, or leave mask out.")
+    solution = solve(model, graph, evidence, tol=tol, num_iters=num_iters)
+    candidates, estimate = _candidates(model, graph, points)
+    computed = beliefs(
+        model, graph, evidence, solution, candidates, marginal=estimate if marginal is None else marginal
+    )
+    warn_unless_converged(solution)
+
+    def finish(belief: Belief) -> Belief:
+        tempered = belief if chosen is None else temper(belief, chosen.temperature)
+        return dataclasses.replace(tempered, solution=solution)
+
+    return finish(computed) if isinstance(computed, Belief) else {v: finish(one) for v, one in computed.items()}
+
+
+def solve(
+    model: KernelMRF, graph: Graph, evidence: Evidence | None, *, tol: ScalarLike = 1e-3, num_iters: int = 200
+) -> Solution:
+    """Return the solution by the method that suits the graph: exact on a forest, else the recipe of `infer`."""
+    if graph.forest is not None or graph.num_edges == 0:
+        return run_tree(with_nonnegative(model, None), graph, evidence)
+    if model.operators.nonnegative is None:
+        model = with_nonnegative(model, clipped(model.operators, model.edge_types))
+    exact = graph.num_nodes <= DENSE
+    return run(
+        model,
+        graph,
+        evidence,
+        num_iters=num_iters,
+        tol=tol,
+        damping=0.0,
+        exponents=tree_reweighting(graph, num_trees=None if exact else NUM_TREES),
+        schedule=colored(graph),
+        acceleration=Anderson(),
+    )
+
+
+def with_nonnegative(model: KernelMRF, tables: Any) -> KernelMRF:
+    """Return the model with other nonnegative operators, or with none."""
+    return eqx.tree_at(lambda m: m.operators.nonnegative, model, tables, is_leaf=lambda leaf: leaf is None)
+
+
+def warn_unless_converged(solution: Solution) -> None:
+    """Warn if the messages have not converged; under tracing, do nothing."""
+    if _checks.is_traced(solution.converged) or bool(jnp.all(solution.converged)):
+        return
+    try:
+        check(solution)
+    except NotConverged as error:
+        advice = (
+            "More iterations: num_iters=1000. Otherwise smoother operators: a larger ridge or a wider kernel in fit."
+        )
+        reason = str(error).partition(". ")[0]
+        warnings.warn(f"the messages have not converged: {reason}. {advice}", ConvergenceWarning, stacklevel=3)
+
+
+def _candidates(model: KernelMRF, graph: Graph, points: Any) -> tuple[Any, Marginal]:
+    """Return the candidates, in the format of `beliefs`, and the estimate of the marginal that fits them."""
+    if points is not None:
+        return points, MeanEmbedding()
+    types = [v for v, *_ in graph.node_types]
+    known = model.candidates or {}
+    missing = [v for v in types if v not in known]
+    fix = "Pass points=; a model that was fitted inside jax.jit or from chunks has no candidates."
+    _checks.require(not missing, "points", "must be given if the model has no candidates", f"types {missing}", fix)
+    vectors = any(known[v].ndim > 1 for v in types)
+    alike = len(types) == 1
+    return known[types[0]] if alike else {v: known[v] for v in types}, Empirical() if vectors else MeanEmbedding()

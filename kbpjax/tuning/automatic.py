@@ -1,0 +1,469 @@
+"""`fit` with hyperparameters chosen from the data: those whose beliefs are best on held-out problems.
+
+The score is the energy score of the beliefs (for numbers: the continuous ranked probability score, CRPS), after message
+passing on held-out cases or blocks of nodes (`kbpjax.tuning.held_out`). It is a proper score: in expectation it is
+smallest for the true posterior. One compiled function evaluates it for given numbers, and coordinate search minimizes
+it. The search is deterministic.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ScalarLike
+
+from kbpjax import _checks
+from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
+from kbpjax.inference.acceleration import Anderson
+from kbpjax.inference.loopy import run
+from kbpjax.inference.schedules import colored
+from kbpjax.inference.tree import run_tree
+from kbpjax.kernels import RBF, Kernel, gram, median_bandwidth
+from kbpjax.kernels.euclidean import ARD
+from kbpjax.learning.data import TrainingData
+from kbpjax.learning.model import KernelMRF, ObservationModel, Positive, candidate_points, learn_model
+from kbpjax.learning.nonnegative import Clipped
+from kbpjax.learning.rules import ConstantTime, Rule, fix_landmarks
+from kbpjax.posterior.beliefs import Belief, beliefs
+from kbpjax.posterior.clamp import clamp
+from kbpjax.posterior.evidence import DensityRatio, Expectation, observe
+from kbpjax.posterior.marginals import Empirical, MeanEmbedding
+from kbpjax.posterior.summaries import temper
+from kbpjax.tuning.answering import DENSE
+from kbpjax.tuning.held_out import HeldOut, hold_out
+from kbpjax.tuning.hyperparameters import Hyperparameters
+
+RANK, VECTOR_RANK = 48, 96
+"""Ranks of the compared models: of scalar variables, and of others."""
+
+TEMPERATURES = (0.04, 0.06, 0.09, 0.13, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
+"""Temperatures that are compared."""
+
+ITERATIONS = 60
+"""Most iterations of message passing of a compared model."""
+
+GAIN = 2e-3
+"""Smallest relative gain for which a number is changed."""
+
+RESOLVED = 0.02
+"""Residual of a basis above which a compared model counts as not resolved."""
+
+
+class Choice(NamedTuple):
+    """Numbers that the search varies.
+
+    Attributes:
+        bandwidth: bandwidth of the kernels of the variables, in median distances.
+        obs_bandwidth: bandwidth of the kernels of the observations, in median distances.
+        ridge: lambda of eq. 11 of the message operators.
+        obs_ridge: lambda of the observation operators.
+        ratio: 1 for the evidence model `DensityRatio`, 0 for `Expectation`.
+        power: power of the evidence.
+    """
+
+    bandwidth: float = 0.25
+    obs_bandwidth: float = 0.25
+    ridge: float = 1e-4
+    obs_ridge: float = 1e-4
+    ratio: float = 0.0
+    power: float = 1.0
+
+
+LOWEST = Choice(1 / 32, 1 / 32, 1e-7, 1e-7, 0, 0.25)
+HIGHEST = Choice(4, 4, 0.3, 0.3, 1, 4)
+FACTORS = Choice(2.0, 2.0, 4.0, 4.0, 1.0, 2.0**0.5)
+"""Factors of the coarse steps of the search; the fine steps are their roots."""
+
+
+def fit(
+    data: TrainingData,
+    *,
+    kernel: Kernel | Mapping[int, Kernel] | None = None,
+    obs_kernel: Kernel | Mapping[int, Kernel] | None = None,
+    rule: Rule = ConstantTime(),
+    ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
+    obs_ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
+    floor: ScalarLike = 1e-6,
+    nonnegative: Positive | None = None,
+) -> KernelMRF:
+    r"""Return a kernel Markov random field fitted to training data (eq. 11 and 14).
+
+    For each edge type and direction, ridge regression estimates the operator from features $\psi$ of the receiver to
+    features $\phi$ of the sender. With m pairs of the edge type and ridge $\lambda$, the operator is
+
+    $$\mathcal{C}_{ts} (\mathcal{C}_{ss} + \lambda I)^{-1}, \qquad
+    \mathcal{C}_{ts} = \frac{1}{m} \sum_i \phi(x_t^i) \otimes \psi(x_s^i).$$
+
+    Without `kernel`, hyperparameters are chosen from the data (`choose_hyperparameters`); what is given is kept. With
+    kernels, nothing is chosen, and `ridge` is 1e-6 by default.
+
+    Time is linear in the number of samples, except for `FullRank`. With given kernels it is differentiable in the
+    kernel parameters, `ridge` and `floor`, with fixed landmarks, and works inside `jax.jit`.
+
+    Args:
+        data: training data.
+        kernel: kernel of the variables, or {node type: kernel}. A mapping may lack node types, whose kernels are then
+            chosen. None: chosen.
+        obs_kernel: kernel of the observations, or {node type: kernel}. None: chosen if `kernel` is, else required if
+            the data have observations.
+        rule: the update rule: `ConstantTime`, `LinearTime` or `FullRank`.
+        ridge: lambda of eq. 11, >= 0, or {edge type: lambda}; multiplied by the number of pairs of each operator. None:
+            chosen, or 1e-6.
+        obs_ridge: lambda of the observation and clamping operators, or {node type: lambda}. None: chosen, or `ridge`,
+            which must then be one number.
+        floor: minimum value of an evaluated message, relative to the maximum value that a message of its norm can have,
+            in [0, 1). Estimated messages may be negative; the floor makes their products densities.
+        nonnegative: `Clipped()` or `ConstrainedFit()`, which make updates nonnegative; None: as estimated. `infer`
+            makes them nonnegative where it needs to.
+
+    Returns:
+        The model. If hyperparameters were chosen, they are in `model.hyperparameters`, which can fit other data:
+        `model.hyperparameters.fit(data)`.
+
+    Raises:
+        ValueError: an option is out of range, a type has no kernel, or the matrices would not fit in memory.
+
+    Examples:
+        >>> import numpy as np, kbpjax as kbp
+        >>> x = np.linspace(0, 1, 200).reshape(20, 10)
+        >>> data = kbp.pool(kbp.chain_graph(10), x, observations=x)
+        >>> model = kbp.fit(data, kernel=kbp.RBF(0.3), obs_kernel=kbp.RBF(0.2), rule=kbp.ConstantTime(eps=1e-2))
+        >>> model.ranks[0][0] < 10
+        True
+    """
+    options: Any = {"rule": rule, "floor": floor, "nonnegative": nonnegative}
+    partly = isinstance(kernel, Mapping) and any(v not in kernel for v in data.nodes)
+    if kernel is not None and not partly:
+        ridge = 1e-6 if ridge is None else ridge
+        return learn_model(data, kernel=kernel, obs_kernel=obs_kernel, ridge=ridge, obs_ridge=obs_ridge, **options)
+    chosen = choose_hyperparameters(
+        data, kernel=kernel, obs_kernel=obs_kernel, ridge=ridge, obs_ridge=obs_ridge, **options
+    )
+    return eqx.tree_at(lambda m: m.hyperparameters, chosen.fit(data), chosen, is_leaf=lambda leaf: leaf is None)
+
+
+def choose_hyperparameters(
+    data: TrainingData,
+    *,
+    kernel: Kernel | Mapping[int, Kernel] | None = None,
+    obs_kernel: Kernel | Mapping[int, Kernel] | None = None,
+    ridge: Any = None,
+    obs_ridge: Any = None,
+    rule: Rule = ConstantTime(),
+    floor: ScalarLike = 1e-6,
+    nonnegative: Positive | None = None,
+) -> Hyperparameters:
+    """Return the hyperparameters whose beliefs are best on held-out problems; deterministic.
+
+    With four cases or more, a quarter of them is left out (at most 4000 nodes); with fewer, blocks of neighboring
+    nodes. The beliefs of the left-out nodes, after message passing, are scored by the energy score in median distances:
+    for numbers, the continuous ranked probability score. Without observations, half of the nodes are clamped and the
+    others scored. Coordinate search varies bandwidths, ridges, evidence model, power of the evidence and temperature.
+
+    Kernels that are chosen are RBF (numbers) or ARD (vectors whose coordinates differ in scale). Other domains, such as
+    angles, strings or categories, need a kernel.
+
+    Args:
+        data: training data of `pool`. From a `TrainingData` without cases, nothing can be held out: bandwidths are then
+            a quarter of the median distance, and ridges 1e-3.
+        kernel: as in `fit`; given kernels are kept.
+        obs_kernel: as in `fit`.
+        ridge: as in `fit`; given ridges are kept.
+        obs_ridge: as in `fit`.
+        rule: as in `fit`. The compared models have rank 48 at most (vectors: 96), whatever the rule.
+        floor: as in `fit`.
+        nonnegative: as in `fit`.
+
+    Returns:
+        The hyperparameters.
+
+    Raises:
+        ValueError: variables or observations that are not numbers and have no kernel, or traced data.
+
+    Examples:
+        >>> import numpy as np, kbpjax as kbp
+        >>> rng = np.random.default_rng(0)
+        >>> x = np.cumsum(rng.normal(size=(40, 6)), axis=1)
+        >>> data = kbp.pool(kbp.chain_graph(6), x, x + rng.normal(size=x.shape))
+        >>> chosen = kbp.choose_hyperparameters(data, ridge=1e-3)
+        >>> sorted(chosen.kernel), round(float(chosen.ridge), 4)
+        ([0], 0.001)
+    """
+    fix = "Choose outside of jax.jit and jax.vmap, and pass the kernels in."
+    _checks.require(
+        not _checks.is_traced(data), "data", "must be known where hyperparameters are chosen", "tracers", fix
+    )
+    observed = {v: y for v, (_, y) in data.observations.items()}
+    kernels = _Kernels.of("kernel", kernel, data.nodes)
+    obs_kernels = _Kernels.of("obs_kernel", obs_kernel, observed)
+    if not data.cases:
+        choice, temperature = Choice(ridge=1e-3, obs_ridge=1e-3), 1.0
+    else:
+        choice, temperature = _search(data, kernels, obs_kernels, ridge, obs_ridge, floor)
+    return Hyperparameters(
+        kernel=kernels.scaled(choice.bandwidth),
+        obs_kernel=obs_kernels.scaled(choice.obs_bandwidth) or None,
+        ridge=choice.ridge if ridge is None else ridge,
+        obs_ridge=choice.obs_ridge if obs_ridge is None else obs_ridge,
+        floor=floor,
+        rule=rule,
+        nonnegative=nonnegative,
+        evidence_model=DensityRatio() if choice.ratio else Expectation(),
+        evidence_power=choice.power,
+        temperature=temperature,
+    )
+
+
+class _Kernels(eqx.Module):
+    """Kernels of all types: given, or Gaussian with bandwidths in units of the median distances of the samples."""
+
+    given: dict[int, Kernel]
+    scales: dict[int, Array]
+
+    @classmethod
+    def of(cls, argument: str, kernel: Any, samples: Mapping[int, Array]) -> "_Kernels":
+        """Return the given kernels, and the scales of the samples of the other types."""
+        given = dict.fromkeys(samples, kernel) if isinstance(kernel, Kernel) else dict(kernel or {})
+        return cls(
+            {v: given[v] for v in samples if v in given},
+            {v: _scale(f"{argument}[{v}]", x) for v, x in samples.items() if v not in given},
+        )
+
+    def scaled(self, factor: ScalarLike) -> dict[int, Kernel]:
+        """Return {type: kernel}, with the bandwidths of the Gaussian kernels a multiple of the scales."""
+        gaussian: dict[int, Kernel] = {
+            v: (ARD if scale.ndim else RBF)(scale * jnp.asarray(factor, scale.dtype))
+            for v, scale in self.scales.items()
+        }
+        return self.given | gaussian
+
+
+def _scale(argument: str, x: Array) -> Array:
+    """Return the median distance of samples; for vectors whose coordinates differ in scale, times that of each."""
+    fix = "Pass a kernel for this type: kbpjax.fit(data, kernel={node type: kernel})."
+    values = np.asarray(x)
+    numbers = values.ndim <= 2 and np.issubdtype(values.dtype, np.number)
+    _checks.require(
+        numbers, argument, "must be given unless samples are numbers or vectors", f"{values.dtype}{values.shape}", fix
+    )
+    dtype = jnp.result_type(float)
+    if values.ndim == 1:
+        return jnp.asarray(median_bandwidth(values), dtype)
+    spread = np.std(values.astype(float), axis=0)
+    varies = spread > 0
+    if values.shape[1] == 1 or (varies.all() and spread.max() <= 3 * spread.min()):
+        return jnp.asarray(median_bandwidth(values), dtype)
+    spread = np.where(varies, spread, 1.0)
+    return jnp.asarray(float(median_bandwidth(values / spread)) * spread, dtype)
+
+
+class _Either(Expectation):
+    """Either evidence model, by a number that may be traced."""
+
+    ratio: Array
+
+    def operator(self, observation: ObservationModel) -> Array:
+        """Return the matrix that maps features of an observation to a message."""
+        chosen = self.ratio > 0.5
+        return jnp.where(chosen, observation.ratio, observation.expectation)
+
+    def point_mass(self, at_value: Array, moment: Array, ridge: Array) -> Array:
+        """Return the local factor for x_t = value."""
+        both = [kind.point_mass(at_value, moment, ridge) for kind in (DensityRatio(), Expectation())]
+        return jnp.where(self.ratio > 0.5, *both)
+
+
+class _Problem(eqx.Module):
+    """All that one evaluation of the score needs, as arguments of the compiled function."""
+
+    data: TrainingData
+    kernels: _Kernels
+    obs_kernels: _Kernels
+    ridge: Any
+    obs_ridge: Any
+    floor: Any
+    held: HeldOut
+    clamped: Any
+    scored: dict[int, Array]
+    points: dict[int, Array]
+    exponents: Any
+    schedule: Any
+    rank: int = eqx.field(static=True)
+
+    def score(self, choice: Choice) -> tuple[Array, Array, Array]:
+        """Return the score at each temperature, whether messages converged, and the largest residual of a basis."""
+        kernels: Any = {
+            "kernel": self.kernels.scaled(choice.bandwidth),
+            "obs_kernel": self.obs_kernels.scaled(choice.obs_bandwidth) or None,
+        }
+        rule = fix_landmarks(self.data, **kernels, rule=ConstantTime(eps=1e-3, max_rank=self.rank))
+        model = learn_model(
+            self.data,
+            **kernels,
+            rule=rule,
+            ridge=choice.ridge if self.ridge is None else self.ridge,
+            obs_ridge=choice.obs_ridge if self.obs_ridge is None else self.obs_ridge,
+            floor=self.floor,
+            nonnegative=None if self.schedule is None else Clipped(),
+        )
+        graph, either = self.held.graph, _Either(choice.ratio)
+        if self.clamped is None:
+            observed = jnp.zeros(graph.num_nodes, bool)
+            for v, mask in self.held.observed.items():
+                observed = observed.at[graph.nodes_of_type(v)].set(mask)
+            evidence = observe(model, graph, self.held.observations, mask=observed, evidence_model=either)
+            evidence = evidence**choice.power
+        else:
+            parts = [clamp(model, graph, nodes, values, evidence_model=either) for nodes, values in self.clamped]
+            evidence = parts[0]
+            for part in parts[1:]:
+                evidence = evidence * part
+        if self.schedule is None:
+            solution = run_tree(model, graph, evidence)
+        else:
+            solution = run(
+                model,
+                graph,
+                evidence,
+                num_iters=ITERATIONS,
+                tol=1e-3,
+                damping=0.0,
+                exponents=self.exponents,
+                schedule=self.schedule,
+                acceleration=Anderson(),
+            )
+        marginal = Empirical() if any(x.ndim > 1 for x in self.points.values()) else MeanEmbedding()
+        computed = beliefs(model, graph, evidence, solution, self.points, marginal=marginal)
+        at = jax.lax.map(partial(self._energy, computed), jnp.asarray(TEMPERATURES, evidence.local.dtype))
+        residual = jnp.max(jnp.stack([jnp.max(jnp.stack(pair)) for pair in model.residuals.values()]))
+        return at, solution.converged, residual
+
+    def _energy(self, computed: dict[int, Belief], temperature: Array) -> Array:
+        """Return the mean energy score over the scored nodes, at one temperature."""
+        total, count = jnp.zeros_like(temperature), jnp.zeros_like(temperature)
+        for v, belief in computed.items():
+            weights = temper(belief, temperature).weights
+            between, to_truth = self._distances(v, belief.points), self._distances(v, belief.points, self.held.truth[v])
+            score = jnp.sum(weights * to_truth, axis=1) - jnp.sum((weights @ between) * weights, axis=1) / 2
+            mask = self.scored[v]
+            total = total + jnp.sum(jnp.where(mask, score, 0))
+            count = count + jnp.sum(mask, dtype=count.dtype)
+        return total / jnp.maximum(count, 1)
+
+    def _distances(self, node_type: int, points: Array, truth: Array | None = None) -> Array:
+        """Return distances between points, or from each true value to the points, in median distances."""
+        others = points if truth is None else truth
+        if node_type in self.kernels.given:  # the distance of the features
+            kernel = self.kernels.given[node_type]
+            at = lambda x: jax.vmap(kernel)(x, x)
+            squared = at(others)[:, None] + at(points)[None] - 2 * gram(kernel, others, points)
+            return jnp.sqrt(jnp.maximum(squared, 0))
+        scale = self.kernels.scales[node_type]
+        flat = [(x.astype(scale.dtype) / scale).reshape(len(x), -1) for x in (others, points)]
+        return jnp.sqrt(jnp.sum((flat[0][:, None] - flat[1][None]) ** 2, axis=-1))
+
+
+@jax.jit
+def _score(problem: _Problem, choice: Choice) -> tuple[Array, Array, Array]:
+    return problem.score(choice)
+
+
+def _problem(
+    data: TrainingData, kernels: _Kernels, obs_kernels: _Kernels, ridge: Any, obs_ridge: Any, floor: Any
+) -> _Problem:
+    """Hold out problems, and return what the score needs."""
+    train, held = hold_out(data)
+    graph, scored, clamped = held.graph, dict(held.present), None
+    if not held.observations:
+        rng, clamped = np.random.default_rng(1), []
+        for v, truth in held.truth.items():
+            known = held.present[v] & (rng.random(len(truth)) < 0.5)
+            clamped.append((np.asarray(graph.nodes_of_type(v))[known].astype(np.int32), truth[known]))
+            scored[v] = held.present[v] & ~known
+    tree = graph.forest is not None or graph.num_edges == 0
+    scalar = all(x.ndim == 1 for x in train.nodes.values())
+    num_points = {1: 80}
+    return _Problem(
+        data=train,
+        kernels=kernels,
+        obs_kernels=obs_kernels,
+        ridge=ridge,
+        obs_ridge=obs_ridge,
+        floor=floor,
+        held=jax.tree.map(jnp.asarray, held),
+        clamped=jax.tree.map(jnp.asarray, clamped),
+        scored=jax.tree.map(jnp.asarray, scored),
+        points={v: candidate_points(train.nodes[v], num_points.get(train.nodes[v].ndim, 128)) for v in held.truth},
+        exponents=None if tree else tree_reweighting(graph, num_trees=None if graph.num_nodes <= DENSE else NUM_TREES),
+        schedule=None if tree else colored(graph),
+        rank=RANK if scalar else VECTOR_RANK,
+    )
+
+
+def _search(
+    data: TrainingData, kernels: _Kernels, obs_kernels: _Kernels, ridge: Any, obs_ridge: Any, floor: Any
+) -> tuple[Choice, float]:
+    """Return the best choice and temperature: coordinate search in coarse steps, then in fine ones."""
+    problem = _problem(data, kernels, obs_kernels, ridge, obs_ridge, floor)
+    dtype = jnp.result_type(float)
+    tried: dict[Choice, tuple[float, float]] = {}
+
+    def score(choice: Choice) -> float:
+        if choice not in tried:
+            values, converged, residual = _score(problem, Choice(*(jnp.asarray(value, dtype) for value in choice)))
+            values = np.where(np.isfinite(values), np.asarray(values, float), np.inf)
+            best = int(np.argmin(values))
+            unresolved = max(0.0, float(residual) - RESOLVED) + (0.0 if bool(converged) else 0.05)
+            tried[choice] = (float(values[best]) * (1 + unresolved), TEMPERATURES[best])
+        return tried[choice][0]
+
+    free = {
+        "bandwidth": bool(kernels.scales),
+        "obs_bandwidth": bool(obs_kernels.scales),
+        "ridge": ridge is None and bool(data.edges),
+        "obs_ridge": obs_ridge is None and bool(data.observations),
+        "ratio": True,
+        "power": bool(data.observations),
+    }
+    best = Choice()
+    for root in (1.0, 0.5):
+        for _ in range(3):
+            before = best
+            for name in (name for name, varies in free.items() if varies):
+                best = _line(score, best, name, root)
+            if best == before:
+                break
+    fix = "Pass kernels and ridges."
+    _checks.require(np.isfinite(score(best)), "data", "must give finite beliefs on held-out problems", "NaN", fix)
+    return best, tried[best][1]
+
+
+def _line(score: Callable[[Choice], float], best: Choice, name: str, root: float) -> Choice:
+    """Return the best choice along one number: steps in either direction as long as they gain."""
+    for step in _steps(name, root):
+        moved = False
+        while (following := step(best)) is not None and score(following) < (1 - GAIN) * score(best):
+            best, moved = following, True
+        if moved:
+            break
+    return best
+
+
+def _steps(name: str, root: float) -> Iterator[Callable[[Choice], Choice | None]]:
+    """Yield functions that change one number of a choice; they return None outside of its range."""
+    if name == "ratio":
+        yield lambda choice: choice._replace(ratio=1.0) if choice.ratio == 0 else None
+        yield lambda choice: choice._replace(ratio=0.0) if choice.ratio == 1 else None
+        return
+    low, high, factor = (getattr(of, name) for of in (LOWEST, HIGHEST, FACTORS))
+    for change in (factor**-root, factor**root):
+
+        def step(choice: Choice, change: float = change) -> Choice | None:
+            value = getattr(choice, name) * change
+            return choice._replace(**{name: value}) if low * 0.99 <= value <= high * 1.01 else None
+
+        yield step

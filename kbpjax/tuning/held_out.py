@@ -1,0 +1,203 @@
+"""Held-out problems: cases, or blocks of nodes, on which hyperparameters are compared.
+
+Hyperparameters are scored on what they are for: beliefs after message passing, on data that the model has not seen.
+With four cases or more, whole cases are left out. With fewer, blocks of neighboring nodes are: the model is learned
+from the pairs outside of them, and asked for the nodes inside.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kbpjax.graphs.graph import Graph
+from kbpjax.learning.data import Cases, TrainingData
+
+MIN_CASES = 4
+"""Number of cases from which whole cases are left out."""
+
+SHARE = 4
+"""One in so many nodes is left out."""
+
+MOST_NODES = 4000
+"""Largest number of nodes that are left out."""
+
+BLOCK = 200
+"""Number of nodes of a block."""
+
+MOST_PAIRS = 4000
+"""Largest number of pairs of each type from which the compared models are learned."""
+
+
+class HeldOut(NamedTuple):
+    """The disjoint union of the held-out problems.
+
+    Attributes:
+        graph: the graph of all of them.
+        truth: {node type: values [node_of_type, *dim]}.
+        present: {node type: mask of the nodes with a value [node_of_type]}.
+        observations: {node type: observations [node_of_type, *obs_dim]}.
+        observed: {node type: mask of the nodes with an observation [node_of_type]}.
+    """
+
+    graph: Graph
+    truth: dict[int, Any]
+    present: dict[int, Any]
+    observations: dict[int, Any]
+    observed: dict[int, Any]
+
+
+def hold_out(data: TrainingData, seed: int = 0) -> tuple[TrainingData, HeldOut]:
+    """Return the training data without some cases or blocks, thinned, and the problems that were left out."""
+    rng = np.random.default_rng(seed)
+    held = _held(data.cases, rng)
+    return _training(data, held, rng), _union(data.cases, held)
+
+
+def _held(cases: tuple[Cases, ...], rng: np.random.Generator) -> list[NDArray[np.bool_]]:
+    """Return the mask of the held-out nodes of each graph [case, node]."""
+    counts = [len(next(iter(one.samples.values()))) for one in cases]
+    held = [np.zeros((count, one.graph.num_nodes), bool) for one, count in zip(cases, counts, strict=True)]
+    budget = min(MOST_NODES, sum(mask.size for mask in held) // SHARE)
+    everything = [(g, case) for g, count in enumerate(counts) for case in range(count)]
+    if len(everything) >= MIN_CASES:
+        for number in rng.permutation(len(everything)):
+            g, case = everything[number]
+            if budget <= 0:
+                break
+            held[g][case] = True
+            budget -= held[g].shape[1]
+        return held
+    largest = max(range(len(cases)), key=lambda g: held[g].shape[1])
+    neighbors = _neighbors(cases[largest].graph)
+    size = min(BLOCK, max(1, budget // 2))
+    for number, start in enumerate(rng.permutation(cases[largest].graph.num_nodes)):
+        if budget <= 0:
+            break
+        case = number % counts[largest]
+        block = _ball(neighbors, int(start), size)
+        if not held[largest][case, block].any():
+            held[largest][case, block] = True
+            budget -= len(block)
+    return held
+
+
+def _neighbors(graph: Graph) -> list[NDArray]:
+    """Return the neighbors of each node."""
+    senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
+    order = np.argsort(receivers, kind="stable")
+    return np.split(senders[order], np.searchsorted(receivers[order], np.arange(1, graph.num_nodes)))
+
+
+def _ball(neighbors: list[NDArray], start: int, size: int) -> list[int]:
+    """Return the nodes nearest to a node, in the number of edges."""
+    queue, seen = [start], {start}
+    for node in queue:
+        for other in neighbors[node].tolist():
+            if len(queue) < size and other not in seen:
+                seen.add(other)
+                queue.append(other)
+    return queue
+
+
+class _Ends(NamedTuple):
+    """The edges of one type of a graph: node numbers, and positions within the node types, of both ends."""
+
+    first: NDArray
+    second: NDArray
+    rows: tuple[NDArray, NDArray]
+
+
+def _edges(graph: Graph) -> Iterator[tuple[int, _Ends]]:
+    """Yield (edge type, its edges)."""
+    half = graph.num_edges // 2
+    senders, receivers = np.asarray(graph.senders)[:half], np.asarray(graph.receivers)[:half]
+    kind, within = np.asarray(graph.edge_type)[:half], _within(graph)
+    for k, *_ in graph.edge_types:
+        first, second = senders[kind == k], receivers[kind == k]
+        yield k, _Ends(first, second, (within[first], within[second]))
+
+
+def _within(graph: Graph) -> NDArray:
+    """Return the position of each node among the nodes of its type [node]."""
+    within = np.empty(graph.num_nodes, int)
+    for v, *_ in graph.node_types:
+        nodes = np.asarray(graph.nodes_of_type(v))
+        within[nodes] = np.arange(len(nodes))
+    return within
+
+
+def _training(data: TrainingData, held: list[NDArray[np.bool_]], rng: np.random.Generator) -> TrainingData:
+    """Return the data outside of what is held out, at most `MOST_PAIRS` of each type."""
+    nodes: dict[int, list] = {}
+    observed: dict[int, list] = {}
+    edges: dict[int, list] = {}
+    for one, mask in zip(data.cases, held, strict=True):
+        free = {v: ~mask[:, np.asarray(one.graph.nodes_of_type(v))] & np.asarray(one.present[v]) for v in one.samples}
+        values = {v: np.asarray(x) for v, x in one.samples.items()}
+        for v, x in values.items():
+            nodes.setdefault(v, []).append(x[free[v]])
+            if v in one.observations:
+                both = free[v] & np.asarray(one.observed[v])
+                observed.setdefault(v, []).append((x[both], np.asarray(one.observations[v])[both]))
+        ends = {k: (a, b) for k, a, b in one.graph.edge_types}
+        for k, edge in _edges(one.graph):
+            (a, b), (first, second) = ends[k], edge.rows
+            both = free[a][:, first] & free[b][:, second]
+            edges.setdefault(k, []).append((values[a][:, first][both], values[b][:, second][both]))
+
+    def thin(count: int) -> NDArray:
+        return rng.permutation(count)[:MOST_PAIRS]
+
+    def pairs(parts: list) -> tuple[NDArray, NDArray] | None:
+        first, second = (np.concatenate(column) for column in zip(*parts, strict=True))
+        rows = thin(len(first))
+        return (first[rows], second[rows]) if len(rows) else None
+
+    joined = {v: np.concatenate(parts) for v, parts in nodes.items()}
+    some_edges = {k: pair for k, parts in edges.items() if (pair := pairs(parts)) is not None}
+    return TrainingData(
+        edges=some_edges,
+        nodes={v: x[thin(len(x))] for v, x in joined.items()},
+        observations={v: pair for v, parts in observed.items() if (pair := pairs(parts)) is not None},
+        ends={k: (a, b) for k, a, b in data.ends if k in some_edges},
+        degrees=dict(data.degrees),
+    )
+
+
+def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]]) -> HeldOut:
+    """Return the disjoint union of what is held out."""
+    edges, edge_type, node_type = [], [], []
+    columns: dict[str, dict[int, list]] = {name: {} for name in HeldOut._fields[1:]}
+    offset = 0
+    for one, mask in zip(cases, held, strict=True):
+        kind = np.asarray(one.graph.node_type)
+        within = _within(one.graph)
+        for case in np.flatnonzero(mask.any(axis=1)):
+            chosen = np.flatnonzero(mask[case])
+            number = np.full(one.graph.num_nodes, -1)
+            number[chosen] = offset + np.arange(len(chosen))
+            offset += len(chosen)
+            node_type.append(kind[chosen])
+            for k, (first, second, _) in _edges(one.graph):
+                inside = mask[case, first] & mask[case, second]
+                edges.append(np.stack([number[first[inside]], number[second[inside]]], axis=1))
+                edge_type.append(np.full(int(inside.sum()), k))
+            for v in one.samples:
+                rows = within[chosen[kind[chosen] == v]]
+                columns["truth"].setdefault(v, []).append(np.asarray(one.samples[v])[case, rows])
+                columns["present"].setdefault(v, []).append(np.asarray(one.present[v])[case, rows])
+                if v in one.observations:
+                    columns["observations"].setdefault(v, []).append(np.asarray(one.observations[v])[case, rows])
+                    columns["observed"].setdefault(v, []).append(np.asarray(one.observed[v])[case, rows])
+    graph = Graph.from_edges(
+        np.concatenate(edges) if edges else np.zeros((0, 2), int),
+        offset,
+        edge_type=np.concatenate(edge_type) if edges else None,
+        node_type=np.concatenate(node_type),
+    )
+    # Blocks may lack a node type, which then has no entries.
+    there = {v for v, *_ in graph.node_types}
+    joined = {n: {v: np.concatenate(parts) for v, parts in of.items() if v in there} for n, of in columns.items()}
+    return HeldOut(graph, **joined)
