@@ -6,6 +6,7 @@ smallest for the true posterior. One compiled function evaluates it for given nu
 it. The search is deterministic.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from kbpjax.inference.tree import run_tree
 from kbpjax.kernels import RBF, Kernel, gram, median_bandwidth
 from kbpjax.kernels.euclidean import ARD
 from kbpjax.learning.data import TrainingData
+from kbpjax.learning.embedding import feature_residual
 from kbpjax.learning.model import KernelMRF, ObservationModel, Positive, candidate_points, learn_model
 from kbpjax.learning.nonnegative import Clipped
 from kbpjax.learning.rules import ConstantTime, Rule, fix_landmarks
@@ -48,6 +50,12 @@ ITERATIONS = 60
 
 GAIN = 2e-3
 """Smallest relative gain for which a number is changed."""
+
+CHECKED = 500
+"""Number of samples of each type on which the residual of a basis is measured."""
+
+UNCONVERGED = 0.02
+"""Relative penalty of a compared model whose messages did not converge in `ITERATIONS`; `infer` iterates longer."""
 
 RESOLVED = 0.02
 """Residual of a basis above which a compared model counts as not resolved."""
@@ -339,7 +347,14 @@ class _Problem(eqx.Module):
         marginal = Empirical() if any(x.ndim > 1 for x in self.points.values()) else MeanEmbedding()
         computed = beliefs(model, graph, evidence, solution, self.points, marginal=marginal)
         at = jax.lax.map(partial(self._energy, computed), jnp.asarray(TEMPERATURES, evidence.local.dtype))
-        residual = jnp.max(jnp.stack([jnp.max(jnp.stack(pair)) for pair in model.residuals.values()]))
+        residual = jnp.max(
+            jnp.stack(
+                [
+                    feature_residual(kernels["kernel"][v], basis, self.data.nodes[v][:CHECKED])
+                    for v, basis in model.bases.items()
+                ]
+            )
+        )
         return at, solution.converged, residual
 
     def _energy(self, computed: dict[int, Belief], temperature: Array) -> Array:
@@ -417,7 +432,7 @@ def _search(
             values, converged, residual = _score(problem, Choice(*(jnp.asarray(value, dtype) for value in choice)))
             values = np.where(np.isfinite(values), np.asarray(values, float), np.inf)
             best = int(np.argmin(values))
-            unresolved = max(0.0, float(residual) - RESOLVED) + (0.0 if bool(converged) else 0.05)
+            unresolved = max(0.0, float(residual) - RESOLVED) + (0.0 if bool(converged) else UNCONVERGED)
             tried[choice] = (float(values[best]) * (1 + unresolved), TEMPERATURES[best])
         return tried[choice][0]
 
@@ -429,7 +444,8 @@ def _search(
         "ratio": True,
         "power": bool(data.observations),
     }
-    best = Choice()
+    starts = itertools.product((0.125, 0.25, 0.5), (0.125, 0.25), (1.0, 2.0))
+    best = min((Choice(b, o, power=power) for b, o, power in starts), key=score)
     for root in (1.0, 0.5):
         for _ in range(3):
             before = best
