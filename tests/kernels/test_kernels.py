@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.kernels import Delta, diagonal
+from kbpjax.kernels import Constant, Delta, diagonal
 from tests import reference
 
 KERNELS = {
     "rbf": (kbp.RBF(0.8), reference.rbf(0.8)),
     "linear": (kbp.Linear(), reference.linear()),
     "delta": (Delta(), reference.delta()),
+    "constant": (Constant(2.5), lambda x, y: 2.5),
+    "sum with a constant": (1.5 + kbp.Linear(), reference.add(reference.linear(), lambda x, y: 1.5)),
     "sum": (kbp.RBF(0.8) + kbp.Linear(), reference.add(reference.rbf(0.8), reference.linear())),
     "product": (kbp.RBF(0.8) * kbp.Linear(), reference.multiply(reference.rbf(0.8), reference.linear())),
     "power": (kbp.RBF(0.8) ** 3, reference.power(reference.rbf(0.8), 3)),
@@ -81,7 +83,7 @@ def differences(f, x, h=1e-5):
     return gradient
 
 
-@pytest.mark.parametrize("name", ["rbf", "linear", "power", "product"])
+@pytest.mark.parametrize("name", ["rbf", "linear", "power", "product", "constant"])
 @pytest.mark.parametrize("coincident", [True, False])
 def test_gradient_in_a_point(name, coincident):
     kernel = KERNELS[name][0]
@@ -101,7 +103,7 @@ def test_gradient_in_the_bandwidth(distance):
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32, bool])
-@pytest.mark.parametrize("name", ["rbf", "linear", "delta", "sum", "product", "power"])
+@pytest.mark.parametrize("name", ["rbf", "linear", "delta", "constant", "sum", "product", "power"])
 def test_whole_numbers_do_not_wrap_around(name, dtype):
     kernel, twin = KERNELS[name]
     x = np.array([0, 1, 3, 100, 127], dtype=dtype)
@@ -249,12 +251,12 @@ def test_a_bandwidth_that_is_no_real_number(value, as_users_have_it):
 def test_numbers_and_sums_of_kernels():
     x = jnp.asarray(points((3,)))
     plain, narrow = np.asarray(kbp.gram(kbp.RBF(0.8), x, x)), np.asarray(kbp.gram(kbp.RBF(0.3), x, x))
-    for kernel in (kbp.RBF(0.8) + 2.5, np.float32(2.5) + kbp.RBF(0.8), kbp.kernels.Constant(2.5) + kbp.RBF(0.8)):
+    for kernel in (kbp.RBF(0.8) + 2.5, np.float32(2.5) + kbp.RBF(0.8), Constant(2.5) + kbp.RBF(0.8)):
         np.testing.assert_allclose(kbp.gram(kernel, x, x), plain + 2.5, rtol=1e-13)
     np.testing.assert_allclose(kbp.gram(sum([kbp.RBF(0.8), kbp.RBF(0.3)]), x, x), plain + narrow, rtol=1e-13)
     at = jnp.zeros(3)
     assert float(jax.grad(lambda c: (kbp.RBF(0.8) + c)(at, at))(2.5)) == 1
-    assert kbp.gram(kbp.kernels.Constant(1.0), jnp.arange(3), jnp.arange(2)).tolist() == [[1.0, 1.0]] * 3
+    assert kbp.gram(Constant(1.0), jnp.arange(3), jnp.arange(2)).tolist() == [[1.0, 1.0]] * 3
     with pytest.raises(ValueError, match=r"^value: must be finite and > 0; got -1"):
         _ = kbp.RBF(1.0) + -1.0
 
