@@ -320,7 +320,7 @@ def _scaled(x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"], scale: Float[Arr
     return difference / scale.astype(difference.dtype)
 
 
-def median_bandwidth(points: Numbers, *, max_points: int = 3000) -> float:
+def median_bandwidth(points: Numbers, *, max_points: int = 3000) -> Float[Array, ""]:
     """Return the median distance between pairs of points, the median heuristic for RBF bandwidths (section 7).
 
     More than `max_points` points are thinned evenly, so the cost is bounded and the result deterministic. If more than
@@ -331,14 +331,22 @@ def median_bandwidth(points: Numbers, *, max_points: int = 3000) -> float:
         points: training points [sample, *dim], finite, with at least two distinct points.
         max_points: maximum number of points to compare, >= 2.
 
+    Returns:
+        The distance, in the default float precision.
+
     Raises:
         ValueError: points are too few, not finite or all equal.
 
     Examples:
         >>> import kbpjax as kbp
-        >>> kbp.median_bandwidth([0.0, 1.0, 3.0])
+        >>> float(kbp.median_bandwidth([0.0, 1.0, 3.0]))
         2.0
     """
+    return jnp.asarray(median_distance(points, max_points), jnp.result_type(float))
+
+
+def median_distance(points: Numbers, max_points: int) -> float:
+    """Return the number of `median_bandwidth` in double precision, computed by NumPy."""
     _checks.require_finite("points", points, "Drop or impute the missing points first.")
     _checks.require_count("max_points", max_points)
     _checks.require(
