@@ -224,7 +224,8 @@ def nearest_rotations(x: Numbers) -> Float[Array, "*sample 3 3"]:
 def median_concentration(points: Numbers, *, max_points: int = 3000) -> Float[Array, ""]:
     """Return 1 / (1 - median inner product) over pairs of unit vectors, the median heuristic for `Sphere`.
 
-    The kernel of the median pair is then exp(-1). More than `max_points` points are thinned evenly. Not differentiable.
+    The kernel of the median pair is then exp(-1). Of more than `max_points` points a random subset with a fixed seed is
+    compared. Not differentiable.
 
     Args:
         points: unit vectors [sample, dim], with at least two distinct points.

@@ -7,6 +7,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.kernels import Constant, Delta, diagonal
+from kbpjax.kernels.base import random_rows
 from tests import reference
 
 KERNELS = {
@@ -240,6 +241,19 @@ def test_median_bandwidth_has_bounded_cost():
     assert peak < 2**27  # all pairs would take terabytes
     assert result == kbp.median_bandwidth(x, max_points=500)
     assert result == pytest.approx(0.9539, rel=0.1)  # the median of |N(0, 2)|
+
+
+def test_median_bandwidth_of_periodic_points_sees_the_whole_period():
+    x = np.arange(4 * 499 + 1) % 4  # every fourth point is 0
+    assert float(kbp.median_bandwidth(x, max_points=500)) == 1
+
+
+def test_random_rows_are_distinct_sorted_and_the_same_in_every_call():
+    rows = random_rows(1000, 30)
+    assert len(rows) == 30 and (np.diff(rows) > 0).all() and rows[0] >= 0 and rows[-1] < 1000
+    assert 300 < rows.mean() < 700
+    np.testing.assert_array_equal(rows, random_rows(1000, 30))
+    np.testing.assert_array_equal(random_rows(30, 30), np.arange(30))
 
 
 @pytest.mark.parametrize("value", ["1", None, 1j, True])
