@@ -11,6 +11,7 @@ import scipy.linalg
 from scipy.spatial.distance import cdist
 
 import kbpjax as kbp
+from experiments.lib.datasets import evenly
 from experiments.orientation.data import Frames, features_of
 from experiments.orientation.models import Estimates, Options, cosines, mean_near_mode
 
@@ -19,7 +20,7 @@ def regress(train: Frames, test: Frames, options: Options) -> Estimates:
     """Return the nearest rotations to the predictions of kernel ridge regression from single frames."""
     seen, y = features_of(train, test, options["components"])
     flat, asked = (f.reshape(-1, f.shape[-1]).astype(np.float64) for f in (seen, y))
-    bandwidth = options["scale"] * float(kbp.median_bandwidth(flat))
+    bandwidth = options["scale"] * float(kbp.median_bandwidth(evenly(flat)))
     start = time.perf_counter()
     targets = train.rotations.reshape(-1, 9).astype(np.float64)
     gram = np.exp(-cdist(flat, flat, "sqeuclidean") / (2 * bandwidth**2))
