@@ -6,7 +6,7 @@ from kbpjax._misc import need
 from tests.programs import SHORT, python
 
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({packages!r})); "
-OPTIONAL = ("matplotlib", "networkx", "sklearn", "PIL", "tqdm", "snowballstemmer", "skimage", "bm3d")
+OPTIONAL = ("matplotlib", "networkx", "sklearn", "PIL", "tqdm", "snowballstemmer", "rapidfuzz", "skimage", "bm3d")
 
 
 def test_everything_but_the_estimator_is_imported_without_extras():

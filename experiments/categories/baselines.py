@@ -3,8 +3,8 @@
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 import scipy.sparse as sp
-from scipy.linalg import get_lapack_funcs
 
 
 def recall_at(scores: np.ndarray, labels: np.ndarray, most: int) -> np.ndarray:
@@ -85,7 +85,9 @@ def regress(papers: Any, known: np.ndarray, ridge: float) -> np.ndarray:
     rows = known[(papers.worded & papers.labeled)[known]]
     labels: Any = papers.labels.astype(np.float32)
     mean = labels[rows].mean(0)
-    inverse = inverse_of(cosines(papers.texts, rows, rows), ridge)
+    gram = cosines(papers.texts, rows, rows)
+    gram[np.diag_indices(len(gram))] += ridge
+    inverse = scipy.linalg.inv(gram, assume_a="pos", lower=True, overwrite_a=True)
     weights = inverse @ (labels[rows] - mean)
     rest = np.setdiff1d(np.arange(len(labels)), rows)
     predicted = np.empty_like(labels)
@@ -93,15 +95,3 @@ def regress(papers: Any, known: np.ndarray, ridge: float) -> np.ndarray:
     for part in np.array_split(rest, 1 + len(rest) // 4096):
         predicted[part] = cosines(papers.texts, part, rows) @ weights + mean
     return predicted
-
-
-def inverse_of(gram: np.ndarray, ridge: float) -> np.ndarray:
-    """Return (gram + ridge I)^{-1} by Cholesky, in the place and precision of `gram`."""
-    gram[np.diag_indices(len(gram))] += ridge
-    factorize, invert = get_lapack_funcs(("potrf", "potri"), (gram,))
-    factor, fault = factorize(gram, lower=1, overwrite_a=1)
-    lower, fault_too = invert(factor, lower=1, overwrite_c=1)
-    if fault or fault_too:
-        raise ValueError(f"ridge must make the Gram matrix positive definite; got {ridge}. Raise it.")
-    lower = np.tril(lower)
-    return lower + np.tril(lower, -1).T

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.preprocessing import normalize
 
 from experiments.lib import datasets
 
@@ -109,14 +111,7 @@ def tf_idf(counts: Any, counted: bool = True) -> Any:
     Texts of all papers count for the frequency of terms; categories are not looked at. Weights that are tf-idf already
     (`counted` false) are scaled to norm 1 only.
     """
-    weights = counts.copy()
-    if counted:
-        number = np.bincount(counts.indices, minlength=counts.shape[1])
-        idf = 1 + np.log((1 + counts.shape[0]) / (1 + number))
-        weights.data = (1 + np.log(counts.data)) * idf[counts.indices]
-    norm = np.sqrt(np.asarray(weights.multiply(weights).sum(1)).reshape(-1))
-    scale = np.divide(1, norm, out=np.zeros_like(norm), where=norm > 0)
-    return sp.csr_matrix(sp.diags(scale) @ weights)
+    return TfidfTransformer(sublinear_tf=True).fit_transform(counts) if counted else normalize(counts)
 
 
 def split(papers: Papers, rng: np.random.Generator) -> Split:

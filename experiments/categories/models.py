@@ -126,17 +126,11 @@ def spread_clamps(labels: np.ndarray, frequency: np.ndarray) -> np.ndarray:
     return masses / labels.sum(1, keepdims=True)
 
 
-def _one(point: jax.Array) -> jax.Array:
-    del point
-    return jnp.ones(1)
-
-
 @jax.jit
 def _fit_categories(pairs: Any, samples: Any, ridge: Any) -> kbp.KernelMRF:
     data = kbp.TrainingData({0: tuple(pairs)}, {0: samples}, degrees={0: 2})
     rule = kbp.ConstantTime(eps=1e-3, max_rank=RANK, features=kbp.RandomlyPivotedCholesky(0))
-    constant = Transformed(_one, kbp.Linear())
-    return kbp.fit(data, kernel=kbp.Delta() + CONSTANT * constant, rule=rule, ridge=ridge, floor=FLOOR)
+    return kbp.fit(data, kernel=kbp.Delta() + CONSTANT, rule=rule, ridge=ridge, floor=FLOOR)
 
 
 @jax.jit

@@ -23,6 +23,7 @@ from experiments.denoising.data import SIGMA, add_noise
 from experiments.denoising.models import rmse
 from experiments.learned_bandwidths import baselines, figure
 from experiments.lib import command_line, datasets, gray_images, results, tables
+from experiments.lib.datasets import evenly
 
 PHOTOGRAPHS = ("astronaut", "camera")
 """The photograph to learn from, and the one to clean."""
@@ -159,8 +160,8 @@ def authors(task: Task) -> kbp.Hyperparameters:
     """Return the settings of the authors' program, as in `experiments.denoising`."""
     pairs = len(task.training(separate_types=False).edges[0][0])
     return kbp.Hyperparameters(
-        kbp.RBF(kbp.median_bandwidth(task.image.ravel())),
-        kbp.RBF(0.5**0.5 * kbp.median_bandwidth(task.noisy.ravel())),
+        kbp.RBF(kbp.median_bandwidth(evenly(task.image.ravel()))),
+        kbp.RBF(0.5**0.5 * kbp.median_bandwidth(evenly(task.noisy.ravel()))),
         ridge=1e-2 / pairs,
         floor=1e-6,
         damping=0.8,
@@ -174,8 +175,8 @@ def start(task: Task, ablation_step: AblationStep) -> kbp.Hyperparameters:
     training = task.training(ablation_step.separate_types)
     ridge = 1 / sum(len(first) for first, _ in training.edges.values())
     return kbp.Hyperparameters(
-        kbp.RBF(0.25 * kbp.median_bandwidth(task.image.ravel())),
-        kbp.RBF(0.5**1.5 * kbp.median_bandwidth(task.noisy.ravel())),
+        kbp.RBF(0.25 * kbp.median_bandwidth(evenly(task.image.ravel()))),
+        kbp.RBF(0.5**1.5 * kbp.median_bandwidth(evenly(task.noisy.ravel()))),
         ridge=dict.fromkeys(training.edges, ridge),
         obs_ridge=ridge,
         exponents=dict.fromkeys(training.edges, 0.8) if ablation_step.exponents else None,

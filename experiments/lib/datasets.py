@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
+import numpy as np
+
 
 def data_directory(given: str | Path | None = None) -> Path | None:
     """Find the folder that holds the data sets.
@@ -56,3 +58,8 @@ def read(directory: Path | None, name: str, layout: str, read: Callable[[Path], 
         raise ValueError(
             f"data must be readable; got {name}, which is damaged ({type(fault).__name__}). It is {layout}."
         ) from None
+
+
+def evenly(rows: Any, most: int = 3000) -> Any:
+    """Return at most `most` rows, evenly spaced: those that the bandwidths of committed results were computed from."""
+    return rows[np.linspace(0, len(rows) - 1, min(len(rows), most)).round().astype(int)]

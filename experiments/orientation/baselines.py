@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
+from scipy.spatial.distance import cdist
 
 import kbpjax as kbp
+from experiments.lib.datasets import evenly
 from experiments.orientation.data import Frames, features_of
 from experiments.orientation.models import Estimates, Options, cosines, mean_near_mode
 
@@ -18,15 +20,15 @@ def regress(train: Frames, test: Frames, options: Options) -> Estimates:
     """Return the nearest rotations to the predictions of kernel ridge regression from single frames."""
     seen, y = features_of(train, test, options["components"])
     flat, asked = (f.reshape(-1, f.shape[-1]).astype(np.float64) for f in (seen, y))
-    bandwidth = options["scale"] * kbp.median_bandwidth(flat)
+    bandwidth = options["scale"] * float(kbp.median_bandwidth(evenly(flat)))
     start = time.perf_counter()
     targets = train.rotations.reshape(-1, 9).astype(np.float64)
-    gram = np.exp(-squares(flat, flat) / (2 * bandwidth**2))
+    gram = np.exp(-cdist(flat, flat, "sqeuclidean") / (2 * bandwidth**2))
     gram[np.diag_indices_from(gram)] += options["ridge"] * len(flat)
     weights = scipy.linalg.solve(gram, targets - targets.mean(axis=0), assume_a="pos", overwrite_a=True)
     fit_s = time.perf_counter() - start
     start = time.perf_counter()
-    entries = np.exp(-squares(asked, flat) / (2 * bandwidth**2)) @ weights + targets.mean(axis=0)
+    entries = np.exp(-cdist(asked, flat, "sqeuclidean") / (2 * bandwidth**2)) @ weights + targets.mean(axis=0)
     rotations = np.asarray(kbp.kernels.nearest_rotations(entries.reshape(test.rotations.shape)))
     return Estimates({"": rotations}, fit_s, (time.perf_counter() - start) / len(y))
 
@@ -35,14 +37,9 @@ def nearest(train: Frames, test: Frames, options: Options) -> Estimates:
     """Return the rotation of the nearest training frame."""
     seen, y = features_of(train, test, options["components"])
     start = time.perf_counter()
-    distance = squares(y.reshape(-1, y.shape[-1]), seen.reshape(-1, seen.shape[-1]))
+    distance = cdist(y.reshape(-1, y.shape[-1]), seen.reshape(-1, seen.shape[-1]))
     rotations = train.rotations.reshape(-1, 3, 3)[np.argmin(distance, axis=1)].reshape(test.rotations.shape)
     return Estimates({"": rotations}, 0.0, (time.perf_counter() - start) / len(y))
-
-
-def squares(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return squared distances between rows."""
-    return np.maximum(np.sum(x**2, axis=1)[:, None] - 2 * x @ y.T + np.sum(y**2, axis=1), 0)
 
 
 def link(train: Frames, test: Frames, options: Options, *, best_path: bool) -> Estimates:

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 
 import numpy as np
+from sklearn.decomposition import PCA
 
 from experiments.orientation import rendering
 
@@ -62,8 +63,7 @@ def features_of(train: Frames, test: Frames, components: int) -> tuple[np.ndarra
     for pixels in (train.pixels, test.pixels):
         centered = pixels - pixels.mean(axis=-1, keepdims=True)
         plain.append(centered / np.linalg.norm(centered, axis=-1, keepdims=True))
-    flat = plain[0].reshape(-1, plain[0].shape[-1])
-    center = flat.mean(axis=0)
-    _, axes = np.linalg.eigh((flat - center).T @ (flat - center))
-    ours, theirs = ((frames - center) @ axes[:, : -components - 1 : -1] for frames in plain)
+    size = train.pixels.shape[-1]
+    pca = PCA(components, svd_solver="covariance_eigh").fit(plain[0].reshape(-1, size))
+    ours, theirs = (pca.transform(frames.reshape(-1, size)).reshape(*frames.shape[:2], -1) for frames in plain)
     return ours, theirs

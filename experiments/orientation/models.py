@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import kbpjax as kbp
+from experiments.lib.datasets import evenly
 from experiments.orientation.data import Frames, features_of
 
 NEAR = 25.0
@@ -48,7 +49,7 @@ def propagate(train: Frames, test: Frames, options: Options, *, kernel: str, ran
     model = kbp.fit(
         data,
         kernel=of_rotations[kernel](),
-        obs_kernel=kbp.RBF(options["obs_scale"] * kbp.median_bandwidth(data.observations[0][1])),
+        obs_kernel=kbp.RBF(options["obs_scale"] * kbp.median_bandwidth(evenly(data.observations[0][1]))),
         rule=kbp.ConstantTime(eps=1e-3, max_rank=rank),
         ridge=options["ridge"],
         obs_ridge=options["obs_ridge"],

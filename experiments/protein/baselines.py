@@ -77,11 +77,11 @@ def part_of(task: Task, count: int) -> tuple[np.ndarray, kbp.Graph]:
 
 def ridge(task: Task, options: Options) -> np.ndarray:
     """Predict the vectors of the test residues by ridge regression [residue, 3]."""
-    x, y = task.x[task.train].astype(np.float64), task.chains.vectors[task.train].astype(np.float64)
-    center, offset = x.mean(axis=0), y.mean(axis=0)
-    gram = (x - center).T @ (x - center) + options["ridge"] * len(x) * np.eye(x.shape[1])
-    weights = scipy.linalg.solve(gram, (x - center).T @ (y - offset), assume_a="pos")
-    return (task.x[task.test] - center) @ weights + offset
+    from sklearn.linear_model import Ridge
+
+    x, y = task.x.astype(np.float64), task.chains.vectors.astype(np.float64)
+    model = Ridge(alpha=options["ridge"] * len(task.train)).fit(x[task.train], y[task.train])
+    return model.predict(x[task.test])
 
 
 def boosting(task: Task, options: Options) -> np.ndarray:

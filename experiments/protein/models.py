@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import kbpjax as kbp
+from experiments.lib.datasets import evenly
 from experiments.protein import data
 from experiments.protein.baselines import Options, Task
 
@@ -25,9 +26,9 @@ def learn(task: Task, observed: np.ndarray, options: Options) -> tuple[kbp.Kerne
     first, rows = (_repeat(rng.permutation(some)) for some in (first, rows))
     pairs = by_residue(task, first) if options["by_residue"] else first[None]
     edges = y[pairs], y[pairs + 1]
-    kernel = kbp.kernels.Sphere(options["concentration"] * kbp.kernels.median_concentration(y[rows]))
+    kernel = kbp.kernels.Sphere(options["concentration"] * kbp.kernels.median_concentration(evenly(y[rows])))
     narrow = "bandwidth" in options
-    width = options["bandwidth"] * kbp.median_bandwidth(observed[rows]) if narrow else 1.0
+    width = options["bandwidth"] * kbp.median_bandwidth(evenly(observed[rows])) if narrow else 1.0
     obs_kernel = kbp.RBF(width) if narrow else kbp.Linear()
     ridges = np.float32(options["ridge"]), np.float32(options["obs_ridge"])
     model = _fit(edges, y[rows], observed[rows], kernel, obs_kernel, *ridges, RANK if narrow else LINEAR_RANK)

@@ -16,6 +16,7 @@ import kbpjax as kbp
 from experiments.denoising.data import add_noise
 from experiments.denoising.models import SETTINGS, damping_of, rmse
 from experiments.lib import command_line, datasets, gray_images, results, tables, timing
+from experiments.lib.datasets import evenly
 
 EPS = (1e-1, 1e-2, 1e-3)
 SMALL_LEVELS = 100
@@ -68,8 +69,8 @@ def compare(levels: int, side: int, rule: str, eps: float | None, args: argparse
     start = time.perf_counter()
     model = kbp.fit(
         kbp.pool(graph, clean.reshape(1, -1), noisy.reshape(1, -1)),
-        kernel=kbp.RBF(setting.bandwidth * kbp.median_bandwidth(clean.ravel())),
-        obs_kernel=kbp.RBF(setting.obs_bandwidth * kbp.median_bandwidth(noisy.ravel())),
+        kernel=kbp.RBF(setting.bandwidth * kbp.median_bandwidth(evenly(clean.ravel()))),
+        obs_kernel=kbp.RBF(setting.obs_bandwidth * kbp.median_bandwidth(evenly(noisy.ravel()))),
         rule=rules[rule]() if eps is None else rules[rule](eps=eps),
         ridge=setting.ridge_m / (graph.num_edges // 2),
     )

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from rapidfuzz import process
+from rapidfuzz.distance import Levenshtein
 
 import kbpjax as kbp
 from experiments.lib import command_line, datasets, results, tables
@@ -157,19 +159,7 @@ def similarities(words: list[Words]) -> dict[tuple[int, int], np.ndarray]:
 
 def edit_similarity(left: list[str], right: list[str]) -> np.ndarray:
     """Return 1 - (insertions, deletions, substitutions) / (length of the longer) of all pairs [left, right]."""
-    alphabet = Alphabet.of([*left, *right])
-    width = max(map(len, [*left, *right]))
-    x, y = (np.asarray(alphabet.encode(of, width)) for of in (left, right))
-    lengths = (x > 0).sum(1)[:, None], (y > 0).sum(1)[None]
-    cost = np.zeros((width + 1, width + 1, len(left), len(right)), np.int8)
-    cost[:, 0] = np.arange(width + 1, dtype=np.int8)[:, None, None]
-    cost[0, :] = np.arange(width + 1, dtype=np.int8)[:, None, None]
-    for i in range(width):
-        for j in range(width):
-            other = cost[i, j] + (x[:, i, None] != y[None, :, j])
-            cost[i + 1, j + 1] = np.minimum(np.minimum(cost[i, j + 1], cost[i + 1, j]) + 1, other)
-    rows, columns = np.indices((len(left), len(right)))
-    return 1 - cost[lengths[0], lengths[1], rows, columns] / np.maximum(*lengths)
+    return process.cdist(left, right, scorer=Levenshtein.normalized_similarity, dtype=np.float64)
 
 
 def draw_queries(words: list[Words], test: np.ndarray, observed: int, rng: np.random.Generator) -> Queries:

@@ -138,43 +138,19 @@ def _pass_on(
 
 
 def _name_cycle(graph: Graph) -> str:
-    """Name one cycle of a graph that has some."""
-    neighbors: list[list[int]] = [[] for _ in range(graph.num_nodes)]
-    for sender, receiver in zip(np.asarray(graph.senders).tolist(), np.asarray(graph.receivers).tolist(), strict=True):
-        neighbors[sender].append(receiver)
-    parent: dict[int, int] = {}
-    closing = None
-    for start in range(graph.num_nodes):
-        if closing is None and start not in parent:
-            closing = _closing_edge(neighbors, start, parent)
-    if closing is None:
-        raise AssertionError("a graph without a schedule has a cycle or no edges")
-    here, there = (_path_to_start(parent, node) for node in closing)
-    while len(here) > 1 and len(there) > 1 and here[-2] == there[-2]:  # leave one common node
-        here.pop()
-        there.pop()
-    cycle = [str(node) for node in (*here, *there[-2::-1], here[0])]
-    if len(cycle) > 20:
-        cycle = [*cycle[:10], "...", *cycle[-9:]]
-    return "the cycle " + " - ".join(cycle)
+    """Name one cycle of a graph that has some: a shortest one through an edge outside a spanning forest."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
-
-def _closing_edge(neighbors: list[list[int]], start: int, parent: dict[int, int]) -> tuple[int, int] | None:
-    """Search breadth-first from a node, recording parents; return the first edge that closes a cycle, or None."""
-    parent[start] = -1
-    queue = [start]
-    for node in queue:
-        for other in neighbors[node]:
-            if other in parent and other != parent[node]:
-                return node, other
-            if other not in parent:
-                parent[other] = node
-                queue.append(other)
-    return None
-
-
-def _path_to_start(parent: dict[int, int], node: int) -> list[int]:
-    path = [node]
-    while parent[path[-1]] >= 0:
-        path.append(parent[path[-1]])
-    return path
+    half = graph.num_edges // 2
+    ends = np.asarray(graph.senders)[:half], np.asarray(graph.receivers)[:half]
+    edges = coo_array((np.ones(half), ends), shape=(graph.num_nodes, graph.num_nodes)).tocsr()
+    first, last = (int(nodes[0]) for nodes in (edges - minimum_spanning_tree(edges)).nonzero())
+    edges[first, last] = 0
+    edges.eliminate_zeros()
+    _, before = breadth_first_order(edges, first, directed=False)
+    cycle = [first, last]
+    while cycle[-1] != first:
+        cycle.append(int(before[cycle[-1]]))
+    names = [str(node) for node in cycle]
+    return "the cycle " + " - ".join(names if len(names) <= 20 else [*names[:10], "...", *names[-9:]])

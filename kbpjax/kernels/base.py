@@ -375,6 +375,13 @@ def diagonal(kernel: Kernel, x: Shaped[Array, "sample *dim"]) -> Float[Array, " 
     return jax.vmap(lambda a: kernel(a, a))(x)
 
 
+def random_rows(count: int, max_points: int) -> np.ndarray:
+    """Return the indices of all rows, or of `max_points` of them, a random subset that is the same in every call."""
+    if count <= max_points:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(0).choice(count, max_points, replace=False))
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.generic | np.ndarray | jax.Array) and np.ndim(value) == 0
 

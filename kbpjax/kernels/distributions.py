@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax.kernels.base import Kernel, as_floats, positive_number
+from kbpjax.kernels.base import Kernel, as_floats, positive_number, random_rows
 
 SHAPES = "Pass points [2, d] of means and variances, or [1 + d, d] of a mean and a covariance matrix."
 
@@ -201,7 +201,7 @@ def median_embedding(
 
     Args:
         points: distributions [sample, 2, d] or [sample, 1 + d, d].
-        max_points: maximum number of points to compare, >= 1; more points are thinned evenly.
+        max_points: maximum number of points to compare, >= 1: of more, a random subset with a fixed seed.
 
     Raises:
         ValueError: points are not distributions. Outside `jax.jit` also: a coordinate has only variances 0, or more
@@ -237,7 +237,7 @@ def median_mean_variance(
 
     Args:
         points: means and variances [sample, 2, d].
-        max_points: maximum number of points to compare, >= 1; more points are thinned evenly.
+        max_points: maximum number of points to compare, >= 1: of more, a random subset with a fixed seed.
 
     Returns:
         The widths of the means [d] and of the variances [d].
@@ -305,13 +305,12 @@ def positive_numbers(argument: str, values: Numbers) -> Float[Array, "..."]:
 def _samples(
     points: Numbers, max_points: int
 ) -> tuple[Float[Array, "sample row coordinate"], Float[Array, "few row coordinate"]]:
-    """Return checked samples, and evenly thinned samples."""
+    """Return checked samples, and at most `max_points` of them."""
     _checks.require_count("max_points", max_points)
     array = as_floats(_checks.as_array("points", points))
     check_distributions("points", array)
     _checks.require(len(array) > 0, "points", "must hold at least one sample", f"shape {array.shape}", "Add points.")
-    rows = np.linspace(0, len(array) - 1, min(len(array), max_points)).round().astype(np.int32)
-    return array, array[rows]
+    return array, array[random_rows(len(array), max_points)]
 
 
 @jax.jit

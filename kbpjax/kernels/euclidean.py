@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul
-from kbpjax.kernels.base import Kernel, as_floats, positive_number
+from kbpjax.kernels.base import Kernel, as_floats, positive_number, random_rows
 
 
 class RBF(Kernel):
@@ -320,25 +320,33 @@ def _scaled(x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"], scale: Float[Arr
     return difference / scale.astype(difference.dtype)
 
 
-def median_bandwidth(points: Numbers, *, max_points: int = 3000) -> float:
+def median_bandwidth(points: Numbers, *, max_points: int = 3000) -> Float[Array, ""]:
     """Return the median distance between pairs of points, the median heuristic for RBF bandwidths (section 7).
 
-    More than `max_points` points are thinned evenly, so the cost is bounded and the result deterministic. If more than
-    half of the pairs coincide, the median of the other pairs is returned. Not differentiable; call it outside
-    `jax.jit`.
+    Of more than `max_points` points a random subset with a fixed seed is compared, so the cost is bounded and the
+    result deterministic. If more than half of the pairs coincide, the median of the other pairs is returned. Not
+    differentiable; call it outside `jax.jit`.
 
     Args:
         points: training points [sample, *dim], finite, with at least two distinct points.
         max_points: maximum number of points to compare, >= 2.
+
+    Returns:
+        The distance, in the default float precision.
 
     Raises:
         ValueError: points are too few, not finite or all equal.
 
     Examples:
         >>> import kbpjax as kbp
-        >>> kbp.median_bandwidth([0.0, 1.0, 3.0])
+        >>> float(kbp.median_bandwidth([0.0, 1.0, 3.0]))
         2.0
     """
+    return jnp.asarray(median_distance(points, max_points), jnp.result_type(float))
+
+
+def median_distance(points: Numbers, max_points: int) -> float:
+    """Return the number of `median_bandwidth` in double precision, computed by NumPy."""
     _checks.require_finite("points", points, "Drop or impute the missing points first.")
     _checks.require_count("max_points", max_points)
     _checks.require(
@@ -347,8 +355,7 @@ def median_bandwidth(points: Numbers, *, max_points: int = 3000) -> float:
     flat = np.asarray(points, np.float64)
     _checks.require(flat.size > 0, "points", "must hold at least two points", f"shape {flat.shape}", "Add points.")
     flat = flat.reshape(len(flat), -1) if flat.ndim else flat.reshape(1, -1)
-    if len(flat) > max_points:
-        flat = flat[np.linspace(0, len(flat) - 1, max_points).round().astype(int)]
+    flat = flat[random_rows(len(flat), max_points)]
     flat = flat - flat.mean(axis=0)
     norms = np.sum(flat**2, axis=1)
     squared = norms[:, None] + norms[None] - 2 * flat @ flat.T

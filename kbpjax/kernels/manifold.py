@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax.kernels.base import Kernel, as_floats, positive_number
-from kbpjax.kernels.euclidean import median_bandwidth
+from kbpjax.kernels.euclidean import median_distance
 
 TOLERANCE = 1e-3
 """Tolerance on the difference of a norm from 1, and of R'R from the identity."""
@@ -221,26 +221,29 @@ def nearest_rotations(x: Numbers) -> Float[Array, "*sample 3 3"]:
     return jnp.matmul(left * signs[..., None, :], right, precision="highest")
 
 
-def median_concentration(points: Numbers, *, max_points: int = 3000) -> float:
+def median_concentration(points: Numbers, *, max_points: int = 3000) -> Float[Array, ""]:
     """Return 1 / (1 - median inner product) over pairs of unit vectors, the median heuristic for `Sphere`.
 
-    The kernel of the median pair is then exp(-1). More than `max_points` points are thinned evenly. Not differentiable.
+    The kernel of the median pair is then exp(-1). Of more than `max_points` points a random subset with a fixed seed is
+    compared. Not differentiable.
 
     Args:
         points: unit vectors [sample, dim], with at least two distinct points.
         max_points: maximum number of points to compare, >= 2.
+
+    Returns:
+        The concentration, in the default float precision.
 
     Raises:
         ValueError: points are not unit vectors, too few, or all equal.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> round(kbp.kernels.median_concentration(jnp.eye(3)), 4)
+        >>> round(float(kbp.kernels.median_concentration(jnp.eye(3))), 4)
         1.0
     """
     Sphere(1.0).check("points", _checks.as_array("points", points))
-    distance = median_bandwidth(points, max_points=max_points)
-    return 2 / distance**2
+    return jnp.asarray(2 / median_distance(points, max_points) ** 2, jnp.result_type(float))
 
 
 def _check_rotations(argument: str, points: Shaped[Array, "sample *dim"]) -> None:

@@ -16,7 +16,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from experiments.lib import command_line, results, tables, timing
+from experiments.lib import command_line, datasets, results, tables, timing
 
 
 def names(folder: Path) -> list[str]:
@@ -352,3 +352,8 @@ def test_main_lets_other_faults_show_their_place(parser):
 
     with pytest.raises(RuntimeError, match="a defect"):
         command_line.main(run, parser, [])
+
+
+def test_evenly_spaced_rows_hold_both_ends():
+    np.testing.assert_array_equal(datasets.evenly(np.arange(10), 4), [0, 3, 6, 9])
+    np.testing.assert_array_equal(datasets.evenly(np.arange(10), 20), np.arange(10))

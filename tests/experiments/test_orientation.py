@@ -134,6 +134,22 @@ def test_motion_is_smooth_and_goes_all_around():
     assert np.histogram(np.arctan2(path[..., 1, 0], path[..., 0, 0]), bins=4)[0].min() > 0.1 * path[..., 0, 0].size
 
 
+def test_features_are_principal_components_whatever_the_brightness():
+    rng = np.random.default_rng(0)
+    train, test = (
+        data.Frames(np.zeros((m, 5, 3, 3)), rng.normal(size=(m, 5, 8)), np.zeros((m, 5), bool)) for m in (6, 2)
+    )
+    found = data.features_of(train, test, 3)
+    plain = [frames.pixels - frames.pixels.mean(axis=-1, keepdims=True) for frames in (train, test)]
+    rows = [(x / np.linalg.norm(x, axis=-1, keepdims=True)).reshape(-1, 8) for x in plain]
+    _, _, axes = np.linalg.svd(rows[0] - rows[0].mean(axis=0))
+    for features, expected in zip(found, rows):
+        expected = (expected - rows[0].mean(axis=0)) @ axes[:3].T
+        np.testing.assert_allclose(abs(features.reshape(expected.shape)), abs(expected), atol=1e-12)
+    brighter = data.Frames(test.rotations, 3 * test.pixels + 40, test.ambiguous)
+    np.testing.assert_allclose(data.features_of(train, brighter, 3)[1], found[1], atol=1e-12)
+
+
 @pytest.mark.parametrize("best_path", [True, False])
 def test_linked_neighbors_agree_with_all_paths(best_path):
     rng = np.random.default_rng(0)

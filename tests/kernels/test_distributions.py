@@ -11,6 +11,7 @@ import scipy.stats
 import kbpjax as kbp
 from kbpjax import kernels
 from kbpjax.kernels import Coordinates, EmbeddingRBF, ExpectedProduct, MeanVariance
+from kbpjax.kernels.base import random_rows
 from tests.refusals import not_refused
 
 SCALES = np.array([0.5, 1.0, 2.0])
@@ -159,7 +160,7 @@ def test_the_embedding_kernel_of_a_point_with_itself_is_one(points, dtype):
 @pytest.mark.parametrize("most,points", [(2000, POINTS["covariances"]), (3, POINTS["variances"])])
 def test_median_embedding_equals_twin(most, points):
     more = np.concatenate([points, 2 * points])
-    used = more[np.linspace(0, len(more) - 1, min(len(more), most)).round().astype(int)]
+    used = more[random_rows(len(more), most)]
     bandwidths, width = kernels.median_embedding(more, max_points=most)
     variances = more[:, 1] if more.shape[1] == 2 else np.diagonal(more[:, 1:], axis1=1, axis2=2)
     np.testing.assert_allclose(bandwidths, np.sqrt(variances.mean(axis=0)), rtol=1e-13)

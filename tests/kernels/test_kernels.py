@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.kernels import Delta, diagonal
+from kbpjax.kernels import Constant, Delta, diagonal
+from kbpjax.kernels.base import random_rows
 from tests import reference
 
 KERNELS = {
     "rbf": (kbp.RBF(0.8), reference.rbf(0.8)),
     "linear": (kbp.Linear(), reference.linear()),
     "delta": (Delta(), reference.delta()),
+    "constant": (Constant(2.5), lambda x, y: 2.5),
+    "sum with a constant": (1.5 + kbp.Linear(), reference.add(reference.linear(), lambda x, y: 1.5)),
     "sum": (kbp.RBF(0.8) + kbp.Linear(), reference.add(reference.rbf(0.8), reference.linear())),
     "product": (kbp.RBF(0.8) * kbp.Linear(), reference.multiply(reference.rbf(0.8), reference.linear())),
     "power": (kbp.RBF(0.8) ** 3, reference.power(reference.rbf(0.8), 3)),
@@ -81,7 +84,7 @@ def differences(f, x, h=1e-5):
     return gradient
 
 
-@pytest.mark.parametrize("name", ["rbf", "linear", "power", "product"])
+@pytest.mark.parametrize("name", ["rbf", "linear", "power", "product", "constant"])
 @pytest.mark.parametrize("coincident", [True, False])
 def test_gradient_in_a_point(name, coincident):
     kernel = KERNELS[name][0]
@@ -101,7 +104,7 @@ def test_gradient_in_the_bandwidth(distance):
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32, bool])
-@pytest.mark.parametrize("name", ["rbf", "linear", "delta", "sum", "product", "power"])
+@pytest.mark.parametrize("name", ["rbf", "linear", "delta", "constant", "sum", "product", "power"])
 def test_whole_numbers_do_not_wrap_around(name, dtype):
     kernel, twin = KERNELS[name]
     x = np.array([0, 1, 3, 100, 127], dtype=dtype)
@@ -177,8 +180,8 @@ def test_kernels_build_under_vmap_over_bandwidths():
 def test_median_bandwidth_equals_twin(shape, count):
     x = np.random.default_rng(count).normal(size=(count, *shape))
     result = kbp.median_bandwidth(x)
-    assert isinstance(result, float)
-    assert result == pytest.approx(reference.median_bandwidth(x), rel=1e-12)
+    assert result.shape == () and result.dtype == np.float64
+    assert float(result) == pytest.approx(reference.median_bandwidth(x), rel=1e-12)
     assert kbp.median_bandwidth(jnp.asarray(x)) == result
 
 
@@ -196,7 +199,7 @@ def test_median_bandwidth_where_many_pairs_coincide(zeros):
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_median_bandwidth_scales_with_the_points(scale):
     x = points((2,))
-    assert kbp.median_bandwidth(scale * x) == pytest.approx(scale * kbp.median_bandwidth(x), rel=1e-6)
+    assert kbp.median_bandwidth(scale * x) == pytest.approx(scale * float(kbp.median_bandwidth(x)), rel=1e-6)
 
 
 @pytest.mark.parametrize("offset", [1e3, 1e6, 1e9])
@@ -240,6 +243,19 @@ def test_median_bandwidth_has_bounded_cost():
     assert result == pytest.approx(0.9539, rel=0.1)  # the median of |N(0, 2)|
 
 
+def test_median_bandwidth_of_periodic_points_sees_the_whole_period():
+    x = np.arange(4 * 499 + 1) % 4  # every fourth point is 0
+    assert float(kbp.median_bandwidth(x, max_points=500)) == 1
+
+
+def test_random_rows_are_distinct_sorted_and_the_same_in_every_call():
+    rows = random_rows(1000, 30)
+    assert len(rows) == 30 and (np.diff(rows) > 0).all() and rows[0] >= 0 and rows[-1] < 1000
+    assert 300 < rows.mean() < 700
+    np.testing.assert_array_equal(rows, random_rows(1000, 30))
+    np.testing.assert_array_equal(random_rows(30, 30), np.arange(30))
+
+
 @pytest.mark.parametrize("value", ["1", None, 1j, True])
 def test_a_bandwidth_that_is_no_real_number(value, as_users_have_it):
     with pytest.raises(ValueError, match="^bandwidth: must be a real number"):
@@ -249,12 +265,12 @@ def test_a_bandwidth_that_is_no_real_number(value, as_users_have_it):
 def test_numbers_and_sums_of_kernels():
     x = jnp.asarray(points((3,)))
     plain, narrow = np.asarray(kbp.gram(kbp.RBF(0.8), x, x)), np.asarray(kbp.gram(kbp.RBF(0.3), x, x))
-    for kernel in (kbp.RBF(0.8) + 2.5, np.float32(2.5) + kbp.RBF(0.8), kbp.kernels.Constant(2.5) + kbp.RBF(0.8)):
+    for kernel in (kbp.RBF(0.8) + 2.5, np.float32(2.5) + kbp.RBF(0.8), Constant(2.5) + kbp.RBF(0.8)):
         np.testing.assert_allclose(kbp.gram(kernel, x, x), plain + 2.5, rtol=1e-13)
     np.testing.assert_allclose(kbp.gram(sum([kbp.RBF(0.8), kbp.RBF(0.3)]), x, x), plain + narrow, rtol=1e-13)
     at = jnp.zeros(3)
     assert float(jax.grad(lambda c: (kbp.RBF(0.8) + c)(at, at))(2.5)) == 1
-    assert kbp.gram(kbp.kernels.Constant(1.0), jnp.arange(3), jnp.arange(2)).tolist() == [[1.0, 1.0]] * 3
+    assert kbp.gram(Constant(1.0), jnp.arange(3), jnp.arange(2)).tolist() == [[1.0, 1.0]] * 3
     with pytest.raises(ValueError, match=r"^value: must be finite and > 0; got -1"):
         _ = kbp.RBF(1.0) + -1.0
 
