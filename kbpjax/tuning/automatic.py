@@ -45,10 +45,13 @@ RANK, VECTOR_RANK = 48, 96
 TEMPERATURES = (0.04, 0.06, 0.09, 0.13, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
 """Temperatures that are compared."""
 
-ITERATIONS = 60
+ITERATIONS = 40
 """Most iterations of message passing of a compared model."""
 
-GAIN = 2e-3
+TOL = 1e-2
+"""Residual at which messages of a compared model stop."""
+
+GAIN = 5e-3
 """Smallest relative gain for which a number is changed."""
 
 CHECKED = 500
@@ -85,6 +88,9 @@ LOWEST = Choice(1 / 32, 1 / 32, 1e-7, 1e-7, 0, 0.25)
 HIGHEST = Choice(4, 4, 0.3, 0.3, 1, 4)
 FACTORS = Choice(2.0, 2.0, 4.0, 4.0, 1.0, 2.0**0.5)
 """Factors of the coarse steps of the search; the fine steps are their roots."""
+
+REFINED = ("bandwidth", "obs_bandwidth", "power")
+"""What fine steps vary."""
 
 
 def fit(
@@ -338,7 +344,7 @@ class _Problem(eqx.Module):
                 graph,
                 evidence,
                 num_iters=ITERATIONS,
-                tol=1e-3,
+                tol=TOL,
                 damping=0.0,
                 exponents=self.exponents,
                 schedule=self.schedule,
@@ -449,7 +455,7 @@ def _search(
     for root in (1.0, 0.5):
         for _ in range(3):
             before = best
-            for name in (name for name, varies in free.items() if varies):
+            for name in (name for name, varies in free.items() if varies and (root == 1 or name in REFINED)):
                 best = _line(score, best, name, root)
             if best == before:
                 break

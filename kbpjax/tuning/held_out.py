@@ -20,7 +20,7 @@ MIN_CASES = 4
 SHARE = 4
 """One in so many nodes is left out."""
 
-MOST_NODES = 4000
+MOST_NODES = 2500
 """Largest number of nodes that are left out."""
 
 BLOCK = 200
