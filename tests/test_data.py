@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from kbpjax.baselines import density, discrete, gaussian
 from kbpjax.learning.data import Cases
 from kbpjax.learning.streaming import chunked, fit_chunks
 from tests.refusals import complaints, not_refused
@@ -335,3 +336,18 @@ def test_wrong_data_are_refused():
     mistakes += complaints(r"mask\[0\]: must be boolean", kbp.pool, [CHAIN], [X], mask=[THERE[0, :2]])
     mistakes += complaints("x: must have no masked entries", kbp.gram, kbp.RBF(1.0), np.ma.masked_invalid(X[0]), X[1])
     assert not mistakes
+
+
+def test_masks_of_baselines_may_be_0_and_1():
+    graph, x = kbp.chain_graph(2), jnp.linspace(-1, 1, 40)
+    membrane = gaussian.thin_membrane(graph, edge_precision=1.0)
+    model = discrete.from_potentials([-1.0, 0.0, 1.0], jnp.ones(3), jnp.ones((1, 3, 3)))
+    learned = density.fit_likelihood(x, 2 * x, jax.random.key(0))
+    for infer in (
+        lambda mask: gaussian.likelihood(membrane, graph, [2.0, np.nan], noise=0.5, mask=mask).information,
+        lambda mask: learned.evidence(model, graph, [2.0, np.nan], mask=mask).local,
+    ):
+        expected = infer(np.array([True, False]))
+        assert not np.allclose(expected[0], expected[1])
+        for mask in ([1, 0], Pandas([1, 0])):
+            np.testing.assert_array_equal(infer(mask), expected)
