@@ -13,8 +13,8 @@ from typing import Any
 PACKAGES = ("", "kernels", "features", "ep")
 """Modules whose functions and classes are all public."""
 MODULES = (
-    *("plotting", "io", "estimator", "baselines", "learning.model", "learning.rules", "learning.embedding"),
-    *("inference.operators", "sharded", "graphs.partition", "tuning.scores"),
+    *("plotting", "io", "estimator", "baselines", "learning.data", "learning.model"),
+    *("learning.rules", "learning.embedding", "inference.operators", "sharded", "graphs.partition", "tuning.scores"),
 )
 BASELINES = (
     *("discrete", "evidence", "gaussian", "nonparametric"),
@@ -31,7 +31,7 @@ PAGES = {
         "A graph of typed nodes and edges, and training samples of its variables.",
         {
             "Graphs": "Graph grid_graph chain_graph",
-            "Training data": "TrainingData pool chunked",
+            "Training data": "TrainingData pool chunked learning.data.Cases",
         },
     ),
     "kernels": (

@@ -44,10 +44,10 @@ from kbpjax.kernels import Linear as Linear
 from kbpjax.kernels import gram as gram
 from kbpjax.kernels import median_bandwidth as median_bandwidth
 from kbpjax.learning.data import TrainingData as TrainingData
-from kbpjax.learning.data import pool as pool
 from kbpjax.learning.model import KernelMRF as KernelMRF
 from kbpjax.learning.nonnegative import Clipped as Clipped
 from kbpjax.learning.nonnegative import ConstrainedFit as ConstrainedFit
+from kbpjax.learning.pooling import pool as pool
 from kbpjax.learning.rules import ConstantTime as ConstantTime
 from kbpjax.learning.rules import FullRank as FullRank
 from kbpjax.learning.rules import LinearTime as LinearTime

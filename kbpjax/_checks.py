@@ -4,15 +4,25 @@ Under `jax.jit`, `jax.vmap` or `jax.grad`, arrays are tracers: their shapes are 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-Numbers = jax.Array | np.ndarray | np.generic | float | int | Sequence[Any]
-"""Type of array-like arguments: arrays, numbers, nested lists or tuples."""
+
+@runtime_checkable
+class Frame(Protocol):
+    """A table or column of pandas or polars: anything with the method `to_numpy`."""
+
+    def to_numpy(self) -> Any:
+        """Return the values as a NumPy array [row] or [row, column]."""
+        ...
+
+
+Numbers = jax.Array | np.ndarray | np.generic | float | int | Sequence[Any] | Frame
+"""Type of array-like arguments: arrays, numbers, nested lists or tuples, and frames of pandas or polars."""
 
 
 class KbpWarning(UserWarning):
@@ -84,21 +94,117 @@ def require_key(key: Any) -> None:
     require(ok, "key", "must be a random key", repr(key)[:80], "Pass jax.random.key(0).")
 
 
+def read(argument: str, values: Any) -> tuple[Any, np.ndarray | None]:
+    """Return array-like values as a JAX or NumPy array, and the mask of a NumPy masked array, True where hidden.
+
+    A frame of pandas or polars becomes an array [row, column]; its missing values become NaN.
+
+    Raises:
+        ValueError: values of dtype object, for instance rows of different lengths.
+    """
+    if isinstance(values, jax.Array):
+        return values, None
+    if is_traced(values):
+        return jnp.asarray(values), None
+    if isinstance(values, list | tuple) and any(isinstance(one, np.ma.MaskedArray) for one in values):
+        values = np.ma.array(values)
+    hidden = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+    got, fix = type(values).__name__, "Convert it to an array of numbers, with NaN where values are missing."
+    try:
+        array = _frame(values) if isinstance(values, Frame) else np.asarray(values)
+        got = f"{got} of dtype {array.dtype}"
+    except ValueError:  # a ragged list
+        array = np.array(None)
+        got = f"{got} of rows of different lengths"
+    require(array.dtype != object, argument, "must be rectangular numbers", got, fix)
+    return array, hidden
+
+
+def _frame(frame: Any) -> np.ndarray:
+    """Return the values of a frame; the nullable columns of pandas have dtype object, and become floats."""
+    array = np.asarray(frame.to_numpy())
+    if array.dtype != object:
+        return array
+    try:
+        return np.asarray(frame.to_numpy(dtype=float, na_value=np.nan))
+    except (TypeError, ValueError):  # text, or polars
+        return array
+
+
+def as_numpy(argument: str, values: Any) -> Any:
+    """Return array-like values as a JAX or NumPy array without missing entries; as `read`."""
+    array, hidden = read(argument, values)
+    count = 0 if hidden is None else int(hidden.sum())
+    require(count == 0, argument, "must have no masked entries", f"{count} masked", "Fill them or leave them out.")
+    return array
+
+
+def complete(argument: str, array: Any, hidden: np.ndarray | None, axes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return masks of the complete and of the infinite entries of an array over its first axes.
+
+    An entry is complete if none of its numbers is NaN or hidden. It is infinite if it is complete but not finite. All
+    entries of a tracer count as complete and finite.
+
+    Raises:
+        ValueError: the array does not hold real numbers.
+    """
+    shape = array.shape[:axes]
+    if is_traced(array):
+        return np.ones(shape, bool), np.zeros(shape, bool)
+    values = np.asarray(array)
+    _require_real(argument, values)
+    finite = _all(np.isfinite(values), axes)
+    if hidden is None and finite.all():
+        return finite, np.zeros(shape, bool)
+    there = _all(~np.isnan(values) if hidden is None else ~(np.isnan(values) | hidden), axes)
+    return there, there & ~finite
+
+
+def _all(ok: np.ndarray, axes: int) -> np.ndarray:
+    return np.asarray(ok.all(axis=tuple(range(axes, ok.ndim)))) if ok.ndim > axes else ok
+
+
+def _require_real(argument: str, values: np.ndarray) -> None:
+    numeric = np.issubdtype(values.dtype, np.number) or values.dtype == bool
+    real = numeric and not np.issubdtype(values.dtype, np.complexfloating)
+    require(real, argument, "must hold real numbers", f"dtype {values.dtype}", "Encode the values as numbers first.")
+
+
+def as_mask(argument: str, mask: Any, *shapes: tuple[int, ...], fix: str = "") -> Any:
+    """Return a mask as a boolean JAX or NumPy array; raise ValueError unless it is boolean or 0 and 1, of a shape.
+
+    Args:
+        argument: name of the argument.
+        mask: the mask, True where something is present; a masked entry of a NumPy masked array is False.
+        shapes: the valid shapes.
+        fix: what to do; "": the default.
+    """
+    array, hidden = read(argument, mask)
+    whole_numbers = array.dtype == bool or np.issubdtype(array.dtype, np.integer)
+    kind = whole_numbers or isinstance(mask, Frame)  # pandas has masks of dtype object, which are read as floats
+    values = np.zeros(0) if is_traced(array) or not kind else np.asarray(array)
+    ok = kind and array.shape in shapes and bool(np.all((values == 0) | (values == 1)))
+    rule = f"must be boolean, or 0 and 1, of shape {' or '.join(map(str, shapes))}"
+    fix = fix or "Pass a boolean for each node, True where it is present."
+    other = np.unique(values[(values != 0) & (values != 1)])[:3].tolist()
+    require(ok, argument, rule, f"{array.dtype}{array.shape}{f' with {other}' if other else ''}", fix)
+    array = array.astype(bool)
+    return array if hidden is None else array & ~hidden
+
+
 def require_finite(argument: str, array: Any, fix: str) -> None:
     """Raise ValueError if an array has NaN, infinite or non-real values; tracers pass."""
     if is_traced(array):
         return
-    values = np.asarray(array)
-    numeric = np.issubdtype(values.dtype, np.number) or values.dtype == bool
-    real = numeric and not np.issubdtype(values.dtype, np.complexfloating)
-    require(real, argument, "must hold real numbers", f"dtype {values.dtype}", "Encode the values as numbers first.")
+    values = np.asarray(as_numpy(argument, array))
+    _require_real(argument, values)
     bad = int(np.size(values) - np.sum(np.isfinite(values)))
     require(bad == 0, argument, "must be finite", f"{bad} NaN or infinite of {values.size} values", fix)
 
 
 def as_array(argument: str, values: Any) -> jax.Array:
     """Return values as a JAX array; raise ValueError if integers would overflow."""
-    array = values if isinstance(values, jax.Array) else np.asarray(values)
+    array = as_numpy(argument, values)
     numeric = np.issubdtype(array.dtype, np.number) or array.dtype == bool
     require(numeric, argument, "must hold real numbers", f"dtype {array.dtype}", "Encode the values as numbers first.")
     result = jnp.asarray(array)

@@ -75,7 +75,15 @@ MISTAKES = {
     # data
     "ends that are no pair": (lambda m, e, s, b: kbp.TrainingData({0: (X, Y)}, {0: X}, ends={0: 0}), "ends"),
     "samples of another graph": (lambda m, e, s, b: kbp.pool(CHAIN, X[:, :3]), "samples"),
-    "samples with NaN": (lambda m, e, s, b: kbp.pool(CHAIN, NAN), "samples"),
+    "samples that are all NaN": (lambda m, e, s, b: kbp.pool(CHAIN, NAN * np.nan), "samples"),
+    "samples of different lengths": (lambda m, e, s, b: kbp.pool(CHAIN, [[1.0], [1.0, 2.0]]), "samples"),
+    "a mask of another number of samples": (lambda m, e, s, b: kbp.pool(CHAIN, X, mask=X[:3] > 0), "mask"),
+    "a mask of observations without any": (
+        lambda m, e, s, b: kbp.pool(CHAIN, X, observation_mask=X > 0),
+        "observation_mask",
+    ),
+    "a point of different lengths": (lambda m, e, s, b: kbp.RBF(1.0)([1.0, [2.0]], 0.0), "x"),
+    "a batch of observations": (lambda m, e, s, b: kbp.observe(m, CHAIN, Y), "y"),
     "no samples": (lambda m, e, s, b: kbp.pool(CHAIN, X[:0]), "samples"),
     "observations of other samples": (lambda m, e, s, b: kbp.pool(CHAIN, X, Y[:3]), "observations"),
     "samples that are words": (lambda m, e, s, b: kbp.pool(CHAIN, np.full((2, 4), "a")), "samples"),

@@ -122,12 +122,20 @@ def test_observe_names_what_is_wrong():
         (np.zeros(6), None, "y", r"must have shape \(7,\); got \(6,\)"),
         (np.zeros((7, 1)), None, "y", r"must have shape \(7,\); got \(7, 1\)"),
         (0.0, None, "y", r"must have shape \(7,\); got \(\)"),
-        (np.where(np.arange(7) == 2, np.nan, 0), None, "y", "must be finite; got 1 NaN or infinite of 7"),
+        (np.where(np.arange(7) == 2, np.inf, 0), None, "y", "must be finite; got 1 NaN or infinite of 7"),
+        (np.where(np.arange(7) == 2, np.nan, 0), [True] * 7, "y", "must be finite; got 1 NaN or infinite of 7"),
+        (np.full(7, np.nan), None, "y", "must have at least one observation; got all missing"),
+        (np.zeros((9, 7)), None, "y", r"must have shape \(7,\); got \(9, 7\). For a batch of cases, use jax.vmap"),
         (np.full(7, np.inf), [True] + 6 * [False], "y", "must be finite; got 1 NaN or infinite of 1"),
-        (Y, [True] * 6, "mask", r"must be boolean of shape \(7,\)"),
-        (Y, np.ones((7, 1), bool), "mask", r"must be boolean of shape \(7,\)"),
-        (Y, np.ones(7), "mask", r"must be boolean of shape \(7,\); got float64"),
-        (Y, [1] * 7, "mask", r"must be boolean of shape \(7,\); got int"),
+        (Y, [True] * 6, "mask", r"must be boolean, or 0 and 1, of shape \(7,\)"),
+        (
+            Y,
+            np.ones((2, 7), bool),
+            "mask",
+            r"must be boolean, .*got bool\(2, 7\). .*For a batch of cases, use jax.vmap",
+        ),
+        (Y, np.ones(7), "mask", r"must be boolean, or 0 and 1, of shape \(7,\); got float64"),
+        (Y, [2] * 7, "mask", r"must be boolean, or 0 and 1, of shape \(7,\); got int.* with \[2\]"),
     ]:
         wrong += complaints(f"{argument}: {rule}", kbp.observe, loopy_model(), GRAPH, y, mask=mask)
     assert not wrong
@@ -223,7 +231,7 @@ def test_observations_by_key_of_a_type_without_any():
     with pytest.raises(ValueError, match=r"^y: of node type 0 must have shape \(2,\); got \(3,\)"):
         kbp.observe(model, NUMBERS, {0: np.zeros(3)})
     with pytest.raises(ValueError, match="^y: must be finite; got 1 NaN or infinite of 2"):
-        kbp.observe(model, NUMBERS, {0: np.array([0.0, np.nan])})
+        kbp.observe(model, NUMBERS, {0: np.array([0.0, np.nan])}, mask=[True, True, True])
     seen = kbp.observe(model, NUMBERS, {0: np.array([0.0, np.nan])}, mask=[True, False, True])
     assert seen.observed[0].tolist() == [True, False, False]
 

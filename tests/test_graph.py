@@ -163,8 +163,25 @@ def test_types_of_a_networkx_graph_are_whole_numbers():
     networkx.set_edge_attributes(graph, np.int64(4), "type")
     assert kbp.Graph.from_networkx(graph)[0].edge_types == ((4, 0, 0),)
     graph.edges[0, 1]["type"] = 1.5
-    with pytest.raises(ValueError, match='^edges: must have integers as "type"; got .1.5.'):
+    with pytest.raises(ValueError, match='^edges: must have integers as "type", or names for all; got .*1.5'):
         kbp.Graph.from_networkx(graph)
+
+
+def test_types_of_a_networkx_graph_may_have_names():
+    graph = networkx.path_graph(4)
+    networkx.set_node_attributes(graph, dict(enumerate(["wind", "temp", "wind", "rain"])), "type")
+    networkx.set_edge_attributes(graph, {(0, 1): "near", (1, 2): "near", (2, 3): "far"}, "type")
+    node_types, edge_types = kbp.Graph.networkx_types(graph)
+    assert node_types == {"rain": 0, "temp": 1, "wind": 2} and edge_types == {"far": 0, "near": 1}
+    made, names = kbp.Graph.from_networkx(graph)
+    assert names == [0, 1, 2, 3] and made.node_type.tolist() == [2, 1, 2, 0]
+    assert made.edge_types == ((0, 0, 2), (1, 1, 2))
+    assert kbp.Graph.networkx_types(networkx.path_graph(2)) == ({0: 0}, {})
+    for mixed in ({"type": 3}, {}, {"type": ["wind"]}):
+        other = networkx.Graph(graph)
+        other.add_node(9, **mixed)
+        with pytest.raises(ValueError, match='^nodes: must have integers as "type", or names for all; got'):
+            kbp.Graph.from_networkx(other)
 
 
 def test_several_tiles_of_a_type_are_used_and_right():

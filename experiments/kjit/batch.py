@@ -11,6 +11,7 @@ import numpy as np
 from experiments.kjit import forests
 from experiments.kjit.config import TARGETS, Row, Settings, describe, exact, log_kl, problems
 from experiments.lib import command_line
+from experiments.lib.datasets import evenly
 from kbpjax import ep, kernels
 from kbpjax.features import (
     Concatenated,
@@ -122,7 +123,7 @@ def _bandwidths(points: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def mean_variance(key: Any, count: int, points: jax.Array, scale: jax.Array) -> FeatureMap:
-    widths = (scale**0.5 * width for width in kernels.median_mean_variance(points, max_points=1500))
+    widths = (scale**0.5 * width for width in kernels.median_mean_variance(evenly(points, 1500), max_points=1500))
     return MeanVarianceFeatures.draw(key, count, 2, *widths)
 
 
@@ -146,13 +147,13 @@ def _of_each(key: Any, count: int, points: jax.Array, scale: jax.Array) -> list[
 
 
 def cholesky_joint(key: Any, count: int, points: jax.Array, scale: jax.Array) -> FeatureMap:
-    bandwidths, width = kernels.median_embedding(points, max_points=1500)
+    bandwidths, width = kernels.median_embedding(evenly(points, 1500), max_points=1500)
     return _landmarks(kernels.EmbeddingRBF(bandwidths, scale**0.5 * width), points, count)
 
 
 def cholesky_sum(key: Any, count: int, points: jax.Array, scale: jax.Array) -> FeatureMap:
     def of(i: int) -> kernels.Kernel:
-        bandwidths, width = kernels.median_embedding(points[:, :, i : i + 1], max_points=1500)
+        bandwidths, width = kernels.median_embedding(evenly(points[:, :, i : i + 1], 1500), max_points=1500)
         width = jnp.where(width > 1e-6, width, jnp.ones_like(width))  # a message of two values may have the median 0
         return kernels.Coordinates(kernels.EmbeddingRBF(bandwidths, scale**0.5 * width), i, i + 1)
 

@@ -104,6 +104,8 @@ class Graph(eqx.Module):
     def from_networkx(cls, graph: Any) -> "tuple[Graph, list[Any]]":
         """Return the graph of a networkx graph, whose nodes and edges may have the attribute "type" (default 0).
 
+        A type is an integer or a name. Names are numbered from 0 in sorted order; `networkx_types` returns the numbers.
+
         Args:
             graph: an undirected networkx graph; its nodes are numbered in their order. The ends of an edge are in the
                 order of `graph.edges`.
@@ -112,7 +114,8 @@ class Graph(eqx.Module):
             The graph, and the names of its nodes in order.
 
         Raises:
-            ValueError: a directed graph or a multigraph; a type that is not an integer; as `from_edges`.
+            ValueError: a directed graph or a multigraph; a type that is neither an integer nor a string, or names for
+                some nodes (or edges) only; as `from_edges`.
 
         Examples:
             >>> import networkx, kbpjax as kbp
@@ -120,17 +123,43 @@ class Graph(eqx.Module):
             >>> graph.num_nodes, names
             (3, ['a', 'b', 'c'])
         """
-        ok = hasattr(graph, "is_directed") and not (graph.is_directed() or graph.is_multigraph())
-        fix = "Convert it: networkx.Graph(graph)."
-        _checks.require(ok, "graph", "must be a networkx.Graph", type(graph).__name__, fix)
+        node_types, edge_types = cls.networkx_types(graph)
         names = list(graph.nodes)
         number_of = {name: number for number, name in enumerate(names)}
         edges = [(number_of[a], number_of[b]) for a, b in graph.edges]
-        kinds = _attributes("edges", [data for _, _, data in graph.edges(data=True)])
-        given = any("type" in data for _, _, data in graph.edges(data=True))
-        nodes = _attributes("nodes", [data for _, data in graph.nodes(data=True)])
+        kinds = [edge_types[kind] for *_, kind in graph.edges.data("type", 0)] if edge_types else None
+        nodes = [node_types[kind] for _, kind in graph.nodes.data("type", 0)]
         pairs = np.array(edges, int).reshape(-1, 2)
-        return cls.from_edges(pairs, len(names), edge_type=kinds if given else None, node_type=nodes), names
+        return cls.from_edges(pairs, len(names), edge_type=kinds, node_type=nodes), names
+
+    @staticmethod
+    def networkx_types(graph: Any) -> tuple[dict[Any, int], dict[Any, int]]:
+        """Return the numbers of the types in `from_networkx`: {"type" of nodes: number}, {"type" of edges: number}.
+
+        The second mapping is empty if no edge has a "type".
+
+        Args:
+            graph: an undirected networkx graph.
+
+        Raises:
+            ValueError: as `from_networkx`.
+
+        Examples:
+            >>> import networkx, kbpjax as kbp
+            >>> sensors = networkx.Graph([("a", "b")])
+            >>> networkx.set_node_attributes(sensors, {"a": "wind", "b": "temperature"}, "type")
+            >>> node_types, edge_types = kbp.Graph.networkx_types(sensors)
+            >>> node_types, edge_types
+            ({'temperature': 0, 'wind': 1}, {})
+            >>> kbp.Graph.from_networkx(sensors)[0].node_type.tolist()
+            [1, 0]
+        """
+        ok = hasattr(graph, "is_directed") and not (graph.is_directed() or graph.is_multigraph())
+        fix = "Convert it: networkx.Graph(graph)."
+        _checks.require(ok, "graph", "must be a networkx.Graph", type(graph).__name__, fix)
+        given = any("type" in data for *_, data in graph.edges.data())
+        edges = [kind for *_, kind in graph.edges.data("type", 0)] if given else []
+        return _numbered("nodes", [kind for _, kind in graph.nodes.data("type", 0)]), _numbered("edges", edges)
 
     def to_networkx(self) -> Any:
         """Return a networkx graph of nodes 0, 1, .. and edges, each with its "type"; needs networkx.
@@ -244,13 +273,15 @@ def chain_graph(num_nodes: int, *, edge_type: Numbers | None = None, node_type: 
     return Graph.from_edges(edges, num_nodes, edge_type=edge_type, node_type=node_type)
 
 
-def _attributes(argument: str, data: list[Any]) -> list[int]:
-    """Return the types of the nodes or edges of a networkx graph."""
-    kinds = [attributes.get("type", 0) for attributes in data]
-    invalid = [kind for kind in kinds if not isinstance(kind, int | np.integer)]
-    rule, fix = 'must have integers as "type"', "Number the types from 0."
-    _checks.require(not invalid, argument, rule, invalid[:3], fix)
-    return [int(kind) for kind in kinds]
+def _numbered(argument: str, types: list[Any]) -> dict[Any, int]:
+    """Return {type of a networkx graph: number}."""
+    if types and all(isinstance(kind, str) for kind in types):
+        return {name: number for number, name in enumerate(sorted(set(types)))}
+    invalid = [kind for kind in types if not isinstance(kind, int | np.integer)]
+    rule, fix = 'must have integers as "type", or names for all', "Number the types from 0, or name all of them."
+    got = f"{invalid[:3]} and {len(types) - len(invalid)} integers or no type"
+    _checks.require(not invalid, argument, rule, got, fix)
+    return {kind: int(kind) for kind in sorted(set(types))}
 
 
 def _edge_array(edges: Numbers, num_nodes: int) -> NDArray:

@@ -11,6 +11,7 @@ of the inner loop.
 """
 
 import abc
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -23,10 +24,28 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
+from kbpjax._checks import Numbers
+
+
+def _on_arrays(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the `__call__` of a kernel, with numbers and lists converted to arrays."""
+
+    @functools.wraps(call)
+    def converted(self: Kernel, x: Any, y: Any) -> Any:
+        return call(self, _point("x", x), _point("y", y))
+
+    return converted
+
+
+def _point(argument: str, x: Any) -> Any:
+    """Return a point as an array; arrays and other pytrees are unchanged."""
+    return _checks.as_array(argument, x) if isinstance(x, bool | int | float | list | tuple) else x
 
 
 class Kernel(eqx.Module):
     """A positive definite function of two points; a pytree whose leaves are its parameters.
+
+    A point is an array, a number or a nested list of numbers; `__call__` of a subclass always gets arrays.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -41,6 +60,11 @@ class Kernel(eqx.Module):
     __array_ufunc__ = None  # so that NumPy defers `number * kernel` to the kernel
     constants: ClassVar[tuple[str, ...]] = ()
     """Names of fields that are data, not parameters; `tune` does not optimize them."""
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        if "__call__" in vars(cls):
+            cls.__call__ = _on_arrays(vars(cls)["__call__"])
 
     @abc.abstractmethod
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
@@ -325,8 +349,8 @@ class Part(Kernel):
 
 def gram(
     kernel: Kernel,
-    x: Shaped[Array, "left *dim"],
-    y: Shaped[Array, "right *dim"],
+    x: Shaped[Array, "left *dim"] | Numbers,
+    y: Shaped[Array, "right *dim"] | Numbers,
     *,
     block_size: int | None = None,
 ) -> Float[Array, "left right"]:
@@ -334,7 +358,7 @@ def gram(
 
     Args:
         kernel: the kernel.
-        x: points [left, *dim].
+        x: points [left, *dim], an array or a nested list.
         y: points [right, *dim].
         block_size: number of rows to compute at a time. It bounds the memory of kernels with large intermediate
             results, for instance on strings and graphs. None: all rows at once.
@@ -346,15 +370,16 @@ def gram(
         ValueError: points are outside the domain of the kernel, or block_size < 1.
 
     Examples:
-        >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> kbp.gram(kbp.Linear(), jnp.array([1.0, 2.0]), jnp.array([3.0])).tolist()
+        >>> import kbpjax as kbp
+        >>> kbp.gram(kbp.Linear(), [1.0, 2.0], [3.0]).tolist()
         [[3.0], [6.0]]
     """
-    kernel.check("x", x)
-    kernel.check("y", y)
+    left, right = _points("x", x), _points("y", y)
+    kernel.check("x", left)
+    kernel.check("y", right)
     if block_size is not None:
         _checks.require_count("block_size", block_size)
-    return _gram(kernel, x, y, block_size)
+    return _gram(kernel, left, right, block_size)
 
 
 @eqx.filter_jit
@@ -380,6 +405,14 @@ def random_rows(count: int, max_points: int) -> np.ndarray:
     if count <= max_points:
         return np.arange(count)
     return np.sort(np.random.default_rng(0).choice(count, max_points, replace=False))
+
+
+def _points(argument: str, x: Any) -> Array:
+    """Return points [point, *dim] as an array."""
+    array = x if isinstance(x, jax.Array) else _checks.as_array(argument, x)
+    fix = "One point is [x]."
+    _checks.require(array.ndim > 0, argument, "must have shape [point, *dim]", f"shape {array.shape}", fix)
+    return array
 
 
 def _is_number(value: Any) -> bool:

@@ -1,22 +1,50 @@
 """Training data of a pairwise Markov random field: samples pooled by node type and edge type."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Shaped
 
 from kbpjax import _checks
-from kbpjax._checks import Numbers
 from kbpjax.graphs.graph import Graph
+
+
+class Cases(eqx.Module):
+    """The samples of one graph as they were given to `pool`: whole cases, with what is missing.
+
+    Pairs of an edge type do not say which of them belong together. Cases do, so that some of them can be held out.
+
+    Attributes:
+        graph: the graph.
+        samples: {node type: samples [case, node_of_type, *dim]}, in order of node number; 0 where missing.
+        observations: {node type: observations [case, node_of_type, *obs_dim]} of the observed node types; 0 where
+            missing.
+        present: {node type: mask of the samples that are not missing [case, node_of_type]}.
+        observed: {node type: mask of the observations that are not missing [case, node_of_type]}.
+
+    Examples:
+        >>> import numpy as np, kbpjax as kbp
+        >>> x = np.array([[0.0, 1.0, 2.0], [3.0, np.nan, 5.0]])
+        >>> (cases,) = kbp.pool(kbp.chain_graph(3), x).cases
+        >>> cases.samples[0].tolist(), cases.present[0].tolist()
+        ([[0.0, 1.0, 2.0], [3.0, 0.0, 5.0]], [[True, True, True], [True, False, True]])
+    """
+
+    graph: Graph
+    samples: dict[int, Shaped[Array | np.ndarray, "..."]]
+    observations: dict[int, Shaped[Array | np.ndarray, "..."]]
+    present: dict[int, Bool[Array | np.ndarray, "case node_of_type"]]
+    observed: dict[int, Bool[Array | np.ndarray, "case node_of_type"]]
 
 
 class TrainingData(eqx.Module):
     """Training samples pooled by type; `pool` builds them from samples on a graph.
+
+    Samples that are incomplete, with NaN or masked entries of a NumPy masked array, are dropped: a pair unless both of
+    its points are complete. With `rows` they raise an error.
 
     Args:
         edges: {edge type: (x_first, x_second)}, pairs of samples [sample, *dim] each, in the orientation of `ends`.
@@ -27,9 +55,10 @@ class TrainingData(eqx.Module):
             power. The default for a missing type is 5.
         rows: {edge type: (rows of first ends, rows of second ends)}, indices into `nodes` of the samples of each pair.
             With them, the full-rank and linear-time rules share points between edges. None: unknown.
+        cases: the samples before pooling, one entry per graph; (): unknown. `fit` does not use them.
 
     Raises:
-        ValueError: samples are missing, empty or not finite, or their numbers or shapes do not match.
+        ValueError: no complete samples of a type, infinite samples, or their numbers or shapes do not match.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -45,6 +74,7 @@ class TrainingData(eqx.Module):
     ends: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
     degrees: tuple[tuple[int, int], ...] = eqx.field(static=True)
     rows: dict[int, tuple[Array, Array]] | None
+    cases: tuple[Cases, ...] = ()
 
     def __init__(
         self,
@@ -55,12 +85,14 @@ class TrainingData(eqx.Module):
         ends: Mapping[int, tuple[int, int]] | None = None,
         degrees: Mapping[int, int] | None = None,
         rows: Mapping[int, tuple[Any, Any]] | None = None,
+        cases: Sequence[Cases] = (),
     ):
         _checks.require(bool(nodes), "nodes", "must hold samples of at least one node type", "none", "Pass {0: x}.")
-        self.nodes = {v: _samples(f"nodes[{v}]", x) for v, x in _typed("nodes", nodes).items()}
-        pairs = {k: _pairs(f"edges[{k}]", pair) for k, pair in _typed("edges", edges).items()}
-        observed = _typed("observations", observations or {})
-        self.observations = {v: _pairs(f"observations[{v}]", pair) for v, pair in observed.items()}
+        drop = rows is None
+        self.nodes = {v: _samples(f"nodes[{v}]", x, drop) for v, x in with_numbers("nodes", nodes).items()}
+        pairs = {k: _pairs(f"edges[{k}]", pair, drop) for k, pair in with_numbers("edges", edges).items()}
+        observed = with_numbers("observations", observations or {})
+        self.observations = {v: _pairs(f"observations[{v}]", pair, drop) for v, pair in observed.items()}
         if ends is None:
             fix = "Pass ends={edge type: (first, second)}, or build the data with kbpjax.pool."
             ok = len(self.nodes) == 1 or not pairs
@@ -79,6 +111,9 @@ class TrainingData(eqx.Module):
         _checks.require(ok, "degrees", f"must be >= 0, with node types among {sorted(self.nodes)}", given, fix)
         self.degrees = tuple(sorted((int(v), int(d)) for v, d in given.items()))
         self.rows = None if rows is None else {k: _rows(rows.get(k), forward[k]) for k in pairs}
+        kinds, fix = [type(one).__name__ for one in cases], "Leave them out, or build the data with kbpjax.pool."
+        _checks.require(all(isinstance(one, Cases) for one in cases), "cases", "must be Cases", kinds, fix)
+        self.cases = tuple(cases)
         self._check()
 
     def points(self, node_type: int) -> Array:
@@ -131,132 +166,6 @@ class TrainingData(eqx.Module):
         _checks.require(got == shape, argument, f"must have points of shape {shape}", got, fix)
 
 
-def pool(graph: Graph | Sequence[Graph], samples: Numbers, observations: Numbers | None = None) -> TrainingData:
-    """Return training data pooled by node and edge type from samples on one or more graphs.
-
-    Args:
-        graph: graph of the samples, or a sequence of graphs of any sizes that share node and edge types.
-        samples: values of all variables [sample, node, *dim]; for several graphs, a list with one array per graph.
-        observations: observations of all variables [sample, node, *obs_dim]; for several graphs, a list with one array
-            per graph. None: no observations.
-
-    Returns:
-        The training data.
-
-    Raises:
-        ValueError: shapes do not match, there are no samples, values are NaN or infinite, or graphs disagree on the
-            node types of an edge type.
-
-    Examples:
-        >>> import numpy as np, kbpjax as kbp
-        >>> data = kbp.pool(kbp.chain_graph(3), np.arange(6.0).reshape(2, 3))
-        >>> [x.tolist() for x in data.edges[0]]
-        [[0.0, 1.0, 3.0, 4.0], [1.0, 2.0, 4.0, 5.0]]
-        >>> chains = [kbp.chain_graph(n) for n in (2, 4)]
-        >>> kbp.pool(chains, [np.zeros((1, n)) for n in (2, 4)]).nodes[0].shape
-        (6,)
-    """
-    if isinstance(graph, Graph):
-        return _join([_GraphSamples.of("", graph, samples, observations)])
-    graphs: list[Any] = list(graph)
-    rule = "must be a graph or a sequence of graphs"
-    _checks.require(bool(graphs), "graph", rule, "none", "Pass at least one graph.")
-    columns = [_per_graph("samples", samples, len(graphs)), _per_graph("observations", observations, len(graphs))]
-    return _join([_GraphSamples.of(f"[{i}]", *one) for i, one in enumerate(zip(graphs, *columns, strict=True))])
-
-
-def _per_graph(argument: str, arrays: Any, count: int) -> Sequence[Any]:
-    ok = arrays is None or (isinstance(arrays, list | tuple) and len(arrays) == count)
-    fix = "Pass one array per graph."
-    got = f"{len(arrays)}" if isinstance(arrays, list | tuple) else type(arrays).__name__
-    _checks.require(ok, argument, f"must be a list of {count} arrays", got, fix)
-    return [None] * count if arrays is None else arrays
-
-
-@dataclasses.dataclass(frozen=True)
-class _GraphSamples:
-    """Samples of one graph by type."""
-
-    edges: dict[int, tuple[Any, Any]]  # row indices into `nodes`
-    nodes: dict[int, Any]
-    observations: dict[int, Any] | None
-    ends: dict[int, tuple[int, int]]
-    degrees: dict[int, int]
-
-    @classmethod
-    def of(cls, which: str, graph: Graph, samples: Any, observations: Any) -> "_GraphSamples":
-        x = _field(f"samples{which}", samples, graph)
-        y = None if observations is None else _field(f"observations{which}", observations, graph)
-        if y is not None:
-            fix = "Pass one observation per node and sample."
-            rule = f"must have {len(x)} samples, as samples"
-            _checks.require(len(y) == len(x), f"observations{which}", rule, len(y), fix)
-        forward = graph.num_edges // 2
-        ends = np.stack([np.asarray(graph.senders)[:forward], np.asarray(graph.receivers)[:forward]])
-        edge_type, node_type = np.asarray(graph.edge_type)[:forward], np.asarray(graph.node_type)
-        of_type = {v: np.flatnonzero(node_type == v) for v, *_ in graph.node_types}
-        within = np.empty(graph.num_nodes, int)
-        for nodes in of_type.values():
-            within[nodes] = np.arange(len(nodes))
-
-        def rows(v: int, nodes: np.ndarray) -> np.ndarray:
-            return (len(of_type[v]) * np.arange(len(x))[:, None] + within[nodes]).reshape(-1)
-
-        def gather(array: Any, nodes: np.ndarray) -> Any:
-            return array[:, nodes].reshape(-1, *array.shape[2:])
-
-        on_edges = {k: ends[:, edge_type == k] for k, *_ in graph.edge_types}
-        return cls(
-            edges={k: (rows(a, on_edges[k][0]), rows(b, on_edges[k][1])) for k, a, b in graph.edge_types},
-            nodes={v: gather(x, nodes) for v, nodes in of_type.items()},
-            observations=None if y is None else {v: gather(y, nodes) for v, nodes in of_type.items()},
-            ends={k: (a, b) for k, a, b in graph.edge_types},
-            degrees={v: degree + (y is not None) for v, _, degree in graph.node_types},
-        )
-
-
-def _join(parts: list[_GraphSamples]) -> TrainingData:
-    """Concatenate the samples of each type over graphs."""
-    ends: dict[int, tuple[int, int]] = {}
-    for i, part in enumerate(parts):
-        clash = {k: pair for k, pair in part.ends.items() if ends.setdefault(k, pair) != pair}
-        rule = f"must have edge types that join the same node types in all graphs, {ends}"
-        _checks.require(not clash, f"graph[{i}]", rule, clash, "Use a separate edge type for each pair of node types.")
-    nodes: dict[int, list] = {}
-    y: dict[int, list] = {}
-    rows: dict[int, tuple[list, list]] = {}
-    degrees: dict[int, int] = {}
-    offsets: dict[int, int] = {}
-    for part in parts:
-        for k, pair in part.edges.items():
-            for end, indices in enumerate(pair):
-                rows.setdefault(k, ([], []))[end].append(indices + offsets.get(ends[k][end], 0))
-        for v, x in part.nodes.items():
-            nodes.setdefault(v, []).append(x)
-            offsets[v] = offsets.get(v, 0) + len(x)
-            degrees[v] = max(degrees.get(v, 0), part.degrees[v])
-        for v, observed in (part.observations or {}).items():
-            y.setdefault(v, []).append(observed)
-    joined = {v: _concatenate(f"samples of node type {v}", x) for v, x in nodes.items()}
-    indices = {k: (np.concatenate(first), np.concatenate(second)) for k, (first, second) in rows.items()}
-    pairs = {v: (joined[v], _concatenate(f"observations of node type {v}", arrays)) for v, arrays in y.items()}
-    return TrainingData(
-        edges={k: (joined[ends[k][0]][first], joined[ends[k][1]][second]) for k, (first, second) in indices.items()},
-        nodes=joined,
-        observations=pairs or None,
-        ends=ends,
-        degrees=degrees,
-        rows=indices,
-    )
-
-
-def _concatenate(argument: str, arrays: list[Any]) -> Any:
-    shapes = {array.shape[1:] for array in arrays}
-    fix = "Samples of one type must have the same shape in all graphs."
-    _checks.require(len(shapes) == 1, argument, "must have one shape", sorted(shapes), fix)
-    return arrays[0] if len(arrays) == 1 else (jnp if _checks.is_traced(arrays) else np).concatenate(arrays)
-
-
 def _rows(pair: Any, forward: bool) -> tuple[Array, Array]:
     """Return the rows of both ends as index arrays, in the orientation of the edge type."""
     fix = "Pass the rows of both ends for every edge type, or leave rows out."
@@ -266,41 +175,50 @@ def _rows(pair: Any, forward: bool) -> tuple[Array, Array]:
     return (first, second) if forward else (second, first)
 
 
-def _typed(argument: str, by_type: Mapping[int, Any]) -> dict[int, Any]:
+def with_numbers(argument: str, by_type: Mapping[int, Any]) -> dict[int, Any]:
+    """Return a mapping with Python integers as keys; raise ValueError unless they are integers >= 0."""
     integers = all(isinstance(key, int | np.integer) and key >= 0 for key in by_type)
     fix = "Number the types 0, 1, 2, ..."
     _checks.require(integers, argument, "must have integers >= 0 as keys", list(by_type), fix)
     return {int(key): value for key, value in by_type.items()}
 
 
-def _samples(argument: str, x: Any) -> Array:
-    x = x if isinstance(x, jax.Array) else np.asarray(x)
-    shape = f"shape {x.shape}"
-    _checks.require(
-        x.ndim >= 1 and x.size > 0, argument, "must hold at least one sample", shape, "Pass [sample, *dim]."
-    )
-    _checks.require_finite(argument, x, "Drop or impute missing samples first.")
-    return _checks.as_array(argument, x)
+def _samples(argument: str, x: Any, drop: bool) -> Array:
+    """Return samples, without the incomplete ones if they may be dropped."""
+    (array,) = _complete({argument: x}, argument, drop)
+    return array
 
 
-def _pairs(argument: str, pair: tuple[Any, Any]) -> tuple[Array, Array]:
+def _pairs(argument: str, pair: tuple[Any, Any], drop: bool) -> tuple[Array, Array]:
+    """Return pairs, without the incomplete ones if they may be dropped."""
     fix = "Pass two arrays of samples; x[i] and y[i] form a pair."
     _checks.require(
         isinstance(pair, tuple | list) and len(pair) == 2, argument, "must be a pair of arrays", type(pair), fix
     )
-    x, y = _samples(f"{argument}[0]", pair[0]), _samples(f"{argument}[1]", pair[1])
-    rule = "must have the same number of samples at both ends"
-    _checks.require(len(x) == len(y), argument, rule, f"{len(x)} and {len(y)}", fix)
+    x, y = _complete({f"{argument}[0]": pair[0], f"{argument}[1]": pair[1]}, argument, drop)
     return x, y
 
 
-def _field(argument: str, values: Any, graph: Graph) -> Any:
-    values = values if isinstance(values, jax.Array) else np.asarray(values)
-    shaped = values.ndim >= 2 and values.shape[1] == graph.num_nodes
-    fix = "Put samples on axis 0 and nodes on axis 1; one sample is x[None]."
-    rule = f"must have shape [sample, {graph.num_nodes}, ...]"
-    _checks.require(shaped, argument, rule, f"shape {values.shape}", fix)
-    fix = "Drop or impute missing samples first."
-    _checks.require(values.size > 0, argument, "must hold at least one sample", f"shape {values.shape}", fix)
-    _checks.require_finite(argument, values, fix)
-    return values
+def _complete(arrays: Mapping[str, Any], argument: str, drop: bool) -> list[Array]:
+    """Return the rows of arrays [sample, *dim] that are complete in all of them."""
+    read = {name: _checks.read(name, x) for name, x in arrays.items()}
+    for name, (x, _) in read.items():
+        shape, fix = f"shape {x.shape}", "Pass [sample, *dim]."
+        _checks.require(x.ndim >= 1 and x.size > 0, name, "must hold at least one sample", shape, fix)
+    counts = [len(x) for x, _ in read.values()]
+    fix = "Pass two arrays of samples; x[i] and y[i] form a pair."
+    rule = "must have the same number of samples at both ends"
+    _checks.require(len(set(counts)) == 1, argument, rule, " and ".join(map(str, counts)), fix)
+    used = np.ones(counts[0], bool)
+    for name, (x, hidden) in read.items():
+        there, infinite = _checks.complete(name, x, hidden, 1)
+        bad, missing = int(infinite.sum()), int(np.sum(~there))
+        fix, got = "Correct or drop these samples.", f"infinity in {bad} of {len(x)} samples"
+        _checks.require(bad == 0, name, "must be finite, or NaN where missing", got, fix)
+        fix, got = "Leave rows out, or drop or impute missing samples.", f"{missing} missing of {len(x)} samples"
+        _checks.require(drop or missing == 0, name, "must be finite and complete with rows=", got, fix)
+        used &= there
+    fix = "Pass more samples, or leave this type out."
+    _checks.require(bool(used.any()), argument, "must hold a complete sample", f"none of {len(used)}", fix)
+    rows = np.flatnonzero(used)
+    return [_checks.as_array(name, x if used.all() else x[rows]) for name, (x, _) in read.items()]

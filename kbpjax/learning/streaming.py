@@ -178,7 +178,7 @@ class Chunks(Sequence):
         i = range(self.number)[index]  # indexes like a list, with negative indices and IndexError
 
         def rows(x: Any) -> np.ndarray:
-            return np.asarray(x[len(x) * i // self.number : len(x) * (i + 1) // self.number])
+            return np.asanyarray(x[len(x) * i // self.number : len(x) * (i + 1) // self.number])
 
         def pairs(both: Mapping[int, tuple[Any, Any]] | None) -> dict[int, Any]:
             return {k: tuple(map(rows, pair)) for k, pair in (both or {}).items()}

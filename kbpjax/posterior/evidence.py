@@ -188,6 +188,9 @@ def expand(mask: Array, ndim: int) -> Array:
     return mask.reshape(*mask.shape, *(1,) * (ndim - mask.ndim))
 
 
+BATCH = "For a batch of cases, use jax.vmap(lambda y: kbpjax.observe(model, graph, y))(y)."
+
+
 def observe(
     model: KernelMRF,
     graph: Graph,
@@ -206,21 +209,24 @@ def observe(
         model: the model.
         graph: the graph.
         y: one observation for each node [node, *obs_dim]; or {node type: one for each of its nodes, in order of node
-            number}, if observations differ in shape or only some types have them.
-        mask: observed nodes [node], boolean; None: all. Entries of y elsewhere are ignored, and may be NaN.
+            number}, if observations differ in shape or only some types have them. Masked entries of a NumPy masked
+            array are missing.
+        mask: observed nodes [node], boolean or 0 and 1. Entries of y elsewhere are ignored, and may be NaN. None: all
+            nodes without NaN in y.
         evidence_model: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel of y.
 
     Returns:
         The evidence. Node types without observations in the training data have no evidence.
 
     Raises:
-        ValueError: a model without observations, a shape that does not fit, NaN or infinity in an observed node.
+        ValueError: a model without observations, a shape that does not fit, infinity in an observed node, NaN in a node
+            that the mask says is observed, or no mask and no observation.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x, observations=x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5))
-        >>> evidence = kbp.observe(model, graph, [0.5, 0.5, np.nan], mask=[True, True, False])
+        >>> evidence = kbp.observe(model, graph, [0.5, 0.5, np.nan])  # node 2 is not observed
         >>> solution = kbp.run_tree(model, graph, evidence)
         >>> kbp.mode(kbp.beliefs(model, graph, evidence, solution, np.linspace(-1, 1, 5))).tolist()
         [0.5, 0.5, 0.5]
@@ -229,22 +235,30 @@ def observe(
     check_evidence_model(evidence_model)
     fix = "Fit it on data with observations and pass obs_kernel."
     _checks.require(bool(model.observations), "model", "must have learned observations", "none", fix)
-    observed = jnp.asarray(np.ones(graph.num_nodes, bool) if mask is None else mask)
-    fix = "Pass a boolean for each node, True where it is observed."
-    ok, rule = observed.shape == (graph.num_nodes,) and observed.dtype == bool, "must be boolean of shape"
-    _checks.require(ok, "mask", f"{rule} ({graph.num_nodes},)", f"{observed.dtype}{observed.shape}", fix)
+    fix = f"Pass a boolean for each node, True where it is observed. {BATCH}"
+    shape = (graph.num_nodes,)
+    observed = jnp.asarray(np.ones(shape, bool) if mask is None else _checks.as_mask("mask", mask, shape, fix=fix))
     observable = [v for v, *_ in graph.node_types if v in model.observations]
     if isinstance(y, Mapping):
         unknown = [v for v in y if v not in observable]
         fix = "Leave them out, or fit the model on observations of them."
         _checks.require(not unknown, "y", f"must have node types among {observable} as keys", unknown, fix)
-        arrays = {v: _checks.as_array(f"y[{v}]", y[v]) for v in observable if v in y}
+        read = {v: _checks.read(f"y[{v}]", y[v]) for v in observable if v in y}
     else:
-        arrays = dict.fromkeys(observable, _checks.as_array("y", y))
-    by_type = isinstance(y, Mapping)
-    for v, array in arrays.items():
-        _check_observations(model, graph, v, array, observed, by_type)
-    return _observe(model, graph, arrays, observed, evidence_model, by_type)
+        read = dict.fromkeys(observable, _checks.read("y", y))
+    by_type, nan_missing = isinstance(y, Mapping), mask is None
+    arrays, some = {}, nan_missing and bool(read)
+    for v, (array, hidden) in read.items():
+        arrays[v] = _checks.as_array(f"y[{v}]" if by_type else "y", array)
+        _check_shape(model, graph, v, arrays[v], by_type)
+        if hidden is not None:
+            nodes = graph.nodes_of_type(v)
+            there = jnp.asarray(_all_axes(~hidden))
+            observed = observed.at[nodes].set(observed[nodes] & (there if by_type else there[nodes]))
+    counts = [_check_values(model, graph, v, y, observed, by_type, nan_missing) for v, y in arrays.items()]
+    fix = "Pass evidence=None to run, or a mask."
+    _checks.require(not some or any(counts), "y", "must have at least one observation", "all missing", fix)
+    return _observe(model, graph, arrays, observed, evidence_model, by_type, nan_missing)
 
 
 def likelihood_values(function: Callable[[Array], Array], points: Array, num_nodes: int) -> Array:
@@ -275,24 +289,36 @@ def check_evidence_model(evidence_model: Any) -> None:
     _checks.require(ok, "evidence_model", "must be an evidence model", repr(evidence_model), fix)
 
 
-def _check_observations(
-    model: KernelMRF, graph: Graph, node_type: int, y: Array, observed: Array, by_type: bool
-) -> None:
-    """Check the observations of one node type, given for its nodes (`by_type`) or for all nodes."""
+def _check_shape(model: KernelMRF, graph: Graph, node_type: int, y: Array, by_type: bool) -> None:
+    """Check the shape of observations, given for the nodes of a type (`by_type`) or for all nodes."""
     count = {v: n for v, n, *_ in graph.node_types}[node_type]
     expected = (count if by_type else graph.num_nodes, *model.observations[node_type].basis.point.shape)
     rule = f"{f'of node type {node_type} ' if by_type else ''}must have shape {expected}"
     fix = "Give one observation for each node, of the shape of the training observations, or {node type: observations}."
-    _checks.require(y.shape == expected, "y", rule, y.shape, fix)
-    if not _checks.is_traced((y, observed, graph)):
-        fix = "Pass mask=, False where nothing was observed."
-        mask = np.asarray(observed)[np.asarray(graph.node_type) == node_type] if by_type else np.asarray(observed)
-        values = np.asarray(y)[mask]
-        _checks.require_finite("y", values, fix)
-        model.observations[node_type].basis.check("y", jnp.asarray(values))
+    _checks.require(y.shape == expected, "y", rule, y.shape, BATCH if y.shape[1:] == expected else fix)
 
 
-@partial(jax.jit, static_argnames="by_type")
+def _check_values(
+    model: KernelMRF, graph: Graph, node_type: int, y: Array, observed: Array, by_type: bool, nan_missing: bool
+) -> int:
+    """Check the observations of one node type, and return how many there are; 1 for tracers."""
+    if _checks.is_traced((y, observed, graph)):
+        return 1
+    of_type = np.asarray(graph.node_type) == node_type
+    mask, values = np.asarray(observed)[of_type] if by_type else np.asarray(observed), np.asarray(y)
+    if nan_missing and np.issubdtype(values.dtype, np.floating):
+        mask = mask & _all_axes(~np.isnan(values))
+    _checks.require_finite("y", values[mask], "Pass mask=, False where nothing was observed, or NaN there and no mask.")
+    model.observations[node_type].basis.check("y", jnp.asarray(values[mask]))
+    return int(np.sum(mask if by_type else mask & of_type))
+
+
+def _all_axes(ok: Any) -> Any:
+    """Return whether all entries of each node are True [node]."""
+    return ok.reshape(len(ok), -1).all(axis=1)
+
+
+@partial(jax.jit, static_argnames=("by_type", "nan_missing"))
 def _observe(
     model: KernelMRF,
     graph: Graph,
@@ -300,6 +326,7 @@ def _observe(
     mask: Array,
     evidence_model: Expectation | DensityRatio,
     by_type: bool,
+    nan_missing: bool,
 ) -> Evidence:
     operators = model.operators
     messages = jnp.zeros((graph.num_nodes, operators.evaluate.shape[2]), operators.evaluate.dtype)
@@ -308,6 +335,8 @@ def _observe(
         given = mask[nodes]
         basis, operator = model.observations[v].basis, evidence_model.operator(model.observations[v])
         y = y if by_type else y[nodes]
+        if nan_missing and jnp.issubdtype(y.dtype, jnp.floating):
+            given = given & _all_axes(~jnp.isnan(y))
         y = jnp.where(expand(given, y.ndim), y, jnp.zeros_like(y))
         message = matmul(features(basis, like(y, basis.point.dtype)).astype(operator.dtype), operator.T)
         message = jnp.where(given[:, None], message, 0).astype(messages.dtype)

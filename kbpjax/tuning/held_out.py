@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbpjax.graphs.graph import Graph
-from kbpjax.learning.data import TrainingData
+from kbpjax.learning.data import Cases, TrainingData
 
 MIN_CASES = 4
 """Number of cases from which whole cases are left out."""
@@ -55,7 +55,7 @@ def hold_out(data: TrainingData, seed: int = 0) -> tuple[TrainingData, HeldOut]:
     return _training(data, held, rng), _union(data.cases, held)
 
 
-def _held(cases: tuple[Any, ...], rng: np.random.Generator) -> list[NDArray[np.bool_]]:
+def _held(cases: tuple[Cases, ...], rng: np.random.Generator) -> list[NDArray[np.bool_]]:
     """Return the mask of the held-out nodes of each graph [case, node]."""
     counts = [len(next(iter(one.samples.values()))) for one in cases]
     held = [np.zeros((count, one.graph.num_nodes), bool) for one, count in zip(cases, counts, strict=True)]
@@ -166,7 +166,7 @@ def _training(data: TrainingData, held: list[NDArray[np.bool_]], rng: np.random.
     )
 
 
-def _union(cases: tuple[Any, ...], held: list[NDArray[np.bool_]]) -> HeldOut:
+def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]]) -> HeldOut:
     """Return the disjoint union of what is held out."""
     edges, edge_type, node_type = [], [], []
     columns: dict[str, dict[int, list]] = {name: {} for name in HeldOut._fields[1:]}

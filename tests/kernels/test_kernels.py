@@ -57,6 +57,36 @@ def test_gram_equals_twin(both, shape, dtype, tolerance):
     np.testing.assert_allclose(result, expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
+def test_points_may_be_numbers_and_lists(both):
+    kernel, twin = both
+    x, y = points((3,), 3), points(())
+    np.testing.assert_allclose(kernel(float(y[0]), float(y[2])), twin(y[0], y[2]), rtol=1e-12)
+    np.testing.assert_allclose(kernel(x[0].tolist(), jnp.asarray(x[1])), twin(x[0], x[1]), rtol=1e-12)
+    np.testing.assert_allclose(kernel(1, 1), twin(np.float64(1), np.float64(1)), rtol=1e-12)
+    np.testing.assert_array_equal(
+        kbp.gram(kernel, x.tolist(), x[:1]), kbp.gram(kernel, jnp.asarray(x), jnp.asarray(x[:1]))
+    )
+    traced = jax.jit(lambda a: kernel([a, 1.0], [2.0, 3.0]))(0.5)
+    np.testing.assert_allclose(traced, twin(np.array([0.5, 1.0]), np.array([2.0, 3.0])), rtol=1e-12)
+
+
+def test_points_of_a_custom_kernel_are_arrays():
+    class Ratio(kbp.Kernel):
+        def __call__(self, x, y):
+            return x.min() * y.max()
+
+    class Twice(Ratio):
+        def __call__(self, x, y):
+            """Return twice the value."""
+            return 2 * super().__call__(x, y)
+
+    assert Ratio()([2, 3], [4, 5]) == 10 and Twice()(2.0, 5.0) == 20 and Twice.__call__.__doc__
+    with pytest.raises(ValueError, match=r"^y: must be rectangular numbers; got list of rows of different lengths"):
+        Ratio()(1.0, [1.0, [2.0]])
+    with pytest.raises(ValueError, match=r"^x: must have shape \[point, \*dim\]; got shape \(\). One point is \[x\]"):
+        kbp.gram(Ratio(), 1.0, [2.0])
+
+
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_gram_is_symmetric_and_positive_semidefinite(both, shape):
     x = jnp.asarray(points(shape, 12))

@@ -188,7 +188,8 @@ def likelihood(model: Any, graph: Graph, y: Numbers, *, noise: Numbers, mask: Nu
         graph: the graph.
         y: one observation of each node, [node] or [node, dim].
         noise: standard deviation of the observations, > 0, one for all or [node].
-        mask: which nodes are observed [node], boolean; None: all. The entries of y elsewhere are ignored, even NaN.
+        mask: observed nodes [node], boolean or 0 and 1; None: all. The entries of y elsewhere are ignored, even
+            NaN.
 
     Raises:
         ValueError: shapes that do not fit the model or the graph, values out of range, NaN in an observed node.

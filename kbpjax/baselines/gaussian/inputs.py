@@ -38,10 +38,7 @@ def one_or_each(
 def observations(graph: Graph, y: Numbers, mask: Numbers | None, dtype: Any = None) -> tuple[Array, Array]:
     """Return which nodes are observed [node], and their observations, 0 elsewhere [node, obs_dim]."""
     count = graph.num_nodes
-    seen = jnp.ones(count, bool) if mask is None else jnp.asarray(mask)
-    fix = "Pass a boolean for each node, True where it is observed."
-    ok = seen.shape == (count,) and seen.dtype == bool
-    _checks.require(ok, "mask", f"must be boolean of shape ({count},)", f"{seen.dtype}{seen.shape}", fix)
+    seen = jnp.ones(count, bool) if mask is None else jnp.asarray(_checks.as_mask("mask", mask, (count,)))
     values = _checks.as_array("y", y)
     fix = "Give one observation for each node."
     ok = values.ndim >= 1 and len(values) == count

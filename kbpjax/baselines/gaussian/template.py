@@ -106,7 +106,8 @@ def observe(model: GaussianTemplate, graph: Graph, y: Numbers, *, mask: Numbers 
         model: the template, fitted on data with observations.
         graph: the graph; the template must have all its types.
         y: one observation for each node [node, *obs_dim].
-        mask: which nodes are observed [node], boolean; None: all. The entries of y elsewhere are ignored, even NaN.
+        mask: observed nodes [node], boolean or 0 and 1; None: all. The entries of y elsewhere are ignored, even
+            NaN.
             Nodes of a type without observations in the training data count as unobserved.
 
     Raises:

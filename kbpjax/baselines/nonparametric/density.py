@@ -131,7 +131,8 @@ class RegressionLikelihood(eqx.Module):
             model: the model: of `discrete.fit`, `pairwise.fit` or `kbpjax.fit`.
             graph: the graph.
             y: one observation for each node, [node] or [node, obs_dim].
-            mask: which nodes are observed [node], boolean; None: all. The entries of y elsewhere are ignored, even NaN.
+            mask: observed nodes [node], boolean or 0 and 1; None: all. The entries of y elsewhere are ignored, even
+                NaN.
 
         Raises:
             ValueError: observations or a mask of another shape, or NaN in an observed node.
@@ -149,10 +150,7 @@ class RegressionLikelihood(eqx.Module):
             [1.0, 0.0]
         """
         count, size = graph.num_nodes, self.centers.shape[1]
-        seen = jnp.ones(count, bool) if mask is None else jnp.asarray(mask)
-        fix = "Pass a boolean for each node, True where it is observed."
-        ok = seen.shape == (count,) and seen.dtype == bool
-        _checks.require(ok, "mask", f"must be boolean of shape ({count},)", f"{seen.dtype}{seen.shape}", fix)
+        seen = jnp.ones(count, bool) if mask is None else jnp.asarray(_checks.as_mask("mask", mask, (count,)))
         values = _checks.as_array("y", y)
         values = values.reshape(len(values), -1) if values.ndim else values[None]
         rule, fix = f"must have shape ({count}, {size})", "Pass one observation for each node."

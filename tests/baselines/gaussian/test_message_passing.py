@@ -560,7 +560,7 @@ REFUSALS = {
     "prior_mean: must be finite": lambda: membrane(prior_mean=np.nan),
     "y: must have shape [2, *obs_dim]; got (3,)": lambda: membrane([0.0, 1.0, 2.0]),
     "y: must be finite; got 1 NaN": lambda: membrane([0.0, np.nan]),
-    "mask: must be boolean of shape (2,); got int": lambda: membrane(mask=[1, 0]),
+    "mask: must be boolean, or 0 and 1, of shape (2,); got int": lambda: membrane(mask=[2, 0]),
     "y: must hold 1 numbers a node; got 2": lambda: membrane(EYE),
     "dim: must be an integer >= 1; got 0": lambda: membrane(dim=0),
     "points: must have shape [point, 1] or [point]; got (0,)": lambda: read(field_of(), PAIR, []),
