@@ -226,7 +226,7 @@ class RandomlyPivotedCholesky(LandmarkSelector):
     """Randomly pivoted Cholesky: landmarks drawn in proportion to squared residuals, which is robust to outliers.
 
     Args:
-        seed: seed of the draw, an integer >= 0.
+        seed: seed of the draw, an integer >= 0; not a key, because this object is hashable and compared by value.
 
     Raises:
         ValueError: seed is out of range.

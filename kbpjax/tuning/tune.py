@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.tree_util import Partial
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 
 from kbpjax import _checks
 from kbpjax.graphs.graph import Graph
@@ -101,7 +101,7 @@ def tune(
     every: int = 15,
     batch: int | None = None,
     patience: int = 3,
-    seed: int = 0,
+    key: PRNGKeyArray | None = None,
     progress: bool = True,
 ) -> Tuned:
     """Return hyperparameters optimized by gradient descent on a loss of the beliefs, and their model.
@@ -132,14 +132,14 @@ def tune(
         every: number of steps between selections of landmarks and evaluations of the validation loss, >= 1.
         batch: number of cases per step, drawn at random; None: all cases.
         patience: number of checks without a lower validation loss before stopping, >= 1.
-        seed: seed of noise and batches.
+        key: random key of noise and batches; None: `jax.random.key(0)`.
         progress: whether to show a progress bar if standard error is a terminal (and tqdm is installed).
 
     Returns:
         The best hyperparameters, their model, and the history of the descent.
 
     Raises:
-        ValueError: an option is out of range, numbers of cases differ, or the initial loss is not finite.
+        ValueError: an option is out of range or no key, numbers of cases differ, or the initial loss is not finite.
 
     Examples:
         >>> import jax, numpy as np, kbpjax as kbp
@@ -154,9 +154,9 @@ def tune(
     """
     for name, count in {"steps": steps, "every": every, "patience": patience}.items():
         _checks.require_count(name, count)
-    _checks.require_seed(seed)
+    key = _checks.random_key(key)
     learned = Numbers.of(hyperparameters, frozen)
-    cases = _Cases.of(truth, observations, validation, batch, seed)
+    cases = _Cases.of(truth, observations, validation, batch, key)
 
     def of_cases(free: list[Array], rule: Rule, data: TrainingData, graph: Graph, truth: Any, y: Any) -> Array:
         """Return the mean loss over cases."""
@@ -188,11 +188,11 @@ class _Cases(eqx.Module):
     key: Array
 
     @classmethod
-    def of(cls, truth: Any, observations: Any, validation: Any, batch: int | None, seed: int) -> "_Cases":
+    def of(cls, truth: Any, observations: Any, validation: Any, batch: int | None, key: PRNGKeyArray) -> "_Cases":
         """Return checked cases; all arrays must have the same number of cases."""
         truth = jax.tree.map(jnp.asarray, truth)
         count = _count("truth", truth)
-        key, held_out = jax.random.split(jax.random.key(seed))
+        key, held_out = jax.random.split(key)
         if not callable(observations):
             observations = jax.tree.map(jnp.asarray, observations)
         elif not isinstance(observations, Partial):
