@@ -200,7 +200,6 @@ points = known[chosen]
 obs_kernel = kbp.RBF(kbp.median_bandwidth(joined(train, "profile")))
 
 
-@jax.jit
 def learn(data, kernel, ridge, obs_ridge):
     """Fit a model."""
     rule = kbp.ConstantTime(eps=1e-3, max_rank=64)

@@ -48,11 +48,11 @@ def chain_settings():
     return kbp.Hyperparameters(*kernels, rule=kbp.ConstantTime(eps=1e-2, max_rank=5), **options)
 
 
-@jax.jit
 def fresh_error(settings):
     """Mean squared error on chains and noise that nobody has seen."""
     model = settings.fit(DATA)
-    means = jax.vmap(lambda y: kbp.mean(settings.answer(model, CHAIN, y, POINTS)))(noisy(KEYS[4], FRESH))
+    answer = jax.jit(jax.vmap(lambda s, m, y: kbp.mean(s.answer(m, CHAIN, y, POINTS)), (None, None, 0)))
+    means = answer(settings, model, noisy(KEYS[4], FRESH))
     return jnp.mean((means - FRESH) ** 2)
 
 

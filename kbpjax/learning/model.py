@@ -155,7 +155,8 @@ def fit(
     \mathcal{C}_{ts} = \frac{1}{m} \sum_i \phi(x_t^i) \otimes \psi(x_s^i).$$
 
     Time is linear in the number of samples, except for `FullRank`. Differentiable in the kernel parameters, `ridge` and
-    `floor`, with fixed landmarks. Works inside `jax.jit`, where bases are padded to `max_rank`.
+    `floor`. Inside `jax.jit`, `jax.vmap` and `jax.grad`, pass a rule whose landmarks `fix_landmarks` selected outside:
+    the number of landmarks depends on values.
 
     Args:
         data: training data.
@@ -174,7 +175,8 @@ def fit(
         The model.
 
     Raises:
-        ValueError: an option is out of range, a type has no kernel, or the matrices would not fit in memory.
+        ValueError: an option is out of range, a type has no kernel, the matrices would not fit in memory, or landmarks
+            would be selected from traced data or kernels.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp

@@ -26,7 +26,7 @@ from kbpjax.kernels import Kernel
 from kbpjax.learning.checkpoint import Checkpoint, State, digest
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF, Regression
-from kbpjax.learning.rules import ConstantTime, FixedLandmarks, NodeBasis, Rule, build_bases
+from kbpjax.learning.rules import ConstantTime, FixedLandmarks, NodeBasis, Rule, build_bases, check_kernels
 from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 
 SAVE_EVERY = 10.0
@@ -104,7 +104,7 @@ def fit_chunks(
     regression = Regression.of(ends, [v for v, *_ in types["nodes"]], ridge, obs_ridge, floor, nonnegative)
     build = partial(build_bases, kernel=kernel, obs_kernel=obs_kernel, rule=rule)
     if state.stage == "sample":
-        jax.eval_shape(build, _training_data(types, {}))  # checks kernels before reading chunks
+        check_kernels(_training_data(types, {}), kernel, obs_kernel, rule)  # before reading chunks
         state = source.read(state, saved, lambda state, chunk: _sample(state, chunk, reservoir, seed))
         state = dataclasses.replace(state, stage="sum", done=0, total=state.done)
     bases, obs_bases = build(_training_data(types, state.arrays))

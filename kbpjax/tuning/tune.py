@@ -165,9 +165,9 @@ def tune(
         return jnp.mean(jax.vmap(lambda x, y: loss(answer(current, model, graph, y, points), x))(truth, y))
 
     chosen = _adam(steps) if optimizer is None else optimizer
-    check, advance = _compiled(learned, of_cases, chosen)
+    validate, advance = _compiled(learned, of_cases, chosen)
     given = {"data": data, "graph": graph, "cases": cases}  # as arguments: constants would be compiled in
-    search = _Search(learned, partial(check, **given), partial(advance, **given))
+    search = _Search(learned, data, partial(validate, **given), partial(advance, **given))
     search.descend(chosen.init(learned.free()), _bar(steps, progress), every, patience)
     best = learned.hyperparameters(search.best)
     history = {name: np.stack(values) for name, values in search.history.items() if values}
@@ -236,12 +236,11 @@ def _same_count(argument: str, cases: Any, count: int) -> None:
 def _compiled(
     learned: Numbers, of_cases: Callable[..., Array], optimizer: optax.GradientTransformation
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return two compiled functions: one selects landmarks and validates, the other takes a gradient step."""
+    """Return two compiled functions: the validation loss, and a gradient step."""
 
     @jax.jit
-    def check(free: list[Array], data: TrainingData, graph: Graph, cases: _Cases) -> tuple[Rule, Array]:
-        rule = learned.hyperparameters(free).fix_landmarks(data)
-        return rule, of_cases(free, rule, data, graph, *cases.validation)
+    def validate(free: list[Array], rule: Rule, data: TrainingData, graph: Graph, cases: _Cases) -> Array:
+        return of_cases(free, rule, data, graph, *cases.validation)
 
     @jax.jit
     def advance(
@@ -252,7 +251,7 @@ def _compiled(
         free, state = descend(optimizer, slopes, state, free)
         return free, state, jnp.where(finite, value, jnp.nan)
 
-    return check, advance
+    return validate, advance
 
 
 @dataclasses.dataclass
@@ -260,7 +259,8 @@ class _Search:
     """State of the descent; it survives an interrupt."""
 
     learned: Numbers
-    check: Callable[..., Any]
+    data: TrainingData
+    validate: Callable[..., Array]
     advance: Callable[..., Any]
 
     def __post_init__(self) -> None:
@@ -299,7 +299,8 @@ class _Search:
 
     def _validate(self, free: list[Array], step: int) -> Any:
         """Select landmarks, evaluate the validation loss, keep the best parameters; return the rule."""
-        rule, value = self.check(free)
+        rule = self.learned.hyperparameters(free).fix_landmarks(self.data, pad=True)
+        value = self.validate(free, rule)
         fix = "Start with wider bandwidths, or a larger ridge or floor."
         ok = step > 0 or bool(jnp.isfinite(value))
         _checks.require(ok, "hyperparameters", "must give a finite validation loss", f"{value}", fix)
