@@ -1110,7 +1110,7 @@ def pairwise_fit(kbp: Any) -> Any:
     pairwise = pick(kbp, "baselines.pairwise")
     data = kbp.pool(kbp.chain_graph(4), floats(samples()[0]))
     name = "num_centers" if "num_centers" in inspect.signature(pairwise.fit).parameters else "num_centres"
-    model = pairwise.fit(data, jax.random.key(0), **{name: 10})
+    model = pairwise.fit(data=data, key=jax.random.key(0), **{name: 10})  # in any order of versions
     return {"weights": model.edges.sender.weights}
 
 

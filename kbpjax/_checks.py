@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jaxtyping import Key
 
 
 @runtime_checkable
@@ -190,6 +191,26 @@ def as_mask(argument: str, mask: Any, *shapes: tuple[int, ...], fix: str = "") -
     require(ok, argument, rule, f"{array.dtype}{array.shape}{f' with {other}' if other else ''}", fix)
     array = array.astype(bool)
     return array if hidden is None else array & ~hidden
+
+
+def random_key(key: Any) -> Key[jax.Array, ""]:
+    """Return a random key as a typed key; None: `jax.random.key(0)`."""
+    if key is None:
+        return jax.random.key(0)
+    require_key(key)
+    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
+
+
+def words_of_key(key: Any) -> list[int]:
+    """Return the data of a random key as integers, for example [0, 7] of `jax.random.key(7)`; None: of key 0."""
+    fix = "Call the function outside jax.jit, jax.vmap and jax.grad."
+    require(not is_traced(key), "key", "must be known", "a traced key", fix)
+    return np.asarray(jax.random.key_data(random_key(key))).tolist()
+
+
+def host_seed(key: Any) -> int:
+    """Return the data of a random key as one integer, a seed of NumPy; it is s for `jax.random.key(s)`."""
+    return sum(word << 32 * i for i, word in enumerate(reversed(words_of_key(key))))
 
 
 def require_finite(argument: str, array: Any, fix: str) -> None:

@@ -200,7 +200,6 @@ points = known[chosen]
 obs_kernel = kbp.RBF(kbp.median_bandwidth(joined(train, "profile")))
 
 
-@jax.jit
 def learn(data, kernel, ridge, obs_ridge):
     """Fit a model."""
     rule = kbp.ConstantTime(eps=1e-3, max_rank=64)
@@ -312,7 +311,7 @@ answers = {
     "alone, mode": mode_alone,
     "alone, least expected angle": least_angle(alone),
     "alone, mean": unit(kbp.mean(alone)),
-    "chain, one draw": kbp.sample(belief, jax.random.key(0), 1)[0],
+    "chain, one draw": kbp.sample(jax.random.key(0), belief, 1)[0],
     "chain, mode": mode,
     "chain, least expected angle": least_angle(belief),
     "chain, mean": unit(kbp.mean(belief)),

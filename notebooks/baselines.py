@@ -157,7 +157,7 @@ keep("Gaussian", membrane)
 # move. These are 20 iterations of plain loopy belief propagation, and not a fixed point.
 
 # %%
-densities = pairwise.fit(data, jax.random.key(0))
+densities = pairwise.fit(jax.random.key(0), data)
 
 
 def particles():

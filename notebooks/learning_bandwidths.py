@@ -101,11 +101,14 @@ print(f"{guess.obs_kernel.bandwidth:.0f} for observations")
 
 
 @jax.jit
-def solve(settings):
-    """Return the messages for the third picture."""
-    model = settings.fit(data)
+def messages(settings, model):
     evidence = settings.observe(model, graph, y_third)
     return settings.run(model, graph, evidence)
+
+
+def solve(settings):
+    """Return the messages for the third picture."""
+    return messages(settings, settings.fit(data))
 
 
 solution = solve(guess)
@@ -130,9 +133,8 @@ at_third_edges = np.flatnonzero(edges(third))
 
 
 @jax.jit
-def evaluate(settings):
-    """Return RMSE, RMSE at edges, coverage and width of intervals, and the estimate."""
-    belief = settings.answer(settings.fit(data), graph, y_third, levels)
+def summarize(settings, model):
+    belief = settings.answer(model, graph, y_third, levels)
     estimate, (low, high) = kbp.mean(belief), kbp.interval(belief, 0.9)
     squares = (estimate - third) ** 2
     return (
@@ -142,6 +144,11 @@ def evaluate(settings):
         jnp.mean(high - low),
         estimate,
     )
+
+
+def evaluate(settings):
+    """Return RMSE, RMSE at edges, coverage and width of intervals, and the estimate."""
+    return summarize(settings, settings.fit(data))
 
 
 results = {"median": evaluate(guess)}
@@ -161,10 +168,14 @@ pairs = {"neighbor": data.edges[0], "observation": data.observations[0][::-1]}
 
 
 @jax.jit
+def error_of(basis, given, target):
+    return leave_one_out(basis, target_features, given, target, 1e-3)
+
+
 def score(bandwidth, given, target):
     """Return the error of predicting features of `target`, relative to their square."""
     basis, _ = greedy.feature_map(kbp.RBF(bandwidth), given, eps=1e-2, max_rank=24)
-    return leave_one_out(basis, target_features, given, target, 1e-3)
+    return error_of(basis, given, target)
 
 
 bandwidths = np.geomspace(4, 200, 14)
@@ -223,7 +234,7 @@ learned = tuned.settings.kernel.bandwidth, tuned.settings.obs_kernel.bandwidth
 print(f"learned: {learned[0]:.1f} and {learned[1]:.1f} gray values; {tuned.stopped}")
 
 # %% [markdown]
-# The loss over a grid of both bandwidths, in one compiled call:
+# The loss over a grid of both bandwidths, in one compiled call. Landmarks are selected before, and padded to one number:
 
 
 # %%
@@ -234,15 +245,18 @@ def error(settings, rule=guess.rule):
     return jnp.mean((kbp.mean(belief) - second) ** 2)
 
 
-def error_at(pair):
-    """Return the error at two bandwidths."""
+def at(pair):
+    """Return the first guess with two other bandwidths."""
     kernels = {"kernel": kbp.RBF(pair[0]), "obs_kernel": kbp.RBF(pair[1])}
-    return error(dataclasses.replace(guess, **kernels))
+    return dataclasses.replace(guess, **kernels)
 
 
 axis = jnp.geomspace(8, 250, 8)
 grid = jnp.stack(jnp.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
-squares = jax.jit(lambda grid: jax.lax.map(error_at, grid))(grid)
+rules = [at(pair).fix_landmarks(data, pad=True) for pair in grid]
+rules = jax.tree.map(lambda *each: jnp.stack(each), *rules)
+error_at = lambda each: error(at(each[0]), each[1])
+squares = jax.jit(lambda *each: jax.lax.map(error_at, each))(grid, rules)
 
 figure, ax = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
 surface = np.sqrt(squares).reshape(len(axis), len(axis))

@@ -141,7 +141,6 @@ family = kbp.Graph.from_edges(
 words_rule = kbp.ConstantTime(eps=3e-3, max_rank=known_concepts)
 
 
-@jax.jit
 def learn_words(matrix, known):
     """Learn all edges from the known concepts."""
     of = {language: concepts * language + known for language in range(5)}
@@ -369,7 +368,6 @@ everything = jnp.arange(len(library))
 graphs_rule = kbp.ConstantTime(eps=1e-3, max_rank=200)
 
 
-@jax.jit
 def learn_graphs(hidden, copied, x):
     """Learn steps from chains [case, step], and evidence from the training pairs."""
     steps, copied_pairs = (x[:, :-1].ravel(), x[:, 1:].ravel()), (sample, of_sample)

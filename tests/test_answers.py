@@ -142,7 +142,7 @@ def test_log_density_has_a_gradient():
         kbp.variance,
         lambda b: kbp.expectation(b, lambda x: x),
         lambda b: kbp.log_density(b, jnp.array([1.5, 1.5])),
-        lambda b: kbp.sample(b, jax.random.key(0), 2)[0],
+        lambda b: kbp.sample(jax.random.key(0), b, 2)[0],
         lambda b: kbp.herd(b, kbp.RBF(1.0), 2)[0],
     ],
     ids=["variance", "expectation", "log_density", "sample", "herd"],
@@ -157,7 +157,7 @@ def test_a_belief_that_is_nan_has_no_number_as_answer(ask):
 
 @pytest.mark.parametrize("points", [LINE, PLANE, np.arange(9), RNG.normal(size=(9, 2, 3))], ids=str)
 def test_samples_have_shape_and_type_of_the_points_and_follow_the_key(points):
-    draw = partial(jax.jit(partial(kbp.sample, num_samples=5)), belief(points))
+    draw = jax.jit(partial(kbp.sample, belief=belief(points), num_samples=5))
     first, again, other = (np.asarray(draw(key=jax.random.key(seed))) for seed in (0, 0, 1))
     assert first.shape == (5, 4, *points.shape[1:]) and first.dtype == points.dtype
     np.testing.assert_array_equal(first, again)
@@ -167,7 +167,7 @@ def test_samples_have_shape_and_type_of_the_points_and_follow_the_key(points):
 
 def test_frequencies_of_samples_are_the_weights():
     count = 40000
-    drawn = np.asarray(jax.jit(kbp.sample, static_argnums=2)(belief(np.arange(9)), jax.random.key(3), count))
+    drawn = np.asarray(jax.jit(kbp.sample, static_argnums=2)(jax.random.key(3), belief(np.arange(9)), count))
     frequency = np.stack([np.bincount(node, minlength=9) for node in drawn.T]) / count
     error = np.sqrt(WEIGHTS * (1 - WEIGHTS) / count)
     assert (np.abs(frequency - WEIGHTS) <= 4 * error + 1e-12).all()
@@ -179,7 +179,7 @@ def test_frequencies_of_samples_are_the_weights():
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_counts_of_samples_must_be_positive(count):
-    for ask in (lambda: kbp.sample(belief(LINE), jax.random.key(0), count), lambda: kbp.herd(belief(LINE), K, count)):
+    for ask in (lambda: kbp.sample(jax.random.key(0), belief(LINE), count), lambda: kbp.herd(belief(LINE), K, count)):
         with pytest.raises(ValueError, match=f"^num_samples: must be an integer >= 1; got {count}"):
             ask()
 
@@ -623,7 +623,7 @@ def test_everything_under_jit_and_vmap():
         return {
             **{name: ask(result) for name, ask in ASK.items()},
             "log_density": kbp.log_density(line, y[:, 0]),
-            "sample": kbp.sample(result, key, 3),
+            "sample": kbp.sample(key, result, 3),
             "herd": kbp.herd(result, K, 4),
             "refined": kbp.refine_mode(model, graph, evidence, solution, result, num_steps=20),
             "log_belief": kbp.log_belief(model, graph, evidence, solution, y[:, None]),
@@ -642,7 +642,7 @@ def test_everything_under_jit_and_vmap():
 
 
 @pytest.mark.parametrize(
-    "ask", [kbp.mode, lambda b: kbp.quantile(b, 0.5), lambda b: kbp.sample(b, jax.random.key(0), 2)]
+    "ask", [kbp.mode, lambda b: kbp.quantile(b, 0.5), lambda b: kbp.sample(jax.random.key(0), b, 2)]
 )
 def test_a_belief_that_is_nan_has_no_answer_among_whole_numbers(ask):
     with pytest.raises(ValueError, match="belief: must have no NaN"):

@@ -71,7 +71,7 @@ MISTAKES = {
     "a type that is a word": (lambda m, e, s, b: kbp.Graph.from_networkx(named(type="pixel")), "nodes"),
     "nodes of no type": (lambda m, e, s, b: CHAIN.nodes_of_type(3), "node_type"),
     "colors of neighbors": (lambda m, e, s, b: kbp.colored(CHAIN, colors=[0, 0, 1, 1]), "colors"),
-    "trees of a half seed": (lambda m, e, s, b: kbp.tree_reweighting(CHAIN, seed=0.5), "seed"),
+    "trees of no key": (lambda m, e, s, b: kbp.tree_reweighting(CHAIN, key=0), "key"),
     # data
     "ends that are no pair": (lambda m, e, s, b: kbp.TrainingData({0: (X, Y)}, {0: X}, ends={0: 0}), "ends"),
     "samples of another graph": (lambda m, e, s, b: kbp.pool(CHAIN, X[:, :3]), "samples"),
@@ -106,13 +106,13 @@ MISTAKES = {
     "a power of one half": (lambda m, e, s, b: kbp.RBF(1.0) ** 0.5, "exponent"),
     "a score of a name": (lambda m, e, s, b: kbp.select(START, kbp.pool(CHAIN, X, Y), score="loo"), "score"),
     "a choice by nothing": (lambda m, e, s, b: kbp.select(START, ALONE), "data"),
-    "a seed that is a word": (
-        lambda m, e, s, b: kbp.tune(START, kbp.pool(CHAIN, X, Y), CHAIN, X, Y, POINTS, seed="x"),
-        "seed",
+    "noise of no key": (
+        lambda m, e, s, b: kbp.tune(START, kbp.pool(CHAIN, X, Y), CHAIN, X, Y, POINTS, key=0),
+        "key",
     ),
-    "reservoirs of a half seed": (
-        lambda m, e, s, b: kbp.fit_chunks([kbp.pool(CHAIN, X, Y)], rule=RULE, **KERNELS, seed=0.5),
-        "seed",
+    "reservoirs of no key": (
+        lambda m, e, s, b: kbp.fit_chunks([kbp.pool(CHAIN, X, Y)], rule=RULE, **KERNELS, key=0),
+        "key",
     ),
     "features of no key": (lambda m, e, s, b: EmbeddingFeatures.draw(0, 5, 1, 1.0), "key"),
     "a graph without nodes": (lambda m, e, s, b: encode_graphs([([], [])]), "graphs[0]"),
@@ -133,7 +133,7 @@ MISTAKES = {
         lambda m, e, s, b: kbp.run(m.operators, kbp.chain_graph(4, edge_type=[0, 1, 2]), e),
         "project",
     ),
-    "a disturbance of a half seed": (lambda m, e, s, b: kbp.diagnose(m, CHAIN, e, s, seed=0.5), "seed"),
+    "a disturbance of no key": (lambda m, e, s, b: kbp.diagnose(m, CHAIN, e, s, key=0), "key"),
     "no iterations": (lambda m, e, s, b: kbp.run(m, CHAIN, e, num_iters=0), "num_iters"),
     "a damping of 1": (lambda m, e, s, b: kbp.run(m, CHAIN, e, damping=1.0), "damping"),
     "a tolerance of 0": (lambda m, e, s, b: kbp.run(m, CHAIN, e, tol=0.0), "tol"),
@@ -147,14 +147,14 @@ MISTAKES = {
     "a coverage of 1.5": (lambda m, e, s, b: kbp.interval(b, 1.5), "coverage"),
     "a quantile of 2": (lambda m, e, s, b: kbp.quantile(b, 2.0), "level"),
     "a temperature of 0": (lambda m, e, s, b: kbp.temper(b, 0.0), "temperature"),
-    "samples of a belief, none": (lambda m, e, s, b: kbp.sample(b, jax.random.key(0), 0), "num_samples"),
-    "samples of no key": (lambda m, e, s, b: kbp.sample(b, 0, 3), "key"),
+    "samples of a belief, none": (lambda m, e, s, b: kbp.sample(jax.random.key(0), b, 0), "num_samples"),
+    "samples of no key": (lambda m, e, s, b: kbp.sample(0, b, 3), "key"),
     "a mode of no type": (lambda m, e, s, b: kbp.refine_mode(m, CHAIN, e, s, b, node_type=3), "node_type"),
     "a Parzen estimate of a width": (lambda m, e, s, b: kbp.Parzen(1.0, X[:, 0]), "kernel"),
     # baselines
-    "a density of no key": (lambda m, e, s, b: density.fit_conditional(X[:, 0], Y[:, 0], 0), "key"),
-    "a regression of no key": (lambda m, e, s, b: density.fit_likelihood(X[:, 0], Y[:, 0], None), "key"),
-    "potentials of no edges": (lambda m, e, s, b: pairwise.fit(ALONE, jax.random.key(0)), "data"),
+    "a density of no key": (lambda m, e, s, b: density.fit_conditional(0, X[:, 0], Y[:, 0]), "key"),
+    "a regression of no key": (lambda m, e, s, b: density.fit_likelihood(None, X[:, 0], Y[:, 0]), "key"),
+    "potentials of no edges": (lambda m, e, s, b: pairwise.fit(jax.random.key(0), ALONE), "data"),
     "bins of one value": (lambda m, e, s, b: discrete.bins(np.ones(5), 3), "must"),
     "noise of 0": (lambda m, e, s, b: gaussian.likelihood(MEMBRANE, CHAIN, Y[0], noise=0.0), "noise"),
     # expectation propagation

@@ -34,8 +34,7 @@ def page(quick_compilation):
 @pytest.fixture(scope="module")
 def held(page):
     """Landmarks at the start."""
-    choose = jax.jit(lambda free: kbp.fix_landmarks(page["data"], **page["kernels"](free), rule=page["rule"]))
-    return choose(page["free"])
+    return page["select"](page["free"])
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +99,7 @@ def test_implicit_gradients_equal_central_differences(page, held):
 
 def test_scan_over_steps_equals_a_python_loop(page, held, slopes):
     with as_users_have_it():
-        (_, _), values = page["ten_steps"](page["free"], page["optimizer"].init(page["free"]))
+        (_, _), values = page["ten_steps"](page["free"], page["optimizer"].init(page["free"]), held)
     free, state = page["free"], page["optimizer"].init(page["free"])
     for expected in values:
         value, gradient = slopes(free, held, page["train"])

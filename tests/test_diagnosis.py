@@ -98,6 +98,14 @@ def test_wrong_arguments_of_diagnose():
         kbp.diagnose(*SWINGING, solution)
 
 
+@pytest.mark.usefixtures("as_users_have_it")
+def test_the_key_of_diagnose_in_any_form_chooses_the_disturbance():
+    solution = kbp.run(*CALM, num_iters=3)
+    diagnose = jax.jit(lambda key: kbp.diagnose(*CALM, solution, num_iters=2, key=key).spectral_radius)
+    default, zero, other = (float(diagnose(key)) for key in (None, jax.random.key(0), jax.random.key(1)))
+    assert default == zero != other and other == float(diagnose(jax.random.PRNGKey(1)))
+
+
 @pytest.mark.parametrize("damping", [1.0, -0.1, np.nan])
 def test_damping_of_diagnose_out_of_range(damping):
     with pytest.raises(ValueError, match="^damping: must be"):

@@ -9,7 +9,7 @@ from jax.extend.core import jaxprs_in_params
 
 import kbpjax as kbp
 import kbpjax.learning.embedding as embedding
-from kbpjax.features import PivotedCholesky, RandomFourier, cholesky_basis
+from kbpjax.features import RandomFourier, cholesky_basis, incomplete_cholesky
 from kbpjax.learning.embedding import (
     conditional_operator,
     covariances,
@@ -247,11 +247,17 @@ def noise(ridge):
     return 1e-8 / ridge + 1e-7
 
 
+def padded_basis(kernel, x, eps, max_rank):
+    """Return the basis of selected landmarks with room for `max_rank`, so that it can be built inside jit."""
+    max_rank = min(max_rank, len(x))
+    pivots = incomplete_cholesky(kernel, x, eps, max_rank)
+    return cholesky_basis(kernel, x[pivots.indices], jnp.arange(max_rank, dtype=jnp.int32) < pivots.rank)
+
+
 @partial(jax.jit, static_argnames="max_rank")
 def errors(kernel, products, x, partner, eps, ridges, max_rank):
     """The two feature residuals, and the operator errors with projected and exact products at each ridge."""
-    basis, _ = PivotedCholesky().feature_map(kernel, x, eps, max_rank)
-    product_basis, _ = PivotedCholesky().feature_map(products, partner, eps, max_rank)
+    basis, product_basis = padded_basis(kernel, x, eps, max_rank), padded_basis(products, partner, eps, max_rank)
     residuals = feature_residual(kernel, basis, x), feature_residual(products, product_basis, partner)
     both = [
         jax.lax.map(lambda ridge, p=p: operator_error(kernel, products, basis, p, x, partner, ridge), ridges)

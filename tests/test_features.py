@@ -266,25 +266,39 @@ def test_choosers_of_landmarks_choose_as_incomplete_cholesky():
         assert float(residual) == float(pivots.residual)
 
 
-def test_inside_jit_features_are_the_same_but_for_padding(chooser):
-    x = jnp.asarray(X)
-    outside, residual = chooser.feature_map(kbp.RBF(0.7), x, 0.2, 25)
+@pytest.mark.parametrize(("transform", "shape"), [(jax.jit, ()), (jax.grad, ()), (jax.vmap, (2,))])
+@pytest.mark.parametrize("name", ["greedy", "random"])
+def test_landmarks_are_not_chosen_among_tracers(name, transform, shape):
+    def of_kernel(bandwidth):
+        return CHOOSERS[name].feature_map(kbp.RBF(bandwidth), jnp.asarray(X), 0.2, 25)[1]
+
+    def of_samples(shift):
+        return CHOOSERS[name].feature_map(kernel, jnp.asarray(X) + shift.reshape(1, 1), 0.2, 25)[1]
+
+    kernel = kbp.RBF(0.7)
+    for of in (of_kernel, of_samples):
+        with pytest.raises(ValueError, match="^kernel, x: must be known inside jax.jit, vmap or grad; got a tracer"):
+            transform(of)(jnp.ones(shape))
+
+
+def test_inside_jit_landmarks_of_known_samples_are_those_outside(chooser):
+    kernel, x = kbp.RBF(0.7), jnp.asarray(X)
+    outside, residual = chooser.feature_map(kernel, x, 0.2, 25)
 
     @jax.jit
-    def inside(bandwidth, x):
-        feature_map, residual = chooser.feature_map(kbp.RBF(bandwidth), x, 0.2, 25)
+    def inside():
+        feature_map, residual = chooser.feature_map(kernel, x, 0.2, 25)
         return features(feature_map, x), residual
 
-    r, residual_inside = inside(0.7, x)
-    np.testing.assert_allclose(r[:, : outside.rank], features(outside, x), rtol=1e-9, atol=1e-10)
+    r, residual_inside = inside()
+    assert r.shape[1] == outside.rank
+    np.testing.assert_allclose(r, features(outside, x), rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(residual_inside, residual, rtol=1e-9)
-    assert not r[:, outside.rank :].any()
-    assert r.shape[1] == (64 if isinstance(outside, FourierBasis) else 25)
 
 
-def test_no_gradient_through_the_choice(chooser):
-    """The gradient is the one with landmarks or frequencies held fixed; the residual has none."""
-    x = jnp.asarray(X)
+def test_inside_jit_random_features_need_no_values():
+    """The gradient is the one with frequencies held fixed; the residual has none."""
+    x, chooser = jnp.asarray(X), CHOOSERS["fourier"]
     fixed, _ = chooser.feature_map(kbp.RBF(0.7), x, 0.2, 25)
 
     @jax.jit
@@ -294,8 +308,6 @@ def test_no_gradient_through_the_choice(chooser):
 
     @jax.jit
     def of_fixed(bandwidth):
-        if isinstance(fixed, Basis):
-            return jnp.sum(jnp.sin(features(cholesky_basis(kbp.RBF(bandwidth), fixed.landmarks), x)))
         return jnp.sum(jnp.sin(features(FourierBasis(fixed.frequencies, bandwidth, fixed.dtype), x)))
 
     h = 1e-6

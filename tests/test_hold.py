@@ -84,12 +84,49 @@ def test_held_landmarks_stay_where_chosen_ones_move():
 
 @pytest.fixture(scope="module")
 def padded():
-    """Landmarks chosen inside jit, with room that is not needed: eps ends the choice before max_rank."""
+    """Landmarks with room that is not needed: eps ends the choice before max_rank."""
     rule = kbp.ConstantTime(eps=0.3, max_rank=14)
-    return rule, jax.jit(lambda data: kbp.fix_landmarks(data, rule=rule, **KERNELS))(DATA)
+    return rule, kbp.fix_landmarks(DATA, rule=rule, pad=True, **KERNELS)
 
 
-def test_held_in_jit_equals_held_outside(padded):
+@pytest.mark.parametrize("name", RULES)
+def test_landmarks_are_not_chosen_inside_transformations(name):
+    """Nor silently padded to `max_rank`, at many times the work."""
+    text = (
+        "^rule: must have fixed landmarks inside jax.jit, vmap or grad; got .*. Select them outside: rule=kbpjax.fix_"
+    )
+
+    def of_bandwidth(bandwidth):
+        moved = {"kernel": {0: kbp.RBF(bandwidth), 1: kbp.RBF(1.4)}, "obs_kernel": KERNELS["obs_kernel"]}
+        return jnp.sum(fit(RULES[name], moved).marginals[0])
+
+    def of_data(data):
+        return fit(RULES[name], data=data).marginals
+
+    calls = (
+        lambda: jax.jit(of_bandwidth)(1.0),
+        lambda: jax.grad(of_bandwidth)(1.0),
+        lambda: jax.vmap(of_bandwidth)(jnp.ones(2)),
+        lambda: jax.jit(of_data)(DATA),
+        lambda: jax.vmap(of_data, axis_size=2)(jax.tree.map(lambda a: jnp.stack([a, a]), DATA)),
+        lambda: jax.jit(lambda data: kbp.fix_landmarks(data, rule=RULES[name], **KERNELS))(DATA),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=text):
+            call()
+
+
+def test_what_needs_no_landmarks_is_fitted_inside_transformations():
+    x = np.random.default_rng(2).normal(size=(12, 3))
+    data, random = kbp.pool(kbp.chain_graph(3), x), kbp.LinearTime(features=RandomFourier(6, 2))
+    for rule in (random, kbp.FullRank()):
+        learn = lambda data, rule=rule: kbp.fit(data, kernel=kbp.RBF(0.5), rule=rule, ridge=1e-2).operators
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9), jax.jit(learn)(data), learn(data)
+        )
+
+
+def test_held_padded_equals_held_as_they_are(padded):
     rule, inside = padded
     outside = kbp.fix_landmarks(DATA, rule=rule, **KERNELS)
     for v, (landmarks, used) in inside.messages.items():

@@ -186,9 +186,11 @@ def test_bandwidths_ridge_and_exponents_of_a_learned_model():
     y = x + 0.5 * rng.normal(size=x.shape)
     data, seen, points = kbp.pool(graph, x, y), jnp.asarray(y[0]), jnp.linspace(-2, 2, 9)
 
+    at_start = {"kernel": kbp.RBF(0.8), "obs_kernel": kbp.RBF(0.6)}
+    rule = kbp.fix_landmarks(data, rule=kbp.ConstantTime(eps=1e-2, max_rank=8), **at_start)
+
     def error(parameters):
         bandwidth, obs_bandwidth, ridge, exponent = parameters
-        rule = kbp.ConstantTime(eps=1e-2, max_rank=8)
         kernels = {"kernel": kbp.RBF(bandwidth), "obs_kernel": kbp.RBF(obs_bandwidth)}
         model = kbp.fit(data, rule=rule, ridge=ridge, nonnegative=kbp.Clipped(), **kernels)
         evidence = kbp.observe(model, graph, seen)

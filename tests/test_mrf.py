@@ -247,10 +247,13 @@ def test_inside_jit_beliefs_are_the_same():
     data = kbp.pool(GRAPH, SAMPLES, OBSERVATIONS)
     y = jnp.linspace(-1, 1, 7)
 
+    bandwidths = {v: kbp.RBF(b) for v, b in reference.LOOPY_BANDWIDTHS.items()}
+    rule = kbp.fix_landmarks(data, kernel=bandwidths, obs_kernel=OBS_KERNELS, rule=RULE)
+
     @jax.jit
     def weights(data, bandwidth, ridge, y):
         kernels = {v: kbp.RBF(bandwidth * b) for v, b in reference.LOOPY_BANDWIDTHS.items()}
-        model = kbp.fit(data, kernel=kernels, obs_kernel=OBS_KERNELS, rule=RULE, ridge=ridge, floor=OPTIONS["floor"])
+        model = kbp.fit(data, kernel=kernels, obs_kernel=OBS_KERNELS, rule=rule, ridge=ridge, floor=OPTIONS["floor"])
         evidence = kbp.observe(model, GRAPH, y)
         solution = kbp.run(model, GRAPH, evidence, num_iters=3)
         return kbp.beliefs(model, GRAPH, evidence, solution, POINTS).weights
@@ -261,24 +264,25 @@ def test_inside_jit_beliefs_are_the_same():
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_inside_jit_the_scale_of_the_kernel_does_not_matter(scale):
-    """Bases are padded there; padding must not be seen by kernels of very small or large values."""
+def test_with_padding_the_scale_of_the_kernel_does_not_matter(scale):
+    """Padding must not be seen by kernels of very small or large values."""
     data = small_data(scale * np.random.default_rng(0).normal(size=(12, 2)))
     rule = kbp.ConstantTime(eps=1e-9 * min(1, scale) ** 2, max_rank=5)
 
-    def evaluate(data):
+    def evaluate(data, rule):
         return kbp.fit(data, kernel=kbp.Linear(), rule=rule, ridge=1e-3).operators.evaluate[0]
 
-    outside = np.asarray(evaluate(data))
+    outside = np.asarray(evaluate(data, rule))
     points, rank = outside.shape
     assert rank == 2 and points == 3  # of <x, y>^2 in the plane
-    inside = np.asarray(jax.jit(evaluate)(data))
+    inside = np.asarray(jax.jit(evaluate)(data, kbp.fix_landmarks(data, kernel=kbp.Linear(), rule=rule, pad=True)))
+    assert inside.shape == (5, 5)
     np.testing.assert_allclose(inside[:points, :rank], outside, atol=1e-9 * np.abs(outside).max())
 
 
 def test_gradients_with_landmarks_held_fixed():
     data, graph = small_data(), kbp.chain_graph(3)
-    rule = kbp.ConstantTime(eps=0.05, max_rank=9)
+    rule = kbp.fix_landmarks(data, kernel=kbp.RBF(0.5), rule=kbp.ConstantTime(eps=0.05, max_rank=9))
 
     @jax.jit
     def total(bandwidth, ridge, floor):
@@ -296,8 +300,10 @@ def test_gradients_with_landmarks_held_fixed():
 
 
 def test_gradient_outside_jit():
+    rule = kbp.fix_landmarks(small_data(), kernel=kbp.RBF(0.5), rule=kbp.ConstantTime(eps=0.5))
+
     def total(bandwidth, ridge):
-        model = kbp.fit(small_data(), kernel=kbp.RBF(bandwidth), rule=kbp.ConstantTime(eps=0.5), ridge=ridge)
+        model = kbp.fit(small_data(), kernel=kbp.RBF(bandwidth), rule=rule, ridge=ridge)
         return jnp.sum(jnp.sin(model.operators.project)) + jnp.sum(model.marginals[0])
 
     gradients = jax.grad(total, argnums=(0, 1))(0.5, 1e-2)

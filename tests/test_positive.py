@@ -215,12 +215,11 @@ def test_jit_and_vmap_over_observations():
 
 def test_gradient_through_fit_and_run_is_a_difference():
     data, y = kbp.pool(CHAIN, *samples()), jnp.asarray(Y)
+    rule = kbp.fix_landmarks(data, kernel=kbp.RBF(1.0), obs_kernel=kbp.RBF(0.8), rule=RULES["constant"])
 
     @jax.jit
     def loss(bandwidth):
-        model = kbp.fit(
-            data, kernel=kbp.RBF(bandwidth), obs_kernel=kbp.RBF(0.8), rule=RULES["constant"], nonnegative=kbp.Clipped()
-        )
+        model = kbp.fit(data, kernel=kbp.RBF(bandwidth), obs_kernel=kbp.RBF(0.8), rule=rule, nonnegative=kbp.Clipped())
         evidence = kbp.observe(model, RING, y)
         solution = kbp.run(model, RING, evidence, num_iters=5, **REWEIGHTED)
         return jnp.sum((kbp.beliefs(model, RING, evidence, solution, POINTS).weights @ POINTS - y) ** 2)

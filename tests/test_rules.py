@@ -79,15 +79,13 @@ def infer(model, graph, y=None, points=POINTS, *, damping=0.0, form=kbp.Expectat
     return messages, kbp.beliefs(model, graph, evidence, solution, jnp.asarray(points)).weights
 
 
-@functools.partial(jax.jit, static_argnames="scale")
-def learn_and_infer(data, graph, rule, y, points, damping, form, scale):
-    model = fit(data, rule, scale)
-    return *infer(model, graph, y, points, damping=damping, form=form), model.residuals
+fit_full_rank = functools.partial(jax.jit, static_argnames="scale")(fit)
 
 
 def answers(data, graph, rule, *, y=None, points=POINTS, damping=0.0, form=kbp.Expectation(), scale=1.0):
-    """Go from samples to messages and beliefs, all of it inside jit, where bases have all the room they may need."""
-    return learn_and_infer(data, graph, rule, y, jnp.asarray(points), damping, form, scale)
+    """Go from samples to messages, beliefs and residuals."""
+    model = (fit_full_rank if rule is FULL else fit)(data, rule, scale)
+    return *infer(model, graph, y, jnp.asarray(points), damping=damping, form=form), model.residuals
 
 
 def assert_same(got, expected, tolerance, beliefs=None):

@@ -25,8 +25,8 @@ def test_median_settings_are_medians_and_options_win():
     assert float(settings.ridge) == 1e-2 and settings.num_iters == 7
     guessed = kbp.median_hyperparameters(data)
     assert float(guessed.ridge[0]) == 1 / len(data.edges[0][0])
-    answer = jax.jit(lambda data: settings.answer(settings.fit(data), GRAPH, np.zeros(4), np.linspace(-2, 2, 5)))
-    assert answer(data).weights.shape == (4, 5)
+    answer = jax.jit(lambda model: settings.answer(model, GRAPH, np.zeros(4), np.linspace(-2, 2, 5)))
+    assert answer(settings.fit(data)).weights.shape == (4, 5)
 
 
 def test_median_settings_without_observations():
@@ -43,7 +43,6 @@ def test_select_lowers_the_score_that_it_is_given(score):
     x, y = data.observations[0]
     reference, _ = kbp.PivotedCholesky().feature_map(start.kernel, x, 1e-4, 16)
 
-    @jax.jit
     def error(settings):
         basis, _ = kbp.PivotedCholesky().feature_map(settings.obs_kernel, y, 1e-4, 16)
         return score(basis, reference, y, x, settings.ridge)

@@ -151,10 +151,15 @@ def test_many_trees_of_a_symmetric_graph_come_close_to_uniform_ones():
 
 
 @pytest.mark.usefixtures("as_users_have_it")
-def test_seed_chooses_the_trees():
+def test_key_chooses_the_trees():
     graph = kbp.grid_graph(5, 5)
-    first, again, other = (tree_reweighting(graph, num_trees=7, seed=seed).tolist() for seed in (3, np.int64(3), 4))
-    assert first == again != other
+    keys = (jax.random.key(3), jax.random.PRNGKey(3), jax.random.key(4), jax.random.key(0), None)
+    typed, raw, other, zero, none = (tree_reweighting(graph, num_trees=7, key=key).tolist() for key in keys)
+    assert typed == raw != other and zero == none != other
+    wide = jax.random.key(3, impl="rbg")  # four words
+    assert tree_reweighting(graph, num_trees=7, key=wide).tolist() not in (typed, zero)
+    with pytest.raises(ValueError, match="^key: must be known; got a traced key. Call the function outside jax.jit"):
+        jax.jit(lambda key: tree_reweighting(graph, num_trees=7, key=key))(keys[0])
 
 
 def test_large_graphs_are_sampled(monkeypatch):
@@ -202,9 +207,10 @@ def test_rounding_above_one_is_clipped():
         ({"probabilities": [0.75, 0.75, 0.75, 0.74]}, "probabilities: must add up to 3"),
         ({"probabilities": [0.75] * 4, "num_trees": 3}, "num_trees: must be None with probabilities; got 3"),
         ({"num_trees": 0}, "num_trees: must be an integer >= 1; got 0"),
-        ({"num_trees": 2, "seed": -1}, "seed: must be an integer >= 0 and < 2^32; got -1"),
+        ({"num_trees": 2, "key": -1}, "key: must be a random key; got -1"),
     ],
 )
+@pytest.mark.usefixtures("as_users_have_it")
 def test_what_breaks_the_rules_is_refused(keywords, text):
     square = kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 0)], 4)
     with pytest.raises(ValueError, match=re.escape(text)):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import os
 import re
 from pathlib import Path
@@ -199,7 +200,7 @@ def test_landmarks_come_from_the_reservoir():
     x = ARRAYS["nodes"][0]
     parts = chunked({0: (x, x[::-1])}, {0: x}, size=60)
     model = fit_chunks(
-        parts, kernel=kbp.RBF(1.0), rule=kbp.ConstantTime(eps=1e-6, max_rank=8), reservoir=5, seed=np.int64(3)
+        parts, kernel=kbp.RBF(1.0), rule=kbp.ConstantTime(eps=1e-6, max_rank=8), reservoir=5, key=jax.random.key(3)
     )
     assert model.ranks[0] == (5, 5)  # all there are
     state = checkpoints.State()
@@ -338,6 +339,7 @@ def test_chunks_of_other_kinds_are_refused():
         learn(lambda: left.pop(0))
 
 
+@pytest.mark.usefixtures("as_users_have_it")
 def test_wrong_options_are_refused_before_the_first_pass():
     reads = []
 
@@ -351,7 +353,7 @@ def test_wrong_options_are_refused_before_the_first_pass():
         ({"ridge": {0: 1.0}}, "ridge: .*none for"),
         ({"obs_kernel": None}, "obs_kernel"),
         ({"reservoir": 0}, "reservoir"),
-        ({"seed": -1}, "seed"),
+        ({"key": -1}, "key"),
         ({"nonnegative": True}, "nonnegative"),
     ):
         with pytest.raises(ValueError, match=match):
@@ -366,13 +368,26 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
     for options, name in (
         ({"kernel": {0: kbp.RBF(1.1), 1: kbp.RBF(1.4)}}, "kernel"),
         ({"rule": kbp.ConstantTime(eps=0.1, max_rank=7)}, "rule"),
-        ({"seed": 1}, "seed"),
+        ({"key": jax.random.key(1)}, "key"),
         ({"reservoir": 10}, "reservoir"),
         ({"chunks": [DATA]}, "number of chunks"),
     ):
         with pytest.raises(ValueError, match=f"another {name} in .*sums.npz. Delete the file"):
             learn(checkpoint=path, **options)
     assert path.read_bytes() == before
+
+
+def test_the_checkpoint_of_a_key_is_resumed_with_any_form_of_it(tmp_path):
+    path = tmp_path / "sums.npz"
+    first = learn(checkpoint=path, key=jax.random.key(7))
+    with np.load(path) as file:
+        assert json.loads(str(file["about"]))["settings"]["key"] == [0, 7]
+    before = path.read_bytes()
+    for key in (jax.random.key(7), jax.random.PRNGKey(7)):
+        same(learn(checkpoint=path, key=key), first)
+    assert path.read_bytes() == before
+    with pytest.raises(ValueError, match="another key in .*sums.npz"):
+        learn(checkpoint=path)  # key 0
 
 
 @pytest.mark.parametrize("content", [b"notes", b"", b"PK\x03\x04half"])

@@ -48,11 +48,11 @@ def chain_settings():
     return kbp.Hyperparameters(*kernels, rule=kbp.ConstantTime(eps=1e-2, max_rank=5), **options)
 
 
-@jax.jit
 def fresh_error(settings):
     """Mean squared error on chains and noise that nobody has seen."""
     model = settings.fit(DATA)
-    means = jax.vmap(lambda y: kbp.mean(settings.answer(model, CHAIN, y, POINTS)))(noisy(KEYS[4], FRESH))
+    answer = jax.jit(jax.vmap(lambda s, m, y: kbp.mean(s.answer(m, CHAIN, y, POINTS)), (None, None, 0)))
+    means = answer(settings, model, noisy(KEYS[4], FRESH))
     return jnp.mean((means - FRESH) ** 2)
 
 
@@ -208,16 +208,16 @@ def test_shares_move_as_logits_others_as_logarithms_and_zeros_stay():
     np.testing.assert_allclose(tuned.settings.temperature, np.exp(-0.1 * (2 / 3) * (1 - 2)), rtol=1e-10)
 
 
-def test_noise_and_batches_are_those_of_the_seed():
-    def run(seed):
-        options = {"observations": lambda key: Y + 0.3 * jax.random.normal(key, Y.shape), "batch": 2, "seed": seed}
+def test_noise_and_batches_are_those_of_the_key():
+    def run(key):
+        options = {"observations": lambda key: Y + 0.3 * jax.random.normal(key, Y.shape), "batch": 2, "key": key}
         return tune(**options)
 
-    one, same, other = run(0), run(0), run(1)
-    for field in ("losses", "checks"):
-        np.testing.assert_equal(getattr(one, field), getattr(same, field))
-    np.testing.assert_equal(one.history, same.history)
-    assert one.settings.kernel.bandwidth == same.settings.kernel.bandwidth
+    one, none, raw, other = run(jax.random.key(0)), run(None), run(jax.random.PRNGKey(0)), run(jax.random.key(1))
+    for same in (none, raw):
+        for field in ("losses", "checks", "history"):
+            np.testing.assert_equal(getattr(one, field), getattr(same, field))
+        assert one.settings.kernel.bandwidth == same.settings.kernel.bandwidth
     assert np.all(one.losses != other.losses)
     assert one.checks[0] != other.checks[0]
 

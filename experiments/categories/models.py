@@ -126,7 +126,6 @@ def spread_clamps(labels: np.ndarray, frequency: np.ndarray) -> np.ndarray:
     return masses / labels.sum(1, keepdims=True)
 
 
-@jax.jit
 def _fit_categories(pairs: Any, samples: Any, ridge: Any) -> kbp.KernelMRF:
     data = kbp.TrainingData({0: tuple(pairs)}, {0: samples}, degrees={0: 2})
     rule = kbp.ConstantTime(eps=1e-3, max_rank=RANK, features=kbp.RandomlyPivotedCholesky(0))
@@ -188,7 +187,6 @@ def infer_sets(problem: Problem, ridge: float, obs_ridge: float, power: float) -
     return Inferred(model, evidence, solution, np.asarray(projection))
 
 
-@jax.jit
 def _fit_sets(pairs: Any, sets: Any, seen: Any, texts: Any, projection: Any, ridge: Any, obs_ridge: Any) -> Any:
     features = jax.tree_util.Partial(with_constant, projection)
     kernel = Transformed(features, kbp.Linear())

@@ -301,7 +301,7 @@ def estimate_by_samples(
     """
     few = {k: (first[:5000], second[:5000]) for k, (first, second) in sample.edges.items()}
     nodes = {v: depth[:5000] for v, (depth, _) in sample.observed.items()}
-    model = pairwise.fit(kbp.TrainingData(few, nodes, ends=sample.ends), jax.random.key(0))
+    model = pairwise.fit(jax.random.key(0), kbp.TrainingData(few, nodes, ends=sample.ends))
     found = []
     for number, observations in enumerate(images):
         around = jax.tree_util.Partial(_gaussian, jnp.asarray(observations.ravel()), jnp.float32(spread * power**-0.5))

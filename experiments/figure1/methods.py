@@ -125,7 +125,7 @@ def _beliefs_gaussian(model: Any, graph: kbp.Graph, y: jax.Array, solution: Any,
 
 
 def _learn_pairwise(training_pair: TrainingPair, options: Options) -> pairwise.PairwiseMRF:
-    return pairwise.fit(training_pair.data, jax.random.key(0), potentials=POTENTIALS[options["potentials"]])
+    return pairwise.fit(jax.random.key(0), training_pair.data, potentials=POTENTIALS[options["potentials"]])
 
 
 def _with_solver(run: Callable[..., Any], *names: str) -> Callable[..., Any]:

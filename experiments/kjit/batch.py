@@ -19,8 +19,9 @@ from kbpjax.features import (
     FeatureMap,
     Kronecker,
     MeanVarianceFeatures,
-    PivotedCholesky,
     Restricted,
+    cholesky_basis,
+    incomplete_cholesky,
 )
 
 PUBLISHED = {
@@ -161,7 +162,11 @@ def cholesky_sum(key: Any, count: int, points: jax.Array, scale: jax.Array) -> F
 
 
 def _landmarks(kernel: kernels.Kernel, points: jax.Array, count: int) -> FeatureMap:
-    return PivotedCholesky().feature_map(kernel, points, eps=1e-6, max_rank=count)[0]
+    """Return the basis of at most `count` landmarks, padded to this number, because it is built inside `jax.jit`."""
+    pivots = incomplete_cholesky(kernel, points, eps=1e-6, max_rank=count)
+    return cholesky_basis(
+        kernel, points[pivots.indices], jnp.arange(len(pivots.indices), dtype=jnp.int32) < pivots.rank
+    )
 
 
 FEATURES: dict[str, Draw] = {

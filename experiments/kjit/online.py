@@ -154,8 +154,8 @@ def speed(operator: ep.Operator, incoming: Any) -> Row:
     """
     keys = jax.random.split(jax.random.key(KEY), len(incoming[1].shift))
     free = _Free()
-    ahead = jax.jit(lambda state: ep.scan(state, incoming, free, keys)[1].asked)
-    body = lambda state, of: ep.step(state, of[0], free, of[1])
+    ahead = jax.jit(lambda state: ep.scan(keys, state, incoming, free)[1].asked)
+    body = lambda state, of: ep.step(of[1], state, of[0], free)
     in_turn = jax.jit(lambda state: jax.lax.scan(body, state, (incoming, keys))[1].asked)
     found = {}
     for name, threshold, run in (("predict", np.inf, ahead), ("predict_and_update", -np.inf, in_turn)):

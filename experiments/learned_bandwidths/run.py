@@ -203,7 +203,7 @@ def learn(task: Task, ablation_step: AblationStep, args: argparse.Namespace) -> 
         steps=args.steps,
         optimizer=optax.adam(optax.cosine_decay_schedule(0.1, args.steps, alpha=0.1)),
         every=min(15, args.steps),
-        seed=args.seed,
+        key=jax.random.key(args.seed),
     )
     if tuned.stopped == "interrupted":
         raise KeyboardInterrupt

@@ -196,7 +196,7 @@ def particles(task: Task, seen: np.ndarray, graph: kbp.Graph, rows: np.ndarray, 
     first = rng.permutation(first[np.isin(first + 1, train)])[:PAIRS]
     data = kbp.TrainingData({0: (y[first], y[first + 1])}, {0: y[first]}, degrees={0: 2})
     potentials = {"ratios": pairwise.Ratios(), "conditionals": pairwise.Conditionals()}[options["potentials"]]
-    model = pairwise.fit(data, jax.random.key(0), potentials=potentials, num_centers=60)
+    model = pairwise.fit(jax.random.key(0), data, potentials=potentials, num_centers=60)
     h = np.concatenate([harmonics(y[train]), np.ones((len(train), 1))], axis=1)
     weights = np.linalg.lstsq(h, seen[train], rcond=None)[0]
     root = np.linalg.cholesky(np.linalg.inv(np.cov((seen[train] - h @ weights).T)))

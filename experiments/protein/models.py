@@ -1,6 +1,5 @@
 """Kernel Markov random fields of protein chains: learning and inference."""
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -31,8 +30,13 @@ def learn(task: Task, observed: np.ndarray, options: Options) -> tuple[kbp.Kerne
     width = options["bandwidth"] * kbp.median_bandwidth(evenly(observed[rows])) if narrow else 1.0
     obs_kernel = kbp.RBF(width) if narrow else kbp.Linear()
     ridges = np.float32(options["ridge"]), np.float32(options["obs_ridge"])
-    model = _fit(edges, y[rows], observed[rows], kernel, obs_kernel, *ridges, RANK if narrow else LINEAR_RANK)
-    return model, y[rows[:CANDIDATES]]
+    types = range(len(edges[0]))
+    pairs = {k: (edges[0][k], edges[1][k]) for k in types}
+    own = {0: y[rows]}, {0: (y[rows], observed[rows])}
+    samples = kbp.TrainingData(pairs, *own, ends=dict.fromkeys(types, (0, 0)), degrees={0: 3})
+    chosen = kbp.ConstantTime(eps=1e-3, max_rank=RANK if narrow else LINEAR_RANK)
+    rule = kbp.fix_landmarks(samples, kernel=kernel, obs_kernel=obs_kernel, rule=chosen, pad=True)
+    return _fit(samples, kernel, obs_kernel, rule, *ridges), y[rows[:CANDIDATES]]
 
 
 def by_residue(task: Task, first: np.ndarray) -> np.ndarray:
@@ -54,12 +58,9 @@ def _repeat(rows: np.ndarray, multiple: int = 4096) -> np.ndarray:
     return np.resize(rows, -(-len(rows) // multiple) * multiple)
 
 
-@partial(jax.jit, static_argnames="rank")
-def _fit(edges: Any, y: Any, seen: Any, kernel: Any, obs_kernel: Any, ridge: Any, obs_ridge: Any, rank: int) -> Any:
-    types = range(len(edges[0]))
-    pairs = {k: (edges[0][k], edges[1][k]) for k in types}
-    samples = kbp.TrainingData(pairs, {0: y}, {0: (y, seen)}, ends=dict.fromkeys(types, (0, 0)), degrees={0: 3})
-    rule = kbp.ConstantTime(eps=1e-3, max_rank=rank)
+@jax.jit
+def _fit(samples: kbp.TrainingData, kernel: Any, obs_kernel: Any, rule: Any, ridge: Any, obs_ridge: Any) -> Any:
+    """Fit the model on padded landmarks, so that folds share one compiled program."""
     options = {"ridge": ridge, "obs_ridge": obs_ridge, "floor": FLOOR}
     return kbp.fit(samples, kernel=kernel, obs_kernel=obs_kernel, rule=rule, **options)
 

@@ -198,13 +198,16 @@ def learn(tree: Tree, known: np.ndarray, ridge: float, obs_ridge: float, equal: 
         same = own[training[own]] if equal else own[:0]
         both = zip((a, b), (first, second), strict=True)
         pairs[k] = tuple(_repeat(_places(tree.domains[v], np.concatenate([x, same])), "pairs") for v, x in both)
-    return _fit(kbp.TrainingData(pairs, samples, ends=ends), tree.kernels, ridge, obs_ridge)
+    data = kbp.TrainingData(pairs, samples, ends=ends)
+    rule = kbp.fix_landmarks(data, kernel=tree.kernels, rule=RULE, pad=True)  # all splits share one compiled program
+    return _fit(data, tree.kernels, rule, ridge, obs_ridge)
 
 
 @jax.jit
-def _fit(samples: kbp.TrainingData, kernels: dict[int, Precomputed], ridge: Any, obs_ridge: Any) -> kbp.KernelMRF:
-    """Fit the model with bases of `max_rank`, so that all splits share one compiled program."""
-    return kbp.fit(samples, kernel=kernels, rule=RULE, ridge=ridge, obs_ridge=obs_ridge)
+def _fit(
+    data: kbp.TrainingData, kernels: dict[int, Precomputed], rule: Any, ridge: Any, obs_ridge: Any
+) -> kbp.KernelMRF:
+    return kbp.fit(data, kernel=kernels, rule=rule, ridge=ridge, obs_ridge=obs_ridge)
 
 
 def _places(domain: np.ndarray, words: np.ndarray) -> np.ndarray:

@@ -1,11 +1,11 @@
-"""Shared code of the baselines: checks of the options of `run`, random keys, and the iteration loop."""
+"""Shared code of the baselines: checks of the options of `run`, and the iteration loop."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key, ScalarLike
+from jaxtyping import Array, ScalarLike
 
 from kbpjax import _checks
 from kbpjax.inference.acceleration import check_damping
@@ -20,14 +20,6 @@ def check_options(num_iters: Any, damping: Any, tol: Any) -> None:
     check_damping(damping)
     if tol is not None:
         _checks.require_number("tol", tol, above=0)
-
-
-def random_key(key: Any) -> Key[Array, ""]:
-    """Check a random key and return it; `None` means key 0."""
-    if key is None:
-        return jax.random.key(0)
-    _checks.require_key(key)
-    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
 
 
 def iterate(

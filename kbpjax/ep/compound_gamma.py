@@ -64,7 +64,7 @@ def _stream(
     if operator is None:
         record = jax.lax.map(lambda of: asked(oracle, (of[0],), of[1]), (incoming, keys), batch_size=oracle.batch_size)
     else:
-        operator, record = scan(operator, (incoming,), oracle, keys)
+        operator, record = scan(keys, operator, (incoming,), oracle)
     message = record.message
     assert isinstance(message, Gamma)
     return incoming * message, operator, record

@@ -123,7 +123,7 @@ def init_operator(
     return Operator(maps, regressions, as_thresholds(threshold, num_outputs, kind), buffer, learner, families, variable)
 
 
-def step(operator: Operator, incoming: Incoming, oracle: Oracle, key: Key[Array, ""]) -> tuple[Operator, Record]:
+def step(key: Key[Array, ""], operator: Operator, incoming: Incoming, oracle: Oracle) -> tuple[Operator, Record]:
     """Send one message: the operator's if its uncertainty is low, else the oracle's, from which the operator learns.
 
     Use it in the body of a `jax.lax.scan`: the oracle then costs nothing when it is not queried. Under `jax.vmap` over
@@ -131,10 +131,10 @@ def step(operator: Operator, incoming: Incoming, oracle: Oracle, key: Key[Array,
     loop over the streams instead.
 
     Args:
+        key: random key of the oracle.
         operator: the operator, trained or not.
         incoming: single messages.
         oracle: computes beliefs of the same variable.
-        key: random key of the oracle.
 
     Returns:
         The operator, updated if the oracle was queried, and the record of the invocation.
@@ -149,7 +149,7 @@ def step(operator: Operator, incoming: Incoming, oracle: Oracle, key: Key[Array,
         >>> z = ep.Gaussian(jnp.ones(8), jnp.arange(8.0) % 5)  # five messages, of which three come twice
         >>> def stream(key):
         ...     operator = ep.init_operator(key, like, variable=1, num_initial=5, threshold=-7.0, learner=few)
-        ...     step = lambda operator, z: ep.step(operator, (like[0], z), ep.LogisticToZ(), key)
+        ...     step = lambda operator, z: ep.step(key, operator, (like[0], z), ep.LogisticToZ())
         ...     return jax.lax.scan(step, operator, z)
         >>> operator, record = jax.jit(stream)(jax.random.key(0))
         >>> record.asked.tolist()  # repeated messages need no query
@@ -170,7 +170,7 @@ def step(operator: Operator, incoming: Incoming, oracle: Oracle, key: Key[Array,
 
 
 def scan(
-    operator: Operator, incoming: Incoming, oracle: Oracle, keys: Key[Array, " message"]
+    keys: Key[Array, " message"], operator: Operator, incoming: Incoming, oracle: Oracle
 ) -> tuple[Operator, Record]:
     """Send a sequence of messages that is known in advance; equivalent to `step` in a `jax.lax.scan`, but faster.
 
@@ -178,10 +178,10 @@ def scan(
     that one, learns, and continues after it. Matrix products over blocks take a fraction of the time per message.
 
     Args:
+        keys: random keys of the oracle [message].
         operator: the operator, trained or not.
         incoming: messages [message].
         oracle: computes beliefs of the same variable.
-        keys: random keys of the oracle [message].
 
     Returns:
         The operator, and the record [message].
@@ -197,14 +197,14 @@ def scan(
         >>> def stream(key):
         ...     operator = ep.init_operator(key, like, variable=1, num_initial=5, threshold=-7.0, learner=few)
         ...     messages = ep.Beta(jnp.full(8, 2.0), jnp.ones(8)), z
-        ...     return ep.scan(operator, messages, ep.LogisticToZ(), jax.random.split(key, 8))
+        ...     return ep.scan(jax.random.split(key, 8), operator, messages, ep.LogisticToZ())
         >>> operator, record = jax.jit(stream)(jax.random.key(0))
         >>> record.asked.tolist()  # repeated messages need no query
         [True, True, True, True, True, False, False, False]
     """
     count = len(keys)
     _checks.require(count > 0, "keys", "must be one for each message, and one at least", "none", "Send something.")
-    shapes = jax.eval_shape(lambda: step(operator, _one(incoming, 0), oracle, keys[0])[1])
+    shapes = jax.eval_shape(lambda: step(keys[0], operator, _one(incoming, 0), oracle)[1])
     record = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), shapes)
 
     def body(carry: tuple[Operator, Record, Array, Array]) -> tuple[Operator, Record, Array, Array]:

@@ -264,7 +264,7 @@ def _sweep_at_once(
     if operator is None:
         record = jax.lax.map(lambda of: asked(oracle, *of), (incoming, keys), batch_size=oracle.batch_size)
     else:
-        operator, record = scan(operator, incoming, oracle, keys)
+        operator, record = scan(keys, operator, incoming, oracle)
     return _damped(record.message, sites, damping), operator, record
 
 
@@ -283,7 +283,7 @@ def _sweep_in_turn(
         if operator is None:
             record = asked(oracle, incoming, key)
         else:
-            operator, record = step(operator, incoming, oracle, key)
+            operator, record = step(key, operator, incoming, oracle)
         new = _damped(record.message, site, damping)
         more = new / site
         total = 1 + more.precision * variance

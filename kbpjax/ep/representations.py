@@ -63,7 +63,7 @@ class Draws(Representation):
 
     Args:
         num_draws: number of samples per message.
-        seed: seed of the random numbers.
+        seed: seed of the random numbers; not a key, because this object is hashable and compared by value.
 
     Examples:
         >>> from kbpjax import ep

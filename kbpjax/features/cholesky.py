@@ -209,10 +209,8 @@ class PivotedCholesky(LandmarkSelector):
     ) -> tuple[Basis, Float[Array, ""]]:
         """Select landmarks among the samples; return the basis of their features and the residual.
 
-        Outside `jax.jit` the basis has the rank that `eps` requires. Inside, it is padded with zeros to `max_rank`.
-
         Raises:
-            ValueError: the kernel vanishes on the samples.
+            ValueError: the kernel or the samples are traced, or the kernel vanishes on the samples.
         """
         return _landmark_basis(kernel, x, eps, max_rank, None)
 
@@ -226,7 +224,7 @@ class RandomlyPivotedCholesky(LandmarkSelector):
     """Randomly pivoted Cholesky: landmarks drawn in proportion to squared residuals, which is robust to outliers.
 
     Args:
-        seed: seed of the draw, an integer >= 0.
+        seed: seed of the draw, an integer >= 0; not a key, because this object is hashable and compared by value.
 
     Raises:
         ValueError: seed is out of range.
@@ -250,12 +248,10 @@ class RandomlyPivotedCholesky(LandmarkSelector):
     ) -> tuple[Basis, Float[Array, ""]]:
         """Draw landmarks from the samples; return the basis of their features and the residual.
 
-        Outside `jax.jit` the basis has the rank that `eps` requires. Inside, it is padded with zeros to `max_rank`.
-
         Raises:
-            ValueError: the kernel vanishes on the samples.
+            ValueError: the kernel or the samples are traced, or the kernel vanishes on the samples.
         """
-        return _landmark_basis(kernel, x, eps, max_rank, jax.random.key(self.seed))
+        return _landmark_basis(kernel, x, eps, max_rank, self.seed)
 
     @property
     def products(self) -> "RandomlyPivotedCholesky":
@@ -263,14 +259,14 @@ class RandomlyPivotedCholesky(LandmarkSelector):
         return self
 
 
-def _landmark_basis(
-    kernel: Kernel, x: Array, eps: ScalarLike, max_rank: int, key: PRNGKeyArray | None
-) -> tuple[Basis, Array]:
-    """Return the basis of landmarks selected without gradient, and its residual; padded only inside `jax.jit`."""
-    pivots = incomplete_cholesky(jax.lax.stop_gradient(kernel), jax.lax.stop_gradient(x), eps, max_rank, key)
-    if _checks.is_traced(pivots.rank):
-        valid = jnp.arange(len(pivots.indices), dtype=jnp.int32) < pivots.rank
-        return cholesky_basis(kernel, x[pivots.indices], valid), pivots.residual
+def _landmark_basis(kernel: Kernel, x: Array, eps: ScalarLike, max_rank: int, seed: int | None) -> tuple[Basis, Array]:
+    """Return the basis of selected landmarks, whose number depends on the values of the samples, and its residual."""
+    fix = "Select landmarks outside, and pass them in: kbpjax.features.cholesky_basis(kernel, landmarks)."
+    traced = _checks.is_traced((kernel, x, eps))
+    _checks.require(not traced, "kernel, x", "must be known inside jax.jit, vmap or grad", "a tracer", fix)
+    with jax.ensure_compile_time_eval():  # of constants inside jax.jit
+        key = None if seed is None else jax.random.key(seed)
+        pivots = incomplete_cholesky(kernel, x, eps, max_rank, key)
     rank, indices = int(pivots.rank), np.asarray(pivots.indices)
     fix = "Use a kernel or bandwidth for which k(x, x) is positive and finite."
     _checks.require(rank > 0, "kernel", "must not vanish on the training samples", "k(x, x) = 0 or NaN", fix)

@@ -72,7 +72,7 @@ class RandomFourier(LandmarkSelector):
 
     Args:
         num_features: number of features D, even and >= 2; the error of the kernel decreases as D^{-1/2}.
-        seed: seed of the draw, an integer >= 0.
+        seed: seed of the draw, an integer >= 0; not a key, because this object is hashable and compared by value.
 
     Raises:
         ValueError: num_features or seed is out of range.

@@ -8,7 +8,7 @@ edge, from the inverse of the graph Laplacian. On large graphs it is estimated f
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 from numpy.typing import NDArray
 
 from kbpjax import _checks
@@ -29,7 +29,7 @@ NUM_TREES = 100
 
 
 def tree_reweighting(
-    graph: Graph, *, probabilities: Numbers | None = None, num_trees: int | None = None, seed: int = 0
+    graph: Graph, *, probabilities: Numbers | None = None, num_trees: int | None = None, key: PRNGKeyArray | None = None
 ) -> Float[Array, " pair"]:
     r"""Return the edge appearance probabilities: the probability that each edge is in a random spanning tree.
 
@@ -48,7 +48,7 @@ def tree_reweighting(
             that the trees cover all edges evenly; they are not draws from the uniform distribution. More trees are
             added until every edge is covered: a complete graph needs at least half as many trees as it has nodes.
             None: the default of `probabilities`.
-        seed: seed of the sampled trees, an integer >= 0.
+        key: random key of the sampled trees; None: `jax.random.key(0)`.
 
     Returns:
         The probabilities [pair], in the order in which the edges were given (the first half of the directed edges).
@@ -56,7 +56,7 @@ def tree_reweighting(
 
     Raises:
         ValueError: probabilities that break the rules above, probabilities together with `num_trees`, a number of
-            trees or a seed out of range, or a call inside `jax.jit`.
+            trees out of range, an invalid key, or a call inside `jax.jit`.
 
     Examples:
         >>> import kbpjax as kbp
@@ -72,7 +72,7 @@ def tree_reweighting(
         _checks.require_count("num_trees", num_trees)
         fix = "Leave one of the two out."
         _checks.require(probabilities is None, "num_trees", "must be None with probabilities", num_trees, fix)
-    _checks.require_seed(seed)
+    seed = _checks.host_seed(key)
 
     pairs = np.stack([graph.senders, graph.receivers])[:, : graph.num_edges // 2].astype(np.int32)
     component = _components(pairs, graph.num_nodes)

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, ScalarLike
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, ScalarLike
 
 from kbpjax import _checks
 from kbpjax.graphs.graph import Graph
@@ -82,7 +82,7 @@ def diagnose(
     damping: ScalarLike = 0.2,
     schedule: Schedule = Synchronous(),
     num_iters: int = 40,
-    seed: int = 0,
+    key: PRNGKeyArray | None = None,
 ) -> Diagnosis:
     """Return the spectral radius of an iteration at a solution, and whether messages oscillate.
 
@@ -94,14 +94,14 @@ def diagnose(
         damping: the damping of `run`, in [0, 1).
         schedule: the schedule of `run`.
         num_iters: iterations of the power method, >= 2; each costs about two of `run`.
-        seed: seed of the disturbance, an integer >= 0.
+        key: random key of the disturbance; None: `jax.random.key(0)`.
 
     Returns:
         The diagnosis. The spectral radius is averaged over the last half of the power iterations, since complex
         eigenvalues make single estimates oscillate.
 
     Raises:
-        ValueError: an option out of range, or a solution of another model or graph.
+        ValueError: an option out of range, an invalid key, or a solution of another model or graph.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -113,13 +113,13 @@ def diagnose(
         True
     """
     _checks.require_count("num_iters", num_iters)
-    _checks.require_seed(seed)
+    key = _checks.random_key(key)
     check_damping(damping)
     _checks.require(num_iters >= 2, "num_iters", "must be at least 2", num_iters, "Pass for instance 40.")
     operators, local, clamped = prepare_inputs(model, graph, evidence)
     check_messages("solution", solution.messages, operators, graph)
     weight = jnp.asarray(damping, local.dtype)
-    return _diagnose(operators, schedule.plan(graph), local, clamped, solution, weight, schedule, num_iters, seed)
+    return _diagnose(operators, schedule.plan(graph), local, clamped, solution, weight, schedule, num_iters, key)
 
 
 @partial(jax.jit, static_argnames="num_iters")
@@ -132,7 +132,7 @@ def _diagnose(
     damping: Array,
     schedule: Schedule,
     num_iters: int,
-    seed: ScalarLike,
+    key: PRNGKeyArray,
 ) -> Diagnosis:
     problem = Problem.of(operators, plan.without_incoming(clamped), local, solution.exponents, False)
     iterate = partial(schedule.sweep, problem, damping=damping)
@@ -145,7 +145,7 @@ def _diagnose(
         size = jnp.linalg.norm(moved)
         return moved / jnp.where(size > 0, size, 1), size
 
-    first = jax.random.normal(jax.random.key(seed), start.shape, start.dtype)
+    first = jax.random.normal(key, start.shape, start.dtype)
     _, sizes = jax.lax.scan(power, first / jnp.linalg.norm(first), length=num_iters)
     radius = jnp.exp(jnp.mean(jnp.log(sizes[num_iters // 2 :])))
     return Diagnosis(

@@ -258,7 +258,7 @@ class RandomProjection(Kernel):
     Args:
         num_features: number of rows D of A, >= 1.
         dim: number of entries of a point, >= 1.
-        seed: seed of the random matrix, an integer >= 0.
+        seed: seed of the random matrix, an integer >= 0; not a key, so that a kernel is written down by plain numbers.
 
     Raises:
         ValueError: an argument is out of range.

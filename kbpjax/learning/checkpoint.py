@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,9 @@ class State:
 
 
 class Checkpoint:
-    """A file with a state and digests of the options of `fit_chunks`."""
+    """A file with a state and the options of `fit_chunks`: the words of the key, and digests of the others."""
 
-    def __init__(self, path: Any, options: dict[str, str]):
+    def __init__(self, path: Any, options: Mapping[str, str | list[int]]):
         self.path, self.options = None if path is None else Path(path), options
         ok = self.path is None or self.path.parent.is_dir()
         _checks.require(ok, "checkpoint", "must be in an existing folder", str(path), "Create the folder first.")

@@ -22,8 +22,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
-from kbpjax.features import Basis, FeatureMap, LandmarkSelector, PivotedCholesky, RandomFourier, cholesky_basis
+from kbpjax.features import (
+    Basis,
+    FeatureMap,
+    LandmarkSelector,
+    PivotedCholesky,
+    RandomFourier,
+    RandomlyPivotedCholesky,
+    cholesky_basis,
+)
 from kbpjax.kernels import Kernel
+from kbpjax.kernels.base import as_floats
 from kbpjax.learning.data import TrainingData
 
 DEFAULT_DEGREE = 5
@@ -62,7 +71,7 @@ class FixedLandmarks(eqx.Module):
 
     def node_basis(self, kernel: Kernel, power: int, data: TrainingData, node_type: int) -> NodeBasis:
         """Return the bases of a node type on its fixed landmarks; residuals are not computed and are NaN."""
-        unknown = jnp.full((), jnp.nan)
+        unknown = _unknown(data.nodes[node_type])
         self._require(node_type in self.messages or isinstance(self.rule.features, RandomFourier), node_type)
         self._require(node_type in self.products or isinstance(self.rule, LinearTime), node_type)
         if node_type in self.messages:
@@ -76,9 +85,8 @@ class FixedLandmarks(eqx.Module):
 
     def observation_basis(self, kernel: Kernel, y: Array, node_type: int) -> tuple[FeatureMap, Array]:
         """Return the basis of observations on its fixed landmarks, and the residual NaN."""
-        del y
         self._require(node_type in self.observations, node_type)
-        return cholesky_basis(kernel, *self.observations[node_type]), jnp.full((), jnp.nan)
+        return cholesky_basis(kernel, *self.observations[node_type]), _unknown(y)
 
     def check_memory(self, data: TrainingData, nonnegative: bool = False) -> None:
         """Raise ValueError if the matrices of a model would need more than half of the memory."""
@@ -148,7 +156,7 @@ class _LandmarkRule(eqx.Module):
     def observation_basis(self, kernel: Kernel, y: Array, node_type: int) -> tuple[FeatureMap, Array]:
         """Select landmarks among observations; return their basis and its residual."""
         del node_type
-        return self.features.products.feature_map(kernel, y, self.eps, self.max_rank)
+        return _select(self.features.products, kernel, y, self.eps, self.max_rank)
 
     def fix_landmarks(self, nodes: dict[int, NodeBasis], observations: dict[int, FeatureMap]) -> FixedLandmarks:
         """Return this rule with the landmarks of the bases fixed."""
@@ -180,7 +188,7 @@ class LinearTime(_LandmarkRule):
     def node_basis(self, kernel: Kernel, power: int, data: TrainingData, node_type: int) -> NodeBasis:
         """Return the basis of messages on landmarks selected among the samples of a node type."""
         del power  # products are evaluated at all samples
-        messages, residual = self.features.feature_map(kernel, data.nodes[node_type], self.eps, self.max_rank)
+        messages, residual = _select(self.features, kernel, data.nodes[node_type], self.eps, self.max_rank)
         return NodeBasis(messages, None, data.points(node_type), (residual, jnp.zeros_like(residual)))
 
     def check_memory(self, data: TrainingData, nonnegative: bool = False) -> None:
@@ -224,10 +232,10 @@ class ConstantTime(_LandmarkRule):
     def node_basis(self, kernel: Kernel, power: int, data: TrainingData, node_type: int) -> NodeBasis:
         """Return bases on landmarks selected among the samples; products use the tensor power of the kernel."""
         x = data.nodes[node_type]
-        messages, residual = self.features.feature_map(kernel, x, self.eps, self.max_rank)
+        messages, residual = _select(self.features, kernel, x, self.eps, self.max_rank)
         eps = self.eps if self.tensor_eps is None else self.tensor_eps
         max_rank = self.max_rank if self.tensor_rank is None else self.tensor_rank
-        products, product_residual = self.features.products.feature_map(kernel**power, x, eps, max_rank)
+        products, product_residual = _select(self.features.products, kernel**power, x, eps, max_rank)
         fix = "Its `products` must select landmarks, as PivotedCholesky() does."
         got = type(products).__name__
         _checks.require(isinstance(products, Basis), "features", "must have products on a `Basis`", got, fix)
@@ -240,6 +248,23 @@ class ConstantTime(_LandmarkRule):
 
 
 Rule = FullRank | LinearTime | ConstantTime | FixedLandmarks
+
+
+def _unknown(x: Array) -> Float[Array, ""]:
+    """Return the residual NaN, in the precision of samples."""
+    return jnp.full((), jnp.nan, jax.eval_shape(as_floats, x).dtype)
+
+
+def _select(
+    selector: LandmarkSelector, kernel: Kernel, x: Array, eps: float, max_rank: int
+) -> tuple[FeatureMap, Float[Array, ""]]:
+    """Return the feature map of a selector and its residual; raise ValueError if traced values decide its rank."""
+    by_values = isinstance(selector, PivotedCholesky | RandomlyPivotedCholesky)
+    ok = not (by_values and _checks.is_traced((kernel, x)))
+    rule = "must have fixed landmarks inside jax.jit, vmap or grad"
+    fix = "Select them outside: rule=kbpjax.fix_landmarks(data, kernel=..., ...)."
+    _checks.require(ok, "rule", rule, f"{type(selector).__name__} of traced data or kernels", fix)
+    return selector.feature_map(kernel, x, eps, max_rank)
 
 
 def _landmarks(bases: Mapping[int, FeatureMap | None]) -> dict[int, tuple[Array, Array]]:
@@ -288,23 +313,27 @@ def fix_landmarks(
     kernel: Kernel | Mapping[int, Kernel],
     obs_kernel: Kernel | Mapping[int, Kernel] | None = None,
     rule: Rule = ConstantTime(),
+    pad: bool = False,
 ) -> Rule:
     """Return the rule with the landmarks fixed that `fit` would select.
 
-    With fixed landmarks, `fit` is a smooth function of the kernel parameters, and under `jax.jit` it selects no
-    landmarks. Use it in gradient descent, and select landmarks again every few steps.
+    The number of landmarks depends on values, so they cannot be selected inside `jax.jit`, `jax.vmap` or `jax.grad`.
+    Call this function outside and `fit` inside. With fixed landmarks, `fit` is a smooth function of the kernel
+    parameters: use it in gradient descent, and select landmarks again every few steps.
 
     Args:
         data: training data.
         kernel: as in `fit`.
         obs_kernel: as in `fit`.
         rule: the update rule that selects the landmarks.
+        pad: whether to pad the landmarks to the maximum ranks of the rule, with features that are 0. A program compiled
+            for one selection then serves all others, but does the work of the maximum ranks.
 
     Returns:
         The rule with fixed landmarks. `FullRank` selects no landmarks and is returned unchanged.
 
     Raises:
-        ValueError: as `fit`.
+        ValueError: as `fit`; the data or the kernels are traced.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -315,7 +344,42 @@ def fix_landmarks(
         True
     """
     nodes, observations = build_bases(data, kernel, obs_kernel, rule)
-    return rule.fix_landmarks(nodes, {v: basis for v, (basis, _) in observations.items()})
+    fixed = rule.fix_landmarks(nodes, {v: basis for v, (basis, _) in observations.items()})
+    return _pad_landmarks(fixed, data) if pad and isinstance(fixed, FixedLandmarks) else fixed
+
+
+def _pad_landmarks(rule: FixedLandmarks, data: TrainingData) -> FixedLandmarks:
+    """Return fixed landmarks padded to the maximum ranks, or to the numbers of samples if these are smaller."""
+    nodes, observations = data.nodes, {v: y for v, (_, y) in data.observations.items()}
+    most = rule.rule.max_rank
+    of_products = rule.rule.tensor_rank if isinstance(rule.rule, ConstantTime) else None
+    return FixedLandmarks(
+        rule.rule,
+        {v: _padded(pair, min(most, len(nodes[v]))) for v, pair in rule.messages.items()},
+        {v: _padded(pair, min(of_products or most, len(nodes[v]))) for v, pair in rule.products.items()},
+        {v: _padded(pair, min(most, len(observations[v]))) for v, pair in rule.observations.items()},
+    )
+
+
+def _padded(landmarks: tuple[Array, Array], rank: int) -> tuple[Array, Array]:
+    """Return landmarks padded with the first one, and the mask of valid landmarks."""
+    points, valid = landmarks
+    missing = max(0, rank - len(points))
+    return jnp.concatenate([points, jnp.repeat(points[:1], missing, axis=0)]), jnp.pad(valid, (0, missing))
+
+
+def check_kernels(data: TrainingData, kernel: Any, obs_kernel: Any, rule: Rule) -> None:
+    """Raise ValueError unless `build_bases` can build bases for data of these shapes; no landmarks are selected."""
+
+    def build(data: TrainingData) -> Any:
+        nodes = {v: (x, jnp.ones(len(x), bool)) for v, x in data.nodes.items()}
+        observations = {v: (y, jnp.ones(len(y), bool)) for v, (_, y) in data.observations.items()}
+        if not isinstance(rule, LinearTime | ConstantTime):
+            return build_bases(data, kernel, obs_kernel, rule)
+        messages = {} if isinstance(rule.features, RandomFourier) else nodes
+        return build_bases(data, kernel, obs_kernel, FixedLandmarks(rule, messages, nodes, observations))
+
+    jax.eval_shape(build, data)
 
 
 def build_bases(

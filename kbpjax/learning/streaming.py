@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ScalarLike
+from jaxtyping import PRNGKeyArray, ScalarLike
 
 from kbpjax import _checks
 from kbpjax.features import FeatureMap
@@ -26,7 +26,7 @@ from kbpjax.kernels import Kernel
 from kbpjax.learning.checkpoint import Checkpoint, State, digest
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF, Regression
-from kbpjax.learning.rules import ConstantTime, FixedLandmarks, NodeBasis, Rule, build_bases
+from kbpjax.learning.rules import ConstantTime, FixedLandmarks, NodeBasis, Rule, build_bases, check_kernels
 from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 
 SAVE_EVERY = 10.0
@@ -44,7 +44,7 @@ def fit_chunks(
     floor: ScalarLike = 1e-6,
     nonnegative: Any = None,
     reservoir: int = 20_000,
-    seed: int = 0,
+    key: PRNGKeyArray | None = None,
     checkpoint: str | os.PathLike | None = None,
     progress: Callable[[Iterable], Iterable] | None = None,
 ) -> KernelMRF:
@@ -66,7 +66,7 @@ def fit_chunks(
         nonnegative: as in `fit`.
         reservoir: number of samples to keep per node type, and per node type's observations, >= 1. Smaller data are
             kept completely and in order; the landmarks are then the same as in `fit`.
-        seed: seed of the reservoirs, an integer >= 0.
+        key: random key of the reservoirs; None: `jax.random.key(0)`.
         checkpoint: path of a checkpoint, written about every ten seconds, after an exception or interrupt, and at the
             end. A call with the same file resumes after the last saved chunk and gives the same model. A finished
             checkpoint gives models with other `ridge`, `obs_ridge`, `floor` or `nonnegative` without reading chunks.
@@ -89,11 +89,13 @@ def fit_chunks(
         >>> len(chunks), model.ranks[0][0] < 20
         (10, True)
     """
-    _check_options(rule, reservoir, seed)
+    _check_options(rule, reservoir)
+    seed = _checks.host_seed(key)
     source = _Source(chunks, progress)
     options = {"kernel": kernel, "obs_kernel": obs_kernel, "rule": rule, "reservoir": reservoir}
-    options |= {"seed": int(seed), "number of chunks": source.total}
-    saved = Checkpoint(checkpoint, {name: digest(value) for name, value in options.items()})
+    options |= {"number of chunks": source.total}
+    digests = {name: digest(value) for name, value in options.items()}
+    saved = Checkpoint(checkpoint, digests | {"key": _checks.words_of_key(key)})
     state = saved.load()
     if not state.types:
         state = source.first("sum" if isinstance(rule, FixedLandmarks) else "sample")
@@ -102,7 +104,7 @@ def fit_chunks(
     regression = Regression.of(ends, [v for v, *_ in types["nodes"]], ridge, obs_ridge, floor, nonnegative)
     build = partial(build_bases, kernel=kernel, obs_kernel=obs_kernel, rule=rule)
     if state.stage == "sample":
-        jax.eval_shape(build, _training_data(types, {}))  # checks kernels before reading chunks
+        check_kernels(_training_data(types, {}), kernel, obs_kernel, rule)  # before reading chunks
         state = source.read(state, saved, lambda state, chunk: _sample(state, chunk, reservoir, seed))
         state = dataclasses.replace(state, stage="sum", done=0, total=state.done)
     bases, obs_bases = build(_training_data(types, state.arrays))
@@ -250,13 +252,12 @@ def _check_chunk(number: int, chunk: Any) -> None:
     _checks.require(ok, f"chunk {number}", "must be TrainingData", type(chunk).__name__, fix)
 
 
-def _check_options(rule: Any, reservoir: Any, seed: Any) -> None:
+def _check_options(rule: Any, reservoir: Any) -> None:
     base = rule.rule if isinstance(rule, FixedLandmarks) else rule
     fix = "Use kbpjax.ConstantTime(...), or kbpjax.fix_landmarks with it."
     ok = isinstance(base, ConstantTime)
     _checks.require(ok, "rule", "must not multiply messages at all samples", type(base).__name__, fix)
     _checks.require_count("reservoir", reservoir)
-    _checks.require_seed(seed)
 
 
 def _with_landmarks(state: State, saved: Checkpoint, rule: Rule) -> State:

@@ -6,7 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, ScalarLike, Shaped
+from jaxtyping import Array, Float, PRNGKeyArray, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
@@ -230,12 +230,12 @@ def _log_density(belief: Belief, values: Array) -> Array:
     return _keep_nan(belief, log_or_zero(density))
 
 
-def sample(belief: Belief, key: Array, num_samples: int) -> Shaped[Array, "sample node *dim"]:
+def sample(key: PRNGKeyArray, belief: Belief, num_samples: int) -> Shaped[Array, "sample node *dim"]:
     """Return independent samples from the belief of each node; nodes are independent of each other.
 
     Args:
+        key: random key.
         belief: the beliefs.
-        key: a key of `jax.random`.
         num_samples: samples of each node, >= 1.
 
     Raises:
@@ -244,18 +244,18 @@ def sample(belief: Belief, key: Array, num_samples: int) -> Shaped[Array, "sampl
     Examples:
         >>> import jax, jax.numpy as jnp, kbpjax as kbp
         >>> belief = kbp.Belief(jnp.array([3.0, 4.0]), jnp.array([[0.0, 1.0]]))
-        >>> kbp.sample(belief, jax.random.key(0), 2).tolist()
+        >>> kbp.sample(jax.random.key(0), belief, 2).tolist()
         [[4.0], [4.0]]
     """
-    _check_belief(belief)
     _checks.require_key(key)
+    _check_belief(belief)
     _checks.require_count("num_samples", num_samples)
     _refuse_nan(belief)
-    return _sample(belief, key, num_samples)
+    return _sample(key, belief, num_samples)
 
 
 @partial(jax.jit, static_argnames="num_samples")
-def _sample(belief: Belief, key: Array, num_samples: int) -> Array:
+def _sample(key: PRNGKeyArray, belief: Belief, num_samples: int) -> Array:
     logits = jnp.log(belief.weights)
     chosen = jax.random.categorical(key, logits, axis=-1, shape=(num_samples, len(logits)))
     return jax.vmap(partial(_keep_nan, belief))(belief.points[chosen])

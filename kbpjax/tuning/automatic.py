@@ -115,8 +115,9 @@ def fit(
     Without `kernel`, hyperparameters are chosen from the data (`choose_hyperparameters`); what is given is kept. With
     kernels, nothing is chosen, and `ridge` is 1e-6 by default.
 
-    Time is linear in the number of samples, except for `FullRank`. With given kernels it is differentiable in the
-    kernel parameters, `ridge` and `floor`, with fixed landmarks, and works inside `jax.jit`.
+    Time is linear in the number of samples, except for `FullRank`. With given kernels, differentiable in the kernel
+    parameters, `ridge` and `floor`. Inside `jax.jit`, `jax.vmap` and `jax.grad`, pass kernels, and a rule whose
+    landmarks `fix_landmarks` selected outside: the number of landmarks depends on values.
 
     Args:
         data: training data.
@@ -139,7 +140,8 @@ def fit(
         `model.hyperparameters.fit(data)`.
 
     Raises:
-        ValueError: an option is out of range, a type has no kernel, or the matrices would not fit in memory.
+        ValueError: an option is out of range, a type has no kernel, the matrices would not fit in memory, or landmarks
+            would be selected from traced data or kernels.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -308,13 +310,18 @@ class _Problem(eqx.Module):
     schedule: Any
     rank: int = eqx.field(static=True)
 
-    def score(self, choice: Choice) -> tuple[Array, Array, Array]:
+    def at(self, choice: Choice) -> dict[str, Any]:
+        """Return the kernels of a choice, as arguments of `learn_model`."""
+        obs_kernels = self.obs_kernels.scaled(choice.obs_bandwidth)
+        return {"kernel": self.kernels.scaled(choice.bandwidth), "obs_kernel": obs_kernels or None}
+
+    def landmarks(self, choice: Choice) -> Rule:
+        """Return landmarks for a choice, padded to one rank, so that one compiled program serves all choices."""
+        return fix_landmarks(self.data, **self.at(choice), rule=ConstantTime(eps=1e-3, max_rank=self.rank), pad=True)
+
+    def score(self, choice: Choice, rule: Rule) -> tuple[Array, Array, Array]:
         """Return the score at each temperature, whether messages converged, and the largest residual of a basis."""
-        kernels: Any = {
-            "kernel": self.kernels.scaled(choice.bandwidth),
-            "obs_kernel": self.obs_kernels.scaled(choice.obs_bandwidth) or None,
-        }
-        rule = fix_landmarks(self.data, **kernels, rule=ConstantTime(eps=1e-3, max_rank=self.rank))
+        kernels = self.at(choice)
         model = learn_model(
             self.data,
             **kernels,
@@ -389,8 +396,8 @@ class _Problem(eqx.Module):
 
 
 @jax.jit
-def _score(problem: _Problem, choice: Choice) -> tuple[Array, Array, Array]:
-    return problem.score(choice)
+def _score(problem: _Problem, choice: Choice, rule: Rule) -> tuple[Array, Array, Array]:
+    return problem.score(choice, rule)
 
 
 def _problem(
@@ -435,7 +442,8 @@ def _search(
 
     def score(choice: Choice) -> float:
         if choice not in tried:
-            values, converged, residual = _score(problem, Choice(*(jnp.asarray(value, dtype) for value in choice)))
+            numbers = Choice(*(jnp.asarray(value, dtype) for value in choice))
+            values, converged, residual = _score(problem, numbers, problem.landmarks(choice))
             values = np.where(np.isfinite(values), np.asarray(values, float), np.inf)
             best = int(np.argmin(values))
             unresolved = max(0.0, float(residual) - RESOLVED) + (0.0 if bool(converged) else UNCONVERGED)

@@ -109,9 +109,9 @@ class Hyperparameters(eqx.Module):
             nonnegative=self.nonnegative,
         )
 
-    def fix_landmarks(self, data: TrainingData) -> Rule:
+    def fix_landmarks(self, data: TrainingData, *, pad: bool = False) -> Rule:
         """Select landmarks, and return the rule with these landmarks fixed (`kbpjax.fix_landmarks`)."""
-        return fix_landmarks(data, kernel=self.kernel, obs_kernel=self.obs_kernel, rule=self.rule)
+        return fix_landmarks(data, kernel=self.kernel, obs_kernel=self.obs_kernel, rule=self.rule, pad=pad)
 
     def run(self, model: KernelMRF, graph: Graph, evidence: Evidence | None) -> Solution:
         """Return the solution of belief propagation (`kbpjax.run`)."""

@@ -104,11 +104,11 @@ def select(
         value, slopes = jax.value_and_grad(lambda f: _total(learned.hyperparameters(f), rule, data, parts, score))(free)
         return *descend(optimizer, slopes, state, free), value
 
-    select_landmarks = jax.jit(lambda free, data: learned.hyperparameters(free).fix_landmarks(data))
     free = best = learned.free()
     state, rule, lowest = optimizer.init(free), None, np.inf
     for step in range(steps):
-        rule = select_landmarks(free, data) if step % every == 0 else rule
+        if step % every == 0:
+            rule = learned.hyperparameters(free).fix_landmarks(data, pad=True)
         after, state, value = advance(free, state, rule, data)
         if value < lowest:
             best, lowest = free, float(value)

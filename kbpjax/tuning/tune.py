@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.tree_util import Partial
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 
 from kbpjax import _checks
 from kbpjax.graphs.graph import Graph
@@ -101,7 +101,7 @@ def tune(
     every: int = 15,
     batch: int | None = None,
     patience: int = 3,
-    seed: int = 0,
+    key: PRNGKeyArray | None = None,
     progress: bool = True,
 ) -> Tuned:
     """Return hyperparameters optimized by gradient descent on a loss of the beliefs, and their model.
@@ -132,14 +132,14 @@ def tune(
         every: number of steps between selections of landmarks and evaluations of the validation loss, >= 1.
         batch: number of cases per step, drawn at random; None: all cases.
         patience: number of checks without a lower validation loss before stopping, >= 1.
-        seed: seed of noise and batches.
+        key: random key of noise and batches; None: `jax.random.key(0)`.
         progress: whether to show a progress bar if standard error is a terminal (and tqdm is installed).
 
     Returns:
         The best hyperparameters, their model, and the history of the descent.
 
     Raises:
-        ValueError: an option is out of range, numbers of cases differ, or the initial loss is not finite.
+        ValueError: an option is out of range or no key, numbers of cases differ, or the initial loss is not finite.
 
     Examples:
         >>> import jax, numpy as np, kbpjax as kbp
@@ -154,9 +154,9 @@ def tune(
     """
     for name, count in {"steps": steps, "every": every, "patience": patience}.items():
         _checks.require_count(name, count)
-    _checks.require_seed(seed)
+    key = _checks.random_key(key)
     learned = Numbers.of(hyperparameters, frozen)
-    cases = _Cases.of(truth, observations, validation, batch, seed)
+    cases = _Cases.of(truth, observations, validation, batch, key)
 
     def of_cases(free: list[Array], rule: Rule, data: TrainingData, graph: Graph, truth: Any, y: Any) -> Array:
         """Return the mean loss over cases."""
@@ -165,9 +165,9 @@ def tune(
         return jnp.mean(jax.vmap(lambda x, y: loss(answer(current, model, graph, y, points), x))(truth, y))
 
     chosen = _adam(steps) if optimizer is None else optimizer
-    check, advance = _compiled(learned, of_cases, chosen)
+    validate, advance = _compiled(learned, of_cases, chosen)
     given = {"data": data, "graph": graph, "cases": cases}  # as arguments: constants would be compiled in
-    search = _Search(learned, partial(check, **given), partial(advance, **given))
+    search = _Search(learned, data, partial(validate, **given), partial(advance, **given))
     search.descend(chosen.init(learned.free()), _bar(steps, progress), every, patience)
     best = learned.hyperparameters(search.best)
     history = {name: np.stack(values) for name, values in search.history.items() if values}
@@ -188,11 +188,11 @@ class _Cases(eqx.Module):
     key: Array
 
     @classmethod
-    def of(cls, truth: Any, observations: Any, validation: Any, batch: int | None, seed: int) -> "_Cases":
+    def of(cls, truth: Any, observations: Any, validation: Any, batch: int | None, key: PRNGKeyArray) -> "_Cases":
         """Return checked cases; all arrays must have the same number of cases."""
         truth = jax.tree.map(jnp.asarray, truth)
         count = _count("truth", truth)
-        key, held_out = jax.random.split(jax.random.key(seed))
+        key, held_out = jax.random.split(key)
         if not callable(observations):
             observations = jax.tree.map(jnp.asarray, observations)
         elif not isinstance(observations, Partial):
@@ -236,12 +236,11 @@ def _same_count(argument: str, cases: Any, count: int) -> None:
 def _compiled(
     learned: Numbers, of_cases: Callable[..., Array], optimizer: optax.GradientTransformation
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return two compiled functions: one selects landmarks and validates, the other takes a gradient step."""
+    """Return two compiled functions: the validation loss, and a gradient step."""
 
     @jax.jit
-    def check(free: list[Array], data: TrainingData, graph: Graph, cases: _Cases) -> tuple[Rule, Array]:
-        rule = learned.hyperparameters(free).fix_landmarks(data)
-        return rule, of_cases(free, rule, data, graph, *cases.validation)
+    def validate(free: list[Array], rule: Rule, data: TrainingData, graph: Graph, cases: _Cases) -> Array:
+        return of_cases(free, rule, data, graph, *cases.validation)
 
     @jax.jit
     def advance(
@@ -252,7 +251,7 @@ def _compiled(
         free, state = descend(optimizer, slopes, state, free)
         return free, state, jnp.where(finite, value, jnp.nan)
 
-    return check, advance
+    return validate, advance
 
 
 @dataclasses.dataclass
@@ -260,7 +259,8 @@ class _Search:
     """State of the descent; it survives an interrupt."""
 
     learned: Numbers
-    check: Callable[..., Any]
+    data: TrainingData
+    validate: Callable[..., Array]
     advance: Callable[..., Any]
 
     def __post_init__(self) -> None:
@@ -299,7 +299,8 @@ class _Search:
 
     def _validate(self, free: list[Array], step: int) -> Any:
         """Select landmarks, evaluate the validation loss, keep the best parameters; return the rule."""
-        rule, value = self.check(free)
+        rule = self.learned.hyperparameters(free).fix_landmarks(self.data, pad=True)
+        value = self.validate(free, rule)
         fix = "Start with wider bandwidths, or a larger ridge or floor."
         ok = step > 0 or bool(jnp.isfinite(value))
         _checks.require(ok, "hyperparameters", "must give a finite validation loss", f"{value}", fix)

@@ -70,7 +70,7 @@ def problem(name):
 @functools.cache
 def densities():
     options = {"num_centers": 15, "widths": [0.5], "ridges": [0.1], "marginal_widths": [0.5]}
-    return pairwise.fit(data(), jax.random.key(0), **options)
+    return pairwise.fit(jax.random.key(0), data(), **options)
 
 
 @functools.cache
@@ -145,7 +145,7 @@ def test_learned_evidence_becomes_evidence_of_any_model(name):
     source = kbp.fit(data(), kernel=kernel, obs_kernel=kernel)
     learned = kbp.observe(source, GRAPH, np.nan_to_num(SEEN[0]), mask=SEEN[1])
     model, run = problem(name)[0], functools.partial(METHODS[name].run, num_iters=ITERS, **SMALL[name])
-    regression = density.fit_likelihood(*data().observations[0], jax.random.key(0), num_centers=10)
+    regression = density.fit_likelihood(jax.random.key(0), *data().observations[0], num_centers=10)
     for evidence in (
         transfer_evidence(model, GRAPH, learned, source),
         regression.evidence(model, GRAPH, SEEN[0], mask=SEEN[1]),

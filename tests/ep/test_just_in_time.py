@@ -39,7 +39,7 @@ def init_operator(like, threshold):
 @jax.jit
 def run(operator, incoming, oracle=ORACLE):
     keys = jax.random.split(KEY, len(incoming[1].shift))
-    return jax.lax.scan(lambda state, of: ep.step(state, of[0], oracle, of[1]), operator, (incoming, keys))
+    return jax.lax.scan(lambda state, of: ep.step(of[1], state, of[0], oracle), operator, (incoming, keys))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def exact(incoming):
 def test_the_scan_equals_a_plain_loop_that_was_interrupted_and_resumed_from_a_file(tmp_path, trained):
     operator, record = trained
     incoming, state, records = jax.tree.map(np.asarray, stream(80)), fresh(), []
-    one = jax.jit(lambda state, incoming: ep.step(state, incoming, ORACLE, KEY))
+    one = jax.jit(lambda state, incoming: ep.step(KEY, state, incoming, ORACLE))
     for i in range(80):
         if i in (7, 30):  # while collecting, and after training
             assert bool(state.trained) == (i == 30)
@@ -243,12 +243,12 @@ def test_bad_options_are_refused_by_name():
 
 def test_an_oracle_of_another_variable_is_refused(trained):
     with pytest.raises(ValueError, match="^oracle: must answer for variable 1; got 0. Make operator and oracle"):
-        ep.step(trained[0], LIKE, ep.LogisticToP(), KEY)
+        ep.step(KEY, trained[0], LIKE, ep.LogisticToP())
 
 
 def test_messages_of_other_families_are_refused(trained):
     with pytest.raises(ValueError, match=r"^incoming: must be \['Beta', 'Gaussian'\]; got \['Gaussian', 'Beta'\]"):
-        ep.step(trained[0], LIKE[::-1], ORACLE, KEY)
+        ep.step(KEY, trained[0], LIKE[::-1], ORACLE)
 
 
 # --- messages that are all known -------------------------------------------------------------------
@@ -261,7 +261,7 @@ scan = jax.jit(ep.scan)
 def test_looking_ahead_changes_nothing(num_messages):
     incoming = stream(num_messages)
     keys = jax.random.split(KEY, num_messages)
-    operator, record = scan(fresh(), incoming, ORACLE, keys)
+    operator, record = scan(keys, fresh(), incoming, ORACLE)
     expected, one_by_one = run(fresh(), incoming)
     np.testing.assert_array_equal(record.asked, one_by_one.asked)
     same(record, one_by_one, rtol=1e-9, atol=1e-9)
@@ -271,14 +271,14 @@ def test_looking_ahead_changes_nothing(num_messages):
 @pytest.mark.parametrize("threshold", [-np.inf, np.inf])
 def test_looking_ahead_at_the_limits(threshold, trained):
     operator = dataclasses.replace(trained[0], thresholds=jnp.asarray(np.full(2, threshold)))
-    _, record = scan(operator, stream(80, 1), ORACLE, jax.random.split(KEY, 80))
+    _, record = scan(jax.random.split(KEY, 80), operator, stream(80, 1), ORACLE)
     assert bool(record.asked.all()) == (threshold == -np.inf) and bool(record.asked.any()) == (threshold == -np.inf)
     same(record, run(operator, stream(80, 1))[1], rtol=1e-9, atol=1e-9)
 
 
 def test_looking_ahead_goes_on_where_the_oracle_fails():
     broken = Broken(jnp.array(-jnp.inf))
-    operator, record = scan(fresh(), stream(40), broken, jax.random.split(KEY, 40))
+    operator, record = scan(jax.random.split(KEY, 40), fresh(), stream(40), broken)
     assert record.asked.all() and record.failed.all() and not bool(operator.trained)
 
 
@@ -286,12 +286,12 @@ def test_messages_of_another_precision_are_refused():
     single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), stream(3))
     keys = jax.random.split(KEY, 3)
     with pytest.raises(ValueError, match="^incoming: must be float64, as the operator; got float32. Convert"):
-        ep.scan(fresh(), single, ORACLE, keys)
+        ep.scan(keys, fresh(), single, ORACLE)
 
 
 def test_no_messages_are_refused():
     with pytest.raises(ValueError, match="^keys: must be one for each message"):
-        ep.scan(fresh(), stream(0), ORACLE, jax.random.split(KEY, 0))
+        ep.scan(jax.random.split(KEY, 0), fresh(), stream(0), ORACLE)
 
 
 def test_a_stream_in_which_most_messages_are_equal_is_learned():

@@ -143,7 +143,7 @@ class RegressionLikelihood(eqx.Module):
             >>> x, graph = jnp.linspace(-1, 1, 40), kbp.chain_graph(2)
             >>> states, table = [-1.0, 0.0, 1.0], jnp.ones((1, 3, 3))
             >>> model = discrete.from_potentials(states, jnp.ones(3), table)
-            >>> evidence = density.fit_likelihood(x, 2 * x, jax.random.key(0)).evidence(model, graph, [2.0, 0.0])
+            >>> evidence = density.fit_likelihood(jax.random.key(0), x, 2 * x).evidence(model, graph, [2.0, 0.0])
             >>> kbp.mode(
             ...     discrete.beliefs(model, graph, evidence, discrete.run(model, graph, evidence), states)
             ... ).tolist()
@@ -178,9 +178,9 @@ def _normal(mean: Array, deviation: Array, seen: Array, variable: Array, points:
 
 
 def fit_conditional(
+    key: Key[Array, ""],
     v: Numbers,
     u: Numbers,
-    key: Key[Array, ""],
     *,
     num_centers: int = 100,
     widths: Numbers | None = None,
@@ -196,9 +196,9 @@ def fit_conditional(
     width.)
 
     Args:
+        key: random key, for centers and folds.
         v: values [sample] or [sample, dim].
         u: conditioning values [sample] or [sample, given_dim].
-        key: random key, for centers and folds.
         num_centers: largest number of centers, >= 1; with fewer pairs, all pairs are centers.
         widths: bandwidths to try, in standard deviations of each coordinate (1 if constant), > 0. None: 8, 0.02 to 1.
         ridges: values of lambda to try, in units of the mean diagonal entry of H, > 0. None: 5 from 1e-3 to 10.
@@ -211,13 +211,13 @@ def fit_conditional(
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines import density
         >>> x = jnp.repeat(jnp.array([0.0, 9.0]), 20)
-        >>> density.fit_conditional(x, x, jax.random.key(0), widths=[0.1]).mixture(jnp.array([8.0])).mean.round(
+        >>> density.fit_conditional(jax.random.key(0), x, x, widths=[0.1]).mixture(jnp.array([8.0])).mean.round(
         ...     2
         ... ).tolist()
         [9.0]
     """
-    v, u = _pairs("v", v, "u", u)
     _checks.require_key(key)
+    v, u = _pairs("v", v, "u", u)
     _checks.require_count("num_centers", num_centers)
     _checks.require_count("folds", folds)
     _checks.require(folds >= 2, "folds", "must be >= 2", folds, "Hold out a half of the pairs, or less.")
@@ -261,9 +261,9 @@ def fit_parzen(
 
 
 def fit_likelihood(
+    key: Key[Array, ""],
     x: Numbers,
     y: Numbers,
-    key: Key[Array, ""],
     *,
     num_centers: int = 200,
     widths: Numbers | None = None,
@@ -276,9 +276,9 @@ def fit_likelihood(
     centers; its root is the deviation.
 
     Args:
+        key: random key for the draw of centers; equal observations are drawn once, as long as there are others.
         x: hidden values [sample] or [sample, dim], at least two.
         y: observations [sample] or [sample, obs_dim].
-        key: random key for the draw of centers; equal observations are drawn once, as long as there are others.
         num_centers: largest number of centers, >= 1.
         widths: widths to try, in standard deviations (1 of a constant), > 0. None: 8, 0.1 to 10 times sqrt(obs_dim).
         ridges: values of lambda to try, > 0. None: 7 from 1e-6 to 1.
@@ -290,13 +290,13 @@ def fit_likelihood(
         >>> import jax, jax.numpy as jnp
         >>> from kbpjax.baselines import density
         >>> y = jnp.linspace(-1, 1, 40)
-        >>> density.fit_likelihood(y**2, y, jax.random.key(0), widths=[1.0]).predict(jnp.array([[0.5]])).round(
+        >>> density.fit_likelihood(jax.random.key(0), y**2, y, widths=[1.0]).predict(jnp.array([[0.5]])).round(
         ...     2
         ... ).tolist()
         [[0.25]]
     """
-    x, y = _pairs("x", x, "y", y)
     _checks.require_key(key)
+    x, y = _pairs("x", x, "y", y)
     _checks.require_count("num_centers", num_centers)
     widths = _grid("widths", np.geomspace(0.1, 10, 8) * y.shape[1] ** 0.5 if widths is None else widths, x)
     ridges = _grid("ridges", np.geomspace(1e-6, 1, 7) if ridges is None else ridges, x)

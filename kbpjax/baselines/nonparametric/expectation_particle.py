@@ -14,7 +14,7 @@ from jaxtyping import Array, Key, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._misc import einsum
-from kbpjax.baselines._common import check_options, iterate, random_key
+from kbpjax.baselines._common import check_options, iterate
 from kbpjax.baselines.nonparametric import pairwise
 from kbpjax.baselines.nonparametric.pairwise import PairwiseMRF, sum_incoming
 from kbpjax.baselines.nonparametric.particle import (
@@ -85,14 +85,14 @@ def run(
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import expectation_particle, pairwise
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
-        >>> model = pairwise.fit(kbp.pool(graph, x), jax.random.key(0), num_centers=20)
+        >>> model = pairwise.fit(jax.random.key(0), kbp.pool(graph, x), num_centers=20)
         >>> expectation_particle.run(model, graph, key=jax.random.key(1), num_particles=10).particles.shape
         (3, 10, 1)
     """
     pairwise.check_problem(model, graph, evidence)
     check_options(num_iters, damping, tol)
     _checks.require_count("num_particles", num_particles)
-    return _run(model, graph, evidence, random_key(key), damping, tol, num_particles, num_iters)
+    return _run(model, graph, evidence, _checks.random_key(key), damping, tol, num_particles, num_iters)
 
 
 class _Gaussian(NamedTuple):
@@ -133,7 +133,7 @@ def _run(
     num_iters: int,
 ) -> ParticleSolution:
     measure, begin, drawing = jax.random.split(key, 3)
-    middle, width = moments_of_nodes(model, graph, measure)
+    middle, width = moments_of_nodes(measure, model, graph)
     flat = jnp.zeros((graph.num_edges, model.dim), middle.dtype)
     damping, min_weight = jnp.asarray(damping, middle.dtype), jnp.zeros((), middle.dtype)
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax.baselines._common import check_options, iterate, random_key
+from kbpjax.baselines._common import check_options, iterate
 from kbpjax.baselines.nonparametric.mixtures import GaussianMixture, log_normal, rule_of_thumb
 from kbpjax.baselines.nonparametric.pairwise import (
     BATCH,
@@ -149,7 +149,7 @@ class NonparametricSolution(eqx.Module):
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import nonparametric, pairwise
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
-        >>> model = pairwise.fit(kbp.pool(graph, x), jax.random.key(0), num_centers=20)
+        >>> model = pairwise.fit(jax.random.key(0), kbp.pool(graph, x), num_centers=20)
         >>> few = {"num_components": 8, "num_iters": 2, "sampler": nonparametric.GibbsSampler()}
         >>> solution = nonparametric.run(model, graph, key=jax.random.key(1), **few)
         >>> int(solution.num_iters), solution.effective.shape, solution.messages.means.shape
@@ -217,7 +217,7 @@ def run(
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import nonparametric, pairwise
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
-        >>> model = pairwise.fit(kbp.pool(graph, x), jax.random.key(0), num_centers=20)
+        >>> model = pairwise.fit(jax.random.key(0), kbp.pool(graph, x), num_centers=20)
         >>> few = {"num_components": 8, "num_iters": 2, "sampler": nonparametric.GibbsSampler()}
         >>> solution = nonparametric.run(model, graph, key=jax.random.key(1), **few)
         >>> nonparametric.beliefs(model, graph, None, solution, np.linspace(-3, 3, 7)).weights.shape
@@ -231,7 +231,7 @@ def run(
     _checks.require_number("min_bandwidth", min_bandwidth, above=0)
     fix = "Pass MultiscaleSampler(eps), GibbsSampler(num_sweeps) or ExactSampler()."
     _checks.require(isinstance(sampler, Sampler), "sampler", "must be a sampler of products", repr(sampler), fix)
-    options = random_key(key), jnp.asarray(damping, model.sizes[2]), tol, jnp.asarray(min_bandwidth)
+    options = _checks.random_key(key), jnp.asarray(damping, model.sizes[2]), tol, jnp.asarray(min_bandwidth)
     return _run(model, graph, evidence, *options, num_components, num_iters, sampler)
 
 
@@ -426,7 +426,7 @@ def beliefs(
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import nonparametric, pairwise
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
-        >>> model = pairwise.fit(kbp.pool(graph, x), jax.random.key(0), num_centers=20)
+        >>> model = pairwise.fit(jax.random.key(0), kbp.pool(graph, x), num_centers=20)
         >>> few = {"num_components": 8, "num_iters": 2, "sampler": nonparametric.GibbsSampler()}
         >>> solution = nonparametric.run(model, graph, key=jax.random.key(1), **few)
         >>> belief = nonparametric.beliefs(model, graph, None, solution, np.linspace(-3, 3, 7))

@@ -101,8 +101,8 @@ class PairwiseMRF(eqx.Module):
 
 
 def fit(
-    data: TrainingData,
     key: Key[Array, ""],
+    data: TrainingData,
     *,
     potentials: Ratios | Conditionals = Ratios(),
     num_centers: int = 100,
@@ -113,10 +113,10 @@ def fit(
     """Return a model of learned Parzen marginals, and conditional densities of both directions of every edge type.
 
     Args:
+        key: random key, for the choice of centers and the folds of cross-validation.
         data: training data; observations are not used. Evidence is a known `kbpjax.likelihood`, or learned with a
             kernel model (`kbpjax.baselines.transfer_evidence`) or by regression
             (`kbpjax.baselines.density.fit_likelihood`).
-        key: random key, for the choice of centers and the folds of cross-validation.
         potentials: `Ratios()` or `Conditionals()`.
         num_centers: number of components of each estimate, also of the marginals, >= 1.
         widths: candidates for `density.fit_conditional`; None: its default.
@@ -130,7 +130,7 @@ def fit(
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise
         >>> x = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1)
-        >>> model = pairwise.fit(kbp.pool(kbp.chain_graph(3), x), jax.random.key(0), num_centers=20)
+        >>> model = pairwise.fit(jax.random.key(0), kbp.pool(kbp.chain_graph(3), x), num_centers=20)
         >>> model.edges.sender.weights.shape
         (2, 20)
     """
@@ -150,8 +150,8 @@ def fit(
     for k, a, b in data.ends:
         first, second = data.edges[k]
         options = {"num_centers": num_centers, "widths": widths, "ridges": ridges}
-        of_second = density.fit_conditional(second, first, keys[-1 - 2 * k], **options)
-        of_first = density.fit_conditional(first, second, keys[-2 - 2 * k], **options)
+        of_second = density.fit_conditional(keys[-1 - 2 * k], second, first, **options)
+        of_first = density.fit_conditional(keys[-2 - 2 * k], first, second, **options)
         marginals[a] = _at_least_as_wide(marginals[a], of_first)
         marginals[b] = _at_least_as_wide(marginals[b], of_second)
         conditionals[k] = a, b, of_first, of_second

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, ScalarLike
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import einsum
-from kbpjax.baselines._common import CONVERGED, check_options, random_key
+from kbpjax.baselines._common import CONVERGED, check_options
 from kbpjax.baselines.nonparametric import pairwise
 from kbpjax.baselines.nonparametric.pairwise import PairwiseMRF, sum_incoming
 from kbpjax.graphs.graph import Graph
@@ -59,7 +59,7 @@ class ParticleSolution(eqx.Module):
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise, particle
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
-        >>> model = pairwise.fit(kbp.pool(graph, x), jax.random.key(0), num_centers=20)
+        >>> model = pairwise.fit(jax.random.key(0), kbp.pool(graph, x), num_centers=20)
         >>> solution = particle.run(model, graph, key=jax.random.key(1), num_particles=10)
         >>> np.allclose(np.exp(solution.log_weights).sum(axis=1), 1), 0 < float(solution.acceptance) < 1
         (True, True)
@@ -169,7 +169,7 @@ def run(
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise, particle
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
-        >>> model = pairwise.fit(kbp.pool(graph, x), jax.random.key(0), num_centers=20)
+        >>> model = pairwise.fit(jax.random.key(0), kbp.pool(graph, x), num_centers=20)
         >>> particle.run(model, graph, key=jax.random.key(1), num_particles=10).particles.shape
         (3, 10, 1)
     """
@@ -180,7 +180,7 @@ def run(
     _checks.require_count("num_moves", num_moves)
     _checks.require_number("min_weight", min_weight, least=0, below=1)
     counts = num_particles, num_iters, resample_every, num_moves
-    return _run(model, graph, evidence, random_key(key), damping, tol, min_weight, *counts)
+    return _run(model, graph, evidence, _checks.random_key(key), damping, tol, min_weight, *counts)
 
 
 def beliefs(
@@ -206,7 +206,7 @@ def beliefs(
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise, particle
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
-        >>> model = pairwise.fit(kbp.pool(graph, x), jax.random.key(0), num_centers=20)
+        >>> model = pairwise.fit(jax.random.key(0), kbp.pool(graph, x), num_centers=20)
         >>> solution = particle.run(model, graph, key=jax.random.key(1), num_particles=10)
         >>> particle.beliefs(model, graph, None, solution, np.linspace(-3, 3, 7)).weights.shape
         (3, 7)
@@ -230,7 +230,7 @@ def mean(solution: ParticleSolution) -> Float[Array, "node dim"]:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise, particle
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
-        >>> model = pairwise.fit(kbp.pool(graph, x), jax.random.key(0), num_centers=20)
+        >>> model = pairwise.fit(jax.random.key(0), kbp.pool(graph, x), num_centers=20)
         >>> solution = particle.run(model, graph, key=jax.random.key(1), num_particles=10)
         >>> weighted = np.exp(solution.log_weights)[:, :, None] * solution.particles
         >>> np.allclose(particle.mean(solution), weighted.sum(axis=1), atol=1e-4)
@@ -246,7 +246,7 @@ def variance(solution: ParticleSolution) -> Float[Array, "node dim"]:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> from kbpjax.baselines import pairwise, particle
         >>> x, graph = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1), kbp.chain_graph(3)
-        >>> model = pairwise.fit(kbp.pool(graph, x), jax.random.key(0), num_centers=20)
+        >>> model = pairwise.fit(jax.random.key(0), kbp.pool(graph, x), num_centers=20)
         >>> solution = particle.run(model, graph, key=jax.random.key(1), num_particles=10)
         >>> square = (np.exp(solution.log_weights)[:, :, None] * solution.particles**2).sum(axis=1)
         >>> np.allclose(particle.variance(solution), square - particle.mean(solution) ** 2, atol=1e-3)
@@ -282,7 +282,7 @@ def _run(
     dtype = model.sizes[2]
     damping, min_weight = jnp.asarray(damping, dtype), jnp.asarray(min_weight, dtype)
     threshold = jnp.asarray(CONVERGED if tol is None else tol, dtype)
-    min_step = moments_of_nodes(model, graph, measure)[1] / num_particles
+    min_step = moments_of_nodes(measure, model, graph)[1] / num_particles
     lengths = np.minimum(num_iters - np.arange(0, num_iters, resample_every), resample_every).astype(np.int32)
     periods, keys = len(lengths), jax.random.split(moving, len(lengths) - 1)
 
@@ -434,7 +434,7 @@ def log_local_belief(
     return jnp.maximum(pairwise.log_nodes(model, graph, evidence, x), NEVER)
 
 
-def moments_of_nodes(model: PairwiseMRF, graph: Graph, key: Array) -> tuple[Array, Array]:
+def moments_of_nodes(key: Array, model: PairwiseMRF, graph: Graph) -> tuple[Array, Array]:
     """Return means and standard deviations of samples of the node potentials [node, dim]."""
     keys = jax.random.split(key, len(jax.tree.leaves(model.nodes)[0]))
     x = jax.vmap(lambda one, key: one.sample(key, DRAWS))(model.nodes, keys)

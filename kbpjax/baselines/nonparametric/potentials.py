@@ -192,7 +192,7 @@ class Ratios(eqx.Module):
         >>> from kbpjax.baselines import pairwise
         >>> x = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1)
         >>> data, options = kbp.pool(kbp.chain_graph(3), x), {"potentials": pairwise.Ratios(), "num_centers": 20}
-        >>> model = pairwise.fit(data, jax.random.key(0), **options)
+        >>> model = pairwise.fit(jax.random.key(0), data, **options)
         >>> type(model.nodes).__name__, type(model.edges).__name__
         ('GaussianMixture', 'RatioEdge')
     """
@@ -220,7 +220,7 @@ class Conditionals(eqx.Module):
         >>> from kbpjax.baselines import pairwise
         >>> x = np.random.default_rng(0).standard_normal((40, 3)).cumsum(axis=1)
         >>> data, options = kbp.pool(kbp.chain_graph(3), x), {"potentials": pairwise.Conditionals(), "num_centers": 20}
-        >>> model = pairwise.fit(data, jax.random.key(0), **options)
+        >>> model = pairwise.fit(jax.random.key(0), data, **options)
         >>> type(model.nodes).__name__, type(model.edges).__name__
         ('Flat', 'ConditionalEdge')
     """

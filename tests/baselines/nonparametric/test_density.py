@@ -65,7 +65,7 @@ def by_hand():
 @pytest.fixture(scope="module")
 def learned():
     v, u = bimodal(1500, 1)
-    return fit_conditional(v, u, KEY)
+    return fit_conditional(KEY, v, u)
 
 
 # --- the conditional density ---------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def least_squares(v, u, density, ridge, step=0.02):
 def test_weights_equal_those_of_an_integral_by_quadrature():
     v, u = small(0)
     for width, ridge in ((0.4, 0.3), (1.1, 0.01), (0.15, 0.01)):
-        density = fit_conditional(v, u, KEY, widths=np.full(3, width), ridges=np.full(2, ridge), **SMALL)
+        density = fit_conditional(KEY, v, u, widths=np.full(3, width), ridges=np.full(2, ridge), **SMALL)
         np.testing.assert_allclose(density.bandwidth, width * v.std(), rtol=1e-12)
         np.testing.assert_allclose(density.given_bandwidth, width * u.std(0), rtol=1e-12)
         pairs = np.concatenate([np.asarray(density.given_centers), np.asarray(density.centers)], axis=1)
@@ -197,7 +197,7 @@ def test_width_and_ridge_are_the_best_on_held_out_pairs():
     for seed in range(4):
         v, u = small(seed)
         i, j = best_of(v, u, jax.random.key(seed))
-        density = fit_conditional(v, u, jax.random.key(seed), widths=WIDTHS, ridges=RIDGES, **SMALL)
+        density = fit_conditional(jax.random.key(seed), v, u, widths=WIDTHS, ridges=RIDGES, **SMALL)
         np.testing.assert_allclose(density.bandwidth, WIDTHS[i] * v.std(), rtol=1e-12)
         np.testing.assert_allclose(density.weights, least_squares(v, u, density, RIDGES[j]), atol=1e-8)
         found.append((i, j))
@@ -213,7 +213,7 @@ def test_folds_are_a_partition():
 def test_fits_may_be_compiled_and_mapped():
     both = [small(seed) for seed in (0, 1)]
     v, u = (np.stack(part) for part in zip(*both, strict=True))
-    fit = lambda v, u: fit_conditional(v, u, KEY, widths=WIDTHS, ridges=RIDGES, **SMALL)
+    fit = lambda v, u: fit_conditional(KEY, v, u, widths=WIDTHS, ridges=RIDGES, **SMALL)
     mapped = jax.jit(jax.vmap(fit))(jnp.asarray(v), jnp.asarray(u))
     for i in range(2):
         for got, expected in zip(jax.tree.leaves(mapped), jax.tree.leaves(fit(v[i], u[i])), strict=True):
@@ -234,7 +234,7 @@ def test_two_branches_are_seen_where_a_line_sees_none(learned):
 
 def test_grey_values_in_single_precision():
     v, u = rings(10)
-    density = fit_conditional(v, u, KEY, num_centers=60)
+    density = fit_conditional(KEY, v, u, num_centers=60)
     assert {leaf.dtype for leaf in jax.tree.leaves(density)} == {jnp.dtype(jnp.float32)}
     assert (
         all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(density)) and (np.asarray(density.weights) >= 0).all()
@@ -264,8 +264,8 @@ def test_the_narrowest_width_is_not_chosen_where_centers_miss_kinds_of_pairs():
     score = jax.jit(
         lambda density, v, u: jax.vmap(lambda v, u: density.mixture(u).log_density(v[None])[0])(v, u).mean()
     )
-    chosen = fit_conditional(v, u, KEY, num_centers=60)
-    narrow = fit_conditional(v, u, KEY, num_centers=60, widths=np.full(8, 0.02))
+    chosen = fit_conditional(KEY, v, u, num_centers=60)
+    narrow = fit_conditional(KEY, v, u, num_centers=60, widths=np.full(8, 0.02))
     assert chosen.bandwidth[0] > narrow.bandwidth[0]
     assert score(chosen, *held_out) > score(narrow, *held_out) + 1
 
@@ -283,7 +283,7 @@ def test_the_narrowest_width_is_not_chosen_where_centers_miss_kinds_of_pairs():
 )
 def test_constants_and_ties_do_no_harm(change):
     v, u = change(*small(0))
-    density = fit_conditional(v, u, KEY, widths=WIDTHS, ridges=RIDGES, **SMALL)
+    density = fit_conditional(KEY, v, u, widths=WIDTHS, ridges=RIDGES, **SMALL)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(density))
     assert (np.asarray(density.bandwidth) > 0).all() and (np.asarray(density.given_bandwidth) > 0).all()
     np.testing.assert_allclose(np.sum(density.weights), 1, rtol=1e-12)
@@ -303,7 +303,7 @@ def test_weights_are_uniform_where_none_is_positive_and_harmless_where_centers_c
 @pytest.mark.parametrize("count", [1, 100])
 def test_one_centre_and_more_than_there_are_pairs(count):
     v, u = np.array([1, 2, 4, 9]), np.array([[0.0], [1.0], [2.0], [3.0]])
-    density = fit_conditional(v, u, KEY, folds=2, num_centers=count, widths=[0.5])
+    density = fit_conditional(KEY, v, u, folds=2, num_centers=count, widths=[0.5])
     assert len(set(np.asarray(density.centers)[:, 0].tolist()) & {1, 2, 4, 9}) == min(count, 4)
     np.testing.assert_allclose(np.sum(density.weights), 1, rtol=1e-12)
 
@@ -389,7 +389,7 @@ def test_regression_equals_brute_force_refits():
         y = rng.normal(size=(40, 2)) * [1, 9]
         slow = np.column_stack([np.sin(y[:, 0]), y[:, 1] ** 2])
         x = slow + np.array([1, 30]) * 10 ** rng.uniform(-3, 0) * rng.normal(size=(40, 2))
-        got = fit_likelihood(x, y, jax.random.key(seed), widths=widths, ridges=ridges, num_centers=10)
+        got = fit_likelihood(jax.random.key(seed), x, y, widths=widths, ridges=ridges, num_centers=10)
         centers = np.asarray(got.centers)
         errors = np.zeros((3, 2, 2))
         for i, width in enumerate(widths):
@@ -415,7 +415,7 @@ def test_regression_equals_brute_force_refits():
 def test_regression_beats_a_line_in_single_precision():
     y = RNG.uniform(-3, 3, size=(800, 1)).astype(np.float32)
     x = (np.sin(2 * y[:, 0]) + 0.1 * RNG.normal(size=800)).astype(np.float32)
-    got = fit_likelihood(x[:400], y[:400], KEY, num_centers=50)
+    got = fit_likelihood(KEY, x[:400], y[:400], num_centers=50)
     assert {leaf.dtype for leaf in jax.tree.leaves(got)} == {jnp.dtype(jnp.float32)}
     predicted = jax.jit(RegressionLikelihood.predict)(got, jnp.asarray(y[400:]))
     line = np.polyval(np.polyfit(y[:400, 0], x[:400], 1), y[400:, 0])
@@ -427,7 +427,7 @@ def test_regression_beats_a_line_in_single_precision():
 def test_regression_of_constants_and_ties():
     ties = np.repeat(np.arange(4.0), 10)
     x, y = np.column_stack([ties**2, ties * 0 + 3]), np.column_stack([ties, ties * 0])
-    got = fit_likelihood(x, y, KEY, widths=[0.3, 0.6, 1.5], ridges=[1e-4, 1e-2], num_centers=10)
+    got = fit_likelihood(KEY, x, y, widths=[0.3, 0.6, 1.5], ridges=[1e-4, 1e-2], num_centers=10)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(got)) and (np.asarray(got.deviation) > 0).all()
     predicted = np.exp(-apart(np.array([[2.0, 0.0]]), np.asarray(got.centers), np.asarray(got.bandwidth)))
     predicted = predicted @ np.asarray(got.coefficients) + np.asarray(got.offset)
@@ -442,30 +442,30 @@ V, U = small(0)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: fit_conditional(V, U[:-1], KEY), r"^u: must pair with v, of 60 samples; got 59\."),
-        (lambda: fit_conditional(V[:0], U, KEY), r"^v: must hold samples; got shape \(0,\)\."),
-        (lambda: fit_conditional(np.where(V > 0, V, np.nan), U, KEY), "^v: must be finite; got .* NaN"),
-        (lambda: fit_conditional(V, U * np.inf, KEY), "^u: must be finite; got"),
-        (lambda: fit_conditional(V, U, KEY, num_centers=0), "^num_centers: must be an integer >= 1; got 0"),
-        (lambda: fit_conditional(V, U, KEY, folds=1), "^folds: must be >= 2; got 1"),
-        (lambda: fit_conditional(V, U, KEY, folds=2.5), "^folds: must be an integer >= 1; got 2.5"),
-        (lambda: fit_conditional(V[:4], U[:4], KEY), "^v: must hold a sample for each of 5 folds; got 4"),
-        (lambda: fit_conditional(V, U, KEY, widths=[0.1, 0.0]), r"^widths: must be > 0; got \[0.1, 0.0\]"),
-        (lambda: fit_conditional(V, U, KEY, widths=0.1), r"^widths: must list candidates; got shape \(\)"),
-        (lambda: fit_conditional(V, U, KEY, ridges=[]), r"^ridges: must list candidates; got shape \(0,\)"),
-        (lambda: fit_conditional(V, U, KEY, ridges=[np.nan]), "^ridges: must be finite; got"),
-        (lambda: fit_conditional(V, U, KEY, ridges=[-1.0]), "^ridges: must be > 0; got"),
+        (lambda: fit_conditional(KEY, V, U[:-1]), r"^u: must pair with v, of 60 samples; got 59\."),
+        (lambda: fit_conditional(KEY, V[:0], U), r"^v: must hold samples; got shape \(0,\)\."),
+        (lambda: fit_conditional(KEY, np.where(V > 0, V, np.nan), U), "^v: must be finite; got .* NaN"),
+        (lambda: fit_conditional(KEY, V, U * np.inf), "^u: must be finite; got"),
+        (lambda: fit_conditional(KEY, V, U, num_centers=0), "^num_centers: must be an integer >= 1; got 0"),
+        (lambda: fit_conditional(KEY, V, U, folds=1), "^folds: must be >= 2; got 1"),
+        (lambda: fit_conditional(KEY, V, U, folds=2.5), "^folds: must be an integer >= 1; got 2.5"),
+        (lambda: fit_conditional(KEY, V[:4], U[:4]), "^v: must hold a sample for each of 5 folds; got 4"),
+        (lambda: fit_conditional(KEY, V, U, widths=[0.1, 0.0]), r"^widths: must be > 0; got \[0.1, 0.0\]"),
+        (lambda: fit_conditional(KEY, V, U, widths=0.1), r"^widths: must list candidates; got shape \(\)"),
+        (lambda: fit_conditional(KEY, V, U, ridges=[]), r"^ridges: must list candidates; got shape \(0,\)"),
+        (lambda: fit_conditional(KEY, V, U, ridges=[np.nan]), "^ridges: must be finite; got"),
+        (lambda: fit_conditional(KEY, V, U, ridges=[-1.0]), "^ridges: must be > 0; got"),
         (lambda: fit_parzen([1.0]), "^x: must hold two samples or more; got 1"),
         (lambda: fit_parzen([1.0, np.nan]), "^x: must be finite; got 1 NaN"),
         (lambda: fit_parzen(V, num_centers=5), "^key: must be given where num_centers is, to draw centers; got None"),
         (lambda: fit_parzen(V, num_centers=0, key=KEY), "^num_centers: must be an integer >= 1; got 0"),
         (lambda: fit_parzen(V, widths=[-0.1]), "^widths: must be > 0; got"),
-        (lambda: fit_likelihood(V, U[:-1], KEY), r"^y: must pair with x, of 60 samples; got 59\."),
-        (lambda: fit_likelihood(V[:1], U[:1], KEY), "^x: must hold two samples or more; got 1"),
-        (lambda: fit_likelihood(V, U * np.nan, KEY), "^y: must be finite; got"),
-        (lambda: fit_likelihood(V, U, KEY, num_centers=-1), "^num_centers: must be an integer >= 1; got -1"),
-        (lambda: fit_likelihood(V, U, KEY, widths=[0]), "^widths: must be > 0; got"),
-        (lambda: fit_likelihood(V, U, KEY, ridges=[[1.0]]), r"^ridges: must list candidates; got shape \(1, 1\)"),
+        (lambda: fit_likelihood(KEY, V, U[:-1]), r"^y: must pair with x, of 60 samples; got 59\."),
+        (lambda: fit_likelihood(KEY, V[:1], U[:1]), "^x: must hold two samples or more; got 1"),
+        (lambda: fit_likelihood(KEY, V, U * np.nan), "^y: must be finite; got"),
+        (lambda: fit_likelihood(KEY, V, U, num_centers=-1), "^num_centers: must be an integer >= 1; got -1"),
+        (lambda: fit_likelihood(KEY, V, U, widths=[0]), "^widths: must be > 0; got"),
+        (lambda: fit_likelihood(KEY, V, U, ridges=[[1.0]]), r"^ridges: must list candidates; got shape \(1, 1\)"),
     ],
 )
 def test_errors_name_what_is_wrong(call, message):

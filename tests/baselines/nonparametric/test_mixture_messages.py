@@ -91,7 +91,7 @@ def test_learned_potentials_of_both_forms_agree_with_a_grid():
     at = jnp.tile(jnp.asarray(points)[None, :, None], (3, 1, 1))
     y, keys = jnp.array([0.6, 0.3, 0.4]), jax.random.split(jax.random.key(1), 6)
     for potentials in (pairwise.Ratios(), pairwise.Conditionals()):
-        model = pairwise.fit(kbp.pool(graph, x), jax.random.key(0), potentials=potentials, num_centers=60)
+        model = pairwise.fit(jax.random.key(0), kbp.pool(graph, x), potentials=potentials, num_centers=60)
         evidence = kbp.likelihood(model, graph, lambda x: jnp.exp(-0.5 * (y[:, None] - jnp.atleast_2d(x)) ** 2))
 
         @jax.jit

@@ -204,7 +204,7 @@ def wells(potentials=pairwise.Ratios()):
     sign = np.cumprod(np.where(rng.random((80, 4)) < [0.4, 0.2, 0.2, 0.2], -1, 1), axis=1)
     x = 2 * sign + 0.5 * rng.standard_normal(sign.shape)
     options = {"widths": [0.2], "ridges": [0.01], "marginal_widths": [0.2], "num_centers": 40}
-    return pairwise.fit(kbp.pool(kbp.chain_graph(4), x), jax.random.key(0), potentials=potentials, **options)
+    return pairwise.fit(jax.random.key(0), kbp.pool(kbp.chain_graph(4), x), potentials=potentials, **options)
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=NAMES)
