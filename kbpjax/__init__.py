@@ -5,6 +5,7 @@ __version__ = "0.1.0"
 from kbpjax import ep as ep
 from kbpjax import kernels as kernels
 from kbpjax import sharded as sharded
+from kbpjax._checks import KbpWarning as KbpWarning
 from kbpjax.features import PivotedCholesky as PivotedCholesky
 from kbpjax.features import RandomFourier as RandomFourier
 from kbpjax.features import RandomlyPivotedCholesky as RandomlyPivotedCholesky
@@ -55,6 +56,7 @@ from kbpjax.learning.rules import fix_landmarks as fix_landmarks
 from kbpjax.learning.streaming import chunked as chunked
 from kbpjax.learning.streaming import fit_chunks as fit_chunks
 from kbpjax.posterior.beliefs import Belief as Belief
+from kbpjax.posterior.beliefs import CandidateWarning as CandidateWarning
 from kbpjax.posterior.beliefs import beliefs as beliefs
 from kbpjax.posterior.beliefs import log_belief as log_belief
 from kbpjax.posterior.clamp import clamp as clamp
@@ -82,6 +84,7 @@ from kbpjax.posterior.summaries import temper as temper
 from kbpjax.posterior.summaries import variance as variance
 from kbpjax.tuning.answering import ConvergenceWarning as ConvergenceWarning
 from kbpjax.tuning.answering import infer as infer
+from kbpjax.tuning.automatic import RankWarning as RankWarning
 from kbpjax.tuning.automatic import choose_hyperparameters as choose_hyperparameters
 from kbpjax.tuning.automatic import fit as fit
 from kbpjax.tuning.hyperparameters import Hyperparameters as Hyperparameters

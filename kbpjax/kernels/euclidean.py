@@ -180,9 +180,10 @@ class Periodic(Kernel):
     Use it for angles, hours and phases.
 
     Args:
-        period: number > 0, in the units of the points; 2 pi for angles in radians. `kbp.tune` and `kbp.select` optimize
-            it with the other parameters; keep it fixed with `frozen=`.
+        period: number > 0, in the units of the points; 2 pi for angles in radians.
         bandwidth: dimensionless number > 0, the length scale on a circle of radius 1.
+        learn_period: whether `kbp.tune` and `kbp.select` optimize the period too. The period of an angle is known: a
+            learned one would cut the circle.
 
     Raises:
         ValueError: period or bandwidth is not a positive finite number.
@@ -196,9 +197,16 @@ class Periodic(Kernel):
 
     period: Float[Array, ""]
     bandwidth: Float[Array, ""]
+    learn_period: bool = eqx.field(static=True, default=False)
 
-    def __init__(self, period: ScalarLike, bandwidth: ScalarLike = 1.0):
+    def __init__(self, period: ScalarLike, bandwidth: ScalarLike = 1.0, *, learn_period: bool = False):
         self.period, self.bandwidth = positive_number("period", period), positive_number("bandwidth", bandwidth)
+        self.learn_period = bool(learn_period)
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """The period, unless it is to be learned."""
+        return () if self.learn_period else ("period",)
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return exp(-2 sum_i sin^2(pi (x_i - y_i) / period) / bandwidth^2)."""

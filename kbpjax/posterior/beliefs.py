@@ -5,10 +5,11 @@ A belief is a distribution on candidate points (a grid, gray levels, training sa
     b_s(x)  ~  p(x) local_s(x) prod_{u in G(s)} m_us(x)^rho_us,
 
 where rho are the exponents of the solution (1 for belief propagation) and p is an estimate of the marginal, by default
-`MeanEmbedding()`. The density of the candidates is not corrected for. If they are samples of the marginal, pass
-`marginal=Empirical()`.
+`MeanEmbedding()`. Weights of numbers are multiplied by the spacing of the candidates, so that more candidates in one
+region do not make it more probable. If candidates are samples of the marginal, pass `marginal=Empirical()`.
 """
 
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, overload
@@ -22,16 +23,27 @@ from jaxtyping import Array, Float, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import einsum, matmul
-from kbpjax.features import features
+from kbpjax.features import Basis, features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution
 from kbpjax.inference.update import of_edges
-from kbpjax.kernels.base import like
+from kbpjax.kernels.base import diagonal, like
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.evidence import Evidence, likelihood_values
 from kbpjax.posterior.evidence import log_or_zero as log_or_zero
 from kbpjax.posterior.likelihood import pointwise_log_likelihoods
-from kbpjax.posterior.marginals import Marginal, MeanEmbedding
+from kbpjax.posterior.marginals import Empirical, Marginal, MeanEmbedding
+
+REACHED = 1e-3
+"""Share of the squared norm of a feature that the basis must represent at one candidate, at least."""
+
+COVERED = 0.25
+"""Share of the training samples between the candidates below which `CandidateWarning` is given."""
+
+
+class CandidateWarning(_checks.KbpWarning):
+    """Given by `beliefs` and `infer` if most training samples lie outside the range of the candidate points."""
+
 
 Learned = tuple[Array, Array, Array] | None
 """`Evidence.messages`, `Evidence.observed` and `Evidence.exponents`, or None."""
@@ -108,7 +120,7 @@ def beliefs(
     Raises:
         ValueError: points of another shape than the model's variables, no points, NaN or infinity; a solution or
             evidence of another graph; a belief that is 0 at all points (possible only with floor 0 or a known
-            likelihood: candidates far from all training samples give a uniform belief, without an error).
+            likelihood); candidates that are all far from the training samples.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -162,13 +174,33 @@ def _weights(
     at_points = features(model.bases[node_type], points)[None]
     logs = _log_messages(model, graph, learned, solution, at_points, node_type)
     logs = logs if likelihoods is None else logs + likelihoods
-    logs = logs + log_or_zero(marginal.density(model, node_type, points))[None].astype(logs.dtype)
+    prior = log_or_zero(marginal.density(model, node_type, points))
+    prior = prior if isinstance(marginal, Empirical) else prior + jnp.log(spacing(points)).astype(prior.dtype)
+    logs = logs + prior[None].astype(logs.dtype)
     if clamped is None:
         return jax.nn.softmax(logs, axis=-1), jnp.all(logs == -jnp.inf, axis=-1)
     mask = clamped[0][:, None]
     logs = jnp.where(mask, 0, logs)
     nearest = nearest_candidate(model, clamped[1], node_type, points).astype(logs.dtype)
     return jnp.where(mask, nearest, jax.nn.softmax(logs, axis=-1)), jnp.all(logs == -jnp.inf, axis=-1)
+
+
+def spacing(points: Shaped[Array, "point *dim"]) -> Float[Array, " point"]:
+    """Return the lengths of the intervals around scalar points of floats, relative to their mean; others: ones.
+
+    An interval ends halfway to the next point. Those of the first and last point are symmetric. Evenly spaced points
+    have spacing 1.
+    """
+    dtype = points.dtype if jnp.issubdtype(points.dtype, jnp.floating) else jnp.result_type(float)
+    ones = jnp.ones(len(points), dtype)
+    if len(points) < 2 or points.shape[1:] not in ((), (1,)) or not jnp.issubdtype(points.dtype, jnp.floating):
+        return ones
+    flat = points.reshape(-1)
+    order = jnp.argsort(flat)
+    gaps = jnp.diff(flat[order])
+    lengths = (jnp.concatenate([gaps[:1], gaps]) + jnp.concatenate([gaps, gaps[-1:]])) / 2
+    mean = jnp.mean(lengths)
+    return jnp.where(mean > 0, ones.at[order].set(lengths / jnp.where(mean > 0, mean, 1)), ones)
 
 
 def log_belief(
@@ -367,4 +399,31 @@ def _candidates_of(model: KernelMRF, node_type: int, points: Numbers) -> Array:
     _checks.require_finite("points", points, "Drop those points.")
     candidates = like(_checks.as_array("points", points), model.points[node_type].dtype)
     model.bases[node_type].check("points", candidates)
+    if not _checks.is_traced((model, candidates)):
+        _check_reached(model, node_type, candidates)
     return candidates
+
+
+def _check_reached(model: KernelMRF, node_type: int, candidates: Array) -> None:
+    """Raise ValueError if all candidates are far from all training samples; warn if they cover few of the samples."""
+    basis, samples = model.bases[node_type], np.asarray(model.points[node_type])
+    if not isinstance(basis, Basis):
+        return
+    scalar = candidates.ndim == 1
+    of_samples = f"training samples from {samples.min():.4g} to {samples.max():.4g}" if scalar else "training samples"
+    got = f"candidates from {candidates.min():.4g} to {candidates.max():.4g}" if scalar else "candidates"
+    fix = "Pass values in the units of the training data, or leave points out of kbpjax.infer."
+    rule = f"must lie near the {of_samples} of node type {node_type}"
+    _checks.require(float(_reached(basis, candidates)) > REACHED, "points", rule, f"{got}, all far from them", fix)
+    inside = np.mean((samples >= float(candidates.min())) & (samples <= float(candidates.max()))) if scalar else 1.0
+    if scalar and len(candidates) > 1 and inside < COVERED:
+        text = f"points: {got} cover {inside:.0%} of the {of_samples} of node type {node_type}. {fix}"
+        warnings.warn(text, CandidateWarning, stacklevel=4)
+
+
+@jax.jit
+def _reached(basis: Basis, candidates: Array) -> Array:
+    """Return the largest share of the squared norm of a candidate's feature that the basis represents."""
+    norms = diagonal(basis.kernel, candidates)
+    shares = jnp.sum(features(basis, candidates) ** 2, axis=1).astype(norms.dtype) / jnp.where(norms > 0, norms, 1)
+    return jnp.max(shares)

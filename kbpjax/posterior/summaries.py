@@ -15,7 +15,7 @@ from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution
 from kbpjax.kernels import Kernel, gram
 from kbpjax.learning.model import KernelMRF
-from kbpjax.posterior.beliefs import Belief, log_belief, log_or_zero, raise_logs
+from kbpjax.posterior.beliefs import Belief, log_belief, log_or_zero, raise_logs, spacing
 from kbpjax.posterior.evidence import Evidence, expand
 from kbpjax.posterior.marginals import Marginal, MeanEmbedding
 
@@ -220,7 +220,9 @@ def log_density(belief: Belief, x: Numbers) -> Float[Array, " node"]:
 def _log_density(belief: Belief, values: Array) -> Array:
     points = belief.points.reshape(-1).astype(belief.weights.dtype)
     order = jnp.argsort(points)
-    points, heights = points[order], belief.weights[:, order]
+    lengths = spacing(points)
+    heights = belief.weights / jnp.where(lengths > 0, lengths, 1)[None]
+    points, heights = points[order], heights[:, order]
     area = jnp.sum((heights[:, 1:] + heights[:, :-1]) / 2 * jnp.diff(points)[None], axis=-1)
 
     def at(value, row):

@@ -7,6 +7,7 @@ it. The search is deterministic.
 """
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,9 +16,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ScalarLike
+from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
+from kbpjax.features import Basis, LandmarkSelector, cholesky_basis, incomplete_cholesky
 from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
 from kbpjax.inference.acceleration import Anderson
 from kbpjax.inference.loopy import run
@@ -26,10 +28,9 @@ from kbpjax.inference.tree import run_tree
 from kbpjax.kernels import RBF, Kernel, gram, median_bandwidth
 from kbpjax.kernels.euclidean import ARD
 from kbpjax.learning.data import TrainingData
-from kbpjax.learning.embedding import feature_residual
 from kbpjax.learning.model import KernelMRF, ObservationModel, Positive, candidate_points, learn_model
 from kbpjax.learning.nonnegative import Clipped
-from kbpjax.learning.rules import ConstantTime, Rule, fix_landmarks
+from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
 from kbpjax.posterior.beliefs import Belief, beliefs
 from kbpjax.posterior.clamp import clamp
 from kbpjax.posterior.evidence import DensityRatio, Expectation, observe
@@ -54,14 +55,15 @@ TOL = 1e-2
 GAIN = 5e-3
 """Smallest relative gain for which a number is changed."""
 
-CHECKED = 500
-"""Number of samples of each type on which the residual of a basis is measured."""
-
 UNCONVERGED = 0.02
 """Relative penalty of a compared model whose messages did not converge in `ITERATIONS`; `infer` iterates longer."""
 
 RESOLVED = 0.02
 """Residual of a basis above which a compared model counts as not resolved."""
+
+
+COARSE = 0.1
+"""Residual of a basis, relative to the largest feature norm, above which `RankWarning` is given."""
 
 
 class Choice(NamedTuple):
@@ -155,11 +157,33 @@ def fit(
     partly = isinstance(kernel, Mapping) and any(v not in kernel for v in data.nodes)
     if kernel is not None and not partly:
         ridge = 1e-6 if ridge is None else ridge
-        return learn_model(data, kernel=kernel, obs_kernel=obs_kernel, ridge=ridge, obs_ridge=obs_ridge, **options)
+        model = learn_model(data, kernel=kernel, obs_kernel=obs_kernel, ridge=ridge, obs_ridge=obs_ridge, **options)
+        warn_of_rank(model, rule)
+        return model
     chosen = choose_hyperparameters(
         data, kernel=kernel, obs_kernel=obs_kernel, ridge=ridge, obs_ridge=obs_ridge, **options
     )
-    return eqx.tree_at(lambda m: m.hyperparameters, chosen.fit(data), chosen, is_leaf=lambda leaf: leaf is None)
+    model = chosen.fit(data)
+    warn_of_rank(model, rule)
+    return eqx.tree_at(lambda m: m.hyperparameters, model, chosen, is_leaf=lambda leaf: leaf is None)
+
+
+class RankWarning(_checks.KbpWarning):
+    """Given by `fit` if `max_rank` landmarks leave a large residual: messages are then coarse."""
+
+
+def warn_of_rank(model: KernelMRF, rule: Rule) -> None:
+    """Warn if a basis has the maximum rank and a large residual; under tracing, do nothing."""
+    if not isinstance(rule, ConstantTime | LinearTime) or _checks.is_traced(model):
+        return
+    limit = max(COARSE, 10 * rule.eps)
+    worst = {v: max(float(residual) for residual in pair) for v, pair in model.residuals.items()}
+    coarse = {v: residual for v, residual in worst.items() if residual > limit}
+    if coarse:
+        v = max(coarse, key=lambda v: coarse[v])
+        text = f"{rule.max_rank} landmarks leave a residual of {coarse[v]:.2g} of node type {v} (eps={rule.eps:g})"
+        fix = "Pass a wider kernel, or a larger rank: rule=kbpjax.ConstantTime(max_rank=...)."
+        warnings.warn(f"{text}: messages are coarse. {fix}", RankWarning, stacklevel=3)
 
 
 def choose_hyperparameters(
@@ -277,6 +301,23 @@ def _scale(argument: str, x: Array) -> Array:
     return jnp.asarray(float(median_bandwidth(values / spread)) * spread, dtype)
 
 
+class _Padded(LandmarkSelector):
+    """Pivoted Cholesky with `max_rank` landmarks, of which those beyond `eps` count for nothing: of known shape."""
+
+    def feature_map(
+        self, kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: ScalarLike, max_rank: int
+    ) -> tuple[Basis, Float[Array, ""]]:
+        """Return the basis of the landmarks, whose other features are 0, and the residual."""
+        pivots = incomplete_cholesky(kernel, x, eps, max_rank)
+        valid = jnp.arange(len(pivots.indices), dtype=jnp.int32) < pivots.rank
+        return cholesky_basis(kernel, x[pivots.indices], valid), pivots.residual
+
+    @property
+    def products(self) -> "_Padded":
+        """This selector."""
+        return self
+
+
 class _Either(Expectation):
     """Either evidence model, by a number that may be traced."""
 
@@ -310,22 +351,13 @@ class _Problem(eqx.Module):
     schedule: Any
     rank: int = eqx.field(static=True)
 
-    def at(self, choice: Choice) -> dict[str, Any]:
-        """Return the kernels of a choice, as arguments of `learn_model`."""
-        obs_kernels = self.obs_kernels.scaled(choice.obs_bandwidth)
-        return {"kernel": self.kernels.scaled(choice.bandwidth), "obs_kernel": obs_kernels or None}
-
-    def landmarks(self, choice: Choice) -> Rule:
-        """Return landmarks for a choice, padded to one rank, so that one compiled program serves all choices."""
-        return fix_landmarks(self.data, **self.at(choice), rule=ConstantTime(eps=1e-3, max_rank=self.rank), pad=True)
-
-    def score(self, choice: Choice, rule: Rule) -> tuple[Array, Array, Array]:
+    def score(self, choice: Choice) -> tuple[Array, Array, Array]:
         """Return the score at each temperature, whether messages converged, and the largest residual of a basis."""
-        kernels = self.at(choice)
         model = learn_model(
             self.data,
-            **kernels,
-            rule=rule,
+            kernel=self.kernels.scaled(choice.bandwidth),
+            obs_kernel=self.obs_kernels.scaled(choice.obs_bandwidth) or None,
+            rule=ConstantTime(eps=1e-3, max_rank=self.rank, features=_Padded()),
             ridge=choice.ridge if self.ridge is None else self.ridge,
             obs_ridge=choice.obs_ridge if self.obs_ridge is None else self.obs_ridge,
             floor=self.floor,
@@ -360,14 +392,7 @@ class _Problem(eqx.Module):
         marginal = Empirical() if any(x.ndim > 1 for x in self.points.values()) else MeanEmbedding()
         computed = beliefs(model, graph, evidence, solution, self.points, marginal=marginal)
         at = jax.lax.map(partial(self._energy, computed), jnp.asarray(TEMPERATURES, evidence.local.dtype))
-        residual = jnp.max(
-            jnp.stack(
-                [
-                    feature_residual(kernels["kernel"][v], basis, self.data.nodes[v][:CHECKED])
-                    for v, basis in model.bases.items()
-                ]
-            )
-        )
+        residual = jnp.max(jnp.stack([jnp.max(jnp.stack(pair)) for pair in model.residuals.values()]))
         return at, solution.converged, residual
 
     def _energy(self, computed: dict[int, Belief], temperature: Array) -> Array:
@@ -396,8 +421,8 @@ class _Problem(eqx.Module):
 
 
 @jax.jit
-def _score(problem: _Problem, choice: Choice, rule: Rule) -> tuple[Array, Array, Array]:
-    return problem.score(choice, rule)
+def _score(problem: _Problem, choice: Choice) -> tuple[Array, Array, Array]:
+    return problem.score(choice)
 
 
 def _problem(
@@ -443,7 +468,7 @@ def _search(
     def score(choice: Choice) -> float:
         if choice not in tried:
             numbers = Choice(*(jnp.asarray(value, dtype) for value in choice))
-            values, converged, residual = _score(problem, numbers, problem.landmarks(choice))
+            values, converged, residual = _score(problem, numbers)
             values = np.where(np.isfinite(values), np.asarray(values, float), np.inf)
             best = int(np.argmin(values))
             unresolved = max(0.0, float(residual) - RESOLVED) + (0.0 if bool(converged) else UNCONVERGED)
