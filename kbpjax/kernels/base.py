@@ -23,6 +23,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
+from kbpjax._misc import show, show_fields
 
 
 class Kernel(eqx.Module):
@@ -76,6 +77,8 @@ class Kernel(eqx.Module):
         """Return the kernel k(x, y)^p for an integer p >= 1."""
         return Power(self, exponent)
 
+    __repr__ = show_fields
+
 
 class Sum(Kernel):
     """The sum of two kernels: k1(x, y) + k2(x, y).
@@ -93,6 +96,9 @@ class Sum(Kernel):
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return k1(x, y) + k2(x, y)."""
         return self.left(x, y) + self.right(x, y)
+
+    def __repr__(self) -> str:
+        return " + ".join(show(k.value) if isinstance(k, Constant) else repr(k) for k in (self.left, self.right))
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
         """Raise ValueError unless points lie in the domains of both kernels."""
@@ -116,6 +122,9 @@ class Product(Kernel):
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return k1(x, y) k2(x, y)."""
         return self.left(x, y) * self.right(x, y)
+
+    def __repr__(self) -> str:
+        return f"{_in_brackets(self.left, Sum)} * {_in_brackets(self.right, Sum)}"
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
         """Raise ValueError unless points lie in the domains of both kernels."""
@@ -182,6 +191,9 @@ class Power(Wrapper):
         """Return k(x, y)^p."""
         return self.base(x, y) ** self.exponent
 
+    def __repr__(self) -> str:
+        return f"{_in_brackets(self.base, Sum, Product, Scaled, Power)}**{self.exponent}"
+
 
 class Scaled(Wrapper):
     """A weighted kernel, w k(x, y); `2.0 * kernel` returns it.
@@ -211,6 +223,9 @@ class Scaled(Wrapper):
         """Return w k(x, y)."""
         value = self.base(x, y)
         return self.weight.astype(value.dtype) * value
+
+    def __repr__(self) -> str:
+        return f"{show(self.weight)} * {_in_brackets(self.base, Sum)}"
 
 
 class Normalized(Wrapper):
@@ -373,6 +388,11 @@ def diagonal(kernel: Kernel, x: Shaped[Array, "sample *dim"]) -> Float[Array, " 
         [1.0, 4.0, 9.0]
     """
     return jax.vmap(lambda a: kernel(a, a))(x)
+
+
+def _in_brackets(kernel: Kernel, *classes: type[Kernel]) -> str:
+    """Return the text of a kernel, in brackets if it is of one of the classes."""
+    return f"({kernel!r})" if isinstance(kernel, classes) else repr(kernel)
 
 
 def _is_number(value: Any) -> bool:
