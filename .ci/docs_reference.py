@@ -102,11 +102,12 @@ PAGES = {
     ),
     "posterior": (
         "Posterior summaries",
-        "Beliefs on candidate points, and what to compute from them.",
+        "Beliefs on candidate points, and what to compute from them; all summaries also take {node type: belief}.",
         {
-            "Beliefs": "beliefs Belief log_belief edge_beliefs EdgeBelief temper",
-            "Point estimates": "mode refine_mode mean expectation",
-            "Uncertainty": "variance covariance quantile interval log_density",
+            "Beliefs": "beliefs Belief log_belief edge_beliefs EdgeBelief marginal temper",
+            "Point estimates": "mode refine_mode mean circular_mean expectation",
+            "Uncertainty": "std variance covariance quantile interval circular_interval highest_density entropy"
+            " log_density",
             "Samples": "sample herd",
         },
     ),

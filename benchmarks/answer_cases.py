@@ -898,13 +898,17 @@ def summaries(kbp: Any) -> Any:
     vectors = kbp.Belief(belief.points[:, None], belief.weights)
     return found | {
         "covariance": kbp.covariance(vectors),
-        "quantile": kbp.quantile(belief, 0.3),
-        "interval": jnp.stack(kbp.interval(belief, 0.8)),
         "expectation": kbp.expectation(belief, lambda x: x**3),
         "temper": kbp.temper(belief, 1.5).weights,
         "log_density": kbp.log_density(belief, floats(SEEN / 2)),
         "herd": kbp.herd(belief, kbp.RBF(0.5), 4),
     }
+
+
+@case("beliefs/quantiles")
+def quantiles(kbp: Any) -> Any:
+    belief = kbp.beliefs(*solved(kbp), floats(POINTS))
+    return {"quantile": kbp.quantile(belief, 0.3), "interval": jnp.stack(kbp.interval(belief, 0.8))}
 
 
 @case("beliefs/refine_mode")

@@ -43,6 +43,7 @@ EXPECTED_DIFFERENCES: dict[str, Expected] = {
     "run_tree/star whose products underflow outside of logs": Expected(
         "run_tree honours logarithms; before, products underflowed"
     ),
+    "beliefs/quantiles": Expected("interpolated between points; before, a point was selected"),
     "beliefs/refine_mode": Expected("a climb whose last steps are rounding", single=1e-3, double=1e-7),
     "run_tree gradient/star in logs": Expected("run_tree honours logarithms", single=1e-5, double=0.0),
     "implicit gradient/colored": _SOLVED,

@@ -2,6 +2,8 @@
 
 __version__ = "0.1.0"
 
+from typing import TYPE_CHECKING, Any
+
 from kbpjax import ep as ep
 from kbpjax import kernels as kernels
 from kbpjax import sharded as sharded
@@ -66,20 +68,26 @@ from kbpjax.posterior.evidence import DensityRatio as DensityRatio
 from kbpjax.posterior.evidence import Evidence as Evidence
 from kbpjax.posterior.evidence import Expectation as Expectation
 from kbpjax.posterior.evidence import observe as observe
+from kbpjax.posterior.intervals import circular_interval as circular_interval
+from kbpjax.posterior.intervals import circular_mean as circular_mean
+from kbpjax.posterior.intervals import highest_density as highest_density
+from kbpjax.posterior.intervals import interval as interval
+from kbpjax.posterior.intervals import quantile as quantile
 from kbpjax.posterior.likelihood import likelihood as likelihood
 from kbpjax.posterior.marginals import Empirical as Empirical
 from kbpjax.posterior.marginals import MeanEmbedding as MeanEmbedding
 from kbpjax.posterior.marginals import Parzen as Parzen
+from kbpjax.posterior.refine import refine_mode as refine_mode
 from kbpjax.posterior.summaries import covariance as covariance
+from kbpjax.posterior.summaries import entropy as entropy
 from kbpjax.posterior.summaries import expectation as expectation
 from kbpjax.posterior.summaries import herd as herd
-from kbpjax.posterior.summaries import interval as interval
 from kbpjax.posterior.summaries import log_density as log_density
+from kbpjax.posterior.summaries import marginal as marginal
 from kbpjax.posterior.summaries import mean as mean
 from kbpjax.posterior.summaries import mode as mode
-from kbpjax.posterior.summaries import quantile as quantile
-from kbpjax.posterior.summaries import refine_mode as refine_mode
 from kbpjax.posterior.summaries import sample as sample
+from kbpjax.posterior.summaries import std as std
 from kbpjax.posterior.summaries import temper as temper
 from kbpjax.posterior.summaries import variance as variance
 from kbpjax.tuning.answering import ConvergenceWarning as ConvergenceWarning
@@ -95,3 +103,26 @@ from kbpjax.tuning.selection import median_hyperparameters as median_hyperparame
 from kbpjax.tuning.selection import select as select
 from kbpjax.tuning.tune import Tuned as Tuned
 from kbpjax.tuning.tune import tune as tune
+
+if TYPE_CHECKING:
+    from kbpjax import baselines as baselines
+    from kbpjax import estimator as estimator
+    from kbpjax import plotting as plotting
+
+_LAZY = ("baselines", "estimator", "plotting")
+"""Modules that are imported when first used: they are large, or need other packages."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'kbpjax' has no attribute {name!r}")
+    import importlib
+
+    try:
+        return importlib.import_module(f"kbpjax.{name}")
+    except ImportError as error:  # as AttributeError, so that hasattr and help work without the other package
+        raise AttributeError(f"kbpjax.{name}: {error}") from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

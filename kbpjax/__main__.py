@@ -14,6 +14,7 @@ import numpy as np
 
 import kbpjax as kbp
 from kbpjax import _checks
+from kbpjax._misc import show
 from kbpjax.io import describe
 
 DENOISE = """Denoise an image with a model learned from a clean image.
@@ -119,7 +120,7 @@ def denoise(args: argparse.Namespace) -> None:
         evidence = kbp.observe(model, graph, y)
         solution = kbp.run(model, graph, evidence, num_iters=args.iters, damping=0.2)
         belief = kbp.beliefs(model, graph, evidence, solution, points)
-        return kbp.mean(belief), jnp.sqrt(kbp.variance(belief))
+        return kbp.mean(belief), kbp.std(belief)
 
     start = time.perf_counter()
     channels = [[np.asarray(a) for a in clean(jnp.asarray(noisy[..., c].ravel()))] for c in range(noisy.shape[2])]
@@ -138,11 +139,7 @@ def info(args: argparse.Namespace) -> None:
     """Print a description of a file."""
     for name, value in describe(args.file).items():
         print(f"{name:12} {value}")
-    loaded = kbp.load(args.file)
-    if isinstance(loaded, kbp.KernelMRF):
-        print(f"{'node types':12} " + ", ".join(f"{v} (rank {r}, {p} points)" for v, (r, p) in loaded.ranks.items()))
-        print(f"{'edge types':12} " + ", ".join(f"{k} ({a} - {b})" for k, a, b in loaded.edge_types))
-        print(f"{'observed':12} " + (", ".join(map(str, loaded.observations)) or "no node type"))
+    print(show(kbp.load(args.file)))
 
 
 def bench(args: argparse.Namespace) -> None:

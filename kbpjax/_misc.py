@@ -1,20 +1,25 @@
-"""Small utilities: atomic file writes, optional packages, matrix products in full precision."""
+"""Small utilities: atomic file writes, optional packages, matrix products in full precision, texts of objects."""
 
+import dataclasses
+import functools
 import importlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 # By default, accelerators round f32 inputs of a product to 10 or 7 bits of mantissa. This is too coarse for normal
 # equations, and coarser than the residuals that incomplete Cholesky must resolve.
-matmul = partial(jnp.matmul, precision="highest")
-einsum = partial(jnp.einsum, precision="highest")
+matmul = functools.partial(jnp.matmul, precision="highest")
+einsum = functools.partial(jnp.einsum, precision="highest")
 
 
 @contextmanager
@@ -38,3 +43,92 @@ def need(module: str, extra: str) -> Any:
     except ImportError as error:
         package = module.partition(".")[0]
         raise ImportError(f"this needs {package}. Install it: pip install 'kbpjax[{extra}]'") from error
+
+
+WIDTH = 100
+"""Number of characters above which the text of an object has one line for each field."""
+LONGEST = 8
+"""Length of the longest vector whose entries are shown."""
+
+
+def show(value: Any) -> str:
+    """Return a readable text of a value: numbers and short vectors in full, other arrays as dtype[shape]."""
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        return _show_array(value)
+    if isinstance(value, float):
+        return show_number(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {show(item)}" for key, item in value.items()) + "}"
+    if type(value) in (tuple, list):
+        text = ", ".join(map(show, value)) + ("," if len(value) == 1 and isinstance(value, tuple) else "")
+        ends = "()" if isinstance(value, tuple) else "[]"
+        return ends[0] + text + ends[1] if len(text) < WIDTH else f"{type(value).__name__} of length {len(value)}"
+    if isinstance(value, eqx.Module) and type(value).__repr__ is eqx.Module.__repr__:
+        return show_fields(value)
+    function = value.func if isinstance(value, functools.partial) else value
+    return getattr(function, "__name__", None) or repr(value)
+
+
+def show_number(value: Any) -> str:
+    """Return a number with four digits; floats have a point or an exponent."""
+    if isinstance(value, bool | np.bool_ | int | np.integer):
+        return str(value)
+    text = f"{float(value):.4g}"
+    return text + ".0" if text.lstrip("-").isdigit() else text
+
+
+def show_fields(self: Any) -> str:
+    """Return "Name(field=value, ...)" of a dataclass, with values where they are known; `__repr__` of many classes."""
+    fields = [field for field in dataclasses.fields(self) if not field.name.startswith("_")]
+    values = {field.name: getattr(self, field.name, None) for field in fields}
+    absent = {field.name for field in fields if field.default is None and values[field.name] is None}
+    return show_parts(type(self).__name__, [f"{name}={show(v)}" for name, v in values.items() if name not in absent])
+
+
+def show_parts(name: str, parts: Sequence[str]) -> str:
+    """Return "name(part, ...)", with one line for each part if one line would be too long."""
+    line = f"{name}({', '.join(parts)})"
+    return line if len(line) <= WIDTH and "\n" not in line else show_lines(name, [f"{part}," for part in parts])
+
+
+def show_lines(name: str, lines: Sequence[str]) -> str:
+    """Return a text with one indented line for each part."""
+    return "\n".join([f"{name}(", *("  " + line.replace("\n", "\n  ") for line in lines), ")"])
+
+
+def show_list(items: Sequence[str], most: int = 10) -> list[str]:
+    """Return the first few of a list of texts, and how many more there are."""
+    return [*items[:most], *([f"... {len(items) - most} more"] if len(items) > most else [])]
+
+
+def values_or_shapes(text: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Return a `__repr__`: `text` if all arrays are known; else, as for arguments inside `jax.jit`, shapes."""
+
+    @functools.wraps(text)
+    def __repr__(self: Any) -> str:
+        if not all(map(_is_known, jax.tree.leaves(self))):
+            return show_fields(self)
+        try:
+            with jax.ensure_compile_time_eval():  # constants inside jax.jit are known too
+                return text(self)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # other leaves, as eqx.partition gives
+            return show_fields(self)
+
+    return __repr__
+
+
+def _show_array(array: Any) -> str:
+    numeric = array.dtype == bool or jnp.issubdtype(array.dtype, np.number)
+    if not (numeric and _is_known(array)) or array.ndim > 1 or array.size > LONGEST:
+        return eqx.tree_pformat(array).removesuffix("(numpy)").removeprefix("weak_").removeprefix("weak_")
+    values = np.asarray(array)
+    if values.ndim == 0:
+        return show_number(values[()])
+    return "[" + ", ".join(show_number(x).removesuffix(".0") for x in values) + "]"
+
+
+def _is_known(leaf: Any) -> bool:
+    """Return whether the values of a leaf of a pytree can be read."""
+    if isinstance(leaf, jax.Array):
+        return not isinstance(leaf, Tracer) and leaf.is_fully_addressable and not leaf.is_deleted()
+    return isinstance(leaf, np.ndarray | np.generic | int | float)

@@ -16,7 +16,8 @@ from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution, init
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.beliefs import Belief
-from kbpjax.posterior.summaries import interval, mean, mode, variance
+from kbpjax.posterior.intervals import interval
+from kbpjax.posterior.summaries import marginal, mean, mode, std
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "0.4"
 
@@ -26,8 +27,10 @@ def plot_belief(
 ) -> Any:
     """Plot the density of one scalar variable with mode, mean and credible interval; return the axes.
 
+    Repeated points are merged.
+
     Args:
-        belief: belief of scalar variables.
+        belief: belief of scalar variables; of vectors, plot `kbpjax.marginal(belief, coordinate)`.
         node: node of the variable.
         truth: true value to mark; None: no mark.
         coverage: nominal coverage of the interval, in (0, 1).
@@ -49,17 +52,18 @@ def plot_belief(
         ('belief of node 0', 'height (m)')
         >>> plt.close(ax.figure)
     """
-    points = _numbers(belief, node)
-    order = np.argsort(points)
-    weights = np.asarray(belief.weights)[node, order]
-    spacing = np.gradient(points[order]) if len(points) > 1 else np.ones(1)
-    one = Belief(belief.points, belief.weights[node][None])
+    _numbers(belief, node)
+    one = marginal(belief[node])
+    points, weights = _numbers(one, 0), np.asarray(one.weights)[0]
+    spacing = np.gradient(points) if len(points) > 1 else np.ones(1)
     low, high = (float(end[0]) for end in interval(one, coverage))
     ax = _axes(ax)
     density = weights / np.maximum(spacing, np.finfo(float).tiny)
-    ax.plot(points[order], density, color=BLUE, label="belief")
-    inside = (points[order] >= low) & (points[order] <= high)
-    ax.fill_between(points[order], density, where=inside, color=BLUE, alpha=0.2, label=f"{coverage:.0%} interval")
+    ax.plot(points, density, color=BLUE, label="belief")
+    at = np.unique(np.concatenate([points, [low, high]]))
+    inside = (at >= low) & (at <= high)
+    heights, name = np.interp(at, points, density), f"{coverage:.0%} interval"
+    ax.fill_between(at, heights, where=inside, color=BLUE, alpha=0.2, label=name)
     ax.axvline(float(mode(one)[0]), color=ORANGE, linestyle="--", label="mode")
     ax.axvline(float(mean(one)[0]), color=GREEN, linestyle=":", label="mean")
     if truth is not None:
@@ -98,7 +102,7 @@ def plot_grid(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes:
     rule, fix = f"must have {count} cells, one per node", "Pass (rows, columns) of the grid."
     _checks.require(len(shape) == 2 and shape[0] * shape[1] == count, "shape", rule, shape, fix)
     both = _several(axes, 2, (4.2 * 2, 4.0))
-    images = {"mean": (mean(belief), "viridis"), "standard deviation": (variance(belief) ** 0.5, "magma")}
+    images = {"mean": (mean(belief), "viridis"), "standard deviation": (std(belief), "magma")}
     for ax, (name, (values, colors)) in zip(both, images.items(), strict=True):
         drawn = ax.imshow(np.asarray(values).reshape(shape), cmap=colors, interpolation="nearest")
         ax.figure.colorbar(drawn, ax=ax, label=f"{name} of {label}", shrink=0.8)
@@ -225,7 +229,7 @@ def plot_graph(
     rule, fix = f"must have shape {(count, 2)}", "Pass two coordinates per node."
     _checks.require(layout.shape == (count, 2), "positions", rule, layout.shape, fix)
     ax = _axes(ax)
-    spread = np.sqrt(np.maximum(np.asarray(variance(belief)), 0))
+    spread = np.asarray(std(belief))
     certainty = 1 - (spread - spread.min()) / max(np.ptp(spread), np.finfo(float).tiny)
     lines = need("matplotlib.collections", "plot").LineCollection
     ax.add_collection(lines(layout[ends].tolist(), colors="0.7", linewidths=0.8, zorder=1))
@@ -334,7 +338,7 @@ def plot_costs(
 def _numbers(belief: Belief, node: int) -> np.ndarray:
     """Return the points of a belief of scalar variables as floats."""
     points = np.asarray(belief.points)
-    fix = "Plot one coordinate: Belief(points[:, i], weights)."
+    fix = "Plot one coordinate: kbpjax.marginal(belief, 0)."
     _checks.require(points.ndim == 1, "belief", "must have scalar variables", points.shape, fix)
     count = belief.weights.shape[0]
     _checks.require(-count <= node < count, "node", f"must be one of {count} nodes", node, "Count from 0.")

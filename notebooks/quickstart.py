@@ -161,9 +161,9 @@ print("temperature:", temperature)
 
 
 def coverage(belief, truth):
-    """Return the share of pixels inside their 90 % interval."""
+    """Return the share of pixels inside their 90 % interval, to half a gray level: the truth is rounded."""
     low, high = kbp.interval(belief, 0.9)
-    return float(np.mean((low <= truth) & (truth <= high)))
+    return float(np.mean((low - 0.5 <= truth) & (truth <= high + 0.5)))
 
 
 sharp = kbp.temper(belief, temperature)

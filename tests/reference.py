@@ -415,8 +415,17 @@ def quantile(points, weights, level):
     return np.array(answers)
 
 
-def interval(points, weights, coverage):
-    return quantile(points, weights, (1 - coverage) / 2), quantile(points, weights, (1 + coverage) / 2)
+def interpolated_quantile(points, row, level):
+    """Walk along the points: half of each weight lies below its point, straight lines between, flat outside."""
+    pairs = sorted(zip(points, row, strict=True))
+    reached = [math.fsum(b for _, b in pairs[:i]) + pairs[i][1] / 2 for i in range(len(pairs))]
+    if level <= reached[0]:
+        return pairs[0][0]
+    for i in range(1, len(pairs)):
+        if level <= reached[i]:
+            share = (level - reached[i - 1]) / (reached[i] - reached[i - 1])
+            return pairs[i - 1][0] + share * (pairs[i][0] - pairs[i - 1][0])
+    return pairs[-1][0]
 
 
 # --- examples ---------------------------------------------------------------------------------------------------------

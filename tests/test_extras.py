@@ -2,6 +2,7 @@
 
 import pytest
 
+import kbpjax as kbp
 from kbpjax._misc import need
 from tests.programs import SHORT, python
 
@@ -15,6 +16,24 @@ def test_everything_but_the_estimator_is_imported_without_extras():
         + "import kbpjax, kbpjax.baselines, kbpjax.io, kbpjax.plotting, kbpjax.__main__"
     )
     assert python("-W", "error", "-c", code, **SHORT).returncode == 0
+
+
+def test_large_modules_are_attributes():
+    assert {"plotting", "baselines", "estimator"} < set(dir(kbp))
+    assert kbp.plotting.plot_belief and kbp.baselines.discrete.run
+    with pytest.raises(AttributeError, match="module 'kbpjax' has no attribute 'nonsense'"):
+        _ = kbp.nonsense
+
+
+def test_large_modules_are_imported_when_first_used():
+    code = WITHOUT.format(packages=("sklearn",)) + (
+        "import kbpjax as kbp; lazy = {'kbpjax.plotting', 'kbpjax.baselines', 'kbpjax.estimator'};"
+        "assert not lazy & set(sys.modules); kbp.plotting.plot_belief, kbp.baselines.discrete;"
+        "assert not hasattr(kbp, 'estimator') and 'estimator' in dir(kbp); kbp.estimator"
+    )
+    outcome = python("-c", code, **SHORT)
+    said = outcome.stderr.strip().split("\n")[-1]
+    assert said.startswith("AttributeError: kbpjax.estimator: this needs scikit-learn. Install it"), outcome.stderr
 
 
 @pytest.mark.parametrize(

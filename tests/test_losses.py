@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from tests.reference import interpolated_quantile
 
 POINTS = np.array([0.5, -1.0, 2.0, 0.0, 1.2])
 TRUTH = np.array([0.4, -3.0, 1.9])
@@ -20,23 +21,10 @@ def belief(w=None, points=POINTS):
     return kbp.Belief(jnp.asarray(points), jnp.asarray(weights() if w is None else w))
 
 
-def quantile(points, w, level):
-    """Walk along the points: half of each weight lies below its point, straight lines between, flat outside."""
-    pairs = sorted(zip(points, w, strict=True))
-    reached = [sum(b for _, b in pairs[:i]) + pairs[i][1] / 2 for i in range(len(pairs))]
-    if level <= reached[0]:
-        return pairs[0][0]
-    for i in range(1, len(pairs)):
-        if level <= reached[i]:
-            share = (level - reached[i - 1]) / (reached[i] - reached[i - 1])
-            return pairs[i - 1][0] + share * (pairs[i][0] - pairs[i - 1][0])
-    return pairs[-1][0]
-
-
 def interval_score(points, rows, truth, coverage):
     outside, total = 1 - coverage, 0.0
     for w, x in zip(rows, truth, strict=True):
-        low, high = quantile(points, w, outside / 2), quantile(points, w, 1 - outside / 2)
+        low, high = (interpolated_quantile(points, w, level) for level in (outside / 2, 1 - outside / 2))
         total += high - low + (2 / outside) * ((low - x) * (x < low) + (x - high) * (x > high))
     return total / len(truth)
 

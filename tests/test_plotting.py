@@ -155,6 +155,22 @@ def test_wrong_input_is_refused(name, problem):
         call(problem)
 
 
+def test_beliefs_of_vectors_are_plotted_coordinate_by_coordinate():
+    columns = [a.ravel() for a in np.meshgrid(np.linspace(0, 1, 5), np.linspace(2, 4, 3))]
+    points = jnp.asarray(np.stack(columns, axis=1))
+    belief = kbp.Belief(points, jnp.full((2, 15), 1 / 15))
+    with pytest.raises(ValueError, match=r"Plot one coordinate: kbpjax.marginal\(belief, 0\)"):
+        plotting.plot_belief(belief, 0)
+    drawn = [
+        plotting.plot_belief(kbp.marginal(belief, 1), 1),
+        plotting.plot_belief(kbp.Belief(points[:, 1], belief.weights), 1),  # repeated points
+    ]
+    for ax in drawn:
+        np.testing.assert_allclose(ax.lines[0].get_xdata(), [2, 3, 4])
+        np.testing.assert_allclose(ax.lines[0].get_ydata(), np.full(3, 1 / 3), rtol=1e-6)
+        plt.close(ax.figure)
+
+
 def test_the_package_does_not_import_matplotlib():
     code = "import sys, kbpjax, kbpjax.plotting; print(any(m in sys.modules for m in ('matplotlib', 'networkx')))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

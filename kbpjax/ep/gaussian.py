@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._misc import show_fields
 from kbpjax.ep.messages import Distribution, Self, as_parameters, require_positive, sample_moments
 from kbpjax.kernels.base import as_floats
 
@@ -193,6 +194,8 @@ class MultivariateGaussian(eqx.Module):
         square = jnp.einsum("...i,...ij,...j->...", moved, other.precision, moved)
         trace = jnp.trace(share, axis1=-2, axis2=-1) - self.shift.shape[-1]
         return 0.5 * (trace + square - jnp.linalg.slogdet(share)[1])
+
+    __repr__ = show_fields
 
 
 def _fit(matrix: Array, vector: Array) -> bool:

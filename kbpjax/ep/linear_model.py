@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Key, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import matmul
+from kbpjax._misc import matmul, show_fields
 from kbpjax.ep.beta import Beta
 from kbpjax.ep.gaussian import Gaussian
 from kbpjax.ep.just_in_time import Record, scan, step
@@ -31,6 +31,8 @@ PREDICTIVE_NODES = 400
 
 class Schedule(eqx.Module):
     """The order of site updates."""
+
+    __repr__ = show_fields
 
 
 class Parallel(Schedule):
@@ -88,6 +90,8 @@ class LinearPosterior(eqx.Module):
     changes: Float[Array, " sweep"]
     operator: Operator | None
     record: Record
+
+    __repr__ = show_fields
 
 
 def linear_model(

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._misc import show_fields
 from kbpjax.kernels.base import as_floats
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ class Distribution(eqx.Module):
         """Whether mean and variance are those of a distribution: finite, and the variance > 0."""
         return jnp.isfinite(self.mean) & jnp.isfinite(self.variance) & (self.variance > 0)
 
+    __repr__ = show_fields
+
 
 class TwoPositive(Distribution):
     """A family of two positive parameters; regressions predict their logarithms."""
@@ -195,6 +198,8 @@ class ImproperHandling(eqx.Module):
     @abc.abstractmethod
     def __call__(self, belief: Member, incoming: Member) -> Member:
         """Return the message to send."""
+
+    __repr__ = show_fields
 
 
 class MeanPreserving(ImproperHandling):

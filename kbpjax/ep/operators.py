@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._misc import show_fields
 from kbpjax.ep.messages import Distribution, ImproperHandling, MeanPreserving, ratio
 from kbpjax.ep.parameters import Parameters
 from kbpjax.ep.regression import BayesianRegression, fit_regression
@@ -65,6 +66,8 @@ class Learner(eqx.Module):
         """The kernel and noise parameters, the same for all outputs."""
         return Parameters(self.width_scale, 1.0, self.noise)
 
+    __repr__ = show_fields
+
 
 class Buffer(eqx.Module):
     """The initial mini-batch of an untrained operator.
@@ -87,6 +90,8 @@ class Buffer(eqx.Module):
     def full(self) -> Bool[Array, ""]:
         """Whether the mini-batch is complete, and so the operator is trained."""
         return self.count >= len(self.points)
+
+    __repr__ = show_fields
 
 
 class Operator(eqx.Module):
@@ -126,6 +131,8 @@ class Operator(eqx.Module):
     def trained(self) -> Bool[Array, ""]:
         """Whether the operator can predict."""
         return jnp.asarray(True) if self.buffer is None else self.buffer.full
+
+    __repr__ = show_fields
 
 
 class Prediction(NamedTuple):

@@ -17,6 +17,7 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Key, ScalarLike
 
 from kbpjax import _checks
+from kbpjax._misc import show_fields
 from kbpjax.ep.beta import Beta, log_beta
 from kbpjax.ep.gamma import Gamma
 from kbpjax.ep.gaussian import Gaussian
@@ -66,6 +67,8 @@ class Oracle(eqx.Module):
     def __call__(self, incoming: tuple[Distribution, ...], key: Key[Array, ""]) -> Distribution:
         """Return the belief; NaN if it cannot be computed. `key` is the random key of sampling oracles."""
 
+    __repr__ = show_fields
+
 
 class Projection(eqx.Module):
     """A projection of beliefs onto a family."""
@@ -77,6 +80,8 @@ class Projection(eqx.Module):
     @abc.abstractmethod
     def gamma(self, found: "CompoundGammaIntegrals") -> Gamma:
         """Project the belief of a precision."""
+
+    __repr__ = show_fields
 
 
 class KLProjection(Projection):

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, Key
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._misc import show_fields
 from kbpjax.ep.messages import Self, as_parameters, require_positive
 
 
@@ -47,6 +48,8 @@ class Parameters(eqx.Module):
         fits = shape in ((), (num_outputs,))
         _checks.require(fits, "parameters", f"must be single or {num_outputs} of them", f"shape {shape}", fix)
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_outputs,)).astype(dtype), self)
+
+    __repr__ = show_fields
 
 
 def grid_candidates(

@@ -14,7 +14,7 @@ from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 from jaxtyping import Array, Float, ScalarLike
 
 from kbpjax import _checks
-from kbpjax._misc import matmul
+from kbpjax._misc import matmul, show_fields
 from kbpjax.ep.messages import Self
 
 
@@ -81,6 +81,8 @@ class BayesianRegression(eqx.Module):
         half = solve_triangular(lower, gain.T, lower=True)
         mean = self.mean + matmul(gain, cho_solve((lower, True), y - matmul(phi, self.mean)))
         return type(self)(mean, self.covariance - matmul(half.T, half), self.noise)
+
+    __repr__ = show_fields
 
 
 def fit_regression(

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kbpjax import _checks
+from kbpjax._misc import show_fields
 from kbpjax.ep.gaussian import Gaussian
 from kbpjax.ep.messages import Distribution
 from kbpjax.ep.oracles import Oracle
@@ -28,6 +29,8 @@ class Factor(eqx.Module):
     @abc.abstractmethod
     def draw(self, key: Key[Array, ""], num_samples: int) -> Draws:
         """Return samples of all variables [draw], with log weights [draw]."""
+
+    __repr__ = show_fields
 
 
 class ForwardSampler(Factor):

@@ -5,6 +5,7 @@ import abc
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from kbpjax._misc import show_fields
 from kbpjax.ep.messages import Distribution, ImproperHandling, ratio
 
 
@@ -33,6 +34,8 @@ class Targets(eqx.Module):
         self, outputs: Float[Array, "*batch out"], incoming: Distribution, improper: ImproperHandling
     ) -> tuple[Distribution, Distribution]:
         """Return the belief and the outgoing message of predicted outputs."""
+
+    __repr__ = show_fields
 
 
 class RelativeBelief(Targets):

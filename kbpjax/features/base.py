@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
+from kbpjax._misc import show_fields
 from kbpjax.kernels import Kernel
 
 
@@ -41,6 +42,8 @@ class FeatureMap(eqx.Module):
     @abc.abstractmethod
     def point(self) -> jax.ShapeDtypeStruct:
         """The shape and dtype of a single point."""
+
+    __repr__ = show_fields
 
 
 class LandmarkSelector(eqx.Module):
@@ -80,6 +83,8 @@ class LandmarkSelector(eqx.Module):
     @abc.abstractmethod
     def products(self) -> "LandmarkSelector":
         """The selector for bases of products of messages, which must have landmarks."""
+
+    __repr__ = show_fields
 
 
 @jax.jit

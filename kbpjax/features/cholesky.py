@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, ScalarLike, Shaped
 
 from kbpjax import _checks
-from kbpjax._misc import matmul
+from kbpjax._misc import matmul, show_fields
 from kbpjax.features.base import FeatureMap, LandmarkSelector
 from kbpjax.kernels import Kernel, diagonal, gram
 
@@ -87,6 +87,8 @@ class Pivots(eqx.Module):
     indices: Int[Array, " max_rank"]
     rank: Int[Array, ""]
     residual: Float[Array, ""]
+
+    __repr__ = show_fields
 
 
 @partial(jax.jit, static_argnames="max_rank")

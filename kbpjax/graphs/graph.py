@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import need
+from kbpjax._misc import need, show_lines, show_list
 from kbpjax.graphs.forest import Forest
 from kbpjax.graphs.plan import Plan, inbox
 
@@ -233,6 +233,17 @@ class Graph(eqx.Module):
             ),
             edge_types=ends,
         )
+
+    def __repr__(self) -> str:
+        nodes = [f"{count} of type {v}" for v, count, _ in self.node_types]
+        edges = [f"type {k} joins node types {a} and {b}" for k, a, b in self.edge_types]
+        shape = "forest" if self.forest is not None else "with cycles" if self.num_edges else "without edges"
+        parts = [f"{self.num_nodes} nodes, {self.num_edges // 2} edges, {shape}"]
+        if len(nodes) > 1:
+            parts.append("nodes: " + ", ".join(show_list(nodes)))
+        if len(edges) > 1:
+            parts.append("edges: " + ", ".join(show_list(edges)))
+        return show_lines("Graph", parts) if len(parts) > 1 else f"Graph({parts[0]})"
 
 
 def grid_graph(height: int, width: int, *, edge_type: Numbers | None = None, node_type: Numbers | None = None) -> Graph:

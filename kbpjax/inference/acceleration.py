@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from kbpjax import _checks
+from kbpjax._misc import show_fields
 from kbpjax.inference.operators import normalize
 
 ENOUGH = 20_000
@@ -105,6 +106,8 @@ class Anderson(eqx.Module):
         least = jnp.where(steady, jnp.minimum(history.least, residual), residual)
         return History(updates, differences, taken, least, mark, waited), jnp.where(accept, mixed, new)
 
+    __repr__ = show_fields
+
 
 def _some(messages: Float[Array, "coordinate column"]) -> Float[Array, " some"]:
     """Return about `ENOUGH` coordinates, those of a fixed random sample of the messages."""
@@ -156,6 +159,8 @@ class AgreementDamping(eqx.Module):
     def __check_init__(self) -> None:
         check_damping(self.damping)
 
+    __repr__ = show_fields
+
 
 def check_damping(damping: Any) -> None:
     """Raise ValueError unless damping is a number in [0, 1)."""
@@ -196,3 +201,5 @@ class AdaptiveDamping(eqx.Module):
         """Return the damping of the next iteration, from the residuals of the last two."""
         new = 1 - damping
         return jax.lax.stop_gradient(jnp.clip(1 - jnp.where(now > before, new / 2, 1.1 * new), 0, self.most))
+
+    __repr__ = show_fields

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, ScalarLike
 
 from kbpjax import _checks
+from kbpjax._misc import show, show_fields, values_or_shapes
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.acceleration import check_damping
@@ -71,6 +72,10 @@ class Diagnosis(eqx.Module):
     def oscillates(self) -> Bool[Array, ""]:
         """Whether messages oscillate with period two: two iterations bring them back."""
         return (self.moved_once > 1e-3) & (self.moved_twice < self.moved_once / 4)
+
+    @values_or_shapes
+    def __repr__(self) -> str:
+        return show_fields(self)[:-1] + f", oscillates={show(self.oscillates)})"
 
 
 def diagnose(

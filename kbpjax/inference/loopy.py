@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from kbpjax import _checks
+from kbpjax._misc import show_fields, show_number, values_or_shapes
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.acceleration import AdaptiveDamping, AgreementDamping, Anderson, check_damping
@@ -51,6 +52,8 @@ class BPState(eqx.Module):
     messages: Float[Array, "edge coordinate"]
     residual: Float[Array, ""]
     count: Int[Array, ""]
+
+    __repr__ = show_fields
 
 
 class Solution(eqx.Module):
@@ -100,6 +103,14 @@ class Solution(eqx.Module):
     def coefficients(self) -> Float[Array, "edge rank"]:
         """Coefficients of the messages in the bases of their receivers; beliefs are computed from them."""
         return self.messages if self.projected is None else self.projected
+
+    @values_or_shapes
+    def __repr__(self) -> str:
+        if np.ndim(self.converged):
+            converged = f"{int(np.sum(self.converged))} of {np.size(self.converged)} problems converged"
+            return f"Solution({converged}, residuals up to {show_number(np.max(self.residual))})"
+        state = "converged in" if self.converged else "NOT converged after"
+        return f"Solution({state} {int(self.num_iters)} iterations, residual {float(self.residual):.2g})"
 
 
 def init(model: Any, graph: Graph) -> BPState:

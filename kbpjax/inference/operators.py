@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, ScalarLike
 
 from kbpjax import _checks
-from kbpjax._misc import einsum
+from kbpjax._misc import einsum, show_fields
 from kbpjax.graphs.graph import Graph
 
 FEW = 16
@@ -66,6 +66,8 @@ class SumProduct(eqx.Module):
     ) -> Float[Array, "out *tiles row"]:
         """Return sum_p matrices_op x_p, each tile with the matrix of its type."""
         return by_tile(matrices, types, x)
+
+    __repr__ = show_fields
 
 
 class MaxProduct(SumProduct):
@@ -131,6 +133,8 @@ class InLogs(eqx.Module):
         """Apply `addition`."""
         return self.addition.apply(matrices, types, x)
 
+    __repr__ = show_fields
+
 
 Arithmetic = SumProduct | MaxProduct | InLogs
 
@@ -192,6 +196,8 @@ class Operators(eqx.Module):
         _checks.require(node in (1, *range(nodes, node + 1)), "evaluate", rule, node, fix)
         rule = f"must have 1 or >= {edges} matrices"
         _checks.require(edge in (1, *range(edges, edge + 1)), "project", rule, edge, fix)
+
+    __repr__ = show_fields
 
 
 def of_type(matrices: Float[Array, "type *axes"], types: Int[Array, "*tiles"]) -> Array:

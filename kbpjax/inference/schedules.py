@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
 from kbpjax import _checks
+from kbpjax._misc import values_or_shapes
 from kbpjax.graphs.coloring import color_nodes
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
@@ -197,6 +198,10 @@ class Colored(eqx.Module):
 
     colors: Plan
     made_for: tuple[Int[Array, " edge"], Int[Array, " edge"], Int[Array, " edge"], Int[Array, " node"]]
+
+    @values_or_shapes
+    def __repr__(self) -> str:
+        return f"Colored({self.colors.num_parts} colors)"
 
     def plan(self, graph: Graph) -> Plan:
         """Return the plan with one part per color; raise ValueError for another graph.

@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._misc import show, show_fields
 
 
 def _on_arrays(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,6 +101,8 @@ class Kernel(eqx.Module):
         """Return the kernel k(x, y)^p for an integer p >= 1."""
         return Power(self, exponent)
 
+    __repr__ = show_fields
+
 
 class Sum(Kernel):
     """The sum of two kernels: k1(x, y) + k2(x, y).
@@ -117,6 +120,9 @@ class Sum(Kernel):
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return k1(x, y) + k2(x, y)."""
         return self.left(x, y) + self.right(x, y)
+
+    def __repr__(self) -> str:
+        return " + ".join(show(k.value) if isinstance(k, Constant) else repr(k) for k in (self.left, self.right))
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
         """Raise ValueError unless points lie in the domains of both kernels."""
@@ -140,6 +146,9 @@ class Product(Kernel):
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return k1(x, y) k2(x, y)."""
         return self.left(x, y) * self.right(x, y)
+
+    def __repr__(self) -> str:
+        return f"{_in_brackets(self.left, Sum)} * {_in_brackets(self.right, Sum)}"
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
         """Raise ValueError unless points lie in the domains of both kernels."""
@@ -206,6 +215,9 @@ class Power(Wrapper):
         """Return k(x, y)^p."""
         return self.base(x, y) ** self.exponent
 
+    def __repr__(self) -> str:
+        return f"{_in_brackets(self.base, Sum, Product, Scaled, Power)}**{self.exponent}"
+
 
 class Scaled(Wrapper):
     """A weighted kernel, w k(x, y); `2.0 * kernel` returns it.
@@ -235,6 +247,9 @@ class Scaled(Wrapper):
         """Return w k(x, y)."""
         value = self.base(x, y)
         return self.weight.astype(value.dtype) * value
+
+    def __repr__(self) -> str:
+        return f"{show(self.weight)} * {_in_brackets(self.base, Sum)}"
 
 
 class Normalized(Wrapper):
@@ -413,6 +428,11 @@ def _points(argument: str, x: Any) -> Array:
     fix = "One point is [x]."
     _checks.require(array.ndim > 0, argument, "must have shape [point, *dim]", f"shape {array.shape}", fix)
     return array
+
+
+def _in_brackets(kernel: Kernel, *classes: type[Kernel]) -> str:
+    """Return the text of a kernel, in brackets if it is of one of the classes."""
+    return f"({kernel!r})" if isinstance(kernel, classes) else repr(kernel)
 
 
 def _is_number(value: Any) -> bool:

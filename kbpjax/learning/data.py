@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Shaped
 
 from kbpjax import _checks
+from kbpjax._misc import show_lines, show_list, values_or_shapes
 from kbpjax.graphs.graph import Graph
 
 
@@ -164,6 +165,15 @@ class TrainingData(eqx.Module):
         shape, got = self.nodes[node_type].shape[1:], x.shape[1:]
         fix = f"Points of node type {node_type} have shape {shape}."
         _checks.require(got == shape, argument, f"must have points of shape {shape}", got, fix)
+
+    @values_or_shapes
+    def __repr__(self) -> str:
+        nodes = [f"node type {v}: {len(x)} samples of shape {x.shape[1:]}" for v, x in self.nodes.items()]
+        edges = [f"edge type {k}: {len(self.edges[k][0])} pairs of node types {a} and {b}" for k, a, b in self.ends]
+        observed = [
+            f"observations of node type {v}: {len(y)} of shape {y.shape[1:]}" for v, (_, y) in self.observations.items()
+        ]
+        return show_lines("TrainingData", [line for lines in (nodes, edges, observed) for line in show_list(lines)])
 
 
 def _rows(pair: Any, forward: bool) -> tuple[Array, Array]:

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
-from kbpjax._misc import matmul
+from kbpjax._misc import matmul, show, show_fields, show_lines, show_list, values_or_shapes
 from kbpjax.features import FeatureMap, features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import Operators
@@ -49,6 +49,8 @@ class ObservationModel(eqx.Module):
     expectation: Float[Array, "rank observation_rank"]
     ratio: Float[Array, "rank observation_rank"]
     residual: Float[Array, ""]
+
+    __repr__ = show_fields
 
 
 class KernelMRF(eqx.Module):
@@ -138,6 +140,33 @@ class KernelMRF(eqx.Module):
         unknown_edges = [ends for ends in graph.edge_types if ends not in fitted]
         rule = f"must have edge types (type, first, second) among {list(self.edge_types[:20])}"
         _checks.require(not unknown_edges, "graph", rule, unknown_edges, fix)
+
+    @values_or_shapes
+    def __repr__(self) -> str:
+        if self.operators.evaluate.ndim != 3:
+            return show_fields(self)
+        nodes = []
+        for v, (rank, points) in self.ranks.items():
+            messages, products = (f"{float(residual):.2g}" for residual in self.residuals[v])
+            nodes.append(
+                f"node type {v}: {_show_features(self.bases[v])}, rank {rank}, {points} points,"
+                f"\n  residuals {messages} (messages) and {products} (products), floor {float(self.floor_of(v)):.2g},"
+                f" obs_ridge {float(self.ridges[v]):.2g}"
+            )
+        edges = [f"edge type {k}: node types {a} and {b}" for k, a, b in self.edge_types]
+        observed = [
+            f"observations of node type {v}: {_show_features(observation.basis)}, rank {observation.basis.rank},"
+            f" residual {float(observation.residual):.2g}"
+            for v, observation in self.observations.items()
+        ]
+        sign = "as estimated" if self.operators.nonnegative is None else "nonnegative"
+        lines = [line for part in (nodes, edges, observed) for line in show_list(part)]
+        return show_lines("KernelMRF", [*lines, f"updates: {sign}"])
+
+
+def _show_features(basis: FeatureMap) -> str:
+    """Return the text of the kernel of a feature map, or of the map if it has no kernel."""
+    return show(getattr(basis, "kernel", basis))
 
 
 def learn_model(

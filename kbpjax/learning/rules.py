@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
+from kbpjax._misc import show_fields
 from kbpjax.features import (
     Basis,
     FeatureMap,
@@ -54,6 +55,8 @@ class NodeBasis(eqx.Module):
     products: Basis | None
     points: Shaped[Array, "point *dim"]
     residuals: tuple[Float[Array, ""], Float[Array, ""]]
+
+    __repr__ = show_fields
 
 
 class FixedLandmarks(eqx.Module):
@@ -101,6 +104,8 @@ class FixedLandmarks(eqx.Module):
         del nodes, observations
         return self
 
+    __repr__ = show_fields
+
 
 class FullRank(eqx.Module):
     """The exact update rule (eq. 12): all samples are landmarks and evaluation points of products.
@@ -138,6 +143,8 @@ class FullRank(eqx.Module):
         del nodes, observations
         return self
 
+    __repr__ = show_fields
+
 
 class _LandmarkRule(eqx.Module):
     """Base class of the two rules with selected landmarks."""
@@ -163,6 +170,8 @@ class _LandmarkRule(eqx.Module):
         messages, products = ({v: getattr(b, name) for v, b in nodes.items()} for name in ("messages", "products"))
         rule: Any = self  # one of the two classes below
         return FixedLandmarks(rule, _landmarks(messages), _landmarks(products), _landmarks(observations))
+
+    __repr__ = show_fields
 
 
 class LinearTime(_LandmarkRule):

@@ -10,7 +10,7 @@ region do not make it more probable. If candidates are samples of the marginal, 
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, overload
 
@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import einsum, matmul
+from kbpjax._misc import einsum, matmul, show, show_fields, values_or_shapes
 from kbpjax.features import Basis, features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution
@@ -57,9 +57,16 @@ class Belief(eqx.Module):
         weights: probabilities [node, point]; each row sums to 1.
         solution: the messages from which `infer` computed the beliefs; None otherwise.
 
+    `len(belief)` is the number of nodes. `belief[3]`, `belief[[1, 2]]`, `belief[:10]` and `belief[mask]` are the
+    beliefs of some nodes.
+
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.25, 0.5, 0.25], [1.0, 0.0, 0.0]]))
+        >>> belief
+        Belief(2 nodes on 3 points from 0 to 2)
+        >>> belief[1].weights.tolist()
+        [[1.0, 0.0, 0.0]]
         >>> belief.weights[:, belief.points > 0.5].sum(axis=1).tolist()  # P(x > 0.5 | evidence) of each node
         [0.75, 0.0]
     """
@@ -67,6 +74,41 @@ class Belief(eqx.Module):
     points: Shaped[Array, "point *dim"]
     weights: Float[Array, "node point"]
     solution: Solution | None = None
+
+    def __len__(self) -> int:
+        return self.weights.shape[-2]
+
+    def __iter__(self) -> Iterator["Belief"]:
+        return (self[node] for node in range(len(self)))
+
+    def __getitem__(self, nodes: Any) -> "Belief":
+        """Return the beliefs of some nodes: of a number, a list of numbers, a slice or a mask [node]."""
+        count, shape = len(self), self.weights.shape
+        fix = "For a batch of beliefs, index inside the function that jax.vmap maps."
+        _checks.require(len(shape) == 2, "belief", "must have weights [node, point]", shape, fix)
+        if isinstance(nodes, slice):
+            return Belief(self.points, self.weights[nodes])
+        chosen = nodes if isinstance(nodes, jax.Array) else np.asarray(nodes, None if np.size(nodes) else int)
+        is_mask = chosen.dtype == bool
+        ok = chosen.shape == (count,) if is_mask else chosen.ndim <= 1 and jnp.issubdtype(chosen.dtype, jnp.integer)
+        rule, fix = f"must be numbers, a slice or a mask of {count} nodes", "Pass for instance belief[[1, 2]]."
+        _checks.require(ok, "nodes", rule, f"shape {chosen.shape}, dtype {chosen.dtype}", fix)
+        if is_mask:
+            return Belief(self.points, self.weights[chosen])
+        chosen = chosen.reshape(-1)
+        if not _checks.is_traced(chosen):
+            outside = [node for node in chosen.tolist() if not -count <= node < count]
+            _checks.require(not outside, "nodes", f"must be among {count} nodes", outside[:3], "Count from 0.")
+        return Belief(self.points, self.weights[chosen])
+
+    @values_or_shapes
+    def __repr__(self) -> str:
+        if self.weights.ndim != 2:
+            return show_fields(self)
+        dim = self.points.shape[1:]
+        points = f"{len(self.points)} points" + (f" of shape {dim}" if dim else "")
+        ends = [show(end).removesuffix(".0") for end in (self.points.min(axis=0), self.points.max(axis=0))]
+        return f"Belief({len(self)} nodes on {points}" + (f" from {ends[0]} to {ends[1]})" if len(dim) < 2 else ")")
 
 
 @overload

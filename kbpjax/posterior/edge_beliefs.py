@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import matmul
+from kbpjax._misc import matmul, values_or_shapes
 from kbpjax.features import features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution
@@ -57,6 +57,11 @@ class EdgeBelief(eqx.Module):
     first: Shaped[Array, "first ..."]
     second: Shaped[Array, "second ..."]
     weights: Float[Array, "edge first second"]
+
+    @values_or_shapes
+    def __repr__(self) -> str:
+        sizes = " x ".join(str(len(points)) for points in (self.first, self.second))
+        return f"EdgeBelief({len(self.weights)} edges on {sizes} points)"
 
 
 def edge_beliefs(

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import matmul
+from kbpjax._misc import matmul, show, show_fields, values_or_shapes
 from kbpjax.features import features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import log_or_zero as log_or_zero
@@ -170,6 +170,18 @@ class Evidence(eqx.Module):
             self.clamped,
             self.values,
         )
+
+    @values_or_shapes
+    def __repr__(self) -> str:
+        if self.clamped.ndim != 1:
+            return show_fields(self)
+        observed = int(jnp.sum(jnp.any(self.observed, axis=0)))
+        parts = [f"{len(self.clamped)} nodes: {observed} observed", f"{int(jnp.sum(self.clamped))} clamped"]
+        if len(self.exponents):
+            parts.append(f"powers {show(self.exponents)}")
+        if self.likelihoods:
+            parts.append(f"{len(self.likelihoods)} known likelihoods")
+        return f"Evidence({', '.join(parts)})"
 
 
 def raised(power: Array, fn: Partial, points: Array) -> Array:

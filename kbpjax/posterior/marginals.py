@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kbpjax import _checks
-from kbpjax._misc import matmul
+from kbpjax._misc import matmul, show_fields
 from kbpjax.features import features
 from kbpjax.kernels import Kernel, gram
 from kbpjax.kernels.base import like
@@ -35,6 +35,8 @@ class MeanEmbedding(eqx.Module):
         """Return the estimate at points [point, *dim], of any scale, with the model's floor."""
         at_points = features(model.bases[node_type], points)
         return jnp.maximum(matmul(at_points, model.marginals[node_type]), model.floor_of(node_type))
+
+    __repr__ = show_fields
 
 
 def _arrays(samples: Any) -> Any:
@@ -80,6 +82,8 @@ class Parzen(eqx.Module):
         _checks.require(ok, "samples", rule, f"shape {samples.shape}", "Pass data.nodes.")
         return mean_embedding(lambda x: gram(kernel, x, points), like(samples, points.dtype))
 
+    __repr__ = show_fields
+
 
 class Empirical(eqx.Module):
     """Equal weights: use it when the points were sampled from the marginal.
@@ -100,6 +104,8 @@ class Empirical(eqx.Module):
     def density(self, model: KernelMRF, node_type: int, points: Array) -> Float[Array, " point"]:
         """Return ones [point]."""
         return jnp.ones(len(points), model.operators.evaluate.dtype)
+
+    __repr__ = show_fields
 
 
 Marginal = MeanEmbedding | Parzen | Empirical

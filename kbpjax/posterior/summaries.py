@@ -1,7 +1,12 @@
-"""Posterior summaries of beliefs: point estimates, variances, intervals, expectations, samples."""
+"""Posterior summaries of beliefs: point estimates, variances, expectations, samples.
 
-from collections.abc import Callable
-from functools import partial
+Every summary of a belief takes {node type: belief} too, as `beliefs` returns for points given by type, and then returns
+{node type: summary}. Its other arguments may then be {node type: argument}.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +16,51 @@ from jaxtyping import Array, Float, PRNGKeyArray, ScalarLike, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import einsum, matmul
-from kbpjax.graphs.graph import Graph
-from kbpjax.inference.loopy import Solution
 from kbpjax.kernels import Kernel, gram
-from kbpjax.learning.model import KernelMRF
-from kbpjax.posterior.beliefs import Belief, log_belief, log_or_zero, raise_logs, spacing
-from kbpjax.posterior.evidence import Evidence, expand
-from kbpjax.posterior.marginals import Marginal, MeanEmbedding
+from kbpjax.posterior.beliefs import Belief, log_or_zero, raise_logs, spacing
+
+Options = ParamSpec("Options")
+Result = TypeVar("Result")
 
 
+@runtime_checkable
+class Summary(Protocol[Options, Result]):
+    """A function of one belief, or of {node type: belief}."""
+
+    @overload
+    def __call__(self, belief: Belief, *args: Options.args, **options: Options.kwargs) -> Result: ...
+
+    @overload
+    def __call__(
+        self, belief: Mapping[int, Belief], *args: Options.args, **options: Options.kwargs
+    ) -> dict[int, Result]: ...
+
+
+def by_type(summary: Callable[Concatenate[Belief, Options], Result]) -> Summary[Options, Result]:
+    """Return a summary that also takes {node type: belief}, and then any argument as {node type: argument}."""
+    call: Any = summary
+
+    @wraps(call)
+    def apply(belief: Any, *args: Any, **options: Any) -> Any:
+        if not isinstance(belief, Mapping):
+            return call(belief, *args, **options)
+
+        def pick(value: Any, v: int) -> Any:
+            if not isinstance(value, Mapping):
+                return value
+            fix = "Pass one for each node type of the beliefs."
+            _checks.require(v in value, call.__name__, f"must have arguments of node type {v}", list(value), fix)
+            return value[v]
+
+        return {
+            v: call(one, *(pick(arg, v) for arg in args), **{name: pick(arg, v) for name, arg in options.items()})
+            for v, one in belief.items()
+        }
+
+    return apply
+
+
+@by_type
 def mode(belief: Belief) -> Shaped[Array, "node *dim"]:
     """Return the mode of each node: the candidate of largest belief.
 
@@ -29,17 +70,17 @@ def mode(belief: Belief) -> Shaped[Array, "node *dim"]:
         >>> kbp.mode(belief).tolist()
         [1.0]
     """
-    _check_belief(belief)
-    _refuse_nan(belief)
+    check_belief(belief)
+    refuse_nan(belief)
     return _mode(belief)
 
 
 @jax.jit
 def _mode(belief: Belief) -> Array:
-    return _keep_nan(belief, belief.points[jnp.argmax(belief.weights, axis=-1)])
+    return keep_nan(belief, belief.points[jnp.argmax(belief.weights, axis=-1)])
 
 
-@jax.jit
+@by_type
 def mean(belief: Belief) -> Float[Array, "node *dim"]:
     """Return the posterior mean of each node, for numeric points or vectors.
 
@@ -48,11 +89,16 @@ def mean(belief: Belief) -> Float[Array, "node *dim"]:
         >>> round(float(kbp.mean(kbp.Belief(jnp.array([0.0, 1.0]), jnp.array([[0.25, 0.75]])))[0]), 2)
         0.75
     """
-    _check_belief(belief)
-    return einsum("np,p...->n...", belief.weights, belief.points.astype(belief.weights.dtype))
+    check_belief(belief)
+    return _mean(belief)
 
 
 @jax.jit
+def _mean(belief: Belief) -> Array:
+    return einsum("np,p...->n...", belief.weights, belief.points.astype(belief.weights.dtype))
+
+
+@by_type
 def covariance(belief: Belief) -> Float[Array, "node dim dim"]:
     """Return the posterior covariance matrix of each node, for points that are vectors [point, dim].
 
@@ -65,14 +111,20 @@ def covariance(belief: Belief) -> Float[Array, "node dim dim"]:
         >>> kbp.covariance(belief).tolist()
         [[[1.0, 1.0], [1.0, 1.0]]]
     """
-    _check_belief(belief)
+    check_belief(belief)
     fix = "Use kbpjax.variance, or reshape the points to vectors."
     got = f"points of shape {belief.points.shape}"
     _checks.require(belief.points.ndim == 2, "belief", "must have points [point, dim]", got, fix)
-    deviations = belief.points.astype(belief.weights.dtype)[None] - mean(belief)[:, None]
+    return _covariance(belief)
+
+
+@jax.jit
+def _covariance(belief: Belief) -> Array:
+    deviations = belief.points.astype(belief.weights.dtype)[None] - _mean(belief)[:, None]
     return einsum("np,npi,npj->nij", belief.weights, deviations, deviations)
 
 
+@by_type
 def temper(belief: Belief, temperature: ScalarLike) -> Belief:
     """Return beliefs proportional to weights ** (1 / temperature): wider above 1, narrower below.
 
@@ -92,18 +144,22 @@ def temper(belief: Belief, temperature: ScalarLike) -> Belief:
         >>> wide.weights.round(2).tolist()
         [[0.75, 0.25]]
     """
-    _check_belief(belief)
+    check_belief(belief)
     _checks.require_number("temperature", temperature, above=0)
     power = 1 / jnp.asarray(temperature, belief.weights.dtype)
     return Belief(belief.points, jax.nn.softmax(raise_logs(log_or_zero(belief.weights), power), axis=-1))
 
 
-def expectation(belief: Belief, fn: Callable[[Array], Array]) -> Float[Array, "node *value"]:
+@by_type
+def expectation(
+    belief: Belief, fn: Callable[[Array], Array] | Mapping[int, Callable[[Array], Array]]
+) -> Float[Array, "node *value"]:
     """Return E[fn(X) | evidence] of each node.
 
     Args:
         belief: the beliefs.
-        fn: function of a single point [*dim], with values of any fixed shape.
+        fn: function of a single point [*dim], with values of any fixed shape; for beliefs by type also
+            {node type: function}.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -111,11 +167,13 @@ def expectation(belief: Belief, fn: Callable[[Array], Array]) -> Float[Array, "n
         >>> kbp.expectation(belief, lambda x: x**2).tolist()
         [0.5]
     """
-    _check_belief(belief)
-    return einsum("np,p...->n...", belief.weights, jax.vmap(fn)(belief.points).astype(belief.weights.dtype))
+    check_belief(belief)
+    _checks.require(callable(fn), "fn", "must be a function of a point", repr(fn), "Pass for instance lambda x: x**2.")
+    values: Any = jax.vmap(fn)(belief.points)  # type: ignore[arg-type]
+    return einsum("np,p...->n...", belief.weights, values.astype(belief.weights.dtype))
 
 
-@jax.jit
+@by_type
 def variance(belief: Belief) -> Float[Array, "node *dim"]:
     """Return the posterior variance of each node, coordinate by coordinate, in squared units of the points.
 
@@ -124,78 +182,112 @@ def variance(belief: Belief) -> Float[Array, "node *dim"]:
         >>> round(float(kbp.variance(kbp.Belief(jnp.array([0.0, 1.0]), jnp.array([[0.5, 0.5]])))[0]), 2)
         0.25
     """
-    _check_belief(belief)
-    points = belief.points.astype(belief.weights.dtype)
-    deviations = (points[None] - mean(belief)[:, None]) ** 2
-    return einsum("np,np...->n...", belief.weights, deviations)
-
-
-def quantile(belief: Belief, level: ScalarLike) -> Shaped[Array, "node *dim"]:
-    """Return a quantile of each node: the smallest point at which the distribution function reaches `level`.
-
-    The gradient is 0, since the result is one of the points.
-
-    Args:
-        belief: beliefs on scalar points [point] or [point, 1].
-        level: probability in [0, 1].
-
-    Raises:
-        ValueError: points that are not scalar, or a level outside [0, 1].
-
-    Examples:
-        >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.25, 0.5, 0.25]]))
-        >>> kbp.quantile(belief, 0.5).tolist()
-        [1.0]
-    """
-    _check_belief(belief)
-    scalar = belief.points.shape[1:] in ((), (1,))
-    fix = "Compute quantiles of one coordinate, or use mean and variance."
-    _checks.require(scalar, "belief", "must have scalar points", f"points of shape {belief.points.shape}", fix)
-    _checks.require_number("level", level, least=0, most=1)
-    _refuse_nan(belief)
-    return _quantile(belief, jnp.asarray(level, belief.weights.dtype))
+    check_belief(belief)
+    return _variance(belief)
 
 
 @jax.jit
-def _quantile(belief: Belief, level: Array) -> Array:
-    order = jnp.argsort(belief.points.reshape(-1))
-    below = jnp.cumsum(belief.weights[:, order], axis=-1)
-    # The last sum may be below 1 by rounding, and a level of 1 must still be reached.
-    wanted = jnp.minimum(level, below[:, -1])
-    return _keep_nan(belief, belief.points[order][jnp.argmax(below >= wanted[:, None], axis=-1)])
+def _variance(belief: Belief) -> Array:
+    points = belief.points.astype(belief.weights.dtype)
+    deviations = (points[None] - _mean(belief)[:, None]) ** 2
+    return einsum("np,np...->n...", belief.weights, deviations)
 
 
-def interval(belief: Belief, coverage: ScalarLike = 0.9) -> tuple[Array, Array]:
-    """Return the central credible interval of each node: the quantiles (1 - coverage) / 2 and (1 + coverage) / 2.
+@by_type
+def std(belief: Belief) -> Float[Array, "node *dim"]:
+    """Return the posterior standard deviation of each node, coordinate by coordinate, in units of the points.
 
-    The gradient is 0, since both ends are points.
-
-    Args:
-        belief: beliefs on scalar points.
-        coverage: probability inside, in [0, 1].
-
-    Returns:
-        Lower and upper ends, [node] or [node, 1] each.
+    Its gradient is taken as 0 where it is 0.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> belief = kbp.Belief(jnp.arange(5.0), jnp.array([[0.04, 0.3, 0.3, 0.32, 0.04]]))
-        >>> [end.tolist() for end in kbp.interval(belief, 0.9)]
-        [[1.0], [3.0]]
+        >>> kbp.std(kbp.Belief(jnp.array([0.0, 1.0]), jnp.array([[0.5, 0.5]]))).tolist()
+        [0.5]
     """
-    _checks.require_number("coverage", coverage, least=0, most=1)
-    return quantile(belief, (1 - coverage) / 2), quantile(belief, (1 + coverage) / 2)
+    check_belief(belief)
+    return _std(belief)
 
 
-def log_density(belief: Belief, x: Numbers) -> Float[Array, " node"]:
+@jax.jit
+def _std(belief: Belief) -> Array:
+    squares = _variance(belief)
+    is_zero = squares == 0
+    return jnp.where(is_zero, 0, jnp.sqrt(jnp.where(is_zero, 1, squares)))
+
+
+@by_type
+def entropy(belief: Belief) -> Float[Array, " node"]:
+    """Return the entropy of the weights of each node, -sum_i w_i log w_i, in nats.
+
+    It depends on the points: it is 0 if one point has all weight, and the logarithm of the number of points if all
+    weights are equal. Compare entropies only on the same points.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> belief = kbp.Belief(jnp.array([0.0, 1.0]), jnp.array([[0.5, 0.5], [1.0, 0.0]]))
+        >>> [round(float(nats), 4) for nats in kbp.entropy(belief)]
+        [0.6931, 0.0]
+    """
+    check_belief(belief)
+    return _entropy(belief)
+
+
+@jax.jit
+def _entropy(belief: Belief) -> Array:
+    is_zero = belief.weights == 0
+    return 0 - jnp.sum(belief.weights * jnp.log(jnp.where(is_zero, 1, belief.weights)), axis=-1)  # not -0
+
+
+@by_type
+def marginal(belief: Belief, coordinate: int = 0) -> Belief:
+    """Return the belief of one coordinate of vectors, on its distinct values in ascending order.
+
+    The weights of points with the same value are added. For scalar points, this merges repeated points. Differentiable
+    in the weights. The points must be known: outside `jax.jit`, or constants inside.
+
+    Args:
+        belief: beliefs on points [point, dim] or [point].
+        coordinate: number of the coordinate, counted from 0.
+
+    Raises:
+        ValueError: points that are not vectors or numbers, or that are traced; a coordinate that they do not have.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> plane = jnp.array([[0.0, 5.0], [1.0, 5.0], [0.0, 6.0], [1.0, 6.0]])
+        >>> one = kbp.marginal(kbp.Belief(plane, jnp.array([[0.25, 0.25, 0.5, 0.0]])), 1)
+        >>> one.points.tolist(), one.weights.tolist()
+        ([5.0, 6.0], [[0.5, 0.5]])
+    """
+    check_belief(belief)
+    shape = belief.points.shape
+    fix = "Reshape the points to vectors."
+    _checks.require(len(shape) <= 2, "belief", "must have points [point, dim] or [point]", f"shape {shape}", fix)
+    count = 1 if len(shape) == 1 else shape[1]
+    ok = isinstance(coordinate, int | np.integer) and 0 <= coordinate < count
+    _checks.require(ok, "coordinate", f"must be one of {count} coordinates", repr(coordinate), "Count from 0.")
+    fix = "Call it outside jax.jit, jax.vmap or jax.grad, or create the points outside."
+    _checks.require(not _checks.is_traced(belief.points), "belief", "must have known points", "a tracer", fix)
+    column = np.asarray(belief.points).reshape(len(belief.points), count)[:, coordinate]
+    values, place = np.unique(column, return_inverse=True)
+    return Belief(jnp.asarray(values), _merge(belief.weights, place.reshape(-1), len(values)))
+
+
+@partial(jax.jit, static_argnames="count")
+def _merge(weights: Array, place: Array, count: int) -> Array:
+    return jnp.zeros((len(weights), count), weights.dtype).at[:, place].add(weights)
+
+
+@by_type
+def log_density(belief: Belief, x: Numbers | Mapping[int, Numbers]) -> Float[Array, " node"]:
     """Return the log density of each node at one value per node, interpolated linearly between the points.
 
     The mean over nodes at the true values is the log score of the beliefs.
 
     Args:
         belief: beliefs on at least two distinct scalar points [point]; their spacing is taken into account.
-        x: a value for each node [node]. The result is -inf outside the range of the points.
+        x: a value for each node [node]; for beliefs by type {node type: values}. The result is -inf outside the range
+            of the points.
 
     Raises:
         ValueError: points that are not scalar, or x of another shape.
@@ -206,7 +298,7 @@ def log_density(belief: Belief, x: Numbers) -> Float[Array, " node"]:
         >>> round(float(jnp.exp(kbp.log_density(belief, jnp.array([1.5])))[0]), 2)
         0.5
     """
-    _check_belief(belief)
+    check_belief(belief)
     values = _checks.as_array("x", x)
     scalar = belief.points.shape[1:] in ((), (1,)) and belief.points.size > 1
     got, fix = f"points of shape {belief.points.shape}", "For vectors compare kbpjax.log_belief at some points."
@@ -229,10 +321,22 @@ def _log_density(belief: Belief, values: Array) -> Array:
         return jnp.interp(value, points, row, left=0, right=0)
 
     density = jax.vmap(at)(values.astype(points.dtype), heights) / area
-    return _keep_nan(belief, log_or_zero(density))
+    return keep_nan(belief, log_or_zero(density))
 
 
-def sample(key: PRNGKeyArray, belief: Belief, num_samples: int) -> Shaped[Array, "sample node *dim"]:
+@overload
+def sample(key: PRNGKeyArray, belief: Belief, num_samples: int) -> Shaped[Array, "sample node *dim"]: ...
+
+
+@overload
+def sample(
+    key: PRNGKeyArray, belief: Mapping[int, Belief], num_samples: int
+) -> dict[int, Shaped[Array, "sample node *dim"]]: ...
+
+
+def sample(
+    key: PRNGKeyArray, belief: Belief | Mapping[int, Belief], num_samples: int
+) -> Shaped[Array, "sample node *dim"] | dict[int, Shaped[Array, "sample node *dim"]]:
     """Return independent samples from the belief of each node; nodes are independent of each other.
 
     Args:
@@ -252,7 +356,10 @@ def sample(key: PRNGKeyArray, belief: Belief, num_samples: int) -> Shaped[Array,
     _checks.require_key(key)
     _check_belief(belief)
     _checks.require_count("num_samples", num_samples)
-    _refuse_nan(belief)
+    if isinstance(belief, Mapping):
+        return {v: sample(jax.random.fold_in(key, v), one, num_samples) for v, one in belief.items()}
+    check_belief(belief)
+    refuse_nan(belief)
     return _sample(key, belief, num_samples)
 
 
@@ -260,10 +367,11 @@ def sample(key: PRNGKeyArray, belief: Belief, num_samples: int) -> Shaped[Array,
 def _sample(key: PRNGKeyArray, belief: Belief, num_samples: int) -> Array:
     logits = jnp.log(belief.weights)
     chosen = jax.random.categorical(key, logits, axis=-1, shape=(num_samples, len(logits)))
-    return jax.vmap(partial(_keep_nan, belief))(belief.points[chosen])
+    return jax.vmap(partial(keep_nan, belief))(belief.points[chosen])
 
 
-def herd(belief: Belief, kernel: Kernel, num_samples: int) -> Shaped[Array, "sample node *dim"]:
+@by_type
+def herd(belief: Belief, kernel: Kernel | Mapping[int, Kernel], num_samples: int) -> Shaped[Array, "sample node *dim"]:
     """Return kernel herding samples of each node (Chen, Welling, Smola 2010), which are deterministic.
 
     Sample t + 1 is the point of largest E[k(x, X)] - sum_{i <= t} k(x, x_i) / (t + 1). Averages over herding samples
@@ -271,7 +379,7 @@ def herd(belief: Belief, kernel: Kernel, num_samples: int) -> Shaped[Array, "sam
 
     Args:
         belief: the beliefs.
-        kernel: kernel whose RKHS contains the functions to average.
+        kernel: kernel whose RKHS contains the functions to average; for beliefs by type also {node type: kernel}.
         num_samples: samples of each node, >= 1.
 
     Examples:
@@ -280,14 +388,16 @@ def herd(belief: Belief, kernel: Kernel, num_samples: int) -> Shaped[Array, "sam
         >>> sorted(kbp.herd(belief, kbp.RBF(1.0), 2)[:, 0].tolist())
         [0.0, 9.0]
     """
-    _check_belief(belief)
+    check_belief(belief)
+    fix = "Pass for instance kbpjax.RBF(1.0)."
+    _checks.require(isinstance(kernel, Kernel), "kernel", "must be a kernel", repr(kernel), fix)
     _checks.require_count("num_samples", num_samples)
-    _refuse_nan(belief)
+    refuse_nan(belief)
     return _herd(belief, kernel, num_samples)
 
 
 @partial(jax.jit, static_argnames="num_samples")
-def _herd(belief: Belief, kernel: Kernel, num_samples: int) -> Array:
+def _herd(belief: Belief, kernel: Any, num_samples: int) -> Array:
     between = gram(kernel, belief.points, belief.points).astype(belief.weights.dtype)
     target = matmul(belief.weights, between)
 
@@ -297,135 +407,17 @@ def _herd(belief: Belief, kernel: Kernel, num_samples: int) -> Array:
 
     numbers = jnp.arange(1, num_samples + 1, dtype=target.dtype)
     chosen = jax.lax.scan(choose, jnp.zeros_like(target), numbers)[1]
-    return jax.vmap(partial(_keep_nan, belief))(belief.points[chosen])
+    return jax.vmap(partial(keep_nan, belief))(belief.points[chosen])
 
 
-def refine_mode(
-    model: KernelMRF,
-    graph: Graph,
-    evidence: Evidence | None,
-    solution: Solution,
-    belief: Belief,
-    *,
-    node_type: int = 0,
-    num_starts: int = 3,
-    num_steps: int = 50,
-    marginal: Marginal = MeanEmbedding(),
-    retract: Callable[[Array], Array] = lambda x: x,
-) -> Float[Array, "node *dim"]:
-    """Return the modes of continuous beliefs, by gradient ascent on the log belief from the best few candidates.
-
-    A step is accepted only if it increases the belief; steps grow after success and shrink otherwise. So the result is
-    never worse than the best candidate. A clamped node keeps its value.
-
-    Args:
-        model: the model.
-        graph: the graph.
-        evidence: the evidence of `run`, or None.
-        solution: the solution of `run`.
-        belief: the beliefs of the nodes of one type, on numeric candidates or vectors.
-        node_type: that type.
-        num_starts: number of candidates of largest belief to start from, >= 1.
-        num_steps: number of steps from each, >= 1.
-        marginal: as in `beliefs`.
-        retract: maps a point [*dim] back to the domain after a step; for unit vectors lambda x: x / |x|.
-
-    Returns:
-        The refined modes [node_of_type, *dim].
-
-    Raises:
-        ValueError: candidates that are integers, beliefs of other nodes, a node type that the graph does not have,
-            an option out of range.
-
-    Examples:
-        >>> import jax, numpy as np, kbpjax as kbp
-        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
-        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
-        >>> evidence = kbp.clamp(model, graph, [0], [0.3])
-        >>> solution = kbp.run(model, graph, evidence)
-        >>> belief = kbp.beliefs(model, graph, evidence, solution, np.linspace(-1, 1, 5))
-        >>> modes = jax.jit(kbp.refine_mode)(model, graph, evidence, solution, belief)
-        >>> kbp.mode(belief).tolist(), [round(float(x), 1) for x in modes]
-        ([0.5, 0.5, 0.5], [0.3, 0.3, 0.3])
-    """
-    _check_belief(belief)
-    _checks.require_count("num_starts", num_starts)
-    _checks.require_count("num_steps", num_steps)
-    points, nodes = belief.points, graph.nodes_of_type(node_type)
-    real = jnp.issubdtype(points.dtype, jnp.floating)
-    fix = "Use kbpjax.mode for integer points, or convert them to float."
-    _checks.require(real, "belief", "must have points of floats", points.dtype, fix)
-    rule = f"must hold the {len(nodes)} nodes of type {node_type}"
-    fix = "Pass the beliefs of that type, as kbpjax.beliefs returns them for points given by type."
-    _checks.require(len(belief.weights) == len(nodes), "belief", rule, len(belief.weights), fix)
-    problem = model, graph, evidence, solution, belief, marginal
-    return _refine(*problem, node_type, num_starts, num_steps, retract)
-
-
-@partial(jax.jit, static_argnames=("node_type", "num_starts", "num_steps", "retract"))
-def _refine(
-    model: KernelMRF,
-    graph: Graph,
-    evidence: Evidence | None,
-    solution: Solution,
-    belief: Belief,
-    marginal: Marginal,
-    node_type: int,
-    num_starts: int,
-    num_steps: int,
-    retract: Callable[[Array], Array],
-) -> Array:
-    def height(x):
-        return log_belief(model, graph, evidence, solution, x, node_type=node_type, marginal=marginal)
-
-    points = belief.points
-    start = points[jax.lax.top_k(belief.weights, min(num_starts, len(points)))[1]]
-    top, heights = _climb(height, jax.vmap(jax.vmap(retract)), start, num_steps, _spacing(points))
-    best = jnp.argmax(heights, axis=1)
-    mode = jax.vmap(lambda x, i: x[i])(top, best)
-    if evidence is None or node_type not in evidence.values:
-        return mode
-    clamped, values = evidence.values[node_type]
-    return jnp.where(expand(clamped, mode.ndim), values.astype(mode.dtype), mode)
-
-
-def _climb(
-    height: Callable[[Array], Array], retract: Callable[[Array], Array], x: Array, num_steps: int, spacing: Array
-) -> tuple[Array, Array]:
-    """Return the end points of gradient ascent from points [node, start, *dim], and their heights [node, start]."""
-
-    def gradient(x):
-        return jax.grad(lambda x: jnp.sum(height(x)))(x)
-
-    def advance(carry, _):
-        x, value, slope, size = carry
-        ahead = retract(x + expand(size, x.ndim) * slope)
-        new = height(ahead)
-        better = new > value
-        x = jnp.where(expand(better, x.ndim), ahead, x)
-        return (x, jnp.where(better, new, value), gradient(x), jnp.where(better, 1.5 * size, 0.4 * size)), None
-
-    slope = gradient(x)
-    norm = jnp.sqrt(jnp.sum(slope**2, axis=tuple(range(2, x.ndim))))
-    size = jnp.where(norm > 0, 0.25 * spacing.astype(norm.dtype) / jnp.where(norm > 0, norm, 1), 0)
-    (x, value, *_), _ = jax.lax.scan(advance, (x, height(x), slope, size), length=num_steps)
-    return x, value
-
-
-def _spacing(points: Array) -> Array:
-    """Return the approximate spacing of points: the diagonal of their bounding box over the points per axis."""
-    flat = points.reshape(len(points), -1)
-    diagonal = jnp.sqrt(jnp.sum((jnp.max(flat, axis=0) - jnp.min(flat, axis=0)) ** 2))
-    return diagonal / len(points) ** (1 / flat.shape[1])
-
-
-def _check_belief(belief: Belief) -> None:
+def check_belief(belief: Belief) -> None:
+    """Raise ValueError unless weights are [node, point]."""
     shape, count = belief.weights.shape, len(belief.points)
     fix = "For a batch of beliefs, call this inside the function that jax.vmap maps."
     _checks.require(len(shape) == 2 and shape[1] == count, "belief", f"must have weights [node, {count}]", shape, fix)
 
 
-def _refuse_nan(belief: Belief) -> None:
+def refuse_nan(belief: Belief) -> None:
     """Raise ValueError for a NaN belief at integer points, since integers have no NaN."""
     if not jnp.issubdtype(belief.points.dtype, jnp.floating) and not _checks.is_traced(belief.weights):
         has_nan = bool(np.isnan(np.asarray(belief.weights)).any())
@@ -433,7 +425,7 @@ def _refuse_nan(belief: Belief) -> None:
         _checks.require(not has_nan, "belief", "must have no NaN where points are integers", "NaN", fix)
 
 
-def _keep_nan(belief: Belief, summary: Array) -> Array:
+def keep_nan(belief: Belief, summary: Array) -> Array:
     """Return the summary with NaN for nodes whose belief is NaN; integers are unchanged."""
     if not jnp.issubdtype(summary.dtype, jnp.floating):
         return summary

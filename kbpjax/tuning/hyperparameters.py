@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._misc import show_fields
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution, run
 from kbpjax.inference.schedules import Schedule, Synchronous
@@ -149,3 +150,5 @@ class Hyperparameters(eqx.Module):
         for k, value in self.exponents.items():
             table = table.at[k].set(value.astype(table.dtype))
         return table[graph.edge_type[: graph.num_edges // 2]]
+
+    __repr__ = show_fields

@@ -1,12 +1,12 @@
 """Losses of beliefs for `tune`: averages over nodes, differentiable in the beliefs."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
 from kbpjax.posterior.beliefs import Belief, log_or_zero
+from kbpjax.posterior.intervals import quantile
 from kbpjax.posterior.summaries import mean
 
 
@@ -79,18 +79,10 @@ class IntervalScore(eqx.Module):
         _check_truth(belief, truth)
         dtype, outside = belief.weights.dtype, 1 - self.coverage
         values = truth.reshape(-1).astype(dtype)
-        low, high = (self._quantiles(belief, level) for level in (outside / 2, 1 - outside / 2))
+        floats = Belief(belief.points.reshape(-1).astype(dtype), belief.weights)  # for integers it does not interpolate
+        low, high = (quantile(floats, level) for level in (outside / 2, 1 - outside / 2))
         penalty = jnp.maximum(low - values, 0) + jnp.maximum(values - high, 0)
         return jnp.mean(high - low + 2 / outside * penalty)
-
-    def _quantiles(self, belief: Belief, level: float) -> Array:
-        """Return quantiles by interpolating the cumulative distribution, with half of each weight below its point."""
-        points = belief.points.reshape(-1).astype(belief.weights.dtype)
-        order = jnp.argsort(points)
-        weights = belief.weights[:, order]
-        below = jnp.cumsum(weights, axis=-1) - weights / 2
-        at = jnp.asarray(level, points.dtype)
-        return jax.vmap(lambda row: jnp.interp(at, row, points[order]))(below)
 
 
 def _check_truth(belief: Belief, truth: Array) -> None:

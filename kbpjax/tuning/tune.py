@@ -5,6 +5,7 @@ landmarks are fixed for a few steps and then selected again. Positive numbers ar
 """
 
 import dataclasses
+import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +20,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, PRNGKeyArray
 
 from kbpjax import _checks
+from kbpjax._misc import show_lines
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
@@ -82,6 +84,11 @@ class Tuned:
         if self.history:
             right.legend(fontsize="small", ncols=2)
         return left, right
+
+    def __repr__(self) -> str:
+        first, best = next(iter(self.checks.values()), math.nan), min(self.checks.values(), default=math.nan)
+        losses = f"validation loss {first:.4g} at the start, {best:.4g} at best"
+        return show_lines("Tuned", [f"{losses}, {len(self.losses)} steps ({self.stopped})", repr(self.settings)])
 
 
 def tune(

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._misc import show_fields
 from kbpjax.baselines.gaussian.inputs import ROUNDING, floats, observations, one_or_each, require_definite
 from kbpjax.graphs.graph import Graph
 
@@ -112,6 +113,8 @@ class GaussianMRF(eqx.Module):
         precision, coupling = _cut(graph, whole, dim)
         return cls(precision, vector.reshape(nodes, dim), coupling)
 
+    __repr__ = show_fields
+
 
 class GaussianFactors(eqx.Module):
     """Gaussian factors exp(-x' P x / 2 + mu' x): evidence of nodes, messages of directed edges, or potentials.
@@ -132,6 +135,8 @@ class GaussianFactors(eqx.Module):
 
     precision: Float[Array, "factor dim dim"]
     information: Float[Array, "factor dim"]
+
+    __repr__ = show_fields
 
 
 def thin_membrane(

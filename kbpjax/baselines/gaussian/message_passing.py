@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import einsum
+from kbpjax._misc import einsum, show_fields
 from kbpjax.baselines._common import check_options, iterate
 from kbpjax.baselines.gaussian.field import GaussianFactors, GaussianMRF
 from kbpjax.baselines.gaussian.inputs import floats
@@ -54,6 +54,8 @@ class GaussianSolution(eqx.Module):
     diverged: Bool[Array, ""]
     num_iters: Int[Array, ""]
     residuals: Float[Array, " max_iters"]
+
+    __repr__ = show_fields
 
 
 def run(

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import einsum
+from kbpjax._misc import einsum, show_fields
 from kbpjax.baselines.gaussian.field import GaussianFactors, GaussianMRF, sum_to_senders
 from kbpjax.baselines.gaussian.inputs import observations, require_definite
 from kbpjax.baselines.nonparametric.mixtures import as_vectors
@@ -85,6 +85,8 @@ class GaussianTemplate(eqx.Module):
         unknown = [ends for ends in graph.edge_types if ends not in self.edge_types]
         rule = f"must have edge types (type, first, second) among {self.edge_types}"
         _checks.require(not unknown, "graph", rule, unknown, fix)
+
+    __repr__ = show_fields
 
 
 @jax.jit

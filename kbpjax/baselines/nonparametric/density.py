@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import matmul
+from kbpjax._misc import matmul, show_fields
 from kbpjax.baselines.nonparametric.mixtures import GaussianMixture, as_vectors, log_normal
 from kbpjax.graphs.graph import Graph
 from kbpjax.posterior.evidence import Evidence, Model
@@ -85,6 +85,8 @@ class ConditionalDensity(eqx.Module):
     def _logits(self, u: Float[Array, "given given_dim"]) -> Float[Array, "given center"]:
         """Return log weights_i k_i(u_j) up to a constant."""
         return log_normal(u, self.given_centers, self.given_bandwidth) + jnp.log(self.weights)[None]
+
+    __repr__ = show_fields
 
 
 class RegressionLikelihood(eqx.Module):
@@ -164,6 +166,8 @@ class RegressionLikelihood(eqx.Module):
             variable = jnp.zeros(model.points[v].shape[1:], predicted.dtype)
             function[v] = Partial(_normal, predicted[nodes], self.deviation, seen[nodes], variable)
         return likelihood(model, graph, function)
+
+    __repr__ = show_fields
 
 
 def _normal(mean: Array, deviation: Array, seen: Array, variable: Array, points: Array) -> Array:

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._misc import show_fields
 from kbpjax.baselines._common import check_options, iterate
 from kbpjax.baselines.nonparametric.mixtures import GaussianMixture, log_normal, rule_of_thumb
 from kbpjax.baselines.nonparametric.pairwise import (
@@ -62,6 +63,8 @@ class ExactSampler(eqx.Module):
         product, _ = exact_product(factors, present)
         return product.sample(key, num_samples), jnp.zeros((), factors.means.dtype)
 
+    __repr__ = show_fields
+
 
 class GibbsSampler(eqx.Module):
     """Sample from a product by Gibbs sampling of the labels (see `products.sample_gibbs`), without an error bound.
@@ -93,6 +96,8 @@ class GibbsSampler(eqx.Module):
         """Return samples [sample, dim], and NaN in place of a bound of their error."""
         drawn = sample_gibbs(key, factors, num_samples, num_sweeps=self.num_sweeps, present=present)
         return drawn, jnp.full((), jnp.nan, factors.means.dtype)
+
+    __repr__ = show_fields
 
 
 class MultiscaleSampler(eqx.Module):
@@ -127,6 +132,8 @@ class MultiscaleSampler(eqx.Module):
     ) -> tuple[Array, Array]:
         """Return samples [sample, dim] and a bound of the error of their distribution."""
         return sample_multiscale(key, factors, num_samples, eps=self.eps, capacity=self.capacity, present=present)
+
+    __repr__ = show_fields
 
 
 Sampler = ExactSampler | GibbsSampler | MultiscaleSampler
@@ -168,6 +175,8 @@ class NonparametricSolution(eqx.Module):
         """Add the fields that a file of kbpjax 0.1 lacks: it has no residuals (see `kbpjax.io`)."""
         unknown = jnp.full_like(fields["effective"], jnp.nan)
         return {"converged": jnp.array(False), "residuals": unknown, **fields}
+
+    __repr__ = show_fields
 
 
 def run(

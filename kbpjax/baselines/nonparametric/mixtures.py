@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kbpjax import _checks
-from kbpjax._misc import einsum
+from kbpjax._misc import einsum, show_fields
 
 
 class GaussianMixture(eqx.Module):
@@ -51,6 +51,8 @@ class GaussianMixture(eqx.Module):
     def variance(self) -> Float[Array, " dim"]:
         """The variance of each coordinate."""
         return einsum("c,cd->d", self.weights, (self.means - self.mean[None]) ** 2) + self.bandwidth**2
+
+    __repr__ = show_fields
 
 
 def log_normal(

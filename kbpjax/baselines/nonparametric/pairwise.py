@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, Shaped
 
 from kbpjax import _checks
+from kbpjax._misc import show_fields
 from kbpjax.baselines.nonparametric import density
 from kbpjax.baselines.nonparametric.density import ConditionalDensity
 from kbpjax.baselines.nonparametric.mixtures import GaussianMixture
@@ -98,6 +99,8 @@ class PairwiseMRF(eqx.Module):
         ok = nodes in (1, *range(wanted[0], nodes + 1)) and edges in (1, *range(wanted[1], edges + 1))
         rule = f"must have potentials of {wanted[0]} node types and {wanted[1]} edge directions, or one for all"
         _checks.require(ok, "model", rule, f"{nodes} and {edges}", fix)
+
+    __repr__ = show_fields
 
 
 def fit(

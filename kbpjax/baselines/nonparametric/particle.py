@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import einsum
+from kbpjax._misc import einsum, show_fields
 from kbpjax.baselines._common import CONVERGED, check_options
 from kbpjax.baselines.nonparametric import pairwise
 from kbpjax.baselines.nonparametric.pairwise import PairwiseMRF, sum_incoming
@@ -80,6 +80,8 @@ class ParticleSolution(eqx.Module):
         """Add the fields that a file of kbpjax 0.1 lacks (see `kbpjax.io`)."""
         residuals = fields["residuals"]
         return {"converged": residuals[-1] <= CONVERGED, "num_iters": jnp.int32(len(residuals)), **fields}
+
+    __repr__ = show_fields
 
 
 class ParticleSet(NamedTuple):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from kbpjax._misc import show_fields
 from kbpjax.baselines.nonparametric.density import ConditionalDensity
 from kbpjax.baselines.nonparametric.mixtures import GaussianMixture, log_normal
 
@@ -42,6 +43,8 @@ class NodePotential(eqx.Module):
     def log_start(self, x: Float[Array, "point dim"]) -> Float[Array, " point"]:
         """Return the log density of `sample`, up to a constant; override it where that is not psi_s."""
         return self.log_density(x)
+
+    __repr__ = show_fields
 
 
 class EdgePotential(eqx.Module):
@@ -82,6 +85,8 @@ class EdgePotential(eqx.Module):
         self, key: Key[Array, ""], sender: Float[Array, "point dim"]
     ) -> tuple[Float[Array, "point dim"], Float[Array, " point"]]:
         """Draw a point of the receiver for each of the sender; return them and log (psi_st / density of the draw)."""
+
+    __repr__ = show_fields
 
 
 class RatioEdge(EdgePotential):
@@ -211,6 +216,8 @@ class Ratios(eqx.Module):
         """Return P(x_t | x_s) / P(x_t)."""
         return RatioEdge(of_sender, of_receiver, sender, receiver)
 
+    __repr__ = show_fields
+
 
 class Conditionals(eqx.Module):
     """Use psi_s = 1 and psi_st = P(x_s | x_t), of learned densities.
@@ -239,3 +246,5 @@ class Conditionals(eqx.Module):
         """Return P(x_s | x_t)."""
         del of_sender, sender, receiver
         return ConditionalEdge(of_receiver)
+
+    __repr__ = show_fields

@@ -1,0 +1,232 @@
+"""Quantiles, credible intervals and sets of beliefs, for scalars, angles and any domain.
+
+Each takes {node type: belief} too, and then returns {node type: result}.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, ScalarLike, Shaped
+
+from kbpjax import _checks
+from kbpjax._misc import einsum
+from kbpjax.posterior.beliefs import Belief
+from kbpjax.posterior.summaries import by_type, check_belief, keep_nan, refuse_nan
+
+TWO_PI = 2 * math.pi
+
+
+@by_type
+def quantile(belief: Belief, level: ScalarLike) -> Shaped[Array, "node *dim"]:
+    """Return a quantile of each node.
+
+    For points that are floats, the cumulative distribution is interpolated linearly between the points, with half of
+    each weight below its point. The result is between the smallest and the largest point, and differentiable in the
+    weights, the points and the level. For integer points, it is the smallest point at which the cumulative
+    distribution reaches the level.
+
+    Points should be distinct; `marginal` merges repeated points.
+
+    Args:
+        belief: beliefs on scalar points [point] or [point, 1].
+        level: probability in [0, 1].
+
+    Raises:
+        ValueError: points that are not scalar, or a level outside [0, 1].
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> weights = jnp.array([[0.25, 0.5, 0.25]])
+        >>> round(float(kbp.quantile(kbp.Belief(jnp.array([0.0, 1.0, 2.0]), weights), 0.65)[0]), 2)
+        1.4
+        >>> kbp.quantile(kbp.Belief(jnp.array([0, 1, 2]), weights), 0.65).tolist()
+        [1]
+    """
+    _check_scalar(belief)
+    _checks.require_number("level", level, least=0, most=1)
+    refuse_nan(belief)
+    return _quantile(belief, jnp.asarray(level, belief.weights.dtype))
+
+
+@jax.jit
+def _quantile(belief: Belief, level: Array) -> Array:
+    order = jnp.argsort(belief.points.reshape(-1))
+    points, weights = belief.points[order], belief.weights[:, order]
+    if jnp.issubdtype(points.dtype, jnp.floating):
+        place, share = _locate(weights, level)
+        share = share.reshape(-1, *(1,) * (points.ndim - 1)).astype(points.dtype)
+        before, after = points[jnp.maximum(place - 1, 0)], points[place]
+        return keep_nan(belief, before + share * (after - before))
+    below = jnp.cumsum(weights, axis=-1)
+    # The last sum may be below 1 by rounding, and a level of 1 must still be reached.
+    return points[jnp.argmax(below >= jnp.minimum(level, below[:, -1:]), axis=-1)]
+
+
+def _locate(weights: Array, level: Array) -> tuple[Array, Array]:
+    """Return where the cumulative distribution of sorted points reaches a level.
+
+    Returns:
+        The index of the point at which it is reached, >= 1 [node], and the share of the way there from the point before
+        [node].
+    """
+    below = jnp.cumsum(weights, axis=-1) - weights / 2
+    wanted = jnp.minimum(level, below[:, -1])
+    place = jnp.argmax(below >= wanted[:, None], axis=-1)
+    place = jnp.clip(place, min(1, weights.shape[1] - 1), None)
+    before, after = (jnp.take_along_axis(below, i[:, None], axis=-1)[:, 0] for i in (jnp.maximum(place - 1, 0), place))
+    rises = (after > before) & (wanted >= before)
+    return place, jnp.where(rises, (wanted - before) / jnp.where(rises, after - before, 1), 0)
+
+
+@by_type
+def interval(belief: Belief, coverage: ScalarLike = 0.9) -> tuple[Array, Array]:
+    """Return the central credible interval of each node: the quantiles (1 - coverage) / 2 and (1 + coverage) / 2.
+
+    As for `quantile`, ends are interpolated between points that are floats, and are points if these are integers.
+
+    Args:
+        belief: beliefs on scalar points.
+        coverage: probability inside, in [0, 1].
+
+    Returns:
+        Lower and upper ends, [node] or [node, 1] each.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> belief = kbp.Belief(jnp.arange(5.0), jnp.array([[0.05, 0.2, 0.5, 0.2, 0.05]]))
+        >>> [round(float(end[0]), 2) for end in kbp.interval(belief, 0.9)]
+        [0.2, 3.8]
+    """
+    _checks.require_number("coverage", coverage, least=0, most=1)
+    return quantile(belief, (1 - coverage) / 2), quantile(belief, (1 + coverage) / 2)
+
+
+@by_type
+def circular_mean(belief: Belief, period: ScalarLike = TWO_PI) -> Float[Array, "node *dim"]:
+    """Return the circular mean of each node, coordinate by coordinate, in [-period / 2, period / 2].
+
+    It is the direction of the mean of the points on the unit circle. It is undefined if that mean is 0, as for two
+    opposite points of equal weight; the result is then 0 or determined by rounding.
+
+    Args:
+        belief: beliefs on angles, or on other periodic numbers.
+        period: period of the numbers, > 0, for instance 24 for hours.
+
+    Raises:
+        ValueError: period out of range.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> hours = kbp.Belief(jnp.array([1.0, 22.0]), jnp.array([[0.5, 0.5]]))
+        >>> (kbp.circular_mean(hours, 24.0) % 24).round(2).tolist()
+        [23.5]
+    """
+    check_belief(belief)
+    _checks.require_number("period", period, above=0)
+    return _circular_mean(belief, jnp.asarray(period, belief.weights.dtype))
+
+
+@jax.jit
+def _circular_mean(belief: Belief, period: Array) -> Array:
+    angles = belief.points.astype(belief.weights.dtype) * (TWO_PI / period)
+    sine, cosine = (einsum("np,p...->n...", belief.weights, wave(angles)) for wave in (jnp.sin, jnp.cos))
+    undefined = (sine == 0) & (cosine == 0)
+    return keep_nan(belief, jnp.arctan2(sine, jnp.where(undefined, 1, cosine)) * (period / TWO_PI))
+
+
+@by_type
+def circular_interval(
+    belief: Belief, coverage: ScalarLike = 0.9, period: ScalarLike = TWO_PI
+) -> tuple[Float[Array, "node *one"], Float[Array, "node *one"]]:
+    """Return a credible arc of each node, with equal probability outside at both ends.
+
+    The circle is cut opposite to the circular mean, and the ends are the quantiles of the deviations from that mean.
+    So the arc contains the circular median, and for a narrow belief it equals `interval`, also across the seam. If a
+    belief has several separated modes, `highest_density` is smaller.
+
+    Args:
+        belief: beliefs on scalar angles, or on other periodic numbers, [point] or [point, 1].
+        coverage: probability inside, in [0, 1].
+        period: period of the numbers, > 0.
+
+    Returns:
+        Lower and upper ends, [node] or [node, 1] each, with lower <= upper <= lower + period. Either may be outside
+        [-period / 2, period / 2]; x is inside where (x - lower) % period <= upper - lower.
+
+    Raises:
+        ValueError: points that are not scalar; coverage or period out of range.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> hours = kbp.Belief(jnp.array([22.0, 23.0, 0.0, 1.0, 2.0]), jnp.full((1, 5), 0.2))
+        >>> [end.round(2).tolist() for end in kbp.circular_interval(hours, 0.4, 24.0)]
+        [[-1.0], [1.0]]
+    """
+    _check_scalar(belief)
+    _checks.require_number("coverage", coverage, least=0, most=1)
+    _checks.require_number("period", period, above=0)
+    dtype = belief.weights.dtype
+    return _circular_interval(belief, jnp.asarray(coverage, dtype), jnp.asarray(period, dtype))
+
+
+@jax.jit
+def _circular_interval(belief: Belief, coverage: Array, period: Array) -> tuple[Array, Array]:
+    points = belief.points.reshape(-1).astype(belief.weights.dtype)
+    center = _circular_mean(Belief(points, belief.weights), period)
+    deviations = jnp.mod(points[None] - center[:, None] + period / 2, period) - period / 2
+    order = jnp.argsort(deviations, axis=-1)
+    deviations, weights = (jnp.take_along_axis(a, order, axis=-1) for a in (deviations, belief.weights))
+
+    def end(level: Array) -> Array:
+        place, share = _locate(weights, level)
+        ends = (jnp.maximum(place - 1, 0), place)
+        before, after = (jnp.take_along_axis(deviations, i[:, None], axis=-1)[:, 0] for i in ends)
+        result = center + before + share * (after - before)
+        return keep_nan(belief, result.reshape(-1, *belief.points.shape[1:]))
+
+    return end((1 - coverage) / 2), end((1 + coverage) / 2)
+
+
+@by_type
+def highest_density(belief: Belief, coverage: ScalarLike = 0.9) -> Bool[Array, "node point"]:
+    """Return the smallest set of points of each node whose weights add to the coverage, on any domain.
+
+    It contains the points of largest weight. It may consist of several regions, one for each mode. Points should
+    represent equal volumes, as those of an evenly spaced grid, or be samples.
+
+    Args:
+        belief: the beliefs.
+        coverage: probability inside, in [0, 1].
+
+    Returns:
+        A mask of the points in the set [node, point]; no point for a belief that is NaN.
+
+    Raises:
+        ValueError: coverage out of range.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> belief = kbp.Belief(jnp.arange(5.0), jnp.array([[0.4, 0.05, 0.1, 0.05, 0.4]]))
+        >>> belief.points[kbp.highest_density(belief, 0.75)[0]].tolist()
+        [0.0, 4.0]
+    """
+    check_belief(belief)
+    _checks.require_number("coverage", coverage, least=0, most=1)
+    return _highest_density(belief.weights, jnp.asarray(coverage, belief.weights.dtype))
+
+
+@jax.jit
+def _highest_density(weights: Array, coverage: Array) -> Array:
+    order = jnp.argsort(-weights, axis=-1)
+    total = jnp.cumsum(jnp.take_along_axis(weights, order, axis=-1), axis=-1)
+    before = jnp.pad(total[:, :-1], ((0, 0), (1, 0)))
+    inside = before < jnp.minimum(coverage, total[:, -1:])
+    return jnp.take_along_axis(inside, jnp.argsort(order, axis=-1), axis=-1)
+
+
+def _check_scalar(belief: Belief) -> None:
+    check_belief(belief)
+    scalar = belief.points.shape[1:] in ((), (1,))
+    fix = "Use kbpjax.marginal(belief, coordinate), or mean and std."
+    _checks.require(scalar, "belief", "must have scalar points", f"points of shape {belief.points.shape}", fix)

@@ -1,0 +1,242 @@
+"""Summaries of beliefs against NumPy and differences: beliefs by type, nodes, coordinates, circles, sets."""
+
+import jax
+import jax.numpy as jnp
+import jax.test_util
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+from tests import reference
+from tests.refusals import not_refused
+
+RANDOM = np.random.default_rng(0)
+POINTS = RANDOM.uniform(-3, 3, 9)
+WEIGHTS = np.concatenate([RANDOM.dirichlet(np.ones(9), 3), np.eye(9)[:1]])
+BELIEF = kbp.Belief(jnp.asarray(POINTS), jnp.asarray(WEIGHTS))
+PLANE = kbp.Belief(jnp.asarray(RANDOM.normal(size=(9, 2))), jnp.asarray(WEIGHTS[1:]))
+LETTERS = kbp.Belief(jnp.arange(9), jnp.asarray(WEIGHTS[:2]))
+KEY = jax.random.key(0)
+
+
+def same(got, expected):
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+
+SUMMARIES = {
+    "mode": kbp.mode,
+    "mean": kbp.mean,
+    "std": kbp.std,
+    "variance": kbp.variance,
+    "entropy": kbp.entropy,
+    "quantile": lambda b: kbp.quantile(b, 0.3),
+    "interval": lambda b: kbp.interval(b, coverage=0.8),
+    "marginal": kbp.marginal,
+    "circular mean": lambda b: kbp.circular_mean(b, 24.0),
+    "circular interval": kbp.circular_interval,
+    "highest density": lambda b: kbp.highest_density(b, 0.5),
+    "temper": lambda b: kbp.temper(b, 2.0),
+    "expectation": lambda b: kbp.expectation(b, jnp.cos),
+    "herd": lambda b: kbp.herd(b, kbp.RBF(1.0), 3),
+}
+
+
+def test_summaries_of_beliefs_by_type_are_those_of_each():
+    by_type = {0: BELIEF, 3: LETTERS}
+    for name, summary in SUMMARIES.items():
+        got = summary(by_type)
+        assert list(got) == [0, 3], name
+        same(got, {v: summary(belief) for v, belief in by_type.items()})
+    same(kbp.covariance({1: PLANE}), {1: kbp.covariance(PLANE)})
+    assert kbp.mean({}) == {}
+
+
+def test_other_arguments_may_be_given_by_type():
+    by_type, x = {0: BELIEF, 3: LETTERS}, {0: POINTS[:4], 3: np.array([1.5, 2.5])}
+    expected = {v: kbp.log_density(belief, x[v]) for v, belief in by_type.items()}
+    same(kbp.log_density(by_type, x), expected)
+    same(kbp.log_density(by_type, x=x), expected)
+    kernels = {0: kbp.RBF(1.0), 3: kbp.Delta()}
+    same(kbp.herd(by_type, kernels, 3), {v: kbp.herd(belief, kernels[v], 3) for v, belief in by_type.items()})
+    functions = {0: jnp.sin, 3: lambda x: x == 2}
+    got = kbp.expectation(by_type, functions)
+    same(got, {v: kbp.expectation(belief, functions[v]) for v, belief in by_type.items()})
+
+
+def test_samples_of_beliefs_by_type_are_independent():
+    got = kbp.sample(KEY, {0: BELIEF, 3: BELIEF}, 50)
+    assert got[0].shape == (50, 4) and (np.asarray(got[0]) != np.asarray(got[3])).any()
+    same(kbp.sample(KEY, {3: BELIEF}, 50)[3], got[3])
+
+
+def test_refined_modes_of_beliefs_by_type():
+    graph, x = kbp.chain_graph(4, node_type=[0, 0, 1, 1]), np.linspace(-1, 1, 60).reshape(15, 4)
+    model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
+    solution = kbp.run_tree(model, graph)
+    belief = kbp.beliefs(model, graph, None, solution, {v: np.linspace(-1, 1, 5) for v in (0, 1)})
+    got = kbp.refine_mode(model, graph, None, solution, belief, num_steps=5)
+    for v in (0, 1):
+        expected = kbp.refine_mode(model, graph, None, solution, belief[v], node_type=v, num_steps=5)
+        np.testing.assert_array_equal(got[v], expected)
+
+
+def test_nodes_of_a_belief():
+    assert len(BELIEF) == 4
+    mask = np.array([True, False, True, False])
+    chosen = {"number": (2, [2]), "last": (-1, [3]), "NumPy": (np.int32(1), [1]), "JAX": (jnp.array(3), [3])}
+    chosen |= {"list": ([1, 2], [1, 2]), "tuple": ((0,), [0]), "array": (np.array([3, 3]), [3, 3]), "none": ([], [])}
+    chosen |= {"slice": (slice(1, 3), [1, 2]), "mask": (mask, [0, 2]), "JAX mask": (jnp.asarray(mask), [0, 2])}
+    for name, (nodes, rows) in chosen.items():
+        np.testing.assert_array_equal(BELIEF[nodes].points, POINTS, err_msg=name)
+        np.testing.assert_array_equal(BELIEF[nodes].weights, WEIGHTS[np.array(rows, int)], err_msg=name)
+    np.testing.assert_array_equal(jnp.concatenate([one.weights for one in BELIEF]), WEIGHTS)
+    traced = jax.jit(jax.vmap(lambda node: kbp.mean(BELIEF[node])[0]))(jnp.arange(4))
+    np.testing.assert_allclose(traced, kbp.mean(BELIEF), rtol=1e-14)
+
+
+def test_standard_deviation_and_entropy():
+    np.testing.assert_allclose(kbp.std(BELIEF), np.sqrt(reference.variance(POINTS, WEIGHTS)), atol=1e-7)
+    spread = np.sqrt(reference.variance(np.asarray(PLANE.points), WEIGHTS[1:]))
+    np.testing.assert_allclose(kbp.std(PLANE), spread, atol=1e-7)
+    np.testing.assert_allclose(kbp.std(LETTERS)[0] ** 2, np.cov(np.arange(9), aweights=WEIGHTS[0], ddof=0), rtol=1e-12)
+    expected = [-sum(w * np.log(w) for w in row if w > 0) for row in WEIGHTS]
+    np.testing.assert_allclose(kbp.entropy(BELIEF), expected, rtol=1e-12, atol=1e-15)
+    uniform = kbp.Belief(jnp.arange(5.0), jnp.full((1, 5), 0.2))
+    np.testing.assert_allclose(kbp.entropy(uniform), [np.log(5)], rtol=1e-14)
+
+
+def test_marginal_adds_the_weights_of_equal_values():
+    columns = [a.ravel() for a in np.meshgrid([2.0, -1.0, 0.5], [7.0, 5.0])]
+    belief = kbp.Belief(jnp.asarray(np.stack(columns, axis=1)), jnp.asarray(RANDOM.dirichlet(np.ones(6), 4)))
+    for i, column in enumerate(columns):
+        got = kbp.marginal(belief, i)
+        values = sorted(set(column))
+        expected = [[sum(w for w, x in zip(row, column) if x == value) for value in values] for row in belief.weights]
+        assert got.points.tolist() == values
+        np.testing.assert_allclose(got.weights, expected, rtol=1e-14)
+        np.testing.assert_allclose(kbp.mean(got), kbp.mean(belief)[:, i], rtol=1e-13)
+        np.testing.assert_allclose(kbp.variance(got), kbp.variance(belief)[:, i], rtol=1e-12)
+    repeated = kbp.marginal(kbp.Belief(jnp.array([3, 1, 3]), jnp.array([[0.25, 0.5, 0.25]])))
+    assert repeated.points.tolist() == [1, 3] and repeated.weights.tolist() == [[0.5, 0.5]]
+
+    @jax.jit
+    def inside(weights):  # known points, traced weights
+        return kbp.mean(kbp.marginal(kbp.Belief(belief.points, weights), 1))
+
+    np.testing.assert_allclose(inside(belief.weights), kbp.mean(belief)[:, 1], rtol=1e-13)
+
+
+@pytest.mark.parametrize("period", [2 * np.pi, 24.0])
+def test_circular_mean_equals_the_argument_of_the_mean_of_complex_numbers(period):
+    turned = np.exp(2j * np.pi * POINTS / period)
+    expected = np.angle(WEIGHTS @ turned) * period / (2 * np.pi)
+    got = kbp.circular_mean(BELIEF, period)
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+    shifted = kbp.circular_mean(kbp.Belief(BELIEF.points + 5 * period, BELIEF.weights), period)
+    np.testing.assert_allclose(shifted, expected, rtol=1e-11)
+    together = kbp.circular_mean(
+        kbp.Belief(jnp.stack([BELIEF.points, BELIEF.points + 1], axis=1), BELIEF.weights), period
+    )
+    np.testing.assert_allclose(together[:, 0], expected, rtol=1e-12)
+    assert ((np.asarray(together)[:, 1] - expected - 1 + 1e-9) % period < 1e-6).all()
+
+
+def circular_interval(points, row, coverage, period):
+    """Cut the circle opposite to the mean, and walk along it."""
+    center = np.angle(np.sum(row * np.exp(2j * np.pi * points / period))) * period / (2 * np.pi)
+    deviations = [(x - center + period / 2) % period - period / 2 for x in points]
+    levels = (1 - coverage) / 2, (1 + coverage) / 2
+    return [center + reference.interpolated_quantile(deviations, row, level) for level in levels]
+
+
+@pytest.mark.parametrize("period", [2 * np.pi, 7.0])
+@pytest.mark.parametrize("column", [False, True])
+def test_circular_interval_equals_the_walk(period, column):
+    belief = kbp.Belief(BELIEF.points[:, None], BELIEF.weights) if column else BELIEF
+    for coverage in (0.0, 0.5, 0.9, 1.0):
+        got = np.stack(kbp.circular_interval(belief, coverage, period))
+        assert got.shape == ((2, 4, 1) if column else (2, 4))
+        expected = [circular_interval(POINTS, row, coverage, period) for row in WEIGHTS]
+        np.testing.assert_allclose(got.reshape(2, 4).T, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_the_circular_interval_of_a_narrow_belief_is_the_interval_turned():
+    points = np.linspace(-np.pi, np.pi, 400, endpoint=False)
+    weights = np.exp(-((points / 0.2) ** 2) / 2)
+    belief = kbp.Belief(jnp.asarray(points), jnp.asarray(weights / weights.sum())[None])
+    flat = np.stack(kbp.interval(belief, 0.8))
+    np.testing.assert_allclose(np.stack(kbp.circular_interval(belief, 0.8)), flat, atol=1e-9)
+    seam = kbp.Belief(jnp.asarray(points), jnp.roll(belief.weights, 199, axis=1))  # around the seam
+    got = np.stack(kbp.circular_interval(seam, 0.8)) - points[399]
+    np.testing.assert_allclose(np.mod(got + np.pi, 2 * np.pi) - np.pi, flat, atol=1e-9)
+
+
+def smallest_sets(row, coverage):
+    """The sizes and weights of all sets of points that hold the coverage, least size and then most weight first."""
+    sets = [[bool(number >> i & 1) for i in range(len(row))] for number in range(2 ** len(row))]
+    holding = [chosen for chosen in sets if row[chosen].sum() >= coverage - 1e-12]
+    return sorted((sum(chosen), -row[chosen].sum(), chosen) for chosen in holding)
+
+
+def test_highest_density_is_the_smallest_of_all_sets():
+    for coverage in (0.0, 0.3, 0.9, 1.0):
+        got = np.asarray(kbp.highest_density(BELIEF, coverage))
+        for chosen, row in zip(got, WEIGHTS, strict=True):
+            assert chosen.tolist() == smallest_sets(row, coverage)[0][2]
+    same(kbp.highest_density(PLANE, 0.5), kbp.highest_density(BELIEF, 0.5)[1:])  # any domain
+    same(jax.jit(kbp.highest_density)(BELIEF, 0.5), kbp.highest_density(BELIEF, 0.5))
+
+
+def test_gradients_equal_differences():
+    logits = jnp.asarray(RANDOM.normal(size=(2, 9)))
+
+    @jax.jit
+    def summaries(points, logits):
+        belief = kbp.Belief(points, jax.nn.softmax(logits, axis=-1))
+        circle = kbp.circular_mean(belief, 7.0), *kbp.circular_interval(belief, 0.7, 7.0)
+        return jnp.stack([kbp.std(belief), kbp.entropy(belief), *circle])
+
+    jax.test_util.check_grads(summaries, (BELIEF.points, logits), order=1, modes=("fwd", "rev"), rtol=1e-5)
+    slopes = jax.jit(jax.jacobian(summaries, 1))(BELIEF.points, logits)
+    assert (np.abs(slopes).sum(axis=(2, 3)) > 0.01).all()
+
+    def plane(logits):
+        return kbp.marginal(kbp.Belief(PLANE.points.round(), jax.nn.softmax(logits, axis=-1)), 1).weights
+
+    jax.test_util.check_grads(plane, (logits,), order=1, modes=("fwd", "rev"), rtol=1e-6)
+
+
+def test_gradients_are_finite_where_roots_and_logarithms_have_none():
+    @jax.jit
+    def summaries(weights):
+        belief = kbp.Belief(jnp.array([0.0, jnp.pi]), weights)
+        return kbp.std(belief).sum() + kbp.entropy(belief).sum() + kbp.circular_mean(belief).sum()
+
+    assert np.isfinite(jax.grad(summaries)(jnp.array([[1.0, 0.0], [0.5, 0.5]]))).all()
+
+
+def test_what_is_refused():
+    cube = kbp.Belief(jnp.zeros((9, 2, 2)), BELIEF.weights)
+    batch = jax.vmap(lambda weights: kbp.Belief(BELIEF.points, weights))(jnp.stack([BELIEF.weights] * 2))
+    calls = {
+        "node": (lambda: BELIEF[4], r"nodes: must be among 4 nodes; got \[4\]"),
+        "negative": (lambda: BELIEF[[0, -5]], r"nodes: must be among 4 nodes; got \[-5\]"),
+        "float": (lambda: BELIEF[1.0], "nodes: must be numbers, a slice or a mask of 4 nodes"),
+        "mask": (lambda: BELIEF[np.ones(9, bool)], "nodes: must be numbers, a slice or a mask"),
+        "matrix": (lambda: BELIEF[np.zeros((2, 2), int)], "nodes: must be numbers, a slice or a mask of 4 nodes"),
+        "batch": (lambda: batch[0], r"belief: must have weights \[node, point\]"),
+        "coordinate": (lambda: kbp.marginal(PLANE, 2), "coordinate: must be one of 2 coordinates; got 2"),
+        "coordinates": (lambda: kbp.marginal(cube, 0), r"belief: must have points \[point, dim\]"),
+        "traced": (
+            lambda: jax.jit(kbp.marginal)(BELIEF),
+            "belief: must have known points; got a tracer",
+        ),
+        "period": (lambda: kbp.circular_mean(BELIEF, 0.0), "period: must be finite and > 0"),
+        "period of an arc": (lambda: kbp.circular_interval(BELIEF, 0.9, -1.0), "period: must be finite and > 0"),
+        "coverage of an arc": (lambda: kbp.circular_interval(BELIEF, 1.5), "coverage: must be"),
+        "arc of vectors": (lambda: kbp.circular_interval(PLANE), "belief: must have scalar points"),
+        "coverage of a set": (lambda: kbp.highest_density(BELIEF, -0.1), "coverage: must be"),
+        "vectors": (lambda: kbp.interval(PLANE), "belief: must have scalar points.*Use kbpjax.marginal"),
+        "missing type": (lambda: kbp.log_density({0: BELIEF}, {1: POINTS[:4]}), "log_density: must have arguments of"),
+    }
+    assert not_refused(calls) == ""
