@@ -78,12 +78,12 @@ class Choice(NamedTuple):
         power: power of the evidence.
     """
 
-    bandwidth: float = 0.25
-    obs_bandwidth: float = 0.25
-    ridge: float = 1e-4
-    obs_ridge: float = 1e-4
-    ratio: float = 0.0
-    power: float = 1.0
+    bandwidth: Any = 0.25
+    obs_bandwidth: Any = 0.25
+    ridge: Any = 1e-4
+    obs_ridge: Any = 1e-4
+    ratio: Any = 0.0
+    power: Any = 1.0
 
 
 LOWEST = Choice(1 / 32, 1 / 32, 1e-7, 1e-7, 0, 0.25)
@@ -321,7 +321,7 @@ class _Padded(LandmarkSelector):
 class _Either(Expectation):
     """Either evidence model, by a number that may be traced."""
 
-    ratio: Array
+    ratio: Any
 
     def operator(self, observation: ObservationModel) -> Array:
         """Return the matrix that maps features of an observation to a message."""
