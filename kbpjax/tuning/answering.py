@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import ScalarLike
 
@@ -121,7 +122,9 @@ def solve(
         return run_tree(with_nonnegative(model, None), graph, evidence)
     if model.operators.nonnegative is None:
         model = with_nonnegative(model, clipped(model.operators, model.edge_types))
-    exact = graph.num_nodes <= DENSE
+    with jax.ensure_compile_time_eval():  # of index work, inside jax.jit
+        exponents = tree_reweighting(graph, num_trees=None if graph.num_nodes <= DENSE else NUM_TREES)
+        schedule = colored(graph)
     return run(
         model,
         graph,
@@ -129,8 +132,8 @@ def solve(
         num_iters=num_iters,
         tol=tol,
         damping=0.0,
-        exponents=tree_reweighting(graph, num_trees=None if exact else NUM_TREES),
-        schedule=colored(graph),
+        exponents=exponents,
+        schedule=schedule,
         acceleration=Anderson(),
     )
 

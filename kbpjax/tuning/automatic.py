@@ -400,7 +400,9 @@ class _Problem(eqx.Module):
         total, count = jnp.zeros_like(temperature), jnp.zeros_like(temperature)
         for v, belief in computed.items():
             weights = temper(belief, temperature).weights
-            between, to_truth = self._distances(v, belief.points), self._distances(v, belief.points, self.held.truth[v])
+            truth = self.held.truth[v]
+            distances = self._distances(v, belief.points), self._distances(v, belief.points, truth)
+            between, to_truth = (distance.astype(weights.dtype) for distance in distances)
             score = jnp.sum(weights * to_truth, axis=1) - jnp.sum((weights @ between) * weights, axis=1) / 2
             mask = self.scored[v]
             total = total + jnp.sum(jnp.where(mask, score, 0))
