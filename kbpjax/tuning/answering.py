@@ -20,7 +20,7 @@ from kbpjax._checks import Numbers
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
 from kbpjax.inference.acceleration import Anderson
-from kbpjax.inference.diagnostics import NotConverged, check
+from kbpjax.inference.diagnostics import ConvergenceWarning, NotConverged, check
 from kbpjax.inference.loopy import Solution, run
 from kbpjax.inference.schedules import colored
 from kbpjax.inference.tree import run_tree
@@ -33,10 +33,6 @@ from kbpjax.posterior.summaries import temper
 
 DENSE = 2000
 """Largest number of nodes with exact edge appearance probabilities; those of larger graphs are sampled."""
-
-
-class ConvergenceWarning(_checks.KbpWarning):
-    """Given by `infer` if the messages have not converged: the beliefs are then no fixed point."""
 
 
 def infer(

@@ -22,6 +22,7 @@ from kbpjax import _checks
 from kbpjax.features import Basis, LandmarkSelector, cholesky_basis, incomplete_cholesky
 from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
 from kbpjax.inference.acceleration import Anderson
+from kbpjax.inference.diagnostics import RankWarning
 from kbpjax.inference.loopy import run
 from kbpjax.inference.schedules import colored
 from kbpjax.inference.tree import run_tree
@@ -166,10 +167,6 @@ def fit(
     model = chosen.fit(data)
     warn_of_rank(model, rule)
     return eqx.tree_at(lambda m: m.hyperparameters, model, chosen, is_leaf=lambda leaf: leaf is None)
-
-
-class RankWarning(_checks.KbpWarning):
-    """Given by `fit` if `max_rank` landmarks leave a large residual: messages are then coarse."""
 
 
 def warn_of_rank(model: KernelMRF, rule: Rule) -> None:
