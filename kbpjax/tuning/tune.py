@@ -88,7 +88,7 @@ class Tuned:
     def __repr__(self) -> str:
         first, best = next(iter(self.checks.values()), math.nan), min(self.checks.values(), default=math.nan)
         losses = f"validation loss {first:.4g} at the start, {best:.4g} at best"
-        return show_lines("Tuned", [f"{losses}, {len(self.losses)} steps ({self.stopped})", repr(self.settings)])
+        return show_lines("Tuned", [f"{losses}, {len(self.losses)} steps ({self.stopped})", repr(self.hyperparameters)])
 
 
 def tune(
