@@ -111,7 +111,7 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         self.graph_ = graph
         data = kbp.pool(graph, values.reshape(len(values), -1), self._by_node(observed))
         self.model_ = self._learn(data)
-        ((_, self.points_),) = self.model_.candidates.items()
+        (self.points_,) = (self.model_.candidates or {}).values()
         return self
 
     def _learn(self, data: kbp.TrainingData) -> kbp.KernelMRF:
