@@ -70,7 +70,7 @@ PAGES = {
         "Learning",
         "From training data to a model: update rules, marginals and conditional embedding operators.",
         {
-            "Models": "fit fit_chunks KernelMRF Operators learning.model.ObservationModel",
+            "Models": "fit choose_hyperparameters fit_chunks KernelMRF Operators learning.model.ObservationModel",
             "Update rules": "ConstantTime LinearTime FullRank fix_landmarks learning.rules.FixedLandmarks",
             "Marginals": "Parzen MeanEmbedding Empirical",
             "Nonnegative operators": "Clipped ConstrainedFit",
@@ -88,6 +88,7 @@ PAGES = {
         "Inference",
         "Messages on trees and on graphs with cycles.",
         {
+            "One call": "infer",
             "Belief propagation": "run run_tree Solution init step solution_of BPState",
             "Schedules": "Synchronous Colored colored ResidualFirst",
             "Damping and acceleration": "AgreementDamping AdaptiveDamping Anderson",
@@ -98,7 +99,10 @@ PAGES = {
     "diagnostics": (
         "Convergence and diagnostics",
         "Whether messages converged, why they did not, and the log-partition function.",
-        {"": "check NotConverged diagnose Diagnosis log_partition"},
+        {
+            "": "check NotConverged diagnose Diagnosis log_partition",
+            "Warnings": "KbpWarning ConvergenceWarning RankWarning CandidateWarning",
+        },
     ),
     "posterior": (
         "Posterior summaries",

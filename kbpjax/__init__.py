@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from kbpjax import ep as ep
 from kbpjax import kernels as kernels
 from kbpjax import sharded as sharded
-from kbpjax._checks import KbpWarning as KbpWarning
 from kbpjax.features import PivotedCholesky as PivotedCholesky
 from kbpjax.features import RandomFourier as RandomFourier
 from kbpjax.features import RandomlyPivotedCholesky as RandomlyPivotedCholesky
@@ -18,8 +17,12 @@ from kbpjax.graphs.spanning_trees import tree_reweighting as tree_reweighting
 from kbpjax.inference.acceleration import AdaptiveDamping as AdaptiveDamping
 from kbpjax.inference.acceleration import AgreementDamping as AgreementDamping
 from kbpjax.inference.acceleration import Anderson as Anderson
+from kbpjax.inference.diagnostics import CandidateWarning as CandidateWarning
+from kbpjax.inference.diagnostics import ConvergenceWarning as ConvergenceWarning
 from kbpjax.inference.diagnostics import Diagnosis as Diagnosis
+from kbpjax.inference.diagnostics import KbpWarning as KbpWarning
 from kbpjax.inference.diagnostics import NotConverged as NotConverged
+from kbpjax.inference.diagnostics import RankWarning as RankWarning
 from kbpjax.inference.diagnostics import check as check
 from kbpjax.inference.diagnostics import diagnose as diagnose
 from kbpjax.inference.free_energy import log_partition as log_partition
@@ -58,7 +61,6 @@ from kbpjax.learning.rules import fix_landmarks as fix_landmarks
 from kbpjax.learning.streaming import chunked as chunked
 from kbpjax.learning.streaming import fit_chunks as fit_chunks
 from kbpjax.posterior.beliefs import Belief as Belief
-from kbpjax.posterior.beliefs import CandidateWarning as CandidateWarning
 from kbpjax.posterior.beliefs import beliefs as beliefs
 from kbpjax.posterior.beliefs import log_belief as log_belief
 from kbpjax.posterior.clamp import clamp as clamp
@@ -90,9 +92,7 @@ from kbpjax.posterior.summaries import sample as sample
 from kbpjax.posterior.summaries import std as std
 from kbpjax.posterior.summaries import temper as temper
 from kbpjax.posterior.summaries import variance as variance
-from kbpjax.tuning.answering import ConvergenceWarning as ConvergenceWarning
 from kbpjax.tuning.answering import infer as infer
-from kbpjax.tuning.automatic import RankWarning as RankWarning
 from kbpjax.tuning.automatic import choose_hyperparameters as choose_hyperparameters
 from kbpjax.tuning.automatic import fit as fit
 from kbpjax.tuning.hyperparameters import Hyperparameters as Hyperparameters

@@ -26,10 +26,6 @@ Numbers = jax.Array | np.ndarray | np.generic | float | int | Sequence[Any] | Fr
 """Type of array-like arguments: arrays, numbers, nested lists or tuples, and frames of pandas or polars."""
 
 
-class KbpWarning(UserWarning):
-    """Base class of all warnings of kbpjax, for `warnings.filterwarnings`."""
-
-
 def is_traced(value: Any) -> bool:
     """Return True if any array in a pytree is a tracer, so its values are not available."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))

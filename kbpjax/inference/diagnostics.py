@@ -27,6 +27,27 @@ WAYS_OUT = (
 )
 
 
+class KbpWarning(UserWarning):
+    """Base class of all warnings of kbpjax; `warnings.filterwarnings` filters them by their class.
+
+    Examples:
+        >>> import warnings, kbpjax as kbp
+        >>> warnings.filterwarnings("error", category=kbp.ConvergenceWarning)  # stop where messages do not converge
+    """
+
+
+class ConvergenceWarning(KbpWarning):
+    """Given by `infer` if the messages have not converged: the beliefs are then not those of a fixed point."""
+
+
+class RankWarning(KbpWarning):
+    """Given by `fit` if `max_rank` landmarks leave a large residual: messages are then coarse."""
+
+
+class CandidateWarning(KbpWarning):
+    """Given by `beliefs` and `infer` if most training samples lie outside the range of the candidate points."""
+
+
 class NotConverged(RuntimeError):
     """Raised by `check` if messages are not at a fixed point; the text gives the symptom and advice.
 

@@ -14,7 +14,7 @@ import abc
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -59,8 +59,11 @@ class Kernel(eqx.Module):
     """
 
     __array_ufunc__ = None  # so that NumPy defers `number * kernel` to the kernel
-    constants: ClassVar[tuple[str, ...]] = ()
-    """Names of fields that are data, not parameters; `tune` does not optimize them."""
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """Names of fields that are data, not parameters; `tune` does not optimize them."""
+        return ()
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)

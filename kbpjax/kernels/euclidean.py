@@ -5,7 +5,7 @@ All kernels are positive definite in any dimension. Gradients of the stationary 
 """
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -278,7 +278,6 @@ class RandomProjection(Kernel):
         True
     """
 
-    constants: ClassVar = ("matrix",)
     matrix: Float[Array, "feature dim"]
 
     def __init__(self, num_features: Any, dim: Any, *, seed: Any = 0):
@@ -286,6 +285,11 @@ class RandomProjection(Kernel):
         _checks.require_count("dim", dim)
         _checks.require_seed(seed)
         self.matrix = jax.random.normal(jax.random.key(seed), (num_features, dim)) * float(num_features) ** -0.5
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """The matrix, which is data."""
+        return ("matrix",)
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return <A x, A y>."""

@@ -1,7 +1,5 @@
 """Kernels on finite sets: labels, sets of labels, rankings, and points with a precomputed Gram matrix."""
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, ScalarLike, Shaped
@@ -48,7 +46,6 @@ class Precomputed(Kernel):
         3.0
     """
 
-    constants: ClassVar = ("matrix",)
     matrix: Float[Array, "item item"]
 
     def __init__(self, matrix: Numbers, *, tolerance: float = 1e-5):
@@ -61,6 +58,11 @@ class Precomputed(Kernel):
         if not _checks.is_traced(array):
             _check_gram(np.asarray(array, np.float64), float(tolerance))
         self.matrix = array
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """The matrix, which is data."""
+        return ("matrix",)
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return matrix[x, y]."""

@@ -25,6 +25,7 @@ from kbpjax._checks import Numbers
 from kbpjax._misc import einsum, matmul, show, show_fields, values_or_shapes
 from kbpjax.features import Basis, features
 from kbpjax.graphs.graph import Graph
+from kbpjax.inference.diagnostics import CandidateWarning
 from kbpjax.inference.loopy import Solution
 from kbpjax.inference.update import of_edges
 from kbpjax.kernels.base import diagonal, like
@@ -39,10 +40,6 @@ REACHED = 1e-3
 
 COVERED = 0.25
 """Share of the training samples between the candidates below which `CandidateWarning` is given."""
-
-
-class CandidateWarning(_checks.KbpWarning):
-    """Given by `beliefs` and `infer` if most training samples lie outside the range of the candidate points."""
 
 
 Learned = tuple[Array, Array, Array] | None

@@ -354,7 +354,6 @@ def sample(
         [[4.0], [4.0]]
     """
     _checks.require_key(key)
-    _check_belief(belief)
     _checks.require_count("num_samples", num_samples)
     if isinstance(belief, Mapping):
         return {v: sample(jax.random.fold_in(key, v), one, num_samples) for v, one in belief.items()}

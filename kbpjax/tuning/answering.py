@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import ScalarLike
 
@@ -19,7 +20,7 @@ from kbpjax._checks import Numbers
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
 from kbpjax.inference.acceleration import Anderson
-from kbpjax.inference.diagnostics import NotConverged, check
+from kbpjax.inference.diagnostics import ConvergenceWarning, NotConverged, check
 from kbpjax.inference.loopy import Solution, run
 from kbpjax.inference.schedules import colored
 from kbpjax.inference.tree import run_tree
@@ -32,10 +33,6 @@ from kbpjax.posterior.summaries import temper
 
 DENSE = 2000
 """Largest number of nodes with exact edge appearance probabilities; those of larger graphs are sampled."""
-
-
-class ConvergenceWarning(_checks.KbpWarning):
-    """Given by `infer` if the messages have not converged: the beliefs are then no fixed point."""
 
 
 def infer(
@@ -121,7 +118,9 @@ def solve(
         return run_tree(with_nonnegative(model, None), graph, evidence)
     if model.operators.nonnegative is None:
         model = with_nonnegative(model, clipped(model.operators, model.edge_types))
-    exact = graph.num_nodes <= DENSE
+    with jax.ensure_compile_time_eval():  # of index work, inside jax.jit
+        exponents = tree_reweighting(graph, num_trees=None if graph.num_nodes <= DENSE else NUM_TREES)
+        schedule = colored(graph)
     return run(
         model,
         graph,
@@ -129,8 +128,8 @@ def solve(
         num_iters=num_iters,
         tol=tol,
         damping=0.0,
-        exponents=tree_reweighting(graph, num_trees=None if exact else NUM_TREES),
-        schedule=colored(graph),
+        exponents=exponents,
+        schedule=schedule,
         acceleration=Anderson(),
     )
 

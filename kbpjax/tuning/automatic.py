@@ -22,6 +22,7 @@ from kbpjax import _checks
 from kbpjax.features import Basis, LandmarkSelector, cholesky_basis, incomplete_cholesky
 from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
 from kbpjax.inference.acceleration import Anderson
+from kbpjax.inference.diagnostics import RankWarning
 from kbpjax.inference.loopy import run
 from kbpjax.inference.schedules import colored
 from kbpjax.inference.tree import run_tree
@@ -78,12 +79,12 @@ class Choice(NamedTuple):
         power: power of the evidence.
     """
 
-    bandwidth: float = 0.25
-    obs_bandwidth: float = 0.25
-    ridge: float = 1e-4
-    obs_ridge: float = 1e-4
-    ratio: float = 0.0
-    power: float = 1.0
+    bandwidth: Any = 0.25
+    obs_bandwidth: Any = 0.25
+    ridge: Any = 1e-4
+    obs_ridge: Any = 1e-4
+    ratio: Any = 0.0
+    power: Any = 1.0
 
 
 LOWEST = Choice(1 / 32, 1 / 32, 1e-7, 1e-7, 0, 0.25)
@@ -166,10 +167,6 @@ def fit(
     model = chosen.fit(data)
     warn_of_rank(model, rule)
     return eqx.tree_at(lambda m: m.hyperparameters, model, chosen, is_leaf=lambda leaf: leaf is None)
-
-
-class RankWarning(_checks.KbpWarning):
-    """Given by `fit` if `max_rank` landmarks leave a large residual: messages are then coarse."""
 
 
 def warn_of_rank(model: KernelMRF, rule: Rule) -> None:
@@ -321,7 +318,7 @@ class _Padded(LandmarkSelector):
 class _Either(Expectation):
     """Either evidence model, by a number that may be traced."""
 
-    ratio: Array
+    ratio: Any
 
     def operator(self, observation: ObservationModel) -> Array:
         """Return the matrix that maps features of an observation to a message."""
@@ -400,7 +397,9 @@ class _Problem(eqx.Module):
         total, count = jnp.zeros_like(temperature), jnp.zeros_like(temperature)
         for v, belief in computed.items():
             weights = temper(belief, temperature).weights
-            between, to_truth = self._distances(v, belief.points), self._distances(v, belief.points, self.held.truth[v])
+            truth = self.held.truth[v]
+            distances = self._distances(v, belief.points), self._distances(v, belief.points, truth)
+            between, to_truth = (distance.astype(weights.dtype) for distance in distances)
             score = jnp.sum(weights * to_truth, axis=1) - jnp.sum((weights @ between) * weights, axis=1) / 2
             mask = self.scored[v]
             total = total + jnp.sum(jnp.where(mask, score, 0))

@@ -13,6 +13,7 @@ from kbpjax._misc import show_fields
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution, run
 from kbpjax.inference.schedules import Schedule, Synchronous
+from kbpjax.inference.tree import run_tree
 from kbpjax.kernels import Kernel
 from kbpjax.kernels.base import as_floats
 from kbpjax.learning.data import TrainingData
@@ -22,6 +23,7 @@ from kbpjax.posterior.beliefs import Belief, beliefs
 from kbpjax.posterior.evidence import DensityRatio, Evidence, Expectation, observe
 from kbpjax.posterior.marginals import Marginal, MeanEmbedding
 from kbpjax.posterior.summaries import temper
+from kbpjax.tuning.answering import with_nonnegative
 
 Number = Float[Array, ""]
 
@@ -57,7 +59,8 @@ class Hyperparameters(eqx.Module):
         nonnegative: `Clipped()` or `ConstrainedFit()`, which make updates nonnegative; None: as estimated.
         schedule: message schedule; `colored(graph)` is valid for one graph only.
         evidence_model: evidence model, `Expectation()` or `DensityRatio()`.
-        num_iters: number of iterations of belief propagation; with `tol`, the maximum.
+        num_iters: number of iterations of belief propagation on graphs with cycles; with `tol`, the maximum. Forests
+            are solved exactly (without exponents).
         tol: residual at which iterations stop; None: run all `num_iters` iterations.
 
     Raises:
@@ -115,13 +118,17 @@ class Hyperparameters(eqx.Module):
         return fix_landmarks(data, kernel=self.kernel, obs_kernel=self.obs_kernel, rule=self.rule, pad=pad)
 
     def run(self, model: KernelMRF, graph: Graph, evidence: Evidence | None) -> Solution:
-        """Return the solution of belief propagation (`kbpjax.run`)."""
+        """Return the solution of belief propagation: exact on a forest (`kbpjax.run_tree`), else of `kbpjax.run`."""
+        if self.exponents is None and (graph.forest is not None or graph.num_edges == 0):
+            return run_tree(with_nonnegative(model, None), graph, evidence)
         options = {"num_iters": self.num_iters, "damping": self.damping, "tol": self.tol, "schedule": self.schedule}
         return run(model, graph, evidence, exponents=self._exponents(graph), **options)
 
-    def observe(self, model: KernelMRF, graph: Graph, y: Numbers | Mapping[int, Numbers]) -> Evidence:
+    def observe(
+        self, model: KernelMRF, graph: Graph, y: Numbers | Mapping[int, Numbers], *, mask: Numbers | None = None
+    ) -> Evidence:
         """Return the evidence of observations (`kbpjax.observe`), raised to `evidence_power`."""
-        return observe(model, graph, y, evidence_model=self.evidence_model) ** self.evidence_power
+        return observe(model, graph, y, mask=mask, evidence_model=self.evidence_model) ** self.evidence_power
 
     def answer(
         self,
@@ -130,10 +137,14 @@ class Hyperparameters(eqx.Module):
         y: Numbers | Mapping[int, Numbers],
         points: Numbers | Mapping[int, Numbers],
         *,
+        mask: Numbers | None = None,
         marginal: Marginal = MeanEmbedding(),
     ) -> Any:
-        """Return the beliefs given observations at evaluation points, in the format of `beliefs`."""
-        evidence = self.observe(model, graph, y)
+        """Return the beliefs given observations at evaluation points, in the format of `beliefs`.
+
+        Observations that are NaN, or where `mask` is False, are missing.
+        """
+        evidence = self.observe(model, graph, y, mask=mask)
         computed = beliefs(model, graph, evidence, self.run(model, graph, evidence), points, marginal=marginal)
         if isinstance(computed, Belief):
             return temper(computed, self.temperature)

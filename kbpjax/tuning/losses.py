@@ -1,8 +1,11 @@
-"""Losses of beliefs for `tune`: averages over nodes, differentiable in the beliefs."""
+"""Losses of beliefs for `tune`: averages over the nodes whose true value is known, differentiable in the beliefs.
+
+A true value that is NaN is unknown.
+"""
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Bool, Float, Shaped
 
 from kbpjax import _checks
 from kbpjax.posterior.beliefs import Belief, log_or_zero
@@ -22,9 +25,9 @@ class SquaredError(eqx.Module):
 
     def __call__(self, belief: Belief, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
         """Return the mean loss over nodes."""
-        _check_truth(belief, truth)
-        error = mean(belief) - truth.astype(belief.weights.dtype)
-        return jnp.sum(error**2) / len(error)
+        values, known = _known(belief, truth)
+        squares = (mean(belief) - values) ** 2
+        return _average(jnp.sum(squares.reshape(len(squares), -1), axis=1), known)
 
 
 class NegativeLogBelief(eqx.Module):
@@ -41,12 +44,12 @@ class NegativeLogBelief(eqx.Module):
 
     def __call__(self, belief: Belief, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
         """Return the mean loss over nodes."""
-        _check_truth(belief, truth)
+        values, known = _known(belief, truth)
         dtype = belief.weights.dtype
-        points, values = (a.reshape(len(a), -1).astype(dtype) for a in (belief.points, truth))
+        points, values = (a.reshape(len(a), -1).astype(dtype) for a in (belief.points, values))
         nearest = jnp.argmin(jnp.sum((values[:, None] - points[None]) ** 2, axis=-1), axis=-1)
         weights = jnp.take_along_axis(belief.weights, nearest[:, None], axis=-1)
-        return -jnp.mean(log_or_zero(jnp.maximum(weights, jnp.finfo(dtype).tiny)))
+        return -_average(log_or_zero(jnp.maximum(weights, jnp.finfo(dtype).tiny))[:, 0], known)
 
 
 class IntervalScore(eqx.Module):
@@ -76,16 +79,26 @@ class IntervalScore(eqx.Module):
         scalar = belief.points.shape[1:] in ((), (1,))
         fix = "Use SquaredError() or NegativeLogBelief()."
         _checks.require(scalar, "belief", "must have scalar points", f"shape {belief.points.shape}", fix)
-        _check_truth(belief, truth)
+        values, known = _known(belief, truth)
         dtype, outside = belief.weights.dtype, 1 - self.coverage
-        values = truth.reshape(-1).astype(dtype)
+        values = values.reshape(-1)
         floats = Belief(belief.points.reshape(-1).astype(dtype), belief.weights)  # for integers it does not interpolate
         low, high = (quantile(floats, level) for level in (outside / 2, 1 - outside / 2))
         penalty = jnp.maximum(low - values, 0) + jnp.maximum(values - high, 0)
-        return jnp.mean(high - low + 2 / outside * penalty)
+        return _average(high - low + 2 / outside * penalty, known)
 
 
-def _check_truth(belief: Belief, truth: Array) -> None:
+def _average(losses: Float[Array, " node"], known: Bool[Array, " node"]) -> Float[Array, ""]:
+    """Return the mean loss over the nodes with a known value."""
+    count = jnp.maximum(jnp.sum(known, dtype=losses.dtype), 1)
+    return jnp.sum(jnp.where(known, losses, 0)) / count
+
+
+def _known(belief: Belief, truth: Array) -> tuple[Array, Bool[Array, " node"]]:
+    """Return the true values, 0 where they are NaN, in the precision of the belief, and a mask of the known ones."""
     shape = (len(belief.weights), *belief.points.shape[1:])
     fix = "Pass one value per node, each with the shape of a point."
     _checks.require(truth.shape == shape, "truth", f"must have shape {shape}", truth.shape, fix)
+    values = truth.astype(belief.weights.dtype)
+    known = jnp.all(~jnp.isnan(values).reshape(len(values), -1), axis=1)
+    return jnp.where(jnp.isnan(values), 0, values), known

@@ -122,7 +122,8 @@ def tune(
             entry is <= 0. Damping and floor are optimized by their logits. Other numbers that are 0 stay 0.
         data: training data of the model.
         graph: graph of the validation problems.
-        truth: true values [case, node, *dim], or {node type: [case, node_of_type, *dim]} if `points` is a mapping.
+        truth: true values [case, node, *dim], NaN where unknown; {node type: [case, node_of_type, *dim]} if `points` is
+            a mapping.
             Prefer samples that are not in `data`: a model is overconfident on its training data, and hyperparameters
             tuned there give intervals that are too narrow on new data.
         observations: observations of the truth [case, node, *obs_dim] (or by node type), or a function

@@ -1,0 +1,224 @@
+"""`infer`, the automatic choice of hyperparameters, and the warnings on the way."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+from kbpjax.learning.model import candidate_points
+from kbpjax.posterior.beliefs import spacing
+from kbpjax.tuning import automatic
+from kbpjax.tuning.held_out import hold_out
+
+KERNELS = {"kernel": kbp.RBF(0.7), "obs_kernel": kbp.RBF(0.7)}
+
+
+def field(graph, cases, seed=0):
+    """Values with a common part in each case, and noisy observations."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(cases, 1)) + 0.4 * rng.normal(size=(cases, graph.num_nodes))
+    return x.astype(np.float32), (x + 0.5 * rng.normal(size=x.shape)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def grid():
+    graph = kbp.grid_graph(4, 4)
+    x, y = field(graph, 60)
+    return graph, kbp.fit(kbp.pool(graph, x, y), **KERNELS, ridge=1e-3), y[0]
+
+
+@pytest.fixture(scope="module")
+def chain():
+    graph = kbp.chain_graph(8)
+    x, y = field(graph, 60)
+    return graph, kbp.fit(kbp.pool(graph, x, y), **KERNELS, ridge=1e-3), y[0]
+
+
+def same(one, other):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_chain_is_solved_exactly(chain):
+    graph, model, y = chain
+    belief = kbp.infer(model, graph, y)
+    evidence = kbp.observe(model, graph, y)
+    want = kbp.beliefs(model, graph, evidence, kbp.run_tree(model, graph, evidence), model.candidates[0])
+    same(belief.weights, want.weights)
+
+
+def test_a_grid_converges_to_the_fixed_point_of_nonnegative_tree_reweighted_messages(grid):
+    graph, model, y = grid
+    belief = kbp.infer(model, graph, y, tol=1e-5)
+    x, observed = field(graph, 60)
+    other = kbp.fit(kbp.pool(graph, x, observed), **KERNELS, ridge=1e-3, nonnegative=kbp.Clipped())
+    evidence, exponents = kbp.observe(other, graph, y), kbp.tree_reweighting(graph)
+    solution = kbp.run(other, graph, evidence, exponents=exponents, damping=0.5, tol=1e-5, num_iters=500)
+    assert belief.solution.converged
+    assert solution.converged
+    want = kbp.beliefs(other, graph, evidence, solution, model.candidates[0])
+    np.testing.assert_allclose(belief.weights, want.weights, atol=1e-3)
+
+
+def test_missing_observations_are_nan_or_masked(grid):
+    graph, model, y = grid
+    mask = np.arange(16) % 3 > 0
+    masked, holes = kbp.infer(model, graph, y, mask=mask), kbp.infer(model, graph, np.where(mask, y, np.nan))
+    same(masked.weights, holes.weights)
+    with pytest.raises(ValueError, match=r"^mask: must be None without y"):
+        kbp.infer(model, graph, mask=mask)
+
+
+def test_further_evidence_is_multiplied(chain):
+    graph, model, y = chain
+    belief = kbp.infer(model, graph, y, evidence=kbp.clamp(model, graph, [2], [0.5]))
+    assert abs(float(kbp.mean(belief)[2]) - 0.5) < 0.05
+
+
+def test_jit_vmap_and_gradients(grid):
+    graph, model, y = grid
+    points = np.linspace(-2, 2, 9)
+    mean = lambda y: kbp.mean(kbp.infer(model, graph, y, points=points, tol=1e-6))
+    eager = mean(y)
+    batch = jax.jit(jax.vmap(mean))(jnp.stack([y, y + 0.1]))
+    np.testing.assert_allclose(batch[0], eager, atol=1e-4)
+    slope = jax.jit(jax.jacfwd(lambda shift: mean(y + shift)))(jnp.float32(0.0))
+    np.testing.assert_allclose(slope, (mean(y + 0.02) - mean(y - 0.02)) / 0.04, atol=5e-3)
+
+
+def test_messages_that_have_not_converged_warn(grid):
+    graph, model, y = grid
+    with pytest.warns(kbp.ConvergenceWarning, match="residual"):
+        kbp.infer(model, graph, y, num_iters=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kbp.infer(model, graph, y)
+
+
+def test_candidates_are_distinct_values_a_grid_or_samples():
+    assert candidate_points(jnp.array([2.0, 1.0, 2.0])).tolist() == [1.0, 2.0]
+    even = np.asarray(candidate_points(jnp.asarray(np.random.default_rng(0).normal(size=999))))
+    assert len(even) == 256
+    np.testing.assert_allclose(np.diff(even), np.diff(even)[0], rtol=1e-3)
+    vectors = np.random.default_rng(0).normal(size=(2000, 2))
+    chosen = np.asarray(candidate_points(jnp.asarray(vectors), 10))
+    assert (chosen[:, None] == vectors.astype(chosen.dtype)[None]).all(axis=2).any(axis=1).all()
+
+
+def test_spacing_equals_the_lengths_of_cells():
+    x = np.array([3.0, 0.0, 1.0, 7.0])
+    want = np.array([3.0, 1.0, 1.5, 4.0])  # cells [-.5, .5], [.5, 2], [2, 5], [5, 9]
+    np.testing.assert_allclose(spacing(jnp.asarray(x)), want / want.mean(), rtol=1e-6)
+    np.testing.assert_allclose(spacing(jnp.linspace(0, 1, 7)), 1, rtol=1e-5)
+    assert spacing(jnp.array([4])).tolist() == spacing(jnp.array([4.0])).tolist() == [1.0]
+    assert spacing(jnp.zeros(3)).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_more_candidates_on_one_side_do_not_move_the_mean(chain):
+    graph, model, y = chain
+    even = np.linspace(-3, 3, 241)
+    dense = np.concatenate([np.linspace(-3, 0, 400, endpoint=False), np.linspace(0, 3, 61)])
+    means = [kbp.mean(kbp.infer(model, graph, y, points=points)) for points in (even, dense)]
+    np.testing.assert_allclose(*means, atol=0.02)
+
+
+def test_candidates_far_from_the_samples_are_refused(chain):
+    graph, model, y = chain
+    with pytest.raises(
+        ValueError, match=r"^points: must lie near the training samples from .* got candidates from 1000"
+    ):
+        kbp.infer(model, graph, y, points=np.linspace(1000, 2000, 5))
+    with pytest.warns(kbp.CandidateWarning, match="cover"):
+        kbp.infer(model, graph, y, points=np.linspace(0, 0.1, 5))
+
+
+def test_too_few_landmarks_warn():
+    graph = kbp.chain_graph(8)
+    data = kbp.pool(graph, *field(graph, 60))
+    with pytest.warns(kbp.RankWarning, match="3 landmarks leave a residual"):
+        kbp.fit(data, **KERNELS, rule=kbp.ConstantTime(max_rank=3))
+
+
+def test_choices_are_deterministic_and_keep_what_is_given():
+    graph = kbp.Graph.from_edges([(0, 1), (1, 2), (0, 3)], 4, node_type=[0, 0, 0, 1])
+    rng = np.random.default_rng(0)
+    speed = rng.normal(size=(24, 1)) + 0.3 * rng.normal(size=(24, 3))
+    angle = rng.uniform(-np.pi, np.pi, size=(24, 1))
+    samples = {0: speed, 1: angle}
+    data = kbp.pool(graph, samples, {0: speed + 0.3 * rng.normal(size=speed.shape), 1: angle})
+    given = {"kernel": {1: kbp.kernels.Periodic(2 * np.pi)}, "obs_kernel": {1: kbp.kernels.Periodic(2 * np.pi)}}
+    models = [kbp.fit(data, **given, ridge=1e-3) for _ in range(2)]
+    chosen = models[0].hyperparameters
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), chosen, models[1].hyperparameters))
+    assert (float(chosen.kernel[1].period), float(chosen.ridge)) == (pytest.approx(2 * np.pi), pytest.approx(1e-3))
+    belief = kbp.infer(models[0], graph, {0: speed[0], 1: angle[0]})
+    assert np.isfinite(belief[0].weights).all()
+    refit = chosen.fit(data)  # what was chosen can be passed back in
+    same(refit.operators.project, models[0].operators.project)
+
+
+def test_choices_without_observations_score_clamped_problems():
+    graph = kbp.chain_graph(5)
+    x, _ = field(graph, 24)
+    model = kbp.fit(kbp.pool(graph, x))
+    belief = kbp.infer(model, graph, evidence=kbp.clamp(model, graph, [0], [1.0]))
+    assert model.hyperparameters.obs_kernel is None
+    assert np.isfinite(belief.weights).all()
+
+
+def test_without_cases_bandwidths_are_a_quarter_of_the_median():
+    x = np.arange(40.0)
+    data = kbp.TrainingData(edges={0: (x[:-1], x[1:])}, nodes={0: x})
+    chosen = kbp.choose_hyperparameters(data)
+    assert float(chosen.kernel[0].bandwidth) == pytest.approx(float(kbp.median_bandwidth(x)) / 4)
+
+
+def test_domains_without_a_default_kernel_are_named():
+    graph = kbp.chain_graph(2)
+    data = kbp.pool(graph, np.zeros((3, 2, 2, 2)))
+    with pytest.raises(ValueError, match=r"^kernel\[0\]: must be given unless samples are numbers or vectors"):
+        kbp.fit(data)
+
+
+@pytest.mark.parametrize("cases", [2, 20])
+def test_what_is_held_out_is_not_in_the_training_data(cases):
+    graph = kbp.grid_graph(6, 6)
+    x = np.arange(36.0 * cases).reshape(cases, 36)  # every value once
+    train, held = hold_out(kbp.pool(graph, x, x + 0.5))
+    truth = np.asarray(held.truth[0])
+    used = np.concatenate([np.asarray(a) for a in (*train.edges[0], train.nodes[0], *train.observations[0])])
+    assert len(truth) >= 0.15 * x.size
+    assert not np.isin(truth, used).any()
+    assert not np.isin(truth + 0.5, used).any()
+    ends = np.stack([held.graph.senders, held.graph.receivers], axis=1)
+    for a, b in truth[ends]:  # neighbors there are neighbors in the same case of the grid
+        assert a // 36 == b // 36
+        assert abs(a - b) in (1, 6)
+    np.testing.assert_allclose(np.asarray(held.observations[0]), truth + 0.5)
+
+
+def test_the_score_equals_the_energy_score(chain):
+    graph, _, _ = chain
+    data = kbp.pool(graph, *field(graph, 24))
+    kernels = automatic._Kernels.of("kernel", None, data.nodes)
+    observed = automatic._Kernels.of("obs_kernel", None, {0: data.observations[0][1]})
+    problem = automatic._problem(data, kernels, observed, None, None, 1e-6)
+    weights = np.random.default_rng(0).dirichlet(np.ones(len(problem.points[0])), len(problem.held.truth[0]))
+    belief = kbp.Belief(problem.points[0], jnp.asarray(weights, jnp.float32))
+    got = problem._energy({0: belief}, jnp.float32(1.0))
+    points, truth, scale = (np.asarray(a, float) for a in (problem.points[0], problem.held.truth[0], kernels.scales[0]))
+    near = (weights * abs(points[None] - truth[:, None])).sum(axis=1)
+    apart = np.einsum("np,nq,pq->n", weights, weights, abs(points[:, None] - points[None]))
+    np.testing.assert_allclose(got, np.mean(near - apart / 2) / scale, rtol=1e-4)
+
+
+def test_a_period_is_learned_only_if_asked():
+    from kbpjax.tuning.parameters import Numbers
+
+    for learn in (False, True):
+        start = kbp.Hyperparameters(kbp.kernels.Periodic(6.0, learn_period=learn))
+        names = Numbers.of(start, lambda s: ()).names
+        assert ("kernel.period" in names) == learn
+        assert "kernel.bandwidth" in names
