@@ -193,8 +193,9 @@ PAGES = {
             " ep.scan ep.Record",
             "Representations and targets": "ep.Moments ep.Exact ep.Draws ep.Targets ep.RelativeBelief"
             " ep.AbsoluteBelief ep.Message",
-            "Regression and selection": "ep.fit_regression ep.BayesianRegression ep.leave_one_out ep.log_evidence"
-            " ep.select ep.LeaveOneOut ep.NegativeLogEvidence ep.Parameters ep.grid_candidates ep.random_candidates",
+            "Regression and selection": "ep.fit_regression ep.BayesianRegression ep.leave_one_out_residuals"
+            " ep.log_evidence ep.select_parameters ep.LeaveOneOut ep.NegativeLogEvidence ep.Parameters"
+            " ep.grid_candidates ep.random_candidates",
         },
     ),
 }

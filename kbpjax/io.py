@@ -50,6 +50,7 @@ MODULES = {
     "settings": "tuning.hyperparameters",
     "sums": "learning.sums",
     "training": "learning.data",
+    "tuning": "tuning.tune",
     "update": "inference.operators",
 }
 """{module in files of kbpjax 0.1: module today}."""
@@ -59,6 +60,7 @@ GONE = ("kbpjax.graph.Tiles", "kbpjax.tree_schedule.Schedule")
 
 FIELDS = {
     "Operators": {"positive": "nonnegative"},
+    "Tuned": {"settings": "hyperparameters"},
     "Hyperparameters": {"positive": "nonnegative", "form": "evidence_model"},
     "Matern": {"smoothness": "nu"},
     "RationalQuadratic": {"mixture": "alpha"},

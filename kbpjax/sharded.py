@@ -35,7 +35,7 @@ from kbpjax.inference.loopy import (
 )
 from kbpjax.inference.operators import Operators, normalize
 from kbpjax.inference.schedules import Synchronous, first_messages, largest_change, reference_sizes, scaled
-from kbpjax.inference.update import Part, lay_out, of_edges, send, update
+from kbpjax.inference.update import PlanPart, lay_out, of_edges, send, update
 
 Batch = TypeVar("Batch")
 
@@ -156,7 +156,9 @@ class _Devices(Iteration):
     def sweep(self, messages: Array, damping: Array) -> tuple[Array, Array]:
         """Do one iteration; return the messages, and the residual of the old ones."""
 
-        def compute(part: Part, operators: Operators, old: Array, received: Array, more: Any) -> tuple[Array, Array]:
+        def compute(
+            part: PlanPart, operators: Operators, old: Array, received: Array, more: Any
+        ) -> tuple[Array, Array]:
             damping, reference = more
             new, change = send(operators, part, reference, old, received, damping)
             every = jax.lax.all_gather(largest_change(operators, old, change), self.partition.axis)
@@ -167,7 +169,7 @@ class _Devices(Iteration):
     def updates(self, messages: Array, matrices: Array | None = None) -> Array:
         """Return the updates of all messages, not normalized (`kbpjax.inference.update.update`)."""
 
-        def compute(part: Part, operators: Operators, old: Array, received: Array, more: Any) -> Array:
+        def compute(part: PlanPart, operators: Operators, old: Array, received: Array, more: Any) -> Array:
             del old
             return update(operators, part, received, more)
 
@@ -193,7 +195,7 @@ class _Devices(Iteration):
         Arrays [1, column] in `more` are split like messages; all else is replicated.
         """
 
-        def on_device(part: Part, outgoing: Any, operators: Operators, own: Array, more: Any) -> Any:
+        def on_device(part: PlanPart, outgoing: Any, operators: Operators, own: Array, more: Any) -> Any:
             part, outgoing = jax.tree.map(lambda array: array[0], (part, outgoing))
             pairs = zip(outgoing, self.partition.routes, strict=True)
             received = [jax.lax.ppermute(own[:, columns], self.partition.axis, to) for columns, to in pairs]
@@ -206,7 +208,7 @@ class _Devices(Iteration):
         return mapped(self.parts, self.partition.halo.outgoing, self.operators, messages, more)
 
 
-def _parts(partition: Partition, local: Array, clamped: Array | None, exponents: Array | None) -> Part:
+def _parts(partition: Partition, local: Array, clamped: Array | None, exponents: Array | None) -> PlanPart:
     """Return the parts of the devices, with the local factors of their nodes."""
     plan, halo = partition.plan, partition.halo
     split = NamedSharding(partition.mesh, PartitionSpec(partition.axis))
@@ -219,7 +221,7 @@ def _parts(partition: Partition, local: Array, clamped: Array | None, exponents:
     rows = local.at[halo.nodes].get(mode="fill", fill_value=1)
     powers = None if exponents is None else of_edges(exponents)[halo.edges]
     laid_out = jax.vmap(lay_out)(blocks, rows, powers)
-    return jax.lax.with_sharding_constraint(Part(blocks, plan.kinds, plan.route, plan.present, *laid_out), split)
+    return jax.lax.with_sharding_constraint(PlanPart(blocks, plan.kinds, plan.route, plan.present, *laid_out), split)
 
 
 @partial(jax.jit, static_argnames="num_iters")

@@ -197,4 +197,4 @@ plt.show()
 # - `ep.logistic_regression` and `ep.precision_posteriors` are models with exact oracles. `ep.step` is one step of the loop, for
 #   custom models inside `jax.lax.scan`.
 # - The operator is a pytree: save `jax.tree.leaves(operator)` to resume learning later.
-# - `ep.select` chooses kernel and noise by closed-form leave-one-out error or by the marginal likelihood.
+# - `ep.select_parameters` chooses kernel and noise by closed-form leave-one-out error or by the marginal likelihood.

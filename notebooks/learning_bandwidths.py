@@ -229,8 +229,11 @@ tuned = kbp.tune(
     every=5,
     progress=False,
 )
-results["two bandwidths"] = evaluate(tuned.settings)
-learned = tuned.settings.kernel.bandwidth, tuned.settings.obs_kernel.bandwidth
+results["two bandwidths"] = evaluate(tuned.hyperparameters)
+learned = (
+    tuned.hyperparameters.kernel.bandwidth,
+    tuned.hyperparameters.obs_kernel.bandwidth,
+)
 print(f"learned: {learned[0]:.1f} and {learned[1]:.1f} gray values; {tuned.stopped}")
 
 # %% [markdown]
@@ -303,7 +306,7 @@ def new_noise(key):
 
 
 tuned_all = kbp.tune(
-    tuned.settings,
+    tuned.hyperparameters,
     data,
     graph,
     **{**cases, "observations": new_noise},
@@ -313,12 +316,12 @@ tuned_all = kbp.tune(
     every=10,
     progress=False,
 )
-results["all, custom loss"] = evaluate(tuned_all.settings)
+results["all, custom loss"] = evaluate(tuned_all.hyperparameters)
 tuned_all.plot(axes=plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")[1])
 plt.show()
 
 # %%
-for settings in (chosen, tuned.settings, tuned_all.settings):
+for settings in (chosen, tuned.hyperparameters, tuned_all.hyperparameters):
     kbp.check(solve(settings))
 print(f"{'':18}{'RMSE':>8}{'at edges':>10}{'coverage':>10}{'width':>8}")
 for name, (rmse, edge, inside, wide, _) in results.items():

@@ -27,5 +27,5 @@ def leave_one_out(values, local):
     values, local = jnp.asarray(values), jnp.asarray(local)
     *axes, slots, points = values.shape
     columns = values.reshape(1, -1, slots, points).transpose(3, 0, 2, 1)
-    products = operators.leave_one_out(columns, local.reshape(1, -1, points).transpose(2, 0, 1)).values
+    products = operators.multiply_others(columns, local.reshape(1, -1, points).transpose(2, 0, 1)).values
     return products.transpose(1, 3, 2, 0).reshape(*axes, slots, points)

@@ -215,10 +215,10 @@ def test_the_score_equals_the_energy_score(chain):
 
 
 def test_a_period_is_learned_only_if_asked():
-    from kbpjax.tuning.parameters import Numbers
+    from kbpjax.tuning.parameters import FreeNumbers
 
     for learn in (False, True):
         start = kbp.Hyperparameters(kbp.kernels.Periodic(6.0, learn_period=learn))
-        names = Numbers.of(start, lambda s: ()).names
+        names = FreeNumbers.of(start, lambda s: ()).names
         assert ("kernel.period" in names) == learn
         assert "kernel.bandwidth" in names

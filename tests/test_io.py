@@ -216,6 +216,23 @@ def change_header(path, change):
             archive.writestr(name, content)
 
 
+def test_what_tune_returned_in_0_1_still_loads(tmp_path):
+    data, path = kbp.pool(kbp.chain_graph(2), np.linspace(-1, 1, 12).reshape(6, 2)), tmp_path / "tuned.kbp"
+    best = kbp.Hyperparameters(kbp.RBF(0.5), ridge=1e-2, rule=kbp.FullRank())
+    losses, checks = np.array([1.0, 0.5]), {0: 1.0, 2: 0.4}
+    kbp.save(path, kbp.Tuned(best, best.fit(data), losses, checks, {"ridge": losses / 100}, "all steps done"))
+
+    def as_it_was(header):
+        text = json.dumps(header).replace('"hyperparameters":', '"settings":')
+        text = text.replace("kbpjax.tuning.hyperparameters.Hyperparameters", "kbpjax.settings.Settings")
+        return json.loads(text.replace("kbpjax.tuning.tune.Tuned", "kbpjax.tuning.Tuned"))
+
+    change_header(path, as_it_was)
+    tuned = kbp.load(path)
+    assert type(tuned) is kbp.Tuned and tuned.hyperparameters == best and tuned.checks == checks
+    np.testing.assert_array_equal(tuned.losses, losses)
+
+
 CHANGES = {
     "newer": (
         lambda h: h | {"format": 2, "kbpjax": "9.0"},

@@ -114,9 +114,9 @@ def test_a_model_prints_kernels_ranks_residuals_and_ridges():
 
 
 def test_hyperparameters_and_the_result_of_tuning_print_their_numbers():
-    lines = repr(TUNED.settings).splitlines()
+    lines = repr(TUNED.hyperparameters).splitlines()
     assert {"  kernel=RBF(bandwidth=0.5),", "  ridge=1e-06,", "  damping=0.2,", "  num_iters=10,"} < set(lines)
-    assert "obs_kernel" not in repr(TUNED.settings)  # which is None
+    assert "obs_kernel" not in repr(TUNED.hyperparameters)  # which is None
     text = "validation loss 1 at the start, 0.75 at best, 2 steps (no better)"
     assert repr(TUNED).splitlines()[1] == f"  {text}" and "    damping=0.2," in repr(TUNED)
 
@@ -131,7 +131,7 @@ def test_traced_objects_print_their_shapes():
         texts.append([repr(value) for value, _ in TEXTS.values()])  # constants are known
         return 0
 
-    trace(values, MODEL, TUNED.settings)
+    trace(values, MODEL, TUNED.hyperparameters)
     by_name, model, tuned, known = texts
     assert by_name["RBF"] == "RBF(bandwidth=f64[])"
     assert by_name["belief"] == "Belief(points=f64[3], weights=f64[8,3])"
@@ -144,7 +144,7 @@ def test_traced_objects_print_their_shapes():
 
 
 def test_objects_without_arrays_print_too():
-    everything = [value for value, _ in TEXTS.values()] + [MODEL, TUNED.settings]
+    everything = [value for value, _ in TEXTS.values()] + [MODEL, TUNED.hyperparameters]
     for value in everything:
         halves = [repr(half) for half in eqx.partition(value, eqx.is_inexact_array)]
         assert all(isinstance(value, kbp.Kernel) or text.startswith(type(value).__name__) for text in halves)

@@ -112,7 +112,7 @@ def test_single_precision_stays_and_is_added_in_double():
     data = kbp.TrainingData({0: (x[:40], x[40:80])}, {0: x})
     held = kbp.fix_landmarks(data, kernel=kbp.RBF(1.0), rule=RULE)
     chosen, seen = kbp.learning.rules.build_bases(data, kbp.RBF(1.0), None, held)
-    state = checkpoints.State()
+    state = checkpoints.Progress()
     for _ in range(9):
         before, state = state, streaming._add(state, data, chosen, seen)
     once = sums.node_sums(chosen[0], data.nodes[0])
@@ -172,7 +172,7 @@ def numbered():
 
 
 def reservoir(seed, size=10):
-    state = checkpoints.State()
+    state = checkpoints.Progress()
     for i, chunk in enumerate(numbered(), 1):
         state = dataclasses.replace(streaming._sample(state, chunk, size, seed), done=i)
     return state.arrays
@@ -203,7 +203,7 @@ def test_landmarks_come_from_the_reservoir():
         parts, kernel=kbp.RBF(1.0), rule=kbp.ConstantTime(eps=1e-6, max_rank=8), reservoir=5, key=jax.random.key(3)
     )
     assert model.ranks[0] == (5, 5)  # all there are
-    state = checkpoints.State()
+    state = checkpoints.Progress()
     for i, chunk in enumerate(parts, 1):
         state = dataclasses.replace(streaming._sample(state, chunk, 5, 3), done=i)
     assert set(np.asarray(model.points[0])) == set(state.arrays["sample/nodes/0/0"])
@@ -271,7 +271,7 @@ def test_a_failed_write_leaves_the_file_before(tmp_path, monkeypatch):
 
     monkeypatch.setattr(np, "savez", broken)
     with pytest.raises(OSError, match="disk full"):
-        checkpoints.Checkpoint(path, {}).save(checkpoints.State())
+        checkpoints.Checkpoint(path, {}).save(checkpoints.Progress())
     assert path.read_bytes() == before and os.listdir(tmp_path) == ["sums.npz"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.tuning import tune as tuning
-from kbpjax.tuning.parameters import Numbers
+from kbpjax.tuning.parameters import FreeNumbers
 from tests.refusals import complaints
 
 mpl.use("Agg")
@@ -64,7 +64,7 @@ def learned():
 
 def test_the_loss_goes_down_and_fresh_noise_agrees(learned):
     assert min(learned.checks.values()) < 0.97 * learned.checks[0]
-    assert fresh_error(learned.settings) < 0.97 * fresh_error(chain_settings())
+    assert fresh_error(learned.hyperparameters) < 0.97 * fresh_error(chain_settings())
 
 
 def test_checks_are_at_every_few_steps_and_after_the_last(learned):
@@ -90,13 +90,13 @@ def test_history_has_all_learned_numbers_from_the_start(learned):
 def test_the_best_settings_are_those_of_the_best_check_and_the_model_is_theirs(learned):
     best = min(learned.checks, key=learned.checks.get)
     after = {name: values[best] for name, values in learned.history.items()} if best < STEPS else {}
-    for path, leaf in jax.tree_util.tree_flatten_with_path(learned.settings)[0]:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(learned.hyperparameters)[0]:
         name = jax.tree_util.keystr(path).removeprefix(".")
         np.testing.assert_array_equal(leaf, after.get(name, leaf))
-    model = learned.settings.fit(DATA)
+    model = learned.hyperparameters.fit(DATA)
     for a, b in zip(jax.tree.leaves(model), jax.tree.leaves(learned.model), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert isinstance(learned.settings.rule, kbp.ConstantTime)
+    assert isinstance(learned.hyperparameters.rule, kbp.ConstantTime)
 
 
 def test_plot_draws_losses_and_numbers_on_labelled_axes(learned):
@@ -130,7 +130,7 @@ def test_two_node_types_with_all_by_type_and_a_loss_over_types():
     def frozen(s):
         return [v for field, v in vars(s).items() if field not in ("temperature", "rule", "schedule", "evidence_model")]
 
-    assert {"kernel[0].bandwidth", "kernel[1].bandwidth"} < set(Numbers.of(start, lambda s: ()).names)
+    assert {"kernel[0].bandwidth", "kernel[1].bandwidth"} < set(FreeNumbers.of(start, lambda s: ()).names)
     options = {"loss": loss, "steps": 3, "every": 3, "progress": False, "frozen": frozen}  # one slope is quick
     tuned = kbp.tune(start, data, graph, truth, seen, points, **options)
     assert tuned.checks[3] < tuned.checks[0]
@@ -185,8 +185,8 @@ def test_steps_losses_and_checks_are_those_of_gradient_descent_in_the_logarithm(
     np.testing.assert_allclose(tuned.losses, losses[:5], rtol=1e-10)
     assert list(tuned.checks) == [0, 2, 4, 5]
     np.testing.assert_allclose(list(tuned.checks.values()), losses[[0, 2, 4, 5]], rtol=1e-10)
-    np.testing.assert_allclose(tuned.settings.kernel.bandwidth, bandwidths[5], rtol=1e-10)
-    assert tuned.model.bases[0].kernel.bandwidth == tuned.settings.kernel.bandwidth
+    np.testing.assert_allclose(tuned.hyperparameters.kernel.bandwidth, bandwidths[5], rtol=1e-10)
+    assert tuned.model.bases[0].kernel.bandwidth == tuned.hyperparameters.kernel.bandwidth
 
 
 def test_each_of_the_two_functions_is_compiled_once():
@@ -202,10 +202,10 @@ def test_shares_move_as_logits_others_as_logarithms_and_zeros_stay():
     start = settings(damping=0.2, temperature=1.0, ridge=0.0, floor=0.0)
     tuned = tune(start, seen, truth=truth, answer=answer, steps=1)
     assert {"ridge", "floor"}.isdisjoint(tuned.history)
-    assert tuned.settings.ridge == tuned.settings.floor == 0
+    assert tuned.hyperparameters.ridge == tuned.hyperparameters.floor == 0
     logit = np.log(0.2 / 0.8) - 0.1 * (2 / 3) * (0.2 - 0.5) * 0.2 * 0.8
-    np.testing.assert_allclose(tuned.settings.damping, 1 / (1 + np.exp(-logit)), rtol=1e-10)
-    np.testing.assert_allclose(tuned.settings.temperature, np.exp(-0.1 * (2 / 3) * (1 - 2)), rtol=1e-10)
+    np.testing.assert_allclose(tuned.hyperparameters.damping, 1 / (1 + np.exp(-logit)), rtol=1e-10)
+    np.testing.assert_allclose(tuned.hyperparameters.temperature, np.exp(-0.1 * (2 / 3) * (1 - 2)), rtol=1e-10)
 
 
 def test_noise_and_batches_are_those_of_the_key():
@@ -217,7 +217,7 @@ def test_noise_and_batches_are_those_of_the_key():
     for same in (none, raw):
         for field in ("losses", "checks", "history"):
             np.testing.assert_equal(getattr(one, field), getattr(same, field))
-        assert one.settings.kernel.bandwidth == same.settings.kernel.bandwidth
+        assert one.hyperparameters.kernel.bandwidth == same.hyperparameters.kernel.bandwidth
     assert np.all(one.losses != other.losses)
     assert one.checks[0] != other.checks[0]
 
@@ -246,28 +246,28 @@ def test_frozen_numbers_stay_to_the_bit():
 
     tuned = tune(start, answer=answer, frozen=lambda s: (s.temperature, [s.obs_ridge]))
     assert list(tuned.history) == ["kernel.bandwidth", "floor", "evidence_power"]
-    assert tuned.settings.temperature is start.temperature
-    assert tuned.settings.obs_ridge is start.obs_ridge
-    assert tuned.settings.evidence_power != start.evidence_power
+    assert tuned.hyperparameters.temperature is start.temperature
+    assert tuned.hyperparameters.obs_ridge is start.obs_ridge
+    assert tuned.hyperparameters.evidence_power != start.evidence_power
 
 
 def test_data_of_kernels_are_not_learned():
     known = kbp.kernels.Precomputed(np.eye(3) + 1)
     projected = 2.0 * kbp.kernels.RandomProjection(4, 3) + kbp.RBF(0.5)
-    names = Numbers.of(kbp.Hyperparameters(projected, known), lambda s: ()).names
+    names = FreeNumbers.of(kbp.Hyperparameters(projected, known), lambda s: ()).names
     assert {name for name in names if "kernel" in name} == {"kernel.left.weight", "kernel.right.bandwidth"}
 
 
 def test_only_what_is_named_is_frozen_of_kernels_that_are_one_object():
     kernel = kbp.RBF(2.0)
-    names = Numbers.of(kbp.Hyperparameters(kernel, kernel), lambda s: s.obs_kernel).names
+    names = FreeNumbers.of(kbp.Hyperparameters(kernel, kernel), lambda s: s.obs_kernel).names
     assert "kernel.bandwidth" in names
     assert "obs_kernel.bandwidth" not in names
 
 
 def test_validation_chooses():
     tuned = tune(validation=(2 * Y[:2], Y[:2]))
-    assert tuned.settings.kernel.bandwidth == 2.0
+    assert tuned.hyperparameters.kernel.bandwidth == 2.0
     assert tuned.losses[-1] < tuned.losses[0]
     values = list(tuned.checks.values())
     assert values[0] < 1e-20
@@ -281,7 +281,7 @@ def test_patience_ends_a_descent_that_gets_no_better():
     assert tuned.stopped == "no better"
     assert list(tuned.checks) == [0, 3, 6]
     assert len(tuned.losses) == len(tuned.history["kernel.bandwidth"]) == 6
-    np.testing.assert_array_equal(tuned.settings.kernel.bandwidth, np.exp(np.log(2.0)))
+    np.testing.assert_array_equal(tuned.hyperparameters.kernel.bandwidth, np.exp(np.log(2.0)))
 
 
 def fine_above(least):
@@ -300,7 +300,7 @@ def test_a_loss_that_is_not_finite_ends_it_with_the_best_so_far():
     assert tuned.stopped == "not finite"
     assert np.isfinite(tuned.losses).tolist() == [True, True, True, False]
     assert len(tuned.history["kernel.bandwidth"]) == 4
-    np.testing.assert_allclose(tuned.settings.kernel.bandwidth, bandwidths[2], rtol=1e-10)
+    np.testing.assert_allclose(tuned.hyperparameters.kernel.bandwidth, bandwidths[2], rtol=1e-10)
     assert np.isfinite(tuned.checks[2])
 
 
@@ -329,7 +329,7 @@ def test_an_interrupt_ends_it_with_the_best_so_far(monkeypatch, after):
     assert tuned.stopped == "interrupted"
     assert len(tuned.losses) == after
     bandwidths, losses = descent(2.0, 0.1, 3)
-    np.testing.assert_allclose(tuned.settings.kernel.bandwidth, bandwidths[max(after - 1, 0)], rtol=1e-10)
+    np.testing.assert_allclose(tuned.hyperparameters.kernel.bandwidth, bandwidths[max(after - 1, 0)], rtol=1e-10)
     np.testing.assert_allclose(list(tuned.checks.values()), losses[:after], rtol=1e-10)
     assert tuned.model.points[0].shape == (6,)
     left, right = tuned.plot()  # of no steps too, without a warning
@@ -338,12 +338,12 @@ def test_an_interrupt_ends_it_with_the_best_so_far(monkeypatch, after):
 
 def test_tuning_goes_on_from_where_it_ended():
     first = tune()
-    second = tune(first.settings)
+    second = tune(first.hyperparameters)
     best = min(first.checks.values())
     np.testing.assert_allclose([second.checks[0], second.losses[0]], best, rtol=1e-10)
     assert second.checks[4] < best
     bandwidths, _ = descent(2.0, 0.1, 8)
-    np.testing.assert_allclose(second.settings.kernel.bandwidth, bandwidths[8], rtol=1e-10)
+    np.testing.assert_allclose(second.hyperparameters.kernel.bandwidth, bandwidths[8], rtol=1e-10)
 
 
 class Polynomial(kbp.Kernel):
@@ -366,8 +366,8 @@ def test_kernel_parameters_of_any_sign_are_learned_as_they_are():
     tuned = tune(start, seen, steps=6, every=6, optimizer=optax.sgd(0.5), **options)
     expected = [goal + (weights - goal) * (1 - 0.5 * 2 / 3) ** k for k in range(7)]
     np.testing.assert_allclose(tuned.history["kernel.weights"], expected[:6], atol=1e-12)
-    np.testing.assert_allclose(tuned.settings.kernel.weights, expected[6], atol=1e-12)
-    assert tuned.settings.kernel.weights[0] < 0
+    np.testing.assert_allclose(tuned.hyperparameters.kernel.weights, expected[6], atol=1e-12)
+    assert tuned.hyperparameters.kernel.weights[0] < 0
     _, right = tuned.plot()  # with a first value of 0 too, without a warning
     assert right.get_xlabel() == "step"
 

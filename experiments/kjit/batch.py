@@ -90,7 +90,7 @@ def operator(settings: Settings, sweeps: str, targets: str, variable: int = 1) -
     beliefs = messages.belief if variable else messages.belief_p
     tuned = jax.tree.map(lambda leaf: leaf[: settings.tuned], (messages.incoming, beliefs))
     keys = jax.random.split(jax.random.key(settings.seed + KEY))
-    best, _ = ep.select(keys[0], tuned[0], tuned[1], candidates(settings), variable=variable, learner=few)
+    best, _ = ep.select_parameters(keys[0], tuned[0], tuned[1], candidates(settings), variable=variable, learner=few)
     learn = jax.jit(lambda a, b, chosen: ep.learn(keys[1], a, b, variable=variable, learner=many, parameters=chosen))
     return learn(messages.incoming, beliefs, best)
 
@@ -185,7 +185,7 @@ def losses(draw: Draw, count: int, key: Any, points: Any, outputs: Any, scales: 
 
     def of_scale(scale: jax.Array) -> jax.Array:
         phi = draw(key, count, points, scale)(points)
-        one = lambda noise, y: jnp.mean(ep.leave_one_out(phi, y, noise) ** 2)
+        one = lambda noise, y: jnp.mean(ep.leave_one_out_residuals(phi, y, noise) ** 2)
         return jax.vmap(lambda noise: jax.vmap(one, in_axes=(None, 1))(noise, outputs))(noises)
 
     return jax.lax.map(of_scale, scales)

@@ -287,7 +287,7 @@ def compare(study: str, task: Task, test: np.ndarray, name: str, args: argparse.
         time.perf_counter() - begin,
     )
     tuned, seconds = learn(task, ablation_step, args)
-    variants["learned"] = (tuned.settings, True, seconds)
+    variants["learned"] = (tuned.hyperparameters, True, seconds)
     rows, pictures = [], {"clean": test, "noisy": noisy[0]}
     for method, (settings, split, learn_s) in variants.items():
         graph, model = task.graph(split, test.shape), settings.fit(task.training(split))
@@ -317,8 +317,10 @@ def ablation(image: np.ndarray, name: str, args: argparse.Namespace) -> list[dic
     for ablation_step in command_line.progress(ABLATION[:1] if args.quick else ABLATION[:-1], "levers"):
         tuned, seconds = learn(task, ablation_step, args)
         graph = task.graph(ablation_step.separate_types)
-        found, *_ = by_kbp(tuned.settings, tuned.model, graph, task.points, noisy)
-        rows.append(row_of("levers", name, ablation_step.name, found, image, seconds, **numbers_of(tuned.settings)))
+        found, *_ = by_kbp(tuned.hyperparameters, tuned.model, graph, task.points, noisy)
+        rows.append(
+            row_of("levers", name, ablation_step.name, found, image, seconds, **numbers_of(tuned.hyperparameters))
+        )
     return rows
 
 
@@ -333,7 +335,7 @@ def transfer(learned: Any, images: dict[int, np.ndarray], count: int, args: argp
     for name, test in tests.items():
         test = test.astype(np.float32) if len(test) == size else test[30:54, 30:54].astype(np.float32)
         noisy = tests_of(test, args)
-        found, *_ = by_kbp(tuned.settings, tuned.model, task.graph(separate_types=True), task.points, noisy)
+        found, *_ = by_kbp(tuned.hyperparameters, tuned.model, task.graph(separate_types=True), task.points, noisy)
         rows.append(row_of("transfer", name, f"learned on sunset {count}", found, test, 0.0))
         for key, denoiser in others.items():
             rows.append(row_of("transfer", name, PLACES[key], _with_denoiser(denoiser, noisy)[0], test, 0.0))

@@ -38,7 +38,7 @@ from kbpjax.ep.parameters import grid_candidates as grid_candidates
 from kbpjax.ep.parameters import random_candidates as random_candidates
 from kbpjax.ep.regression import BayesianRegression as BayesianRegression
 from kbpjax.ep.regression import fit_regression as fit_regression
-from kbpjax.ep.regression import leave_one_out as leave_one_out
+from kbpjax.ep.regression import leave_one_out_residuals as leave_one_out_residuals
 from kbpjax.ep.regression import log_evidence as log_evidence
 from kbpjax.ep.representations import Draws as Draws
 from kbpjax.ep.representations import Exact as Exact
@@ -49,7 +49,7 @@ from kbpjax.ep.sampling import LogDensity as LogDensity
 from kbpjax.ep.sampling import logistic_sampler as logistic_sampler
 from kbpjax.ep.selection import LeaveOneOut as LeaveOneOut
 from kbpjax.ep.selection import NegativeLogEvidence as NegativeLogEvidence
-from kbpjax.ep.selection import select as select
+from kbpjax.ep.selection import select_parameters as select_parameters
 from kbpjax.ep.targets import AbsoluteBelief as AbsoluteBelief
 from kbpjax.ep.targets import Message as Message
 from kbpjax.ep.targets import RelativeBelief as RelativeBelief

@@ -29,13 +29,13 @@ PREDICTIVE_NODES = 400
 """Quadrature nodes of the average of the logistic function over a normal density."""
 
 
-class Schedule(eqx.Module):
+class SiteSchedule(eqx.Module):
     """The order of site updates."""
 
     __repr__ = show_fields
 
 
-class Parallel(Schedule):
+class Parallel(SiteSchedule):
     """Update all sites at once, from the sites of the previous sweep (the paper's schedule).
 
     Examples:
@@ -48,7 +48,7 @@ class Parallel(Schedule):
     """
 
 
-class Sequential(Schedule):
+class Sequential(SiteSchedule):
     """Update one site after the other, from the newest sites: fewer sweeps, one rank-one update per message.
 
     Examples:
@@ -102,7 +102,7 @@ def linear_model(
     operator: Operator | None = None,
     num_sweeps: int = 10,
     damping: ScalarLike = 0.0,
-    schedule: Schedule = Parallel(),
+    schedule: SiteSchedule = Parallel(),
     prior_variance: ScalarLike = 1.0,
     key: Key[Array, ""] | None = None,
 ) -> LinearPosterior:
@@ -220,7 +220,7 @@ def _infer(
     num_sweeps: int,
     damping: Array,
     prior: Array,
-    schedule: Schedule,
+    schedule: SiteSchedule,
     key: Key[Array, ""],
 ) -> LinearPosterior:
     sweep = _sweep_in_turn if isinstance(schedule, Sequential) else _sweep_at_once

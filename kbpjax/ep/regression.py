@@ -122,7 +122,7 @@ def _fit(phi: Array, y: Array, noise: ScalarLike, variance: ScalarLike) -> Bayes
     return BayesianRegression(cho_solve(factor, matmul(phi.T, y)), covariance, noise)
 
 
-def leave_one_out(
+def leave_one_out_residuals(
     phi: Float[Array, "sample feature"], y: Float[Array, " sample"], ridge: ScalarLike
 ) -> Float[Array, " sample"]:
     """Return the leave-one-out residuals of ridge regression, from a single fit [sample].
@@ -134,17 +134,17 @@ def leave_one_out(
 
     Examples:
         >>> import jax.numpy as jnp
-        >>> from kbpjax.ep import leave_one_out
-        >>> residuals = leave_one_out(jnp.array([[1.0], [2.0], [3.0]]), jnp.array([1.0, 2.0, 9.0]), 1e-6)
+        >>> from kbpjax.ep import leave_one_out_residuals
+        >>> residuals = leave_one_out_residuals(jnp.array([[1.0], [2.0], [3.0]]), jnp.array([1.0, 2.0, 9.0]), 1e-6)
         >>> [round(r, 2) for r in residuals.tolist()]  # without the last the line is y = x, which it misses by 6
         [-1.38, -3.6, 6.0]
     """
     _check(phi, y, ridge=ridge)
-    return _leave_one_out(phi, y, ridge)
+    return _leave_one_out_residuals(phi, y, ridge)
 
 
 @jax.jit
-def _leave_one_out(phi: Array, y: Array, ridge: ScalarLike) -> Array:
+def _leave_one_out_residuals(phi: Array, y: Array, ridge: ScalarLike) -> Array:
     factor, ridge = _normal(phi, jnp.asarray(ridge, phi.dtype))
     half = solve_triangular(factor[0], phi.T, lower=True)
     weights = cho_solve(factor, matmul(phi.T, y))

@@ -19,7 +19,7 @@ from kbpjax.ep.messages import Distribution
 from kbpjax.ep.oracles import Oracle
 from kbpjax.kernels.base import as_floats
 
-Draws = tuple[list[Float[Array, " draw"]], Float[Array, " draw"]]
+WeightedSamples = tuple[list[Float[Array, " draw"]], Float[Array, " draw"]]
 """Values of each variable, and log weights without those of the incoming messages."""
 
 
@@ -27,7 +27,7 @@ class Factor(eqx.Module):
     """A factor that can be sampled, with weights."""
 
     @abc.abstractmethod
-    def draw(self, key: Key[Array, ""], num_samples: int) -> Draws:
+    def draw(self, key: Key[Array, ""], num_samples: int) -> WeightedSamples:
         """Return samples of all variables [draw], with log weights [draw]."""
 
     __repr__ = show_fields
@@ -59,7 +59,7 @@ class ForwardSampler(Factor):
     def __init__(self, function: Any, proposals: Distribution | Sequence[Distribution]):
         self.function, self.proposals = _pytree(function), _distributions(proposals)
 
-    def draw(self, key: Key[Array, ""], num_samples: int) -> Draws:
+    def draw(self, key: Key[Array, ""], num_samples: int) -> WeightedSamples:
         """Return inputs drawn from the proposals and outputs from the factor, with log weights."""
         of_inputs, of_output = jax.random.split(key)
         keys = jax.random.split(of_inputs, len(self.proposals))
@@ -99,7 +99,7 @@ class LogDensity(Factor):
     def __init__(self, function: Any, proposals: Distribution | Sequence[Distribution]):
         self.function, self.proposals = _pytree(function), _distributions(proposals)
 
-    def draw(self, key: Key[Array, ""], num_samples: int) -> Draws:
+    def draw(self, key: Key[Array, ""], num_samples: int) -> WeightedSamples:
         """Return variables drawn from the proposals, with log weights of the factor."""
         keys = jax.random.split(key, len(self.proposals))
         values = [r.sample(k, num_samples) for r, k in zip(self.proposals, keys, strict=True)]

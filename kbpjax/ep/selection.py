@@ -11,7 +11,7 @@ from kbpjax import _checks
 from kbpjax.ep.messages import Distribution, ratio
 from kbpjax.ep.operators import Learner, check_samples, draw_maps
 from kbpjax.ep.parameters import Parameters
-from kbpjax.ep.regression import leave_one_out, log_evidence
+from kbpjax.ep.regression import leave_one_out_residuals, log_evidence
 from kbpjax.ep.representations import Incoming, Moments
 
 
@@ -32,7 +32,7 @@ class LeaveOneOut(Criterion):
         >>> import jax.numpy as jnp
         >>> from kbpjax import ep
         >>> phi, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([1.0, 2.0, 9.0])
-        >>> criterion = ep.LeaveOneOut()  # for ep.select(..., criterion=criterion), the default
+        >>> criterion = ep.LeaveOneOut()  # for ep.select_parameters(..., criterion=criterion), the default
         >>> round(float(criterion(phi, y, jnp.array(1e-6))), 2)  # the mean of 1.38^2, 3.6^2 and 6^2
         16.96
     """
@@ -41,7 +41,7 @@ class LeaveOneOut(Criterion):
         self, phi: Float[Array, "sample rank"], y: Float[Array, " sample"], noise: Float[Array, ""]
     ) -> Float[Array, ""]:
         """Return the mean square."""
-        return jnp.mean(leave_one_out(phi, y, noise) ** 2)
+        return jnp.mean(leave_one_out_residuals(phi, y, noise) ** 2)
 
 
 class NegativeLogEvidence(Criterion):
@@ -51,7 +51,7 @@ class NegativeLogEvidence(Criterion):
         >>> import jax.numpy as jnp
         >>> from kbpjax import ep
         >>> phi, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([1.1, 1.9, 3.1])
-        >>> criterion = ep.NegativeLogEvidence()  # for ep.select(..., criterion=criterion)
+        >>> criterion = ep.NegativeLogEvidence()  # for ep.select_parameters(..., criterion=criterion)
         >>> min((1e-4, 1e-2, 1.0), key=lambda noise: float(criterion(phi, y, jnp.array(noise))))
         0.01
     """
@@ -63,7 +63,7 @@ class NegativeLogEvidence(Criterion):
         return -log_evidence(phi, y, noise)
 
 
-def select(
+def select_parameters(
     key: Key[Array, ""],
     incoming: Incoming,
     beliefs: Distribution,
@@ -98,7 +98,7 @@ def select(
         >>> truth = ep.logistic_integrals(*incoming).z
         >>> few = ep.Learner(num_inner=50, num_outer=50)
         >>> candidates = ep.random_candidates(jax.random.key(1), 3)
-        >>> best, losses = ep.select(jax.random.key(0), incoming, truth, candidates, variable=1, learner=few)
+        >>> best, losses = ep.select_parameters(jax.random.key(0), incoming, truth, candidates, variable=1, learner=few)
         >>> losses.shape, best.noise.shape
         ((3, 2), (2,))
     """

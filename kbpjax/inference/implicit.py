@@ -21,7 +21,7 @@ from kbpjax import _checks
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.operators import Operators, normalize
-from kbpjax.inference.update import Part, cavities, each_part, gather, project, update
+from kbpjax.inference.update import PlanPart, cavities, each_part, gather, project, update
 
 PARTS = 16
 """Number of parts of a large graph; one part at a time is differentiated, to save memory."""
@@ -55,7 +55,7 @@ class Iteration(eqx.Module):
     """
 
     operators: Operators
-    parts: Part
+    parts: PlanPart
     tol: Float[Array, ""]
     most: Int[Array, ""]
 
@@ -70,7 +70,7 @@ class Iteration(eqx.Module):
         """
         width = messages.shape[1]
 
-        def body(total: Array, given: tuple[Part, Array]) -> tuple[Array, None]:
+        def body(total: Array, given: tuple[PlanPart, Array]) -> tuple[Array, None]:
             part, of_part = given
             incoming = [gather(block, messages) for block in part.blocks]
             send = lambda incoming: normalize(

@@ -22,7 +22,7 @@ from kbpjax.inference.implicit import Iteration, fixed_point, plan_in_parts, tru
 from kbpjax.inference.loop import iterate
 from kbpjax.inference.operators import Operators, normalize
 from kbpjax.inference.schedules import Problem, Schedule, Synchronous, first_messages
-from kbpjax.inference.update import Part, each_part, parts_of, update
+from kbpjax.inference.update import PlanPart, each_part, parts_of, update
 
 MOST_ITERS = 10**9
 """Largest number of iterations, so that counts fit in 32 bits."""
@@ -350,7 +350,7 @@ def solution_of(
 
 
 @jax.jit
-def _projected(operators: Operators, plan: Plan, parts: Part, messages: Array) -> Float[Array, "edge rank"] | None:
+def _projected(operators: Operators, plan: Plan, parts: PlanPart, messages: Array) -> Float[Array, "edge rank"] | None:
     """Return the coefficients of messages of nonnegative operators; None for other operators."""
     if operators.nonnegative is None:
         return None

@@ -59,7 +59,7 @@ class SumProduct(eqx.Module):
         self, values: Float[Array, "point tile slot size"], local: Float[Array, "point tile size"]
     ) -> "Products":
         """Return the cavity products: for each slot, `local` times the product of the other slots."""
-        return leave_one_out(values, local)
+        return multiply_others(values, local)
 
     def apply(
         self, matrices: Float[Array, "type out point"], types: Int[Array, "*tiles"], x: Float[Array, "point *tiles row"]
@@ -233,7 +233,7 @@ def _tile_by_tile(matrices: Array, num_axes: int, x: Array) -> Array:
     return jnp.stack([_tile_by_tile(matrix, num_axes - 1, tile) for matrix, tile in tiles], axis=1)
 
 
-def leave_one_out(values: Float[Array, "point tile slot size"], local: Float[Array, "point tile size"]) -> Products:
+def multiply_others(values: Float[Array, "point tile slot size"], local: Float[Array, "point tile size"]) -> Products:
     """Return the cavity products by a balanced tree of products, exact at zeros.
 
     With more than eight slots, the product of every eight is scaled to maximum 1, to prevent underflow.

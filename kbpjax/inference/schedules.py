@@ -25,7 +25,7 @@ from kbpjax.graphs.coloring import color_nodes
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.operators import Operators, fold, normalize, sum_rows
-from kbpjax.inference.update import Part, parts_of, send
+from kbpjax.inference.update import PlanPart, parts_of, send
 
 TIE = 1e-3
 """Relative difference up to which changes count as equal, so that rounding does not decide between them."""
@@ -43,7 +43,7 @@ class Problem(eqx.Module):
 
     operators: Operators
     plan: Plan
-    parts: Part
+    parts: PlanPart
     reference: Float[Array, "*part one sent"] | None
 
     @classmethod
@@ -219,7 +219,7 @@ class Colored(eqx.Module):
     def sweep(self, problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
         """Do one iteration; return the messages [coordinate, column], and the largest change of an update."""
 
-        def body(carry: tuple[Array, Array], part: tuple[Part, Array | None]) -> tuple[tuple[Array, Array], Array]:
+        def body(carry: tuple[Array, Array], part: tuple[PlanPart, Array | None]) -> tuple[tuple[Array, Array], Array]:
             messages, first = carry
             old = jax.lax.dynamic_slice_in_dim(messages, first, problem.parts.present.shape[-1], axis=1)
             new, change = send(problem.operators, *part, old, messages, damping)
@@ -255,7 +255,7 @@ def colored(graph: Graph, *, colors: NDArray | None = None) -> Colored:
         >>> kbp.colored(kbp.grid_graph(3, 3)).colors.num_parts
         2
     """
-    fix = "Make the schedule before you compile, and pass it in."
+    fix = "Call colored outside jax.jit, jax.vmap and jax.grad, and pass its result in."
     _checks.require(not _checks.is_traced(graph), "graph", "must be known", "a traced graph", fix)
     senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
     if colors is None:

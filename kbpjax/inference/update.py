@@ -30,7 +30,7 @@ from kbpjax.graphs.plan import Block, Plan
 from kbpjax.inference.operators import Operators, Products, by_tile, normalize, of_type, sum_rows, weighted_products
 
 
-class Part(eqx.Module):
+class PlanPart(eqx.Module):
     """A part of the nodes with their local factors; or all parts of a plan, stacked on the first axis.
 
     Attributes:
@@ -48,16 +48,16 @@ class Part(eqx.Module):
     exponents: tuple[Float[Array, "*part _ _ _"], ...] | None
 
 
-def parts_of(plan: Plan, local: Float[Array, "node point"], exponents: Float[Array, " pair"] | None) -> Part:
+def parts_of(plan: Plan, local: Float[Array, "node point"], exponents: Float[Array, " pair"] | None) -> PlanPart:
     """Return the parts of a plan with local factors and exponents in the layout of its blocks; 1 in padding."""
     powers = None if exponents is None else of_edges(exponents)[plan.edges]
-    return Part(plan.blocks, plan.kinds, plan.route, plan.present, *lay_out(plan.blocks, local, powers))
+    return PlanPart(plan.blocks, plan.kinds, plan.route, plan.present, *lay_out(plan.blocks, local, powers))
 
 
 def lay_out(
     blocks: tuple[Block, ...], local: Float[Array, "node point"], exponents: Float[Array, " column"] | None
 ) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
-    """Return `Part.local` and `Part.exponents`, from local factors of nodes and exponents of columns."""
+    """Return `PlanPart.local` and `PlanPart.exponents`, from local factors of nodes and exponents of columns."""
     padded = jnp.concatenate([local, jnp.ones_like(local[:1])]).T
     of_blocks = tuple(jnp.moveaxis(padded[:, block.nodes], 0, -3) for block in blocks)
     if exponents is None:
@@ -73,7 +73,7 @@ def of_edges(exponents: Float[Array, " pair"]) -> Float[Array, " edge_and_one"]:
 
 def update(
     operators: Operators,
-    part: Part,
+    part: PlanPart,
     messages: Float[Array, "coordinate column"],
     matrices: Float[Array, "edge_direction out point"] | None = None,
 ) -> Float[Array, "out sent"]:
@@ -91,7 +91,7 @@ def update(
 
 def cavities(
     operators: Operators,
-    part: Part,
+    part: PlanPart,
     incoming: Sequence[Float[Array, "coordinate _ _ _"]],
     num_columns: int,
 ) -> list[Products]:
@@ -108,7 +108,7 @@ def cavities(
 
 def project(
     operators: Operators,
-    part: Part,
+    part: PlanPart,
     products: Sequence[Products],
     matrices: Float[Array, "edge_direction out point"] | None = None,
 ) -> Float[Array, "out sent"]:
@@ -119,7 +119,7 @@ def project(
     return jnp.where(part.present[None], raw.reshape(len(raw), -1), 0)
 
 
-def removed_logs(part: Part, products: Sequence[Products]) -> Float[Array, "one sent"] | float:
+def removed_logs(part: PlanPart, products: Sequence[Products]) -> Float[Array, "one sent"] | float:
     """Return the logarithm of the scale divided out of the cavity product of each outgoing message."""
     if all(product.removed is None for product in products):
         return 0.0
@@ -143,7 +143,7 @@ def evaluate(
     return jnp.where(block.incoming < num_columns, jnp.maximum(values, floor), 1)
 
 
-def in_order_sent(part: Part, products: Sequence[Float[Array, "point _ _ _"]]) -> Float[Array, "point *tiles row"]:
+def in_order_sent(part: PlanPart, products: Sequence[Float[Array, "point _ _ _"]]) -> Float[Array, "point *tiles row"]:
     """Reorder cavity products from the layout of the blocks to the order of the outgoing messages."""
     if part.route is None:
         return products[0]
@@ -151,7 +151,7 @@ def in_order_sent(part: Part, products: Sequence[Float[Array, "point _ _ _"]]) -
     return jnp.concatenate(flat, axis=1).at[:, part.route].get(mode="clip")
 
 
-def each_part(compute: Callable[[Part], Float[Array, "out sent"]], parts: Part) -> Float[Array, "out column"]:
+def each_part(compute: Callable[[PlanPart], Float[Array, "out sent"]], parts: PlanPart) -> Float[Array, "out column"]:
     """Return `compute` of each part, concatenated; a scan, so that only one part at a time needs memory."""
     if len(parts.present) == 1:
         return compute(jax.tree.map(lambda array: array[0], parts))
@@ -178,7 +178,7 @@ def damp(
 
 def send(
     operators: Operators,
-    part: Part,
+    part: PlanPart,
     reference: Float[Array, "one sent"] | None,
     old: Float[Array, "coordinate sent"],
     messages: Float[Array, "coordinate column"],

@@ -18,7 +18,7 @@ FORMAT = "kbpjax.fit_chunks 1"
 
 
 @dataclasses.dataclass(frozen=True)
-class State:
+class Progress:
     """Progress of out-of-core learning, the content of a checkpoint.
 
     Attributes:
@@ -46,10 +46,10 @@ class Checkpoint:
         ok = self.path is None or self.path.parent.is_dir()
         _checks.require(ok, "checkpoint", "must be in an existing folder", str(path), "Create the folder first.")
 
-    def load(self) -> State:
+    def load(self) -> Progress:
         """Return the state in the file; an initial state if the file does not exist."""
         if self.path is None or not self.path.exists():
-            return State()
+            return Progress()
         fix = "Pass another path: only checkpoints are overwritten."
         header, content = {}, {}
         try:
@@ -65,9 +65,9 @@ class Checkpoint:
         fix = "Delete the file to restart, pass another path, or pass the saved options."
         got = f"another {', '.join(changed)} in {self.path}"
         _checks.require(not changed, "checkpoint", "must have been written with the same options", got, fix)
-        return State(**header, arrays=content)
+        return Progress(**header, arrays=content)
 
-    def save(self, state: State) -> None:
+    def save(self, state: Progress) -> None:
         """Write a state atomically."""
         if self.path is None:
             return

@@ -161,6 +161,12 @@ class KernelMRF(eqx.Module):
         ]
         sign = "as estimated" if self.operators.nonnegative is None else "nonnegative"
         lines = [line for part in (nodes, edges, observed) for line in show_list(part)]
+        chosen = self.hyperparameters
+        if chosen is not None:
+            lines.append(
+                f"chosen from the data: ridge {show(chosen.ridge)}, {chosen.evidence_model!r} with power"
+                f" {show(chosen.evidence_power)}, temperature {show(chosen.temperature)}"
+            )
         return show_lines("KernelMRF", [*lines, f"updates: {sign}"])
 
 

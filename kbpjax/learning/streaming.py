@@ -23,7 +23,7 @@ from jaxtyping import PRNGKeyArray, ScalarLike
 from kbpjax import _checks
 from kbpjax.features import FeatureMap
 from kbpjax.kernels import Kernel
-from kbpjax.learning.checkpoint import Checkpoint, State, digest
+from kbpjax.learning.checkpoint import Checkpoint, Progress, digest
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF, Regression
 from kbpjax.learning.rules import ConstantTime, FixedLandmarks, NodeBasis, Rule, build_bases, check_kernels
@@ -200,11 +200,11 @@ class _Source:
         self.progress = progress or iter
         self.total = len(chunks) if isinstance(chunks, Sequence) else None
 
-    def first(self, stage: str) -> State:
+    def first(self, stage: str) -> Progress:
         """Return the initial state, with the types and shapes of the first chunk."""
         for chunk in self.rest(0):
             _check_chunk(0, chunk)
-            return State(stage, types=_types(chunk))
+            return Progress(stage, types=_types(chunk))
         raise ValueError("chunks: must hold at least one chunk; got none. Pass chunks of training data.")
 
     def rest(self, start: int) -> Any:
@@ -213,7 +213,9 @@ class _Source:
             return itertools.islice(self.chunks(), start, None)
         return _Rest(self.chunks, start)
 
-    def read(self, state: State, saved: "Checkpoint", step: Callable[[State, TrainingData], State]) -> State:
+    def read(
+        self, state: Progress, saved: "Checkpoint", step: Callable[[Progress, TrainingData], Progress]
+    ) -> Progress:
         """Return the state after one step per remaining chunk; checkpoints are saved in between."""
         last = time.monotonic()
         try:
@@ -260,7 +262,7 @@ def _check_options(rule: Any, reservoir: Any) -> None:
     _checks.require_count("reservoir", reservoir)
 
 
-def _with_landmarks(state: State, saved: Checkpoint, rule: Rule) -> State:
+def _with_landmarks(state: Progress, saved: Checkpoint, rule: Rule) -> Progress:
     """Return the state with the digest of the landmarks; raise ValueError if its sums use other landmarks."""
     landmarks = digest(rule)
     ok = state.landmarks in ("", landmarks)
@@ -299,7 +301,7 @@ def _training_data(types: dict[str, Any], arrays: Mapping[str, Any]) -> Training
     return TrainingData({}, nodes, observations, degrees=dict(types["degrees"]))
 
 
-def _sample(state: State, chunk: TrainingData, size: int, seed: int) -> State:
+def _sample(state: Progress, chunk: TrainingData, size: int, seed: int) -> Progress:
     """Return the state with a chunk added to the reservoirs (Vitter 1985, algorithm R), each with a separate seed."""
     arrays = dict(state.arrays)
     pools = [("nodes", v, (x,)) for v, x in chunk.nodes.items()]
@@ -322,8 +324,11 @@ def _sample(state: State, chunk: TrainingData, size: int, seed: int) -> State:
 
 
 def _add(
-    state: State, chunk: TrainingData, bases: Mapping[int, NodeBasis], obs_bases: Mapping[int, tuple[FeatureMap, Any]]
-) -> State:
+    state: Progress,
+    chunk: TrainingData,
+    bases: Mapping[int, NodeBasis],
+    obs_bases: Mapping[int, tuple[FeatureMap, Any]],
+) -> Progress:
     """Return the state with the sums over a chunk added."""
     arrays = dict(state.arrays)
 

@@ -78,6 +78,9 @@ def edge_beliefs(
 
     The joint P* is estimated by its embedding, smoothed by the model's kernel at both ends.
 
+    A graph may be an argument of `jax.jit` if its edges join nodes of one type. Pairs may then have different edge
+    types, and the belief of a pair that is not an edge is NaN.
+
     Args:
         model: the model.
         graph: the graph.
@@ -90,7 +93,8 @@ def edge_beliefs(
         The beliefs of the pairs, with ends in the given order.
 
     Raises:
-        ValueError: pairs that are not edges or are of several types; as `beliefs`.
+        ValueError: pairs that are not edges or are of several types; a traced graph with several node types at its
+            edges; as `beliefs`.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -102,18 +106,43 @@ def edge_beliefs(
     """
     check_problem(model, graph, evidence, solution)
     candidates = candidates_by_type(model, graph, points)
-    numbers, edge_type, types = _directed_edges(graph, edges)
-    ends, reverse = [], np.asarray(graph.reverse)[numbers]
-    for v, all_ends, edge in zip(types, (graph.senders, graph.receivers), (reverse, numbers), strict=True):
-        nodes, of_type = np.asarray(all_ends)[numbers], np.asarray(graph.node_type) == v
-        position = (np.cumsum(of_type) - 1)[nodes].astype(np.int32)
-        likelihoods = log_likelihoods(evidence, v, candidates[v], int(of_type.sum()), solution.messages.dtype)
-        ends.append(_End(nodes, position, _incoming(graph, nodes, edge), likelihoods, clamped_values(evidence, v)))
-    forward = numbers < graph.num_edges // 2
-    given = learned_factors(evidence), solution, tuple(ends), forward, tuple(candidates[v] for v in types)
-    weights, impossible = _pair_weights(model, *given, edge_type, types)
-    check_some("edges", np.asarray(edges), impossible)
-    return EdgeBelief(candidates[types[0]], candidates[types[1]], weights)
+    pairs = _checked_pairs(graph, edges)
+    found = _traced_pairs(graph, pairs) if _checks.is_traced(graph) else _known_pairs(graph, pairs)
+    counts, ends = {v: count for v, count, _ in graph.node_types}, []
+    for v, nodes, position, incoming in zip(found.types, pairs.T, found.positions, found.incoming, strict=True):
+        likelihoods = log_likelihoods(evidence, v, candidates[v], counts[v], solution.messages.dtype)
+        ends.append(_End(nodes, position, incoming, likelihoods, clamped_values(evidence, v)))
+    forward = found.numbers < graph.num_edges // 2
+    points = tuple(candidates[v] for v in found.types)
+    given = learned_factors(evidence), solution, tuple(ends), forward, found.kind, points
+    weights, impossible = _pair_weights(model, *given, found.edge_types, found.types)
+    if found.present is None:
+        check_some("edges", pairs, impossible)
+    else:
+        weights = jnp.where(found.present[:, None, None], weights, jnp.nan)
+    return EdgeBelief(points[0], points[1], weights)
+
+
+class _Pairs(NamedTuple):
+    """The directed edges of some pairs of neighbors, and the messages to both ends.
+
+    Attributes:
+        numbers: directed edge of each pair [some].
+        edge_types: edge types that occur, at least.
+        kind: place of each pair's type among `edge_types` [some].
+        types: node types of both ends.
+        positions: places of both ends among the nodes of their types [some].
+        incoming: incoming edges of both ends, the place of the pair of each, and a mask of edges along the pair.
+        present: True for pairs that are edges [some]; None if all are.
+    """
+
+    numbers: Any
+    edge_types: tuple[int, ...]
+    kind: Any
+    types: tuple[int, int]
+    positions: tuple[Any, Any]
+    incoming: tuple[Any, Any]
+    present: Array | None
 
 
 class _End(NamedTuple):
@@ -126,15 +155,16 @@ class _End(NamedTuple):
     clamped: tuple[Array, Array] | None
 
 
-@partial(jax.jit, static_argnames=("edge_type", "types"))
+@partial(jax.jit, static_argnames=("edge_types", "types"))
 def _pair_weights(
     model: KernelMRF,
     learned: Any,
     solution: Solution,
     ends: tuple[_End, _End],
     forward: Array,
+    kind: Array,
     points: tuple[Array, Array],
-    edge_type: int,
+    edge_types: tuple[int, ...],
     types: tuple[int, int],
 ) -> tuple[Array, Array]:
     """Return the beliefs of some edges, and a mask of those that are 0 at all pairs of points."""
@@ -148,8 +178,9 @@ def _pair_weights(
             mask, values = (array[end.position] for array in end.clamped)
             total = jnp.where(mask[:, None], log_or_zero(nearest_candidate(model, values, v, x)), total)
         logs.append(total)
-    forth, back = _log_joints(model, edge_type, types, points)
-    joint = jnp.where(forward[:, None, None], forth[None], back[None])
+    each = [_log_joints(model, edge_type, types, points) for edge_type in edge_types]
+    forth, back = (jnp.stack(joints)[kind if len(each) > 1 else np.zeros(1, np.int32)] for joints in zip(*each))
+    joint = jnp.where(forward[:, None, None], forth, back)
     total = logs[0][:, :, None] + logs[1][:, None, :] + joint.astype(logs[0].dtype)
     return jax.nn.softmax(total, axis=(1, 2)), jnp.all(total == -jnp.inf, axis=(1, 2))
 
@@ -168,27 +199,71 @@ def _log_joints(
     return at_pairs(joint), at_pairs(joint.T)
 
 
-def _directed_edges(graph: Graph, edges: Numbers) -> tuple[np.ndarray, int, tuple[int, int]]:
-    """Return the directed edges of pairs of neighbors, their edge type, and the node types of both ends."""
-    concrete = not _checks.is_traced((graph, edges))
-    fix = "Close over edges and graph in the compiled function."
-    _checks.require(concrete, "edges", "must be known, and so must the graph", "a tracer", fix)
-    pairs, count = np.asarray(edges), graph.num_nodes
+NEIGHBORS = "Pass pairs of neighbors, for instance [(0, 1)]."
+
+
+def _checked_pairs(graph: Graph, edges: Numbers) -> np.ndarray:
+    """Return pairs of nodes of the graph [some, 2]."""
+    fix = "Close over them in the compiled function."
+    _checks.require(not _checks.is_traced(edges), "edges", "must be known", "a tracer", fix)
+    pairs = np.asarray(edges)
     ok = pairs.ndim == 2 and pairs.shape[1] == 2 and len(pairs) > 0 and np.issubdtype(pairs.dtype, np.integer)
-    fix = "Pass pairs of neighbors, for instance [(0, 1)]."
-    _checks.require(ok, "edges", "must be integers [some, 2]", f"shape {pairs.shape}, {pairs.dtype}", fix)
+    _checks.require(ok, "edges", "must be integers [some, 2]", f"shape {pairs.shape}, {pairs.dtype}", NEIGHBORS)
+    invalid = pairs[~np.all((pairs >= 0) & (pairs < graph.num_nodes), axis=1)] if graph.num_edges else pairs
+    _checks.require(len(invalid) == 0, "edges", "must be edges of the graph", invalid[:3].tolist(), NEIGHBORS)
+    return pairs.astype(np.int32)
+
+
+def _known_pairs(graph: Graph, pairs: np.ndarray) -> _Pairs:
+    """Find pairs of neighbors in a graph whose index arrays are known."""
+    count = graph.num_nodes
     key = np.asarray(graph.senders).astype(np.int64) * count + np.asarray(graph.receivers)
     order, wanted = np.argsort(key), pairs[:, 0].astype(np.int64) * count + pairs[:, 1]
     position = np.minimum(np.searchsorted(key, wanted, sorter=order), max(len(key) - 1, 0))
-    inside = np.all((pairs >= 0) & (pairs < count), axis=1)
-    invalid = pairs[~inside | (key[order][position] != wanted)] if len(key) else pairs
-    _checks.require(len(invalid) == 0, "edges", "must be edges of the graph", invalid[:3].tolist(), fix)
-    numbers, node_type = order[position], np.asarray(graph.node_type)
+    invalid = pairs[key[order][position] != wanted]
+    _checks.require(len(invalid) == 0, "edges", "must be edges of the graph", invalid[:3].tolist(), NEIGHBORS)
+    numbers, node_type = order[position].astype(np.int32), np.asarray(graph.node_type)
     kinds = {(int(k), *map(int, ends)) for k, ends in zip(np.asarray(graph.edge_type)[numbers], node_type[pairs])}
     rule = "must be of one (edge type, first node type, second node type)"
     _checks.require(len(kinds) == 1, "edges", rule, sorted(kinds), "Call edge_beliefs once for each of them.")
-    ((edge_type, first, second),) = kinds
-    return numbers.astype(np.int32), edge_type, (first, second)
+    ((edge_type, *ends),) = kinds
+    along = np.asarray(graph.reverse)[numbers], numbers
+    positions = [(np.cumsum(node_type == v) - 1)[nodes].astype(np.int32) for v, nodes in zip(ends, pairs.T)]
+    incoming = [_incoming(graph, nodes, edge) for nodes, edge in zip(pairs.T, along)]
+    types, kind = (ends[0], ends[1]), np.zeros(len(pairs), np.int32)
+    return _Pairs(numbers, (edge_type,), kind, types, (positions[0], positions[1]), (incoming[0], incoming[1]), None)
+
+
+def _traced_pairs(graph: Graph, pairs: np.ndarray) -> _Pairs:
+    """Find pairs of neighbors in a traced graph; the lists of incoming edges are padded to the largest degree."""
+    at_edges = sorted({v for _, *ends in graph.edge_types for v in ends})
+    fix = "Build the graph outside jax.jit, and close over it in the compiled function."
+    _checks.require(len(at_edges) == 1, "graph", "must have edges of one node type if it is traced", at_edges, fix)
+    (node_type,) = at_edges
+    degree = {v: most for v, _, most in graph.node_types}[node_type]
+    order = jnp.argsort(graph.receivers).astype(jnp.int32)
+    receivers, own = graph.receivers[order], np.arange(len(pairs), dtype=np.int32)
+
+    def incoming(nodes: np.ndarray) -> tuple[Array, Array]:
+        """Return the incoming edges of nodes [some, slot], and a mask of those that are not padding."""
+        start, stop = (jnp.searchsorted(receivers, nodes, side=side).astype(jnp.int32) for side in ("left", "right"))
+        slots = start[:, None] + np.arange(degree, dtype=np.int32)[None]
+        return order[jnp.minimum(slots, graph.num_edges - 1)], slots < stop[:, None]
+
+    both = [incoming(nodes) for nodes in pairs.T]
+    edges, present = both[1]
+    along = present & (graph.senders[edges] == pairs[:, :1])
+    numbers = edges[own, jnp.argmax(along, axis=1)]
+    lists = []
+    for (edges, present), edge in zip(both, (graph.reverse[numbers], numbers), strict=True):
+        owner = jnp.where(present, own[:, None], len(pairs))  # padding is dropped
+        lists.append((edges.reshape(-1), owner.reshape(-1), (edges == edge[:, None]).reshape(-1)))
+    position = (jnp.cumsum(graph.node_type == node_type) - 1).astype(jnp.int32)
+    edge_types = tuple(k for k, *_ in graph.edge_types)
+    kind = jnp.searchsorted(np.array(edge_types, np.int32), graph.edge_type[numbers]).astype(jnp.int32)
+    positions = position[pairs[:, 0]], position[pairs[:, 1]]
+    types = node_type, node_type
+    return _Pairs(numbers, edge_types, kind, types, positions, (lists[0], lists[1]), jnp.any(along, axis=1))
 
 
 def _incoming(graph: Graph, nodes: np.ndarray, exclude: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -469,7 +469,8 @@ def _search(
             numbers = Choice(*(jnp.asarray(value, dtype) for value in choice))
             values, converged, residual = _score(problem, numbers)
             values = np.where(np.isfinite(values), np.asarray(values, float), np.inf)
-            best = int(np.argmin(values))
+            best, plain = int(np.argmin(values)), TEMPERATURES.index(1.0)
+            best = plain if values[plain] <= (1 + GAIN) * values[best] else best
             unresolved = max(0.0, float(residual) - RESOLVED) + (0.0 if bool(converged) else UNCONVERGED)
             tried[choice] = (float(values[best]) * (1 + unresolved), TEMPERATURES[best])
         return tried[choice][0]

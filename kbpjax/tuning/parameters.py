@@ -27,7 +27,7 @@ def _logit(value: Array) -> Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class Numbers:
+class FreeNumbers:
     """The hyperparameters that are optimized, and their transformations to unconstrained parameters.
 
     Attributes:
@@ -40,7 +40,7 @@ class Numbers:
     _forms: tuple[tuple[int, Callable, Callable], ...]
 
     @classmethod
-    def of(cls, hyperparameters: Any, frozen: Callable[[Any], Any]) -> "Numbers":
+    def of(cls, hyperparameters: Any, frozen: Callable[[Any], Any]) -> "FreeNumbers":
         """Optimize all numbers except frozen ones and nonnegative numbers that are 0."""
         leaves, tree = jax.tree_util.tree_flatten_with_path(hyperparameters)
         numbered = jax.tree.unflatten(tree, list(range(len(leaves))))

@@ -18,7 +18,7 @@ from kbpjax.learning.data import TrainingData
 from kbpjax.learning.embedding import mean_embedding
 from kbpjax.learning.rules import Rule, build_bases
 from kbpjax.tuning.hyperparameters import Hyperparameters
-from kbpjax.tuning.parameters import Numbers, descend
+from kbpjax.tuning.parameters import FreeNumbers, descend
 from kbpjax.tuning.scores import leave_one_out
 
 
@@ -95,7 +95,7 @@ def select(
     fix = "The score needs pairs: pass edges or observations."
     _checks.require(some, "data", "must have pairs of edges or of observations", "none", fix)
     rest = lambda s: (s.floor, s.damping, s.exponents, s.evidence_power, s.temperature)
-    learned = Numbers.of(hyperparameters, lambda s: (rest(s), frozen(s)))
+    learned = FreeNumbers.of(hyperparameters, lambda s: (rest(s), frozen(s)))
     parts = _targets(hyperparameters, data)
     optimizer = optax.adam(0.1)
 

@@ -27,7 +27,7 @@ from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.rules import Rule
 from kbpjax.tuning.hyperparameters import Hyperparameters
 from kbpjax.tuning.losses import SquaredError
-from kbpjax.tuning.parameters import Numbers, descend
+from kbpjax.tuning.parameters import FreeNumbers, descend
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Tuned:
     """The result of `tune`.
 
     Attributes:
-        settings: hyperparameters with the lowest validation loss.
+        hyperparameters: those with the lowest validation loss.
         model: the model fitted with these hyperparameters.
         losses: loss of each step [step].
         checks: {step: validation loss before the step, with newly selected landmarks}.
@@ -50,11 +50,11 @@ class Tuned:
         >>> tuned = kbp.Tuned(best, best.fit(data), losses, checks, {"ridge": ridges}, "all steps done")
         >>> min(tuned.checks.values()) / tuned.checks[0]  # validation loss relative to the start
         0.75
-        >>> tuned.history["ridge"].tolist(), round(float(tuned.settings.ridge), 4)
+        >>> tuned.history["ridge"].tolist(), round(float(tuned.hyperparameters.ridge), 4)
         ([0.001, 0.002], 0.002)
     """
 
-    settings: Hyperparameters
+    hyperparameters: Hyperparameters
     model: KernelMRF
     losses: np.ndarray
     checks: dict[int, float]
@@ -88,7 +88,7 @@ class Tuned:
     def __repr__(self) -> str:
         first, best = next(iter(self.checks.values()), math.nan), min(self.checks.values(), default=math.nan)
         losses = f"validation loss {first:.4g} at the start, {best:.4g} at best"
-        return show_lines("Tuned", [f"{losses}, {len(self.losses)} steps ({self.stopped})", repr(self.settings)])
+        return show_lines("Tuned", [f"{losses}, {len(self.losses)} steps ({self.stopped})", repr(self.hyperparameters)])
 
 
 def tune(
@@ -163,7 +163,7 @@ def tune(
     for name, count in {"steps": steps, "every": every, "patience": patience}.items():
         _checks.require_count(name, count)
     key = _checks.random_key(key)
-    learned = Numbers.of(hyperparameters, frozen)
+    learned = FreeNumbers.of(hyperparameters, frozen)
     cases = _Cases.of(truth, observations, validation, batch, key)
 
     def of_cases(free: list[Array], rule: Rule, data: TrainingData, graph: Graph, truth: Any, y: Any) -> Array:
@@ -242,7 +242,7 @@ def _same_count(argument: str, cases: Any, count: int) -> None:
 
 
 def _compiled(
-    learned: Numbers, of_cases: Callable[..., Array], optimizer: optax.GradientTransformation
+    learned: FreeNumbers, of_cases: Callable[..., Array], optimizer: optax.GradientTransformation
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return two compiled functions: the validation loss, and a gradient step."""
 
@@ -266,7 +266,7 @@ def _compiled(
 class _Search:
     """State of the descent; it survives an interrupt."""
 
-    learned: Numbers
+    learned: FreeNumbers
     data: TrainingData
     validate: Callable[..., Array]
     advance: Callable[..., Any]

@@ -220,7 +220,7 @@ CANDIDATES = ep.Parameters(
 
 @cache
 def selected(criterion):
-    return ep.select(KEY, *TRAIN[:2], CANDIDATES, variable=1, learner=FEW, criterion=criterion)
+    return ep.select_parameters(KEY, *TRAIN[:2], CANDIDATES, variable=1, learner=FEW, criterion=criterion)
 
 
 @pytest.mark.parametrize("criterion", [ep.LeaveOneOut(), ep.NegativeLogEvidence()])
@@ -240,14 +240,14 @@ def test_losses_are_those_of_leaving_one_out_of_the_operator():
     def expected(maps, incoming, belief):
         phi = jax.vmap(lambda of: of(ep.Moments().points(incoming)))(maps)
         y = belief.relative_outputs(incoming[1])
-        return jnp.stack([jnp.mean(ep.leave_one_out(phi[i], y[:, i], 1e-3) ** 2) for i in range(2)])
+        return jnp.stack([jnp.mean(ep.leave_one_out_residuals(phi[i], y[:, i], 1e-3) ** 2) for i in range(2)])
 
     np.testing.assert_allclose(losses[-1], expected(operator.maps, *TRAIN[:2]), rtol=1e-6)
 
 
 def test_what_was_chosen_is_learned_with():
     candidates = ep.random_candidates(jax.random.key(1), 8, noises=(1e-6, 1e-3))
-    best, losses = ep.select(KEY, *TRAIN[:2], candidates, variable=1, learner=FEW)
+    best, losses = ep.select_parameters(KEY, *TRAIN[:2], candidates, variable=1, learner=FEW)
     assert np.isfinite(losses).all()
     operator = learn(KEY, *TRAIN[:2], variable=1, parameters=best)
     np.testing.assert_allclose(operator.regressions.noise, best.noise)
@@ -304,11 +304,11 @@ REFUSED = [
     (lambda: learned(beliefs=jax.tree.map(jnp.negative, TRAIN[1])), "beliefs: must be distributions; got 400 that"),
     (lambda: predict(learn(KEY, *TRAIN[:2], variable=1), TEST[0][::-1]), r"incoming: must be \['Beta', "),
     (
-        lambda: ep.select(KEY, *TRAIN[:2], ep.Parameters(), variable=1),
+        lambda: ep.select_parameters(KEY, *TRAIN[:2], ep.Parameters(), variable=1),
         r"candidates: must be a list of them \[candidate\]; got shape \(\)",
     ),
     (
-        lambda: ep.select(KEY, *TRAIN[:2], ep.random_candidates(KEY, 2), variable=7),
+        lambda: ep.select_parameters(KEY, *TRAIN[:2], ep.random_candidates(KEY, 2), variable=7),
         "variable: must be an index of 2 messages; got 7",
     ),
 ]

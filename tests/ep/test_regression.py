@@ -150,19 +150,19 @@ def test_single_precision_bears_little_noise(noise):
     noise = np.float32(noise)
     found = ep.fit_regression(phi, y, noise)
     mean, variance = found.predict(phi)
-    left, evidence = ep.leave_one_out(phi, y, noise), ep.log_evidence(phi, y, noise)
+    left, evidence = ep.leave_one_out_residuals(phi, y, noise), ep.log_evidence(phi, y, noise)
     assert {leaf.dtype for leaf in (mean, variance, found.covariance, left, evidence)} == {np.dtype(np.float32)}
     seen = float(max(noise, np.finfo(np.float32).eps * (phi**2).sum()))  # what counts as noise in this precision
     double = (phi.astype(float), y.astype(float), seen)
     np.testing.assert_allclose(mean, ep.fit_regression(*double).predict(double[0])[0], atol=0.01)
-    np.testing.assert_allclose(left, ep.leave_one_out(*double), atol=0.02)
+    np.testing.assert_allclose(left, ep.leave_one_out_residuals(*double), atol=0.02)
     np.testing.assert_allclose(evidence, ep.log_evidence(*double), rtol=0.05)
     assert float(variance.min()) >= noise and float(variance.max()) < 1
 
 
 def test_as_many_features_as_samples_leave_finite_residuals():
     phi = jnp.eye(50, dtype=jnp.float32) + 1e-3
-    left = ep.leave_one_out(phi, jnp.ones(50, jnp.float32), np.float32(1e-8))
+    left = ep.leave_one_out_residuals(phi, jnp.ones(50, jnp.float32), np.float32(1e-8))
     assert np.isfinite(left).all() and float(jnp.abs(left).min()) > 0.1
 
 
@@ -177,7 +177,7 @@ def test_leave_one_out_equals_refitting(num_samples, num_features):
         rest = np.arange(num_samples) != j
         mean, _ = dense(phi[rest], y[rest], NOISE)
         expected.append(y[j] - phi[j] @ mean)
-    np.testing.assert_allclose(ep.leave_one_out(phi, y, NOISE), expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(ep.leave_one_out_residuals(phi, y, NOISE), expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("num_samples, num_features", [(40, 12), (15, 60)])
@@ -211,7 +211,7 @@ PHI, Y = data(4, 3)
         (partial(ep.fit_regression, PHI, Y, 0.0), "noise: must be finite and > 0; got 0.0"),
         (partial(ep.fit_regression, PHI, Y, float("nan")), "noise: must be finite and > 0; got nan"),
         (partial(ep.fit_regression, PHI, Y, 1.0, -1.0), "variance: must be finite and > 0; got -1.0"),
-        (partial(ep.leave_one_out, PHI, Y, 0.0), "ridge: must be finite and > 0; got 0.0"),
+        (partial(ep.leave_one_out_residuals, PHI, Y, 0.0), "ridge: must be finite and > 0; got 0.0"),
         (partial(ep.log_evidence, PHI, Y, -1.0), "noise: must be finite and > 0; got -1.0"),
         (partial(ep.log_evidence, PHI, Y, 1.0, 0.0), "variance: must be finite and > 0; got 0.0"),
     ],
@@ -227,7 +227,7 @@ def test_whole_numbers_are_noises_too():
 
 
 def test_shapes_that_do_not_fit_are_refused():
-    for function in (ep.fit_regression, ep.leave_one_out, ep.log_evidence):
+    for function in (ep.fit_regression, ep.leave_one_out_residuals, ep.log_evidence):
         with pytest.raises(
             ValueError, match=r"^phi, y: must be \[sample, feature\] and \[sample\]; got shapes \(4, 3\)"
         ):
