@@ -992,7 +992,7 @@ def blocks_implicit(kbp: Any) -> Any:
     return blocks_gradient(kbp, num_iters=100, tol=1e-12 if jnp.result_type(float) == jnp.float64 else 1e-6)
 
 
-# Learning in pieces, tuned settings, the estimator.
+# Learning in pieces.
 
 
 @case("streaming/fit_chunks")
@@ -1005,19 +1005,6 @@ def streamed(kbp: Any) -> Any:
     chunks, rule = kbp.chunked(**arrays, size=16), RULES["greedy"][0](kbp)
     model = kbp.fit_chunks(chunks, rule=rule, ridge=1e-2, **kernels)
     return {"project": model.operators.project, "expectation": model.observations[0].expectation}
-
-
-@case("estimator/GraphRegressor")
-def estimator(kbp: Any) -> Any:
-    x, y = samples(count=40, nodes=5)
-    options = {"damping": 0.0, "max_rank": 4, "num_points": 30, "num_iters": 4, "ridge": 1e-2}
-    options |= {"bandwidth": 1.5, "obs_bandwidth": 1.5}
-    regressor = pick(kbp, "estimator.GraphRegressor")(**options)
-    answer = regressor.fit(y[:30], x[:30]).predict(y[30:])
-    grid = pick(kbp, "estimator.GraphRegressor")(**options).fit(
-        y[:30, :4].reshape(-1, 2, 2), x[:30, :4].reshape(-1, 2, 2)
-    )
-    return {"chain": answer, "grid": grid.predict(y[30:, :4].reshape(-1, 2, 2))}
 
 
 # Baselines.

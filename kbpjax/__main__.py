@@ -1,7 +1,6 @@
-"""The command line: `python -m kbpjax denoise | info | bench`."""
+"""The command line: `python -m kbpjax denoise | info`."""
 
 import argparse
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +19,8 @@ from kbpjax.io import describe
 DENOISE = """Denoise an image with a model learned from a clean image.
 
 Training adds noise of the given standard deviation to the clean image. The model learns the relation of neighboring
-pixels and the noise model. Each color channel is then denoised on the pixel grid.
+pixels and the noise model, with hyperparameters chosen on parts of the image. Each color channel is then denoised on
+the pixel grid. Messages are iterated until they converge.
 
   python -m kbpjax denoise noisy.png cleaned.png --learn clean.png --noise 30
   python -m kbpjax denoise noisy.png cleaned.png --learn clean.png --noise 30 --save photos.kbp
@@ -30,13 +30,9 @@ INFO = """Describe a file written by kbpjax.save.
 
   python -m kbpjax info photos.kbp
 """
-BENCH = """Time message passing on a grid at three ranks, and the matrix products that it requires.
+NOISE = 30.0
+"""Standard deviation of the training noise, in gray values."""
 
-  python -m kbpjax bench --side 100
-"""
-SIZES = ((6, 11), (17, 31), (39, 73))
-"""Ranks of messages and numbers of points: a smooth image, an image with a hundred gray values, a difficult image."""
-POINTS = 256
 FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF"}
 """{file extension: image format}; other extensions are PNG."""
 
@@ -69,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     top = argparse.ArgumentParser(prog="python -m kbpjax", description="Kernel belief propagation from the shell.")
     top.add_argument("--version", action="version", version=f"kbpjax {kbp.__version__}, jax {jax.__version__}")
-    commands = top.add_subparsers(required=True, metavar="denoise | info | bench")
+    commands = top.add_subparsers(required=True, metavar="denoise | info")
     layout: Any = {"formatter_class": argparse.RawDescriptionHelpFormatter}
     one = commands.add_parser("denoise", help="denoise an image", description=DENOISE, **layout)
     one.add_argument("noisy", type=Path, help="image to denoise")
@@ -77,21 +73,16 @@ def parser() -> argparse.ArgumentParser:
     source = one.add_mutually_exclusive_group(required=True)
     source.add_argument("--learn", type=Path, metavar="CLEAN", help="clean image to learn from")
     source.add_argument("--model", type=Path, metavar="FILE", help="model saved by an earlier run")
-    noise_help = "standard deviation of the noise, in gray values 0 .. 255 (default: 30)"
-    one.add_argument("--noise", type=float, default=30.0, metavar="SD", help=noise_help)
+    noise_help = f"with --learn: standard deviation of the noise, in gray values 0 .. 255 (default: {NOISE:g})"
+    one.add_argument("--noise", type=float, metavar="SD", help=noise_help)
     one.add_argument("--save", type=Path, metavar="FILE", help="path of the learned model")
-    one.add_argument("--iters", type=int, default=10, help="iterations of message passing (default: 10)")
+    one.add_argument("--iters", type=int, default=200, help="maximum number of iterations (default: 200)")
     one.add_argument("--seed", type=int, default=0, help="seed of the training noise (default: 0)")
     one.add_argument("--force", action="store_true", help="replace existing files")
     one.set_defaults(run=denoise)
     two = commands.add_parser("info", help="describe a saved file", description=INFO, **layout)
     two.add_argument("file", type=Path)
     two.set_defaults(run=info)
-    three = commands.add_parser("bench", help="time message passing on this machine", description=BENCH, **layout)
-    three.add_argument("--side", type=int, default=100, help="side of the grid (default: 100)")
-    three.add_argument("--iters", type=int, default=30, help="iterations (default: 30)")
-    three.add_argument("--repeats", type=int, default=7, help="timed runs per rank (default: 7)")
-    three.set_defaults(run=bench)
     return top
 
 
@@ -99,12 +90,15 @@ def denoise(args: argparse.Namespace) -> None:
     """Write a denoised image."""
     _checks.require_count("--iters", args.iters)
     _checks.require_seed(args.seed)
-    _checks.require_number("--noise", args.noise, above=0)
+    if args.noise is not None:
+        _checks.require_number("--noise", args.noise, above=0)
+        fix = "The saved model fixes the noise. For other noise, learn a model with --learn."
+        _checks.require(args.model is None, "--noise", "must be left out with --model", f"{args.noise:g}", fix)
     for path in (args.out, args.save):
         _check_free(path, args.force)
     noisy = _read(args.noisy)
     if args.model is None:
-        model = _learn(_read(args.learn), args.noise, args.seed)
+        model = _learn(_read(args.learn), NOISE if args.noise is None else args.noise, args.seed)
     else:
         model = kbp.load(args.model)
         ok = isinstance(model, kbp.KernelMRF) and bool(model.observations)
@@ -113,22 +107,32 @@ def denoise(args: argparse.Namespace) -> None:
     if args.save is not None:
         kbp.save(args.save, model)
     graph = kbp.grid_graph(*noisy.shape[:2])
-    points = jnp.linspace(0, 255, POINTS)
 
     @jax.jit
-    def clean(y: jax.Array) -> tuple[jax.Array, jax.Array]:
-        evidence = kbp.observe(model, graph, y)
-        solution = kbp.run(model, graph, evidence, num_iters=args.iters, damping=0.2)
-        belief = kbp.beliefs(model, graph, evidence, solution, points)
-        return kbp.mean(belief), kbp.std(belief)
+    def clean(model: kbp.KernelMRF, y: jax.Array) -> tuple[jax.Array, jax.Array, kbp.Solution]:
+        belief = kbp.infer(model, graph, y, num_iters=args.iters)
+        return kbp.mean(belief), kbp.std(belief), belief.solution
 
     start = time.perf_counter()
-    channels = [[np.asarray(a) for a in clean(jnp.asarray(noisy[..., c].ravel()))] for c in range(noisy.shape[2])]
-    cleaned, spread = (np.stack([pair[i] for pair in channels], axis=-1).reshape(noisy.shape) for i in range(2))
+    means, deviations, solutions = [], [], []
+    for c in range(noisy.shape[2]):
+        _progress(f"denoising channel {c + 1} of {noisy.shape[2]}")
+        mean, deviation, solution = clean(model, jnp.asarray(noisy[..., c].ravel()))
+        means.append(mean)
+        deviations.append(deviation)
+        solutions.append(solution)
+    cleaned = np.stack(means, axis=-1).reshape(noisy.shape)
     _write(args.out, cleaned)
     seconds = time.perf_counter() - start
-    print(f"{noisy.shape[0]} x {noisy.shape[1]} pixels, {noisy.shape[2]} colors, in {seconds:.1f} s.")
-    change, deviation = np.sqrt(np.mean((cleaned - noisy) ** 2)), np.mean(spread)
+    channels = "1 channel" if noisy.shape[2] == 1 else f"{noisy.shape[2]} channels"
+    print(f"{noisy.shape[0]} x {noisy.shape[1]} pixels, {channels}, in {seconds:.1f} s.")
+    residual = max(float(solution.residual) for solution in solutions)
+    if all(bool(solution.converged) for solution in solutions):
+        print(f"Messages converged in {max(int(solution.num_iters) for solution in solutions)} iterations.")
+    else:
+        problem = f"messages have not converged in {args.iters} iterations: residual {residual:.2g}"
+        print(f"warning: {problem}. Pass a larger --iters.", file=sys.stderr)
+    change, deviation = np.sqrt(np.mean((cleaned - noisy) ** 2)), np.mean(deviations)
     print(f"RMS change {change:.1f} gray values; mean standard deviation of beliefs {deviation:.1f}.")
     for path in (args.out, args.save):
         if path is not None:
@@ -142,58 +146,20 @@ def info(args: argparse.Namespace) -> None:
     print(show(kbp.load(args.file)))
 
 
-def bench(args: argparse.Namespace) -> None:
-    """Print times of runs and of the matrix products in them."""
-    for name in ("side", "iters", "repeats"):
-        _checks.require_count(f"--{name}", getattr(args, name))
-    graph = kbp.grid_graph(args.side, args.side)
-    device = jax.devices()[0].device_kind
-    print(f"{args.side} x {args.side} grid, {graph.num_edges} messages, {args.iters} iterations, {device}")
-    print(f"{'rank':>6} {'points':>6} {'run s':>8} {'ms/iteration':>16} {'run / products':>15}")
-    for rank, points in SIZES:
-        run, products = _times(graph, rank, points, args.iters, args.repeats)
-        ratio = statistics.median(a / b for a, b in zip(run, products, strict=True))
-        seconds = statistics.median(run)
-        print(f"{rank:6} {points:6} {seconds:8.3f} {1e3 * seconds / args.iters:16.2f} {ratio:15.1f}")
-
-
-def _times(graph: kbp.Graph, rank: int, points: int, iters: int, repeats: int) -> tuple[list[float], list[float]]:
-    """Return the seconds of runs and of the matrix products in them, timed alternately."""
-    keys = jax.random.split(jax.random.key(0), 3)
-    evaluate = jax.random.uniform(keys[0], (1, points, rank))
-    project = jax.random.uniform(keys[1], (2, rank, points))
-    local = jax.random.uniform(keys[2], (graph.num_nodes, points))
-    operators = kbp.Operators(evaluate, project, 1e-6)
-    messages = jnp.ones((graph.num_edges, rank))
-
-    @jax.jit
-    def products(messages: jax.Array) -> jax.Array:
-        body = lambda m, _: ((m @ evaluate[0].T) @ project[0].T / points, None)
-        return jax.lax.scan(body, messages, length=iters)[0]
-
-    calls = (lambda: kbp.run(operators, graph, local, num_iters=iters).messages, lambda: products(messages))
-    for call in calls:
-        jax.block_until_ready(call())
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(repeats):
-        for call, seconds in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            jax.block_until_ready(call())
-            seconds.append(time.perf_counter() - start)
-    return times
-
-
 def _learn(clean: np.ndarray, noise: float, seed: int) -> kbp.KernelMRF:
-    """Return a model of all channels of a clean image and a noisy copy; bandwidths as *narrow* in docs/images.md."""
+    """Return a model of all channels of a clean image and a noisy copy."""
     rng = np.random.default_rng(seed)
     values = np.moveaxis(clean, 2, 0).reshape(clean.shape[2], -1)
     noisy = (values + noise * rng.standard_normal(values.shape)).astype(np.float32)
     fix = "Pass an image with more than one gray value."
     _checks.require(bool(np.ptp(values) > 0), "--learn", "must not be constant", values.flat[0], fix)
-    kernel = kbp.RBF(0.25 * kbp.median_bandwidth(values.ravel()))
-    obs_kernel = kbp.RBF(0.35 * kbp.median_bandwidth(noisy.ravel()))
-    data = kbp.pool(kbp.grid_graph(*clean.shape[:2]), values, noisy)
-    return kbp.fit(data, kernel=kernel, obs_kernel=obs_kernel, ridge=1 / values.size)
+    _progress(f"learning from {clean.shape[0]} x {clean.shape[1]} pixels; this takes about half a minute")
+    return kbp.fit(kbp.pool(kbp.grid_graph(*clean.shape[:2]), values, noisy))
+
+
+def _progress(text: str) -> None:
+    """Print what is being done to standard error."""
+    print(f"{text} ...", file=sys.stderr, flush=True)
 
 
 def _read(path: Path) -> np.ndarray:

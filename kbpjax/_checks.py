@@ -201,7 +201,8 @@ def words_of_key(key: Any) -> list[int]:
     """Return the data of a random key as integers, for example [0, 7] of `jax.random.key(7)`; None: of key 0."""
     fix = "Call the function outside jax.jit, jax.vmap and jax.grad."
     require(not is_traced(key), "key", "must be known", "a traced key", fix)
-    return np.asarray(jax.random.key_data(random_key(key))).tolist()
+    with jax.ensure_compile_time_eval():  # a key made under jit is else a tracer
+        return np.asarray(jax.random.key_data(random_key(key))).tolist()
 
 
 def host_seed(key: Any) -> int:

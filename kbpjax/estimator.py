@@ -4,148 +4,161 @@ A sample assigns values to the nodes of a graph that all samples share: the pixe
 sequence, the nodes of a network. Each node has an observation (X) and a target value (y).
 """
 
+import warnings
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import kbpjax as kbp
 from kbpjax import _checks
-from kbpjax.inference.acceleration import check_damping
+from kbpjax.tuning.automatic import warn_of_rank
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
-    from sklearn.utils.validation import check_is_fitted
+    from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 except ImportError as missing:
-    raise ImportError("this needs scikit-learn. Install it: pip install 'kbpjax[estimator]'") from missing
+    raise ImportError("this needs scikit-learn 1.6 or later. Install it: pip install 'kbpjax[estimator]'") from missing
 
 
 class GraphRegressor(RegressorMixin, BaseEstimator):
-    """Kernel belief propagation with RBF kernels as a scikit-learn estimator, for instance in `GridSearchCV`.
+    """Kernel belief propagation as a scikit-learn estimator.
+
+    `fit` calls `kbpjax.fit`, and predictions come from `kbpjax.infer`: exact on forests, iterated to convergence on
+    graphs with cycles. Hyperparameters that are None are chosen from the training data. If kernels and ridges are all
+    given, nothing is chosen, and `fit` is fast; use this in `GridSearchCV`.
 
     Args:
-        bandwidth: bandwidth of the kernel of y, in units of the median distance, > 0.
-        obs_bandwidth: bandwidth of the kernel of X, in units of the median distance, > 0.
-        ridge: ridge of the message operators, > 0.
-        obs_ridge: ridge of the observation operators; None: `ridge`.
-        evidence_power: likelihood tempering exponent, > 0; use less than 1 if errors of neighboring observations are
-            correlated.
+        kernel: kernel of y. None: Gaussian, with a bandwidth chosen from the data.
+        obs_kernel: kernel of the observation of a node. None: Gaussian, with bandwidths chosen from the data.
+        ridge: ridge of the message operators, >= 0. None: chosen from the data.
+        obs_ridge: ridge of the observation operators, >= 0. None: chosen from the data.
         max_rank: maximum number of landmarks, >= 1.
-        num_iters: number of iterations on graphs with cycles; trees take two exact passes.
-        damping: weight of the old message in [0, 1).
-        num_points: number of evaluation points of a belief, evenly spaced over the range of y.
+        num_iters: maximum number of iterations on graphs with cycles, >= 1.
 
     Attributes:
-        model_: the fitted `KernelMRF`.
+        model_: the fitted `KernelMRF`; chosen hyperparameters are in `model_.hyperparameters`.
         graph_: the graph.
         points_: evaluation points of beliefs.
+        n_features_in_: length of the second axis of X.
 
     Examples:
-        >>> import numpy as np
+        >>> import numpy as np, kbpjax as kbp
         >>> from kbpjax.estimator import GraphRegressor
         >>> rng = np.random.default_rng(0)
         >>> y = np.cumsum(rng.normal(size=(40, 12)), axis=1)  # 40 chains of 12 variables
         >>> x = y + rng.normal(size=y.shape)
-        >>> GraphRegressor().fit(x[:30], y[:30]).score(x[30:], y[30:]) > 0.8
+        >>> given = {"kernel": kbp.RBF(0.8), "obs_kernel": kbp.RBF(1.0), "ridge": 1e-3, "obs_ridge": 1e-3}
+        >>> GraphRegressor(**given).fit(x[:30], y[:30]).score(x[30:], y[30:]) > 0.8
         True
     """
 
     def __init__(
         self,
-        bandwidth: float = 0.25,
-        obs_bandwidth: float = 0.25,
-        ridge: float = 1e-3,
+        kernel: kbp.Kernel | None = None,
+        obs_kernel: kbp.Kernel | None = None,
+        ridge: float | None = None,
         obs_ridge: float | None = None,
-        evidence_power: float = 1.0,
-        max_rank: int = 64,
-        num_iters: int = 15,
-        damping: float = 0.2,
-        num_points: int = 200,
+        max_rank: int = 128,
+        num_iters: int = 200,
     ):
-        self.bandwidth = bandwidth
-        self.obs_bandwidth = obs_bandwidth
+        self.kernel = kernel
+        self.obs_kernel = obs_kernel
         self.ridge = ridge
         self.obs_ridge = obs_ridge
-        self.evidence_power = evidence_power
         self.max_rank = max_rank
         self.num_iters = num_iters
-        self.damping = damping
-        self.num_points = num_points
 
     def fit(self, X: Any, y: Any, graph: kbp.Graph | None = None) -> "GraphRegressor":
         """Fit the model to samples, and return the estimator.
 
+        NaN in X or y marks a missing value. Pairs of neighbors in y, and pairs of a value and its observation, are used
+        if both are present.
+
         Args:
-            X: observations [sample, node, *dim], or [sample, row, column, *dim] of images.
-            y: values [sample, node], or [sample, row, column].
+            X: observations [sample, node, *dim], or [sample, row, column, *dim] of images, or [sample, *dim].
+            y: values [sample, node], or [sample, row, column], or [sample] of a graph with one node.
             graph: graph of the nodes; None: a chain of the nodes, or the grid of the pixels.
 
         Returns:
             The estimator.
 
         Raises:
-            ValueError: shapes do not match, X or y has NaN, or an option is out of range.
+            ValueError: shapes do not match, values are infinite, a sample or a node is never present, or an option is
+                out of range.
         """
-        values, observed = np.asarray(y), np.asarray(X)
+        _checks.require_count("num_iters", self.num_iters)
+        observed = validate_data(self, X, **_READ)
+        if y is None:
+            validate_data(self, X, y, **_READ)  # raises scikit-learn's error
+        values = check_array(y, input_name="y", ensure_2d=False, **_READ)
+        dtype = jnp.result_type(float)
+        values, observed = values.astype(dtype), observed.astype(dtype)
         fix = "Pass y [sample, node] or [sample, row, column], and X with the same first axes."
-        if not np.issubdtype(values.dtype, np.floating):
-            values = values.astype(float)
-        fits = values.ndim in (2, 3) and observed.shape[: values.ndim] == values.shape
+        fits = values.ndim in (1, 2, 3) and observed.shape[: values.ndim] == values.shape
         got = f"{observed.shape} and {values.shape}"
         _checks.require(fits, "X, y", "must have the same samples and nodes", got, fix)
-        _checks.require_number("bandwidth", self.bandwidth, above=0)
-        _checks.require_number("obs_bandwidth", self.obs_bandwidth, above=0)
-        _checks.require_number("evidence_power", self.evidence_power, above=0)
-        _checks.require_count("num_points", self.num_points)
-        _checks.require_count("num_iters", self.num_iters)
-        check_damping(self.damping)
-        _checks.require_finite("y", values, "Drop incomplete samples.")
-        self.shape_ = values.shape[1:]
+        self.shape_, self.obs_shape_ = values.shape[1:], observed.shape[values.ndim :]
         if graph is None:
-            graph = kbp.grid_graph(*self.shape_) if values.ndim == 3 else kbp.chain_graph(*self.shape_)
+            graph = kbp.grid_graph(*self.shape_) if values.ndim == 3 else kbp.chain_graph(*self.shape_ or (1,))
+        fix = "Pass a graph of the nodes of y."
+        rule = f"must have one node per value of a sample, {values[0].size}"
+        _checks.require(graph.num_nodes == values[0].size, "graph", rule, f"{graph.num_nodes} nodes", fix)
         self.graph_ = graph
-        _checks.require_finite("X", observed, "Drop incomplete samples; only predict accepts NaN.")
-        flat = values.reshape(len(values), -1)
-        observed = observed.reshape(len(values), flat.shape[1], *observed.shape[values.ndim :])
-        kernel = kbp.RBF(self.bandwidth * kbp.median_bandwidth(flat.ravel()))
-        obs_kernel = kbp.RBF(
-            self.obs_bandwidth * kbp.median_bandwidth(observed.reshape(flat.size, *observed.shape[2:]))
-        )
-        rule = kbp.ConstantTime(max_rank=self.max_rank)
-        obs_ridge = self.ridge if self.obs_ridge is None else self.obs_ridge
-        data = kbp.pool(graph, flat, observed)
-        kernels: dict[str, Any] = {"kernel": kernel, "obs_kernel": obs_kernel}
-        self.model_ = kbp.fit(data, rule=rule, ridge=self.ridge, obs_ridge=obs_ridge, **kernels)
-        self.points_ = jnp.linspace(flat.min(), flat.max(), self.num_points, dtype=data.nodes[0].dtype)
-        self.obs_shape_ = observed.shape[2:]
+        data = kbp.pool(graph, values.reshape(len(values), -1), self._by_node(observed))
+        self.model_ = self._learn(data)
+        (self.points_,) = (self.model_.candidates or {}).values()
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
+    def _learn(self, data: kbp.TrainingData) -> kbp.KernelMRF:
+        """Return the model; hyperparameters that are None are chosen."""
+        options: dict[str, Any] = {
+            "kernel": self.kernel,
+            "obs_kernel": self.obs_kernel,
+            "ridge": self.ridge,
+            "obs_ridge": self.obs_ridge,
+            "rule": kbp.ConstantTime(max_rank=self.max_rank),
+            "nonnegative": None if self.graph_.forest is not None else kbp.Clipped(),
+        }
+        if all(value is not None for value in (self.kernel, self.obs_kernel, self.ridge, self.obs_ridge)):
+            return kbp.fit(data, **options)
+        chosen = kbp.choose_hyperparameters(data, **options)
+        model = chosen.fit(data)
+        warn_of_rank(model, options["rule"])
+        return eqx.tree_at(lambda m: m.hyperparameters, model, chosen, is_leaf=lambda leaf: leaf is None)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
         """Return the means of the beliefs, in the shape of y.
 
         Args:
-            X: observations as in `fit`; a node with NaN is treated as unobserved.
+            X: observations as in `fit`; NaN where missing.
+            return_std: whether to return standard deviations too.
+
+        Returns:
+            The means; with `return_std`, the means and the standard deviations.
 
         Raises:
             ValueError: the samples have another shape than in `fit`.
         """
-        return self._summarize(X)[0]
+        mean, std, _, _ = self._summarize(X)
+        return (mean, std) if return_std else mean
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Return the lower and upper ends of central credible intervals, each in the shape of y.
 
         Args:
             X: as in `predict`.
-            coverage: nominal coverage in (0, 1). Beliefs on graphs with cycles are overconfident: check the empirical
-                coverage.
+            coverage: nominal coverage in (0, 1).
 
         Raises:
             ValueError: as `predict`, or the coverage is out of range.
         """
         _checks.require_number("coverage", coverage, above=0, below=1)
-        _, low, high = self._summarize(X, coverage)
+        _, _, low, high = self._summarize(X, coverage)
         return low, high
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -153,49 +166,73 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
 
         Args:
             X: observations.
-            y: true values.
+            y: true values; NaN where missing, which is not scored.
             sample_weight: weight of each sample; None: equal weights.
         """
         values, predicted = np.asarray(y, float), self.predict(X)
         weight = np.ones(len(values)) if sample_weight is None else np.asarray(sample_weight, float)
         weight = weight.reshape(-1, *[1] * (values.ndim - 1)) * np.ones_like(values)
+        known = np.isfinite(values)
+        values, predicted, weight = values[known], predicted[known], weight[known]
         center = np.average(values, weights=weight)
         return float(1 - np.sum(weight * (values - predicted) ** 2) / np.sum(weight * (values - center) ** 2))
 
-    def _summarize(self, x: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return means, lower ends and upper ends, each in the shape of y."""
+    def _by_node(self, observed: np.ndarray) -> np.ndarray:
+        """Return observations [sample, node, *obs_dim]."""
+        return observed.reshape(len(observed), self.graph_.num_nodes, *self.obs_shape_)
+
+    def _summarize(self, x: Any, coverage: float = 0.9) -> tuple[np.ndarray, ...]:
+        """Return means, standard deviations, lower ends and upper ends, each in the shape of y."""
         check_is_fitted(self, "model_")
-        y = np.asarray(x)
+        observed = validate_data(self, x, reset=False, **_READ)
         shape = (*self.shape_, *self.obs_shape_)
         fix = "Pass samples on the graph of fit."
-        _checks.require(y.shape[1:] == shape, "X", f"must have samples of shape {shape}", y.shape[1:], fix)
-        y = y.reshape(len(y), -1, *self.obs_shape_)
-        mask = np.isfinite(y).reshape(*y.shape[:2], -1).all(axis=2)
-        dtype = self.points_.dtype
-        options = tuple(jnp.asarray(value, dtype) for value in (self.evidence_power, self.damping, coverage))
-        filled = jnp.asarray(np.nan_to_num(y), dtype)
-        summaries = _summaries(
-            self.model_, self.graph_, filled, jnp.asarray(mask), self.points_, options, self.num_iters
+        _checks.require(
+            observed.shape[1:] == shape, "X", f"must have samples of shape {shape}", observed.shape[1:], fix
         )
-        mean, low, high = (np.asarray(summary).reshape(len(y), *self.shape_) for summary in summaries)
-        return mean, low, high
+        y = jnp.asarray(self._by_node(observed), jnp.result_type(float))
+        level = jnp.asarray(coverage, y.dtype)
+        summaries, converged = _summaries(self.model_, y, level, graph=_Fixed(self.graph_), num_iters=self.num_iters)
+        failed = int(np.sum(~np.asarray(converged)))
+        if failed:
+            reason = f"the messages of {failed} of {len(y)} samples have not converged in {self.num_iters} iterations"
+            advice = "More iterations: num_iters=1000. Otherwise a larger ridge or a wider kernel."
+            warnings.warn(f"{reason}. {advice}", kbp.ConvergenceWarning, stacklevel=3)
+        return tuple(np.asarray(summary, float).reshape(len(y), *self.shape_) for summary in summaries)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.three_d_array = tags.target_tags.multi_output = True
+        return tags
 
 
-@partial(jax.jit, static_argnames="num_iters")
+_READ: Mapping[str, Any] = {"allow_nd": True, "ensure_all_finite": "allow-nan"}
+"""Options of scikit-learn's checks: any number of axes, and NaN where values are missing."""
+
+
+class _Fixed:
+    """A graph as a static argument of a compiled function; graphs with the same edges and types are equal."""
+
+    def __init__(self, graph: kbp.Graph):
+        arrays = (graph.senders, graph.receivers, graph.edge_type, graph.node_type)
+        self.graph = graph
+        self.key = (graph.num_nodes, *(np.asarray(array).tobytes() for array in arrays))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Fixed) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@partial(jax.jit, static_argnames=("graph", "num_iters"))
 def _summaries(
-    model: kbp.KernelMRF, graph: kbp.Graph, y: Any, mask: Any, points: Any, options: Any, num_iters: int
-) -> tuple[Any, Any, Any]:
-    """Return the posterior summaries of samples, computed one sample at a time to bound memory."""
-    power, damping, coverage = options
+    model: kbp.KernelMRF, y: jax.Array, coverage: jax.Array, *, graph: _Fixed, num_iters: int
+) -> tuple[tuple[jax.Array, ...], jax.Array]:
+    """Return posterior summaries and whether messages converged, computed one sample at a time to bound memory."""
 
-    def summarize(sample: tuple[Any, Any]) -> tuple[Any, Any, Any]:
-        observed, given = sample
-        evidence = kbp.observe(model, graph, observed, mask=given) ** power
-        if graph.forest is None:
-            solution = kbp.run(model, graph, evidence, num_iters=num_iters, damping=damping)
-        else:
-            solution = kbp.run_tree(model, graph, evidence)
-        belief = kbp.beliefs(model, graph, evidence, solution, points)
-        return kbp.mean(belief), *kbp.interval(belief, coverage)
+    def summarize(sample: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Array]:
+        belief = kbp.infer(model, graph.graph, sample, num_iters=num_iters)
+        return (kbp.mean(belief), kbp.std(belief), *kbp.interval(belief, coverage)), belief.solution.converged
 
-    return jax.lax.map(summarize, (y, mask))
+    return jax.lax.map(summarize, y)

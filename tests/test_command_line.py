@@ -1,11 +1,21 @@
-"""The command line, as a user types it: pictures, saved models, benchmarks; one line for a mistake."""
+"""The command line, as a user types it: pictures, saved models; one line for a mistake."""
+
+from functools import partial
 
 import numpy as np
+import pytest
 from PIL import Image
 
 import kbpjax as kbp
 from kbpjax.__main__ import main
 from tests.programs import SHORT, python
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Replace the choice of hyperparameters by given ones."""
+    options = {"kernel": kbp.RBF(20.0), "obs_kernel": kbp.RBF(25.0), "ridge": 1e-3}
+    monkeypatch.setattr(kbp, "fit", partial(kbp.fit, **options))
 
 
 def picture(path, seed=0, colors=1, noise=0.0):
@@ -27,14 +37,16 @@ def run(*arguments):
     return main([str(argument) for argument in arguments])
 
 
-def test_a_picture_is_cleaned_and_its_model_used_again(tmp_path, capsys):
+def test_a_picture_is_cleaned_and_its_model_used_again(tmp_path, capsys, quick):
     picture(tmp_path / "clean.png")
     truth = picture(tmp_path / "other.png", seed=1)[..., 0]
     noisy = picture(tmp_path / "noisy.png", seed=1, noise=30)[..., 0]
     paths = tmp_path / "noisy.png", tmp_path / "cleaned.png"
     assert run("denoise", *paths, "--learn", tmp_path / "clean.png", "--save", tmp_path / "model.kbp") == 0
-    said = capsys.readouterr().out
-    assert "30 x 24 pixels, 1 colors" in said and f"Wrote {paths[1]}" in said and "model.kbp" in said
+    said, progress = capsys.readouterr()
+    assert "30 x 24 pixels, 1 channel," in said and f"Wrote {paths[1]}" in said and "model.kbp" in said
+    assert "Messages converged in" in said and "warning" not in progress
+    assert "learning from 30 x 24 pixels" in progress and "denoising channel 1 of 1" in progress
     cleaned = pixels_of(paths[1])
     rmse = [np.sqrt(np.mean((of - truth.astype(float)) ** 2)) for of in (noisy.astype(float), cleaned)]
     assert rmse[1] < 0.5 * rmse[0]
@@ -46,7 +58,7 @@ def test_a_picture_is_cleaned_and_its_model_used_again(tmp_path, capsys):
     assert "kbpjax.learning.model.KernelMRF" in said and repr(kbp.load(tmp_path / "model.kbp")) in said
 
 
-def test_colours_and_jpeg(tmp_path):
+def test_colors_jpeg_and_too_few_iterations(tmp_path, capsys, quick):
     picture(tmp_path / "clean.png", colors=3)
     picture(tmp_path / "noisy.png", seed=1, colors=3, noise=20)
     out = tmp_path / "cleaned.jpg"
@@ -54,9 +66,27 @@ def test_colours_and_jpeg(tmp_path):
     assert run("denoise", tmp_path / "noisy.png", out, *options) == 0
     with Image.open(out) as image:
         assert image.format == "JPEG" and image.mode == "RGB" and image.size == (24, 30)
+    said, warned = capsys.readouterr()
+    assert "3 channels" in said and "converged" not in said
+    assert "warning: messages have not converged in 3 iterations: residual 0." in warned
+    assert "Pass a larger --iters." in warned
 
 
-def test_files_that_exist_are_replaced_only_if_asked(tmp_path, capsys):
+@pytest.mark.slow
+def test_hyperparameters_are_chosen_and_saved(tmp_path, capsys):
+    i, j = np.mgrid[:60, :60]
+    train, truth = (np.minimum(5 * np.hypot(i - row, j - col), 240) for row, col in ((20, 10), (59, 30)))
+    noisy = np.clip(truth + 30 * np.random.default_rng(1).standard_normal(truth.shape), 0, 255)
+    for name, pixels in {"clean": train, "noisy": noisy}.items():
+        Image.fromarray(np.rint(pixels).astype(np.uint8)).save(tmp_path / f"{name}.png")
+    paths = tmp_path / "noisy.png", tmp_path / "cleaned.png"
+    assert run("denoise", *paths, "--learn", tmp_path / "clean.png", "--save", tmp_path / "model.kbp") == 0
+    assert "Messages converged in" in capsys.readouterr().out
+    assert np.sqrt(np.mean((pixels_of(paths[1]) - truth) ** 2)) < 10
+    assert kbp.load(tmp_path / "model.kbp").hyperparameters is not None
+
+
+def test_files_that_exist_are_replaced_only_if_asked(tmp_path, capsys, quick):
     picture(tmp_path / "a.png")
     before = (tmp_path / "a.png").read_bytes()
     given = ("denoise", tmp_path / "a.png", tmp_path / "a.png", "--learn", tmp_path / "a.png", "--iters", 1)
@@ -84,6 +114,10 @@ def wrong(folder):
         "thin": (denoise("--learn", a, noisy=folder / "thin.png"), "must have at least 2 x 2 pixels"),
         "flat": (denoise("--learn", folder / "flat.png"), "--learn: must not be constant; got 7"),
         "noise": (denoise("--learn", a, "--noise", 0), "--noise: must be finite and > 0"),
+        "noise of a model": (
+            denoise("--model", a, "--noise", 20),
+            "--noise: must be left out with --model; got 20",
+        ),
         "iters": (denoise("--learn", a, "--iters", 0), "--iters: must be an integer >= 1"),
         "seed": (denoise("--learn", a, "--seed", -1), "must be an integer >= 0"),
         "model": (denoise("--model", folder / "graph.kbp"), "--model: must hold a model"),
@@ -91,7 +125,7 @@ def wrong(folder):
         "folder": (denoise("--learn", a, out=folder / "nowhere" / "out.png"), "must be in an existing folder"),
         "save": (denoise("--learn", a, "--save", a), "must not exist"),
         "info": (("info", folder / "none.kbp"), "path: must be a file"),
-        "side": (("bench", "--side", 0), "--side: must be an integer >= 1"),
+        "bench": (("bench",), "invalid choice: 'bench'"),
     }
 
 
@@ -110,14 +144,8 @@ def test_an_interrupt_is_no_traceback(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_bench_times_three_ranks(capsys):
-    assert run("bench", "--side", 5, "--iters", 2, "--repeats", 1) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "5 x 5 grid, 80 messages" in lines[0] and [line.split()[0] for line in lines[2:]] == ["6", "17", "39"]
-
-
 def test_help_teaches():
-    for command in ((), ("denoise",), ("info",), ("bench",)):
+    for command in ((), ("denoise",), ("info",)):
         outcome = python("-m", "kbpjax", *command, "--help", **SHORT)
         assert outcome.returncode == 0 and "usage: python -m kbpjax" in outcome.stdout
         assert not command or f"python -m kbpjax {command[0]} " in outcome.stdout

@@ -162,6 +162,12 @@ def test_key_chooses_the_trees():
         jax.jit(lambda key: tree_reweighting(graph, num_trees=7, key=key))(keys[0])
 
 
+def test_probabilities_of_a_known_graph_are_the_same_inside_jit():
+    graph = kbp.grid_graph(3, 4)
+    inside = jax.jit(lambda x: x * tree_reweighting(graph, num_trees=7))(1.0)
+    np.testing.assert_allclose(inside, tree_reweighting(graph, num_trees=7), rtol=1e-6)
+
+
 def test_large_graphs_are_sampled(monkeypatch):
     graph = kbp.grid_graph(4, 4)
     exact = tree_reweighting(graph).tolist()

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from experiments.denoising.models import COVERAGES, TOL
+from experiments.denoising.models import AUTOMATIC_TOL, COVERAGES, TOL
 
-COLORS = ("#009E73", "#0072B2", "#D55E00")
+COLORS = ("#009E73", "#0072B2", "#D55E00", "#CC79A7")
 
 
 def draw(rows: list[dict[str, Any]], pictures: list[dict[str, Any]]) -> Any:
@@ -54,8 +54,10 @@ def draw(rows: list[dict[str, Any]], pictures: list[dict[str, Any]]) -> Any:
     axes["cover"].set(
         xlabel="probability of the interval", ylabel="share of pixels inside", xlim=(0, 1), ylim=(0, 1.02)
     )
-    axes["residual"].set(xlabel="iteration", ylabel="residual of the worst noisy image")
-    axes["residual"].axhline(TOL, color="black", linestyle=":", label="tolerance")
+    axes["residual"].set(xlabel="iteration", ylabel="residual: change of the messages, worst noisy image")
+    tolerances = {AUTOMATIC_TOL if row["setting"] == "automatic" else TOL for row in rows}
+    for tolerance in tolerances:
+        axes["residual"].axhline(tolerance, color="black", linestyle=":", label=f"tolerance {tolerance:g}")
     for name in panels:
         axes[name].grid(alpha=0.3)
         axes[name].legend(**({"fontsize": 8, "loc": "lower left", "ncols": 3} if name == "rmse" else {"fontsize": 9}))

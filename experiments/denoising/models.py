@@ -48,6 +48,12 @@ SETTINGS = {
 CONVERGENT = Setting(bandwidth=0.25, obs_bandwidth=0.3, ridge_m=20.0, damping=0.0, convergent=True)
 ALL_SETTINGS = {"convergent": CONVERGENT, **SETTINGS}
 
+AUTOMATIC = "automatic"
+"""The setting without options: `kbpjax.fit` chooses hyperparameters, `kbpjax.infer` iterates to convergence."""
+
+AUTOMATIC_TOL = 1e-3
+"""Residual at which `kbpjax.infer` stops."""
+
 
 def learn(
     train: np.ndarray, noisy: np.ndarray, setting: Setting, args: argparse.Namespace, positive: Any = None
@@ -72,6 +78,21 @@ def learn(
     )
     jax.block_until_ready(model)
     return model, {**options, "fit_s": time.perf_counter() - start}
+
+
+def learn_automatically(train: np.ndarray, noisy: np.ndarray) -> tuple[kbp.KernelMRF, dict]:
+    """Fit a model with chosen hyperparameters; return it with the choice and the seconds it took."""
+    start = time.perf_counter()
+    data = kbp.pool(kbp.grid_graph(*train.shape), train.reshape(1, -1), noisy.reshape(1, -1))
+    model = jax.block_until_ready(kbp.fit(data))
+    chosen: Any = model.hyperparameters
+    record = {
+        "bandwidth": float(chosen.kernel[0].bandwidth),
+        "obs_bandwidth": float(chosen.obs_kernel[0].bandwidth),
+        "ridge": float(chosen.ridge),
+        "fit_s": time.perf_counter() - start,
+    }
+    return model, record
 
 
 def infer(model: kbp.KernelMRF, graph: kbp.Graph, y: Any, points: Any, options: dict[str, Any]) -> tuple[Any, Any]:
