@@ -74,10 +74,18 @@ def test_expectation_on_whole_numbers():
 log_density = jax.jit(kbp.log_density)
 
 
+def cells(points):
+    """Lengths of the intervals around sorted points; those of the first and the last are symmetric."""
+    padded = np.concatenate([[2 * points[0] - points[1]], points, [2 * points[-1] - points[-2]]])
+    return (padded[2:] - padded[:-2]) / 2
+
+
 def interpolated(points, weights, x):
-    """Piecewise linear through (point, weight), zero outside, scaled to integral 1; a loop over the pieces."""
+    """Piecewise linear through (point, weight / spacing), zero outside, scaled to integral 1; a loop over the pieces."""
     order = np.argsort(points)
     p, w = np.asarray(points, float)[order], np.asarray(weights)[order]
+    if np.issubdtype(np.asarray(points).dtype, np.floating):
+        w = w / cells(p)
     pieces = range(len(p) - 1)
     area = sum((w[i] + w[i + 1]) / 2 * (p[i + 1] - p[i]) for i in pieces)
     for i in pieces:
@@ -109,8 +117,8 @@ def test_log_density_integrates_to_one():
 
 
 def test_log_density_of_a_gaussian_on_an_uneven_grid():
-    points = np.sinh(np.linspace(-3, 3, 2001))  # not weights of cells: heights at points
-    weights = np.exp(-(points**2) / 2)
+    points = np.sinh(np.linspace(-3, 3, 2001))
+    weights = np.exp(-(points**2) / 2) * cells(points)
     x = np.array([-1.3, 0.0, 0.77])
     got = log_density(belief(points, np.tile(weights / weights.sum(), (3, 1))), x)
     np.testing.assert_allclose(got, -(x**2) / 2 - np.log(np.sqrt(2 * np.pi)), atol=1e-4)

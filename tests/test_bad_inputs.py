@@ -28,7 +28,7 @@ CHAIN = kbp.chain_graph(4)
 X = RNG.normal(size=(20, 4))
 Y = X + 0.3 * RNG.normal(size=X.shape)
 KERNELS = {"kernel": kbp.RBF(1.0), "obs_kernel": kbp.RBF(1.0)}
-RULE = kbp.ConstantTime(1e-2, 8)
+RULE = kbp.ConstantTime(2e-2, 12)
 POINTS = np.linspace(-2, 2, 9)
 
 

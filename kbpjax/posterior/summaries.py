@@ -312,7 +312,7 @@ def log_density(belief: Belief, x: Numbers | Mapping[int, Numbers]) -> Float[Arr
 def _log_density(belief: Belief, values: Array) -> Array:
     points = belief.points.reshape(-1).astype(belief.weights.dtype)
     order = jnp.argsort(points)
-    lengths = spacing(points)
+    lengths = spacing(belief.points).astype(points.dtype)
     heights = belief.weights / jnp.where(lengths > 0, lengths, 1)[None]
     points, heights = points[order], heights[:, order]
     area = jnp.sum((heights[:, 1:] + heights[:, :-1]) / 2 * jnp.diff(points)[None], axis=-1)
