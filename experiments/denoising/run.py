@@ -99,9 +99,7 @@ def report(args: argparse.Namespace, draws: int, source: str, rows: list[dict], 
     tables.print_table(rows, [*shown, "converged", "iterations", "residual", "fit_s", "compile_s", "run_s"])
     print(f"\nRMSE of gray values 0 .. 255, mean over {draws} noisy images ({source}).")
     print("cover90: share of pixels inside their 90 % interval; 0.90 is right, more means that intervals are too wide.")
-    print(
-        "residual: the relative change of the messages in an iteration; it falls to the tolerance where they converge."
-    )
+    print("residual: largest change of a message in an iteration; it falls below the tolerance if messages converge.")
     print("converged, iterations, residual: of the worst noisy image. run_s: seconds for all noisy images in one call.")
     print(f"Figures: {path}\nPicture: {image}")
 
