@@ -60,7 +60,7 @@ PAGES = {
             "Choice of features": "features.PivotedCholesky features.RandomlyPivotedCholesky"
             " features.RandomFourier features.LandmarkSelector",
             "Features on landmarks": "features.FeatureMap features.features features.Basis features.Pivots"
-            " features.cholesky_basis features.incomplete_cholesky",
+            " features.cholesky_basis features.incomplete_cholesky features.represented",
             "Random features": "features.FourierBasis features.SampleFeatures features.EmbeddingFeatures"
             " features.MeanVarianceFeatures features.TwoStage features.Concatenated features.Kronecker"
             " features.Restricted features.cosines features.draw_frequencies features.draw_phases",
@@ -101,7 +101,7 @@ PAGES = {
         "Whether messages converged, why they did not, and the log-partition function.",
         {
             "": "check NotConverged diagnose Diagnosis log_partition",
-            "Warnings": "KbpWarning ConvergenceWarning RankWarning CandidateWarning",
+            "Warnings": "KbpWarning ConvergenceWarning RankWarning CandidateWarning EvidenceWarning ScaleWarning",
         },
     ),
     "posterior": (

@@ -20,9 +20,11 @@ from kbpjax.inference.acceleration import Anderson as Anderson
 from kbpjax.inference.diagnostics import CandidateWarning as CandidateWarning
 from kbpjax.inference.diagnostics import ConvergenceWarning as ConvergenceWarning
 from kbpjax.inference.diagnostics import Diagnosis as Diagnosis
+from kbpjax.inference.diagnostics import EvidenceWarning as EvidenceWarning
 from kbpjax.inference.diagnostics import KbpWarning as KbpWarning
 from kbpjax.inference.diagnostics import NotConverged as NotConverged
 from kbpjax.inference.diagnostics import RankWarning as RankWarning
+from kbpjax.inference.diagnostics import ScaleWarning as ScaleWarning
 from kbpjax.inference.diagnostics import check as check
 from kbpjax.inference.diagnostics import diagnose as diagnose
 from kbpjax.inference.free_energy import log_partition as log_partition

@@ -118,10 +118,11 @@ def denoise(problem: Problem, setting: Setting | None, draws: int, args: argpars
         model, record = learn_automatically(train, first)
         temperature, damping = float(cast(Any, model.hyperparameters).temperature), 0.0
 
-        def posterior(model, y):
+        def automatic(model, y):
             belief = kbp.infer(model, graph, y)
             return belief, belief.solution
 
+        posterior = automatic
     else:
         model, record = learn(train, first, setting, args, kbp.Clipped() if setting.convergent else None)
         gray_levels = np.unique(train)
@@ -129,9 +130,11 @@ def denoise(problem: Problem, setting: Setting | None, draws: int, args: argpars
         temperature = calibrate(model, train, again, setting, gray_levels) if setting.convergent else 1.0
         options, damping = loop_options(graph, setting, args.iters), setting.damping
 
-        def posterior(model, y):
+        def by_hand(model, y):
             belief, solution = infer(model, graph, y, gray_levels, options)
             return kbp.temper(belief, temperature), solution
+
+        posterior = by_hand
 
     @jax.jit
     @partial(jax.vmap, in_axes=(None, 0))

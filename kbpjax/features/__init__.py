@@ -3,12 +3,14 @@
 from kbpjax.features.base import FeatureMap as FeatureMap
 from kbpjax.features.base import LandmarkSelector as LandmarkSelector
 from kbpjax.features.base import features as features
+from kbpjax.features.cholesky import FAR as FAR
 from kbpjax.features.cholesky import Basis as Basis
 from kbpjax.features.cholesky import PivotedCholesky as PivotedCholesky
 from kbpjax.features.cholesky import Pivots as Pivots
 from kbpjax.features.cholesky import RandomlyPivotedCholesky as RandomlyPivotedCholesky
 from kbpjax.features.cholesky import cholesky_basis as cholesky_basis
 from kbpjax.features.cholesky import incomplete_cholesky as incomplete_cholesky
+from kbpjax.features.cholesky import represented as represented
 from kbpjax.features.distributions import Concatenated as Concatenated
 from kbpjax.features.distributions import EmbeddingFeatures as EmbeddingFeatures
 from kbpjax.features.distributions import Kronecker as Kronecker

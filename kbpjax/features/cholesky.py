@@ -195,6 +195,24 @@ def cholesky_basis(
     return Basis(landmarks, kernel, jnp.where(used[:, None] & used[None], inverse.T, 0))
 
 
+FAR = 1e-3
+"""Share of the squared norm of a feature that a basis must represent for its point to be near the training samples."""
+
+
+@jax.jit
+def represented(basis: Basis, x: Shaped[Array, "sample *dim"]) -> Float[Array, " sample"]:
+    """Return the share of the squared norm of each feature that a basis represents, in [0, 1].
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features import cholesky_basis, represented
+        >>> represented(cholesky_basis(kbp.RBF(1.0), jnp.array([0.0, 1.0])), jnp.array([0.0, 9.0])).round(3).tolist()
+        [1.0, 0.0]
+    """
+    norms = diagonal(basis.kernel, x)
+    return jnp.sum(basis(x) ** 2, axis=1).astype(norms.dtype) / jnp.where(norms > 0, norms, 1)
+
+
 class PivotedCholesky(LandmarkSelector):
     """Pivoted Cholesky: landmarks with the largest residuals, which bound the residual of every sample.
 

@@ -48,6 +48,14 @@ class CandidateWarning(KbpWarning):
     """Given by `beliefs` and `infer` if most training samples lie outside the range of the candidate points."""
 
 
+class EvidenceWarning(KbpWarning):
+    """Given by `observe` and `infer` if observations are far from all training observations, and so have no effect."""
+
+
+class ScaleWarning(KbpWarning):
+    """Given by `fit` if coordinates of vectors differ so much in scale that an RBF kernel ignores the small ones."""
+
+
 class NotConverged(RuntimeError):
     """Raised by `check` if messages are not at a fixed point; the text gives the symptom and advice.
 

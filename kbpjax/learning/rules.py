@@ -154,7 +154,8 @@ class _LandmarkRule(eqx.Module):
     features: LandmarkSelector = PivotedCholesky()
 
     def __check_init__(self) -> None:
-        _checks.require_number("eps", self.eps, above=0)
+        fix = "eps is a relative residual, such as 1e-3; the number of landmarks is max_rank=."
+        _checks.require_number("eps", self.eps, above=0, below=1, fix=fix)
         _checks.require_count("max_rank", self.max_rank)
         fix = "Pass PivotedCholesky(), RandomFourier(num_features, seed), or a custom `LandmarkSelector`."
         ok = isinstance(self.features, LandmarkSelector)

@@ -23,20 +23,17 @@ from jaxtyping import Array, Float, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import einsum, matmul, show, show_fields, values_or_shapes
-from kbpjax.features import Basis, features
+from kbpjax.features import FAR, Basis, features, represented
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.diagnostics import CandidateWarning
 from kbpjax.inference.loopy import Solution
 from kbpjax.inference.update import of_edges
-from kbpjax.kernels.base import diagonal, like
+from kbpjax.kernels.base import like
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.evidence import Evidence, likelihood_values
 from kbpjax.posterior.evidence import log_or_zero as log_or_zero
 from kbpjax.posterior.likelihood import pointwise_log_likelihoods
 from kbpjax.posterior.marginals import Empirical, Marginal, MeanEmbedding
-
-REACHED = 1e-3
-"""Share of the squared norm of a feature that the basis must represent at one candidate, at least."""
 
 COVERED = 0.25
 """Share of the training samples between the candidates below which `CandidateWarning` is given."""
@@ -453,16 +450,9 @@ def _check_reached(model: KernelMRF, node_type: int, candidates: Array) -> None:
     got = f"candidates from {candidates.min():.4g} to {candidates.max():.4g}" if scalar else "candidates"
     fix = "Pass values in the units of the training data, or leave points out of kbpjax.infer."
     rule = f"must lie near the {of_samples} of node type {node_type}"
-    _checks.require(float(_reached(basis, candidates)) > REACHED, "points", rule, f"{got}, all far from them", fix)
+    near = float(represented(basis, candidates).max()) > FAR
+    _checks.require(near, "points", rule, f"{got}, all far from them", fix)
     inside = np.mean((samples >= float(candidates.min())) & (samples <= float(candidates.max()))) if scalar else 1.0
     if scalar and len(candidates) > 1 and inside < COVERED:
         text = f"points: {got} cover {inside:.0%} of the {of_samples} of node type {node_type}. {fix}"
         warnings.warn(text, CandidateWarning, stacklevel=4)
-
-
-@jax.jit
-def _reached(basis: Basis, candidates: Array) -> Array:
-    """Return the largest share of the squared norm of a candidate's feature that the basis represents."""
-    norms = diagonal(basis.kernel, candidates)
-    shares = jnp.sum(features(basis, candidates) ** 2, axis=1).astype(norms.dtype) / jnp.where(norms > 0, norms, 1)
-    return jnp.max(shares)

@@ -11,8 +11,9 @@ from jaxtyping import Array
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul
-from kbpjax.features import features
+from kbpjax.features import FAR, Basis, features, represented
 from kbpjax.graphs.graph import Graph
+from kbpjax.kernels.base import like
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.evidence import DensityRatio, Evidence, Expectation, check_evidence_model, nothing
 
@@ -39,7 +40,8 @@ def clamp(
         evidence_model: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel.
 
     Raises:
-        ValueError: nodes out of range or repeated, values of another shape than the nodes' variables, NaN or infinity.
+        ValueError: nodes out of range or repeated, values of another shape than the nodes' variables, NaN or infinity,
+            or far from all training samples.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -78,6 +80,18 @@ def _check_clamped(
         rule = f"must have shape [some, *{shapes[v]}], as the variables of node type {v}"
         _checks.require(values.shape[1:] == shapes[v], "values", rule, f"shape {values.shape}", fix)
         model.bases[v].check("values", values[types == v])
+        _check_near(model, v, values[types == v])
+
+
+def _check_near(model: KernelMRF, node_type: int, values: Array) -> None:
+    """Raise ValueError if a value is far from all training samples: its messages would carry no information."""
+    basis = model.bases[node_type]
+    if not isinstance(basis, Basis) or _checks.is_traced((model, values)) or len(values) == 0:
+        return
+    far = np.asarray(represented(basis, like(values, basis.point.dtype))) < FAR
+    rule = f"must lie near the training samples of node type {node_type}"
+    fix = "Pass values in the units of the training data."
+    _checks.require(not far.any(), "values", rule, f"{np.asarray(values)[far][:3].tolist()}, far from all", fix)
 
 
 @partial(jax.jit, static_argnames="types")

@@ -8,6 +8,7 @@ Evidence terms combine with `*`: several observations of a node, or different ki
 `evidence ** power` tempers them.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -22,14 +23,18 @@ from jaxtyping import Array, Bool, Float, ScalarLike
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul, show, show_fields, values_or_shapes
-from kbpjax.features import features
+from kbpjax.features import FAR, Basis, features, represented
 from kbpjax.graphs.graph import Graph
+from kbpjax.inference.diagnostics import EvidenceWarning
 from kbpjax.inference.operators import log_or_zero as log_or_zero
 from kbpjax.inference.operators import normalize
 from kbpjax.inference.update import evaluate_local
 from kbpjax.kernels.base import as_floats, like
 from kbpjax.learning.embedding import ridge_solve
 from kbpjax.learning.model import KernelMRF, ObservationModel
+
+OUTLIERS = 0.05
+"""Share of far observations above which `EvidenceWarning` is given."""
 
 
 @runtime_checkable
@@ -213,7 +218,8 @@ def observe(
 ) -> Evidence:
     """Return the evidence of observations: E[k(y, Y) | x] on each node, a smoothed likelihood, or P(y | x) / P(y).
 
-    An observation far from all training observations, with all kernel values 0, counts as missing. For several
+    An observation far from all training observations, with all kernel values 0, counts as missing; an `EvidenceWarning`
+    is given if many are far. For several
     observations of a node, multiply their evidence. For observations of several kinds, make each a separate node,
     joined by an edge, and `clamp` it.
 
@@ -321,8 +327,21 @@ def _check_values(
     if nan_missing and np.issubdtype(values.dtype, np.floating):
         mask = mask & _all_axes(~np.isnan(values))
     _checks.require_finite("y", values[mask], "Pass mask=, False where nothing was observed, or NaN there and no mask.")
-    model.observations[node_type].basis.check("y", jnp.asarray(values[mask]))
+    basis = model.observations[node_type].basis
+    basis.check("y", jnp.asarray(values[mask]))
+    if isinstance(basis, Basis) and not _checks.is_traced(model):
+        _warn_of_far(basis, values[mask if by_type else mask & of_type], node_type)
     return int(np.sum(mask if by_type else mask & of_type))
+
+
+def _warn_of_far(basis: Basis, y: np.ndarray, node_type: int) -> None:
+    """Warn if many observations are far from all training observations."""
+    points = like(jnp.asarray(y), basis.point.dtype)
+    far = int(np.sum(np.asarray(represented(basis, points)) < FAR)) if len(y) else 0
+    if far > OUTLIERS * len(y):
+        got = f"{far} of {len(y)} observations of node type {node_type} are far from all training observations"
+        fix = "Pass values in the units of the training data, or a wider obs_kernel in fit."
+        warnings.warn(f"y: {got} and have no effect. {fix}", EvidenceWarning, stacklevel=4)
 
 
 def _all_axes(ok: Any) -> Any:

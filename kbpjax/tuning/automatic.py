@@ -22,7 +22,7 @@ from kbpjax import _checks
 from kbpjax.features import Basis, LandmarkSelector, cholesky_basis, incomplete_cholesky
 from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
 from kbpjax.inference.acceleration import Anderson
-from kbpjax.inference.diagnostics import RankWarning
+from kbpjax.inference.diagnostics import RankWarning, ScaleWarning
 from kbpjax.inference.loopy import run
 from kbpjax.inference.schedules import colored
 from kbpjax.inference.tree import run_tree
@@ -62,6 +62,9 @@ UNCONVERGED = 0.02
 RESOLVED = 0.02
 """Residual of a basis above which a compared model counts as not resolved."""
 
+
+SCALES = 30
+"""Ratio of the standard deviations of two coordinates above which `ScaleWarning` is given."""
 
 COARSE = 0.1
 """Residual of a basis, relative to the largest feature norm, above which `RankWarning` is given."""
@@ -160,6 +163,7 @@ def fit(
         ridge = 1e-6 if ridge is None else ridge
         model = learn_model(data, kernel=kernel, obs_kernel=obs_kernel, ridge=ridge, obs_ridge=obs_ridge, **options)
         warn_of_rank(model, rule)
+        _warn_of_scales(data, kernel)
         return model
     chosen = choose_hyperparameters(
         data, kernel=kernel, obs_kernel=obs_kernel, ridge=ridge, obs_ridge=obs_ridge, **options
@@ -167,6 +171,21 @@ def fit(
     model = chosen.fit(data)
     warn_of_rank(model, rule)
     return eqx.tree_at(lambda m: m.hyperparameters, model, chosen, is_leaf=lambda leaf: leaf is None)
+
+
+def _warn_of_scales(data: TrainingData, kernel: Kernel | Mapping[int, Kernel]) -> None:
+    """Warn if an RBF kernel is used for vectors whose coordinates differ much in scale."""
+    for v, x in data.nodes.items():
+        of_type = kernel if isinstance(kernel, Kernel) else kernel.get(v)
+        if not isinstance(of_type, RBF) or x.ndim != 2 or _checks.is_traced(x):
+            continue
+        spread = np.std(np.asarray(x, float), axis=0)
+        spread = spread[spread > 0]
+        if len(spread) and spread.max() > SCALES * spread.min():
+            got = f"standard deviations from {spread.min():.2g} to {spread.max():.2g}"
+            fix = "Standardize them, or pass kernel=kbpjax.kernels.ARD(bandwidths)."
+            text = f"coordinates of node type {v} have {got}: RBF ignores the small ones. {fix}"
+            warnings.warn(text, ScaleWarning, stacklevel=3)
 
 
 def warn_of_rank(model: KernelMRF, rule: Rule) -> None:
