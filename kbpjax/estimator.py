@@ -22,7 +22,7 @@ try:
     from sklearn.base import BaseEstimator, RegressorMixin
     from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 except ImportError as missing:
-    raise ImportError("this needs scikit-learn 1.6 or later. Install it: pip install 'kbpjax[estimator]'") from missing
+    raise ImportError("this needs scikit-learn. Install it: pip install 'kbpjax[estimator]'") from missing
 
 
 class GraphRegressor(RegressorMixin, BaseEstimator):

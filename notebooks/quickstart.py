@@ -97,8 +97,8 @@ print("temperature of the beliefs:", float(chosen.temperature))
 # so the messages are iterated to a fixed point. `infer` uses tree-reweighted messages of nonnegative operators, a schedule
 # in which the two colors of a checkerboard take turns, and Anderson acceleration. On a chain or a tree it is exact.
 #
-# The residual is the relative change of the messages in an iteration. It falls below the tolerance, so the beliefs belong to
-# a fixed point. If it did not, `infer` would give a `kbp.ConvergenceWarning`.
+# The residual is the largest change of a value of a message in an iteration; messages have maximum 1. It falls below the
+# tolerance, so the beliefs belong to a fixed point. If it did not, `infer` would give a `kbp.ConvergenceWarning`.
 
 # %%
 belief = kbp.infer(model, graph, y)

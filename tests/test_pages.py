@@ -96,7 +96,7 @@ def commands(text):
 
 
 PROGRAM = r"python (-m (?:experiments|benchmarks|kbpjax)[\w.]*|benchmarks/\w+\.py)"
-CALL = re.compile(PROGRAM + r"(?: (denoise|info|bench))?(.*)")
+CALL = re.compile(PROGRAM + r"(?: (denoise|info))?(.*)")
 
 
 def calls():
@@ -140,7 +140,7 @@ def test_command_lines_name_programs_and_options_that_exist(target):
 def test_calls_are_found():
     assert CALLS["-m", "experiments.denoising"] >= {"--levels", "--image", "--train", "--test", "--help"}
     assert CALLS["-m", "experiments.multihost"] == {"--join", "--process", "--processes"}
-    assert CALLS["-m", "kbpjax", "denoise"] == {"--learn", "--noise", "--save"}
+    assert CALLS["-m", "kbpjax", "denoise"] == {"--learn", "--noise", "--save", "--model"}
     assert CALLS["benchmarks/discrete.py",] == {"--peer"}
     assert len(CALLS) > 20
 
@@ -324,18 +324,25 @@ def test_defaults_are_those_of_the_table():
         [cell.strip(" `") for cell in row.split("|")[1:-1]]
         for row in PAGES["choosing"].partition("## Defaults")[2].splitlines()
     ]
-    table = {row[0]: row[1:] for row in rows if len(row) == 5}
-    by_call, settings = (
-        (inspect.signature(f).parameters for f in (kbpjax.fit, kbpjax.run)),
-        kbpjax.Hyperparameters(kbpjax.RBF(1)),
-    )
-    of_calls = {name: parameter.default for parameters in by_call for name, parameter in parameters.items()}
+    table = {row[0]: row[1:] for row in rows if len(row) == 4}
+    fit, infer, run = (inspect.signature(f).parameters for f in (kbpjax.fit, kbpjax.infer, kbpjax.run))
+    by_hand = {name: parameter.default for name, parameter in {**fit, **run}.items()}
+    hyperparameters = kbpjax.Hyperparameters(kbpjax.RBF(1))
+    names = ("floor", "eps", "max_rank", "num_iters", "damping")
+    rules = by_hand["rule"], hyperparameters.rule
+    for name in names:
+        of_rule = name in ("eps", "max_rank")
+        given = getattr(rules[0], name) if of_rule else by_hand[name]
+        tuned = getattr(rules[1] if of_rule else hyperparameters, name)
+        assert [float(cell) for cell in table[name][1:]] == pytest.approx([given, float(tuned)])
+        if name != "damping":  # `infer` has none
+            automatic = infer[name].default if name in infer else given
+            assert float(table[name][0]) == pytest.approx(automatic)
+    assert float(table["tol"][0]) == infer["tol"].default
+    assert by_hand["tol"] is None and hyperparameters.tol is None
+    assert [float(cell) for cell in table["ridge"][1:]] == pytest.approx([1e-6, float(hyperparameters.ridge)])
     regressor = importlib.import_module("kbpjax.estimator").GraphRegressor()
-    for name in ("ridge", "floor", "max_rank", "num_iters", "damping"):
-        first = of_calls["rule"].max_rank if name == "max_rank" else of_calls[name]
-        second = settings.rule.max_rank if name == "max_rank" else float(getattr(settings, name))
-        third = getattr(regressor, name, of_calls.get(name))
-        assert [float(cell) for cell in table[name][:3]] == pytest.approx([first, second, third])
+    assert (regressor.max_rank, regressor.num_iters) == (128, 200) and fit["ridge"].default is None
 
 
 def headings(text):

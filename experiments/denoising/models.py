@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import time
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -127,7 +127,7 @@ def calibrate(model: kbp.KernelMRF, train: np.ndarray, noisy: Any, setting: Sett
     options = loop_options(graph, setting, MAX_ITERS)
     belief, _ = jax.jit(lambda y: infer(model, graph, y, points, options))(noisy)
     score, truth = kbp.IntervalScore(0.9), jnp.asarray(train.reshape(-1))
-    return min(TEMPERATURES, key=lambda value: float(score(kbp.temper(belief, value), truth)))
+    return min(TEMPERATURES, key=lambda value: float(score(cast(Any, kbp.temper(belief, value)), truth)))
 
 
 def rmse(estimates: np.ndarray, truth: np.ndarray) -> float:

@@ -99,9 +99,7 @@ def report(args: argparse.Namespace, draws: int, source: str, rows: list[dict], 
     tables.print_table(rows, [*shown, "converged", "iterations", "residual", "fit_s", "compile_s", "run_s"])
     print(f"\nRMSE of gray values 0 .. 255, mean over {draws} noisy images ({source}).")
     print("cover90: share of pixels inside their 90 % interval; 0.90 is right, more means that intervals are too wide.")
-    print(
-        "residual: the relative change of the messages in an iteration; it falls to the tolerance where they converge."
-    )
+    print("residual: largest change of a message in an iteration; it falls below the tolerance if messages converge.")
     print("converged, iterations, residual: of the worst noisy image. run_s: seconds for all noisy images in one call.")
     print(f"Figures: {path}\nPicture: {image}")
 
@@ -120,10 +118,11 @@ def denoise(problem: Problem, setting: Setting | None, draws: int, args: argpars
         model, record = learn_automatically(train, first)
         temperature, damping = float(cast(Any, model.hyperparameters).temperature), 0.0
 
-        def posterior(model, y):
+        def automatic(model, y):
             belief = kbp.infer(model, graph, y)
             return belief, belief.solution
 
+        posterior = automatic
     else:
         model, record = learn(train, first, setting, args, kbp.Clipped() if setting.convergent else None)
         gray_levels = np.unique(train)
@@ -131,9 +130,11 @@ def denoise(problem: Problem, setting: Setting | None, draws: int, args: argpars
         temperature = calibrate(model, train, again, setting, gray_levels) if setting.convergent else 1.0
         options, damping = loop_options(graph, setting, args.iters), setting.damping
 
-        def posterior(model, y):
+        def by_hand(model, y):
             belief, solution = infer(model, graph, y, gray_levels, options)
             return kbp.temper(belief, temperature), solution
+
+        posterior = by_hand
 
     @jax.jit
     @partial(jax.vmap, in_axes=(None, 0))
