@@ -81,7 +81,7 @@ def cells(points):
 
 
 def interpolated(points, weights, x):
-    """Piecewise linear through (point, weight / spacing), zero outside, scaled to integral 1; a loop over the pieces."""
+    """Piecewise linear through (point, weight / spacing), zero outside, with integral 1; a loop over the pieces."""
     order = np.argsort(points)
     p, w = np.asarray(points, float)[order], np.asarray(weights)[order]
     if np.issubdtype(np.asarray(points).dtype, np.floating):
@@ -601,9 +601,10 @@ def test_gradients_through_learning_and_inference():
     graph = kbp.chain_graph(3)
     data = kbp.pool(graph, SMALL, SMALL + 0.3)
     points = square(-1.5, 1.5, 4)
+    kernels = {"kernel": kbp.RBF(1.2), "obs_kernel": kbp.RBF(1.0)}
+    rule = kbp.fix_landmarks(data, **kernels, rule=kbp.ConstantTime(max_rank=6))
 
     def answers(width):
-        rule = kbp.ConstantTime(max_rank=6)
         model = kbp.fit(data, kernel=kbp.RBF(width), obs_kernel=kbp.RBF(1.0), rule=rule, ridge=1e-2)
         evidence = kbp.observe(model, graph, jnp.asarray(SMALL[0])) * kbp.clamp(model, graph, [2], [[0.3, 0.1]])
         result = kbp.beliefs(model, graph, evidence, kbp.run(model, graph, evidence, num_iters=2), points)

@@ -440,17 +440,18 @@ def _candidates_of(model: KernelMRF, node_type: int, points: Numbers) -> Array:
     return candidates
 
 
-def _check_reached(model: KernelMRF, node_type: int, candidates: Array) -> None:
+def _check_reached(model: KernelMRF, node_type: int, candidates: Any) -> None:
     """Raise ValueError if all candidates are far from all training samples; warn if they cover few of the samples."""
     basis, samples = model.bases[node_type], np.asarray(model.points[node_type])
     if not isinstance(basis, Basis):
         return
     scalar = candidates.ndim == 1
+    with jax.ensure_compile_time_eval():  # of constants inside jax.jit
+        near, candidates = float(represented(basis, candidates).max()) > FAR, np.asarray(candidates)
     of_samples = f"training samples from {samples.min():.4g} to {samples.max():.4g}" if scalar else "training samples"
     got = f"candidates from {candidates.min():.4g} to {candidates.max():.4g}" if scalar else "candidates"
     fix = "Pass values in the units of the training data, or leave points out of kbpjax.infer."
     rule = f"must lie near the {of_samples} of node type {node_type}"
-    near = float(represented(basis, candidates).max()) > FAR
     _checks.require(near, "points", rule, f"{got}, all far from them", fix)
     inside = np.mean((samples >= float(candidates.min())) & (samples <= float(candidates.max()))) if scalar else 1.0
     if scalar and len(candidates) > 1 and inside < COVERED:

@@ -88,7 +88,8 @@ def _check_near(model: KernelMRF, node_type: int, values: Array) -> None:
     basis = model.bases[node_type]
     if not isinstance(basis, Basis) or _checks.is_traced((model, values)) or len(values) == 0:
         return
-    far = np.asarray(represented(basis, like(values, basis.point.dtype))) < FAR
+    with jax.ensure_compile_time_eval():  # of constants inside jax.jit
+        far = np.asarray(represented(basis, like(values, basis.point.dtype))) < FAR
     rule = f"must lie near the training samples of node type {node_type}"
     fix = "Pass values in the units of the training data."
     _checks.require(not far.any(), "values", rule, f"{np.asarray(values)[far][:3].tolist()}, far from all", fix)

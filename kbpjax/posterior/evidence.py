@@ -336,8 +336,9 @@ def _check_values(
 
 def _warn_of_far(basis: Basis, y: np.ndarray, node_type: int) -> None:
     """Warn if many observations are far from all training observations."""
-    points = like(jnp.asarray(y), basis.point.dtype)
-    far = int(np.sum(np.asarray(represented(basis, points)) < FAR)) if len(y) else 0
+    with jax.ensure_compile_time_eval():  # of constants inside jax.jit
+        points = like(jnp.asarray(y), basis.point.dtype)
+        far = int(np.sum(np.asarray(represented(basis, points)) < FAR)) if len(y) else 0
     if far > OUTLIERS * len(y):
         got = f"{far} of {len(y)} observations of node type {node_type} are far from all training observations"
         fix = "Pass values in the units of the training data, or a wider obs_kernel in fit."

@@ -56,7 +56,7 @@ TOL = 1e-2
 GAIN = 5e-3
 """Smallest relative gain for which a number is changed."""
 
-UNCONVERGED = 0.02
+UNCONVERGED = 0.1
 """Relative penalty of a compared model whose messages did not converge in `ITERATIONS`; `infer` iterates longer."""
 
 RESOLVED = 0.02
@@ -158,6 +158,10 @@ def fit(
         True
     """
     options: Any = {"rule": rule, "floor": floor, "nonnegative": nonnegative}
+    for argument, given, types in (("kernel", kernel, data.nodes), ("obs_kernel", obs_kernel, data.observations)):
+        extra = sorted(set(given) - set(types)) if isinstance(given, Mapping) else []
+        rule_of = f"must be a kernel, or one kernel per node type {sorted(types)}"
+        _checks.require(not extra, argument, rule_of, f"kernels of the types {extra}", "Leave them out.")
     partly = isinstance(kernel, Mapping) and any(v not in kernel for v in data.nodes)
     if kernel is not None and not partly:
         ridge = 1e-6 if ridge is None else ridge
