@@ -45,6 +45,8 @@ ORDER = (
     "pm10",
     "random-regular",
     "small-world",
+    "protein",
+    "depth",
 )
 SHOWN = ("problem", "error", "crps", "coverage_50", "coverage_90", "converged", "fit_s", "infer_s", "baseline_error")
 SHOWN += ("exact_error", "tuned_error", "error/baseline", "error/exact", "error/tuned", "failed")
@@ -123,7 +125,7 @@ def _one_call(problem: Problem, quick: bool) -> list[Row]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         start = time.perf_counter()
-        data = kbp.pool(problem.graph, problem.samples, problem.observations)
+        data = problem.pool()
         model = kbp.fit(data, **{name: kernel for name, kernel in kernels.items() if kernel})
         jax.block_until_ready(jax.tree.leaves(model))
         fit_s = time.perf_counter() - start
@@ -145,11 +147,7 @@ def _one_call(problem: Problem, quick: bool) -> list[Row]:
         "temperature": float(chosen.temperature),
         "warned": "; ".join(sorted({str(w.message) for w in caught if issubclass(w.category, kbp.ConvergenceWarning)})),
     }
-    return [{**score(q, found[q.node_type], problem.test.truth), **more, **_peak(problem, q, found)} for q in _all(problem)]
-
-
-def _all(problem: Problem) -> tuple[Quantity, ...]:
-    return problem.quantities
+    return [{**score(q, found[q.node_type], problem.test.truth), **more, **_peak(problem, q, found)} for q in problem.quantities]
 
 
 def _peak(problem: Problem, quantity: Quantity, found: tuned.Found) -> Row:
@@ -163,7 +161,7 @@ def _peak(problem: Problem, quantity: Quantity, found: tuned.Found) -> Row:
 def _tuned(problem: Problem, quick: bool) -> list[Row]:
     """Choose explicit options on the validation cases, and solve the test cases with them."""
     start = time.perf_counter()
-    data = kbp.pool(problem.graph, problem.samples, problem.observations)
+    data = problem.pool()
     options, chosen = tuned.search(problem, data, quick)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", kbp.ConvergenceWarning)

@@ -61,6 +61,34 @@ def forest(train: Draw, reach: int) -> Baseline:
     return predict
 
 
+def regressions(train: Draw) -> dict[str, Baseline]:
+    """Ridge regression and boosting from the observation of a node to its value, a number or a vector."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from sklearn.linear_model import RidgeCV
+    from sklearn.multioutput import MultiOutputRegressor
+
+    width = np.shape(train.y)[-1]
+    inputs = np.asarray(train.y).reshape(-1, width)
+    targets = np.asarray(train.truth).reshape(len(inputs), -1)
+    there = np.isfinite(targets).all(axis=1) & np.isfinite(inputs).all(axis=1)
+    boosting = HistGradientBoostingRegressor(max_iter=100, max_leaf_nodes=15, min_samples_leaf=30, random_state=0)
+    methods: dict[str, Any] = {
+        "ridge": RidgeCV(alphas=np.logspace(-1, 5, 13)),
+        "boosting": MultiOutputRegressor(boosting),
+    }
+    for method in methods.values():
+        method.fit(inputs[there], targets[there])
+
+    def of(method: Any) -> Baseline:
+        def predict(problem: Problem, draw: Draw) -> Mapping[str, Prediction]:
+            out = method.predict(np.nan_to_num(np.asarray(draw.y).reshape(-1, width)))
+            return {"": Prediction(out.reshape(np.shape(draw.truth)))}
+
+        return predict
+
+    return {name: of(method) for name, method in methods.items()}
+
+
 def joint_ridge(train: Draw) -> Baseline:
     """Ridge regression of all values on all observations, 0 where missing; ridges by cross-validation.
 

@@ -152,7 +152,7 @@ def sensor_network(rng: Rng, quick: bool) -> Problem:
 
     def draw(count: int) -> Draw:
         smooth, east, north = (rng.standard_normal((count, sites)) @ roots[i].T for i in (0, 1, 1))
-        angle = np.arctan2(north, east + 0.5)
+        angle = np.arctan2(north, east + 1.5)
         warm = 15 + 3 * smooth + 2 * np.cos(angle)
         seen = warm + 0.5 * rng.standard_normal(warm.shape), wrapped(angle + 0.3 * rng.standard_normal(angle.shape))
         shares = 0.6, 0.25

@@ -1,4 +1,4 @@
-"""Problems from data sets: the pictures of the paper, a color photograph, wind speeds, particulate matter."""
+"""Problems from data sets: pictures of the paper, a color photograph, wind speeds, PM10, proteins, depth."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,10 @@ import kbpjax as kbp
 from benchmarks.first_try import baselines
 from benchmarks.first_try.problems import nearest_pairs
 from benchmarks.first_try.scoring import Draw, Problem, Quantity
+from experiments.depth import data as scenes_of
+from experiments.depth.features import patch_features
 from experiments.lib import datasets, gray_images
+from experiments.protein import data as chains_of
 
 Rng = np.random.Generator
 
@@ -93,6 +96,61 @@ def pm10(rng: Rng, quick: bool, data: Path | None) -> Problem:
     return _network(rng, quick, values, train, test, position, 4, 0.1)
 
 
+def protein(rng: Rng, quick: bool, data: Path | None) -> Problem:
+    """Directions of the backbone (unit vectors) of protein chains, given profiles of seven residues around each.
+
+    60 chains to learn from, 40 to predict, drawn at random; all chains of a set are one graph.
+    """
+    chains = chains_of.load(data)
+    counts = (4, 2, 2) if quick else (60, 10, 40)
+    order = rng.permutation(len(chains.offsets) - 1)[: sum(counts)]
+    found = []
+    for chosen in np.split(order, np.cumsum(counts)[:-1]):
+        part = chains.part(np.sort(chosen))
+        first = np.flatnonzero(part.linked)
+        graph = kbp.Graph.from_edges(np.stack([first, first + 1], axis=1), len(part.linked))
+        y = np.where(part.observed[:, None], chains_of.windows(part, 7), np.nan)
+        found.append((graph, Draw(y[None], part.vectors[None])))
+    (train_graph, train), (validation_graph, validation), (graph, test) = found
+    return Problem(
+        graph,
+        train.truth,
+        train.y,
+        test,
+        validation,
+        (Quantity(coordinates=(0, 1, 2)),),
+        baselines.regressions(train),
+        train_graph=train_graph,
+        validation_graph=validation_graph,
+    )
+
+
+def depth(rng: Rng, quick: bool, data: Path | None) -> Problem:
+    """Log10 depth of the cells of street scenes, given standardized features of each cell, NaN where not measured.
+
+    Learned from 8 scenes of the drive, evenly spaced; tested on 3 of its last quarter.
+    """
+    del rng
+    scenes = scenes_of.load("street", data)
+    train, test = np.flatnonzero(scenes.train), np.flatnonzero(scenes.test)
+    spaced = lambda rows, count: rows[np.linspace(0, len(rows) - 1, count).round().astype(int)]
+    learned = spaced(train, 2 if quick else 8)
+    chosen = [learned, np.setdiff1d(train, learned)[:1], spaced(test, 1 if quick else 3)]
+    rows = slice(20, 30) if quick else slice(None)
+    columns = slice(40, 55) if quick else slice(None)
+    draws, center, scale = [], 0.0, 1.0
+    for which in chosen:
+        part = scenes.part(np.isin(np.arange(len(scenes.ids)), which))
+        features = patch_features(part)[:, rows, columns]
+        if not draws:
+            center, scale = features.mean(axis=(0, 1, 2)), features.std(axis=(0, 1, 2)) + 1e-6
+        target = np.log10(part.depth[:, rows, columns])
+        draws.append(Draw(((features - center) / scale).reshape(len(which), -1, 273), target.reshape(len(which), -1)))
+    graph = kbp.grid_graph(*target.shape[1:])
+    learn, validation, last = draws
+    return Problem(graph, learn.truth, learn.y, last, validation, baselines=baselines.regressions(learn))
+
+
 def _load(data: Path | None, name: str, layout: str, key: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     def read(path: Path) -> Any:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -138,5 +196,7 @@ PROBLEMS = {
     "inpainting": inpainting,
     "wind": wind,
     "pm10": pm10,
+    "protein": protein,
+    "depth": depth,
 }
 """{name: builder}; a builder gets random numbers, whether the run is quick, and the folder of the data sets."""

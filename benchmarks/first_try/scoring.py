@@ -73,6 +73,7 @@ class Problem:
         exact: posterior under the true model, by quantity; None if it is not known.
         kernel: kernels of node types whose values are no numbers.
         obs_kernel: kernels of observations that are no numbers.
+        train_graph: graph of the training samples; None: `graph`.
         validation_graph: graph of the validation cases; None: `graph`.
         peak: peak of the signal, for problems with a signal-to-noise ratio.
     """
@@ -87,8 +88,14 @@ class Problem:
     exact: Callable[[Draw], Mapping[str, Distribution]] | None = None
     kernel: dict[int, Any] = dataclasses.field(default_factory=dict)
     obs_kernel: dict[int, Any] = dataclasses.field(default_factory=dict)
+    train_graph: kbp.Graph | None = None
     validation_graph: kbp.Graph | None = None
     peak: float | None = None
+
+
+    def pool(self) -> kbp.TrainingData:
+        """Return the training data."""
+        return kbp.pool(self.train_graph or self.graph, self.samples, self.observations)
 
 
 def of_type(values: Values, node_type: int) -> np.ndarray:
