@@ -124,7 +124,7 @@ def search(problem: Problem, data: kbp.TrainingData, quick: bool) -> tuple[dict[
     y, truth = (jax.tree.map(lambda a: np.asarray(a)[:16], part) for part in problem.validation)
     tried = []
     for options in grid(quick):
-        weights = answer(data, Options(*map(jnp.float32, options)), y)
+        weights = answer(data, Options(*map(_number, options)), y)
         errors = []
         for quantity in problem.quantities:
             v = quantity.node_type
@@ -135,7 +135,7 @@ def search(problem: Problem, data: kbp.TrainingData, quick: bool) -> tuple[dict[
         tried.append((options, np.asarray(errors)))
     smallest = np.min([errors for _, errors in tried], axis=0)
     best = min(tried, key=lambda pair: float(np.sum(pair[1] / smallest)))[0]
-    return scales.options(problem, Options(*map(jnp.float32, best))), best._asdict()
+    return scales.options(problem, Options(*map(_number, best))), best._asdict()
 
 
 def _scale(x: Any) -> Any:
@@ -143,5 +143,9 @@ def _scale(x: Any) -> Any:
     values = np.asarray(x)
     spread = np.std(values.reshape(len(values), -1), axis=0)
     if values.ndim == 1 or spread.max() <= 3 * spread.min():
-        return jnp.asarray(kbp.median_bandwidth(values), jnp.float32)
-    return jnp.asarray(kbp.median_bandwidth(values / spread) * spread, jnp.float32)
+        return jnp.asarray(kbp.median_bandwidth(values), jnp.result_type(float))
+    return jnp.asarray(kbp.median_bandwidth(values / spread) * spread, jnp.result_type(float))
+
+
+def _number(value: float) -> Any:
+    return jnp.asarray(value, jnp.result_type(float))
