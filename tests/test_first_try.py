@@ -9,7 +9,7 @@ import pytest
 import kbpjax as kbp
 from benchmarks.first_try import __main__ as program
 from benchmarks.first_try import baselines, problems, real
-from benchmarks.first_try.scoring import Distribution, Draw, Prediction, Quantity, of_type, score, score_prediction
+from benchmarks.first_try.scoring import Distribution, Prediction, Quantity, of_type, score, score_prediction
 
 DRAWN = [*problems.PROBLEMS, "sunset-10", "inpainting"]
 """Problems that need no file."""
@@ -54,13 +54,13 @@ def test_missing_data_are_a_row_that_names_the_source(name):
 
 
 def test_scores_of_a_gaussian_are_those_of_its_formula():
-    points, rng = np.linspace(-6, 6, 2001), np.random.default_rng(0)
+    points, rng = np.linspace(-6, 6, 601), np.random.default_rng(0)
     weights = np.exp(-(points**2) / 2) / np.exp(-(points**2) / 2).sum()
-    truth = rng.standard_normal((1, 3000))
-    found = score(Quantity(), Distribution(points, np.tile(weights, (1, 3000, 1))), truth)
+    truth = rng.standard_normal((1, 1000))
+    found = score(Quantity(), Distribution(points, np.tile(weights, (1, 1000, 1))), truth)
     expected = score_prediction(Quantity(), Prediction(0 * truth, 0 * truth + 1), truth, np.zeros(0))
-    np.testing.assert_allclose([found["error"], found["crps"]], expected[:2], rtol=1e-3)
-    assert abs(found["coverage_50"] - 0.5) < 0.03 and abs(found["coverage_90"] - 0.9) < 0.02
+    np.testing.assert_allclose([found["error"], found["crps"]], expected[:2], rtol=2e-3)
+    assert abs(found["coverage_50"] - 0.5) < 0.05 and abs(found["coverage_90"] - 0.9) < 0.03
 
 
 def test_scores_of_angles_go_around_the_circle():
@@ -110,7 +110,3 @@ def test_one_problem_from_the_command_line(tmp_path):
     (row,) = content["rows"]
     assert "failed" not in row and row["converged"] == 1
     assert all(np.isfinite(row[f"error/{other}"]) for other in ("baseline", "exact", "tuned"))
-
-
-def test_a_draw_is_a_pytree_of_its_values():
-    assert len(jax.tree.leaves(Draw({0: np.zeros(1)}, {0: np.zeros(1)}))) == 2

@@ -2,10 +2,10 @@
 
     python -m benchmarks.first_try [--quick] [--only NAME ...] [--accept]
 
-Per quantity: error of the mean (root mean square; angles: mean absolute degrees), CRPS, coverage of the central 50 % and
-90 % intervals, fraction of converged cases, seconds of the first `fit` and `infer` with their compilation. Beside them:
-the simple method of smallest error on the test cases, the true posterior where it is known, and `fit` with options that a
-small grid search chose on validation cases. Ratios are errors of the one call to those of the others.
+Per quantity: error of the mean (root mean square; angles: mean absolute degrees), CRPS, coverage of the central 50 %
+and 90 % intervals, fraction of converged cases, seconds of the first `fit` and `infer` with their compilation. Beside
+them: the simple method of smallest error on the test cases, the true posterior where it is known, and `fit` with
+options that a small grid search chose on validation cases. Ratios are errors of the one call to those of the others.
 
 Results are written after each problem, to benchmarks/out or, with --accept, into the committed file, where the rows of
 problems that were not run are kept.
@@ -147,7 +147,10 @@ def _one_call(problem: Problem, quick: bool) -> list[Row]:
         "temperature": float(chosen.temperature),
         "warned": "; ".join(sorted({str(w.message) for w in caught if issubclass(w.category, kbp.ConvergenceWarning)})),
     }
-    return [{**score(q, found[q.node_type], problem.test.truth), **more, **_peak(problem, q, found)} for q in problem.quantities]
+    return [
+        {**score(q, found[q.node_type], problem.test.truth), **more, **_peak(problem, q, found)}
+        for q in problem.quantities
+    ]
 
 
 def _peak(problem: Problem, quantity: Quantity, found: tuned.Found) -> Row:

@@ -24,9 +24,7 @@ def kalman(train: Draw, transform: Callable[[np.ndarray], np.ndarray] = lambda y
     covariance = var * decay ** np.abs(time[:, None] - time[None])
 
     def predict(problem: Problem, draw: Draw) -> Mapping[str, Prediction]:
-        found = [
-            condition(covariance, noise, row - offset - mean) for row in transform(np.asarray(draw.y))
-        ]
+        found = [condition(covariance, noise, row - offset - mean) for row in transform(np.asarray(draw.y))]
         means, stds = (np.stack(part) for part in zip(*found, strict=True))
         return {"": Prediction(means + mean, stds)}
 

@@ -21,8 +21,8 @@ WIND = (
     "longitude)]). Make it from `wind` of the R package gstat (Haslett and Raftery 1989, StatLib)"
 )
 PM10 = (
-    "sensors/pm10.npz (keys pm10 [day, station] in micrograms/m³, NaN where not measured, date, position as above). Make "
-    "it from `air` of the R package spacetime (AirBase of the European Environment Agency)"
+    "sensors/pm10.npz (keys pm10 [day, station] in micrograms/m³, NaN where not measured, date, position as above). "
+    "Make it from `air` of the R package spacetime (AirBase of the European Environment Agency)"
 )
 
 
@@ -88,7 +88,7 @@ def wind(rng: Rng, quick: bool, data: Path | None) -> Problem:
 def pm10(rng: Rng, quick: bool, data: Path | None) -> Problem:
     """Logarithms of PM10 at 70 German stations, without the season, more than half missing; 10 % of the rest hidden.
 
-    Learned on 1998-2003 with their holes, tested on 2004-05. A case is one day, neighbors are the four nearest stations.
+    Learned on 1998-2003 with their holes, tested on 2004-05. A case is a day, neighbors are the four nearest stations.
     """
     found, date, position = _load(data, "sensors/pm10.npz", PM10, "pm10")
     year = date.astype("datetime64[D]").astype("datetime64[Y]").astype(int) + 1970

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 import kbpjax as kbp
@@ -91,7 +92,6 @@ class Problem:
     train_graph: kbp.Graph | None = None
     validation_graph: kbp.Graph | None = None
     peak: float | None = None
-
 
     def pool(self) -> kbp.TrainingData:
         """Return the training data."""
@@ -191,7 +191,7 @@ def _numbers(points: np.ndarray, weights: np.ndarray, truth: np.ndarray) -> tupl
 
 
 def _inside(points: np.ndarray, weights: np.ndarray, truth: np.ndarray, coverage: float) -> np.ndarray:
-    low, high = map(np.asarray, kbp.interval(kbp.Belief(np.float32(points), np.float32(weights)), coverage))
+    low, high = map(np.asarray, kbp.interval(kbp.Belief(jnp.float32(points), jnp.float32(weights)), coverage))
     # The truth in the precision of the ends: levels of gray are on them.
     return (low <= np.float32(truth)) & (np.float32(truth) <= high)
 

@@ -45,7 +45,7 @@ def infer(model: kbp.KernelMRF, graph: kbp.Graph, draw: Draw) -> tuple[Found, np
 
     One case is one call of `kbp.infer`; several are mapped under `jax.jit` and `jax.vmap`.
     """
-    first, *others = jax.tree.leaves(draw.y)
+    first = jax.tree.leaves(draw.y)[0]
     if len(first) == 1:
         belief = kbp.infer(model, graph, jax.tree.map(lambda y: y[0], draw.y))
         weights = {v: one.weights[None] for v, one in _by_type(belief).items()}

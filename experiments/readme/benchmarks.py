@@ -122,7 +122,9 @@ def first_try_compared(rows: list[Row]) -> str:
 
 def first_try_failed(rows: list[Row]) -> str:
     """Return a table of what failed or was skipped, and of warnings; a sentence if there is nothing."""
-    body = [[row["problem"], row.get("failed") or row["warned"]] for row in rows if row.get("failed") or row.get("warned")]
+    body = [
+        [row["problem"], row.get("failed") or row["warned"]] for row in rows if row.get("failed") or row.get("warned")
+    ]
     return markdown_table(["problem", "what happened"], body) if body else "Nothing failed, and nothing warned.\n"
 
 
