@@ -202,6 +202,7 @@ def _baselines(problem: Problem, quick: bool) -> list[Row]:
             empty = np.zeros(0)
             residuals = score_prediction(quantity, validation[quantity.name], problem.validation.truth, empty)[2]
             error, crps, _ = score_prediction(quantity, test[quantity.name], problem.test.truth, residuals)
+            row[f"error of {name}"] = error
             if error < row.get("baseline_error", np.inf):
                 row |= {"baseline": name, "baseline_error": error, "baseline_crps": crps, "baseline_s": seconds}
                 if problem.peak is not None:

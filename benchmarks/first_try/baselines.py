@@ -114,6 +114,43 @@ def joint_ridge(train: Draw) -> Baseline:
     return predict
 
 
+def kriging(train: Draw, distance: np.ndarray) -> Baseline:
+    """Gaussian process on the places, with the length scale of largest likelihood on the training samples.
+
+    Angles (node type 1) are cosines and sines, each a process of its own.
+    """
+    parts = {0: [lambda x: x], 1: [np.cos, np.sin]}
+    learned = {}
+    for v, functions in parts.items():
+        for i, part in enumerate(functions):
+            x, y = part(train.truth[v]), part(train.y[v])
+            fields = (x - x.mean()) / x.std()
+
+            def likelihood(scale: float, fields: np.ndarray = fields) -> float:
+                among = _smooth(distance, scale) + 1e-3 * np.eye(len(distance))
+                sizes = np.sum(fields * np.linalg.solve(among, fields.T).T) / len(fields)
+                return float(-sizes - np.linalg.slogdet(among)[1])
+
+            scale = max((0.05 * 1.25**k for k in range(14)), key=likelihood)
+            noise = np.nanvar(y - x) + 1e-3 * x.var()
+            learned[v, i] = x.mean(), x.var() * _smooth(distance, scale), noise
+
+    def predict(problem: Problem, draw: Draw) -> Mapping[str, Prediction]:
+        means, stds = {}, {}
+        for (v, i), (mean, covariance, noise) in learned.items():
+            found = [condition(covariance, noise, row - mean) for row in parts[v][i](draw.y[v])]
+            means[v, i] = np.stack([one for one, _ in found]) + mean
+            stds[v, i] = np.stack([one for _, one in found])
+        values = {0: Prediction(means[0, 0], stds[0, 0]), 1: Prediction(np.arctan2(means[1, 1], means[1, 0]))}
+        return {q.name: values[q.node_type] for q in problem.quantities}
+
+    return predict
+
+
+def _smooth(distance: np.ndarray, scale: float) -> np.ndarray:
+    return np.exp(-((distance / scale) ** 2) / 2)
+
+
 def of_neighbors(train: Draw, neighbors: list[np.ndarray]) -> dict[str, Baseline]:
     """The observation, its Gaussian shrinkage, and linear regression on it and on sums over neighbors."""
 

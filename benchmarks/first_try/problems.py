@@ -171,7 +171,7 @@ def sensor_network(rng: Rng, quick: bool) -> Problem:
         test,
         validation,
         (Quantity("temperature", 0), Quantity("wind angle", 1, angle=True)),
-        {"joint ridge": baselines.joint_ridge(train)},
+        {"joint ridge": baselines.joint_ridge(train), "kriging": baselines.kriging(train, distance)},
         kernel=kernel,
         obs_kernel=kernel,
     )
