@@ -90,9 +90,10 @@ def attempt(name: str, seed: int, quick: bool, data: Path | None) -> list[Row]:
             problem = problems.PROBLEMS[name](rng, quick)
         else:
             problem = real.PROBLEMS[name](rng, quick, data)
-    except ValueError as error:
-        print(f"{name}: skipped: {error}", file=sys.stderr)
-        return [{"problem": name, "failed": f"skipped: {error}"}]
+    except Exception as error:  # missing data are an error that begins so
+        text = str(error) if str(error).startswith("data must") else f"{type(error).__name__}: {error}"
+        print(f"{name}: skipped: {text}", file=sys.stderr)
+        return [{"problem": name, "failed": f"skipped: {text}"}]
     rows = solve(name, problem, quick)
     return [{**row, "load": load, "total_s": time.perf_counter() - start} for row in rows]
 

@@ -240,10 +240,16 @@ def joint_gaussian(x: np.ndarray, iterations: int) -> Baseline:
 
 
 def expectation_maximization(x: np.ndarray, iterations: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and covariance of rows with missing values; without missing values, one pass gives them."""
+    """Return mean and covariance of rows with missing values; without missing values, one pass gives them.
+
+    A column without values gets the mean and the variance of all values.
+    """
     if np.isfinite(x).all():
         return x.mean(axis=0), np.cov(x.T)
-    mean, covariance = np.nanmean(x, axis=0), np.diag(np.nanvar(x, axis=0))
+    known = np.isfinite(x).sum(axis=0) > 1
+    mean, variance = np.full(x.shape[1], np.nanmean(x)), np.full(x.shape[1], np.nanvar(x))
+    mean[known], variance[known] = np.nanmean(x[:, known], axis=0), np.nanvar(x[:, known], axis=0)
+    covariance = np.diag(variance)
     for _ in range(iterations):
         filled, total = [], np.zeros_like(covariance)
         for part in np.array_split(x, max(1, len(x) // 256)):

@@ -164,8 +164,9 @@ def _without_season(values: np.ndarray, date: np.ndarray, train: np.ndarray) -> 
     """Subtract a constant and two harmonics of the year, fitted to the mean over stations of the training days."""
     phase = 2 * np.pi * date / 365.25
     waves = np.stack([np.ones(len(date)), *(f(k * phase) for k in (1, 2) for f in (np.cos, np.sin))], axis=1)
-    mean = np.nanmean(values, axis=1)
-    used = train & np.isfinite(mean)
+    used = train & np.isfinite(values).any(axis=1)
+    mean = np.zeros(len(values))
+    mean[used] = np.nanmean(values[used], axis=1)
     season = waves @ np.linalg.lstsq(waves[used], mean[used], rcond=None)[0]
     return values - season[:, None], np.flatnonzero(train), np.flatnonzero(~train)
 
