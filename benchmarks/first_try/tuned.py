@@ -144,6 +144,7 @@ def _scale(x: Any) -> Any:
     spread = np.std(values.reshape(len(values), -1), axis=0)
     if values.ndim == 1 or spread.max() <= 3 * spread.min():
         return jnp.asarray(kbp.median_bandwidth(values), jnp.result_type(float))
+    spread = np.where(spread > 0, spread, 1.0)
     return jnp.asarray(kbp.median_bandwidth(values / spread) * spread, jnp.result_type(float))
 
 
