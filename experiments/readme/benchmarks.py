@@ -1,6 +1,6 @@
 """Tables of the benchmarks."""
 
-from experiments.lib.markdown import Row, markdown_table
+from experiments.lib.markdown import Row, markdown_table, or_blank
 
 
 def propagate(rows: list[Row]) -> str:
@@ -90,6 +90,42 @@ def trees(rows: list[Row]) -> str:
         [row["tree"], f"{row['nodes']:,}", f"{row['levels']:,}", *(f"{row[key]:.2g}" for key in keys)] for row in rows
     ]
     return markdown_table(header, body)
+
+
+def first_try(rows: list[Row]) -> str:
+    """Return a table of beliefs of one call each of `fit` and `infer`."""
+    header = ["problem", "nodes", "edges", "error", "CRPS", "in 50 %", "in 90 %", "converged", "fit s", "infer s"]
+    shapes = {"error": "#.3g", "crps": "#.3g", "coverage_50": ".2f", "coverage_90": ".2f", "converged": ".0%"}
+    shapes |= {"fit_s": ".0f", "infer_s": ".0f"}
+    body = [
+        [row["problem"], *(or_blank(row.get(key), ",") for key in ("nodes", "edges"))]
+        + [or_blank(row.get(key), shape) for key, shape in shapes.items()]
+        for row in rows
+    ]
+    return markdown_table(header, body)
+
+
+def first_try_compared(rows: list[Row]) -> str:
+    """Return a table of errors and CRPS of other methods on the same problems, and ratios of errors."""
+    header = ["problem", "error", "best baseline", "exact", "hand-tuned", "/ baseline", "/ exact", "/ hand-tuned"]
+    header += ["CRPS", "baseline", "exact", "hand-tuned"]
+    body = []
+    for row in rows:
+        number = lambda key, row=row: or_blank(row.get(key), "#.3g")
+        ratios = [or_blank(row.get(f"error/{other}"), ".2f") for other in ("baseline", "exact", "tuned")]
+        crps = [number(key) for key in ("crps", "baseline_crps", "exact_crps", "tuned_crps")]
+        best = f"{number('baseline_error')} {row.get('baseline') or ''}".strip()
+        errors = [number("error"), best, number("exact_error"), number("tuned_error")]
+        body.append([row["problem"], *errors, *ratios, *crps])
+    return markdown_table(header, body)
+
+
+def first_try_failed(rows: list[Row]) -> str:
+    """Return a table of what failed or was skipped, and of warnings; a sentence if there is nothing."""
+    body = [
+        [row["problem"], row.get("failed") or row["warned"]] for row in rows if row.get("failed") or row.get("warned")
+    ]
+    return markdown_table(["problem", "what happened"], body) if body else "Nothing failed, and nothing warned.\n"
 
 
 def _amount(number: float, unit: str) -> str:

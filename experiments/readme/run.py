@@ -25,6 +25,7 @@ PAGES = (
     "docs/structured.md",
     "docs/real_data.md",
     "docs/expectation_propagation.md",
+    "docs/first_try.md",
 )
 EXPERIMENTS = (
     "denoising",
@@ -66,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def of_benchmarks() -> dict[str, str]:
     """Return the tables of the benchmarks by the name of their place in the pages."""
-    names = ("propagate", "scale", "streaming", "fit", "gradients", "discrete")
+    names = ("propagate", "scale", "streaming", "fit", "gradients", "discrete", "first_try")
     found = {name: _read(f"benchmarks/results/{name}.json") for name in names}
     rows = {name: results["rows"] for name, results in found.items()}
     return {
@@ -79,6 +80,9 @@ def of_benchmarks() -> dict[str, str]:
         "fit": benchmarks.fit(rows["fit"]),
         "gradients": benchmarks.gradients(rows["gradients"]),
         "tables": benchmarks.tables_of_states(rows["discrete"]),
+        "first_try": benchmarks.first_try(rows["first_try"]),
+        "first_try_compared": benchmarks.first_try_compared(rows["first_try"]),
+        "first_try_failed": benchmarks.first_try_failed(rows["first_try"]),
     }
 
 

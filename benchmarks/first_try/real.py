@@ -1,0 +1,203 @@
+"""Problems from data sets: pictures of the paper, a color photograph, wind speeds, PM10, proteins, depth."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kbpjax as kbp
+from benchmarks.first_try import baselines
+from benchmarks.first_try.problems import nearest_pairs
+from benchmarks.first_try.scoring import Draw, Problem, Quantity
+from experiments.depth import data as scenes_of
+from experiments.depth.features import patch_features
+from experiments.lib import datasets, gray_images
+from experiments.protein import data as chains_of
+
+Rng = np.random.Generator
+
+WIND = (
+    "sensors/wind.npz (keys speed [day, station] in m/s, date [day] in days since 1970, position [station, (latitude, "
+    "longitude)]). Make it from `wind` of the R package gstat (Haslett and Raftery 1989, StatLib)"
+)
+PM10 = (
+    "sensors/pm10.npz (keys pm10 [day, station] in micrograms/m³, NaN where not measured, date, position as above). "
+    "Make it from `air` of the R package spacetime (AirBase of the European Environment Agency)"
+)
+
+
+def sunset(levels: int, rng: Rng, quick: bool, data: Path | None) -> Problem:
+    """Picture of the paper with a number of gray levels: learn from it and one noisy copy, denoise another one."""
+    image = gray_images.sunset(levels, data)[0]
+    image = image[30:50, 40:60] if quick else image
+    middle = image if quick else image[25:75, 25:75]
+    noisy = lambda picture: picture.reshape(1, -1) + 30 * rng.standard_normal((1, picture.size))
+    copy, y, other = noisy(image), noisy(image), noisy(middle)
+    truth = image.reshape(1, -1)
+    return Problem(
+        kbp.grid_graph(*image.shape),
+        truth,
+        copy,
+        Draw(y, truth),
+        Draw(other, middle.reshape(1, -1)),
+        baselines=baselines.denoisers(Draw(copy, truth)),
+        validation_graph=kbp.grid_graph(*middle.shape),
+        peak=255.0,
+    )
+
+
+def inpainting(rng: Rng, quick: bool, data: Path | None) -> Problem:
+    """Color photograph of which half of the pixels is missing, with noise of 0.1; learned from three other parts."""
+    del data
+    try:
+        from skimage.data import astronaut
+    except ImportError:
+        raise ValueError("data must come with the package scikit-image: pip install 'kbpjax[baselines]'.") from None
+    picture = astronaut()[::2, ::2] / 255.0
+    side = 16 if quick else 64
+
+    def draw(*corners: tuple[int, int]) -> Draw:
+        x = np.stack([picture[i : i + side, j : j + side].reshape(-1, 3) for i, j in corners])
+        y = x + 0.1 * rng.standard_normal(x.shape)
+        return Draw(np.where(rng.random((*x.shape[:2], 1)) < 0.5, np.nan, y), x)
+
+    train = draw((100, 20), (100, 150), (180, 90))
+    return Problem(
+        kbp.grid_graph(side, side),
+        train.truth,
+        train.y,
+        draw((20, 80)),
+        draw((20, 160)),
+        (Quantity(coordinates=(0, 1, 2)),),
+        baselines.inpainting(train, side),
+        peak=1.0,
+    )
+
+
+def wind(rng: Rng, quick: bool, data: Path | None) -> Problem:
+    """Square roots of daily wind speeds at 12 Irish stations, without the season; 30 % of the values hidden.
+
+    Learned on 1961-69, tested on 1970-72. A case is one day, neighbors are the three nearest stations.
+    """
+    speed, date, position = _load(data, "sensors/wind.npz", WIND, "speed")
+    year = date.astype("datetime64[D]").astype("datetime64[Y]").astype(int) + 1970
+    values, train, test = _without_season(np.sqrt(speed), date, year < 1970)
+    return _network(rng, quick, values, train, test, position, 3, 0.3)
+
+
+def pm10(rng: Rng, quick: bool, data: Path | None) -> Problem:
+    """Logarithms of PM10 at 70 German stations, without the season, more than half missing; 10 % of the rest hidden.
+
+    Learned on 1998-2003 with their holes, tested on 2004-05. A case is a day, neighbors are the four nearest stations.
+    """
+    found, date, position = _load(data, "sensors/pm10.npz", PM10, "pm10")
+    year = date.astype("datetime64[D]").astype("datetime64[Y]").astype(int) + 1970
+    values, train, test = _without_season(np.log(np.maximum(found, 1)), date, year < 2004)
+    return _network(rng, quick, values, train, test, position, 4, 0.1)
+
+
+def protein(rng: Rng, quick: bool, data: Path | None) -> Problem:
+    """Directions of the backbone (unit vectors) of protein chains, given profiles of seven residues around each.
+
+    60 chains to learn from, 40 to predict, drawn at random; all chains of a set are one graph.
+    """
+    chains = chains_of.load(data)
+    counts = (4, 2, 2) if quick else (60, 10, 40)
+    order = rng.permutation(len(chains.offsets) - 1)[: sum(counts)]
+    found = []
+    for chosen in np.split(order, np.cumsum(counts)[:-1]):
+        part = chains.part(np.sort(chosen))
+        first = np.flatnonzero(part.linked)
+        graph = kbp.Graph.from_edges(np.stack([first, first + 1], axis=1), len(part.linked))
+        y = np.where(part.observed[:, None], chains_of.windows(part, 7), np.nan)
+        found.append((graph, Draw(y[None], part.vectors[None])))
+    (train_graph, train), (validation_graph, validation), (graph, test) = found
+    return Problem(
+        graph,
+        train.truth,
+        train.y,
+        test,
+        validation,
+        (Quantity(coordinates=(0, 1, 2)),),
+        baselines.regressions(train),
+        train_graph=train_graph,
+        validation_graph=validation_graph,
+    )
+
+
+def depth(rng: Rng, quick: bool, data: Path | None) -> Problem:
+    """Log10 depth of the cells of street scenes, given standardized features of each cell, NaN where not measured.
+
+    Learned from 5 scenes of the drive, evenly spaced, tested on 2 of its last quarter; the middle half of the columns.
+    """
+    del rng
+    scenes = scenes_of.load("street", data)
+    train, test = np.flatnonzero(scenes.train), np.flatnonzero(scenes.test)
+    spaced = lambda rows, count: rows[np.linspace(0, len(rows) - 1, count).round().astype(int)]
+    learned = spaced(train, 2 if quick else 5)
+    chosen = [learned, np.setdiff1d(train, learned)[:1], spaced(test, 1 if quick else 2)]
+    rows = slice(20, 30) if quick else slice(None)
+    columns = slice(40, 55) if quick else slice(37, 112)
+    draws, center, scale = [], 0.0, 1.0
+    for which in chosen:
+        part = scenes.part(np.isin(np.arange(len(scenes.ids)), which))
+        features = patch_features(part)[:, rows, columns]
+        if not draws:
+            center, scale = features.mean(axis=(0, 1, 2)), features.std(axis=(0, 1, 2)) + 1e-6
+        target = np.log10(part.depth[:, rows, columns])
+        draws.append(Draw(((features - center) / scale).reshape(len(which), -1, 273), target.reshape(len(which), -1)))
+    graph = kbp.grid_graph(*target.shape[1:])
+    learn, validation, last = draws
+    return Problem(graph, learn.truth, learn.y, last, validation, baselines=baselines.regressions(learn))
+
+
+def _load(data: Path | None, name: str, layout: str, key: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def read(path: Path) -> Any:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return tuple(archive[k].astype(np.float64) for k in (key, "date", "position"))
+
+    values, date, position = datasets.read(data, name, layout, read)
+    return values, date.astype(np.int64), position
+
+
+def _without_season(values: np.ndarray, date: np.ndarray, train: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Subtract a constant and two harmonics of the year, fitted to the mean over stations of the training days."""
+    phase = 2 * np.pi * date / 365.25
+    waves = np.stack([np.ones(len(date)), *(f(k * phase) for k in (1, 2) for f in (np.cos, np.sin))], axis=1)
+    used = train & np.isfinite(values).any(axis=1)
+    mean = np.zeros(len(values))
+    mean[used] = np.nanmean(values[used], axis=1)
+    season = waves @ np.linalg.lstsq(waves[used], mean[used], rcond=None)[0]
+    return values - season[:, None], np.flatnonzero(train), np.flatnonzero(~train)
+
+
+def _network(rng, quick, values, train, test, position, neighbors, hidden) -> Problem:
+    """Make a problem of days at stations; the observation of a value is the value itself."""
+    radians = np.deg2rad(position)
+    place = np.stack([radians[:, 0], radians[:, 1] * np.cos(radians[:, 0].mean())], axis=1)
+    distance = np.linalg.norm(place[:, None] - place[None], axis=-1)
+    graph = kbp.Graph.from_edges(nearest_pairs(distance, neighbors), len(place))
+
+    def draw(days: np.ndarray) -> Draw:
+        x = values[days]
+        hide = rng.random(x.shape) < hidden
+        return Draw(np.where(hide, np.nan, x), np.where(hide, x, np.nan))
+
+    if quick:
+        train, test = train[::40], test[::100]
+    validation = draw(rng.choice(train, min(len(train), 100), replace=False))
+    x = values[train]
+    gaussian = baselines.joint_gaussian(x, 3 if quick else 12)
+    return Problem(graph, x, x, draw(test), validation, baselines={"joint Gaussian": gaussian})
+
+
+PROBLEMS = {
+    "sunset-100": lambda *given: sunset(100, *given),
+    "sunset-10": lambda *given: sunset(10, *given),
+    "inpainting": inpainting,
+    "wind": wind,
+    "pm10": pm10,
+    "protein": protein,
+    "depth": depth,
+}
+"""{name: builder}; a builder gets random numbers, whether the run is quick, and the folder of the data sets."""

@@ -1,0 +1,152 @@
+"""The same problem with options chosen by hand: a small grid of bandwidths and ridges, judged on validation cases."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import kbpjax as kbp
+from benchmarks.first_try.scoring import Distribution, Draw, Problem, score
+from kbpjax.kernels.euclidean import ARD
+from kbpjax.learning.model import candidate_points
+
+BANDWIDTHS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
+OBS_BANDWIDTHS = (1 / 8, 1 / 4, 1 / 2)
+RIDGES = (1e-4, 1e-3)
+
+RANK, VECTOR_RANK = 48, 96
+"""Ranks of compared models, of numbers and of vectors; the chosen one has the default rank."""
+
+BATCH = 64
+"""Cases of one call of `infer` under `vmap`."""
+
+Found = dict[int, Distribution]
+
+
+class Options(NamedTuple):
+    """Explicit options of `fit`: bandwidths in median distances, and the ridge."""
+
+    bandwidth: Any
+    obs_bandwidth: Any
+    ridge: Any
+
+
+def grid(quick: bool) -> Iterator[Options]:
+    """Yield the combinations that are compared."""
+    everything = itertools.product(BANDWIDTHS, OBS_BANDWIDTHS, RIDGES)
+    yield from (Options(*values) for i, values in enumerate(everything) if not quick or i in (8, 15))
+
+
+def infer(model: kbp.KernelMRF, graph: kbp.Graph, draw: Draw) -> tuple[Found, np.ndarray]:
+    """Return the beliefs of all cases by node type, and whether each case converged.
+
+    One case is one call of `kbp.infer`; several are mapped under `jax.jit` and `jax.vmap`.
+    """
+    first = jax.tree.leaves(draw.y)[0]
+    if len(first) == 1:
+        belief = kbp.infer(model, graph, jax.tree.map(lambda y: y[0], draw.y))
+        weights = {v: one.weights[None] for v, one in _by_type(belief).items()}
+        converged = _converged(belief)[None]
+    else:
+
+        def one(y: Any) -> tuple[Any, Any]:
+            belief = kbp.infer(model, graph, y)
+            return {v: part.weights for v, part in _by_type(belief).items()}, _converged(belief)
+
+        run = jax.jit(lambda y: jax.lax.map(one, y, batch_size=min(BATCH, len(first))))
+        weights, converged = run(jax.tree.map(jnp.asarray, draw.y))
+    points = {v: np.asarray(model.candidates[v]) for v in weights}
+    return {v: Distribution(points[v], np.asarray(w)) for v, w in weights.items()}, np.asarray(converged)
+
+
+def _by_type(belief: Any) -> dict[int, kbp.Belief]:
+    return {0: belief} if isinstance(belief, kbp.Belief) else belief
+
+
+def _converged(belief: Any) -> jax.Array:
+    return next(iter(_by_type(belief).values())).solution.converged
+
+
+class Scales(NamedTuple):
+    """Median distances of samples and observations of the types that have no kernel."""
+
+    samples: dict[int, Any]
+    observations: dict[int, Any]
+
+    @classmethod
+    def of(cls, problem: Problem, data: kbp.TrainingData) -> "Scales":
+        """Measure the distances."""
+        return cls(
+            {v: _scale(x) for v, x in data.nodes.items() if v not in problem.kernel},
+            {v: _scale(y) for v, (_, y) in data.observations.items() if v not in problem.obs_kernel},
+        )
+
+    def options(self, problem: Problem, chosen: Options) -> dict[str, Any]:
+        """Return arguments of `fit`."""
+        scaled = lambda scales, factor: {v: (ARD if s.ndim else kbp.RBF)(s * factor) for v, s in scales.items()}
+        return {
+            "kernel": {**problem.kernel, **scaled(self.samples, chosen.bandwidth)},
+            "obs_kernel": {**problem.obs_kernel, **scaled(self.observations, chosen.obs_bandwidth)},
+            "ridge": chosen.ridge,
+        }
+
+
+def search(problem: Problem, data: kbp.TrainingData, quick: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Choose options on the validation cases.
+
+    Returns:
+        Arguments of `fit` and the options as a record. The measure is the sum over quantities of the error in units of
+        the smallest one; all compared models are evaluated by one compiled function.
+    """
+    scales = Scales.of(problem, data)
+    graph = problem.validation_graph or problem.graph
+    vectors = any(x.ndim > 1 for x in data.nodes.values())
+    points = {v: candidate_points(x, 256 if vectors else 128) for v, x in data.nodes.items()}
+    rule = kbp.ConstantTime(eps=1e-3, max_rank=VECTOR_RANK if vectors else RANK)
+
+    @jax.jit
+    def answer(data: kbp.TrainingData, options: Options, y: Any) -> dict[int, Any]:
+        given = scales.options(problem, options)
+        kernels = {"kernel": given["kernel"], "obs_kernel": given["obs_kernel"]}
+        model = kbp.fit(data, **given, rule=kbp.fix_landmarks(data, **kernels, rule=rule))
+        marginal = kbp.Empirical() if vectors else kbp.MeanEmbedding()
+
+        def one(y: Any) -> dict[int, Any]:
+            belief = kbp.infer(model, graph, y, points=points, marginal=marginal, num_iters=100)
+            return {v: part.weights for v, part in belief.items()}
+
+        return jax.lax.map(one, y, batch_size=BATCH)
+
+    # A part of the cases is enough to compare.
+    y, truth = (jax.tree.map(lambda a: np.asarray(a)[:16], part) for part in problem.validation)
+    tried = []
+    for options in grid(quick):
+        weights = answer(data, Options(*map(_number, options)), y)
+        errors = []
+        for quantity in problem.quantities:
+            v = quantity.node_type
+            try:
+                errors.append(score(quantity, Distribution(np.asarray(points[v]), weights[v]), truth)["error"])
+            except ValueError:
+                errors.append(np.inf)
+        tried.append((options, np.asarray(errors)))
+    smallest = np.min([errors for _, errors in tried], axis=0)
+    best = min(tried, key=lambda pair: float(np.sum(pair[1] / smallest)))[0]
+    return scales.options(problem, Options(*map(_number, best))), best._asdict()
+
+
+def _scale(x: Any) -> Any:
+    """Return the median distance; for vectors whose coordinates differ in scale, that of each coordinate."""
+    values = np.asarray(x)
+    spread = np.std(values.reshape(len(values), -1), axis=0)
+    if values.ndim == 1 or spread.max() <= 3 * spread.min():
+        return jnp.asarray(kbp.median_bandwidth(values), jnp.result_type(float))
+    spread = np.where(spread > 0, spread, 1.0)
+    return jnp.asarray(kbp.median_bandwidth(values / spread) * spread, jnp.result_type(float))
+
+
+def _number(value: float) -> Any:
+    return jnp.asarray(value, jnp.result_type(float))
