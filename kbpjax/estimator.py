@@ -92,9 +92,10 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
                 out of range.
         """
         _checks.require_count("num_iters", self.num_iters)
-        observed = validate_data(self, X, **_READ)
+        observed: Any = validate_data(self, X, **_READ)
         if y is None:
-            validate_data(self, X, y, **_READ)  # raises scikit-learn's error
+            missing: Any = y
+            validate_data(self, X, missing, **_READ)  # raises scikit-learn's error
         values = check_array(y, input_name="y", ensure_2d=False, **_READ)
         dtype = jnp.result_type(float)
         values, observed = values.astype(dtype), observed.astype(dtype)
@@ -184,7 +185,7 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
     def _summarize(self, x: Any, coverage: float = 0.9) -> tuple[np.ndarray, ...]:
         """Return means, standard deviations, lower ends and upper ends, each in the shape of y."""
         check_is_fitted(self, "model_")
-        observed = validate_data(self, x, reset=False, **_READ)
+        observed: Any = validate_data(self, x, reset=False, **_READ)
         shape = (*self.shape_, *self.obs_shape_)
         fix = "Pass samples on the graph of fit."
         _checks.require(

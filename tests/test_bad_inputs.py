@@ -236,6 +236,7 @@ def test_any_edges_make_a_graph_or_an_error(edges, num_nodes):
 NUMBERS = st.floats(-1e30, 1e30) | st.sampled_from([0.0, np.nan, np.inf, -np.inf, 1e-30])
 
 
+@pytest.mark.filterwarnings("ignore:y. .* far from all training observations")
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(seen=st.lists(NUMBERS, min_size=4, max_size=4), mask=st.lists(st.booleans(), min_size=4, max_size=4))
 def test_any_observation_gives_finite_answers_or_an_error(known, seen, mask):
