@@ -342,7 +342,7 @@ def test_masks_of_baselines_may_be_0_and_1():
     graph, x = kbp.chain_graph(2), jnp.linspace(-1, 1, 40)
     membrane = gaussian.thin_membrane(graph, edge_precision=1.0)
     model = discrete.from_potentials([-1.0, 0.0, 1.0], jnp.ones(3), jnp.ones((1, 3, 3)))
-    learned = density.fit_likelihood(x, 2 * x, jax.random.key(0))
+    learned = density.fit_likelihood(jax.random.key(0), x, 2 * x)
     for infer in (
         lambda mask: gaussian.likelihood(membrane, graph, [2.0, np.nan], noise=0.5, mask=mask).information,
         lambda mask: learned.evidence(model, graph, [2.0, np.nan], mask=mask).local,

@@ -172,6 +172,7 @@ def test_vector_observations():
         kbp.observe(model, kbp.Graph.from_edges([], 3), x[:3])
 
 
+@pytest.mark.filterwarnings("ignore:y. 1 of 3 observations")
 def test_an_observation_that_says_nothing_counts_as_missing():
     """Kernel values of an observation 1e6 bandwidths away are 0: as if it had not been made, not as if all were
     unlikely."""

@@ -11,6 +11,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.features import features
+from kbpjax.learning.model import learn_model
 from tests import discrete
 
 CHAIN = kbp.chain_graph(4, node_type=[0, 1, 0, 1])
@@ -92,7 +93,7 @@ def test_positivity_of_known_tables():
 def test_bad_positive_is_refused():
     data = kbp.pool(CHAIN, samples()[0])
     with pytest.raises(ValueError, match="^nonnegative: must be Clipped"):
-        inspect.unwrap(kbp.fit)(data, kernel=kbp.RBF(1.0), nonnegative="clipped")  # past the type checks of tests
+        inspect.unwrap(learn_model)(data, kernel=kbp.RBF(1.0), nonnegative="clipped")  # past the type checks of tests
 
 
 # --- expectations -----------------------------------------------------------------------------------------------------

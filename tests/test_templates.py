@@ -341,7 +341,7 @@ def test_pool_of_several_graphs_names_what_is_wrong():
         ([CHAIN, PAIR], [X3, X3], None, r"^samples\[1\]: must have shape \[sample, 2, ...\]"),
         ([CHAIN, PAIR], [X3, X2], [X3, X3], r"^observations\[1\]: must have shape"),
         ([CHAIN, PAIR], [X3, X2], [X3, X2[:3]], r"^observations\[1\]: must have 4 samples"),
-        ([CHAIN, PAIR], [X3, X2 * np.nan], None, r"^samples\[1\]: must be finite"),
+        ([CHAIN, PAIR], [X3, X2 * np.inf], None, r"^samples\[1\]: must be finite"),
         ([CHAIN, PAIR], [X3, np.zeros((4, 2, 5))], None, "^samples of node type 0: must have one shape"),
         ([CHAIN, PAIR], [X3, X2], [X3, np.zeros((4, 2, 5))], "^observations of node type 0: must have one shape"),
         (

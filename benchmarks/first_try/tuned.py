@@ -12,6 +12,7 @@ import kbpjax as kbp
 from benchmarks.first_try.scoring import Distribution, Draw, Problem, score
 from kbpjax.kernels.euclidean import ARD
 from kbpjax.learning.model import candidate_points
+from kbpjax.tuning.automatic import PaddedCholesky
 
 BANDWIDTHS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
 OBS_BANDWIDTHS = (1 / 8, 1 / 4, 1 / 2)
@@ -105,13 +106,12 @@ def search(problem: Problem, data: kbp.TrainingData, quick: bool) -> tuple[dict[
     graph = problem.validation_graph or problem.graph
     vectors = any(x.ndim > 1 for x in data.nodes.values())
     points = {v: candidate_points(x, 256 if vectors else 128) for v, x in data.nodes.items()}
-    rule = kbp.ConstantTime(eps=1e-3, max_rank=VECTOR_RANK if vectors else RANK)
+    # Of known shape, so that one compiled program serves all options.
+    rule = kbp.ConstantTime(eps=1e-3, max_rank=VECTOR_RANK if vectors else RANK, features=PaddedCholesky())
 
     @jax.jit
     def answer(data: kbp.TrainingData, options: Options, y: Any) -> dict[int, Any]:
-        given = scales.options(problem, options)
-        kernels = {"kernel": given["kernel"], "obs_kernel": given["obs_kernel"]}
-        model = kbp.fit(data, **given, rule=kbp.fix_landmarks(data, **kernels, rule=rule))
+        model = kbp.fit(data, **scales.options(problem, options), rule=rule)
         marginal = kbp.Empirical() if vectors else kbp.MeanEmbedding()
 
         def one(y: Any) -> dict[int, Any]:

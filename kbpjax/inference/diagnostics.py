@@ -32,28 +32,59 @@ class KbpWarning(UserWarning):
 
     Examples:
         >>> import warnings, kbpjax as kbp
-        >>> warnings.filterwarnings("error", category=kbp.ConvergenceWarning)  # stop where messages do not converge
+        >>> with warnings.catch_warnings():
+        ...     warnings.filterwarnings("error", category=kbp.ConvergenceWarning)  # here, raise it as an error
     """
 
 
 class ConvergenceWarning(KbpWarning):
-    """Given by `infer` if the messages have not converged: the beliefs are then not those of a fixed point."""
+    """Given by `infer` if the messages have not converged: the beliefs are then not those of a fixed point.
+
+    Examples:
+        >>> import warnings, kbpjax as kbp
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", kbp.ConvergenceWarning)  # here, it is not shown
+    """
 
 
 class RankWarning(KbpWarning):
-    """Given by `fit` if `max_rank` landmarks leave a large residual: messages are then coarse."""
+    """Given by `fit` if `max_rank` landmarks leave a large residual: messages are then coarse.
+
+    Examples:
+        >>> import warnings, kbpjax as kbp
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", kbp.RankWarning)  # here, it is not shown
+    """
 
 
 class CandidateWarning(KbpWarning):
-    """Given by `beliefs` and `infer` if most training samples lie outside the range of the candidate points."""
+    """Given by `beliefs` and `infer` if most training samples lie outside the range of the candidate points.
+
+    Examples:
+        >>> import warnings, kbpjax as kbp
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", kbp.CandidateWarning)  # here, it is not shown
+    """
 
 
 class EvidenceWarning(KbpWarning):
-    """Given by `observe` and `infer` if observations are far from all training observations, and so have no effect."""
+    """Given by `observe` and `infer` if observations are far from all training observations, and so have no effect.
+
+    Examples:
+        >>> import warnings, kbpjax as kbp
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", kbp.EvidenceWarning)  # here, it is not shown
+    """
 
 
 class ScaleWarning(KbpWarning):
-    """Given by `fit` if coordinates of vectors differ so much in scale that an RBF kernel ignores the small ones."""
+    """Given by `fit` if coordinates of vectors differ so much in scale that an RBF kernel ignores the small ones.
+
+    Examples:
+        >>> import warnings, kbpjax as kbp
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", kbp.ScaleWarning)  # here, it is not shown
+    """
 
 
 class NotConverged(RuntimeError):

@@ -321,7 +321,7 @@ def _scale(argument: str, x: Array) -> Array:
     return jnp.asarray(float(median_bandwidth(values / spread)) * spread, dtype)
 
 
-class _Padded(LandmarkSelector):
+class PaddedCholesky(LandmarkSelector):
     """Pivoted Cholesky with `max_rank` landmarks, of which those beyond `eps` count for nothing: of known shape."""
 
     def feature_map(
@@ -333,7 +333,7 @@ class _Padded(LandmarkSelector):
         return cholesky_basis(kernel, x[pivots.indices], valid), pivots.residual
 
     @property
-    def products(self) -> "_Padded":
+    def products(self) -> "PaddedCholesky":
         """This selector."""
         return self
 
@@ -377,7 +377,7 @@ class _Problem(eqx.Module):
             self.data,
             kernel=self.kernels.scaled(choice.bandwidth),
             obs_kernel=self.obs_kernels.scaled(choice.obs_bandwidth) or None,
-            rule=ConstantTime(eps=1e-3, max_rank=self.rank, features=_Padded()),
+            rule=ConstantTime(eps=1e-3, max_rank=self.rank, features=PaddedCholesky()),
             ridge=choice.ridge if self.ridge is None else self.ridge,
             obs_ridge=choice.obs_ridge if self.obs_ridge is None else self.obs_ridge,
             floor=self.floor,

@@ -241,7 +241,7 @@ def test_bins_take_the_nearest_and_beliefs_are_constant_inside():
     _, belief = solved(model, graph, evidence, np.array([0.3, 0.7, 1.2, 1.8]))
     pairs = np.full((4, 4), 0.1)
     pairs[[0, 0, 3], [1, 2, 3]] += 1
-    row = pairs[0] / pairs.sum(0) * counts
+    row = pairs[0] / pairs.sum(0) * counts * [0.4, 0.45, 0.55, 0.6]  # times the spacing of the candidates
     np.testing.assert_allclose(belief.weights[1], row / row.sum(), atol=1e-9)
     vectors = discrete.Indicators(jnp.array([[0.0, 0.0], [1.0, 1.0]]), jnp.dtype("float32"))
     np.testing.assert_array_equal(vectors.nearest(jnp.asarray([[0.1, 0.3], [0.9, 0.8]])), [0, 1])
