@@ -175,9 +175,10 @@ def test_cases_are_the_samples_as_given():
     several = kbp.pool(graphs, [X, X[:1, :2]]).cases
     assert [c.graph for c in several] == graphs and several[1].samples[0].shape == (1, 2)
     assert several[0].observations == {} == several[0].observed
-    before = X.copy()
-    several[0].samples[0][:] = 7  # a copy
-    np.testing.assert_array_equal(X, before)
+    own = X.copy()
+    copied = kbp.pool(CHAIN, own).cases[0].samples[0]
+    own[:] = 7  # of which the cases have a copy
+    np.testing.assert_array_equal(copied, kbp.pool(CHAIN, X).cases[0].samples[0])
 
 
 def test_cases_pass_through_jit_and_files(tmp_path):
