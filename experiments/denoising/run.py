@@ -74,6 +74,9 @@ def run(args: argparse.Namespace) -> None:
     draws = (3 if args.quick else 10) if args.draws is None else args.draws
     if draws < 1:
         raise ValueError(f"--draws: must be at least 1; got {draws}. Ask for one or more noisy images.")
+    by_hand = {"bandwidth": args.bandwidth, "obs_bandwidth": args.obs_bandwidth, "ridge": args.ridge}
+    if args.settings is None and any(value is not None for value in (*by_hand.values(), args.damping)):
+        args.settings = list(ALL_SETTINGS)  # automatic has no such option
     args.settings = list(dict.fromkeys(args.settings or ([AUTOMATIC] if args.quick else ALL_SETTINGS)))
     problems, source = read_problems(args)
     jobs = [(problem, name) for problem in problems for name in args.settings]
