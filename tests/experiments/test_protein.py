@@ -191,7 +191,7 @@ def test_summaries_are_kernel_regression_learned_from_other_chains(task):
     rows = task.train
     y = data.harmonics(task.chains.vectors.astype(float))
     landmarks = task.x[np.random.default_rng(0).permutation(rows)]
-    gamma = 1 / (2 * kbp.median_bandwidth(landmarks) ** 2)
+    gamma = 1 / (2 * float(kbp.median_bandwidth(landmarks)) ** 2)
     offset = y[rows].mean(axis=0)
     for left_out, observations in ((-1, task.test), (1, np.arange(40, 80))):
         learn = rows[task.group[rows] != left_out]
