@@ -62,9 +62,9 @@ def learn(
     graph = kbp.grid_graph(*train.shape)
     options = {"bandwidth": args.bandwidth, "obs_bandwidth": args.obs_bandwidth, "ridge": args.ridge}
     if args.bandwidth is None:
-        options["bandwidth"] = setting.bandwidth * kbp.median_bandwidth(evenly(train.ravel()))
+        options["bandwidth"] = setting.bandwidth * float(kbp.median_bandwidth(evenly(train.ravel())))
     if args.obs_bandwidth is None:
-        options["obs_bandwidth"] = setting.obs_bandwidth * kbp.median_bandwidth(evenly(noisy.ravel()))
+        options["obs_bandwidth"] = setting.obs_bandwidth * float(kbp.median_bandwidth(evenly(noisy.ravel())))
     if args.ridge is None:
         options["ridge"] = setting.ridge_m / (graph.num_edges // 2)
     start = time.perf_counter()

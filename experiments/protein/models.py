@@ -27,7 +27,7 @@ def learn(task: Task, observed: np.ndarray, options: Options) -> tuple[kbp.Kerne
     edges = y[pairs], y[pairs + 1]
     kernel = kbp.kernels.Sphere(options["concentration"] * kbp.kernels.median_concentration(evenly(y[rows])))
     narrow = "bandwidth" in options
-    width = options["bandwidth"] * kbp.median_bandwidth(evenly(observed[rows])) if narrow else 1.0
+    width = options["bandwidth"] * float(kbp.median_bandwidth(evenly(observed[rows]))) if narrow else 1.0
     obs_kernel = kbp.RBF(width) if narrow else kbp.Linear()
     ridges = np.float32(options["ridge"]), np.float32(options["obs_ridge"])
     types = range(len(edges[0]))
