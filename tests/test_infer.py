@@ -207,7 +207,7 @@ def test_the_score_equals_the_energy_score(chain):
     problem = automatic._problem(data, kernels, observed, None, None, 1e-6)
     weights = np.random.default_rng(0).dirichlet(np.ones(len(problem.points[0])), len(problem.held.truth[0]))
     belief = kbp.Belief(problem.points[0], jnp.asarray(weights, jnp.float32))
-    got = problem._energy({0: belief}, jnp.float32(1.0))
+    got = problem._energy({0: belief}, problem.distances(), jnp.float32(1.0))
     points, truth, scale = (np.asarray(a, float) for a in (problem.points[0], problem.held.truth[0], kernels.scales[0]))
     near = (weights * abs(points[None] - truth[:, None])).sum(axis=1)
     apart = np.einsum("np,nq,pq->n", weights, weights, abs(points[:, None] - points[None]))

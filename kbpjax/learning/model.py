@@ -26,6 +26,7 @@ from kbpjax.features import FeatureMap, features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import Operators
 from kbpjax.kernels import Kernel
+from kbpjax.kernels.base import random_rows
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.embedding import ridge_solve
 from kbpjax.learning.nonnegative import Clipped, ConstrainedFit, positivity
@@ -214,17 +215,16 @@ def candidate_points(x: Shaped[Array, "sample *dim"], count: int | None = None) 
 
     Returns:
         Numbers: their distinct values if there are at most `count`, else evenly spaced points over their range.
-        Others: samples, a random subset of the distinct ones.
+        Integers with more: some of the distinct values. Others: samples, repeated as they are, for `Empirical()`.
     """
     values = np.asarray(x)
-    distinct = np.unique(values, axis=0)
     count = (256 if values.ndim == 1 else 512) if count is None else count
-    if len(distinct) <= count:
-        return jnp.asarray(distinct)
-    if values.ndim == 1 and np.issubdtype(values.dtype, np.floating):
+    if values.ndim > 1:
+        return jnp.asarray(values[random_rows(len(values), count)])
+    distinct = np.unique(values)
+    if len(distinct) > count and np.issubdtype(values.dtype, np.floating):
         return jnp.asarray(np.linspace(distinct[0], distinct[-1], count, dtype=values.dtype))
-    rows = np.sort(np.random.default_rng(0).choice(len(values), count, replace=False))
-    return jnp.asarray(values[rows])
+    return jnp.asarray(distinct[random_rows(len(distinct), count)])
 
 
 @dataclasses.dataclass(frozen=True)

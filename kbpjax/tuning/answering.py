@@ -13,7 +13,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import ScalarLike
+from jaxtyping import Array, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
@@ -97,10 +97,13 @@ def infer(
     else:
         _checks.require(mask is None, "mask", "must be None without y", "a mask", "Pass y, or leave mask out.")
     solution = solve(model, graph, evidence, tol=tol, num_iters=num_iters)
-    candidates, estimate = _candidates(model, graph, points)
-    computed = beliefs(
-        model, graph, evidence, solution, candidates, marginal=estimate if marginal is None else marginal
-    )
+    if points is not None or marginal is not None:
+        candidates = _candidates(model, graph) if points is None else points
+        computed = beliefs(model, graph, evidence, solution, candidates, marginal=marginal or MeanEmbedding())
+    else:
+        computed = beliefs_at(model, graph, evidence, solution, _candidates(model, graph))
+    if points is None and len(graph.node_types) == 1:
+        (computed,) = computed.values()
     warn_unless_converged(solution)
 
     def finish(belief: Belief) -> Belief:
@@ -153,15 +156,24 @@ def warn_unless_converged(solution: Solution) -> None:
         warnings.warn(f"the messages have not converged: {reason}. {advice}", ConvergenceWarning, stacklevel=3)
 
 
-def _candidates(model: KernelMRF, graph: Graph, points: Any) -> tuple[Any, Marginal]:
-    """Return the candidates, in the format of `beliefs`, and the estimate of the marginal that fits them."""
-    if points is not None:
-        return points, MeanEmbedding()
+def beliefs_at(
+    model: KernelMRF, graph: Graph, evidence: Evidence | None, solution: Solution, points: dict[int, Array]
+) -> dict[int, Belief]:
+    """Return the beliefs at candidates of `candidate_points`: numbers cover a range, vectors are samples."""
+    estimates: dict[bool, Marginal] = {False: MeanEmbedding(), True: Empirical()}
+    is_sample = {v: points[v].ndim > 1 for v, *_ in graph.node_types}
+    by_kind = {
+        kind: beliefs(model, graph, evidence, solution, points, marginal=estimates[kind])
+        for kind in set(is_sample.values())
+    }
+    return {v: by_kind[kind][v] for v, kind in is_sample.items()}
+
+
+def _candidates(model: KernelMRF, graph: Graph) -> dict[int, Array]:
+    """Return the candidates of each node type of the graph."""
     types = [v for v, *_ in graph.node_types]
     known = model.candidates or {}
     missing = [v for v in types if v not in known]
     fix = "Pass points=; a model that was fitted inside jax.jit or from chunks has no candidates."
     _checks.require(not missing, "points", "must be given if the model has no candidates", f"types {missing}", fix)
-    vectors = any(known[v].ndim > 1 for v in types)
-    alike = len(types) == 1
-    return known[types[0]] if alike else {v: known[v] for v in types}, Empirical() if vectors else MeanEmbedding()
+    return {v: known[v] for v in types}

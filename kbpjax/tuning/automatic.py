@@ -32,12 +32,11 @@ from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF, ObservationModel, Positive, candidate_points, learn_model
 from kbpjax.learning.nonnegative import Clipped
 from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
-from kbpjax.posterior.beliefs import Belief, beliefs
+from kbpjax.posterior.beliefs import Belief
 from kbpjax.posterior.clamp import clamp
 from kbpjax.posterior.evidence import DensityRatio, Expectation, observe
-from kbpjax.posterior.marginals import Empirical, MeanEmbedding
 from kbpjax.posterior.summaries import temper
-from kbpjax.tuning.answering import DENSE
+from kbpjax.tuning.answering import DENSE, beliefs_at
 from kbpjax.tuning.held_out import HeldOut, hold_out
 from kbpjax.tuning.hyperparameters import Hyperparameters
 
@@ -68,6 +67,10 @@ SCALES = 30
 
 COARSE = 0.1
 """Residual of a basis, relative to the largest feature norm, above which `RankWarning` is given."""
+
+
+FEWEST = 20
+"""Number of values of variables below which nothing is held out."""
 
 
 class Choice(NamedTuple):
@@ -219,7 +222,7 @@ def choose_hyperparameters(
 ) -> Hyperparameters:
     """Return the hyperparameters whose beliefs are best on held-out problems; deterministic.
 
-    With four cases or more, a quarter of them is left out (at most 4000 nodes); with fewer, blocks of neighboring
+    With four cases or more, a quarter of them is left out (at most 2500 nodes); with fewer, blocks of neighboring
     nodes. The beliefs of the left-out nodes, after message passing, are scored by the energy score in median distances:
     for numbers, the continuous ranked probability score. Without observations, half of the nodes are clamped and the
     others scored. Coordinate search varies bandwidths, ridges, evidence model, power of the evidence and temperature.
@@ -229,7 +232,7 @@ def choose_hyperparameters(
 
     Args:
         data: training data of `pool`. From a `TrainingData` without cases, nothing can be held out: bandwidths are then
-            a quarter of the median distance, and ridges 1e-3.
+            a quarter of the median distance, and ridges 1e-3. So they are for fewer than 20 values of variables.
         kernel: as in `fit`; given kernels are kept.
         obs_kernel: as in `fit`.
         ridge: as in `fit`; given ridges are kept.
@@ -260,7 +263,7 @@ def choose_hyperparameters(
     observed = {v: y for v, (_, y) in data.observations.items()}
     kernels = _Kernels.of("kernel", kernel, data.nodes)
     obs_kernels = _Kernels.of("obs_kernel", obs_kernel, observed)
-    if not data.cases:
+    if sum(x.size and len(x) * x.shape[1] for one in data.cases for x in one.samples.values()) < FEWEST:
         choice, temperature = Choice(ridge=1e-3, obs_ridge=1e-3), 1.0
     else:
         choice, temperature = _search(data, kernels, obs_kernels, ridge, obs_ridge, floor)
@@ -409,20 +412,24 @@ class _Problem(eqx.Module):
                 schedule=self.schedule,
                 acceleration=Anderson(),
             )
-        marginal = Empirical() if any(x.ndim > 1 for x in self.points.values()) else MeanEmbedding()
-        computed = beliefs(model, graph, evidence, solution, self.points, marginal=marginal)
-        at = jax.lax.map(partial(self._energy, computed), jnp.asarray(TEMPERATURES, evidence.local.dtype))
+        computed = beliefs_at(model, graph, evidence, solution, self.points)
+        energy = partial(self._energy, computed, self.distances())
+        at = jax.lax.map(energy, jnp.asarray(TEMPERATURES, evidence.local.dtype))
         residual = jnp.max(jnp.stack([jnp.max(jnp.stack(pair)) for pair in model.residuals.values()]))
         return at, solution.converged, residual
 
-    def _energy(self, computed: dict[int, Belief], temperature: Array) -> Array:
+    def distances(self) -> dict[int, tuple[Array, Array]]:
+        """Return {node type: distances between the points, and from each true value to the points}."""
+        return {v: (self._distances(v, x), self._distances(v, x, self.held.truth[v])) for v, x in self.points.items()}
+
+    def _energy(
+        self, computed: dict[int, Belief], distances: dict[int, tuple[Array, Array]], temperature: Array
+    ) -> Array:
         """Return the mean energy score over the scored nodes, at one temperature."""
         total, count = jnp.zeros_like(temperature), jnp.zeros_like(temperature)
         for v, belief in computed.items():
             weights = temper(belief, temperature).weights
-            truth = self.held.truth[v]
-            distances = self._distances(v, belief.points), self._distances(v, belief.points, truth)
-            between, to_truth = (distance.astype(weights.dtype) for distance in distances)
+            between, to_truth = (distance.astype(weights.dtype) for distance in distances[v])
             score = jnp.sum(weights * to_truth, axis=1) - jnp.sum((weights @ between) * weights, axis=1) / 2
             mask = self.scored[v]
             total = total + jnp.sum(jnp.where(mask, score, 0))
@@ -461,7 +468,6 @@ def _problem(
             scored[v] = held.present[v] & ~known
     tree = graph.forest is not None or graph.num_edges == 0
     scalar = all(x.ndim == 1 for x in train.nodes.values())
-    num_points = {1: 80}
     return _Problem(
         data=train,
         kernels=kernels,
@@ -472,7 +478,7 @@ def _problem(
         held=jax.tree.map(jnp.asarray, held),
         clamped=jax.tree.map(jnp.asarray, clamped),
         scored=jax.tree.map(jnp.asarray, scored),
-        points={v: candidate_points(train.nodes[v], num_points.get(train.nodes[v].ndim, 128)) for v in held.truth},
+        points={v: candidate_points(train.nodes[v], 80 if train.nodes[v].ndim == 1 else 128) for v in held.truth},
         exponents=None if tree else tree_reweighting(graph, num_trees=None if graph.num_nodes <= DENSE else NUM_TREES),
         schedule=None if tree else colored(graph),
         rank=RANK if scalar else VECTOR_RANK,
