@@ -222,3 +222,21 @@ def test_a_period_is_learned_only_if_asked():
         names = FreeNumbers.of(start, lambda s: ()).names
         assert ("kernel.period" in names) == learn
         assert "kernel.bandwidth" in names
+
+
+def test_numbers_beside_vectors_keep_their_marginal():
+    graph = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
+    rng = np.random.default_rng(0)
+    x = rng.gamma(2.0, size=(40, 1))  # far from uniform
+    data = kbp.pool(graph, {0: x, 1: np.stack([x, -x], axis=2)})
+    model = kbp.fit(data, kernel=kbp.RBF(0.5), rule=kbp.FullRank(), ridge=1e-3)
+    got = kbp.infer(model, graph)
+    solution = kbp.run_tree(model, graph)
+    for v, marginal in ((0, kbp.MeanEmbedding()), (1, kbp.Empirical())):
+        want = kbp.beliefs(model, graph, None, solution, model.candidates, marginal=marginal)[v]
+        same(got[v].weights, want.weights)
+
+
+def test_candidates_that_are_vectors_repeat_as_the_samples_do():
+    colors = jnp.asarray([[0.0, 0.0]] * 3 + [[1.0, 1.0]])
+    assert candidate_points(colors).tolist() == colors.tolist()

@@ -99,7 +99,7 @@ def infer(
     solution = solve(model, graph, evidence, tol=tol, num_iters=num_iters)
     if points is not None or marginal is not None:
         candidates = _candidates(model, graph) if points is None else points
-        computed = beliefs(model, graph, evidence, solution, candidates, marginal=marginal or MeanEmbedding())
+        computed: Any = beliefs(model, graph, evidence, solution, candidates, marginal=marginal or MeanEmbedding())
     else:
         computed = beliefs_at(model, graph, evidence, solution, _candidates(model, graph))
     if points is None and len(graph.node_types) == 1:

@@ -512,8 +512,10 @@ def _search(
         "ratio": True,
         "power": bool(data.observations),
     }
-    starts = itertools.product((0.125, 0.25, 0.5), (0.125, 0.25), (1.0, 2.0))
-    best = min((Choice(b, o, power=power) for b, o, power in starts), key=score)
+    first = {"bandwidth": (0.125, 0.25, 0.5), "obs_bandwidth": (0.125, 0.25), "power": (1.0, 2.0)}
+    varied = {name: values for name, values in first.items() if free[name]}
+    starts = (Choice(**dict(zip(varied, values, strict=True))) for values in itertools.product(*varied.values()))
+    best = min(starts, key=score)
     for root in (1.0, 0.5):
         for _ in range(3):
             before = best
