@@ -2,7 +2,7 @@
 
 Mutants are made by cosmic-ray's operators: of each place in a module that one of them can change, one change, drawn at
 random; annotations are left alone. A mutant is killed where one of the tests of its module fails that `make test` runs,
-or runs for longer than it may. Each outcome is written at once, and a run goes on where the last one stopped:
+or uses more CPU seconds than it may (a limit of the system's, so that a busy machine kills none). Each outcome is written at once, and a run goes on where the last one stopped:
 `--shard 2/5` does the second fifth of what is left to do, `--fresh` begins again.
 """
 
@@ -12,6 +12,7 @@ import difflib
 import json
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -119,10 +120,16 @@ def survives(folder, module, code, seconds):
     chosen = ["-m", "not slow and not experiments", *tests]
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *chosen]
     settings = {**os.environ, **CACHE, "PYTHONDONTWRITEBYTECODE": "1", "JAX_COMPILATION_CACHE_DIR": str(folder / "xla")}
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+
     try:
-        outcome = subprocess.run(command, cwd=folder, env=settings, capture_output=True, timeout=seconds, check=False)
+        outcome = subprocess.run(
+            command, cwd=folder, env=settings, capture_output=True, preexec_fn=limit, timeout=8 * seconds, check=False
+        )
         return outcome.returncode == 0
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired:  # asleep for good
         return False
     finally:
         file.write_text(before, encoding="utf-8")
@@ -171,7 +178,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=10**6, help="places of each module, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=900, help="that the tests of one mutant may take")
+    parser.add_argument("--seconds", type=int, default=900, help="CPU seconds that the tests of one mutant may use")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "mutants.json")
     parser.add_argument("--shard", type=part, default=(1, 1), metavar="K/N", help="the K-th of N parts of what is left")
     parser.add_argument("--fresh", action="store_true", help="forget the outcomes that --out has")
