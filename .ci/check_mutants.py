@@ -2,8 +2,8 @@
 
 Mutants are made by cosmic-ray's operators: of each place in a module that one of them can change, one change, drawn at
 random; annotations are left alone. A mutant is killed where one of the tests of its module fails that `make test` runs,
-or uses more CPU seconds than it may (a limit of the system's, so that a busy machine kills none). Each outcome is written at once, and a run goes on where the last one stopped:
-`--shard 2/5` does the second fifth of what is left to do, `--fresh` begins again.
+or uses more CPU seconds than it may (so that a busy machine kills none). Each outcome is written at once, and a run
+goes on where the last one stopped: `--shard 2/5` does the second fifth of what is left to do, `--fresh` begins again.
 """
 
 import argparse

@@ -10,7 +10,7 @@ import pytest
 import kbpjax as kbp
 from kbpjax.learning.model import candidate_points
 from kbpjax.posterior.beliefs import spacing
-from kbpjax.tuning import automatic
+from kbpjax.tuning import comparison
 from kbpjax.tuning.held_out import hold_out
 
 KERNELS = {"kernel": kbp.RBF(0.7), "obs_kernel": kbp.RBF(0.7)}
@@ -202,9 +202,9 @@ def test_what_is_held_out_is_not_in_the_training_data(cases):
 def test_the_score_equals_the_energy_score(chain):
     graph, _, _ = chain
     data = kbp.pool(graph, *field(graph, 24))
-    kernels = automatic._Kernels.of("kernel", None, data.nodes)
-    observed = automatic._Kernels.of("obs_kernel", None, {0: data.observations[0][1]})
-    problem = automatic._problem(data, kernels, observed, None, None, 1e-6)
+    kernels = comparison.ScaledKernels.of("kernel", None, data.nodes)
+    observed = comparison.ScaledKernels.of("obs_kernel", None, {0: data.observations[0][1]})
+    problem = comparison.make_problem(data, kernels, observed, None, None, 1e-6)
     weights = np.random.default_rng(0).dirichlet(np.ones(len(problem.points[0])), len(problem.held.truth[0]))
     belief = kbp.Belief(problem.points[0], jnp.asarray(weights, jnp.float32))
     got = problem._energy({0: belief}, problem.distances(), jnp.float32(1.0))

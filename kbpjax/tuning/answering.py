@@ -22,7 +22,7 @@ from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
 from kbpjax.inference.acceleration import Anderson
 from kbpjax.inference.diagnostics import ConvergenceWarning, NotConverged, check
 from kbpjax.inference.loopy import Solution, run
-from kbpjax.inference.schedules import colored
+from kbpjax.inference.schedules import Colored, colored
 from kbpjax.inference.tree import run_tree
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.nonnegative import clipped
@@ -96,7 +96,7 @@ def infer(
         evidence = observed if evidence is None else observed * evidence
     else:
         _checks.require(mask is None, "mask", "must be None without y", "a mask", "Pass y, or leave mask out.")
-    solution = solve(model, graph, evidence, tol=tol, num_iters=num_iters)
+    solution = solve(model, graph, evidence, recipe(graph), tol=tol, num_iters=num_iters)
     if points is not None or marginal is not None:
         candidates = _candidates(model, graph) if points is None else points
         computed: Any = beliefs(model, graph, evidence, solution, candidates, marginal=marginal or MeanEmbedding())
@@ -113,17 +113,36 @@ def infer(
     return finish(computed) if isinstance(computed, Belief) else {v: finish(one) for v, one in computed.items()}
 
 
-def solve(
-    model: KernelMRF, graph: Graph, evidence: Evidence | None, *, tol: ScalarLike = 1e-3, num_iters: int = 200
-) -> Solution:
-    """Return the solution by the method that suits the graph: exact on a forest, else the recipe of `infer`."""
+class Recipe(eqx.Module):
+    """What the iterations on a graph with cycles need: the exponents of `tree_reweighting`, and the schedule."""
+
+    exponents: Array
+    schedule: Colored
+
+
+def recipe(graph: Graph) -> Recipe | None:
+    """Return how `infer` solves a graph with cycles; None for a forest, which is solved exactly."""
     if graph.forest is not None or graph.num_edges == 0:
+        return None
+    with jax.ensure_compile_time_eval():  # of index work, inside jax.jit
+        exponents = tree_reweighting(graph, num_trees=None if graph.num_nodes <= DENSE else NUM_TREES)
+        return Recipe(exponents, colored(graph))
+
+
+def solve(
+    model: KernelMRF,
+    graph: Graph,
+    evidence: Evidence | None,
+    by: Recipe | None,
+    *,
+    tol: ScalarLike = 1e-3,
+    num_iters: int = 200,
+) -> Solution:
+    """Return the solution by `recipe(graph)`: exact without one."""
+    if by is None:
         return run_tree(with_nonnegative(model, None), graph, evidence)
     if model.operators.nonnegative is None:
         model = with_nonnegative(model, clipped(model.operators, model.edge_types))
-    with jax.ensure_compile_time_eval():  # of index work, inside jax.jit
-        exponents = tree_reweighting(graph, num_trees=None if graph.num_nodes <= DENSE else NUM_TREES)
-        schedule = colored(graph)
     return run(
         model,
         graph,
@@ -131,8 +150,8 @@ def solve(
         num_iters=num_iters,
         tol=tol,
         damping=0.0,
-        exponents=exponents,
-        schedule=schedule,
+        exponents=by.exponents,
+        schedule=by.schedule,
         acceleration=Anderson(),
     )
 
