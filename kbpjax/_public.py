@@ -60,7 +60,7 @@ def public(function: Callable[P, R], owner: type | None = None) -> Callable[P, R
     def checked(*args: P.args, **options: P.kwargs) -> R:
         return layer.call(function, args, options)
 
-    checked.__dict__["layer"] = layer
+    checked.__dict__["__layer__"] = layer
     return checked
 
 
@@ -73,9 +73,9 @@ else:
 
     class _CheckedMeta(type(eqx.Module)):
         def __call__(cls, *args, **options):
-            layer = vars(cls).get("layer")
+            layer = vars(cls).get("__layer__")
             if layer is None:
-                layer = cls.layer = Layer(cls.__init__, cls)
+                layer = cls.__layer__ = Layer(cls.__init__, cls)
             return layer.call(super().__call__, args, options)
 
     class Checked(eqx.Module, metaclass=_CheckedMeta):
@@ -96,8 +96,8 @@ def _method(value: Any, owner: type) -> Any:
     """Return a method with the layer; other attributes of a class, and abstract methods, are unchanged."""
     if isinstance(value, classmethod | staticmethod):
         inner: Any = value.__func__
-        return value if hasattr(inner, "layer") else type(value)(public(inner, owner))
-    plain = inspect.isfunction(value) and not hasattr(value, "layer") and not hasattr(value, "__isabstractmethod__")
+        return value if hasattr(inner, "__layer__") else type(value)(public(inner, owner))
+    plain = inspect.isfunction(value) and not hasattr(value, "__layer__") and not hasattr(value, "__isabstractmethod__")
     return public(value, owner) if plain else value
 
 

@@ -20,7 +20,7 @@ from kbpjax.graphs.plan import Plan
 from kbpjax.inference.acceleration import AdaptiveDamping, AgreementDamping, Anderson, check_damping
 from kbpjax.inference.implicit import Iteration, fixed_point, plan_in_parts, trust
 from kbpjax.inference.loop import iterate
-from kbpjax.inference.operators import AnyEvidence, AnyModel, Operators, normalize
+from kbpjax.inference.operators import AnyEvidence, AnyModel, LocalFactors, Operators, normalize
 from kbpjax.inference.schedules import Problem, Schedule, Synchronous, first_messages
 from kbpjax.inference.update import PlanPart, each_part, parts_of, update
 
@@ -394,13 +394,13 @@ def prepare_inputs(model: AnyModel, graph: Graph, evidence: AnyEvidence) -> Inpu
     shape, dtype = (graph.num_nodes, operators.evaluate.shape[1]), operators.evaluate.dtype
     if evidence is None:
         local = jnp.ones(shape, dtype)
-    elif hasattr(evidence, "local"):
+    elif isinstance(evidence, LocalFactors):
         local = jnp.asarray(evidence.local, dtype)
     else:
         local = _checks.as_array("evidence", evidence).astype(dtype)
     fix = "Make the evidence with the same model and graph."
     _checks.require(local.shape == shape, "evidence", f"local factors must have shape {shape}", local.shape, fix)
-    if evidence is not None and not hasattr(evidence, "local"):
+    if evidence is not None and not isinstance(evidence, LocalFactors):
         _check_factors(local)
     has_clamps = bool(getattr(evidence, "values", None))
     clamped = getattr(evidence, "clamped", None) if has_clamps else None
