@@ -283,8 +283,8 @@ def _number(argument: str, value: Any) -> Any:
         _checks.require(False, argument, "must be a real number", describe(value), "Pass a float.")
     if isinstance(value, np.ndarray):
         return _checks.as_array(argument, value)
-    if _is_whole(value) and not -(2**31) <= value < 2**31:
-        value = float(value) if abs(value) < FLOAT32 else np.inf
+    if isinstance(value, int | np.integer) and not -(2**31) <= int(value) < 2**31:
+        value = float(value) if abs(int(value)) < FLOAT32 else np.inf
     if isinstance(value, (float, np.floating)):
         _checks.require_range(argument, np.asarray(value))
     return value
