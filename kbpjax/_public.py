@@ -277,6 +277,8 @@ def _number(argument: str, value: Any) -> Any:
     """Return a single real number, or an array of shape () of one."""
     if type(value) is float and -FLOAT32 <= value <= FLOAT32:
         return value
+    if isinstance(value, (list, tuple)):
+        value = _checks.read(argument, value)[0]
     if np.ndim(value) > 0:
         _checks.require(False, argument, "must be a single number", f"shape {np.shape(value)}", "Pass a scalar.")
     if isinstance(value, complex) or (isinstance(value, ARRAYS) and not _checks.is_real(value.dtype)):
@@ -308,7 +310,7 @@ SIMPLE: dict[Any, Kind] = {
     str: _instance("a string", str),
     os.PathLike: _instance("a path", os.PathLike),
 }
-NUMBER = Kind("a real number", _is_number, _number)
+NUMBER = Kind("a real number", lambda value: isinstance(value, (*FLAT, list, tuple)), _number)
 
 
 def is_array_like(value: Any) -> bool:
