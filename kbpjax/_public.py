@@ -112,9 +112,11 @@ class Layer:
         """The name that the user calls."""
         target: Any = self.cls or self.function
         home, name = target.__module__, target.__qualname__
-        first = name.partition(".")[0]
-        short = getattr(sys.modules["kbpjax"], first, None)
-        return f"kbpjax.{name}" if getattr(short, "__module__", None) == home else f"{home}.{name}"
+        parts, first = home.split("."), name.partition(".")[0]
+        for path in (".".join(parts[: i + 1]) for i in range(len(parts))):  # the shortest that has it
+            if getattr(getattr(sys.modules.get(path), first, None), "__module__", None) == home:
+                return f"{path}.{name}"
+        return f"{home}.{name}"
 
     @functools.cached_property
     def kinds(self) -> dict[str, Kind]:
