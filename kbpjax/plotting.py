@@ -12,6 +12,7 @@ import numpy as np
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import need
+from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution, init
 from kbpjax.learning.model import KernelMRF
@@ -22,6 +23,7 @@ from kbpjax.posterior.summaries import marginal, mean, mode, std
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "0.4"
 
 
+@public
 def plot_belief(
     belief: Belief, node: int, *, truth: float | None = None, coverage: float = 0.9, label: str = "x", ax: Any = None
 ) -> Any:
@@ -53,6 +55,7 @@ def plot_belief(
         >>> plt.close(ax.figure)
     """
     _numbers(belief, node)
+    _checks.require(node >= 0, "node", f"must be one of {len(belief)} nodes", node, "Count from 0.")
     one = marginal(belief[node])
     points, weights = _numbers(one, 0), np.asarray(one.weights)[0]
     spacing = np.gradient(points) if len(points) > 1 else np.ones(1)
@@ -73,6 +76,7 @@ def plot_belief(
     return ax
 
 
+@public
 def plot_grid(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes: Sequence[Any] | None = None) -> Any:
     """Plot means and standard deviations of a grid of scalar variables; return the two axes.
 
@@ -111,6 +115,7 @@ def plot_grid(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes:
     return both
 
 
+@public
 def plot_residuals(solutions: Solution | Mapping[str, Solution], *, tol: float | None = None, ax: Any = None) -> Any:
     """Plot the residual of each iteration, which shows convergence; return the axes.
 
@@ -154,6 +159,7 @@ def plot_residuals(solutions: Solution | Mapping[str, Solution], *, tol: float |
     return ax
 
 
+@public
 def plot_messages(model: KernelMRF, graph: Graph, solution: Solution, *, ax: Any = None) -> Any:
     """Plot the sorted distances of messages from the uninformative message; return the axes.
 
@@ -192,6 +198,7 @@ def plot_messages(model: KernelMRF, graph: Graph, solution: Solution, *, ax: Any
     return ax
 
 
+@public
 def plot_graph(
     graph: Graph, belief: Belief, *, positions: Numbers | None = None, label: str = "mean of x", ax: Any = None
 ) -> Any:
@@ -239,6 +246,7 @@ def plot_graph(
     return ax
 
 
+@public
 def plot_landmarks(model: KernelMRF, *, node_type: int = 0, samples: Numbers | None = None, ax: Any = None) -> Any:
     """Plot the points (landmarks) at which messages of a node type are evaluated; return the axes.
 
@@ -291,6 +299,7 @@ def plot_landmarks(model: KernelMRF, *, node_type: int = 0, samples: Numbers | N
     return ax
 
 
+@public
 def plot_costs(
     costs: Mapping[str, tuple[Numbers, Numbers]], *, error: str = "error", baseline: float | None = None, ax: Any = None
 ) -> Any:
@@ -347,6 +356,7 @@ def _numbers(belief: Belief, node: int) -> np.ndarray:
 
 def _axes(ax: Any) -> Any:
     if ax is not None:
+        _checks.require(hasattr(ax, "plot"), "ax", "must be axes of matplotlib", type(ax).__name__, "Pass None.")
         return ax
     return need("matplotlib.pyplot", "plot").subplots(figsize=(5.5, 4), layout="constrained")[1]
 

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, ScalarLike
 
 from kbpjax import _checks
+from kbpjax._public import public
 from kbpjax.graphs.partition import Partition as Partition
 from kbpjax.graphs.partition import mesh_of
 from kbpjax.graphs.partition import partition_graph as partition_graph
@@ -33,7 +34,7 @@ from kbpjax.inference.loopy import (
     prepare_inputs,
     strong_damping,
 )
-from kbpjax.inference.operators import Operators, normalize
+from kbpjax.inference.operators import AnyEvidence, AnyModel, Operators, normalize
 from kbpjax.inference.schedules import Synchronous, first_messages, largest_change, reference_sizes, scaled
 from kbpjax.inference.update import PlanPart, lay_out, of_edges, send, update
 
@@ -43,6 +44,7 @@ _SHARED = PartitionSpec()
 """Replicated on every device."""
 
 
+@public
 def shard_batch(batch: Batch, devices: Mesh | int | None = None) -> Batch:
     """Return arrays split along their first axis over devices; a compiled function of them runs on all devices.
 
@@ -77,16 +79,17 @@ def shard_batch(batch: Batch, devices: Mesh | int | None = None) -> Batch:
     return jax.device_put(batch, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
 
 
+@public
 def run(
-    model: Any,
-    partition: Any,
-    evidence: Any = None,
+    model: AnyModel,
+    partition: Partition,
+    evidence: AnyEvidence = None,
     *,
     num_iters: int = 30,
     damping: Damping | AdaptiveDamping = 0.2,
     tol: ScalarLike | None = None,
     exponents: Exponents = None,
-    start: Any = None,
+    start: Solution | Array | None = None,
 ) -> Solution:
     """Run synchronous belief propagation on a graph in blocks, one per device; equivalent to `kbpjax.run`.
 

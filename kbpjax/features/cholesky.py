@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._misc import matmul, show_fields
+from kbpjax._public import Checked, public
 from kbpjax.features.base import FeatureMap, LandmarkSelector
 from kbpjax.kernels import Kernel, diagonal, gram
 
@@ -67,7 +68,7 @@ class Basis(FeatureMap):
         return jax.ShapeDtypeStruct(self.landmarks.shape[1:], self.landmarks.dtype)
 
 
-class Pivots(eqx.Module):
+class Pivots(Checked):
     """The pivots of an incomplete Cholesky factorization.
 
     Attributes:
@@ -91,6 +92,7 @@ class Pivots(eqx.Module):
     __repr__ = show_fields
 
 
+@public
 @partial(jax.jit, static_argnames="max_rank")
 def incomplete_cholesky(
     kernel: Kernel,
@@ -125,6 +127,8 @@ def incomplete_cholesky(
         >>> bool(greedy.rank < 10), bool(drawn.rank < 15), bool(drawn.residual <= 1e-2)
         (True, True, True)
     """
+    _checks.require_count("max_rank", max_rank)
+    _checks.require(x.size > 0, "x", "must hold a point", f"shape {x.shape}", "Pass [sample, *dim].")
     max_rank = min(max_rank, x.shape[0])
     variance = diagonal(kernel, x)
     scale = jnp.max(variance)
@@ -155,6 +159,7 @@ def incomplete_cholesky(
     return Pivots(indices, rank, jnp.sqrt(jnp.max(residual) / jnp.where(scale > 0, scale, 1)))
 
 
+@public
 @jax.jit
 def cholesky_basis(
     kernel: Kernel,
@@ -199,6 +204,7 @@ FAR = 1e-3
 """Share of the squared norm of a feature that a basis must represent for its point to be near the training samples."""
 
 
+@public
 @jax.jit
 def represented(basis: Basis, x: Shaped[Array, "sample *dim"]) -> Float[Array, " sample"]:
     """Return the share of the squared norm of each feature that a basis represents, in [0, 1].

@@ -1,9 +1,7 @@
 """Convergence diagnostics: checks with advice, the spectral radius of an iteration, oscillations."""
 
 from functools import partial
-from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,11 +9,12 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._misc import show, show_fields, values_or_shapes
+from kbpjax._public import Checked, public
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.acceleration import check_damping
 from kbpjax.inference.loopy import Solution, check_messages, prepare_inputs
-from kbpjax.inference.operators import Operators
+from kbpjax.inference.operators import AnyEvidence, AnyModel, Operators
 from kbpjax.inference.schedules import Problem, Schedule, Synchronous
 
 LOOK_BACK = 10
@@ -103,7 +102,7 @@ class NotConverged(RuntimeError):
     """
 
 
-class Diagnosis(eqx.Module):
+class Diagnosis(Checked):
     """The local behavior of the iteration at a solution.
 
     Attributes:
@@ -138,10 +137,11 @@ class Diagnosis(eqx.Module):
         return show_fields(self)[:-1] + f", oscillates={show(self.oscillates)})"
 
 
+@public
 def diagnose(
-    model: Any,
+    model: AnyModel,
     graph: Graph,
-    evidence: Any,
+    evidence: AnyEvidence,
     solution: Solution,
     *,
     damping: ScalarLike = 0.2,
@@ -218,6 +218,7 @@ def _diagnose(
     )
 
 
+@public
 def check(solution: Solution, diagnosis: Diagnosis | None = None) -> Solution:
     """Return the solution if its messages converged, and raise with advice if they did not; outside `jax.jit`.
 

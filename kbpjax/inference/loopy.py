@@ -7,7 +7,6 @@ derivatives of a fixed point in `implicit`. Clamped nodes ignore their incoming 
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,12 +14,13 @@ from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._misc import show_fields, show_number, values_or_shapes
+from kbpjax._public import Checked, public
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.acceleration import AdaptiveDamping, AgreementDamping, Anderson, check_damping
 from kbpjax.inference.implicit import Iteration, fixed_point, plan_in_parts, trust
 from kbpjax.inference.loop import iterate
-from kbpjax.inference.operators import Operators, normalize
+from kbpjax.inference.operators import AnyEvidence, AnyModel, LocalFactors, Operators, normalize
 from kbpjax.inference.schedules import Problem, Schedule, Synchronous, first_messages
 from kbpjax.inference.update import PlanPart, each_part, parts_of, update
 
@@ -31,7 +31,7 @@ Exponents = _checks.Numbers | ScalarLike | None
 Damping = ScalarLike | AgreementDamping
 
 
-class BPState(eqx.Module):
+class BPState(Checked):
     """The state between two iterations, of `init` and `step`.
 
     Attributes:
@@ -56,7 +56,7 @@ class BPState(eqx.Module):
     __repr__ = show_fields
 
 
-class Solution(eqx.Module):
+class Solution(Checked):
     """The messages of `run` or `run_tree`, and how they converged.
 
     Attributes:
@@ -113,7 +113,8 @@ class Solution(eqx.Module):
         return f"Solution({state} {int(self.num_iters)} iterations, residual {float(self.residual):.2g})"
 
 
-def init(model: Any, graph: Graph) -> BPState:
+@public
+def init(model: AnyModel, graph: Graph) -> BPState:
     """Return the state before the first iteration, with constant messages.
 
     For custom operators, each message is the update of the constant 1.
@@ -140,10 +141,11 @@ def _init(operators: Operators, plan: Plan) -> BPState:
     return BPState(messages, jnp.array(jnp.inf, messages.dtype), jnp.int32(0))
 
 
+@public
 def step(
-    model: Any,
+    model: AnyModel,
     graph: Graph,
-    evidence: Any,
+    evidence: AnyEvidence,
     state: BPState,
     *,
     damping: Damping = 0.2,
@@ -201,10 +203,11 @@ def _step(
     return BPState(plan.rows(columns), residual, state.count + 1)
 
 
+@public
 def run(
-    model: Any,
+    model: AnyModel,
     graph: Graph,
-    evidence: Any = None,
+    evidence: AnyEvidence = None,
     *,
     num_iters: int = 30,
     damping: Damping | AdaptiveDamping = 0.2,
@@ -315,8 +318,15 @@ def _run(
     return Solution(messages, converged, last.count, last.residual, residuals, exponents, projected)
 
 
+@public
 def solution_of(
-    model: Any, graph: Graph, evidence: Any, state: BPState, *, exponents: Exponents = None, tol: ScalarLike = 1e-3
+    model: AnyModel,
+    graph: Graph,
+    evidence: AnyEvidence,
+    state: BPState,
+    *,
+    exponents: Exponents = None,
+    tol: ScalarLike = 1e-3,
 ) -> Solution:
     """Return the solution of a loop over `step`, for `beliefs` and other functions.
 
@@ -367,7 +377,7 @@ class Inputs(NamedTuple):
     clamped: Bool[Array, " node"] | None
 
 
-def prepare_inputs(model: Any, graph: Graph, evidence: Any) -> Inputs:
+def prepare_inputs(model: AnyModel, graph: Graph, evidence: AnyEvidence) -> Inputs:
     """Check a model and evidence against a graph; return the inputs of inference."""
     ok = isinstance(graph, Graph)
     fix = "The model comes first: run(model, graph, evidence)."
@@ -382,12 +392,32 @@ def prepare_inputs(model: Any, graph: Graph, evidence: Any) -> Inputs:
         model.check_types(graph)
     operators.check_types(graph)
     shape, dtype = (graph.num_nodes, operators.evaluate.shape[1]), operators.evaluate.dtype
-    local = jnp.ones(shape, dtype) if evidence is None else jnp.asarray(getattr(evidence, "local", evidence), dtype)
+    if evidence is None:
+        local = jnp.ones(shape, dtype)
+    elif isinstance(evidence, LocalFactors):
+        local = jnp.asarray(evidence.local, dtype)
+    else:
+        local = _checks.as_array("evidence", evidence).astype(dtype)
     fix = "Make the evidence with the same model and graph."
     _checks.require(local.shape == shape, "evidence", f"local factors must have shape {shape}", local.shape, fix)
+    if evidence is not None and not isinstance(evidence, LocalFactors):
+        _check_factors(local)
     has_clamps = bool(getattr(evidence, "values", None))
     clamped = getattr(evidence, "clamped", None) if has_clamps else None
     return Inputs(operators, local, clamped)
+
+
+def _check_factors(local: Array) -> None:
+    """Raise ValueError unless local factors [node, point] are finite, >= 0, and > 0 at a point of each node."""
+    _checks.require_finite("evidence", local, "Use factors >= 0, 1 for nodes without evidence.")
+    if _checks.is_traced(local):
+        return
+    values, fix = np.asarray(local), "Factors are likelihoods, not logarithms."
+    rule = "local factors must be >= 0"
+    _checks.require(bool((values >= 0).all()), "evidence", rule, f"{values.min():.4g} as the least", fix)
+    empty = np.flatnonzero(~(values > 0).any(axis=1))[:3].tolist()
+    rule, fix = "local factors must be > 0 at a point of each node", "Pass 1 for nodes without evidence."
+    _checks.require(not empty, "evidence", rule, f"0 at all points of nodes {empty}", fix)
 
 
 def strong_damping(damping: Any, dtype: Any) -> Any:
@@ -433,6 +463,8 @@ def check_options(num_iters: int, damping: Any, tol: Any, schedule: Any, acceler
     """Check the options of `run`."""
     _checks.require_count("num_iters", num_iters)
     fix = "Pass tol= to stop once the messages have converged."
+    if tol is None:
+        _checks.require_memory("num_iters", "the residuals of all iterations", 8 * num_iters, fix)
     _checks.require(num_iters <= MOST_ITERS, "num_iters", f"must be at most {MOST_ITERS}", num_iters, fix)
     if not isinstance(damping, AdaptiveDamping | AgreementDamping):
         check_damping(damping)

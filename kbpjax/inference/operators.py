@@ -10,15 +10,15 @@ slowly (jax 0.10.2).
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._misc import einsum, show_fields
+from kbpjax._public import Checked
 from kbpjax.graphs.graph import Graph
 
 FEW = 16
@@ -46,7 +46,7 @@ class Products(NamedTuple):
     removed: Float[Array, "one tile slot size"] | None = None
 
 
-class SumProduct(eqx.Module):
+class SumProduct(Checked):
     """Add: the update is a matrix product.
 
     Examples:
@@ -96,7 +96,7 @@ class MaxProduct(SumProduct):
         return jax.lax.scan(larger, smallest, (columns, x), unroll=8)[0]
 
 
-class InLogs(eqx.Module):
+class InLogs(Checked):
     """Multiply in logarithms: products of contradicting messages do not underflow to 0.
 
     Needed for sharp potentials: where states that are probable under one message have less than about 1e-10 under
@@ -136,10 +136,34 @@ class InLogs(eqx.Module):
     __repr__ = show_fields
 
 
+@runtime_checkable
+class LearnedModel(Protocol):
+    """A model with operators, such as `kbpjax.KernelMRF`."""
+
+    @property
+    def operators(self) -> "Operators":
+        """The operators of messages."""
+        ...
+
+    def check_types(self, graph: Graph) -> None:
+        """Raise ValueError unless the model has all types of a graph."""
+        ...
+
+
+@runtime_checkable
+class LocalFactors(Protocol):
+    """Evidence, such as `kbpjax.Evidence`."""
+
+    @property
+    def local(self) -> Float[Array, "node point"]:
+        """The local factors of the nodes."""
+        ...
+
+
 Arithmetic = SumProduct | MaxProduct | InLogs
 
 
-class Operators(eqx.Module):
+class Operators(Checked):
     """The matrices and the arithmetic of a model, for inference.
 
     Attributes:
@@ -198,6 +222,12 @@ class Operators(eqx.Module):
         _checks.require(edge in (1, *range(edges, edge + 1)), "project", rule, edge, fix)
 
     __repr__ = show_fields
+
+
+AnyModel = Operators | LearnedModel
+"""What functions of inference accept as a model."""
+AnyEvidence = LocalFactors | _checks.Numbers | None
+"""What they accept as evidence; an array holds local factors [node, point]."""
 
 
 def of_type(matrices: Float[Array, "type *axes"], types: Int[Array, "*tiles"]) -> Array:

@@ -26,6 +26,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import show, show_fields
+from kbpjax._public import Checked, public
 
 
 def _on_arrays(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,10 +41,14 @@ def _on_arrays(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def _point(argument: str, x: Any) -> Any:
     """Return a point as an array; arrays and other pytrees are unchanged."""
-    return _checks.as_array(argument, x) if isinstance(x, bool | int | float | list | tuple) else x
+    if isinstance(x, bool | int | float | list | tuple | str | bytes) or x is None:
+        x = _checks.as_array(argument, x)
+    if isinstance(x, np.ndarray | jax.Array):
+        _checks.require_finite(argument, x, "Drop this point.")
+    return x
 
 
-class Kernel(eqx.Module):
+class Kernel(Checked):
     """A positive definite function of two points; a pytree whose leaves are its parameters.
 
     A point is an array, a number or a nested list of numbers; `__call__` of a subclass always gets arrays.
@@ -339,7 +344,8 @@ class Part(Kernel):
     shape: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        ok = 0 <= self.start < self.stop
+        ends = [self.start, self.stop]
+        ok = all(isinstance(end, int) for end in ends) and 0 <= self.start < self.stop
         got = f"{self.start}, {self.stop}"
         _checks.require(ok, "start, stop", "must be 0 <= start < stop", got, "Number the entries from 0.")
         if self.shape is not None:
@@ -365,6 +371,7 @@ class Part(Kernel):
         self.base.check(argument, jax.vmap(self.cut)(points))
 
 
+@public
 def gram(
     kernel: Kernel,
     x: Shaped[Array, "left *dim"] | Numbers,
@@ -407,6 +414,7 @@ def _gram(kernel: Kernel, x: Array, y: Array, block_size: int | None) -> Array:
     return jax.vmap(lambda a: jax.vmap(lambda b: kernel(a, b))(y))(x)
 
 
+@public
 def diagonal(kernel: Kernel, x: Shaped[Array, "sample *dim"]) -> Float[Array, " sample"]:
     """Return the diagonal of the Gram matrix: k(x_i, x_i).
 
@@ -427,9 +435,10 @@ def random_rows(count: int, max_points: int) -> np.ndarray:
 
 def _points(argument: str, x: Any) -> Array:
     """Return points [point, *dim] as an array."""
-    array = x if isinstance(x, jax.Array) else _checks.as_array(argument, x)
+    array = _checks.as_array(argument, x)
     fix = "One point is [x]."
     _checks.require(array.ndim > 0, argument, "must have shape [point, *dim]", f"shape {array.shape}", fix)
+    _checks.require_finite(argument, array, "Drop these points.")
     return array
 
 

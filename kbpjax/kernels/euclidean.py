@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul
+from kbpjax._public import public
 from kbpjax.kernels.base import Kernel, as_floats, positive_number, random_rows
 
 
@@ -67,7 +68,10 @@ class ARD(Kernel):
 
     def __init__(self, bandwidths: Numbers):
         array = as_floats(_checks.as_array("bandwidths", bandwidths))
-        _checks.require_finite("bandwidths", array, "Pass one number per coordinate.")
+        fix = "Pass one number per coordinate."
+        ok = array.ndim == 0 or array.size > 0
+        _checks.require(ok, "bandwidths", "must hold a number", f"shape {array.shape}", fix)
+        _checks.require_finite("bandwidths", array, fix)
         if not _checks.is_traced(array):
             lowest = float(np.min(np.asarray(array), initial=np.inf))
             _checks.require(lowest > 0, "bandwidths", "must be > 0", f"a minimum of {lowest}", "Pass positive numbers.")
@@ -332,6 +336,7 @@ def _scaled(x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"], scale: Float[Arr
     return difference / scale.astype(difference.dtype)
 
 
+@public
 def median_bandwidth(points: Numbers, *, max_points: int = 3000) -> Float[Array, ""]:
     """Return the median distance between pairs of points, the median heuristic for RBF bandwidths (section 7).
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Shaped
 
 from kbpjax import _checks
+from kbpjax._public import public
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Alphabet:
         _checks.require(not repeated, "symbols", "must hold each symbol once", f"{repeated} more than once", fix)
 
     @classmethod
+    @public
     def of(cls, strings: Any) -> "Alphabet":
         """Return the sorted alphabet of the symbols in a list of strings.
 
@@ -63,6 +65,7 @@ class Alphabet:
         """The number of symbols, equal to the largest code."""
         return len(self.symbols)
 
+    @public
     def encode(self, strings: Any, length: int | None = None) -> Int[Array, "string length"]:
         """Return the codes of strings, padded with 0.
 
@@ -95,6 +98,7 @@ class Alphabet:
             codes[i, : len(string)] = [code_of[symbol] for symbol in string]
         return jnp.asarray(codes)
 
+    @public
     def decode(self, codes: Shaped[Array, "string length"]) -> list[str]:
         """Return the strings of codes, the inverse of `encode`.
 
@@ -105,6 +109,7 @@ class Alphabet:
         return ["".join(self.symbols[int(code) - 1] for code in row if code > 0) for row in np.asarray(codes)]
 
 
+@public
 def mask(codes: Shaped[Array, "*dim"]) -> Bool[Array, "*dim"]:
     """Return a mask that is True for symbols and False for padding.
 

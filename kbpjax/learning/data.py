@@ -9,11 +9,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Shaped
 
 from kbpjax import _checks
+from kbpjax._checks import Numbers
 from kbpjax._misc import show_lines, show_list, values_or_shapes
+from kbpjax._public import Checked
 from kbpjax.graphs.graph import Graph
 
 
-class Cases(eqx.Module):
+class Cases(Checked):
     """The samples of one graph as they were given to `pool`: whole cases, with what is missing.
 
     Pairs of an edge type do not say which of them belong together. Cases do, so that some of them can be held out.
@@ -41,7 +43,7 @@ class Cases(eqx.Module):
     observed: dict[int, Bool[Array | np.ndarray, "case node_of_type"]]
 
 
-class TrainingData(eqx.Module):
+class TrainingData(Checked):
     """Training samples pooled by type; `pool` builds them from samples on a graph.
 
     Samples that are incomplete, with NaN or masked entries of a NumPy masked array, are dropped: a pair unless both of
@@ -80,7 +82,7 @@ class TrainingData(eqx.Module):
     def __init__(
         self,
         edges: Mapping[int, tuple[Any, Any]],
-        nodes: Mapping[int, Any],
+        nodes: Mapping[int, Numbers],
         observations: Mapping[int, tuple[Any, Any]] | None = None,
         *,
         ends: Mapping[int, tuple[int, int]] | None = None,
@@ -119,6 +121,9 @@ class TrainingData(eqx.Module):
 
     def points(self, node_type: int) -> Array:
         """Return the points of a node type at which the full-rank and linear-time rules multiply messages."""
+        _checks.require(
+            node_type in self.nodes, "node_type", f"must be one of {list(self.nodes)}", node_type, "Choose one."
+        )
         if self.rows is not None or not any(node_type in ends for _, *ends in self.ends):
             return self.nodes[node_type]
         ends = [x for k, *ends in self.ends for v, x in zip(ends, self.edges[k], strict=True) if v == node_type]
@@ -126,6 +131,8 @@ class TrainingData(eqx.Module):
 
     def places(self, edge_type: int) -> tuple[Array, Array]:
         """Return indices into `points` of the first and second ends of an edge type's pairs."""
+        types = [k for k, *_ in self.ends]
+        _checks.require(edge_type in types, "edge_type", f"must be one of {types}", edge_type, "Choose one.")
         if self.rows is not None:
             return self.rows[edge_type]
         offsets = dict.fromkeys(self.nodes, 0)
@@ -187,9 +194,10 @@ def _rows(pair: Any, forward: bool) -> tuple[Array, Array]:
 
 def with_numbers(argument: str, by_type: Mapping[int, Any]) -> dict[int, Any]:
     """Return a mapping with Python integers as keys; raise ValueError unless they are integers >= 0."""
-    integers = all(isinstance(key, int | np.integer) and key >= 0 for key in by_type)
+    integers = all(isinstance(key, int | np.integer) and key is not True and key >= 0 for key in by_type)
     fix = "Number the types 0, 1, 2, ..."
-    _checks.require(integers, argument, "must have integers >= 0 as keys", list(by_type), fix)
+    _checks.require(integers, argument, "must have integers >= 0 as keys", list(by_type)[:5], fix)
+    _checks.require_types(argument, int(max(by_type, default=0)))
     return {int(key): value for key, value in by_type.items()}
 
 
@@ -203,7 +211,11 @@ def _pairs(argument: str, pair: tuple[Any, Any], drop: bool) -> tuple[Array, Arr
     """Return pairs, without the incomplete ones if they may be dropped."""
     fix = "Pass two arrays of samples; x[i] and y[i] form a pair."
     _checks.require(
-        isinstance(pair, tuple | list) and len(pair) == 2, argument, "must be a pair of arrays", type(pair), fix
+        isinstance(pair, tuple | list) and len(pair) == 2,
+        argument,
+        "must be a pair of arrays",
+        type(pair).__name__,
+        fix,
     )
     x, y = _complete({f"{argument}[0]": pair[0], f"{argument}[1]": pair[1]}, argument, drop)
     return x, y

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._misc import matmul, show, show_fields, show_lines, show_list, values_or_shapes
+from kbpjax._public import Checked
 from kbpjax.features import FeatureMap, features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import Operators
@@ -36,7 +37,7 @@ from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums,
 Positive = Clipped | ConstrainedFit
 
 
-class ObservationModel(eqx.Module):
+class ObservationModel(Checked):
     """The observation model of one node type.
 
     Attributes:
@@ -54,7 +55,7 @@ class ObservationModel(eqx.Module):
     __repr__ = show_fields
 
 
-class KernelMRF(eqx.Module):
+class KernelMRF(Checked):
     """A fitted kernel Markov random field, a template for any graph with its node and edge types.
 
     Attributes:
@@ -440,8 +441,10 @@ def _ridges(argument: str, ridge: Any, types: Sequence[int], of: str) -> dict[in
     _checks.require(not missing, argument, rule, f"none for {missing}", "Pass for instance 1e-6.")
     extra = [k for k in given if k not in types]
     _checks.require(not extra, argument, rule, f"extra types {extra}, which the data lack", "Leave them out.")
+    most = float(jnp.finfo(jnp.result_type(float)).max)
     for k, value in given.items() if types or isinstance(ridge, Mapping) else ((0, ridge),):
-        _checks.require_number(f"{argument}[{k}]" if isinstance(ridge, Mapping) else argument, value, least=0)
+        name = f"{argument}[{k}]" if isinstance(ridge, Mapping) else argument
+        _checks.require_number(name, value, least=0, most=most)
     return given
 
 

@@ -8,12 +8,10 @@ Evidence terms combine with `*`: several observations of a node, or different ki
 `evidence ** power` tempers them.
 """
 
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +20,8 @@ from jaxtyping import Array, Bool, Float, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import matmul, show, show_fields, values_or_shapes
+from kbpjax._misc import matmul, show, show_fields, values_or_shapes, warn
+from kbpjax._public import Checked, public
 from kbpjax.features import FAR, Basis, features, represented
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.diagnostics import EvidenceWarning
@@ -56,7 +55,7 @@ class Model(Protocol):
         ...
 
 
-class Expectation(eqx.Module):
+class Expectation(Checked):
     """The expectation E[k(y, Y) | x]: the likelihood smoothed by the kernel of y; use a narrow bandwidth.
 
     Examples:
@@ -80,7 +79,7 @@ class Expectation(eqx.Module):
         return at_value
 
 
-class DensityRatio(eqx.Module):
+class DensityRatio(Checked):
     """The density ratio P(y | x) / P(y) (Song et al. 2010): not smoothed, but sensitive to the ridge.
 
     Examples:
@@ -102,7 +101,7 @@ class DensityRatio(eqx.Module):
         return ridge_solve(moment, at_value.T, ridge).T
 
 
-class Evidence(eqx.Module):
+class Evidence(Checked):
     """Local factors of the nodes; made by `observe`, `likelihood` and `clamp`, combined with `*`.
 
     Attributes:
@@ -163,7 +162,7 @@ class Evidence(eqx.Module):
     def __pow__(self, power: ScalarLike) -> "Evidence":
         """Raise all factors to a power > 0 (likelihood tempering): below 1 flatter, above 1 sharper. Clamps stay."""
         _checks.require_number("power", power, above=0, fix="To ignore evidence, leave it out.")
-        power = jnp.asarray(power, self.local.dtype)
+        power = _checks.in_range("power", power, self.local.dtype)
         positive = self.local > 0  # 0 ** power is 0, and its derivative too
         local = jnp.where(positive, jnp.where(positive, self.local, 1) ** power, 0)
         return Evidence(
@@ -208,6 +207,7 @@ def expand(mask: Array, ndim: int) -> Array:
 BATCH = "For a batch of cases, use jax.vmap(lambda y: kbpjax.observe(model, graph, y))(y)."
 
 
+@public
 def observe(
     model: KernelMRF,
     graph: Graph,
@@ -281,7 +281,7 @@ def observe(
 
 def likelihood_values(function: Callable[[Array], Array], points: Array, num_nodes: int) -> Array:
     """Return the checked values of a likelihood at points [point, *dim], [node, point]."""
-    values = jnp.asarray(function(points))
+    values = _checks.as_array("fn", function(points))
     shape = (num_nodes, len(points))
     _checks.require(values.shape == shape, "fn", f"must return values of shape {shape}", values.shape, "Broadcast it.")
     if not _checks.is_traced(values):
@@ -342,7 +342,7 @@ def _warn_of_far(basis: Basis, y: np.ndarray, node_type: int) -> None:
     if far > OUTLIERS * len(y):
         got = f"{far} of {len(y)} observations of node type {node_type} are far from all training observations"
         fix = "Pass values in the units of the training data, or a wider obs_kernel in fit."
-        warnings.warn(f"y: {got} and have no effect. {fix}", EvidenceWarning, stacklevel=4)
+        warn(f"y: {got} and have no effect. {fix}", EvidenceWarning)
 
 
 def _all_axes(ok: Any) -> Any:

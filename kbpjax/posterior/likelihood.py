@@ -10,11 +10,13 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
+from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import log_or_zero
 from kbpjax.posterior.evidence import Evidence, Model, likelihood_values, nothing, raise_values, raised
 
 
+@public
 def likelihood(
     model: Model,
     graph: Graph,
@@ -85,7 +87,7 @@ def _with_values(local: Array, nodes: Array, values: Array) -> tuple[Array, Arra
 
 def of_all_nodes(fn: Callable[[Array], Array], every: Array, nodes: Array, points: Array) -> Array:
     """Return the values of a likelihood of all nodes, for the nodes of one type."""
-    values = jnp.asarray(fn(points))
+    values = _checks.as_array("fn", fn(points))
     shape, fix = (len(every), len(points)), "Broadcast it: nodes on axis 0, points on axis 1."
     _checks.require(values.shape == shape, "fn", f"must return values of shape {shape}", values.shape, fix)
     return values[nodes]

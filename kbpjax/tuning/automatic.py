@@ -7,7 +7,6 @@ coordinate search minimizes it. The search is deterministic.
 """
 
 import itertools
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +16,8 @@ import numpy as np
 from jaxtyping import ScalarLike
 
 from kbpjax import _checks
+from kbpjax._misc import warn
+from kbpjax._public import public
 from kbpjax.inference.diagnostics import RankWarning, ScaleWarning
 from kbpjax.kernels import RBF, Kernel
 from kbpjax.learning.data import TrainingData
@@ -55,6 +56,7 @@ FEWEST = 20
 """Number of values of variables below which nothing is held out."""
 
 
+@public
 def fit(
     data: TrainingData,
     *,
@@ -145,7 +147,7 @@ def _warn_of_scales(data: TrainingData, kernel: Kernel | Mapping[int, Kernel]) -
             got = f"standard deviations from {spread.min():.2g} to {spread.max():.2g}"
             fix = "Standardize them, or pass kernel=kbpjax.kernels.ARD(bandwidths)."
             text = f"coordinates of node type {v} have {got}: RBF ignores the small ones. {fix}"
-            warnings.warn(text, ScaleWarning, stacklevel=3)
+            warn(text, ScaleWarning)
 
 
 def warn_of_rank(model: KernelMRF, rule: Rule) -> None:
@@ -159,16 +161,17 @@ def warn_of_rank(model: KernelMRF, rule: Rule) -> None:
         v = max(coarse, key=lambda v: coarse[v])
         text = f"{rule.max_rank} landmarks leave a residual of {coarse[v]:.2g} of node type {v} (eps={rule.eps:g})"
         fix = "Pass a wider kernel, or a larger rank: rule=kbpjax.ConstantTime(max_rank=...)."
-        warnings.warn(f"{text}: messages are coarse. {fix}", RankWarning, stacklevel=3)
+        warn(f"{text}: messages are coarse. {fix}", RankWarning)
 
 
+@public
 def choose_hyperparameters(
     data: TrainingData,
     *,
     kernel: Kernel | Mapping[int, Kernel] | None = None,
     obs_kernel: Kernel | Mapping[int, Kernel] | None = None,
-    ridge: Any = None,
-    obs_ridge: Any = None,
+    ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
+    obs_ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
     rule: Rule = ConstantTime(),
     floor: ScalarLike = 1e-6,
     nonnegative: Positive | None = None,

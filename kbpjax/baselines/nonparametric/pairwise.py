@@ -21,7 +21,9 @@ import numpy as np
 from jaxtyping import Array, Float, Key, Shaped
 
 from kbpjax import _checks
+from kbpjax._checks import Numbers
 from kbpjax._misc import show_fields
+from kbpjax._public import Checked, public
 from kbpjax.baselines.nonparametric import density
 from kbpjax.baselines.nonparametric.density import ConditionalDensity
 from kbpjax.baselines.nonparametric.mixtures import GaussianMixture
@@ -39,7 +41,7 @@ BATCH, PAIRS = 64, 2**22
 """Largest number of edges, and of pairs of points, for which potentials are evaluated at a time."""
 
 
-class PairwiseMRF(eqx.Module):
+class PairwiseMRF(Checked):
     """A pairwise Markov random field of vectors: a template for any graph with its types.
 
     Attributes:
@@ -103,15 +105,16 @@ class PairwiseMRF(eqx.Module):
     __repr__ = show_fields
 
 
+@public
 def fit(
     key: Key[Array, ""],
     data: TrainingData,
     *,
     potentials: Ratios | Conditionals = Ratios(),
     num_centers: int = 100,
-    widths: Any = None,
-    ridges: Any = None,
-    marginal_widths: Any = None,
+    widths: Numbers | None = None,
+    ridges: Numbers | None = None,
+    marginal_widths: Numbers | None = None,
 ) -> PairwiseMRF:
     """Return a model of learned Parzen marginals, and conditional densities of both directions of every edge type.
 

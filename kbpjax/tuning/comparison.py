@@ -1,0 +1,252 @@
+"""The score of given hyperparameters: how good the beliefs on held-out problems are, in one compiled function.
+
+`make_problem` holds problems out (`kbpjax.tuning.held_out`), and `evaluate` learns a model with the numbers of a
+`Choice`, passes messages, and scores the beliefs. The compared models are small, and their shapes do not depend on the
+numbers, so that the function is compiled once.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, ScalarLike, Shaped
+
+from kbpjax import _checks
+from kbpjax.features import Basis, LandmarkSelector, cholesky_basis, incomplete_cholesky
+from kbpjax.kernels import RBF, Kernel, gram, median_bandwidth
+from kbpjax.kernels.euclidean import ARD
+from kbpjax.learning.data import TrainingData
+from kbpjax.learning.model import ObservationModel, candidate_points, learn_model
+from kbpjax.learning.nonnegative import Clipped
+from kbpjax.learning.rules import ConstantTime
+from kbpjax.posterior.beliefs import Belief
+from kbpjax.posterior.clamp import clamp
+from kbpjax.posterior.evidence import DensityRatio, Expectation, observe
+from kbpjax.posterior.summaries import temper
+from kbpjax.tuning.answering import Recipe, beliefs_at, recipe, solve
+from kbpjax.tuning.held_out import HeldOut, hold_out
+
+RANK, VECTOR_RANK = 48, 96
+"""Ranks of the compared models: of scalar variables, and of others."""
+
+TEMPERATURES = (0.04, 0.06, 0.09, 0.13, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
+"""Temperatures that are compared."""
+
+ITERATIONS = 40
+"""Most iterations of message passing of a compared model."""
+
+TOL = 1e-2
+"""Residual at which messages of a compared model stop."""
+
+
+class Choice(NamedTuple):
+    """Numbers that the search varies.
+
+    Attributes:
+        bandwidth: bandwidth of the kernels of the variables, in median distances.
+        obs_bandwidth: bandwidth of the kernels of the observations, in median distances.
+        ridge: lambda of eq. 11 of the message operators.
+        obs_ridge: lambda of the observation operators.
+        ratio: 1 for the evidence model `DensityRatio`, 0 for `Expectation`.
+        power: power of the evidence.
+    """
+
+    bandwidth: Any = 0.25
+    obs_bandwidth: Any = 0.25
+    ridge: Any = 1e-4
+    obs_ridge: Any = 1e-4
+    ratio: Any = 0.0
+    power: Any = 1.0
+
+
+class ScaledKernels(eqx.Module):
+    """Kernels of all types: given, or Gaussian with bandwidths in units of the median distances of the samples."""
+
+    given: dict[int, Kernel]
+    scales: dict[int, Array]
+
+    @classmethod
+    def of(cls, argument: str, kernel: Any, samples: Mapping[int, Array]) -> "ScaledKernels":
+        """Return the given kernels, and the scales of the samples of the other types."""
+        given = dict.fromkeys(samples, kernel) if isinstance(kernel, Kernel) else dict(kernel or {})
+        return cls(
+            {v: given[v] for v in samples if v in given},
+            {v: _scale(f"{argument}[{v}]", x) for v, x in samples.items() if v not in given},
+        )
+
+    def scaled(self, factor: ScalarLike) -> dict[int, Kernel]:
+        """Return {type: kernel}, with the bandwidths of the Gaussian kernels a multiple of the scales."""
+        gaussian: dict[int, Kernel] = {
+            v: (ARD if scale.ndim else RBF)(scale * jnp.asarray(factor, scale.dtype))
+            for v, scale in self.scales.items()
+        }
+        return self.given | gaussian
+
+
+def _scale(argument: str, x: Array) -> Array:
+    """Return the median distance of samples; for vectors whose coordinates differ in scale, times that of each."""
+    fix = "Pass a kernel for this type: kbpjax.fit(data, kernel={node type: kernel})."
+    values = np.asarray(x)
+    numbers = values.ndim <= 2 and np.issubdtype(values.dtype, np.number)
+    _checks.require(
+        numbers, argument, "must be given unless samples are numbers or vectors", f"{values.dtype}{values.shape}", fix
+    )
+    dtype = jnp.result_type(float)
+    if values.ndim == 1:
+        return jnp.asarray(median_bandwidth(values), dtype)
+    spread = np.std(values.astype(float), axis=0)
+    varies = spread > 0
+    if values.shape[1] == 1 or (varies.all() and spread.max() <= 3 * spread.min()):
+        return jnp.asarray(median_bandwidth(values), dtype)
+    spread = np.where(varies, spread, 1.0)
+    return jnp.asarray(float(median_bandwidth(values / spread)) * spread, dtype)
+
+
+class PaddedCholesky(LandmarkSelector):
+    """Pivoted Cholesky with `max_rank` landmarks, of which those beyond `eps` count for nothing: of known shape."""
+
+    def feature_map(
+        self, kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: ScalarLike, max_rank: int
+    ) -> tuple[Basis, Float[Array, ""]]:
+        """Return the basis of the landmarks, whose other features are 0, and the residual."""
+        pivots = incomplete_cholesky(kernel, x, eps, max_rank)
+        valid = jnp.arange(len(pivots.indices), dtype=jnp.int32) < pivots.rank
+        return cholesky_basis(kernel, x[pivots.indices], valid), pivots.residual
+
+    @property
+    def products(self) -> "PaddedCholesky":
+        """This selector."""
+        return self
+
+
+class _Either(Expectation):
+    """Either evidence model, by a number that may be traced."""
+
+    ratio: Any
+
+    def operator(self, observation: ObservationModel) -> Array:
+        """Return the matrix that maps features of an observation to a message."""
+        chosen = self.ratio > 0.5
+        return jnp.where(chosen, observation.ratio, observation.expectation)
+
+    def point_mass(self, at_value: Array, moment: Array, ridge: Array) -> Array:
+        """Return the local factor for x_t = value."""
+        both = [kind.point_mass(at_value, moment, ridge) for kind in (DensityRatio(), Expectation())]
+        return jnp.where(self.ratio > 0.5, *both)
+
+
+class Problem(eqx.Module):
+    """All that one evaluation of the score needs, as arguments of the compiled function."""
+
+    data: TrainingData
+    kernels: ScaledKernels
+    obs_kernels: ScaledKernels
+    ridge: Any
+    obs_ridge: Any
+    floor: Any
+    held: HeldOut
+    clamped: Any
+    scored: dict[int, Array]
+    points: dict[int, Array]
+    recipe: Recipe | None
+    rank: int = eqx.field(static=True)
+
+    def score(self, choice: Choice) -> tuple[Array, Array, Array]:
+        """Return the score at each temperature, whether messages converged, and the largest residual of a basis."""
+        model = learn_model(
+            self.data,
+            kernel=self.kernels.scaled(choice.bandwidth),
+            obs_kernel=self.obs_kernels.scaled(choice.obs_bandwidth) or None,
+            rule=ConstantTime(eps=1e-3, max_rank=self.rank, features=PaddedCholesky()),
+            ridge=choice.ridge if self.ridge is None else self.ridge,
+            obs_ridge=choice.obs_ridge if self.obs_ridge is None else self.obs_ridge,
+            floor=self.floor,
+            nonnegative=None if self.recipe is None else Clipped(),
+        )
+        graph, either = self.held.graph, _Either(choice.ratio)
+        if self.clamped is None:
+            observed = jnp.zeros(graph.num_nodes, bool)
+            for v, mask in self.held.observed.items():
+                observed = observed.at[graph.nodes_of_type(v)].set(mask)
+            evidence = observe(model, graph, self.held.observations, mask=observed, evidence_model=either)
+            evidence = evidence**choice.power
+        else:
+            parts = [clamp(model, graph, nodes, values, evidence_model=either) for nodes, values in self.clamped]
+            evidence = parts[0]
+            for part in parts[1:]:
+                evidence = evidence * part
+        solution = solve(model, graph, evidence, self.recipe, tol=TOL, num_iters=ITERATIONS)
+        computed = beliefs_at(model, graph, evidence, solution, self.points)
+        energy = partial(self._energy, computed, self.distances())
+        at = jax.lax.map(energy, jnp.asarray(TEMPERATURES, evidence.local.dtype))
+        residual = jnp.max(jnp.stack([jnp.max(jnp.stack(pair)) for pair in model.residuals.values()]))
+        return at, solution.converged, residual
+
+    def distances(self) -> dict[int, tuple[Array, Array]]:
+        """Return {node type: distances between the points, and from each true value to the points}."""
+        return {v: (self._distances(v, x), self._distances(v, x, self.held.truth[v])) for v, x in self.points.items()}
+
+    def _energy(
+        self, computed: dict[int, Belief], distances: dict[int, tuple[Array, Array]], temperature: Array
+    ) -> Array:
+        """Return the mean energy score over the scored nodes, at one temperature."""
+        total, count = jnp.zeros_like(temperature), jnp.zeros_like(temperature)
+        for v, belief in computed.items():
+            weights = temper(belief, temperature).weights
+            between, to_truth = (distance.astype(weights.dtype) for distance in distances[v])
+            score = jnp.sum(weights * to_truth, axis=1) - jnp.sum((weights @ between) * weights, axis=1) / 2
+            mask = self.scored[v]
+            total = total + jnp.sum(jnp.where(mask, score, 0))
+            count = count + jnp.sum(mask, dtype=count.dtype)
+        return total / jnp.maximum(count, 1)
+
+    def _distances(self, node_type: int, points: Array, truth: Array | None = None) -> Array:
+        """Return distances between points, or from each true value to the points, in median distances."""
+        others = points if truth is None else truth
+        if node_type in self.kernels.given:  # the distance of the features
+            kernel = self.kernels.given[node_type]
+            at = lambda x: jax.vmap(kernel)(x, x)
+            squared = at(others)[:, None] + at(points)[None] - 2 * gram(kernel, others, points)
+            return jnp.sqrt(jnp.maximum(squared, 0))
+        scale = self.kernels.scales[node_type]
+        flat = [(x.astype(scale.dtype) / scale).reshape(len(x), -1) for x in (others, points)]
+        return jnp.sqrt(jnp.sum((flat[0][:, None] - flat[1][None]) ** 2, axis=-1))
+
+
+@jax.jit
+def evaluate(problem: Problem, choice: Choice) -> tuple[Array, Array, Array]:
+    """Return the score at each of `TEMPERATURES`, whether messages converged, and the largest residual of a basis."""
+    return problem.score(choice)
+
+
+def make_problem(
+    data: TrainingData, kernels: ScaledKernels, obs_kernels: ScaledKernels, ridge: Any, obs_ridge: Any, floor: Any
+) -> Problem:
+    """Hold out problems, and return what the score needs."""
+    train, held = hold_out(data)
+    graph, scored, clamped = held.graph, dict(held.present), None
+    if not held.observations:
+        rng, clamped = np.random.default_rng(1), []
+        for v, truth in held.truth.items():
+            known = held.present[v] & (rng.random(len(truth)) < 0.5)
+            clamped.append((np.asarray(graph.nodes_of_type(v))[known].astype(np.int32), truth[known]))
+            scored[v] = held.present[v] & ~known
+    scalar = all(x.ndim == 1 for x in train.nodes.values())
+    return Problem(
+        data=train,
+        kernels=kernels,
+        obs_kernels=obs_kernels,
+        ridge=ridge,
+        obs_ridge=obs_ridge,
+        floor=floor,
+        held=jax.tree.map(jnp.asarray, held),
+        clamped=jax.tree.map(jnp.asarray, clamped),
+        scored=jax.tree.map(jnp.asarray, scored),
+        points={v: candidate_points(train.nodes[v], 80 if train.nodes[v].ndim == 1 else 128) for v in held.truth},
+        recipe=recipe(graph),
+        rank=RANK if scalar else VECTOR_RANK,
+    )
