@@ -63,7 +63,7 @@ class Checkpoint:
                 content = {name: file[name] for name in file.files}
             header = json.loads(str(content.pop("about")))
             written, saved = str(header.pop("format")), dict(header.pop("settings"))
-            header = {name: tuple(value) if isinstance(value, list) else value for name, value in header.items()}
+            header = {name: _tuples(value) for name, value in header.items()}
             state = self.kind(**header, arrays=content) if written == wanted else None
         except (
             *(OSError, ValueError, KeyError, AttributeError, TypeError, EOFError),
@@ -104,6 +104,11 @@ def digest(value: Any) -> str:
     arrays = [array for leaf in leaves for array in _arrays(leaf)]
     text = [re.sub(r" at 0x[0-9a-f]+", "", str(structure)), *(f"{a.dtype} {a.shape}" for a in arrays)]
     return hashlib.sha256(b"\0".join([*map(str.encode, text), *(a.tobytes() for a in arrays)])).hexdigest()[:16]
+
+
+def _tuples(value: Any) -> Any:
+    """Return a value of JSON with its lists as tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _arrays(leaf: Any) -> list[np.ndarray]:
