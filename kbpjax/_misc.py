@@ -6,6 +6,9 @@ import importlib
 import os
 import secrets
 import shutil
+import struct
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +24,13 @@ from jax.core import Tracer
 # equations, and coarser than the residuals that incomplete Cholesky must resolve.
 matmul = functools.partial(jnp.matmul, precision="highest")
 einsum = functools.partial(jnp.einsum, precision="highest")
+
+
+DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, TypeError, AttributeError),
+    *(KeyError, IndexError, SyntaxError, RuntimeError, MemoryError, OverflowError),
+)
+"""Exceptions of the readers of zip archives, arrays and JSON on damaged files."""
 
 
 @contextmanager

@@ -8,9 +8,7 @@ the argument `classes`. Training data are saved only if they are part of the mod
 import dataclasses
 import importlib
 import json
-import struct
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,16 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from kbpjax import __version__, _checks
-from kbpjax._misc import replacing
+from kbpjax._misc import DAMAGE, replacing
 
 FORMAT = 1
 """Format version of written files; older versions can be read, newer versions cannot."""
 HEADER = "kbpjax.json"
-DAMAGE = (
-    *(zipfile.BadZipFile, zlib.error, struct.error, json.JSONDecodeError, UnicodeError, EOFError, OSError),
-    *(KeyError, ValueError, TypeError, NotImplementedError, SyntaxError, RuntimeError, MemoryError, OverflowError),
-)
-"""Exceptions of the readers of zip archives, arrays and JSON on damaged files."""
 WRONG = (KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError, MemoryError)
 """Exceptions of a header that is not one of `save`."""
 PLAIN = (bool, int, float, str, type(None))

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 import re
-import zipfile
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kbpjax import _checks
-from kbpjax._misc import replacing
+from kbpjax._misc import DAMAGE, replacing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,21 +55,19 @@ class Checkpoint:
             return self.kind()
         wanted = self.kind.FORMAT
         writer, _, version = wanted.removeprefix("kbpjax.").partition(" ")
-        fix = "Pass another path: only checkpoints are overwritten."
+        fix = "Pass another path, or delete it if it is damaged: only whole checkpoints are overwritten."
         header, content, written = {}, {}, ""
         try:
             with self.path.open("rb") as whole, np.load(whole, allow_pickle=False) as file:
                 content = {name: file[name] for name in file.files}
             header = json.loads(str(content.pop("about")))
             written, saved = str(header.pop("format")), dict(header.pop("settings"))
+            if header.pop("names", []) != list(content):  # damage of an index of the archive can hide some
+                raise KeyError("names")
             header = {name: _tuples(value) for name, value in header.items()}
             state = self.kind(**header, arrays=content) if written == wanted else None
-        except (
-            *(OSError, ValueError, KeyError, AttributeError, TypeError, EOFError),
-            zipfile.BadZipFile,
-            RuntimeError,
-        ):
-            state, saved = None, {}
+        except DAMAGE:
+            state, saved, written = None, {}, "" if written == wanted else written
         ours = written.split(" ")[0] == wanted.split(" ")[0]
         _checks.require(ours, "checkpoint", f"must be a file written by {writer}", str(self.path), fix)
         fix = "Delete the file to restart, or resume with the version of kbpjax that wrote it."
@@ -87,7 +84,7 @@ class Checkpoint:
         if self.path is None:
             return
         header = {name: value for name, value in vars(state).items() if name != "arrays"}
-        header |= {"format": self.kind.FORMAT, "settings": self.options}
+        header |= {"format": self.kind.FORMAT, "settings": self.options, "names": list(state.arrays)}
         arrays: dict[str, Any] = {"about": np.array(json.dumps(header)), **state.arrays}
         with replacing(self.path) as file:
             np.savez(file, **arrays)
