@@ -3,7 +3,8 @@
     python -m tests.fuzz.files --tries 1000 --kills 50
 
 Every bit flip and truncation of a file of `save` or of a checkpoint must be refused, or the object must be identical.
-Processes in `save`, `fit_chunks` and `tune` are killed (SIGKILL) at random moments and resumed. The file must hold the
+Processes in `save`, `fit_chunks` and `tune` are killed (SIGKILL; with `--interrupt` SIGINT, as Ctrl-C) at random
+moments and resumed. The file must hold the
 last state that was written, or the one that was being written; the resumed results must be identical, bit by bit.
 Each process is a fork of this one, which computes nothing itself.
 """
@@ -124,6 +125,7 @@ def forked(function, *given):
     status = 1
     try:
         os.close(read)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         content = pickle.dumps(function(*given))
         while content:
             content = content[os.write(write, content) :]
@@ -134,8 +136,8 @@ def forked(function, *given):
         os._exit(status)
 
 
-def ended(child, read, after=None):
-    """Wait for a process, or kill it after some seconds; return its result, or None if it was killed."""
+def ended(child, read, after=None, how=signal.SIGKILL):
+    """Wait for a process, or send it a signal after some seconds; return its result, or None if it got the signal."""
     deadline = time.monotonic() + (LONGEST if after is None else after)
     with os.fdopen(read, "rb") as pipe:
         os.set_blocking(pipe.fileno(), False)
@@ -149,8 +151,14 @@ def ended(child, read, after=None):
                     raise RuntimeError(f"a process ended with status {status}")
                 return pickle.loads(content)
             time.sleep(0.002)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        os.kill(child, how if after is not None else signal.SIGKILL)
+        deadline = time.monotonic() + LONGEST
+        while not os.waitpid(child, os.WNOHANG)[0]:
+            if time.monotonic() > deadline:
+                os.kill(child, signal.SIGKILL)
+                raise RuntimeError("a process ignores signals")
+            pipe.read()
+            time.sleep(0.002)
     if after is None:
         raise RuntimeError(f"a process did not end in {LONGEST:.0f} seconds")
     return None
@@ -175,8 +183,8 @@ def work(kind, path, place):
 # --- what is measured -------------------------------------------------------------------------------------------------
 
 
-def killed(kind, kills, rng, folder):
-    """Kill a writer at random moments, and resume it each time."""
+def killed(kind, kills, rng, folder, how):
+    """Kill or interrupt a writer at random moments, and resume it each time."""
     path, place = folder / f"{kind}{'.kbp' if kind == 'save' else '.npz'}", folder / f"{kind}.log"
     expected, length = None, 2.0
     if kind != "save":
@@ -191,7 +199,7 @@ def killed(kind, kills, rng, folder):
     while row["kills"] < kills:
         place.write_bytes(b"")
         before = progress_in(path)
-        found = ended(*forked(work, kind, path, place), after=rng.uniform(0.0, 1.2 * length))
+        found = ended(*forked(work, kind, path, place), after=rng.uniform(0.0, 1.2 * length), how=how)
         if found is not None:
             row["finished"] += 1
             row["different"] += found != expected
@@ -279,12 +287,13 @@ def main(argv=None):
     parser.add_argument("--tries", type=int, default=1000, help="damaged files")
     parser.add_argument("--kills", type=int, default=50, help="kills of each writer")
     parser.add_argument("--writers", nargs="+", choices=WRITERS, default=list(WRITERS))
+    parser.add_argument("--interrupt", action="store_true", help="send SIGINT instead of SIGKILL")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     bad, rng = 0, np.random.default_rng(args.seed)
     with tempfile.TemporaryDirectory() as name:
         for kind in args.writers if args.kills else ():
-            row = killed(kind, args.kills, rng, Path(name))
+            row = killed(kind, args.kills, rng, Path(name), signal.SIGINT if args.interrupt else signal.SIGKILL)
             bad += row["lost"] + row["damaged"] + row["different"]
             print(json.dumps({"killed": kind, **row}), flush=True)
         if args.tries:
