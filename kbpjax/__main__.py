@@ -1,8 +1,11 @@
 """The command line: `python -m kbpjax denoise | info`."""
 
 import argparse
+import struct
 import sys
 import time
+import warnings
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,15 @@ INFO = """Describe a file written by kbpjax.save.
 NOISE = 30.0
 """Standard deviation of the training noise, in gray values."""
 
+GRAY = ("1", "L", "LA", "I", "F")
+"""Modes of Pillow without color; "I" and "F" are refused unless they hold 16 bits."""
+
+UNREADABLE = (
+    *(OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, ArithmeticError),
+    *(MemoryError, struct.error, zlib.error),
+)
+"""Exceptions of Pillow on damaged files."""
+
 FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF"}
 """{file extension: image format}; other extensions are PNG."""
 
@@ -55,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print("interrupted", *stop.args, sep=": ", file=sys.stderr)
         return 130
     return 0
 
@@ -96,6 +108,8 @@ def denoise(args: argparse.Namespace) -> None:
         _checks.require(args.model is None, "--noise", "must be left out with --model", f"{args.noise:g}", fix)
     for path in (args.out, args.save):
         _check_free(path, args.force)
+    same = args.save is not None and args.save.resolve() == args.out.resolve()
+    _checks.require(not same, "--save", "must be another file than the image", str(args.save), "Name it model.kbp.")
     noisy = _read(args.noisy)
     if args.model is None:
         model = _learn(_read(args.learn), NOISE if args.noise is None else args.noise, args.seed)
@@ -106,6 +120,15 @@ def denoise(args: argparse.Namespace) -> None:
         _checks.require(ok, "--model", rule, type(model).__name__, "Save one with denoise --save.")
     if args.save is not None:
         kbp.save(args.save, model)
+    try:
+        _denoise(args, model, noisy)
+    except KeyboardInterrupt:
+        kept = f"the model is in {args.save}; pass --model {args.save} to go on with it"
+        raise KeyboardInterrupt(*([] if args.save is None else [kept])) from None
+
+
+def _denoise(args: argparse.Namespace, model: kbp.KernelMRF, noisy: np.ndarray) -> None:
+    """Write the denoised image, and print what was done."""
     graph = kbp.grid_graph(*noisy.shape[:2])
 
     @jax.jit
@@ -163,22 +186,56 @@ def _progress(text: str) -> None:
 
 
 def _read(path: Path) -> np.ndarray:
-    """Return an image as numbers 0 .. 255 [row, column, color]."""
+    """Return an image as numbers 0 .. 255 [row, column, color]; 16 bits are scaled, transparency is laid over white."""
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image, ImageOps
     except ImportError:
         raise ValueError("image: Pillow must be installed; got none. Install it: pip install pillow") from None
     _checks.require(path.is_file(), "image", "must be a file", str(path), "Check the name.")
     try:
-        with Image.open(path) as picture:
-            gray = picture.mode in ("1", "L", "LA", "I", "I;16", "F")
-            pixels = np.asarray(picture.convert("L" if gray else "RGB"), np.float32)
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            picture = Image.open(path)
+        with picture:
+            frames = 1 if picture.format == "MPO" else getattr(picture, "n_frames", 1)  # MPO: a photograph, and more
+            mode = picture.mode
+            deep = mode.startswith("I;16") or (mode == "I" and picture.format in ("PNG", "PPM"))
+            whole = ImageOps.exif_transpose(picture)
+            pixels, transparent = _deep_pixels(whole) if deep else _pixels(whole)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        rule = f"must have at most {Image.MAX_IMAGE_PIXELS} pixels"
+        raise ValueError(f"image: {rule}; got more in {path}. Scale it down, or cut it into parts.") from None
+    except UNREADABLE as error:
         raise ValueError(f"image: must be readable by Pillow; got {path}: {error}. Convert it to PNG.") from None
+    got = f"{path}, of type {mode}"
+    fix = "Its range is not known: scale the values to 0 .. 65535, and save them as PNG of 16 bits."
+    _checks.require(deep or mode not in ("I", "F"), "image", "must have 8 or 16 bits per channel", got, fix)
+    _checks.require(frames == 1, "image", "must be a single picture", f"{frames} in {path}", "Save one as PNG.")
+    if transparent:
+        print(f"note: {path} is transparent; it is laid over white.", file=sys.stderr)
     pixels = pixels.reshape(*pixels.shape[:2], -1)
     fix = "Pass a larger image."
     _checks.require(min(pixels.shape[:2]) >= 2, "image", "must have at least 2 x 2 pixels", pixels.shape[:2], fix)
     return pixels
+
+
+def _pixels(picture: Any) -> tuple[np.ndarray, bool]:
+    """Return the pixels of a picture of 8 bits, over white where it is transparent, and whether it is."""
+    from PIL import Image
+
+    kind, transparent = "L" if picture.mode in GRAY else "RGB", False
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        transparent = picture.getextrema()[3][0] < 255
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+    return np.asarray(picture.convert(kind), np.float32), transparent
+
+
+def _deep_pixels(picture: Any) -> tuple[np.ndarray, bool]:
+    """Return the pixels of a gray picture of 16 bits, scaled to 0 .. 255, as `_pixels`."""
+    values = np.asarray(picture).astype(np.float32)
+    hidden = values == picture.info.get("transparency", -1)
+    return np.where(hidden, 255, values / 257), bool(hidden.any())
 
 
 def _write(path: Path, pixels: np.ndarray) -> None:
@@ -197,7 +254,7 @@ def _check_free(path: Path | None, force: bool) -> None:
     """Raise ValueError if a path exists without `force`, or its folder does not exist."""
     if path is None:
         return
-    _checks.require(path.parent.is_dir(), str(path), "must be in an existing folder", str(path.parent), "Create it.")
+    _checks.path_to_write(str(path), path)
     _checks.require(force or not path.exists(), str(path), "must not exist", "a file", "Pass --force to replace it.")
 
 

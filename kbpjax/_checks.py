@@ -6,6 +6,7 @@ Under `jax.jit`, `jax.vmap` or `jax.grad`, arrays are tracers: their shapes are 
 import functools
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -134,6 +135,24 @@ def require_key(key: Any) -> None:
     typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ()
     ok = typed or (dtype == np.uint32 and shape is not None and len(shape) == 1)
     require(ok, "key", "must be a random key", repr(key)[:80], "Pass jax.random.key(0).")
+
+
+def as_path(argument: str, path: Any) -> Path:
+    """Return a path; raise ValueError unless it is a text that is not empty or a `pathlib.Path`."""
+    ok = isinstance(path, str | os.PathLike) and isinstance(os.fspath(path), str)
+    text = os.fspath(path) if ok else ""
+    fix = "Pass a name such as 'model.kbp'."
+    require(text != "" and "\0" not in text, argument, "must be the path of a file", repr(path)[:80], fix)
+    return Path(text)
+
+
+def path_to_write(argument: str, path: Any) -> Path:
+    """Return the path of a file to write; raise ValueError unless its folder exists and it is no folder or device."""
+    file = as_path(argument, path)
+    require(file.parent.is_dir(), argument, "must be in an existing folder", str(file), "Create the folder first.")
+    ok = file.is_file() or not file.exists()
+    require(ok, argument, "must be a file", f"{file}, which is a folder or a device", "Add the name of a file.")
+    return file
 
 
 def read(argument: str, values: Any) -> tuple[Any, np.ndarray | None]:

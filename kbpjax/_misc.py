@@ -5,8 +5,12 @@ import functools
 import importlib
 import os
 import secrets
+import shutil
+import struct
 import sys
 import warnings
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,15 +28,28 @@ matmul = functools.partial(jnp.matmul, precision="highest")
 einsum = functools.partial(jnp.einsum, precision="highest")
 
 
+DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, TypeError, AttributeError),
+    *(KeyError, IndexError, SyntaxError, RuntimeError, MemoryError, OverflowError),
+)
+"""Exceptions of the readers of zip archives, arrays and JSON on damaged files."""
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a temporary file that replaces `path` only if the block raises no exception."""
+    """Yield a temporary file that replaces `path` only if the block raises no exception.
+
+    A symbolic link stays, and its target is replaced; a file that is replaced keeps its permissions.
+    """
+    path = path.resolve()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -8,10 +8,8 @@ the argument `classes`. Training data are saved only if they are part of the mod
 import dataclasses
 import importlib
 import json
-import struct
 import zipfile
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +19,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from kbpjax import __version__, _checks
-from kbpjax._misc import replacing
+from kbpjax._misc import DAMAGE, replacing
 from kbpjax._public import public
 
 FORMAT = 1
 """Format version of written files; older versions can be read, newer versions cannot."""
 HEADER = "kbpjax.json"
-DAMAGE = (
-    *(zipfile.BadZipFile, zlib.error, struct.error, json.JSONDecodeError, UnicodeError, EOFError, OSError),
-    *(KeyError, ValueError, TypeError, NotImplementedError, SyntaxError, RuntimeError, MemoryError, OverflowError),
-)
-"""Exceptions of the readers of zip archives, arrays and JSON on damaged files."""
+WRONG = (KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError, MemoryError)
+"""Exceptions of a header that is not one of `save`."""
 PLAIN = (bool, int, float, str, type(None))
+NUMBERS = "biufc"
+"""Kinds of NumPy dtypes that are saved as they are."""
+DEEPEST, LONGEST = 300, 10_000
+"""Largest depth of a header, in levels of JSON; largest number of bits of an integer."""
 MODULES = {
     "acceleration": "inference.acceleration",
     "answers": "posterior.summaries",
@@ -110,12 +109,18 @@ RENAMED = {
 def save(path: str | Path, value: Any) -> None:
     """Save a model, solution, graph, belief or operator, or a tuple, list or dictionary of these, to a file.
 
+    The file is written beside its place and moved there when it is complete: an interrupt or a full disk leaves the
+    old file. Only files of `save` and empty files are replaced.
+
     Args:
-        path: path of the file; an existing file is replaced. The usual extension is `.kbp`.
+        path: path of the file; an earlier file of `save` is replaced. The usual extension is `.kbp`.
         value: the object to save.
 
     Raises:
-        ValueError: the object has functions or other parts that are not data, or the folder does not exist.
+        ValueError: the object has functions or other parts that are not data, contains itself, or has arrays of text,
+            dates, records or masked entries; the folder does not exist; or the path has a file that `save` has not
+            written.
+        OSError: the file cannot be written, for instance because the disk is full.
 
     Examples:
         >>> import os, tempfile, kbpjax as kbp
@@ -124,12 +129,18 @@ def save(path: str | Path, value: Any) -> None:
         ...     print(kbp.load(os.path.join(folder, "kernel.kbp")).bandwidth)
         2.0
     """
-    file = Path(path)
-    _checks.require(
-        file.parent.is_dir(), "path", "must be in an existing folder", str(file), "Create the folder first."
-    )
+    file = _checks.path_to_write("path", path)
+    fix = "Delete it first, or pass another path."
+    rule = "must be new, or a file written by kbpjax.save"
+    _checks.require(not file.exists() or _is_ours(file), "path", rule, f"{file}, another file", fix)
     arrays: dict[str, np.ndarray] = {}
-    root = _describe(value, "value", arrays)
+    fix = "Save its parts, or leave out the reference to itself."
+    try:
+        root: Any = _describe(value, "value", arrays)
+        deep = _is_deep(root)
+    except RecursionError:
+        root, deep = None, True
+    _checks.require(not deep, "value", "must not contain itself or be deeply nested", type(value).__name__, fix)
     header = {"format": FORMAT, "kbpjax": __version__, "jax": jax.__version__, "root": root}
     with replacing(file) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(HEADER, json.dumps(header))
@@ -145,6 +156,9 @@ def load(path: str | Path, *, classes: Iterable[type] = ()) -> Any:
     Args:
         path: path of the file.
         classes: custom kernels and other custom classes in the file; classes of kbpjax are found automatically.
+
+    Returns:
+        The object. Arrays in another byte order come back in the order of the machine.
 
     Raises:
         ValueError: the file does not exist, is damaged, or has another or a newer format; a class is missing; or the
@@ -162,9 +176,16 @@ def load(path: str | Path, *, classes: Iterable[type] = ()) -> Any:
         >>> loaded["kernel"], loaded["graph"].num_nodes
         (Angle(), 3)
     """
-    header, arrays = _read(Path(path))
-    custom = {_name_of(cls): cls for cls in classes}
-    return _build(header["root"], arrays, custom)
+    file = _checks.as_path("path", path)
+    found: tuple[Any, ...] = tuple(classes) if isinstance(classes, Iterable) else (classes,)
+    ok = isinstance(classes, Iterable) and all(isinstance(cls, type) for cls in found)
+    _checks.require(ok, "classes", "must be a list of classes", repr(classes)[:80], "Pass classes=[MyKernel].")
+    header, arrays = _read(file)
+    custom = {_name_of(cls): cls for cls in found}
+    try:
+        return _build(header["root"], arrays, custom)
+    except WRONG as error:
+        raise ValueError(_not_ours(file, error)) from error
 
 
 @public
@@ -182,36 +203,42 @@ def describe(path: str | Path) -> dict[str, Any]:
         >>> about["class"], about["arrays"]
         ('kbpjax.kernels.euclidean.RBF', 1)
     """
-    header, arrays = _read(Path(path))
+    header, arrays = _read(_checks.as_path("path", path))
     root = header["root"]
     sizes = {"arrays": len(arrays), "array_bytes": sum(array.nbytes for array in arrays.values())}
-    return {"format": header["format"], "kbpjax": header["kbpjax"], "jax": header["jax"], **_kind_of(root), **sizes}
+    versions = {name: header.get(name) for name in ("format", "kbpjax", "jax")}
+    return {**versions, **_kind_of(root), **sizes}
 
 
 def _kind_of(root: Any) -> dict[str, str]:
     """Return the class of the root object, or the type of a collection."""
     if isinstance(root, dict):
-        return {"class": str(root.get("class", next(iter(root))))}
+        return {"class": str(root.get("class", next(iter(root), None)))}
     return {"class": type(root).__name__}
 
 
 def _describe(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
     """Return a JSON description of a value, and add its arrays to `arrays`; errors name `path`."""
-    if isinstance(value, PLAIN):
-        return {"float": repr(value)} if isinstance(value, float) else value
-    if isinstance(value, jax.Array | np.ndarray | np.generic):
+    if isinstance(value, jax.Array | np.ndarray | np.generic) and not isinstance(value, str):
         return _describe_array(value, path, arrays)
+    if isinstance(value, PLAIN):
+        size = value.bit_length() if isinstance(value, int) else 0
+        fix = "Save it as text."
+        _checks.require(size <= LONGEST, path, f"must have at most {LONGEST} bits", f"{size}", fix)
+        return {"float": repr(value)} if isinstance(value, float) else value
     fields_of = getattr(value, "_fields", None)
     if isinstance(value, tuple) and fields_of is not None:
         fields = {name: _describe(getattr(value, name), f"{path}.{name}", arrays) for name in fields_of}
         return {"class": _name_of(type(value)), "fields": fields}
     if isinstance(value, tuple | list):
         items = [_describe(one, f"{path}[{i}]", arrays) for i, one in enumerate(value)]
-        return {type(value).__name__: items}
+        return {"tuple" if isinstance(value, tuple) else "list": items}
     if isinstance(value, Mapping):
         pairs = [[_describe(k, path, arrays), _describe(v, f"{path}[{k!r}]", arrays)] for k, v in value.items()]
         return {"dict": pairs}
     if isinstance(value, np.dtype):
+        known = value.kind in NUMBERS or _is_extended(value)
+        _checks.require(known and value.isnative, path, "must be a dtype of numbers", value, "Save its name.")
         return {"dtype": value.name}
     if isinstance(value, type):
         return {"type": _name_of(value)}
@@ -232,31 +259,63 @@ def _describe_array(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any
         arrays[name] = np.asarray(jax.random.key_data(value))
         return {"array": name, "kind": "key", "dtype": str(jax.random.key_impl(value))}
     kind = "jax" if isinstance(value, jax.Array) else ("numpy" if isinstance(value, np.ndarray) else "number")
-    array = np.asarray(value)
-    fix = "Save numbers only."
-    _checks.require(array.dtype.kind not in "OM", path, "must be an array of numbers", f"dtype {array.dtype}", fix)
-    foreign = array.dtype.kind == "V"
-    arrays[name] = array.view(f"u{array.dtype.itemsize}") if foreign else array
+    array = np.asarray(_checks.as_numpy(path, value))
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    fix = "Save numbers only: text as a list, dates as numbers, each column of a record by itself."
+    extended = _is_extended(array.dtype)
+    ok = array.dtype.kind in NUMBERS or extended
+    _checks.require(ok, path, "must be an array of numbers", f"dtype {array.dtype}", fix)
+    arrays[name] = array.view(f"u{array.dtype.itemsize}") if extended else array
     return {"array": name, "kind": kind, "dtype": array.dtype.name}
+
+
+def _is_extended(dtype: np.dtype) -> bool:
+    """Return whether a dtype is one that JAX adds to NumPy, such as bfloat16."""
+    return dtype.type.__module__.startswith("ml_dtypes")
+
+
+def _is_deep(root: Any) -> bool:
+    """Return whether a description has more levels than can be read."""
+    level = [root]
+    for _ in range(DEEPEST):
+        nested = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
+        level = [item for items in nested for item in items]
+    return bool(level)
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether a file is empty or an archive written by `save`."""
+    if path.stat().st_size == 0:
+        return True
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return HEADER in archive.namelist()
+    except DAMAGE:
+        return False
+
+
+def _not_ours(path: Path, error: Exception) -> str:
+    rule, fix = "must be a file written by kbpjax.save", "Save it again: it is damaged or from another program."
+    return f"path: {rule}; got {path.name}: {type(error).__name__}. {fix}"
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the header and arrays of a file; zipfile verifies their checksums."""
     _checks.require(path.is_file(), "path", "must be a file", str(path), "Save one with kbpjax.save.")
-    fix = "Save it again: it is damaged or from another program."
     header: Any = None
     arrays = {}
     try:
         with zipfile.ZipFile(path) as archive:
             header = json.loads(archive.read(HEADER))
+            if not (isinstance(header["format"], int) and header["format"] >= 1 and "root" in header):
+                raise KeyError("format")
             newer = header["format"] > FORMAT
             names = [] if newer else [n for n in archive.namelist() if n.endswith(".npy")]
             for name in names:
                 with archive.open(name) as entry:
                     arrays[name.removesuffix(".npy")] = np.lib.format.read_array(entry, allow_pickle=False)
     except DAMAGE as error:
-        got = f"{path.name}: {type(error).__name__}"
-        raise ValueError(f"path: must be a file written by kbpjax.save; got {got}. {fix}") from None
+        raise ValueError(_not_ours(path, error)) from None
     rule, got = f"must have format {FORMAT} or older", f"format {header['format']} of kbpjax {header.get('kbpjax')}"
     _checks.require(header["format"] <= FORMAT, "path", rule, got, "Update kbpjax to read it.")
     return header, arrays
@@ -270,17 +329,33 @@ def _build(description: Any, arrays: dict[str, np.ndarray], custom: dict[str, ty
         return _build_array(description, arrays)
     if "class" in description:
         return _build_object(description, arrays, custom)
-    ((kind, content),) = description.items()
     builders = {
-        "float": float,
-        "dtype": jnp.dtype,
+        "float": lambda text: _converted(float, text),
+        "dtype": lambda name: _converted(jnp.dtype, name),
         "type": lambda name: _class_of(name, custom),
-        "tuple": lambda items: tuple(_build(item, arrays, custom) for item in items),
-        "list": lambda items: [_build(item, arrays, custom) for item in items],
-        "dict": lambda pairs: {_build(k, arrays, custom): _build(v, arrays, custom) for k, v in pairs},
+        "tuple": lambda items: tuple(_build(item, arrays, custom) for item in _plain(items, list)),
+        "list": lambda items: [_build(item, arrays, custom) for item in _plain(items, list)],
+        "dict": lambda pairs: _converted(
+            dict, [[_build(one, arrays, custom) for one in _plain(pair, list)] for pair in _plain(pairs, list)]
+        ),
     }
+    kind = ", ".join(description)
     _checks.require(kind in builders, "path", "must have a supported layout", kind, "Update kbpjax, or save it again.")
-    return builders[kind](content)
+    return builders[kind](description[kind])
+
+
+def _plain(content: Any, kind: type) -> Any:
+    if not isinstance(content, kind):
+        raise TypeError(f"{content!r} is no {kind.__name__}")
+    return content
+
+
+def _converted(function: Callable[[Any], Any], content: Any) -> Any:
+    """Return the result of a conversion; raise TypeError for content that `save` does not write."""
+    try:
+        return function(content)
+    except ValueError as error:
+        raise TypeError(str(error)) from error
 
 
 def _build_array(description: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
@@ -288,9 +363,10 @@ def _build_array(description: dict[str, Any], arrays: dict[str, np.ndarray]) -> 
     _checks.require(name in arrays, "path", "must have all of its arrays", f"none named {name}", fix)
     array = arrays[name]
     if description["kind"] == "key":
-        return jax.random.wrap_key_data(jnp.asarray(array), impl=description["dtype"])
-    dtype = jnp.dtype(description["dtype"])
-    array = array if array.dtype == dtype else array.view(dtype)
+        return _converted(lambda data: jax.random.wrap_key_data(data, impl=description["dtype"]), jnp.asarray(array))
+    dtype = _converted(jnp.dtype, description["dtype"])
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    array = array if array.dtype == dtype else _converted(array.view, dtype)
     if description["kind"] == "numpy":
         return array
     if description["kind"] == "number":
@@ -348,7 +424,7 @@ def _class_of(name: str, custom: dict[str, type]) -> Any:
     if module.split(".")[0] == "kbpjax":
         try:
             found = getattr(importlib.import_module(module), qualname, None)
-        except ImportError:
+        except (ImportError, ValueError):
             found = None
     _checks.require(
         isinstance(found, type), "classes", "must include all custom classes of the file", f"no {name}", fix

@@ -1,5 +1,11 @@
 """The command line, as a user types it: pictures, saved models; one line for a mistake."""
 
+import os
+import signal
+import struct
+import subprocess
+import sys
+import zlib
 from functools import partial
 
 import numpy as np
@@ -7,8 +13,9 @@ import pytest
 from PIL import Image
 
 import kbpjax as kbp
-from kbpjax.__main__ import main
-from tests.programs import SHORT, python
+from kbpjax.__main__ import _read, main
+from tests.programs import SETTINGS, SHORT, python
+from tests.refusals import not_refused
 
 
 @pytest.fixture
@@ -86,6 +93,100 @@ def test_hyperparameters_are_chosen_and_saved(tmp_path, capsys):
     assert kbp.load(tmp_path / "model.kbp").hyperparameters is not None
 
 
+GRADIENT = np.add.outer(np.arange(30) * 4, np.arange(24) * 4).astype(np.uint8)
+ALPHA = np.where(np.arange(30) < 5, 0, np.where(np.arange(30) < 10, 102, 255))[:, None] + 0 * GRADIENT
+COLORS = np.stack([GRADIENT, 255 - GRADIENT, GRADIENT // 2], axis=-1)
+
+
+def write(path, pixels, **options):
+    Image.fromarray(pixels).save(path, **options)
+    return path
+
+
+def png(path, bits, color, rows, shape=(24, 30)):
+    """Write a PNG that Pillow cannot write: 16-bit colors, or a header alone."""
+    parts = [b"\x89PNG\r\n\x1a\n"]
+    header = struct.pack(">IIBBBBB", *shape, bits, color, 0, 0, 0)
+    for kind, content in {b"IHDR": header, b"IDAT": zlib.compress(rows), b"IEND": b""}.items():
+        parts.append(struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content)))
+    path.write_bytes(b"".join(parts))
+    return path
+
+
+def test_every_type_of_picture_has_the_values_of_its_twin_of_8_bits(tmp_path, capsys):
+    deep, over = GRADIENT.astype(np.uint16) * 257, lambda pixels: 255 + (pixels - 255.0) * ALPHA[..., None] / 255
+    of_rows = lambda pixels: b"".join(b"\0" + (row.astype(">u2") * 257).tobytes() for row in pixels)
+    gray = GRADIENT[..., None].astype(float)
+    black_is_white = np.where(gray == 0, 255, gray)
+    la, rgba = np.dstack([GRADIENT, ALPHA]).astype(np.uint8), np.dstack([COLORS, ALPHA]).astype(np.uint8)
+    turned = Image.Exif()
+    turned[274] = 3  # half a turn
+    pictures = {
+        "gray": (write(tmp_path / "gray.png", GRADIENT), gray),
+        "16 bits": (write(tmp_path / "deep.png", deep), gray),
+        "TIFF": (write(tmp_path / "deep.tif", deep), gray),
+        "TIFF, big-endian": (write(tmp_path / "big.tif", deep.astype(">u2")), gray),
+        "PGM of 16 bits": (write(tmp_path / "deep.pgm", deep), gray),
+        "black and white": (write(tmp_path / "1.png", GRADIENT > 90), np.where(gray > 90, 255.0, 0)),
+        "GIF": (write(tmp_path / "gray.gif", GRADIENT), np.repeat(gray, 3, axis=2)),
+        "palette": (write(tmp_path / "p.png", np.asarray(COLORS)), COLORS),
+        "16-bit colors": (png(tmp_path / "deepc.png", 16, 2, of_rows(COLORS)), COLORS),
+        "opaque": (write(tmp_path / "opaque.png", np.dstack([COLORS, 255 + 0 * GRADIENT])), COLORS),
+        "turned": (write(tmp_path / "turned.tif", GRADIENT, exif=turned), gray[::-1, ::-1]),
+        "CMYK": (tmp_path / "cmyk.tif", COLORS),
+    }
+    Image.fromarray(COLORS).convert("CMYK").save(tmp_path / "cmyk.tif")
+    Image.fromarray(COLORS).quantize(256).save(tmp_path / "p.png")
+    for name, (path, expected) in pictures.items():
+        np.testing.assert_allclose(_read(path), expected, atol=1.01 if name == "CMYK" else 1e-4, err_msg=name)
+    assert capsys.readouterr().err == ""
+    transparent = {
+        "gray, alpha": (write(tmp_path / "la.png", la), over(gray)),
+        "colors, alpha": (write(tmp_path / "rgba.png", rgba), over(COLORS)),
+        "16-bit colors, alpha": (png(tmp_path / "deepa.png", 16, 6, of_rows(rgba)), over(COLORS)),
+        "transparent value": (write(tmp_path / "t.png", GRADIENT, transparency=0), black_is_white),
+        "transparent value of 16 bits": (write(tmp_path / "t16.png", deep, transparency=0), black_is_white),
+    }
+    for name, (path, expected) in transparent.items():
+        np.testing.assert_allclose(_read(path), expected, atol=1.01, err_msg=name)
+        assert capsys.readouterr().err == f"note: {path} is transparent; it is laid over white.\n"
+
+
+def test_pictures_that_have_no_twin_of_8_bits_are_refused(tmp_path):
+    deep, more = GRADIENT.astype(np.int32) * 257, {"save_all": True, "append_images": [Image.fromarray(255 - COLORS)]}
+    range_unknown, several = "image: must have 8 or 16 bits per channel; got", "image: must be a single picture; got 2"
+    pictures = {
+        "integers of 32 bits": (write(tmp_path / "i.tif", deep), range_unknown),
+        "floats": (write(tmp_path / "f.tif", GRADIENT.astype(np.float32) / 255), range_unknown),
+        "animated GIF": (write(tmp_path / "a.gif", COLORS, **more), several),
+        "animated PNG": (write(tmp_path / "a.png", COLORS, **more), several),
+        "pages": (write(tmp_path / "a.tif", COLORS, **more), several),
+        "huge": (png(tmp_path / "huge.png", 8, 0, b"", (60_000, 60_000)), "image: must have at most 89478485 pixels"),
+        "large": (png(tmp_path / "large.png", 8, 0, b"", (10_000, 10_000)), "image: must have at most 89478485 pixels"),
+        "cut off": (png(tmp_path / "cut.png", 8, 0, b""), "image: must be readable by Pillow"),
+        "folder": (tmp_path, "image: must be a file"),
+    }
+    assert not not_refused({name: (partial(_read, path), said) for name, (path, said) in pictures.items()})
+
+
+def test_16_bits_and_transparency_give_the_output_of_their_twins(tmp_path, quick):
+    clean = write(tmp_path / "clean.png", GRADIENT)
+    rgba = np.dstack([COLORS, ALPHA]).astype(np.uint8)
+    over = Image.alpha_composite(Image.new("RGBA", (24, 30), "white"), Image.fromarray(rgba))
+    twins = {
+        "deep.png": (GRADIENT.astype(np.uint16) * 257, GRADIENT),
+        "alpha.png": (rgba, np.asarray(over.convert("RGB"))),
+    }
+    for name, (pixels, twin) in twins.items():
+        paths = write(tmp_path / name, pixels), write(tmp_path / f"twin of {name}", twin)
+        outs = [path.with_stem(f"{path.stem} out") for path in paths]
+        for path, out in zip(paths, outs, strict=True):
+            assert run("denoise", path, out, "--learn", clean, "--noise", 5, "--iters", 2) == 0
+        one, other = map(pixels_of, outs)
+        np.testing.assert_array_equal(one, other)
+        assert abs(one.mean() - twin.mean()) < 10
+
+
 def test_files_that_exist_are_replaced_only_if_asked(tmp_path, capsys, quick):
     picture(tmp_path / "a.png")
     before = (tmp_path / "a.png").read_bytes()
@@ -124,6 +225,11 @@ def wrong(folder):
         "no model": (denoise("--model", a), "path: must be a file written by kbpjax.save"),
         "folder": (denoise("--learn", a, out=folder / "nowhere" / "out.png"), "must be in an existing folder"),
         "save": (denoise("--learn", a, "--save", a), "must not exist"),
+        "save to the image": (
+            denoise("--learn", a, "--save", folder / "." / "out.png"),
+            "--save: must be another file than the image",
+        ),
+        "a folder": (denoise("--learn", a, "--force", out=folder), "must be a file; got"),
         "info": (("info", folder / "none.kbp"), "path: must be a file"),
         "bench": (("bench",), "invalid choice: 'bench'"),
     }
@@ -142,6 +248,34 @@ def test_an_interrupt_is_no_traceback(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("kbpjax.__main__.describe", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
     assert run("info", tmp_path) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_an_interrupt_keeps_the_model_and_says_where(tmp_path, capsys, monkeypatch, quick):
+    clean, model, out = picture(tmp_path / "a.png"), tmp_path / "model.kbp", tmp_path / "out.png"
+    assert clean.any()
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kbp, "infer", stop)
+    arguments = ("denoise", tmp_path / "a.png", out, "--learn", tmp_path / "a.png")
+    assert run(*arguments) == 130 and capsys.readouterr().err.endswith("\ninterrupted\n")
+    assert run(*arguments, "--save", model) == 130
+    said = f"interrupted: the model is in {model}; pass --model {model} to go on with it\n"
+    assert capsys.readouterr().err.endswith(said)
+    assert isinstance(kbp.load(model), kbp.KernelMRF) and not out.exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_shell_gives_one_line(tmp_path):
+    picture(tmp_path / "a.png")
+    command = [sys.executable, "-m", "kbpjax", "denoise", "a.png", "out.png", "--learn", "a.png"]
+    with subprocess.Popen(command, cwd=tmp_path, env=SETTINGS, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stderr is not None and "learning" in program.stderr.readline()
+        program.send_signal(signal.SIGINT)
+        assert program.stderr.read() == "interrupted\n"
+    assert program.returncode == 130
+    assert os.listdir(tmp_path) == ["a.png"]
 
 
 def test_help_teaches():

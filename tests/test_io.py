@@ -1,6 +1,8 @@
 """Files: what is saved is read again bit by bit; what is damaged, newer or foreign is refused; nothing is lost."""
 
+import functools
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import kbpjax as kbp
 from kbpjax import ep, io
 from kbpjax.baselines import gaussian, nonparametric, particle
 from tests.programs import python
+from tests.refusals import not_refused
 
 KEPT = Path(__file__).resolve().parent / "data" / "model-0.1.0.kbp"
 """A model, a graph and a solution that kbpjax 0.1.0 has saved; made by `make_kept` below."""
@@ -103,11 +106,14 @@ def test_answers_need_no_training_data(saved, tmp_path):
 VALUES = {
     "settings": kbp.Hyperparameters(kernel=kbp.RBF(2.0), obs_kernel=kbp.kernels.Normalized(kbp.Linear()) ** 2),
     "numbers": (1, 2.5, float("inf"), float("nan"), -0.0, True, None, "ü", np.float32(3), np.int8(-1)),
+    "scalars": (np.float64(2.5), np.bool_(True), np.complex64(1j), np.longdouble(3), "text", 1.5),
     "arrays": [
         np.arange(3, dtype=np.uint8),
         np.ones((2, 0)),
         jnp.ones(2, jnp.bfloat16),
         jnp.arange(3, dtype=jnp.int32),
+        jnp.ones(2, jnp.float8_e4m3fn),
+        np.ma.masked_array([1.0, 2.0], [False, False]).data,
     ],
     "keys": jax.random.split(jax.random.key(3), 2),
     "features": kbp.RandomFourier(4).feature_map(kbp.RBF(1.0), jnp.ones((3, 2)), 1e-2, 4)[0],
@@ -121,6 +127,13 @@ def test_other_objects(name, tmp_path):
     again = round_trip(tmp_path, VALUES[name])
     assert type(again) is type(VALUES[name])
     assert same(again, VALUES[name]) or str(again) == str(VALUES[name])
+
+
+def test_arrays_of_another_byte_order_keep_their_values(tmp_path):
+    arrays = [np.arange(3).astype(dtype) for dtype in (">f4", ">f8", ">i4", ">u2", ">c8")]
+    for one, again in zip(arrays, round_trip(tmp_path, arrays), strict=True):
+        np.testing.assert_array_equal(one, again)
+        assert again.dtype == one.dtype.newbyteorder("=")
 
 
 def test_tree_schedules_and_operators_of_expectation_propagation(tmp_path):
@@ -157,7 +170,6 @@ def test_classes_of_ones_own_are_passed(tmp_path):
         lambda x: x,
         {"f": jax.jit(lambda x: x)},
         object(),
-        np.array([None]),
         kbp.kernels.Transformed(jnp.log, kbp.Linear()),
     ],
 )
@@ -278,6 +290,101 @@ def test_a_field_that_is_new_takes_its_default(tmp_path):
     assert kbp.load(path) == kbp.ConstantTime(1e-3, 7)
 
 
+DAMAGED = {
+    "no root": lambda h: {name: h[name] for name in h if name != "root"},
+    "no versions and no fields": lambda h: {"format": 1, "root": {"class": "kbpjax.kernels.euclidean.RBF"}},
+    "negative format": lambda h: h | {"format": -5},
+    "text as format": lambda h: h | {"format": "1"},
+    "a number as class": lambda h: h | {"root": {"class": 3, "fields": {}}},
+    "a list as float": lambda h: h | {"root": {"float": [1]}},
+    "no number": lambda h: h | {"root": {"float": "one"}},
+    "a number as tuple": lambda h: h | {"root": {"tuple": 5}},
+    "an odd pair": lambda h: h | {"root": {"dict": [["a"]]}},
+    "a list as key": lambda h: h | {"root": {"dict": [[{"list": []}, 1]]}},
+    "no dtype": lambda h: h | {"root": {"dtype": "nope"}},
+    "array of no dtype": lambda h: edit(h, lambda f: {"bandwidth": f["bandwidth"] | {"dtype": "nope"}}),
+    "array of another dtype": lambda h: edit(h, lambda f: {"bandwidth": f["bandwidth"] | {"dtype": "complex128"}}),
+    "no key": lambda h: edit(h, lambda f: {"bandwidth": f["bandwidth"] | {"kind": "key", "dtype": "x"}}),
+    "key of floats": lambda h: edit(h, lambda f: {"bandwidth": f["bandwidth"] | {"kind": "key", "dtype": "fry"}}),
+    "array without dtype": lambda h: edit(h, lambda f: {"bandwidth": {"array": "a0", "kind": "jax"}}),
+    "deep": lambda h: h | {"root": functools.reduce(lambda root, _: {"list": [root]}, range(400), 1)},
+}
+
+
+@pytest.mark.usefixtures("as_users_have_it")
+def test_damaged_headers_are_refused(tmp_path):
+    path, calls = tmp_path / "file.kbp", {}
+    for name, change in DAMAGED.items():
+        kbp.save(path.with_stem(name), kbp.RBF(1.0))
+        change_header(path.with_stem(name), change)
+        said = f"path: must be a file written by kbpjax.save; got {name}.kbp"
+        calls[name] = (functools.partial(kbp.load, path.with_stem(name)), said)
+    for name, root in {"empty": {}, "two": {"list": [], "tuple": []}}.items():
+        kbp.save(path.with_stem(name), 1)
+        change_header(path.with_stem(name), lambda h, root=root: h | {"root": root})
+        calls[name] = (functools.partial(kbp.load, path.with_stem(name)), "path: must have a supported layout")
+        io.describe(path.with_stem(name))
+    kbp.save(path, Heavy(jnp.ones(())))
+    for name, classes in {"none": None, "no list": Heavy, "text": "Heavy", "object": [Heavy(1.0)]}.items():
+        calls[f"classes {name}"] = (functools.partial(kbp.load, path, classes=classes), "classes: must be a list")
+    assert not not_refused(calls)
+
+
+@pytest.mark.usefixtures("as_users_have_it")
+def test_what_cannot_be_saved_is_refused(tmp_path):
+    """Each of these was saved once, and could not be read again, or was read as something else."""
+    path, itself, numbers = tmp_path / "file.kbp", [1], "value: must be an array of numbers; got dtype"
+    itself.append(itself)
+    values = {
+        "text": (np.array(["a"]), numbers),
+        "bytes": (np.array([b"a"]), numbers),
+        "records": (np.zeros(2, [("a", float)]), numbers),
+        "dates": (np.zeros(2, "M8[s]"), numbers),
+        "raw": (np.zeros(2, "V3"), numbers),
+        "objects": (np.array([None]), "value: must be rectangular numbers"),
+        "masked": ([np.ma.masked_array([1, 999], [0, 1])], r"value\[0\]: must have no masked entries; got 1 masked"),
+        "itself": (itself, "value: must not contain itself"),
+        "deep": (
+            functools.reduce(lambda value, _: [value], range(400), 1),
+            "value: must not contain itself or be deep",
+        ),
+        "byte order": (np.dtype(">f4"), "value: must be a dtype of numbers"),
+        "long": (2**20_000, "value: must have at most 10000 bits"),
+    }
+    calls = {name: (functools.partial(kbp.save, path, value), said) for name, (value, said) in values.items()}
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "other.zip").write_bytes(b"PK\x05\x06" + 18 * b"\0")
+    places = {
+        "none": (None, "path: must be the path of a file; got None"),
+        "number": (3, "path: must be the path of a file; got 3"),
+        "empty": ("", "path: must be the path of a file; got ''"),
+        "zero": ("a\0b", "path: must be the path of a file"),
+        "bytes": (b"a.kbp", "path: must be the path of a file"),
+        "folder": (tmp_path, "path: must be a file; got .*, which is a folder"),
+        "nowhere": (tmp_path / "nowhere" / "file.kbp", "path: must be in an existing folder"),
+        "device": (os.devnull, "path: must be a file"),
+        "another file": (tmp_path / "notes.txt", "path: must be new, or a file written by kbpjax.save"),
+        "another archive": (tmp_path / "other.zip", "path: must be new, or a file written by kbpjax.save"),
+    }
+    calls |= {f"path {name}": (functools.partial(kbp.save, place, 1), said) for name, (place, said) in places.items()}
+    calls |= {
+        f"load {name}": (functools.partial(kbp.load, place), "path: must be") for name, (place, _) in places.items()
+    }
+    assert not not_refused(calls)
+    assert (tmp_path / "notes.txt").read_text() == "mine" and not path.exists()
+
+
+def test_files_are_replaced_where_they_are(tmp_path):
+    """An empty file is replaced, as `tempfile` makes it; a link stays a link; permissions stay."""
+    target, link = tmp_path / "real.kbp", tmp_path / "link.kbp"
+    target.touch()
+    target.chmod(0o600)
+    link.symlink_to(target)
+    kbp.save(str(link), [1])
+    kbp.save(link, [2])
+    assert kbp.load(target) == [2] and link.is_symlink() and target.stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x05\x06" + 18 * b"\0"])
 def test_foreign_files_are_refused(tmp_path, content):
     (tmp_path / "file").write_bytes(content)
@@ -286,8 +393,6 @@ def test_foreign_files_are_refused(tmp_path, content):
 
 
 def test_places_that_are_none(tmp_path):
-    with pytest.raises(ValueError, match="^path: must be in an existing folder"):
-        kbp.save(tmp_path / "nowhere" / "file.kbp", 1)
     with pytest.raises(ValueError, match="^path: must be a file; got"):
         kbp.load(tmp_path)
 

@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import equinox as eqx
@@ -19,8 +20,16 @@ from kbpjax.features import RandomFourier
 from kbpjax.learning import checkpoint as checkpoints
 from kbpjax.learning import streaming, sums
 from kbpjax.learning.streaming import chunked, fit_chunks
+from tests.programs import python
 
 # Two node types, of numbers and of pairs of numbers, three edge types, observations of one node type.
+EXAMPLES = (
+    kbp.kernels.Transformed(jnp.log, kbp.RBF(1.0)),
+    kbp.kernels.Transformed(jnp.exp, kbp.RBF(1.0)),
+    kbp.kernels.Transformed(jnp.log, kbp.RBF(2.0)),
+    jax.random.key(3),
+    "text",
+)
 KERNELS = {"kernel": {0: kbp.RBF(1.0), 1: kbp.RBF(1.4)}, "obs_kernel": {0: kbp.RBF(0.8)}}
 OPTIONS = {"ridge": {0: 1e-3, 1: 2e-3, 2: 1e-2}, "obs_ridge": 1e-3, "floor": 1e-3}
 RULE = kbp.ConstantTime(eps=0.1, max_rank=8)
@@ -229,27 +238,33 @@ def test_resumed_learning_gives_the_same_bits(tmp_path, after, error):
     assert os.listdir(tmp_path) == ["sums.npz"]
 
 
-def test_a_resumed_sequence_does_not_read_what_is_done(tmp_path):
-    class Counted(list):
+def test_a_resumed_sequence_only_compares_what_is_done(tmp_path, monkeypatch):
+    class Counted(Sequence):
         reads, fail = (), None
 
+        def __len__(self):
+            return len(CHUNKS)
+
         def __getitem__(self, i):
+            chunk = CHUNKS[i]
             self.reads = (*self.reads, i)
             if i == self.fail and len(self.reads) > 5:
                 raise RuntimeError
-            return super().__getitem__(i)
+            return chunk
 
-    chunks, path = Counted(CHUNKS), tmp_path / "sums.npz"
+    chunks, path = Counted(), tmp_path / "sums.npz"
     chunks.fail = 2
     with pytest.raises(RuntimeError):
         learn(chunks, checkpoint=path)
     assert chunks.reads == (0, 0, 1, 2, 3, 0, 1, 2)
     chunks.reads, chunks.fail = (), None
+    steps = []
+    add = streaming._add
+    monkeypatch.setattr(streaming, "_add", lambda state, *rest: (steps.append(state.done), add(state, *rest))[1])
     learn(chunks, checkpoint=path)
-    assert chunks.reads == (2, 3)
-    chunks.reads = ()
+    assert chunks.reads == (0, 1, 2, 3) and steps == [2, 3]  # the first two are only compared
     again = learn(chunks, checkpoint=path, ridge=1e-2, floor=1e-2, nonnegative=kbp.Clipped())
-    assert chunks.reads == ()  # a finished file has all that other ridges want
+    assert steps == [2, 3]  # a finished file has all that other ridges want
     same(again, learn(ridge=1e-2, floor=1e-2, nonnegative=kbp.Clipped()))
 
 
@@ -261,7 +276,7 @@ def test_checkpoints_are_written_now_and_then(tmp_path, monkeypatch):
         checkpoints.Checkpoint, "save", lambda self, state: (saved.append(state.done), write(self, state))
     )
     learn(checkpoint=path)
-    assert saved == [1, 2, 3, 4, 1, 2, 3, 4, 4]
+    assert saved == [1, 2, 3, 4, 0, 1, 2, 3, 4, 4]
 
 
 def test_a_failed_write_leaves_the_file_before(tmp_path, monkeypatch):
@@ -392,6 +407,51 @@ def test_the_checkpoint_of_a_key_is_resumed_with_any_form_of_it(tmp_path):
     assert path.read_bytes() == before
     with pytest.raises(ValueError, match="another key in .*sums.npz"):
         learn(checkpoint=path)  # key 0
+
+
+def scaled(which):
+    """Return the chunks, one of them with other values."""
+    other = {**ARRAYS, "nodes": {v: 3 * x + 1 for v, x in ARRAYS["nodes"].items()}}
+    return [chunked(**(other if i == which else ARRAYS), **ENDS, size=60)[i] for i in range(4)]
+
+
+@pytest.mark.parametrize("after", [3, 7, None])  # in the first pass, in the second, and finished
+def test_a_checkpoint_of_other_data_is_refused(tmp_path, after):
+    path = tmp_path / "sums.npz"
+    if after is None:
+        learn(lambda: iter(CHUNKS), checkpoint=path)
+    else:
+        with pytest.raises(KeyboardInterrupt) as stop:
+            learn(interrupted(after), checkpoint=path)
+        kept = f"2 chunks of the pass '{'sample' if after == 3 else 'sum'}' are kept in {path}; the same call resumes."
+        assert stop.value.__notes__ == [kept]
+    for which in (0, 1, 3) if after != 3 else (0, 1):
+        with pytest.raises(ValueError, match=f"chunk {which}: must be the same as in the first pass and in the check"):
+            learn(lambda which=which: iter(scaled(which)), checkpoint=path)
+    with pytest.raises(ValueError, match="chunks: must have the same number in both passes, .; got 1"):
+        learn(lambda: iter([CHUNKS[0]]), checkpoint=path)
+    same(learn(lambda: iter(CHUNKS), checkpoint=path), learn(lambda: iter(CHUNKS)))
+
+
+def test_a_function_that_returns_other_chunks_in_the_second_pass_is_refused():
+    passes = [iter(CHUNKS), iter(CHUNKS), iter(scaled(2))]
+    with pytest.raises(ValueError, match="chunk 2: must be the same as in the first pass"):
+        learn(lambda: passes.pop(0))
+
+
+def test_a_checkpoint_of_another_version_is_named(tmp_path):
+    path = tmp_path / "sums.npz"
+    np.savez(path, about=json.dumps({"format": "kbpjax.fit_chunks 1", "settings": {}}))
+    with pytest.raises(ValueError, match=r"checkpoint: must have format 2; got 'kbpjax.fit_chunks 1' in"):
+        learn(checkpoint=path)
+
+
+@pytest.mark.slow
+def test_digests_are_those_of_another_process():
+    """Functions have no address in them; one that is renamed, and any number, changes the digest."""
+    here = [checkpoints.digest(value) for value in EXAMPLES]
+    code = "from tests.test_streaming import EXAMPLES, checkpoints; print(*map(checkpoints.digest, EXAMPLES))"
+    assert python("-c", code, JAX_ENABLE_X64="1").stdout.split() == here and len(set(here)) == len(EXAMPLES)
 
 
 @pytest.mark.parametrize("content", [b"notes", b"", b"PK\x03\x04half"])

@@ -318,22 +318,119 @@ def test_a_loss_that_is_not_finite_at_the_start_is_refused():
         tune(answer=fine_above(3.0))
 
 
-@pytest.mark.parametrize("after", [0, 3])
-def test_an_interrupt_ends_it_with_the_best_so_far(monkeypatch, after):
-    def bar(steps, progress):
-        yield from range(after)
+def stop_after(monkeypatch, step):
+    """Make Ctrl-C happen before a step."""
+
+    def bar(steps, progress, start=0):
+        yield from range(start, step)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tuning, "_bar", bar)
+
+
+def test_an_interrupt_ends_it_with_the_best_so_far(monkeypatch):
+    stop_after(monkeypatch, 3)
     tuned = tune(steps=50, every=1)
     assert tuned.stopped == "interrupted"
-    assert len(tuned.losses) == after
+    assert len(tuned.losses) == 3
     bandwidths, losses = descent(2.0, 0.1, 3)
-    np.testing.assert_allclose(tuned.hyperparameters.kernel.bandwidth, bandwidths[max(after - 1, 0)], rtol=1e-10)
-    np.testing.assert_allclose(list(tuned.checks.values()), losses[:after], rtol=1e-10)
+    np.testing.assert_allclose(tuned.hyperparameters.kernel.bandwidth, bandwidths[2], rtol=1e-10)
+    np.testing.assert_allclose(list(tuned.checks.values()), losses[:3], rtol=1e-10)
     assert tuned.model.points[0].shape == (6,)
-    left, right = tuned.plot()  # of no steps too, without a warning
+    left, right = tuned.plot()
     assert left.get_xlabel() == right.get_xlabel() == "step"
+
+
+def test_an_interrupt_before_the_first_check_is_raised(monkeypatch):
+    """There is nothing to return: not even the initial loss."""
+    stop_after(monkeypatch, 0)
+    with pytest.raises(KeyboardInterrupt):
+        tune(steps=50)
+
+
+@pytest.mark.parametrize("place", ["advance", "validate", "fit"])
+def test_an_interrupt_anywhere_keeps_what_is_known(monkeypatch, place):
+    """In a step and in a check, whose results are lost; and in the last fit, which is made once more."""
+    calls, stopped = [], "interrupted"
+    expected = {"advance": ([0, 2], 3), "validate": ([0, 2], 4), "fit": ([0, 2, 4], 4)}[place]
+    if place == "fit":
+        fit, stopped = kbp.Hyperparameters.fit, "all steps done"
+        fails_at = 1
+        monkeypatch.setattr(
+            kbp.Hyperparameters, "fit", lambda s, data: fails(fit, s, data) if known(s) else fit(s, data)
+        )
+        known = lambda s: not isinstance(s.kernel.bandwidth, jax.core.Tracer)
+    else:
+        compiled, fails_at = tuning._compiled, {"advance": 4, "validate": 3}[place]
+        position = ["validate", "advance"].index(place)
+
+        def compile_both(*arguments):
+            both = list(compiled(*arguments))
+            both[position] = lambda *given, call=both[position], **more: fails(call, *given, **more)
+            return both
+
+        monkeypatch.setattr(tuning, "_compiled", compile_both)
+
+    def fails(call, *given, **more):
+        calls.append(1)
+        if len(calls) == fails_at:
+            raise KeyboardInterrupt
+        return call(*given, **more)
+
+    tuned = tune(steps=4, every=2)
+    assert tuned.stopped == stopped and len(calls) >= fails_at
+    assert (list(tuned.checks), len(tuned.losses)) == expected
+    assert {len(values) for values in tuned.history.values()} == {len(tuned.losses)}
+    assert tuned.model.points[0].shape == (6,)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def same(one, other):
+    chex.assert_trees_all_equal(one.hyperparameters, other.hyperparameters)
+    chex.assert_trees_all_equal(one.model, other.model)
+    np.testing.assert_array_equal(one.losses, other.losses)
+    assert one.checks == other.checks and one.stopped == other.stopped and one.history.keys() == other.history.keys()
+    for name, values in one.history.items():
+        np.testing.assert_array_equal(values, other.history[name])
+
+
+def test_a_resumed_descent_gives_the_same_bits(monkeypatch, tmp_path):
+    """Interrupted before a check, in the middle between two, and finished; noise and batches are random."""
+    options = {"steps": 6, "every": 4, "batch": 2, "observations": lambda key: Y + jax.random.normal(key, Y.shape)}
+    whole, path, bar = tune(**options), tmp_path / "tuned.npz", tuning._bar
+    for step in (2, 4, 5):
+        stop_after(monkeypatch, step)
+        part = tune(**options, checkpoint=path)
+        assert part.stopped == "interrupted" and len(part.losses) == step
+    monkeypatch.setattr(tuning, "_bar", bar)
+    same(tune(**options, checkpoint=path), whole)
+    monkeypatch.setattr(tuning._Search, "_step", None)
+    same(tune(**options, checkpoint=str(path)), whole)  # without a step
+    assert [file.name for file in tmp_path.iterdir()] == ["tuned.npz"]
+
+
+def test_checkpoints_of_other_calls_are_refused(tmp_path):
+    path, wrong = tmp_path / "tuned.npz", []
+    tune(checkpoint=path)
+    before = path.read_bytes()
+    (tmp_path / "notes").write_text("mine")
+    for options, text in [
+        ({"steps": 9}, "checkpoint: must have been written with the same options; got another steps in"),
+        ({"observations": Y + 1}, "checkpoint: .*another observations, validation in"),
+        ({"truth": 2 * Y}, "checkpoint: .*another truth, validation in"),
+        ({"start": settings(3.0)}, "checkpoint: .*another hyperparameters in"),
+        ({"key": jax.random.key(1)}, "checkpoint: .*another key in"),
+        ({"loss": lambda means, truth: jnp.mean(jnp.abs(means - truth))}, "checkpoint: .*another loss in"),
+        ({"optimizer": optax.adam(0.1)}, "checkpoint: must have been written with.*another optimizer in"),
+        ({"checkpoint": tmp_path / "notes"}, "checkpoint: must be a file written by tune"),
+        ({"checkpoint": tmp_path}, "checkpoint: must be a file; got"),
+        ({"checkpoint": tmp_path / "none" / "a.npz"}, "checkpoint: must be in an existing folder"),
+    ]:
+        wrong += complaints(text, tune, **{"checkpoint": path} | options)
+    assert not wrong
+    assert path.read_bytes() == before and (tmp_path / "notes").read_text() == "mine"
 
 
 def test_tuning_goes_on_from_where_it_ended():

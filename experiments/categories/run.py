@@ -28,7 +28,7 @@ from experiments.categories.models import (
     one_category,
     unit_mode,
 )
-from experiments.lib import command_line, datasets, results, tables
+from experiments.lib import command_line, datasets, results, steps, tables
 from experiments.lib.results import standard_error
 from kbpjax.kernels import RandomProjection
 
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
     """Run the experiment: a table on standard output, a JSON and a PNG file in `args.out`."""
     if args.splits is not None and args.splits < 1:
         raise ValueError(f"--splits must be at least 1; got {args.splits}. Ask for one or more.")
-    start = time.perf_counter()
+    start = steps.clock()
     every = args.set == "all"
     names = data.SETS[: 1 if args.quick else None] if every else (args.set,)
     directory, rows, sets = datasets.data_directory(args.data), [], []
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
         tables.print_table(table(rows, name))
         jax.clear_caches()
     config = {"seed": args.seed, "quick": args.quick, "iterations": ITERATIONS, "features": FEATURES}
-    seconds = time.perf_counter() - start
+    seconds = steps.clock() - start
     results.write_results(args.out / "categories.json", config, rows, sets=sets, seconds=seconds)
     results.save_figure(figure(rows), args.out / "categories.png")
     print(f"Wrote {args.out / 'categories.json'} and {args.out / 'categories.png'}")
@@ -104,22 +104,30 @@ def predict_set(papers: Papers, splits: int, seed: int, quick: bool) -> tuple[li
     graph, sizes, found = kbp.Graph.from_edges(papers.links, len(papers.labels)), {}, []
     settings: Settings = {}
     seconds: dict[str, list[float]] = {}
-    for number in command_line.progress(range(splits + 1), papers.name):
+
+    def predict(number: int) -> Any:
         rng = np.random.default_rng([seed, number])
         split = data.split(papers, rng)
         if number == 0:
-            settings = choose(papers, graph, data.hold_out(papers, split.train, rng), quick)
-            continue
+            return choose(papers, graph, data.hold_out(papers, split.train, rng), quick)
         timer = Timer()
         scores, problem = predict_split(papers, graph, split, settings, seed + number, timer, quick)
-        found.append(recalls(problem, scores))
-        for part, spent in timer.seconds.items():
-            seconds.setdefault(part, []).append(spent)
         sizes = {
             "training": len(problem.train),
             "test": len(problem.queries),
             "links in training": len(problem.joined) // 2,
         }
+        return recalls(problem, scores), timer.seconds, sizes
+
+    for number in command_line.progress(range(splits + 1), papers.name):
+        done = steps.step(f"{papers.name} {number}", predict, number)
+        if number == 0:
+            settings = done
+            continue
+        shares, spent, sizes = done
+        found.append(shares)
+        for part, value in spent.items():
+            seconds.setdefault(part, []).append(value)
     chosen = {f"{method}: {key}": value for method, own in settings.items() for key, value in own.items()}
     medians = {f"{part} s": float(np.median(spent)) for part, spent in seconds.items()}
     return found, {"splits": splits, **sizes, **chosen, **medians}

@@ -18,7 +18,7 @@ import kbpjax as kbp
 from experiments.denoising.data import add_noise
 from experiments.denoising.models import SETTINGS as BASE_SETTINGS
 from experiments.denoising.models import learn
-from experiments.lib import command_line, datasets, gray_images, results, tables, timing
+from experiments.lib import command_line, datasets, gray_images, results, steps, tables, timing
 
 TOL = 1e-4
 MOST = 200
@@ -113,13 +113,18 @@ def run(args: argparse.Namespace) -> None:
     methods = METHODS[::3] if args.quick else METHODS
     traces, fixed = [], []
     for setting, count in command_line.progress(jobs, "sunset"):
-        problem = sunset(images[count], count, setting, args.seed, 30 if args.quick else 100)
-        fixed.append(fixed_point(problem, starts, args.seed))
-        if count in shown:
-            traces += [trace(problem, method, iters) for method in methods]
+        side, some = 30 if args.quick else 100, methods if count in shown else ()
+
+        def study(count: int = count, setting: str = setting, side: int = side, some: Any = some) -> tuple[Any, Any]:
+            problem = sunset(images[count], count, setting, args.seed, side)
+            return fixed_point(problem, starts, args.seed), [trace(problem, method, iters) for method in some]
+
+        point, found = steps.step(f"{setting} {count}", study)
+        fixed.append(point)
+        traces += found
     sizes = [(6, 6), 30, 30] if args.quick else [(30, 30), 1000, 1000]
     for problem in command_line.progress(list(random_graphs(sizes, args.seed)), "graphs"):
-        traces += [trace(problem, method, iters) for method in methods]
+        traces += [steps.step(f"{problem.name}, {one.name}", trace, problem, one, iters) for one in methods]
     report(args, {"iters": iters, "starts": starts, "tol": TOL}, traces, fixed)
 
 

@@ -37,7 +37,7 @@ from experiments.denoising.models import (
     loop_options,
     rmse,
 )
-from experiments.lib import command_line, gray_images, results, tables, timing
+from experiments.lib import command_line, gray_images, results, steps, tables, timing
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
     for problem, name in command_line.progress(jobs, "denoising"):
         given = {} if args.damping is None else {"damping": args.damping}
         setting = None if name == AUTOMATIC else dataclasses.replace(ALL_SETTINGS[name], **given)
-        row, picture = denoise(problem, setting, draws, args)
+        row, picture = steps.step(f"{problem.name}, {name}", denoise, problem, setting, draws, args)
         rows.append({"image": problem.name, "setting": name, **row})
         pictures.append(picture)
     report(args, draws, source, rows, pictures)

@@ -20,7 +20,7 @@ from experiments.depth import data, figure, models
 from experiments.depth.data import Scenes
 from experiments.depth.features import patch_features
 from experiments.depth.regression import BOOSTING, Regressions, regress
-from experiments.lib import command_line, datasets, results, tables, timing
+from experiments.lib import command_line, datasets, results, steps, tables, timing
 
 BANDS = 9
 FEW = 2
@@ -134,7 +134,7 @@ def main(argv: list[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> None:
     """Run the experiment: a table on standard output, a JSON and a PNG file in `args.out`."""
     directory = datasets.data_directory(args.data)
-    start, rows, pictures, configs = time.perf_counter(), [], {}, []
+    start, rows, pictures, configs = steps.clock(), [], {}, []
     settings: dict[str, models.Setting] = {}
     names = ("quick", "seed", "feature_kernel")
     config = {name: getattr(args, name) for name in names} | {"iterations": models.NUM_ITERS}
@@ -146,7 +146,7 @@ def run(args: argparse.Namespace) -> None:
         pictures[some.name] = (problem, found)
         configs.append({**some.describe(), **problem.regressions.chosen})
         chosen = {name: dataclasses.asdict(setting) for name, setting in settings.items()}
-        more = {"sets": configs, "settings": chosen, "seconds": time.perf_counter() - start}
+        more = {"sets": configs, "settings": chosen, "seconds": steps.clock() - start}
         results.write_results(args.out / "depth.json", config, rows, **more)
         results.save_figure(figure.draw(rows, pictures), args.out / "depth.png")
     tables.print_table(rows, ["set", "method", "scenes", "mae", "se", "relative", "cover", "answer_s"])
@@ -185,11 +185,14 @@ def compare(
     for method in command_line.progress(kinds, f"{problem.scenes.name}: graphs"):
         start = models.Setting(obs_ridge=10.0) if method.search == "discrete" else models.Setting()
         known = settings.get(method.name) or settings.get(method.search)
-        setting = known or (start if quick else choose(problem, method, start))
-        settings[method.name] = setting
-        found |= predict(problem, method, setting)
+        name = f"{problem.scenes.name}, {method.name}"
+        if known is None and not quick:
+            known = steps.step(f"choose {name}", choose, problem, method, start, classes=(models.Setting,))
+        settings[method.name] = setting = known or start
+        found |= steps.step(name, predict, problem, method, setting)
     if not quick:
-        found |= predict_by_samples(problem, settings[ON_RIDGE].power)
+        given = problem, settings[ON_RIDGE].power
+        found |= steps.step(f"{problem.scenes.name}, samples", predict_by_samples, *given)
     return found
 
 

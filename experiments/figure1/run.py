@@ -22,7 +22,7 @@ import kbpjax as kbp
 from experiments.denoising.data import add_noise
 from experiments.denoising.models import rmse
 from experiments.figure1.methods import METHODS, Method, TrainingPair
-from experiments.lib import command_line, datasets, gray_images, results, tables
+from experiments.lib import command_line, datasets, gray_images, results, steps, tables
 from experiments.lib.search import coordinate_search
 
 PART = (slice(20, 60), slice(30, 70))
@@ -71,11 +71,11 @@ def run(args: argparse.Namespace) -> None:
         found: dict[int, dict[str, Any]] = {}
         at = [count for count in TUNED_AT[METHODS[name].slow] if count in levels] or levels[:1]
         for count in () if args.quick else at:
-            found[count], trials = search(METHODS[name], images[count], args.seed)
+            found[count], trials = steps.step(f"search {name} {count}", search, METHODS[name], images[count], args.seed)
             searches += [{"method": name, "levels": count, **trial} for trial in trials]
         for count in command_line.progress(levels, name):
             tuned = found[min(found, key=lambda other: abs(other - count))] if found else None
-            rows += measure(METHODS[name], images[count], tuned, draws, args)
+            rows += steps.step(f"{name} {count}", measure, METHODS[name], images[count], tuned, draws, args)
             results.write_results(path, config, rows, searches=searches)
     results.save_figure(draw(rows), args.out / "figure1.png")
     tables.print_table(rows, [key for key in rows[0] if key != "options"])

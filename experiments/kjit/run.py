@@ -7,7 +7,6 @@ the published ones and the bands that we expected before the runs.
 
 import argparse
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import jax
 
 from experiments.kjit import batch, data, figure, online, uncertainty
 from experiments.kjit.config import Row, Settings, quick
-from experiments.lib import command_line, datasets, results, tables
+from experiments.lib import command_line, datasets, results, steps, tables
 
 PARTS = {"a": "batch", "b": "uncertainty", "c": "online", "d": "gamma", "e": "real"}
 COLUMNS: dict[str, str] = {
@@ -141,10 +140,10 @@ def run(args: argparse.Namespace) -> None:
             data.load(name, datasets.data_directory(args.data))
     rows = [row for row in _before(path, config) if row["part"] not in (*names, "bands")]
     for name in names:
-        start = time.perf_counter()
+        start = steps.clock()
         with jax.enable_x64(True):
-            found, pictured = _part(name, settings, args)
-        found.append({"part": name, "study": "time", "seconds": time.perf_counter() - start})
+            found, pictured = steps.step(name, _part, name, settings, args)
+        found.append({"part": name, "study": "time", "seconds": steps.clock() - start})
         rows += found
         judged = judge(rows)
         results.write_results(path, config, [*rows, *judged])

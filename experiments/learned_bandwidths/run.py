@@ -11,6 +11,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ import kbpjax as kbp
 from experiments.denoising.data import SIGMA, add_noise
 from experiments.denoising.models import rmse
 from experiments.learned_bandwidths import baselines, figure
-from experiments.lib import command_line, datasets, gray_images, results, tables
+from experiments.lib import command_line, datasets, gray_images, results, steps, tables
 from experiments.lib.datasets import evenly
 
 PHOTOGRAPHS = ("astronaut", "camera")
@@ -187,6 +188,10 @@ def start(task: Task, ablation_step: AblationStep) -> kbp.Hyperparameters:
 
 def learn(task: Task, ablation_step: AblationStep, args: argparse.Namespace) -> tuple[kbp.Tuned, float]:
     """Learn settings on fresh noise over the training image; return them with the seconds that it took."""
+    return steps.step(f"learn {task.name}, {ablation_step.name}", _learn, task, ablation_step, args)
+
+
+def _learn(task: Task, ablation_step: AblationStep, args: argparse.Namespace) -> tuple[kbp.Tuned, float]:
     begin, truth = time.perf_counter(), jnp.asarray(task.image.reshape(1, -1))
 
     def observations(key: jax.Array) -> jax.Array:
@@ -204,6 +209,7 @@ def learn(task: Task, ablation_step: AblationStep, args: argparse.Namespace) -> 
         optimizer=optax.adam(optax.cosine_decay_schedule(0.1, args.steps, alpha=0.1)),
         every=min(15, args.steps),
         key=jax.random.key(args.seed),
+        checkpoint=steps.path(f"tune {task.name}, {ablation_step.name}", ".npz"),
     )
     if tuned.stopped == "interrupted":
         raise KeyboardInterrupt
@@ -255,10 +261,11 @@ def by_baselines(study: str, name: str, train: np.ndarray, test: np.ndarray, arg
     noisy, rows, pictures, tuned = tests_of(test, args), [], {}, {}
     for key, search in baselines.SEARCHES.items():
         search = dataclasses.replace(search, stages=(), steps=()) if args.quick else search
-        begin = time.perf_counter()
-        tuned |= baselines.tune_denoisers(train, [copy], searches={key: search})
+        begin = steps.clock()
+        given = partial(baselines.tune_denoisers, train, [copy], searches={key: search})
+        tuned |= steps.step(f"{key} of {study}, {name}", given, classes=(baselines.Denoiser,))
         if key in tuned:
-            learn_s = time.perf_counter() - begin
+            learn_s = steps.clock() - begin
             found, pictures[PLACES[key]] = _with_denoiser(tuned[key], noisy)
             options = {f"option {option}": value for option, value in tuned[key].options.items()}
             rows.append(row_of(study, name, PLACES[key], found, test, learn_s, **options))
@@ -279,12 +286,12 @@ def compare(study: str, task: Task, test: np.ndarray, name: str, args: argparse.
     ablation_step, noisy = ABLATION[-1], tests_of(test, args)
     training = task.training(ablation_step.separate_types)
     variants = {"authors' bandwidths": (authors(task), False, 0.0)}
-    begin = time.perf_counter()
+    begin = steps.clock()
     plain = dataclasses.replace(start(task, ablation_step), exponents=None)
     variants["leave-one-out"] = (
-        kbp.select(plain, training, steps=min(40, args.steps)),
+        steps.step(f"select {task.name}", partial(kbp.select, plain, training, steps=min(40, args.steps))),
         True,
-        time.perf_counter() - begin,
+        steps.clock() - begin,
     )
     tuned, seconds = learn(task, ablation_step, args)
     variants["learned"] = (tuned.hyperparameters, True, seconds)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from experiments.lib import steps
 from experiments.lib.results import make_folder
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ def main(run: Run, parser: argparse.ArgumentParser, argv: Sequence[str] | None =
 
     Returns:
         Exit status: 0; 2 after wrong arguments or a ValueError, which becomes one line on standard error; 130
-        after an interrupt.
+        after an interrupt, with one line that says where the finished steps are.
     """
     try:
         args = parser.parse_args(argv)
@@ -48,12 +49,13 @@ def main(run: Run, parser: argparse.ArgumentParser, argv: Sequence[str] | None =
         if args.quick and args.out is parser.get_default("out"):
             args.out = args.out / "quick"
         make_folder(args.out)
-        run(args)
+        with steps.kept(args):
+            run(args)
     except ValueError as error:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print("interrupted", *stop.args, sep=": ", file=sys.stderr)
         return 130
     return 0
 

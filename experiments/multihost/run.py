@@ -42,7 +42,7 @@ import numpy as np
 import kbpjax as kbp
 from experiments.denoising.data import add_noise
 from experiments.denoising.models import SETTINGS, damping_of, learn, rmse
-from experiments.lib import command_line, gray_images, results, tables, timing
+from experiments.lib import command_line, gray_images, results, steps, tables, timing
 from kbpjax import sharded
 
 SETTING = SETTINGS["narrow"]
@@ -132,7 +132,7 @@ def compare(args: argparse.Namespace) -> None:
     images, rows = [], []
     for several in command_line.progress((True, False), "multihost"):
         start = time.perf_counter()
-        image, record = start_processes(args) if several else clean_up(args, together=False)
+        image, record = steps.step(str(several), start_processes if several else alone, args)
         images.append(image)
         rows.append({**record, "all_s": time.perf_counter() - start})
     difference = float(np.max(np.abs(images[0] - images[1])))
@@ -143,6 +143,11 @@ def compare(args: argparse.Namespace) -> None:
     print("exchanged_kib: messages between processes in an iteration, of messages_kib in all; run_s: seconds of all")
     print("iterations, after compilation; all_s: with start and learning. Processes of one machine share its cores.")
     print(f"Figures: {path}")
+
+
+def alone(args: argparse.Namespace) -> tuple[np.ndarray, dict]:
+    """Denoise in this process; return the image and its record."""
+    return clean_up(args, together=False)
 
 
 def start_processes(args: argparse.Namespace) -> tuple[np.ndarray, dict]:

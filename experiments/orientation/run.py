@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.lib import command_line, results, tables
+from experiments.lib import command_line, results, steps, tables
 from experiments.lib.search import coordinate_search
 from experiments.orientation import rendering
 from experiments.orientation.baselines import link, nearest, regress
@@ -79,9 +79,13 @@ def run(args: argparse.Namespace) -> None:
     draws = [draw(args, seed) for seed in range(args.seed, args.seed + args.seeds)]
     tests = [test for *_, test in draws]
     for name, method in command_line.progress(methods.items(), "methods"):
-        best[name], trials = (method.start, []) if args.quick else search(method, *draws[0][:2])
+        given = method, *draws[0][:2]
+        best[name], trials = (method.start, []) if args.quick else steps.step(f"search {name}", search, *given)
         searches += [{"method": name, **trial} for trial in trials]
-        estimates = [method.estimate(train, test, best[name]) for train, _, test in draws]
+        estimates = [
+            steps.step(f"{name} {i}", method.estimate, train, test, best[name], classes=(Estimates,))
+            for i, (train, _, test) in enumerate(draws)
+        ]
         found[name] = estimates[0]
         ours = estimates if ours is None else ours
         rows += rows_of(name, estimates, tests, ours)

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 import kbpjax as kbp
-from experiments.lib import command_line, datasets, results, tables, timing
+from experiments.lib import command_line, datasets, results, steps, tables, timing
 from experiments.lib.results import standard_error
 from experiments.lib.search import coordinate_search
 from experiments.protein import baselines, data
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> None:
     folds, widths = args.folds or (1 if args.quick else 10), args.windows or ([7] if args.quick else [1, 7])
     if not 1 <= folds <= 10 or any(width < 1 or width % 2 == 0 for width in widths):
         raise ValueError(f"--folds must be 1 .. 10 and --windows odd and at least 1; got {folds} and {widths}.")
-    start = time.perf_counter()
+    start = steps.clock()
     every = data.load(datasets.data_directory(args.data))
     if args.quick:
         every = every.part(np.random.default_rng(args.seed).permutation(len(every.offsets) - 1)[:56])
@@ -126,16 +126,17 @@ def run(args: argparse.Namespace) -> None:
         for fold in command_line.progress(range(folds), f"folds, window of {width}"):
             task = Task(every, x, groups(every, fold, args), width)
             if not best:
-                best, tried = choose(task, args.quick)
+                best, tried = steps.step(f"choose {width}", choose, task, args.quick)
                 rows += [{"study": "choice", "window": width, **row} for row in tried]
-            predictions, whole = predict_fold(task, best, args.quick or fold < folds - 1)
+            given = task, best, args.quick or fold < folds - 1
+            predictions, whole = steps.step(f"{width}, {fold}", predict_fold, *given, classes=(Prediction,))
             rows += [{"study": "fold", "window": width, "fold": fold, **row} for row in score(task, predictions)]
             rows += [{"study": "all chains", "window": width, **row} for row in whole]
             shown = [task, predictions[OURS]] if fold == 0 else shown
     rows += summarize(rows)
     tables.print_table([{k: v for k, v in row.items() if k != "study"} for row in rows if row["study"] == "summary"])
     config = {"folds": folds, "windows": " ".join(map(str, widths)), "seed": args.seed, "quick": args.quick, **counts}
-    results.write_results(args.out / "protein.json", config, rows, seconds=time.perf_counter() - start)
+    results.write_results(args.out / "protein.json", config, rows, seconds=steps.clock() - start)
     results.save_figure(paint(rows, *shown), args.out / "protein.png")
     print(f"Wrote {args.out / 'protein.json'} and {args.out / 'protein.png'}")
 

@@ -7,7 +7,6 @@ way. The ridge of every method is the best of a grid on an unreported split.
 """
 
 import argparse
-import time
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import kbpjax as kbp
-from experiments.lib import command_line, datasets, results, tables
+from experiments.lib import command_line, datasets, results, steps, tables
 from experiments.lib.results import standard_error
 from experiments.retrieval import data
 
@@ -73,16 +72,17 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--splits must be at least 1 and --lengths 1 .. 10; got {splits} and {list(lengths)}.")
     documents = data.europarl(datasets.data_directory(args.data))
     regimes, most = (REGIMES[1:2], 2) if args.quick else (REGIMES, len(LEAVES))
-    start = time.perf_counter()
+    start = steps.clock()
     jobs = [(regime, "length", n) for regime in regimes for n in lengths]
     jobs += [(regime, kind, n) for regime in regimes for kind in ("leaf", "leaves") for n in range(1, most + 1)]
     rows = []
     for regime, kind, count in command_line.progress(jobs, "retrieval"):
-        rows += compare(documents, regime, kind, count, splits, args.seed)
-    rows += [length_only(documents, splits, args.seed)]
+        name = f"{regime.name}, {kind} {count}"
+        rows += steps.step(name, compare, documents, regime, kind, count, splits, args.seed)
+    rows += [steps.step("length", length_only, documents, splits, args.seed)]
     config = {"splits": splits, "lengths": list(lengths), "seed": args.seed, "quick": args.quick}
     tables.print_table(rows)
-    results.write_results(args.out / "retrieval.json", config, rows, seconds=time.perf_counter() - start)
+    results.write_results(args.out / "retrieval.json", config, rows, seconds=steps.clock() - start)
     results.save_figure(figure(rows), args.out / "retrieval.png")
     print(f"Wrote {args.out / 'retrieval.json'} and {args.out / 'retrieval.png'}")
 

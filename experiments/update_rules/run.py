@@ -15,7 +15,7 @@ import numpy as np
 import kbpjax as kbp
 from experiments.denoising.data import add_noise
 from experiments.denoising.models import SETTINGS, damping_of, rmse
-from experiments.lib import command_line, datasets, gray_images, results, tables, timing
+from experiments.lib import command_line, datasets, gray_images, results, steps, tables, timing
 from experiments.lib.datasets import evenly
 
 EPS = (1e-1, 1e-2, 1e-3)
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     landmarked = [(rule, eps) for eps in EPS for rule in ("constant", "linear")]
     jobs = [(count, side, *job) for count in levels for job in landmarked]
     jobs += [(SMALL_LEVELS, small, *job) for job in [*landmarked, ("full", None)]]
-    rows = [compare(*job, args) for job in command_line.progress(jobs, "update rules")]
+    rows = [steps.step(str(job), compare, *job, args) for job in command_line.progress(jobs, "update rules")]
     report(args, rows, small)
 
 

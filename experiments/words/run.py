@@ -7,7 +7,6 @@ in both languages, from pairs of equal words: 147 concepts are too few to learn 
 """
 
 import argparse
-import time
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +16,7 @@ from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 
 import kbpjax as kbp
-from experiments.lib import command_line, datasets, results, tables
+from experiments.lib import command_line, datasets, results, steps, tables
 from experiments.lib.results import standard_error
 from experiments.words import data
 from kbpjax.kernels import Alphabet, Normalized, Precomputed, Spectrum
@@ -98,25 +97,33 @@ def run(args: argparse.Namespace) -> None:
     if splits < 1:
         raise ValueError(f"--splits must be at least 1; got {splits}. Ask for one or more.")
     lists = data.swadesh(datasets.data_directory(args.data))
-    start = time.perf_counter()
+    start = steps.clock()
     languages = sorted({language for edge in TREE for language in edge})
     words = [flatten(lists[language]) for language in languages]
     edits, tree = similarities(words), grow(words, languages)
     counts, grid = (OBSERVED[1:2], RIDGES[:1]) if args.quick else (OBSERVED, RIDGES)
     chosen, answers = [grid[0], grid[0]], []
-    for split in command_line.progress(range(1 if args.quick else 0, splits + 1), "words"):
+
+    def answer(split: int) -> list[Any]:
         rng = np.random.default_rng([args.seed, split])
         order = rng.permutation(len(lists[languages[0]]))
         known, test = np.sort(order[:TRAIN]), np.sort(order[TRAIN:])
         queries = [draw_queries(words, test, count, rng) for count in (counts if split else [3])]
         if split == 0:  # it chooses the ridges, and does not count
-            chosen = [choose(tree, queries[0], known, test, grid, equal) for equal in (True, False)]
-            continue
-        models = [learn(tree, known, *ridges, equal) for ridges, equal in zip(chosen, (True, False), strict=True)]
+            return [choose(tree, queries[0], known, test, grid, equal) for equal in (True, False)]
+        models, found = (
+            [learn(tree, known, *ridges, equal) for ridges, equal in zip(chosen, (True, False), strict=True)],
+            [],
+        )
         for count, some in zip(counts, queries, strict=True):
             ranked = dict(zip(METHODS, (rank_by_beliefs(tree, model, some, test) for model in models), strict=False))
             ranked |= rank_by_edits(words, edits, some, known, test)
-            answers += [(count, method, some.targets, ranks) for method, ranks in ranked.items()]
+            found += [(count, method, some.targets, ranks) for method, ranks in ranked.items()]
+        return found
+
+    for split in command_line.progress(range(1 if args.quick else 0, splits + 1), "words"):
+        found = steps.step(f"split {split}", answer, split)
+        chosen, answers = (found, answers) if split == 0 else (chosen, answers + found)
     rows = summarize(answers, languages)
     names = ("ridge", "obs_ridge", "ridge_without", "obs_ridge_without")
     config = {
@@ -126,7 +133,7 @@ def run(args: argparse.Namespace) -> None:
         **dict(zip(names, sum(chosen, ()), strict=True)),
     }
     tables.print_table([row for row in rows if row["target"] == "all"])
-    results.write_results(args.out / "words.json", config, rows, seconds=time.perf_counter() - start)
+    results.write_results(args.out / "words.json", config, rows, seconds=steps.clock() - start)
     results.save_figure(figure(rows, languages), args.out / "words.png")
     print(f"Wrote {args.out / 'words.json'} and {args.out / 'words.png'}")
 

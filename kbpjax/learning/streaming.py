@@ -7,7 +7,6 @@ chunks are added in double precision.
 """
 
 import dataclasses
-import itertools
 import json
 import os
 import time
@@ -70,9 +69,9 @@ def fit_chunks(
             kept completely and in order; the landmarks are then the same as in `fit`.
         key: random key of the reservoirs; None: `jax.random.key(0)`.
         checkpoint: path of a checkpoint, written about every ten seconds, after an exception or interrupt, and at the
-            end. A call with the same file resumes after the last saved chunk and gives the same model. A finished
-            checkpoint gives models with other `ridge`, `obs_ridge`, `floor` or `nonnegative` without reading chunks.
-            Delete the file to restart. None: no checkpoint.
+            end. A call with the same file compares the chunks that it has, resumes after the last one and gives the
+            same model. A finished checkpoint gives models with other `ridge`, `obs_ridge`, `floor` or `nonnegative`;
+            its chunks are only compared. Delete the file to restart. None: no checkpoint.
         progress: function that wraps the iterable of each pass, for instance `tqdm`. None: no progress bar.
 
     Returns:
@@ -80,7 +79,8 @@ def fit_chunks(
 
     Raises:
         ValueError: as `fit`; the rule multiplies messages at all samples; there are no chunks; a chunk differs from the
-            first in types or shapes; the checkpoint has other options or chunks, or is not a checkpoint.
+            first in types or shapes, or from the same chunk in the first pass or the checkpoint; the checkpoint has
+            other options, or is not a checkpoint.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -109,13 +109,14 @@ def fit_chunks(
         check_kernels(_training_data(types, {}), kernel, obs_kernel, rule)  # before reading chunks
         state = source.read(state, saved, lambda state, chunk: _sample(state, chunk, reservoir, seed))
         state = dataclasses.replace(state, stage="sum", done=0, total=state.done)
+        saved.save(state)
     bases, obs_bases = build(_training_data(types, state.arrays))
     state = _with_landmarks(state, saved, rule.fix_landmarks(bases, {v: basis for v, (basis, _) in obs_bases.items()}))
+    state = source.read(state, saved, lambda state, chunk: _add(state, chunk, bases, obs_bases))
+    fix = "The function must return the same chunks at every call."
+    ok = state.total in (0, state.done)
+    _checks.require(ok, "chunks", f"must have the same number in both passes, {state.total}", state.done, fix)
     if state.stage == "sum":
-        state = source.read(state, saved, lambda state, chunk: _add(state, chunk, bases, obs_bases))
-        fix = "The function must return the same chunks at every call."
-        ok = state.total in (0, state.done)
-        _checks.require(ok, "chunks", f"must have the same number in both passes, {state.total}", state.done, fix)
         saved.save(dataclasses.replace(state, stage="done", total=state.done))
     return regression.model(bases, obs_bases, *_totals(ends, bases, obs_bases, state.arrays))
 
@@ -205,50 +206,56 @@ class _Source:
 
     def first(self, stage: str) -> Progress:
         """Return the initial state, with the types and shapes of the first chunk."""
-        for chunk in self.rest(0):
+        for chunk in self.all():
             _check_chunk(0, chunk)
             return Progress(stage, types=_types(chunk))
         raise ValueError("chunks: must hold at least one chunk; got none. Pass chunks of training data.")
 
-    def rest(self, start: int) -> Any:
-        """Return the chunks from `start` on; a sequence does not read earlier chunks."""
-        if self.total is None:
-            return itertools.islice(self.chunks(), start, None)
-        return _Rest(self.chunks, start)
+    def all(self) -> Any:
+        """Return an iterable over all chunks."""
+        return self.chunks() if self.total is None else self.chunks
 
     def read(
         self, state: Progress, saved: "Checkpoint", step: Callable[[Progress, TrainingData], Progress]
     ) -> Progress:
-        """Return the state after one step per remaining chunk; checkpoints are saved in between."""
-        last = time.monotonic()
+        """Return the state after one step per chunk; checkpoints are saved in between.
+
+        Chunks that were read before are compared with their digests; those that the state has take no step.
+        """
+        last, count = time.monotonic(), 0
         try:
-            for chunk in self.progress(self.rest(state.done)):
-                _check_chunk(state.done, chunk)
-                fix = "Use the same types, ends, degrees, shapes and dtypes in all chunks."
-                types = _types(chunk)
-                ok = types == state.types
-                _checks.require(ok, f"chunk {state.done}", f"must match the first chunk, {state.types}", types, fix)
-                state = dataclasses.replace(step(state, chunk), done=state.done + 1)
+            for i, chunk in enumerate(self.progress(self.all())):
+                count = i + 1
+                state = _compared(state, i, chunk)
+                if i < state.done:
+                    continue
+                state = dataclasses.replace(step(state, chunk), done=count)
                 if time.monotonic() - last > SAVE_EVERY:
                     saved.save(state)
                     last = time.monotonic()
-        except BaseException:
+            expected, fix = len(state.chunks), "The function must return the same chunks at every call."
+            rule = f"must have the same number in both passes, {expected}"
+            _checks.require(count == expected, "chunks", rule, count, fix)
+        except BaseException as stop:
             saved.save(state)
+            if isinstance(stop, KeyboardInterrupt):
+                saved.resumable(stop, f"{state.done} chunks of the pass '{state.stage}' are kept")
             raise
         return state
 
 
-class _Rest(Sequence):
-    """The chunks of a sequence from index `start` on."""
-
-    def __init__(self, chunks: Any, start: int):
-        self.chunks, self.start = chunks, start
-
-    def __len__(self) -> int:
-        return len(self.chunks) - self.start
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.chunks[self.start + range(len(self))[index]]
+def _compared(state: Progress, i: int, chunk: Any) -> Progress:
+    """Return the state with the digest of a chunk; raise ValueError if the chunk differs from what was read before."""
+    _check_chunk(i, chunk)
+    fix, types = "Use the same types, ends, degrees, shapes and dtypes in all chunks.", _types(chunk)
+    _checks.require(types == state.types, f"chunk {i}", f"must match the first chunk, {state.types}", types, fix)
+    found = digest(chunk)
+    if i == len(state.chunks):
+        return dataclasses.replace(state, chunks=(*state.chunks, found))
+    fix = "Return the same chunks at every call. If the data have changed, delete the checkpoint."
+    rule = "must be the same as in the first pass and in the checkpoint"
+    _checks.require(found == state.chunks[i], f"chunk {i}", rule, "other values", fix)
+    return state
 
 
 def _check_chunk(number: int, chunk: Any) -> None:

@@ -6,10 +6,11 @@ landmarks are fixed for a few steps and then selected again. Positive numbers ar
 
 import dataclasses
 import math
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -23,6 +24,7 @@ from kbpjax import _checks
 from kbpjax._misc import show_lines
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
+from kbpjax.learning.checkpoint import Checkpoint, digest
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.rules import Rule
@@ -112,12 +114,13 @@ def tune(
     patience: int = 3,
     key: PRNGKeyArray | None = None,
     progress: bool = True,
+    checkpoint: str | os.PathLike | None = None,
 ) -> Tuned:
     """Return hyperparameters optimized by gradient descent on a loss of the beliefs, and their model.
 
     The optimized numbers are bandwidths, ridges, floor, damping, exponents, evidence power and temperature. Each step
     fits a model to `data`, infers beliefs from `observations` and compares them with `truth`. An interrupt (Ctrl-C)
-    ends the descent and returns the best hyperparameters so far.
+    ends the descent and returns the best hyperparameters so far, or raises KeyboardInterrupt before the first check.
 
     Args:
         hyperparameters: initial hyperparameters. Kernel parameters are optimized by their logarithms, or directly if an
@@ -144,12 +147,16 @@ def tune(
         patience: number of checks without a lower validation loss before stopping, >= 1.
         key: random key of noise and batches; None: `jax.random.key(0)`.
         progress: whether to show a progress bar if standard error is a terminal (and tqdm is installed).
+        checkpoint: path of a checkpoint, written after every step. The same call with the file resumes after the last
+            step and gives the same result; a finished file gives it without steps. Functions are compared by name
+            only: delete the file when `loss`, `answer` or `observations` compute something else. None: no checkpoint.
 
     Returns:
         The best hyperparameters, their model, and the history of the descent.
 
     Raises:
-        ValueError: an option is out of range or no key, numbers of cases differ, or the initial loss is not finite.
+        ValueError: an option is out of range or no key, numbers of cases differ, the initial loss is not finite, or the
+            checkpoint has other data or options or is not a checkpoint.
 
     Examples:
         >>> import jax, numpy as np, kbpjax as kbp
@@ -174,14 +181,20 @@ def tune(
         model = current.fit(data)
         return jnp.mean(jax.vmap(lambda x, y: loss(answer(current, model, graph, y, points), x))(truth, y))
 
+    options = {"hyperparameters": hyperparameters, "data": data, "graph": graph, "points": points}
+    options |= {"truth": cases.truth, "observations": cases.observations, "validation": cases.validation}
+    options |= {"loss": loss, "answer": answer, "frozen numbers": learned.names}
+    options |= {"steps": steps, "every": every, "batch": cases.batch, "patience": patience}
+    digests = {name: digest(value) for name, value in options.items()} if checkpoint is not None else {}
+    saved = Checkpoint(checkpoint, digests | {"key": _checks.words_of_key(key)}, Descent)
     chosen = _adam(steps) if optimizer is None else optimizer
     validate, advance = _compiled(learned, of_cases, chosen)
     given = {"data": data, "graph": graph, "cases": cases}  # as arguments: constants would be compiled in
-    search = _Search(learned, data, partial(validate, **given), partial(advance, **given))
-    search.descend(chosen.init(learned.free()), _bar(steps, progress), every, patience)
-    best = learned.hyperparameters(search.best)
-    history = {name: np.stack(values) for name, values in search.history.items() if values}
-    return Tuned(best, best.fit(data), np.asarray(search.losses), search.checks, history, search.stopped)
+    search = _Search(learned, data, chosen, partial(validate, **given), partial(advance, **given), saved)
+    stopped = search.descend(_bar(steps, progress, len(search.state.losses)), every, patience)
+    model = _fit(search.best, data, stopped == "interrupted")
+    history = dict(zip(learned.names, search.state.of("history"), strict=True)) if search.state.losses else {}
+    return Tuned(search.best, model, np.asarray(search.state.losses), dict(search.state.checks), history, stopped)
 
 
 def _adam(steps: int) -> optax.GradientTransformation:
@@ -264,68 +277,147 @@ def _compiled(
     return validate, advance
 
 
+@dataclasses.dataclass(frozen=True)
+class Descent:
+    """State of the descent, the content of a checkpoint; it is replaced as a whole, so an interrupt leaves it valid.
+
+    Attributes:
+        losses: loss of each step.
+        checks: step and validation loss of each check.
+        stopped: why the descent has ended; "": it has not.
+        arrays: unconstrained numbers: `free`, those of the `last` check and the `best` ones; leaves of the `optimizer`;
+            `history` of the optimized numbers.
+    """
+
+    FORMAT: ClassVar[str] = "kbpjax.tune 1"
+    losses: tuple[float, ...] = ()
+    checks: tuple[tuple[int, float], ...] = ()
+    stopped: str = ""
+    arrays: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def of(self, name: str) -> list[Any]:
+        """Return the arrays of a name, in order."""
+        return [self.arrays[key] for key in self.arrays if key.startswith(f"{name}/")]
+
+    def replace(self, lists: Mapping[str, Sequence[Any]], **changes: Any) -> "Descent":
+        """Return a state with other lists of arrays and other fields."""
+        arrays = {f"{name}/{i}": value for name, values in lists.items() for i, value in enumerate(values)}
+        return dataclasses.replace(self, arrays={**self.arrays, **arrays}, **changes)
+
+
 @dataclasses.dataclass
 class _Search:
-    """State of the descent; it survives an interrupt."""
+    """The descent, with its state."""
 
     learned: FreeNumbers
     data: TrainingData
+    optimizer: optax.GradientTransformation
     validate: Callable[..., Array]
     advance: Callable[..., Any]
+    saved: Checkpoint
 
     def __post_init__(self) -> None:
-        self.best = self.learned.free()
-        self.losses: list[float] = []
-        self.checks: dict[int, float] = {}
-        self.history: dict[str, list[np.ndarray]] = {name: [] for name in self.learned.names}
-        self.stopped = "all steps done"
+        self.state = self.saved.load()
+        free = self.learned.free()
+        leaves, self.structure = jax.tree.flatten(self.optimizer.init(free))
+        if not self.state.arrays:
+            history = [np.empty((0, *np.shape(value))) for value in self.learned.values(free)]
+            lists = {"free": free, "last": free, "best": free, "optimizer": leaves, "history": history}
+            self.state = self.state.replace(lists)
+        shapes = [np.shape(leaf) for leaf in leaves]
+        same = [np.shape(leaf) for leaf in self.state.of("optimizer")] == shapes
+        fix = "Delete the file to restart, pass another path, or pass the saved options."
+        got = f"another optimizer in {self.saved.path}"
+        _checks.require(same, "checkpoint", "must have been written with the same options", got, fix)
 
-    def descend(self, state: Any, bar: Any, every: int, patience: int) -> None:
-        """Take steps, and evaluate the validation loss every few steps."""
+    @property
+    def best(self) -> Hyperparameters:
+        """The hyperparameters with the lowest validation loss."""
+        return self.learned.hyperparameters(_on_device(self.state.of("best")))
+
+    def descend(self, bar: Any, every: int, patience: int) -> str:
+        """Take steps, and evaluate the validation loss every few steps; return the stop reason."""
         try:
-            self._descend(state, bar, every, patience)
-        except KeyboardInterrupt:
-            self.stopped = "interrupted"
+            if not self.state.stopped:
+                self._descend(bar, every, patience)
+        except KeyboardInterrupt as stop:
+            if not self.state.checks:  # there is nothing to return
+                raise
+            self.saved.resumable(stop, f"{len(self.state.losses)} steps are kept")
+            return "interrupted"
+        return self.state.stopped
 
-    def _descend(self, state: Any, bar: Any, every: int, patience: int) -> None:
-        free, rule = self.best, None
+    def _descend(self, bar: Any, every: int, patience: int) -> None:
+        rule = None
         for step in bar:
-            if step % every == 0:
-                rule = self._validate(free, step)
-                values = list(self.checks.values())
+            if step % every == 0 and step not in dict(self.state.checks):
+                rule = self._check(step)
+                values = [value for _, value in self.state.checks]
                 if len(values) - 1 - int(np.nanargmin(values)) >= patience:
-                    self.stopped = "no better"
+                    self._keep(self.state.replace({}, stopped="no better"))
                     return
-            for name, value in zip(self.learned.names, self.learned.values(free), strict=True):
-                self.history[name].append(np.asarray(value))
-            free, state, value = self.advance(free, state, rule, jnp.int32(step))
-            self.losses.append(float(value))
-            if not np.isfinite(self.losses[-1]):
-                self.stopped = "not finite"
+            rule = self._rule("last") if rule is None else rule
+            self._step(rule, step)
+            if not np.isfinite(self.state.losses[-1]):
+                self._keep(self.state.replace({}, stopped="not finite"))
                 return
             if hasattr(bar, "set_postfix"):
-                bar.set_postfix(loss=f"{self.losses[-1]:.4g}", best=f"{min(self.checks.values()):.4g}")
-        self._validate(free, len(self.losses))
+                lowest = min(value for _, value in self.state.checks)
+                bar.set_postfix(loss=f"{self.state.losses[-1]:.4g}", best=f"{lowest:.4g}")
+        if len(self.state.losses) not in dict(self.state.checks):
+            self._check(len(self.state.losses))
+        self._keep(self.state.replace({}, stopped="all steps done"))
 
-    def _validate(self, free: list[Array], step: int) -> Any:
+    def _step(self, rule: Rule, step: int) -> None:
+        """Take one gradient step."""
+        free, state = (_on_device(self.state.of(name)) for name in ("free", "optimizer"))
+        pairs = zip(self.state.of("history"), self.learned.values(free), strict=True)
+        history = [np.concatenate([before, np.asarray(value)[None]]) for before, value in pairs]
+        free, state, value = self.advance(free, jax.tree.unflatten(self.structure, state), rule, jnp.int32(step))
+        lists = {"free": free, "optimizer": jax.tree.leaves(state), "history": history}
+        self._keep(self.state.replace(lists, losses=(*self.state.losses, float(value))))
+
+    def _rule(self, name: str) -> Any:
+        return self.learned.hyperparameters(_on_device(self.state.of(name))).fix_landmarks(self.data, pad=True)
+
+    def _check(self, step: int) -> Any:
         """Select landmarks, evaluate the validation loss, keep the best parameters; return the rule."""
-        rule = self.learned.hyperparameters(free).fix_landmarks(self.data, pad=True)
-        value = self.validate(free, rule)
+        rule, free = self._rule("free"), self.state.of("free")
+        value = float(self.validate(_on_device(free), rule))
         fix = "Start with wider bandwidths, or a larger ridge or floor."
-        ok = step > 0 or bool(jnp.isfinite(value))
+        ok = step > 0 or bool(np.isfinite(value))
         _checks.require(ok, "hyperparameters", "must give a finite validation loss", f"{value}", fix)
-        if not self.checks or value < min(self.checks.values()):
-            self.best = free
-        self.checks[step] = float(value)
+        better = value < min((value for _, value in self.state.checks), default=math.inf)
+        lists = {"last": free, "best": free} if better else {"last": free}
+        self._keep(self.state.replace(lists, checks=(*self.state.checks, (step, value))))
         return rule
 
+    def _keep(self, state: Descent) -> None:
+        self.state = state
+        self.saved.save(state)
 
-def _bar(steps: int, progress: bool) -> Any:
-    """Return a progress bar over steps if standard error is a terminal, else a range."""
+
+def _on_device(arrays: Sequence[Any]) -> list[Array]:
+    return [jnp.asarray(array) for array in arrays]
+
+
+def _fit(best: Hyperparameters, data: TrainingData, interrupted: bool) -> KernelMRF:
+    """Fit the model, and once more after the first interrupt: it is short, and the descent would be lost."""
+    try:
+        return best.fit(data)
+    except KeyboardInterrupt:
+        if interrupted:
+            raise
+        return best.fit(data)
+
+
+def _bar(steps: int, progress: bool, start: int = 0) -> Any:
+    """Return a progress bar over the steps from `start` on if standard error is a terminal, else a range."""
+    todo = range(start, steps)
     if not (progress and sys.stderr.isatty()):
-        return range(steps)
+        return todo
     try:
         from tqdm import tqdm
     except ImportError:
-        return range(steps)
-    return tqdm(range(steps), desc="tune")
+        return todo
+    return tqdm(todo, desc="tune", initial=start, total=steps)
