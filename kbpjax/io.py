@@ -22,6 +22,7 @@ import numpy as np
 
 from kbpjax import __version__, _checks
 from kbpjax._misc import replacing
+from kbpjax._public import public
 
 FORMAT = 1
 """Format version of written files; older versions can be read, newer versions cannot."""
@@ -105,6 +106,7 @@ RENAMED = {
 """{class in files of kbpjax 0.1: class today}."""
 
 
+@public
 def save(path: str | Path, value: Any) -> None:
     """Save a model, solution, graph, belief or operator, or a tuple, list or dictionary of these, to a file.
 
@@ -136,6 +138,7 @@ def save(path: str | Path, value: Any) -> None:
                 np.lib.format.write_array(entry, array, allow_pickle=False)
 
 
+@public
 def load(path: str | Path, *, classes: Iterable[type] = ()) -> Any:
     """Return the object in a file written by `save`, bitwise equal.
 
@@ -164,6 +167,7 @@ def load(path: str | Path, *, classes: Iterable[type] = ()) -> Any:
     return _build(header["root"], arrays, custom)
 
 
+@public
 def describe(path: str | Path) -> dict[str, Any]:
     """Return the format, versions, class, and numbers of arrays and bytes of a file, without loading the object.
 

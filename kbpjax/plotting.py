@@ -12,6 +12,7 @@ import numpy as np
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import need
+from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution, init
 from kbpjax.learning.model import KernelMRF
@@ -22,6 +23,7 @@ from kbpjax.posterior.summaries import marginal, mean, mode, std
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "0.4"
 
 
+@public
 def plot_belief(
     belief: Belief, node: int, *, truth: float | None = None, coverage: float = 0.9, label: str = "x", ax: Any = None
 ) -> Any:
@@ -73,6 +75,7 @@ def plot_belief(
     return ax
 
 
+@public
 def plot_grid(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes: Sequence[Any] | None = None) -> Any:
     """Plot means and standard deviations of a grid of scalar variables; return the two axes.
 
@@ -111,6 +114,7 @@ def plot_grid(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes:
     return both
 
 
+@public
 def plot_residuals(solutions: Solution | Mapping[str, Solution], *, tol: float | None = None, ax: Any = None) -> Any:
     """Plot the residual of each iteration, which shows convergence; return the axes.
 
@@ -154,6 +158,7 @@ def plot_residuals(solutions: Solution | Mapping[str, Solution], *, tol: float |
     return ax
 
 
+@public
 def plot_messages(model: KernelMRF, graph: Graph, solution: Solution, *, ax: Any = None) -> Any:
     """Plot the sorted distances of messages from the uninformative message; return the axes.
 
@@ -192,6 +197,7 @@ def plot_messages(model: KernelMRF, graph: Graph, solution: Solution, *, ax: Any
     return ax
 
 
+@public
 def plot_graph(
     graph: Graph, belief: Belief, *, positions: Numbers | None = None, label: str = "mean of x", ax: Any = None
 ) -> Any:
@@ -239,6 +245,7 @@ def plot_graph(
     return ax
 
 
+@public
 def plot_landmarks(model: KernelMRF, *, node_type: int = 0, samples: Numbers | None = None, ax: Any = None) -> Any:
     """Plot the points (landmarks) at which messages of a node type are evaluated; return the axes.
 
@@ -291,6 +298,7 @@ def plot_landmarks(model: KernelMRF, *, node_type: int = 0, samples: Numbers | N
     return ax
 
 
+@public
 def plot_costs(
     costs: Mapping[str, tuple[Numbers, Numbers]], *, error: str = "error", baseline: float | None = None, ax: Any = None
 ) -> Any:

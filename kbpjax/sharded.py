@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, ScalarLike
 
 from kbpjax import _checks
+from kbpjax._public import public
 from kbpjax.graphs.partition import Partition as Partition
 from kbpjax.graphs.partition import mesh_of
 from kbpjax.graphs.partition import partition_graph as partition_graph
@@ -43,6 +44,7 @@ _SHARED = PartitionSpec()
 """Replicated on every device."""
 
 
+@public
 def shard_batch(batch: Batch, devices: Mesh | int | None = None) -> Batch:
     """Return arrays split along their first axis over devices; a compiled function of them runs on all devices.
 
@@ -77,6 +79,7 @@ def shard_batch(batch: Batch, devices: Mesh | int | None = None) -> Batch:
     return jax.device_put(batch, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
 
 
+@public
 def run(
     model: Any,
     partition: Any,

@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Key, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._public import public
 from kbpjax.features import FeatureMap
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference import loopy
@@ -86,6 +87,7 @@ class Indicators(FeatureMap):
         return jax.ShapeDtypeStruct(self.states.shape[1:], self.states.dtype)
 
 
+@public
 def bins(x: Numbers, num_bins: int) -> Float[Array, " bin"]:
     """Return the centers of bins of equal width between the smallest and the largest of some numbers [bin].
 
@@ -113,6 +115,7 @@ def bins(x: Numbers, num_bins: int) -> Float[Array, " bin"]:
     return low + (high - low) * (jnp.arange(num_bins, dtype=low.dtype) + 0.5) / num_bins
 
 
+@public
 def fit(
     data: TrainingData,
     states: States | None = None,
@@ -165,6 +168,7 @@ def fit(
     )
 
 
+@public
 def run(
     model: KernelMRF,
     graph: Graph,
@@ -207,6 +211,7 @@ def run(
     return loopy.run(model, graph, evidence, num_iters=num_iters, damping=damping, tol=tol)
 
 
+@public
 def from_potentials(
     states: States,
     nodes: Tables,

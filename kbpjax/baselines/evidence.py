@@ -5,6 +5,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array
 
 from kbpjax import _checks
+from kbpjax._public import public
 from kbpjax.features import FeatureMap, features
 from kbpjax.graphs.graph import Graph
 from kbpjax.kernels.base import like
@@ -14,6 +15,7 @@ from kbpjax.posterior.evidence import Evidence, Model
 from kbpjax.posterior.likelihood import likelihood
 
 
+@public
 def transfer_evidence(model: Model, graph: Graph, evidence: Evidence, source: KernelMRF) -> Evidence:
     """Return evidence for `model` with the factors of evidence that was made for another model.
 

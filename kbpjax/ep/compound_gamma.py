@@ -5,6 +5,7 @@ from jaxtyping import Array, Key
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._public import public
 from kbpjax.ep.gamma import Gamma
 from kbpjax.ep.just_in_time import Record, scan
 from kbpjax.ep.linear_model import asked
@@ -13,6 +14,7 @@ from kbpjax.ep.operators import Operator
 from kbpjax.ep.oracles import CompoundGamma, Oracle
 
 
+@public
 def precision_posteriors(
     counts: Numbers,
     squares: Numbers,

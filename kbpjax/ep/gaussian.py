@@ -1,6 +1,5 @@
 """Gaussian messages."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Key
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import show_fields
+from kbpjax._public import Checked
 from kbpjax.ep.messages import Distribution, Self, as_parameters, require_positive, sample_moments
 from kbpjax.kernels.base import as_floats
 
@@ -118,7 +118,7 @@ class Gaussian(Distribution):
         return 0.5 * (share - 1 - jnp.log(share) + other.precision * (self.mean - other.mean) ** 2)
 
 
-class MultivariateGaussian(eqx.Module):
+class MultivariateGaussian(Checked):
     """Gaussians of vectors: exp(-x' precision x / 2 + shift' x).
 
     Args:

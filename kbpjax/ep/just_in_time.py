@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Key
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._public import public
 from kbpjax.ep.messages import Distribution, ratio
 from kbpjax.ep.operators import (
     Buffer,
@@ -63,6 +64,7 @@ class Record(NamedTuple):
     failed: Array
 
 
+@public
 def init_operator(
     key: Key[Array, ""],
     incoming: Incoming,
@@ -123,6 +125,7 @@ def init_operator(
     return Operator(maps, regressions, as_thresholds(threshold, num_outputs, kind), buffer, learner, families, variable)
 
 
+@public
 def step(key: Key[Array, ""], operator: Operator, incoming: Incoming, oracle: Oracle) -> tuple[Operator, Record]:
     """Send one message: the operator's if its uncertainty is low, else the oracle's, from which the operator learns.
 
@@ -169,6 +172,7 @@ def step(key: Key[Array, ""], operator: Operator, incoming: Incoming, oracle: Or
     return operator, Record(incoming, message, log_variance, asked, failed)
 
 
+@public
 def scan(
     keys: Key[Array, " message"], operator: Operator, incoming: Incoming, oracle: Oracle
 ) -> tuple[Operator, Record]:

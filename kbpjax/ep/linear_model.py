@@ -7,7 +7,6 @@ The evidence of a child is a message to its factor: Beta(1 + y, 2 - y) for a lab
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +16,7 @@ from jaxtyping import Array, Float, Key, ScalarLike
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul, show_fields
+from kbpjax._public import Checked, public
 from kbpjax.ep.beta import Beta
 from kbpjax.ep.gaussian import Gaussian
 from kbpjax.ep.just_in_time import Record, scan, step
@@ -29,7 +29,7 @@ PREDICTIVE_NODES = 400
 """Quadrature nodes of the average of the logistic function over a normal density."""
 
 
-class SiteSchedule(eqx.Module):
+class SiteSchedule(Checked):
     """The order of site updates."""
 
     __repr__ = show_fields
@@ -62,7 +62,7 @@ class Sequential(SiteSchedule):
     """
 
 
-class LinearPosterior(eqx.Module):
+class LinearPosterior(Checked):
     """The posterior of the weights, from expectation propagation.
 
     Attributes:
@@ -94,6 +94,7 @@ class LinearPosterior(eqx.Module):
     __repr__ = show_fields
 
 
+@public
 def linear_model(
     x: Numbers,
     child: Distribution,
@@ -154,6 +155,7 @@ def linear_model(
     return _infer(inputs, child, oracle, operator, num_sweeps, *numbers, schedule, key)
 
 
+@public
 def logistic_regression(
     x: Numbers, y: Numbers, *, oracle: Oracle = LogisticToZ(), operator: Operator | None = None, **options: Any
 ) -> LinearPosterior:
@@ -186,6 +188,7 @@ def logistic_regression(
     return linear_model(x, Beta(1 + ones, 2 - ones), oracle=oracle, operator=operator, **options)
 
 
+@public
 @jax.jit
 def logistic_predictive(posterior: LinearPosterior, x: Float[Array, "datum dim"]) -> Float[Array, " datum"]:
     """Return P(y = 1) at new inputs: the logistic function averaged over the posterior of w'x, exactly.

@@ -8,7 +8,6 @@ axes are batches: one object holds one message or many.
 import abc
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Key
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import show_fields
+from kbpjax._public import Checked, public
 from kbpjax.kernels.base import as_floats
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ else:
     Self = Any  # jaxtyping's runtime checker does not support Self
 
 
-class Distribution(eqx.Module):
+class Distribution(Checked):
     """A member of an exponential family; fields are arrays with the same leading axes. Base class of custom families.
 
     `outputs` and `from_outputs` convert a distribution to and from the unbounded numbers that a regression predicts.
@@ -182,7 +182,7 @@ def sample_moments(
     return mean[..., 0], jnp.sum(weights * (x - mean) ** 2, axis=-1)
 
 
-class ImproperHandling(eqx.Module):
+class ImproperHandling(Checked):
     """The message to send if the ratio of the belief and the incoming message is improper.
 
     Examples:
@@ -234,6 +234,7 @@ class Uniform(ImproperHandling):
         return incoming.uniform()
 
 
+@public
 def ratio(belief: Member, incoming: Member, *, improper: ImproperHandling = MeanPreserving()) -> Member:
     """Return the outgoing message of a factor: its belief divided by the incoming message.
 
@@ -260,6 +261,7 @@ def ratio(belief: Member, incoming: Member, *, improper: ImproperHandling = Mean
     return jax.tree.map(lambda a, b: jnp.where(fine, a, b), belief / incoming, improper(belief, incoming))
 
 
+@public
 def kl(p: Member, q: Member) -> Float[Array, "..."]:
     """Return the Kullback-Leibler divergence KL(p || q) in nats [*batch].
 

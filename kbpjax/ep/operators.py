@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import show_fields
+from kbpjax._public import Checked, public
 from kbpjax.ep.messages import Distribution, ImproperHandling, MeanPreserving, ratio
 from kbpjax.ep.parameters import Parameters
 from kbpjax.ep.regression import BayesianRegression, fit_regression
@@ -25,7 +26,7 @@ from kbpjax.features import TwoStage
 from kbpjax.kernels import median_embedding
 
 
-class Learner(eqx.Module):
+class Learner(Checked):
     """Options of a message operator.
 
     Args:
@@ -94,7 +95,7 @@ class Buffer(eqx.Module):
     __repr__ = show_fields
 
 
-class Operator(eqx.Module):
+class Operator(Checked):
     """A regression from incoming messages to an outgoing one, with its uncertainty; a pytree that can be saved.
 
     Attributes:
@@ -163,6 +164,7 @@ class Prediction(NamedTuple):
     log_variance: Array
 
 
+@public
 def learn(
     key: Key[Array, ""],
     incoming: Incoming,
@@ -212,6 +214,7 @@ def learn(
     return Operator(maps, regressions, thresholds, None, learner, families, variable)
 
 
+@public
 def predict(operator: Operator, incoming: Incoming) -> Prediction:
     """Return predictions for a batch [sample] of incoming messages, without oracle queries.
 

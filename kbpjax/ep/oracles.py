@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Key, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._misc import show_fields
+from kbpjax._public import Checked, public
 from kbpjax.ep.beta import Beta, log_beta
 from kbpjax.ep.gamma import Gamma
 from kbpjax.ep.gaussian import Gaussian
@@ -28,7 +29,7 @@ MODE_STEPS = 100
 """Newton steps towards the mode of the compound gamma integrand; each changes log t by at most 1."""
 
 
-class Oracle(eqx.Module):
+class Oracle(Checked):
     """A function from the (single) incoming messages of a factor to the belief of one of its variables.
 
     Attributes:
@@ -70,7 +71,7 @@ class Oracle(eqx.Module):
     __repr__ = show_fields
 
 
-class Projection(eqx.Module):
+class Projection(Checked):
     """A projection of beliefs onto a family."""
 
     @abc.abstractmethod
@@ -148,6 +149,7 @@ class LogisticIntegrals(NamedTuple):
     mean_log_complement: Array
 
 
+@public
 def logistic_integrals(p: Beta, z: Gaussian, *, num_nodes: int | None = None) -> LogisticIntegrals:
     """Return expectations under the logistic factor delta(p - 1 / (1 + exp(-z))) times its incoming messages.
 

@@ -1,6 +1,5 @@
 """Kernel and noise parameters of an operator, in units of the data, and candidate sets for their selection."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
@@ -8,10 +7,11 @@ from jaxtyping import Array, Float, Key
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import show_fields
+from kbpjax._public import Checked, public
 from kbpjax.ep.messages import Self, as_parameters, require_positive
 
 
-class Parameters(eqx.Module):
+class Parameters(Checked):
     """Kernel and noise parameters: single, or one per output or candidate [*batch].
 
     Args:
@@ -52,6 +52,7 @@ class Parameters(eqx.Module):
     __repr__ = show_fields
 
 
+@public
 def grid_candidates(
     width_scales: Numbers = (0.1, 0.2, 1 / 3, 0.5, 1.0, 2.0, 5.0, 10.0),
     noises: Numbers = (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
@@ -71,6 +72,7 @@ def grid_candidates(
     return Parameters(pairs[0].ravel(), jnp.ones(pairs[0].size, pairs[0].dtype), pairs[1].ravel())
 
 
+@public
 def random_candidates(
     key: Key[Array, ""],
     num_candidates: int,

@@ -7,7 +7,6 @@ Batch fits use at least the rounding error of phi' phi, machine epsilon times it
 numerically invisible, and the factorization then always exists.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
@@ -15,10 +14,11 @@ from jaxtyping import Array, Float, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._misc import matmul, show_fields
+from kbpjax._public import Checked, public
 from kbpjax.ep.messages import Self
 
 
-class BayesianRegression(eqx.Module):
+class BayesianRegression(Checked):
     """The posterior of the weights; leading axes, where `jax.vmap` adds them, are outputs.
 
     Attributes:
@@ -85,6 +85,7 @@ class BayesianRegression(eqx.Module):
     __repr__ = show_fields
 
 
+@public
 def fit_regression(
     phi: Float[Array, "sample feature"], y: Float[Array, " sample"], noise: ScalarLike, variance: ScalarLike = 1.0
 ) -> BayesianRegression:
@@ -122,6 +123,7 @@ def _fit(phi: Array, y: Array, noise: ScalarLike, variance: ScalarLike) -> Bayes
     return BayesianRegression(cho_solve(factor, matmul(phi.T, y)), covariance, noise)
 
 
+@public
 def leave_one_out_residuals(
     phi: Float[Array, "sample feature"], y: Float[Array, " sample"], ridge: ScalarLike
 ) -> Float[Array, " sample"]:
@@ -153,6 +155,7 @@ def _leave_one_out_residuals(phi: Array, y: Array, ridge: ScalarLike) -> Array:
     return (y - matmul(phi, weights)) / jnp.maximum(1 - jnp.sum(half**2, axis=0), least)
 
 
+@public
 def log_evidence(
     phi: Float[Array, "sample feature"], y: Float[Array, " sample"], noise: ScalarLike, variance: ScalarLike = 1.0
 ) -> Float[Array, ""]:

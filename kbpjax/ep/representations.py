@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, Shaped
 
 from kbpjax import _checks
+from kbpjax._public import Checked
 from kbpjax.ep.messages import Distribution
 from kbpjax.features import EmbeddingFeatures, FeatureMap, SampleFeatures, draw_frequencies
 from kbpjax.features.distributions import draw_phases
@@ -22,7 +23,7 @@ from kbpjax.features.distributions import draw_phases
 Incoming = tuple[Distribution, ...]
 
 
-class Representation(eqx.Module):
+class Representation(Checked):
     """A map from tuples of messages to points, with features of the points."""
 
     @abc.abstractmethod

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Key
 
 from kbpjax import _checks
 from kbpjax._misc import show_fields
+from kbpjax._public import Checked, public
 from kbpjax.ep.gaussian import Gaussian
 from kbpjax.ep.messages import Distribution
 from kbpjax.ep.oracles import Oracle
@@ -23,7 +24,7 @@ WeightedSamples = tuple[list[Float[Array, " draw"]], Float[Array, " draw"]]
 """Values of each variable, and log weights without those of the incoming messages."""
 
 
-class Factor(eqx.Module):
+class Factor(Checked):
     """A factor that can be sampled, with weights."""
 
     @abc.abstractmethod
@@ -184,6 +185,7 @@ def _logistic(key: Key[Array, ""], z: Float[Array, " draw"]) -> Float[Array, " d
     return jnp.clip(p, ends.tiny, 1 - ends.epsneg)
 
 
+@public
 def logistic_sampler() -> ForwardSampler:
     """Return the logistic factor p = 1 / (1 + exp(-z)) as a forward sampler, with the paper's proposal N(0, 200).
 

@@ -2,12 +2,12 @@
 
 import abc
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kbpjax import _checks
+from kbpjax._public import Checked, public
 from kbpjax.ep.messages import Distribution, ratio
 from kbpjax.ep.operators import Learner, check_samples, draw_maps
 from kbpjax.ep.parameters import Parameters
@@ -15,7 +15,7 @@ from kbpjax.ep.regression import leave_one_out_residuals, log_evidence
 from kbpjax.ep.representations import Incoming, Moments
 
 
-class Criterion(eqx.Module):
+class Criterion(Checked):
     """A selection criterion; smaller is better."""
 
     @abc.abstractmethod
@@ -63,6 +63,7 @@ class NegativeLogEvidence(Criterion):
         return -log_evidence(phi, y, noise)
 
 
+@public
 def select_parameters(
     key: Key[Array, ""],
     incoming: Incoming,

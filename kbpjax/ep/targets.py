@@ -2,14 +2,14 @@
 
 import abc
 
-import equinox as eqx
 from jaxtyping import Array, Float
 
 from kbpjax._misc import show_fields
+from kbpjax._public import Checked
 from kbpjax.ep.messages import Distribution, ImproperHandling, ratio
 
 
-class Targets(eqx.Module):
+class Targets(Checked):
     """A pair of maps between the belief or message of a factor and the outputs of a regression.
 
     Examples:

@@ -2,15 +2,15 @@
 
 import abc
 
-import equinox as eqx
 import jax
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax._misc import show_fields
+from kbpjax._public import Checked, public
 from kbpjax.kernels import Kernel
 
 
-class FeatureMap(eqx.Module):
+class FeatureMap(Checked):
     r"""A map from points to vectors $\phi(x)$ [rank], with $\langle \phi(x), \phi(y) \rangle$ close to $k(x, y)$.
 
     Examples:
@@ -46,7 +46,7 @@ class FeatureMap(eqx.Module):
     __repr__ = show_fields
 
 
-class LandmarkSelector(eqx.Module):
+class LandmarkSelector(Checked):
     """A method that builds a feature map for a kernel and samples, usually from selected landmarks.
 
     Examples:
@@ -87,6 +87,7 @@ class LandmarkSelector(eqx.Module):
     __repr__ = show_fields
 
 
+@public
 @jax.jit
 def features(feature_map: FeatureMap, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
     r"""Return the features $\phi$ of points; $\langle \phi(x), \phi(y) \rangle$ is close to $k(x, y)$.

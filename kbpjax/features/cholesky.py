@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._misc import matmul, show_fields
+from kbpjax._public import Checked, public
 from kbpjax.features.base import FeatureMap, LandmarkSelector
 from kbpjax.kernels import Kernel, diagonal, gram
 
@@ -67,7 +68,7 @@ class Basis(FeatureMap):
         return jax.ShapeDtypeStruct(self.landmarks.shape[1:], self.landmarks.dtype)
 
 
-class Pivots(eqx.Module):
+class Pivots(Checked):
     """The pivots of an incomplete Cholesky factorization.
 
     Attributes:
@@ -91,6 +92,7 @@ class Pivots(eqx.Module):
     __repr__ = show_fields
 
 
+@public
 @partial(jax.jit, static_argnames="max_rank")
 def incomplete_cholesky(
     kernel: Kernel,
@@ -155,6 +157,7 @@ def incomplete_cholesky(
     return Pivots(indices, rank, jnp.sqrt(jnp.max(residual) / jnp.where(scale > 0, scale, 1)))
 
 
+@public
 @jax.jit
 def cholesky_basis(
     kernel: Kernel,
@@ -199,6 +202,7 @@ FAR = 1e-3
 """Share of the squared norm of a feature that a basis must represent for its point to be near the training samples."""
 
 
+@public
 @jax.jit
 def represented(basis: Basis, x: Shaped[Array, "sample *dim"]) -> Float[Array, " sample"]:
     """Return the share of the squared norm of each feature that a basis represents, in [0, 1].

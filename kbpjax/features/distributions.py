@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, ScalarLike, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul
+from kbpjax._public import public
 from kbpjax.features.base import FeatureMap
 from kbpjax.kernels.base import as_floats, positive_number
 from kbpjax.kernels.distributions import (
@@ -330,6 +331,7 @@ class Restricted(FeatureMap):
         return jax.ShapeDtypeStruct((2, self.stop), self.base.point.dtype)
 
 
+@public
 def draw_frequencies(key: PRNGKeyArray, shape: tuple[int, ...], bandwidths: Float[Array, "..."]) -> Float[Array, "..."]:
     """Return frequencies [feature, *dim] of a Gaussian kernel, normal with standard deviation 1 / bandwidths.
 
@@ -345,6 +347,7 @@ def draw_frequencies(key: PRNGKeyArray, shape: tuple[int, ...], bandwidths: Floa
     return normal / jnp.broadcast_to(bandwidths, shape)
 
 
+@public
 def draw_phases(key: PRNGKeyArray, num_features: int, dtype: np.dtype) -> Float[Array, " feature"]:
     """Return random phases, uniform in [0, 2 pi), of the given dtype.
 
@@ -356,6 +359,7 @@ def draw_phases(key: PRNGKeyArray, num_features: int, dtype: np.dtype) -> Float[
     return 2 * jnp.pi * jax.random.uniform(key, (num_features,), jnp.float32).astype(dtype)
 
 
+@public
 def cosines(
     x: Float[Array, "sample coordinate"],
     frequencies: Float[Array, "feature coordinate"],

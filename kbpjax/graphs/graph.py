@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import need, show_lines, show_list
+from kbpjax._public import Checked, public
 from kbpjax.graphs.forest import Forest
 from kbpjax.graphs.plan import Plan, inbox
 
 
-class Graph(eqx.Module):
+class Graph(Checked):
     """An undirected graph with typed nodes and edges; build it with `from_edges`, `grid_graph` or `chain_graph`.
 
     Attributes:
@@ -246,6 +247,7 @@ class Graph(eqx.Module):
         return show_lines("Graph", parts) if len(parts) > 1 else f"Graph({parts[0]})"
 
 
+@public
 def grid_graph(height: int, width: int, *, edge_type: Numbers | None = None, node_type: Numbers | None = None) -> Graph:
     """Return the four-neighbor grid graph of an image; node i * width + j is pixel (i, j).
 
@@ -271,6 +273,7 @@ def grid_graph(height: int, width: int, *, edge_type: Numbers | None = None, nod
     return Graph.from_edges(edges, height * width, edge_type=edge_type, node_type=node_type)
 
 
+@public
 def chain_graph(num_nodes: int, *, edge_type: Numbers | None = None, node_type: Numbers | None = None) -> Graph:
     """Return the chain graph 0 - 1 - ... - (num_nodes - 1); types as in `Graph.from_edges`.
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._public import Checked, public
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Block, Plan
 
@@ -39,7 +40,7 @@ class Halo(eqx.Module):
     outgoing: tuple[Int[Array, "*device _"], ...]
 
 
-class Partition(eqx.Module):
+class Partition(Checked):
     """A graph in blocks of nodes, one for each device; make it with `partition_graph`.
 
     Attributes:
@@ -71,6 +72,7 @@ class Partition(eqx.Module):
         return self.mesh.axis_names[0]
 
 
+@public
 def partition_graph(graph: Graph, devices: Mesh | int | None = None, *, parts: Numbers | None = None) -> Partition:
     """Return a partition of a graph into blocks of nodes, one per device, for `kbpjax.sharded.run`.
 

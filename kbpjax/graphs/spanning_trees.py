@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 
 DENSE = 2000
@@ -28,6 +29,7 @@ NUM_TREES = 100
 """Number of sampled trees where the default is not exact."""
 
 
+@public
 def tree_reweighting(
     graph: Graph, *, probabilities: Numbers | None = None, num_trees: int | None = None, key: PRNGKeyArray | None = None
 ) -> Float[Array, " pair"]:

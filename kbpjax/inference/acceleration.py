@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._misc import show_fields
+from kbpjax._public import Checked
 from kbpjax.inference.operators import normalize
 
 ENOUGH = 20_000
@@ -42,7 +43,7 @@ class History(NamedTuple):
     waited: Int[Array, ""]
 
 
-class Anderson(eqx.Module):
+class Anderson(Checked):
     """Anderson acceleration: combine the last updates so that their residuals cancel as far as possible.
 
     Two safeguards apply. If the residual exceeds twice its minimum, the plain update is used and the memory is cleared.
@@ -134,7 +135,7 @@ def _weights(differences: Float[Array, "depth some"], filled: Bool[Array, " dept
     return weights / jnp.sum(weights)
 
 
-class AgreementDamping(eqx.Module):
+class AgreementDamping(Checked):
     """Damping that changes a message less where its incoming messages disagree, as in the authors' program of 2011.
 
     m <- normalize(d m + (1 - d) u / u_1), with the update u not normalized, and u_1 the norm of the update of 1: where
@@ -168,7 +169,7 @@ def check_damping(damping: Any) -> None:
     _checks.require_number("damping", damping, least=0, below=1, fix=fix)
 
 
-class AdaptiveDamping(eqx.Module):
+class AdaptiveDamping(Checked):
     """Damping that increases while the residual increases, and decreases otherwise; pass it as `damping`.
 
     The weight of the new message is halved after an iteration with a larger residual than the previous one, and grows

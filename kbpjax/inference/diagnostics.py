@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +10,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._misc import show, show_fields, values_or_shapes
+from kbpjax._public import Checked, public
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.acceleration import check_damping
@@ -103,7 +103,7 @@ class NotConverged(RuntimeError):
     """
 
 
-class Diagnosis(eqx.Module):
+class Diagnosis(Checked):
     """The local behavior of the iteration at a solution.
 
     Attributes:
@@ -138,6 +138,7 @@ class Diagnosis(eqx.Module):
         return show_fields(self)[:-1] + f", oscillates={show(self.oscillates)})"
 
 
+@public
 def diagnose(
     model: Any,
     graph: Graph,
@@ -218,6 +219,7 @@ def _diagnose(
     )
 
 
+@public
 def check(solution: Solution, diagnosis: Diagnosis | None = None) -> Solution:
     """Return the solution if its messages converged, and raise with advice if they did not; outside `jax.jit`.
 

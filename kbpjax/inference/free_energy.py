@@ -22,12 +22,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kbpjax import _checks
+from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution, check_messages, prepare_inputs
 from kbpjax.inference.operators import InLogs, Operators, SumProduct, by_tile, log_or_least, log_or_zero, of_type
 from kbpjax.inference.update import evaluate, gather, in_order_sent, parts_of
 
 
+@public
 def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -> Float[Array, ""]:
     r"""Return an estimate of the log-partition function: minus the Bethe or tree-reweighted free energy.
 

@@ -7,7 +7,6 @@ derivatives of a fixed point in `implicit`. Clamped nodes ignore their incoming 
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._misc import show_fields, show_number, values_or_shapes
+from kbpjax._public import Checked, public
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.acceleration import AdaptiveDamping, AgreementDamping, Anderson, check_damping
@@ -31,7 +31,7 @@ Exponents = _checks.Numbers | ScalarLike | None
 Damping = ScalarLike | AgreementDamping
 
 
-class BPState(eqx.Module):
+class BPState(Checked):
     """The state between two iterations, of `init` and `step`.
 
     Attributes:
@@ -56,7 +56,7 @@ class BPState(eqx.Module):
     __repr__ = show_fields
 
 
-class Solution(eqx.Module):
+class Solution(Checked):
     """The messages of `run` or `run_tree`, and how they converged.
 
     Attributes:
@@ -113,6 +113,7 @@ class Solution(eqx.Module):
         return f"Solution({state} {int(self.num_iters)} iterations, residual {float(self.residual):.2g})"
 
 
+@public
 def init(model: Any, graph: Graph) -> BPState:
     """Return the state before the first iteration, with constant messages.
 
@@ -140,6 +141,7 @@ def _init(operators: Operators, plan: Plan) -> BPState:
     return BPState(messages, jnp.array(jnp.inf, messages.dtype), jnp.int32(0))
 
 
+@public
 def step(
     model: Any,
     graph: Graph,
@@ -201,6 +203,7 @@ def _step(
     return BPState(plan.rows(columns), residual, state.count + 1)
 
 
+@public
 def run(
     model: Any,
     graph: Graph,
@@ -315,6 +318,7 @@ def _run(
     return Solution(messages, converged, last.count, last.residual, residuals, exponents, projected)
 
 
+@public
 def solution_of(
     model: Any, graph: Graph, evidence: Any, state: BPState, *, exponents: Exponents = None, tol: ScalarLike = 1e-3
 ) -> Solution:

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._misc import einsum, show_fields
+from kbpjax._public import Checked
 from kbpjax.graphs.graph import Graph
 
 FEW = 16
@@ -46,7 +46,7 @@ class Products(NamedTuple):
     removed: Float[Array, "one tile slot size"] | None = None
 
 
-class SumProduct(eqx.Module):
+class SumProduct(Checked):
     """Add: the update is a matrix product.
 
     Examples:
@@ -96,7 +96,7 @@ class MaxProduct(SumProduct):
         return jax.lax.scan(larger, smallest, (columns, x), unroll=8)[0]
 
 
-class InLogs(eqx.Module):
+class InLogs(Checked):
     """Multiply in logarithms: products of contradicting messages do not underflow to 0.
 
     Needed for sharp potentials: where states that are probable under one message have less than about 1e-10 under
@@ -139,7 +139,7 @@ class InLogs(eqx.Module):
 Arithmetic = SumProduct | MaxProduct | InLogs
 
 
-class Operators(eqx.Module):
+class Operators(Checked):
     """The matrices and the arithmetic of a model, for inference.
 
     Attributes:

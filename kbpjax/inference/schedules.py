@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._misc import values_or_shapes
+from kbpjax._public import Checked, public
 from kbpjax.graphs.coloring import color_nodes
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
@@ -119,7 +120,7 @@ def _larger(one: Array, other: Array) -> Array:
     return jnp.where(one > other, one, other)
 
 
-class Synchronous(eqx.Module):
+class Synchronous(Checked):
     """Update all messages at once, each from the messages of the iteration before.
 
     Examples:
@@ -180,7 +181,7 @@ class ResidualFirst(Synchronous):
         return jnp.where(chosen[None], new, messages), jnp.max(sizes)
 
 
-class Colored(eqx.Module):
+class Colored(Checked):
     """Update the outgoing messages of one color of nodes after another; built by `colored`.
 
     Attributes:
@@ -233,6 +234,7 @@ class Colored(eqx.Module):
 Schedule = Synchronous | Colored
 
 
+@public
 def colored(graph: Graph, *, colors: NDArray | None = None) -> Colored:
     """Return the graph-coloring schedule, which updates one color of nodes after another.
 

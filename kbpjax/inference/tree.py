@@ -25,6 +25,7 @@ from jaxtyping import Array, Float
 
 from kbpjax import _checks
 from kbpjax._misc import matmul
+from kbpjax._public import public
 from kbpjax.graphs.forest import Forest
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
@@ -34,6 +35,7 @@ from kbpjax.inference.schedules import Problem, Synchronous
 from kbpjax.inference.update import update
 
 
+@public
 def run_tree(model: Any, graph: Graph, evidence: Any = None) -> Solution:
     """Return the exact messages of a tree or forest, by one pass from the leaves to the roots and one back.
 

@@ -26,6 +26,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import show, show_fields
+from kbpjax._public import Checked, public
 
 
 def _on_arrays(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,7 +44,7 @@ def _point(argument: str, x: Any) -> Any:
     return _checks.as_array(argument, x) if isinstance(x, bool | int | float | list | tuple) else x
 
 
-class Kernel(eqx.Module):
+class Kernel(Checked):
     """A positive definite function of two points; a pytree whose leaves are its parameters.
 
     A point is an array, a number or a nested list of numbers; `__call__` of a subclass always gets arrays.
@@ -365,6 +366,7 @@ class Part(Kernel):
         self.base.check(argument, jax.vmap(self.cut)(points))
 
 
+@public
 def gram(
     kernel: Kernel,
     x: Shaped[Array, "left *dim"] | Numbers,
@@ -407,6 +409,7 @@ def _gram(kernel: Kernel, x: Array, y: Array, block_size: int | None) -> Array:
     return jax.vmap(lambda a: jax.vmap(lambda b: kernel(a, b))(y))(x)
 
 
+@public
 def diagonal(kernel: Kernel, x: Shaped[Array, "sample *dim"]) -> Float[Array, " sample"]:
     """Return the diagonal of the Gram matrix: k(x_i, x_i).
 

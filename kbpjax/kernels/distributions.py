@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._public import public
 from kbpjax.kernels.base import Kernel, as_floats, positive_number, random_rows
 
 SHAPES = "Pass points [2, d] of means and variances, or [1 + d, d] of a mean and a covariance matrix."
@@ -191,6 +192,7 @@ class Coordinates(Kernel):
         self.base.check(argument, jax.vmap(lambda x: marginal(x, self.start, self.stop))(points))
 
 
+@public
 def median_embedding(
     points: Numbers, *, max_points: int = 2000
 ) -> tuple[Float[Array, " coordinate"], Float[Array, ""]]:
@@ -227,6 +229,7 @@ def median_embedding(
     return bandwidths, width
 
 
+@public
 def median_mean_variance(
     points: Numbers, *, max_points: int = 2000
 ) -> tuple[Float[Array, " coordinate"], Float[Array, " coordinate"]]:

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul
+from kbpjax._public import public
 from kbpjax.kernels.base import Kernel, as_floats, positive_number, random_rows
 
 
@@ -332,6 +333,7 @@ def _scaled(x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"], scale: Float[Arr
     return difference / scale.astype(difference.dtype)
 
 
+@public
 def median_bandwidth(points: Numbers, *, max_points: int = 3000) -> Float[Array, ""]:
     """Return the median distance between pairs of points, the median heuristic for RBF bandwidths (section 7).
 

@@ -6,6 +6,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._public import public
 from kbpjax.kernels.base import Kernel, as_floats, positive_number
 
 
@@ -94,6 +95,7 @@ def _check_gram(matrix: np.ndarray, tolerance: float) -> None:
     _checks.require(eigenvalues[0] >= -tolerance * max(eigenvalues[-1], 0), "matrix", rule, got, fix)
 
 
+@public
 def nearest_gram(matrix: Numbers) -> np.ndarray:
     """Return the nearest symmetric positive semidefinite matrix: negative eigenvalues are set to 0.
 

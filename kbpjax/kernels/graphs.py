@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._misc import matmul
+from kbpjax._public import public
 from kbpjax.kernels.base import Kernel, as_floats
 
 LARGEST_LABEL = 2**24 - 2
@@ -125,6 +126,7 @@ class ShortestPath(Kernel):
             _checks.require(largest < self.num_labels, argument, rule, largest, "Increase num_labels.")
 
 
+@public
 def encode_graphs(graphs: Any, num_nodes: Any = None) -> Int[Array, "graph node column"]:
     """Return undirected graphs with integer labels as one array of points for kernels on graphs.
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._public import public
 from kbpjax.kernels.base import Kernel, as_floats, positive_number
 from kbpjax.kernels.euclidean import median_distance
 
@@ -167,6 +168,7 @@ def cosine_between(x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[
     return (inner - 1) / 2 if x.ndim == 2 else 2 * inner**2 - 1
 
 
+@public
 def unit_vectors(x: Numbers) -> Float[Array, "*sample dim"]:
     """Return vectors divided by their norms.
 
@@ -192,6 +194,7 @@ def unit_vectors(x: Numbers) -> Float[Array, "*sample dim"]:
     return array / norm
 
 
+@public
 def nearest_rotations(x: Numbers) -> Float[Array, "*sample 3 3"]:
     """Return the nearest rotation to each matrix in the Frobenius norm.
 
@@ -221,6 +224,7 @@ def nearest_rotations(x: Numbers) -> Float[Array, "*sample 3 3"]:
     return jnp.matmul(left * signs[..., None, :], right, precision="highest")
 
 
+@public
 def median_concentration(points: Numbers, *, max_points: int = 3000) -> Float[Array, ""]:
     """Return 1 / (1 - median inner product) over pairs of unit vectors, the median heuristic for `Sphere`.
 

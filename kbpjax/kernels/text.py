@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Shaped
 
 from kbpjax import _checks
+from kbpjax._public import public
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +106,7 @@ class Alphabet:
         return ["".join(self.symbols[int(code) - 1] for code in row if code > 0) for row in np.asarray(codes)]
 
 
+@public
 def mask(codes: Shaped[Array, "*dim"]) -> Bool[Array, "*dim"]:
     """Return a mask that is True for symbols and False for padding.
 

@@ -10,10 +10,11 @@ from jaxtyping import Array, Bool, Shaped
 
 from kbpjax import _checks
 from kbpjax._misc import show_lines, show_list, values_or_shapes
+from kbpjax._public import Checked
 from kbpjax.graphs.graph import Graph
 
 
-class Cases(eqx.Module):
+class Cases(Checked):
     """The samples of one graph as they were given to `pool`: whole cases, with what is missing.
 
     Pairs of an edge type do not say which of them belong together. Cases do, so that some of them can be held out.
@@ -41,7 +42,7 @@ class Cases(eqx.Module):
     observed: dict[int, Bool[Array | np.ndarray, "case node_of_type"]]
 
 
-class TrainingData(eqx.Module):
+class TrainingData(Checked):
     """Training samples pooled by type; `pool` builds them from samples on a graph.
 
     Samples that are incomplete, with NaN or masked entries of a NumPy masked array, are dropped: a pair unless both of

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._misc import matmul
+from kbpjax._public import public
 from kbpjax.features import Basis, FeatureMap, features
 from kbpjax.kernels import Kernel, diagonal, gram
 from kbpjax.kernels.base import as_floats
@@ -25,6 +26,7 @@ CHUNK = 8192
 """Number of pairs whose features are in memory at the same time."""
 
 
+@public
 def conditional_operator(
     given: Callable[[Array], Array],
     target: Callable[[Array], Array],
@@ -120,6 +122,7 @@ def sum_chunks(products: Callable[..., Any], columns: Sequence[Array], count: Sc
     return jax.lax.scan(add, jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes), starts)[0]
 
 
+@public
 def ridge_solve(
     covariance: Float[Array, "rank rank"],
     cross: Float[Array, "rank target_rank"],
@@ -136,6 +139,7 @@ def ridge_solve(
     return jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(covariance + shift * identity, lower=True), cross)
 
 
+@public
 def error_bound(eps: ScalarLike, ridge: ScalarLike) -> Float[Array, ""]:
     r"""Return a bound on `operator_error`, $2 \epsilon (\lambda^{-1} + \lambda^{-3/2})$ (supplement, section 8).
 
@@ -164,6 +168,7 @@ def error_bound(eps: ScalarLike, ridge: ScalarLike) -> Float[Array, ""]:
     return 2 * eps * (1 / ridge + 1 / ridge**1.5)
 
 
+@public
 def feature_residual(kernel: Kernel, feature_map: FeatureMap, x: Shaped[Array, "sample *dim"]) -> Float[Array, ""]:
     """Return the maximum residual norm of features on a basis over points: max_x sqrt(k(x, x) - ||r(x)||^2).
 
@@ -189,6 +194,7 @@ def feature_residual(kernel: Kernel, feature_map: FeatureMap, x: Shaped[Array, "
     return _feature_residual(kernel, feature_map, x)
 
 
+@public
 def operator_error(
     kernel: Kernel,
     product_kernel: Kernel,

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._misc import matmul, show, show_fields, show_lines, show_list, values_or_shapes
+from kbpjax._public import Checked
 from kbpjax.features import FeatureMap, features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import Operators
@@ -36,7 +37,7 @@ from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums,
 Positive = Clipped | ConstrainedFit
 
 
-class ObservationModel(eqx.Module):
+class ObservationModel(Checked):
     """The observation model of one node type.
 
     Attributes:
@@ -54,7 +55,7 @@ class ObservationModel(eqx.Module):
     __repr__ = show_fields
 
 
-class KernelMRF(eqx.Module):
+class KernelMRF(Checked):
     """A fitted kernel Markov random field, a template for any graph with its node and edge types.
 
     Attributes:

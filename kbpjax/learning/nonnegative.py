@@ -23,6 +23,7 @@ from jaxtyping import Array, Float
 
 from kbpjax import _checks
 from kbpjax._misc import matmul
+from kbpjax._public import Checked
 from kbpjax.inference.operators import Operators
 
 # On Gaussian pairs these two values need a tenth to a quarter of the iterations that 1 and 1 need, until rows are
@@ -34,7 +35,7 @@ RELAXATION = 1.6
 """Over-relaxation of the steps, in (0, 2)."""
 
 
-class Clipped(eqx.Module):
+class Clipped(Checked):
     """Clipped operators: negative entries set to 0 and rows normalized, max(B_ij, 0) / sum_j max(B_ij, 0).
 
     Examples:
@@ -89,7 +90,7 @@ def clipped(
     return positive / jnp.where(total > 0, total, 1)
 
 
-class ConstrainedFit(eqx.Module):
+class ConstrainedFit(Checked):
     """Ridge regression of the update, constrained to operators whose rows are probabilities.
 
     With A the covariance of the receiver's features plus the penalty, X the cross-covariance and E = evaluate, solve

@@ -10,12 +10,14 @@ import numpy as np
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import Cases, TrainingData, with_numbers
 
 ByType = Numbers | Mapping[int, Numbers]
 
 
+@public
 def pool(
     graph: Graph | Sequence[Graph],
     samples: ByType | Sequence[ByType],

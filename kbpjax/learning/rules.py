@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
 from kbpjax._misc import show_fields
+from kbpjax._public import Checked, public
 from kbpjax.features import (
     Basis,
     FeatureMap,
@@ -59,7 +60,7 @@ class NodeBasis(eqx.Module):
     __repr__ = show_fields
 
 
-class FixedLandmarks(eqx.Module):
+class FixedLandmarks(Checked):
     """An update rule with fixed landmarks, the result of `kbpjax.fix_landmarks`.
 
     Attributes:
@@ -107,7 +108,7 @@ class FixedLandmarks(eqx.Module):
     __repr__ = show_fields
 
 
-class FullRank(eqx.Module):
+class FullRank(Checked):
     """The exact update rule (eq. 12): all samples are landmarks and evaluation points of products.
 
     O(m^2) memory and time per message, O(m^3) once: the reference for small m. Repeated samples are kept. With many
@@ -146,7 +147,7 @@ class FullRank(eqx.Module):
     __repr__ = show_fields
 
 
-class _LandmarkRule(eqx.Module):
+class _LandmarkRule(Checked):
     """Base class of the two rules with selected landmarks."""
 
     eps: float = eqx.field(static=True, default=1e-3, converter=float)
@@ -317,6 +318,7 @@ def _gib(size: int) -> str:
     return f"{size / 2**30:.3g} GiB"
 
 
+@public
 def fix_landmarks(
     data: TrainingData,
     *,

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, ScalarLike
 
 from kbpjax import _checks
+from kbpjax._public import public
 from kbpjax.features import FeatureMap
 from kbpjax.kernels import Kernel
 from kbpjax.learning.checkpoint import Checkpoint, Progress, digest
@@ -33,6 +34,7 @@ SAVE_EVERY = 10.0
 """Seconds between checkpoints."""
 
 
+@public
 def fit_chunks(
     chunks: Any,
     *,
@@ -118,6 +120,7 @@ def fit_chunks(
     return regression.model(bases, obs_bases, *_totals(ends, bases, obs_bases, state.arrays))
 
 
+@public
 def chunked(
     edges: Mapping[int, tuple[Any, Any]],
     nodes: Mapping[int, Any],

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, overload
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +22,7 @@ from jaxtyping import Array, Float, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import einsum, matmul, show, show_fields, values_or_shapes
+from kbpjax._public import Checked, public
 from kbpjax.features import FAR, Basis, features, represented
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.diagnostics import CandidateWarning
@@ -43,7 +43,7 @@ Learned = tuple[Array, Array, Array] | None
 """`Evidence.messages`, `Evidence.observed` and `Evidence.exponents`, or None."""
 
 
-class Belief(eqx.Module):
+class Belief(Checked):
     """A distribution of each variable on common points.
 
     Attributes:
@@ -129,6 +129,7 @@ def beliefs(
 ) -> dict[int, Belief]: ...
 
 
+@public
 def beliefs(
     model: KernelMRF,
     graph: Graph,
@@ -239,6 +240,7 @@ def spacing(points: Shaped[Array, "point *dim"]) -> Float[Array, " point"]:
     return jnp.where(mean > 0, ones.at[order].set(lengths / jnp.where(mean > 0, mean, 1)), ones)
 
 
+@public
 def log_belief(
     model: KernelMRF,
     graph: Graph,

@@ -11,6 +11,7 @@ from jaxtyping import Array
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul
+from kbpjax._public import public
 from kbpjax.features import FAR, Basis, features, represented
 from kbpjax.graphs.graph import Graph
 from kbpjax.kernels.base import like
@@ -18,6 +19,7 @@ from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.evidence import DensityRatio, Evidence, Expectation, check_evidence_model, nothing
 
 
+@public
 def clamp(
     model: KernelMRF,
     graph: Graph,

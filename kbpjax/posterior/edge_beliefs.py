@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +12,7 @@ from jaxtyping import Array, Float, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul, values_or_shapes
+from kbpjax._public import Checked, public
 from kbpjax.features import features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution
@@ -37,7 +37,7 @@ CHUNK = 8192
 """Number of messages that are evaluated at a time."""
 
 
-class EdgeBelief(eqx.Module):
+class EdgeBelief(Checked):
     """Joint distributions of both ends of some edges, on a product of candidate points.
 
     Attributes:
@@ -64,6 +64,7 @@ class EdgeBelief(eqx.Module):
         return f"EdgeBelief({len(self.weights)} edges on {sizes} points)"
 
 
+@public
 def edge_beliefs(
     model: KernelMRF,
     graph: Graph,

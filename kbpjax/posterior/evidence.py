@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +22,7 @@ from jaxtyping import Array, Bool, Float, ScalarLike
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul, show, show_fields, values_or_shapes
+from kbpjax._public import Checked, public
 from kbpjax.features import FAR, Basis, features, represented
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.diagnostics import EvidenceWarning
@@ -56,7 +56,7 @@ class Model(Protocol):
         ...
 
 
-class Expectation(eqx.Module):
+class Expectation(Checked):
     """The expectation E[k(y, Y) | x]: the likelihood smoothed by the kernel of y; use a narrow bandwidth.
 
     Examples:
@@ -80,7 +80,7 @@ class Expectation(eqx.Module):
         return at_value
 
 
-class DensityRatio(eqx.Module):
+class DensityRatio(Checked):
     """The density ratio P(y | x) / P(y) (Song et al. 2010): not smoothed, but sensitive to the ridge.
 
     Examples:
@@ -102,7 +102,7 @@ class DensityRatio(eqx.Module):
         return ridge_solve(moment, at_value.T, ridge).T
 
 
-class Evidence(eqx.Module):
+class Evidence(Checked):
     """Local factors of the nodes; made by `observe`, `likelihood` and `clamp`, combined with `*`.
 
     Attributes:
@@ -208,6 +208,7 @@ def expand(mask: Array, ndim: int) -> Array:
 BATCH = "For a batch of cases, use jax.vmap(lambda y: kbpjax.observe(model, graph, y))(y)."
 
 
+@public
 def observe(
     model: KernelMRF,
     graph: Graph,

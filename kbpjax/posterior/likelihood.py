@@ -10,11 +10,13 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
+from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import log_or_zero
 from kbpjax.posterior.evidence import Evidence, Model, likelihood_values, nothing, raise_values, raised
 
 
+@public
 def likelihood(
     model: Model,
     graph: Graph,

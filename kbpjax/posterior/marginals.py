@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from kbpjax import _checks
 from kbpjax._misc import matmul, show_fields
+from kbpjax._public import Checked
 from kbpjax.features import features
 from kbpjax.kernels import Kernel, gram
 from kbpjax.kernels.base import like
@@ -16,7 +17,7 @@ from kbpjax.learning.embedding import mean_embedding
 from kbpjax.learning.model import KernelMRF
 
 
-class MeanEmbedding(eqx.Module):
+class MeanEmbedding(Checked):
     r"""The mean embedding $\langle \phi(x), \mu \rangle$: the marginal smoothed by the model's kernel.
 
     A wide kernel widens the estimate.
@@ -43,7 +44,7 @@ def _arrays(samples: Any) -> Any:
     return {v: jnp.asarray(x) for v, x in samples.items()} if isinstance(samples, Mapping) else jnp.asarray(samples)
 
 
-class Parzen(eqx.Module):
+class Parzen(Checked):
     """The Parzen estimate mean_i kernel(x, x_i), with a custom kernel, usually narrower than the model's.
 
     Args:
@@ -85,7 +86,7 @@ class Parzen(eqx.Module):
     __repr__ = show_fields
 
 
-class Empirical(eqx.Module):
+class Empirical(Checked):
     """Equal weights: use it when the points were sampled from the marginal.
 
     The belief is then a conditional embedding: E[f(X) | evidence] is the weighted mean of f over the points. This holds

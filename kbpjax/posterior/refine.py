@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kbpjax import _checks
+from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution
 from kbpjax.learning.model import KernelMRF
@@ -50,6 +51,7 @@ def refine_mode(
 ) -> dict[int, Float[Array, "node *dim"]]: ...
 
 
+@public
 def refine_mode(
     model: KernelMRF,
     graph: Graph,

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, ScalarLike, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import einsum, matmul
+from kbpjax._public import public
 from kbpjax.kernels import Kernel, gram
 from kbpjax.posterior.beliefs import Belief, log_or_zero, raise_logs, spacing
 
@@ -38,7 +39,7 @@ class Summary(Protocol[Options, Result]):
 
 def by_type(summary: Callable[Concatenate[Belief, Options], Result]) -> Summary[Options, Result]:
     """Return a summary that also takes {node type: belief}, and then any argument as {node type: argument}."""
-    call: Any = summary
+    call: Any = public(summary)
 
     @wraps(call)
     def apply(belief: Any, *args: Any, **options: Any) -> Any:
@@ -334,6 +335,7 @@ def sample(
 ) -> dict[int, Shaped[Array, "sample node *dim"]]: ...
 
 
+@public
 def sample(
     key: PRNGKeyArray, belief: Belief | Mapping[int, Belief], num_samples: int
 ) -> Shaped[Array, "sample node *dim"] | dict[int, Shaped[Array, "sample node *dim"]]:

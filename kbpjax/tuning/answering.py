@@ -17,6 +17,7 @@ from jaxtyping import Array, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
 from kbpjax.inference.acceleration import Anderson
@@ -35,6 +36,7 @@ DENSE = 2000
 """Largest number of nodes with exact edge appearance probabilities; those of larger graphs are sampled."""
 
 
+@public
 def infer(
     model: KernelMRF,
     graph: Graph,

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
+from kbpjax._public import public
 from kbpjax.features import Basis, LandmarkSelector, cholesky_basis, incomplete_cholesky
 from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
 from kbpjax.inference.acceleration import Anderson
@@ -102,6 +103,7 @@ REFINED = ("bandwidth", "obs_bandwidth", "power")
 """What fine steps vary."""
 
 
+@public
 def fit(
     data: TrainingData,
     *,
@@ -209,6 +211,7 @@ def warn_of_rank(model: KernelMRF, rule: Rule) -> None:
         warnings.warn(f"{text}: messages are coarse. {fix}", RankWarning, stacklevel=3)
 
 
+@public
 def choose_hyperparameters(
     data: TrainingData,
     *,

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import show_fields
+from kbpjax._public import Checked
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution, run
 from kbpjax.inference.schedules import Schedule, Synchronous
@@ -38,7 +39,7 @@ def _number(value: Any) -> Any:
     return number.astype(number.dtype)  # strong type
 
 
-class Hyperparameters(eqx.Module):
+class Hyperparameters(Checked):
     """Hyperparameters of `fit`, `observe`, `run` and `beliefs` in one object; `tune` optimizes its numbers.
 
     The defaults are meant for `tune` and differ from those of `fit` and `run`. The floor is 1e-3, which keeps gradients

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 
 from kbpjax import _checks
+from kbpjax._public import Checked
 from kbpjax.posterior.beliefs import Belief, log_or_zero
 from kbpjax.posterior.intervals import quantile
 from kbpjax.posterior.summaries import mean
 
 
-class SquaredError(eqx.Module):
+class SquaredError(Checked):
     """The squared error of the posterior mean.
 
     Examples:
@@ -30,7 +31,7 @@ class SquaredError(eqx.Module):
         return _average(jnp.sum(squares.reshape(len(squares), -1), axis=1), known)
 
 
-class NegativeLogBelief(eqx.Module):
+class NegativeLogBelief(Checked):
     """The negative logarithm of the weight at the evaluation point nearest to the true value.
 
     The weight of one point depends on the spacing of the points: compare losses only on the same points.
@@ -52,7 +53,7 @@ class NegativeLogBelief(eqx.Module):
         return -_average(log_or_zero(jnp.maximum(weights, jnp.finfo(dtype).tiny))[:, 0], known)
 
 
-class IntervalScore(eqx.Module):
+class IntervalScore(Checked):
     """The interval score (Gneiting and Raftery 2007): interval width, plus a penalty if the true value lies outside.
 
     It is a proper score: the true quantiles minimize its expectation. It rewards narrow and calibrated central

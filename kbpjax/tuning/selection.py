@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array
 
 from kbpjax import _checks
+from kbpjax._public import public
 from kbpjax.kernels import RBF, median_bandwidth
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.embedding import mean_embedding
@@ -22,6 +23,7 @@ from kbpjax.tuning.parameters import FreeNumbers, descend
 from kbpjax.tuning.scores import leave_one_out
 
 
+@public
 def median_hyperparameters(data: TrainingData, **options: Any) -> Hyperparameters:
     """Return hyperparameters with RBF kernels whose bandwidths are the median distances of samples (section 7).
 
@@ -47,6 +49,7 @@ def median_hyperparameters(data: TrainingData, **options: Any) -> Hyperparameter
     return Hyperparameters(**{**defaults, **options})
 
 
+@public
 def select(
     hyperparameters: Hyperparameters,
     data: TrainingData,

@@ -21,6 +21,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from kbpjax import _checks
 from kbpjax._misc import show_lines
+from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
@@ -91,6 +92,7 @@ class Tuned:
         return show_lines("Tuned", [f"{losses}, {len(self.losses)} steps ({self.stopped})", repr(self.hyperparameters)])
 
 
+@public
 def tune(
     hyperparameters: Hyperparameters,
     data: TrainingData,

@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +11,12 @@ from jaxtyping import Array, Float
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import show_fields
+from kbpjax._public import Checked, public
 from kbpjax.baselines.gaussian.inputs import ROUNDING, floats, observations, one_or_each, require_definite
 from kbpjax.graphs.graph import Graph
 
 
-class GaussianMRF(eqx.Module):
+class GaussianMRF(Checked):
     """The field p(x) ~ exp(-x' A x / 2 + b' x) on the edges of a graph.
 
     Args:
@@ -116,7 +116,7 @@ class GaussianMRF(eqx.Module):
     __repr__ = show_fields
 
 
-class GaussianFactors(eqx.Module):
+class GaussianFactors(Checked):
     """Gaussian factors exp(-x' P x / 2 + mu' x): evidence of nodes, messages of directed edges, or potentials.
 
     The matrices P of messages are not positive definite in general.
@@ -139,6 +139,7 @@ class GaussianFactors(eqx.Module):
     __repr__ = show_fields
 
 
+@public
 def thin_membrane(
     graph: Graph,
     *,
@@ -185,6 +186,7 @@ def thin_membrane(
     )
 
 
+@public
 def likelihood(model: Any, graph: Graph, y: Numbers, *, noise: Numbers, mask: Numbers | None = None) -> GaussianFactors:
     """Return the evidence of observations with known noise, N(y_s; x_s, noise^2 I).
 

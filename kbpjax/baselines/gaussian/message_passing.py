@@ -8,7 +8,6 @@ which they do if `walk_summability` is below 1; the variances are not (Weiss & F
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, ScalarLike
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import einsum, show_fields
+from kbpjax._public import Checked, public
 from kbpjax.baselines._common import check_options, iterate
 from kbpjax.baselines.gaussian.field import GaussianFactors, GaussianMRF
 from kbpjax.baselines.gaussian.inputs import floats
@@ -26,7 +26,7 @@ from kbpjax.inference.diagnostics import LOOK_BACK, NotConverged
 from kbpjax.posterior.beliefs import Belief
 
 
-class GaussianSolution(eqx.Module):
+class GaussianSolution(Checked):
     """The result of `run`.
 
     Attributes:
@@ -58,6 +58,7 @@ class GaussianSolution(eqx.Module):
     __repr__ = show_fields
 
 
+@public
 def run(
     model: GaussianMRF | GaussianTemplate,
     graph: Graph,
@@ -185,6 +186,7 @@ def _residual(model: GaussianMRF, graph: Graph, old: GaussianFactors, new: Gauss
     return jnp.where(finite, jnp.maximum(jnp.max(spread, initial=0), jnp.max(shift, initial=0)), jnp.nan)
 
 
+@public
 def check(solution: GaussianSolution) -> GaussianSolution:
     """Return the solution if its messages converged, and raise with advice if they did not; outside `jax.jit`.
 
@@ -234,6 +236,7 @@ def _advice(residuals: np.ndarray, diverged: bool) -> str:
     return f"{text}, and not falling: messages oscillate or grow. Use more damping. {remedy}"
 
 
+@public
 def walk_summability(
     model: GaussianMRF | GaussianTemplate,
     graph: Graph,
@@ -286,6 +289,7 @@ def _walk_summability(model: GaussianMRF, graph: Graph, num_iters: int) -> Array
     return jnp.min(jax.lax.scan(step, ones, length=num_iters)[1])
 
 
+@public
 def beliefs(
     model: GaussianMRF | GaussianTemplate,
     graph: Graph,

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, ScalarLike
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import einsum, show_fields
+from kbpjax._public import Checked, public
 from kbpjax.baselines.gaussian.field import GaussianFactors, GaussianMRF, sum_to_senders
 from kbpjax.baselines.gaussian.inputs import observations, require_definite
 from kbpjax.baselines.nonparametric.mixtures import as_vectors
@@ -19,7 +20,7 @@ from kbpjax.inference.loopy import Exponents, pair_exponents
 from kbpjax.learning.data import TrainingData
 
 
-class GaussianTemplate(eqx.Module):
+class GaussianTemplate(Checked):
     """Gaussian potentials of each node and edge type, for any graph with these types; `fit` learns them.
 
     Attributes:
@@ -101,6 +102,7 @@ def _build(template: GaussianTemplate, graph: Graph, powers: Array) -> tuple[Arr
     return total.precision, total.information, _scale(powers, template.coupling[graph.edge_type[:half]])
 
 
+@public
 def observe(model: GaussianTemplate, graph: Graph, y: Numbers, *, mask: Numbers | None = None) -> GaussianFactors:
     """Return the evidence of observations, by the learned linear regression of y on x: N(x, y) / N(x).
 
@@ -145,6 +147,7 @@ def _observe(template: GaussianTemplate, kinds: Array, seen: Array, y: Array) ->
     return GaussianFactors(_scale(seen, template.observed.precision[kinds]), _scale(seen, shift))
 
 
+@public
 def fit(data: TrainingData, *, ridge: ScalarLike = 0.0) -> GaussianTemplate:
     """Return a Gaussian template learned by pseudo-moment matching (Wainwright, Jaakkola & Willsky 2003).
 

@@ -8,7 +8,6 @@ nodes are Parzen estimates. Widths are in standard deviations of each coordinate
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul, show_fields
+from kbpjax._public import Checked, public
 from kbpjax.baselines.nonparametric.mixtures import GaussianMixture, as_vectors, log_normal
 from kbpjax.graphs.graph import Graph
 from kbpjax.posterior.evidence import Evidence, Model
@@ -29,7 +29,7 @@ def _american(fields: dict[str, Any]) -> dict[str, Any]:
     return {name.replace("centres", "centers"): value for name, value in fields.items()}
 
 
-class ConditionalDensity(eqx.Module):
+class ConditionalDensity(Checked):
     """p(v | u) = sum_i weights_i k_i(u) N(v; centers_i, diag(bandwidth^2)) / sum_i weights_i k_i(u), a mixture over v.
 
     k_i(u) = exp(-|(u - given_centers_i) / given_bandwidth|^2 / 2). Far from all centers, where all k_i underflow, the
@@ -89,7 +89,7 @@ class ConditionalDensity(eqx.Module):
     __repr__ = show_fields
 
 
-class RegressionLikelihood(eqx.Module):
+class RegressionLikelihood(Checked):
     """A Gaussian around a kernel ridge regression, N(x; offset + sum_i k(y, centers_i) coefficients_i, deviation^2).
 
     As a function of x, it is the likelihood of an observation y.
@@ -181,6 +181,7 @@ def _normal(mean: Array, deviation: Array, seen: Array, variable: Array, points:
     return jnp.where(seen[:, None], jnp.exp(-0.5 * jnp.sum(scaled**2, axis=-1)), 1)
 
 
+@public
 def fit_conditional(
     key: Key[Array, ""],
     v: Numbers,
@@ -231,6 +232,7 @@ def fit_conditional(
     return _fit_conditional(v, u, key, widths, ridges, min(num_centers, len(v)), folds)
 
 
+@public
 def fit_parzen(
     x: Numbers, *, widths: Numbers | None = None, num_centers: int | None = None, key: Key[Array, ""] | None = None
 ) -> GaussianMixture:
@@ -264,6 +266,7 @@ def fit_parzen(
     return _parzen(x, None if num_centers is None else key, widths, count)
 
 
+@public
 def fit_likelihood(
     key: Key[Array, ""],
     x: Numbers,

@@ -14,6 +14,7 @@ from jaxtyping import Array, Key, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._misc import einsum
+from kbpjax._public import public
 from kbpjax.baselines._common import check_options, iterate
 from kbpjax.baselines.nonparametric import pairwise
 from kbpjax.baselines.nonparametric.pairwise import PairwiseMRF, sum_incoming
@@ -42,6 +43,7 @@ NARROW = 1e-5
 """Smallest standard deviation of a Gaussian to draw from, relative to that of the node potential."""
 
 
+@public
 def run(
     model: PairwiseMRF,
     graph: Graph,

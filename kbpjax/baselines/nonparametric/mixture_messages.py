@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, ScalarLike
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import show_fields
+from kbpjax._public import Checked, public
 from kbpjax.baselines._common import check_options, iterate
 from kbpjax.baselines.nonparametric.mixtures import GaussianMixture, log_normal, rule_of_thumb
 from kbpjax.baselines.nonparametric.pairwise import (
@@ -43,7 +44,7 @@ OVERSAMPLING = 8
 """Number of samples of a node's potential for each component of the mixture that approximates its local factor."""
 
 
-class ExactSampler(eqx.Module):
+class ExactSampler(Checked):
     """Sample from the exact product, over all combinations of components; feasible for few components and neighbors.
 
     Examples:
@@ -66,7 +67,7 @@ class ExactSampler(eqx.Module):
     __repr__ = show_fields
 
 
-class GibbsSampler(eqx.Module):
+class GibbsSampler(Checked):
     """Sample from a product by Gibbs sampling of the labels (see `products.sample_gibbs`), without an error bound.
 
     Args:
@@ -100,7 +101,7 @@ class GibbsSampler(eqx.Module):
     __repr__ = show_fields
 
 
-class MultiscaleSampler(eqx.Module):
+class MultiscaleSampler(Checked):
     """Sample from a product by KD-trees, to an error eps; see `products.sample_multiscale`.
 
     Args:
@@ -139,7 +140,7 @@ class MultiscaleSampler(eqx.Module):
 Sampler = ExactSampler | GibbsSampler | MultiscaleSampler
 
 
-class NonparametricSolution(eqx.Module):
+class NonparametricSolution(Checked):
     """The result of `run`.
 
     Attributes:
@@ -179,6 +180,7 @@ class NonparametricSolution(eqx.Module):
     __repr__ = show_fields
 
 
+@public
 def run(
     model: PairwiseMRF,
     graph: Graph,
@@ -412,6 +414,7 @@ def _cavity_edges(graph: Graph) -> Int[Array, "edge slot"]:
     return jnp.sort(slots, axis=1)[:, : max(width - 1, 0)]
 
 
+@public
 def beliefs(
     model: PairwiseMRF, graph: Graph, evidence: Evidence | None, solution: NonparametricSolution, points: Numbers
 ) -> Belief:

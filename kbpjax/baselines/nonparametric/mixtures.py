@@ -1,15 +1,15 @@
 """Mixtures of Gaussians with one bandwidth for all components, such as kernel density estimates."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kbpjax import _checks
 from kbpjax._misc import einsum, show_fields
+from kbpjax._public import Checked
 
 
-class GaussianMixture(eqx.Module):
+class GaussianMixture(Checked):
     """The density sum_i weights_i N(x; means_i, diag(bandwidth^2)); `jax.vmap` handles several at once.
 
     Attributes:

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Key, Shaped
 
 from kbpjax import _checks
 from kbpjax._misc import show_fields
+from kbpjax._public import Checked, public
 from kbpjax.baselines.nonparametric import density
 from kbpjax.baselines.nonparametric.density import ConditionalDensity
 from kbpjax.baselines.nonparametric.mixtures import GaussianMixture
@@ -39,7 +40,7 @@ BATCH, PAIRS = 64, 2**22
 """Largest number of edges, and of pairs of points, for which potentials are evaluated at a time."""
 
 
-class PairwiseMRF(eqx.Module):
+class PairwiseMRF(Checked):
     """A pairwise Markov random field of vectors: a template for any graph with its types.
 
     Attributes:
@@ -103,6 +104,7 @@ class PairwiseMRF(eqx.Module):
     __repr__ = show_fields
 
 
+@public
 def fit(
     key: Key[Array, ""],
     data: TrainingData,

@@ -12,7 +12,6 @@ of both is proportional to 1 / sqrt(number of particles).
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, ScalarLike
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import einsum, show_fields
+from kbpjax._public import Checked, public
 from kbpjax.baselines._common import CONVERGED, check_options
 from kbpjax.baselines.nonparametric import pairwise
 from kbpjax.baselines.nonparametric.pairwise import PairwiseMRF, sum_incoming
@@ -38,7 +38,7 @@ DRAWS = 256
 """Number of samples of each node potential from which its mean and standard deviation are estimated."""
 
 
-class ParticleSolution(eqx.Module):
+class ParticleSolution(Checked):
     """The result of particle and of expectation particle belief propagation.
 
     Attributes:
@@ -123,6 +123,7 @@ class _State(NamedTuple):
     iteration: Array
 
 
+@public
 def run(
     model: PairwiseMRF,
     graph: Graph,
@@ -185,6 +186,7 @@ def run(
     return _run(model, graph, evidence, _checks.random_key(key), damping, tol, min_weight, *counts)
 
 
+@public
 def beliefs(
     model: PairwiseMRF, graph: Graph, evidence: Evidence | None, solution: ParticleSolution, points: Numbers
 ) -> Belief:
@@ -225,6 +227,7 @@ def beliefs(
     return pairwise.as_belief(candidates, logs)
 
 
+@public
 def mean(solution: ParticleSolution) -> Float[Array, "node dim"]:
     """Return the mean of each belief [node, dim], computed from the weighted particles.
 
@@ -241,6 +244,7 @@ def mean(solution: ParticleSolution) -> Float[Array, "node dim"]:
     return einsum("np,npd->nd", jnp.exp(solution.log_weights), solution.particles)
 
 
+@public
 def variance(solution: ParticleSolution) -> Float[Array, "node dim"]:
     """Return the variance of each coordinate [node, dim], computed from the weighted particles.
 

@@ -2,17 +2,17 @@
 
 import abc
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kbpjax._misc import show_fields
+from kbpjax._public import Checked
 from kbpjax.baselines.nonparametric.density import ConditionalDensity
 from kbpjax.baselines.nonparametric.mixtures import GaussianMixture, log_normal
 
 
-class NodePotential(eqx.Module):
+class NodePotential(Checked):
     """A potential psi_s >= 0 of one variable, with a density to draw first samples from; subclass it.
 
     `GaussianMixture` has the same interface.
@@ -47,7 +47,7 @@ class NodePotential(eqx.Module):
     __repr__ = show_fields
 
 
-class EdgePotential(eqx.Module):
+class EdgePotential(Checked):
     """The potential psi_st >= 0 of an edge, in the message from t (sender) to s (receiver); subclass it.
 
     Examples:
@@ -189,7 +189,7 @@ class Flat(NodePotential):
         return self.start.log_density(x)
 
 
-class Ratios(eqx.Module):
+class Ratios(Checked):
     """Use psi_s = P(x_s) and psi_st = P(x_t | x_s) / P(x_t), of learned densities.
 
     Examples:
@@ -219,7 +219,7 @@ class Ratios(eqx.Module):
     __repr__ = show_fields
 
 
-class Conditionals(eqx.Module):
+class Conditionals(Checked):
     """Use psi_s = 1 and psi_st = P(x_s | x_t), of learned densities.
 
     Examples:

@@ -25,6 +25,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._misc import einsum, matmul
+from kbpjax._public import public
 from kbpjax.baselines.nonparametric.mixtures import GaussianMixture
 
 MAX_LABELS = 2**22
@@ -58,6 +59,7 @@ class ProductFactors(NamedTuple):
     center: Float[Array, " dim"]
 
 
+@public
 def exact_product(
     mixtures: GaussianMixture, present: Bool[Array, " factor"] | None = None
 ) -> tuple[GaussianMixture, Float[Array, ""]]:
@@ -98,6 +100,7 @@ def exact_product(
     return product, jax.nn.logsumexp(log_labels) + scale
 
 
+@public
 def sample_gibbs(
     key: Key[Array, ""],
     mixtures: GaussianMixture,
@@ -212,6 +215,7 @@ class LabelPartition(NamedTuple):
     bound: Float[Array, ""]
 
 
+@public
 def sample_multiscale(
     key: Key[Array, ""],
     mixtures: GaussianMixture,

@@ -1,0 +1,403 @@
+"""The layer that all public functions and classes have: arguments are checked against their annotations.
+
+`public` decorates functions, and `Checked` is the base of classes. An argument of another kind raises a `ValueError`
+that names it; lists become arrays where an array is annotated. Only a wrong number of arguments stays a `TypeError`.
+"""
+
+import contextlib
+import functools
+import inspect
+import os
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.errors import ConcretizationTypeError, TracerArrayConversionError, TracerIntegerConversionError
+from jaxtyping import AbstractArray, ScalarLike
+
+from kbpjax import _checks
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+UNKNOWN = (ConcretizationTypeError, TracerArrayConversionError, TracerIntegerConversionError)
+"""The errors of JAX where the value of a tracer is needed."""
+LIBRARIES = ("jax", "jaxlib", "numpy", "equinox", "jaxtyping", "beartype", "contextlib", "functools", "scipy")
+SCALARS, KEYS = frozenset(typing.get_args(ScalarLike)), ("prng_key",)
+ARRAYS = (jax.Array, np.ndarray, np.generic)
+FLAT = (int, float, complex, *ARRAYS)
+
+
+class Kind(NamedTuple):
+    """What an annotation accepts.
+
+    Attributes:
+        text: the kind in words, for example "a Graph".
+        accepts: whether a value is of this kind, by its type alone.
+        read: function from (argument, value) to the value, converted; it raises `ValueError` with the rule.
+    """
+
+    text: str
+    accepts: Callable[[Any], bool]
+    read: Callable[[str, Any], Any]
+
+
+def public(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function whose arguments are checked against their annotations, by `Layer`."""
+    layer = Layer(function)
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **options: P.kwargs) -> R:
+        return layer.call(function, args, options)
+
+    checked.__dict__["layer"] = layer
+    return checked
+
+
+class _CheckedMeta(type(eqx.Module)):
+    if not TYPE_CHECKING:  # type checkers read `__init__`
+
+        def __call__(cls, *args, **options):
+            layer = vars(cls).get("layer")
+            if layer is None:
+                layer = cls.layer = Layer(cls.__init__, cls)
+            return layer.call(super().__call__, args, options)
+
+
+class Checked(eqx.Module, metaclass=_CheckedMeta):
+    """A module whose arguments are checked against the annotations of its fields or of `__init__`."""
+
+
+class Layer:
+    """The checks of a function or class; its annotations are read at the first call."""
+
+    def __init__(self, function: Callable[..., Any], cls: type | None = None):
+        self.function, self.cls = function, cls
+
+    @functools.cached_property
+    def name(self) -> str:
+        """The name that the user calls."""
+        target: Any = self.cls or self.function
+        home, name = target.__module__, target.__qualname__
+        short = getattr(__import__("kbpjax"), name, None)
+        return f"kbpjax.{name}" if getattr(short, "__qualname__", None) == name else f"{home}.{name}"
+
+    @functools.cached_property
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of each parameter, in order."""
+        signature, hints = inspect.signature(self.function), typing.get_type_hints(inspect.unwrap(self.function))
+        names = list(signature.parameters)[self.cls is not None :]
+        return {name: kind_of(hints.get(name, Any)) for name in names}
+
+    @functools.cached_property
+    def places(self) -> list[str]:
+        """The names of positional parameters; none if their number is variable."""
+        parameters = inspect.signature(self.function).parameters.values()
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        names = [one.name for one in parameters if one.kind in positional][self.cls is not None :]
+        return [] if any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters) else names
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Return the result of a function for checked arguments; name the argument whose value must be known."""
+        places = self.places
+        args = (*map(self.read, places, args), *args[len(places) :])
+        options = {name: self.read(name, value) if name in self.kinds else value for name, value in options.items()}
+        try:
+            return function(*args, **options)
+        except UNKNOWN as error:
+            if not _is_ours(error):
+                raise
+            given = dict(zip(places, args)) | options
+            traced = [name for name, value in given.items() if _checks.is_traced(value)]
+            what, got = ", ".join(traced) or self.name, "a traced array"
+            fix = f"Call {self.name} outside jax.jit, jax.vmap and jax.grad, or make it a constant."
+            raise ValueError(f"{what}: must be known; got {got}. {fix}") from error
+
+    def read(self, name: str, value: Any) -> Any:
+        """Return an argument, converted; raise ValueError if it is of another kind."""
+        kind = self.kinds[name]
+        if kind.accepts(value):
+            return kind.read(name, value)
+        fix = f"See help({self.name})."
+        others = [n for n, kind in self.kinds.items() if isinstance(value, eqx.Module) and kind.accepts(value)]
+        if others and self.kinds[others[0]].text != "anything":
+            fix = f"It fits {others[0]}: are the arguments in their order? {fix}"
+        elif inspect.isclass(value):
+            fix = f"Pass an object of the class, {value.__name__}(...)."
+        raise ValueError(f"{name}: must be {kind.text}; got {describe(value)}. {fix}")
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Return whether the code that raised an error of JAX is of this package, not a user's function that it calls."""
+    trace, last = error.__traceback__, ""
+    while trace is not None:
+        home = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+        last = last if home in LIBRARIES else home
+        trace = trace.tb_next
+    return last == "kbpjax"
+
+
+def describe(value: Any) -> str:
+    """Return the kind of a value in words, without its data."""
+    if isinstance(value, ARRAYS):
+        shape = f"[{','.join(map(str, np.shape(value)))}]"
+        return f"{'a traced' if isinstance(value, Tracer) else 'an'} array {value.dtype}{shape}"
+    if value is None or isinstance(value, bool | int | float | complex):
+        return repr(value)[:80]
+    if isinstance(value, str | bytes):
+        return repr(value[:40])
+    if inspect.isclass(value):
+        return f"the class {value.__name__}"
+    if inspect.isroutine(value):
+        return "a function"
+    size = f" of length {len(value)}" if isinstance(value, list | tuple | dict) else ""
+    return f"{_with_article(type(value).__name__)}{size}"
+
+
+def _with_article(name: str) -> str:
+    return f"{'an' if name[:1] in 'AEIOaeio' else 'a'} {name}"
+
+
+@functools.cache
+def kind_of(hint: Any) -> Kind:
+    """Return what an annotation accepts."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is None or hint is type(None):
+        return Kind("None", lambda value: value is None, _same)
+    if origin in (typing.Union, types.UnionType):
+        return _union(args)
+    if inspect.isclass(hint) and issubclass(hint, AbstractArray):
+        return _array(hint)
+    if origin is typing.Literal:
+        return _literal(args)
+    if hint in SIMPLE:
+        return SIMPLE[hint]
+    cls = origin or hint
+    if cls is np.ndarray:
+        return Kind("an array", is_array_like, _checks.as_numpy)
+    if cls is type:
+        return _instance("a class", type)
+    if cls is Callable or cls is typing.Callable:
+        return Kind("a function", callable, _same)
+    if cls is Any or not inspect.isclass(cls):  # such as a type variable
+        return Kind("anything", lambda value: True, _same)
+    if issubclass(cls, Mapping):
+        return _mapping(*args) if args else _instance("a dict", Mapping)
+    if args and (cls is tuple or cls is list or cls is Sequence):
+        return _sequence(cls, args)
+    if cls is Iterable:
+        return Kind("an iterable", lambda value: hasattr(value, "__iter__") and not isinstance(value, str), _same)
+    return _instance(_with_article(cls.__name__), cls)
+
+
+def _same(argument: str, value: Any) -> Any:
+    del argument
+    return value
+
+
+def _instance(text: str, cls: Any) -> Kind:
+    if getattr(cls, "_is_protocol", False) and not getattr(cls, "_is_runtime_protocol", False):
+        return Kind(text, lambda value: True, _same)
+    return Kind(text, lambda value: isinstance(value, cls), _same)
+
+
+def _literal(values: tuple[Any, ...]) -> Kind:
+    def read(argument: str, value: Any) -> Any:
+        if value not in values:
+            _checks.require(False, argument, f"must be {text}", describe(value), "Pass one of them.")
+        return value
+
+    text = " or ".join(map(repr, values))
+    return Kind(text, lambda value: isinstance(value, (str, int)), read)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _number(argument: str, value: Any) -> Any:
+    """Return a single real number, or an array of shape () of one."""
+    if type(value) is float or type(value) is int:
+        return value
+    if np.ndim(value) > 0:
+        _checks.require(False, argument, "must be a single number", describe(value), "Pass a scalar.")
+    require_real(argument, value)
+    return value
+
+
+def _float(argument: str, value: Any) -> float:
+    if isinstance(value, Tracer):
+        fix = "Call it outside jax.jit, jax.vmap and jax.grad."
+        _checks.require(False, argument, "must be a known number", describe(value), fix)
+    return float(_number(argument, value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, FLAT)
+
+
+SIMPLE: dict[Any, Kind] = {
+    int: Kind("an integer", _is_whole, lambda argument, value: int(value)),
+    float: Kind("a number", _is_number, _float),
+    bool: Kind("True or False", lambda value: isinstance(value, bool | np.bool_), lambda _, value: bool(value)),
+    str: _instance("a string", str),
+    os.PathLike: _instance("a path", os.PathLike),
+}
+NUMBER = Kind("a number", _is_number, _number)
+
+
+def is_array_like(value: Any) -> bool:
+    """Return whether a value may be an array: an array, a number, a list or tuple, or a frame."""
+    if isinstance(value, (*FLAT, list, tuple)):
+        return True
+    foreign = hasattr(value, "to_numpy") or hasattr(value, "__array__")
+    return foreign and not inspect.isclass(value) and not isinstance(value, eqx.Module)
+
+
+def require_real(argument: str, values: Any) -> None:
+    """Raise ValueError unless array-like values are real numbers, without reading those of arrays."""
+    if isinstance(values, (int, float)):
+        return
+    if not isinstance(values, ARRAYS) or values.dtype == object:
+        if _checks.is_traced(values):
+            return
+        values, _ = _checks.read(argument, values)
+    if not _is_real(values.dtype):
+        fix = "Encode the values as numbers first."
+        _checks.require(False, argument, "must hold real numbers", f"dtype {values.dtype}", fix)
+
+
+@functools.cache
+def _is_real(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, np.bool_) or jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.floating)
+
+
+def _numbers(argument: str, values: Any) -> Any:
+    require_real(argument, values)
+    return values
+
+
+NUMBERS = Kind("an array", is_array_like, _numbers)
+
+
+def _array(hint: Any) -> Kind:
+    """Return the kind of an array of JAX with a dtype and axes; lists and arrays of NumPy are converted."""
+    if _dtypes(hint) == KEYS:
+        return Kind("a random key", lambda value: hasattr(value, "dtype"), _key if hint.dims == () else _same)
+    floats = bool(_dtypes(hint)) and all("float" in name for name in _dtypes(hint))
+    axes = f"[{', '.join(hint.dim_str.split())}]" if hint.dims else ""
+
+    def read(argument: str, value: Any) -> Any:
+        if not isinstance(value, jax.Array):
+            require_real(argument, value)
+            value = _checks.as_array(argument, value)
+        if floats and not jnp.issubdtype(value.dtype, np.floating):
+            require_real(argument, value)
+            value = value.astype(jnp.result_type(float))
+        if not isinstance(value, hint):
+            rule = f"must be a {hint.__name__.partition('[')[0].lower()} array{axes and ' ' + axes}"
+            _checks.require(False, argument, rule, describe(value), "Check its dtype and shape.")
+        return value
+
+    return Kind("an array", is_array_like, read)
+
+
+def _dtypes(hint: Any) -> tuple[str, ...]:
+    """Return the names of the dtypes of an annotation; () of `Shaped`, which has any."""
+    return tuple(map(str, hint.dtypes)) if isinstance(hint.dtypes, (list, tuple)) else ()
+
+
+def _key(argument: str, value: Any) -> Any:
+    del argument
+    return _checks.random_key(value)
+
+
+def _union(hints: Iterable[Any]) -> Kind:
+    """Return the kind of a union, in which `ScalarLike` and `Numbers` are one kind each."""
+    rest = set(hints)
+    kinds = []
+    if np.ndarray in rest and jax.Array in rest:
+        kinds.append(NUMBERS)
+        rest -= SCALARS | {jax.Array, np.ndarray, np.generic, float, int, Sequence[Any], _checks.Frame}
+    elif rest >= SCALARS:
+        kinds.append(NUMBER)
+        rest -= SCALARS
+    arrays = [hint for hint in rest if inspect.isclass(hint) and issubclass(hint, AbstractArray)]
+    if any(_dtypes(hint) == KEYS for hint in arrays):
+        kinds.append(Kind("a random key", lambda value: hasattr(value, "dtype"), _raw_key))
+        rest -= set(arrays)
+    kinds = [kind_of(hint) for hint in hints if hint in rest] + kinds  # arrays last: they accept most
+    if len(kinds) == 1:
+        return kinds[0]
+
+    chosen: dict[type, list[Kind]] = {}  # by the type of the value, because that decides alone
+
+    def choose(value: Any) -> list[Kind]:
+        if type(value) not in chosen:
+            chosen[type(value)] = [kind for kind in kinds if kind.accepts(value)]
+        return chosen[type(value)]
+
+    def read(argument: str, value: Any) -> Any:
+        *others, last = choose(value)
+        for kind in others:
+            with contextlib.suppress(ValueError):
+                return kind.read(argument, value)
+        return last.read(argument, value)
+
+    texts = [kind.text for kind in kinds if kind.text != "None"] + ["None"] * (kinds != [] and type(None) in rest)
+    text = ", ".join(texts[:-1]) + " or " + texts[-1]
+    return Kind(text, lambda value: bool(choose(value)), read)
+
+
+def _raw_key(argument: str, value: Any) -> Any:
+    del argument
+    _checks.require_key(value)
+    return value
+
+
+def _item(kind: Kind, argument: str, value: Any) -> Any:
+    """Return one item of a sequence or mapping, read."""
+    if not kind.accepts(value):
+        _checks.require(False, argument, f"must be {kind.text}", describe(value), "Check the others too.")
+    return kind.read(argument, value)
+
+
+def _sequence(cls: Any, args: tuple[Any, ...]) -> Kind:
+    """Return the kind of a list or tuple; the items of a `Sequence` are not converted."""
+    any_length = cls is not tuple or args[1:] == (...,)
+    kinds = [kind_of(hint) for hint in (args[:1] if any_length else args)]
+    text = f"a sequence, each {kinds[0].text}" if any_length else f"a tuple of {len(kinds)}"
+
+    def read(argument: str, values: Any) -> Any:
+        if not any_length and len(values) != len(kinds):
+            got = f"{len(values)}"
+            _checks.require(False, argument, f"must have {len(kinds)} items", got, "Pass all of them.")
+        of_items = kinds * len(values) if any_length else kinds
+        items = [_item(kind, f"{argument}[{i}]", x) for i, (kind, x) in enumerate(zip(of_items, values))]
+        return cls(items)
+
+    def look(argument: str, values: Any) -> Any:
+        wrong = next((i for i, value in enumerate(values) if not kinds[0].accepts(value)), None)
+        return values if wrong is None else _item(kinds[0], f"{argument}[{wrong}]", values[wrong])
+
+    return Kind(text, lambda value: isinstance(value, (list, tuple)), look if cls is Sequence else read)
+
+
+def _mapping(key: Any, hint: Any) -> Kind:
+    kind, keys = kind_of(hint), kind_of(key)
+    rule, fix = f"must have {'integers >= 0' if key is int else 'other kinds'} as keys", "Number the types from 0."
+
+    def read(argument: str, values: Any) -> Any:
+        wrong = [one for one in values if not keys.accepts(one) or (key is int and one < 0)]
+        if wrong:
+            _checks.require(False, argument, rule, f"{wrong[:3]}", fix)
+        return {one: _item(kind, f"{argument}[{one}]", value) for one, value in values.items()}
+
+    name = "integer" if key is int else keys.text
+    return Kind(f"{{{name}: {kind.text}}}", lambda value: isinstance(value, Mapping), read)
