@@ -6,7 +6,7 @@
 
 - refused: a `ValueError` "argument: rule; got ..."; or what Python itself says of a wrong number of arguments;
 - answer: a finite one;
-- raw: any other exception, a message without the argument, more than 60 CPU seconds, or more memory than allowed;
+- raw: any other exception, a message without the argument, more than 40 CPU seconds, or more memory than allowed;
 - silent: NaN or infinity where the right call has none, a value of a wrong kind that is accepted, or a mask ignored.
 
 The tries run in a process of their own, which is replaced if it hangs or dies. Without `--each`, all values are tried.
@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 60
+SECONDS = 40
 """CPU seconds of a try."""
 MEMORY = 6 * 2**30
 """Bytes that all tries of a process may add to what it holds at the start."""
@@ -44,6 +44,7 @@ TAKES_ANYTHING = {
     "save.value": "anything that is data can be saved",
     "estimator.GraphRegressor.*": "scikit-learn: arguments are checked by `fit`",
     "*.progress": "a switch",
+    "*.argument": "a text for messages",
     "*.label": "a text",
     "*.ax": "axes of matplotlib",
     "*.axes": "axes of matplotlib",
@@ -86,9 +87,12 @@ def outcome_of(call: Callable, given: dict[str, Any], name: str, value: Any, fin
         return "answer", ""
     except TooLong:
         return "raw", f"more than {SECONDS} CPU seconds"
-    except Exception as error:  # noqa: BLE001 - any exception is an outcome
+    except Exception as error:
         refused = is_documented(error)
-        return "refused" if refused else "raw", f"{type(error).__name__}: {one_line(error)}{'' if refused else where(error)}"
+        return (
+            "refused" if refused else "raw",
+            f"{type(error).__name__}: {one_line(error)}{'' if refused else where(error)}",
+        )
 
 
 def is_documented(error: Exception) -> bool:
@@ -138,7 +142,7 @@ def one_line(value: Any) -> str:
     """Return the beginning of a text in one line."""
     try:
         return " ".join(str(value).split())[:160]
-    except Exception as error:  # noqa: BLE001 - the text of a broken record
+    except Exception as error:
         return f"{type(value).__name__} without a text ({type(error).__name__})"
 
 
@@ -175,16 +179,22 @@ def limited(seconds: float) -> Iterator[None]:
 # --- the worker -------------------------------------------------------------------------------------------------------
 
 
-def tries_of(name: str, given: dict[str, Any], each: int | None, seed: int) -> Iterator[tuple[str, Any]]:
+def tries_of(
+    name: str, call: Callable, given: dict[str, Any], each: int | None, seed: int
+) -> Iterator[tuple[str, Any]]:
     """Yield (argument, value) for a function, `each` values of each argument, chosen by the seed."""
     from tests.fuzz import recipes, values
 
+    parameters = inspect.signature(call).parameters
     for argument, good in given.items():
         stranger = recipes.state() if isinstance(good, type(recipes.GRAPH)) else recipes.GRAPH
-        chosen = list(values.hostile(good, stranger))
+        optional = good is None or argument not in parameters or parameters[argument].default is None
+        chosen = [one for one in values.hostile(good, stranger) if not (one.value is None and optional)]
         rest = [other for key, other in given.items() if key != argument and values.is_record(other)]
         if values.is_record(good):
-            chosen += [values.Value("another argument", one, values.Kind.WRONG) for one in rest if type(one) is not type(good)]
+            chosen += [
+                values.Value("another argument", one, values.Kind.WRONG) for one in rest if type(one) is not type(good)
+            ]
         if each is not None and each < len(chosen):
             chosen = random.Random(f"{seed} {name} {argument}").sample(chosen, each)
         for value in chosen:
@@ -219,10 +229,10 @@ def work(options: argparse.Namespace) -> None:
             try:
                 call, given = recipes.RECIPES[name]()
                 finite = is_finite(call(**given))
-            except Exception as error:  # noqa: BLE001 - the right call fails
+            except Exception as error:
                 write(**{"try": [name, "", "the right call"], "outcome": "raw", "text": one_line(error) + where(error)})
                 continue
-            for argument, value in tries_of(name, given, options.each, options.seed):
+            for argument, value in tries_of(name, call, given, options.each, options.seed):
                 label = [name, argument, value.label]
                 if tuple(label) in done:
                     continue
@@ -324,9 +334,18 @@ def table(lines: list[dict[str, Any]]) -> str:
 
 
 def findings(lines: list[dict[str, Any]]) -> list[str]:
-    """Return the raw and silent tries, a line each."""
-    bad = [line for line in lines if line["outcome"] in ("raw", "silent")]
-    return [f"{line['outcome']:6} {line['try'][0]}({line['try'][1]}={line['try'][2]}): {line['text']}" for line in bad]
+    """Return the raw and silent tries by cause, the most frequent first: a line for the cause, and one for each try."""
+    causes = collections.defaultdict(list)
+    for line in lines:
+        if line["outcome"] in ("raw", "silent"):
+            text, _, place = line["text"].partition(" @ ")
+            kind = text.partition(":")[0] if line["outcome"] == "silent" else re.sub(r"[\d'.]+", "", text)[:48]
+            causes[f"{line['outcome']}: {kind}", place].append(line)
+    found = []
+    for (kind, place), group in sorted(causes.items(), key=lambda item: -len(item[1])):
+        found.append(f"{len(group)} {kind}{' @ ' if place else ''}{place}")
+        found += [f"    {line['try'][0]}({line['try'][1]}={line['try'][2]}): {line['text']}" for line in group]
+    return found
 
 
 def public_names() -> set[str]:

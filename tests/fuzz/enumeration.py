@@ -3,14 +3,15 @@
     python -m tests.fuzz.enumeration [--cases 1000] [--seed 0]
 
 One case is one random model with random evidence. On a tree, the beliefs of all nodes, those of some edges and the
-log-partition function are compared with sums over all joint states. With cycles, all messages are compared after as many
-synchronous updates. The oracle is plain NumPy in float64 and shares nothing with the package. Random graphs have six
-nodes of two types. The cases of one graph are a batch of one compiled program.
+log-partition function are compared with sums over all joint states. With cycles, messages or beliefs are compared after
+as many synchronous updates. The oracle is plain NumPy in float64 and shares nothing with the package. Random graphs have
+six nodes of two types. The cases of one graph are a batch of one compiled program.
 """
 
 import argparse
 import dataclasses
 import itertools
+import operator
 import sys
 import time
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ class Updates:
     project: dict
     local: list
     clamped: tuple = ()
-    rho: object = None
+    rho: np.ndarray | None = None
     floor: float = 0.0
     largest: bool = False
 
@@ -183,9 +184,7 @@ def operator_cases(rng, problem, count, arithmetic):
     chosen = {"sum": kbp.SumProduct(), "max": kbp.MaxProduct()}
     chosen |= {f"{name} in logs": kbp.InLogs(one) for name, one in chosen.items()}
     largest, tree = arithmetic.startswith("max"), len(problem.pairs) < NUM_NODES
-    graph = kbp.Graph.from_edges(
-        problem.pairs, NUM_NODES, edge_type=problem.pair_type, node_type=problem.node_type
-    )
+    graph = kbp.Graph.from_edges(problem.pairs, NUM_NODES, edge_type=problem.pair_type, node_type=problem.node_type)
     schedule = kbp.colored(graph)
 
     def solve(evaluate, project, floor, local, rho, damping):
@@ -221,9 +220,7 @@ def operator_cases(rng, problem, count, arithmetic):
             ends: project[i][2 * problem.pair_type[e] + (0 if forth else 1)] for ends, (e, forth) in of_edge.items()
         }
         powers = None if tree or largest or "logs" in arithmetic else rho[i]
-        hand = Updates(
-            [evaluate[i][v] for v in problem.node_type], matrices, local[i], (), powers, floor[i], largest
-        )
+        hand = Updates([evaluate[i][v] for v in problem.node_type], matrices, local[i], (), powers, floor[i], largest)
         found = [{ends: one[i][j] for ends, j in place.items()} for one in answers]
         if tree:
             joint = enumerate_joint(problem, local[i], [tables[i][k] for k in problem.pair_type])
@@ -355,9 +352,7 @@ def learned_cases(rng, problem, count, kind, variant="constant"):
 
     def learn(sampled):
         degrees = dict.fromkeys(states, NUM_NODES)
-        data = kbp.TrainingData(
-            sampled.edges, sampled.nodes, sampled.observations, ends=problem.ends, degrees=degrees
-        )
+        data = kbp.TrainingData(sampled.edges, sampled.nodes, sampled.observations, ends=problem.ends, degrees=degrees)
         none = {"ridge": 0.0, "obs_ridge": 0.0, "floor": 0.0}
         return kbp.fit(data, kernel=kbp.Delta(), obs_kernel=kbp.Delta(), **none, **options)
 
@@ -400,7 +395,7 @@ def learned_cases(rng, problem, count, kind, variant="constant"):
 
     deviations, nodes_of = [], {v: [s for s in range(NUM_NODES) if problem.node_type[s] == v] for v in states}
     for i in range(count):
-        weights, joints, log_z = jax.tree.map(lambda leaf: leaf[i], answer)
+        weights, joints, log_z = jax.tree.map(operator.itemgetter(i), answer)
         marginals = [sampled[i].marginals[v] for v in problem.node_type]
         factors, fixed = factors_of(problem, sampled[i], kind, given[i])
         local = [p * f for p, f in zip(marginals, factors, strict=True)]
@@ -444,7 +439,7 @@ ARITHMETICS = ("sum", "max", "sum in logs", "max in logs")
 
 
 def compare(seed, num_graphs, batch, report=print):
-    """Compare batches of cases of every kind on random graphs, of which every second is a tree; return all deviations."""
+    """Compare batches of all kinds of cases on random graphs, every second a tree; return all deviations."""
     rng, deviations = np.random.default_rng(seed), []
     variants = itertools.cycle(VARIANTS)
     for number in range(num_graphs):
@@ -462,7 +457,7 @@ def compare(seed, num_graphs, batch, report=print):
 
 def main(arguments=None):
     """Run from the command line; the exit status is 1 if a deviation exceeds the target."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.enumeration", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.enumeration", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--cases", type=int, default=1000, help="at least so many")
     parser.add_argument("--graphs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,4 +1,4 @@
-"""One right call of every public function and class, small and quick: what the fuzzer makes wrong, an argument at a time.
+"""One right call of every public function and class; the fuzzer makes one argument at a time wrong.
 
 `RECIPES` maps names of the reference (`.ci/docs_reference.py`), "." and methods to functions that return the callable
 and its arguments. A name may end in "/" and a variant. `NOT_CALLED` says why a name has no recipe.
@@ -109,9 +109,7 @@ membrane = Late(lambda: gaussian.thin_membrane(GRAPH, edge_precision=1.0, prior_
 template = Late(lambda: gaussian.fit(data()))
 noisy = Late(lambda: gaussian.likelihood(membrane(), GRAPH, np.array([0.1, 0.2, 0.3]), noise=0.5))
 of_template = Late(lambda: gaussian.observe(template(), GRAPH, Y[0]))
-densities = Late(
-    lambda: pairwise.fit(KEY, data(), num_centers=6, widths=[0.5], ridges=[0.1], marginal_widths=[0.5])
-)
+densities = Late(lambda: pairwise.fit(KEY, data(), num_centers=6, widths=[0.5], ridges=[0.1], marginal_widths=[0.5]))
 particles = Late(lambda: particle.run(densities(), GRAPH, key=KEY, num_particles=5, num_iters=2))
 mixed = Late(
     lambda: nonparametric.run(
@@ -127,9 +125,7 @@ conditional = Late(
         jnp.array([0.5, 0.5]), jnp.array([[0.0], [9.0]]), jnp.array([[1.0], [5.0]]), jnp.ones(1), jnp.ones(1)
     )
 )
-regression = Late(
-    lambda: density.RegressionLikelihood(*map(jnp.array, ([[1.0]], [2.0], [[0.0]], [1.0], [1.0])))
-)
+regression = Late(lambda: density.RegressionLikelihood(*map(jnp.array, ([[1.0]], [2.0], [[0.0]], [1.0], [1.0]))))
 few = Late(lambda: ep.Learner(num_inner=20, num_outer=20))
 incoming = Late(lambda: (ep.Beta(jnp.full(30, 2.0), jnp.ones(30)), ep.Gaussian(jnp.ones(30), jnp.linspace(-3, 3, 30))))
 truth = Late(lambda: ep.logistic_integrals(*incoming()).z)
@@ -143,7 +139,7 @@ TURNS = np.stack([np.eye(3), np.diag([1.0, -1.0, -1.0])]).astype(np.float32)
 RANKINGS = np.array([[0, 1, 2], [0, 2, 1]])
 SETS = np.array([[1, 1, 0, 0], [0, 1, 1, 1]])
 PATH, TRIANGLE = ([0, 0, 0], [[0, 1], [1, 2]]), ([0, 0, 0], [[0, 1], [1, 2], [2, 0]])
-LIKELIHOOD = lambda x: jnp.exp(-((jnp.asarray(Y[0])[:, None] - x[None]) ** 2))  # noqa: E731
+LIKELIHOOD = lambda x: jnp.exp(-((jnp.asarray(Y[0])[:, None] - x[None]) ** 2))
 
 
 # --- graphs and data --------------------------------------------------------------------------------------------------
@@ -306,7 +302,13 @@ recipe("Empirical", kbp.Empirical)
 recipe("Clipped", kbp.Clipped)
 recipe("ConstrainedFit", kbp.ConstrainedFit, 10)
 recipe(
-    "learning.embedding.conditional_operator", embedding.conditional_operator, basis, basis, jnp.asarray(LINE), jnp.asarray(LINE), 0.1
+    "learning.embedding.conditional_operator",
+    embedding.conditional_operator,
+    basis,
+    basis,
+    jnp.asarray(LINE),
+    jnp.asarray(LINE),
+    0.1,
 )
 recipe("learning.embedding.ridge_solve", embedding.ridge_solve, jnp.eye(3), jnp.ones((3, 2)), 0.1)
 recipe("learning.embedding.error_bound", embedding.error_bound, 1e-3, 0.25)
@@ -385,9 +387,7 @@ recipe("Hyperparameters.observe", Late(lambda: start().observe), model, GRAPH, Y
 recipe("Hyperparameters.answer", Late(lambda: start().answer), model, GRAPH, Y[0], POINTS)
 recipe("median_hyperparameters", kbp.median_hyperparameters, data, num_iters=3)
 recipe("select", kbp.select, start, data, steps=2, every=1)
-recipe(
-    "tune", kbp.tune, start, data, GRAPH, X[:4], Y[:4], POINTS, steps=2, every=1, batch=2, key=KEY, progress=False
-)
+recipe("tune", kbp.tune, start, data, GRAPH, X[:4], Y[:4], POINTS, steps=2, every=1, batch=2, key=KEY, progress=False)
 recipe("SquaredError.__call__", kbp.SquaredError().__call__, belief, np.array([1.5, 0.5], np.float32))
 recipe("NegativeLogBelief.__call__", kbp.NegativeLogBelief().__call__, belief, np.array([0.9, 0.5], np.float32))
 recipe("IntervalScore.__call__", kbp.IntervalScore(0.5).__call__, belief, np.array([1.0, 0.5], np.float32))
@@ -463,7 +463,10 @@ recipe(
 SMALL = {"num_centers": 6, "widths": [0.5], "ridges": [0.1]}
 recipe("baselines.pairwise.fit", pairwise.fit, KEY, data, **SMALL, marginal_widths=[0.5])
 recipe(
-    "baselines.pairwise.PairwiseMRF", pairwise.PairwiseMRF, Late(lambda: densities().nodes), Late(lambda: densities().edges)
+    "baselines.pairwise.PairwiseMRF",
+    pairwise.PairwiseMRF,
+    Late(lambda: densities().nodes),
+    Late(lambda: densities().edges),
 )
 
 
@@ -524,7 +527,9 @@ recipe("baselines.density.ConditionalDensity.mixture", Late(lambda: conditional(
 recipe("baselines.density.ConditionalDensity.log_density", Late(lambda: conditional().log_density), COLUMN, COLUMN)
 recipe("baselines.density.ConditionalDensity.sample", Late(lambda: conditional().sample), KEY, COLUMN)
 recipe("baselines.density.RegressionLikelihood.predict", Late(lambda: regression().predict), COLUMN)
-recipe("baselines.density.RegressionLikelihood.log_likelihood", Late(lambda: regression().log_likelihood), COLUMN, COLUMN)
+recipe(
+    "baselines.density.RegressionLikelihood.log_likelihood", Late(lambda: regression().log_likelihood), COLUMN, COLUMN
+)
 recipe(
     "baselines.density.RegressionLikelihood.evidence",
     Late(lambda: regression().evidence),
@@ -588,11 +593,23 @@ recipe("ep.Gaussian", ep.Gaussian, 1.0, 0.5)
 recipe("ep.Gaussian.from_moments", ep.Gaussian.from_moments, 0.5, 1.0)
 recipe("ep.MultivariateGaussian", ep.MultivariateGaussian, jnp.eye(2), jnp.zeros(2))
 recipe("ep.MultivariateGaussian.from_moments", ep.MultivariateGaussian.from_moments, jnp.zeros(2), jnp.eye(2))
-recipe("ep.MultivariateGaussian.__mul__", Late(lambda: FAMILIES["MultivariateGaussian"]().__mul__), FAMILIES["MultivariateGaussian"])
-recipe("ep.MultivariateGaussian.kl", Late(lambda: FAMILIES["MultivariateGaussian"]().kl), FAMILIES["MultivariateGaussian"])
+recipe(
+    "ep.MultivariateGaussian.__mul__",
+    Late(lambda: FAMILIES["MultivariateGaussian"]().__mul__),
+    FAMILIES["MultivariateGaussian"],
+)
+recipe(
+    "ep.MultivariateGaussian.kl", Late(lambda: FAMILIES["MultivariateGaussian"]().kl), FAMILIES["MultivariateGaussian"]
+)
 recipe("ep.Beta", ep.Beta, 2.0, 1.0)
 recipe("ep.Beta.from_moments", ep.Beta.from_moments, 0.4, 0.05)
-recipe("ep.Beta.from_statistics", ep.Beta.from_statistics, jnp.array(-1.0), jnp.array(-1.2), Late(lambda: ep.Beta(2.0, 1.0)))
+recipe(
+    "ep.Beta.from_statistics",
+    ep.Beta.from_statistics,
+    jnp.array(-1.0),
+    jnp.array(-1.2),
+    Late(lambda: ep.Beta(2.0, 1.0)),
+)
 recipe("ep.Gamma", ep.Gamma, 3.0, 1.0)
 recipe("ep.Gamma.from_moments", ep.Gamma.from_moments, 3.0, 2.0)
 recipe("ep.Gamma.from_statistics", ep.Gamma.from_statistics, jnp.array(3.0), jnp.array(0.9))
@@ -607,7 +624,9 @@ recipe("ep.LogisticToZ", ep.LogisticToZ, 12)
 recipe("ep.LogisticToP", ep.LogisticToP, ep.KLProjection(), 12)
 recipe("ep.CompoundGamma", ep.CompoundGamma, 1.0, 1.0, 1.0, ep.KLProjection(), 50)
 recipe("ep.ImportanceSampling", ep.ImportanceSampling, Late(ep.logistic_sampler), 1, 100)
-recipe("ep.ForwardSampler", ep.ForwardSampler, lambda key, z: jax.nn.sigmoid(z), Late(lambda: (FAMILIES["Gaussian"](),)))
+recipe(
+    "ep.ForwardSampler", ep.ForwardSampler, lambda key, z: jax.nn.sigmoid(z), Late(lambda: (FAMILIES["Gaussian"](),))
+)
 recipe("ep.LogDensity", ep.LogDensity, lambda x, y: -((x - y) ** 2) / 2, Late(lambda: [FAMILIES["Gaussian"]()] * 2))
 recipe("ep.logistic_sampler", ep.logistic_sampler)
 recipe("ep.logistic_integrals", ep.logistic_integrals, FAMILIES["Beta"], FAMILIES["Gaussian"], num_nodes=12)
@@ -635,7 +654,9 @@ recipe("ep.Moments", ep.Moments)
 recipe("ep.Exact", ep.Exact)
 recipe("ep.Draws", ep.Draws, 10, 0)
 recipe("ep.Targets.encode", ep.RelativeBelief().encode, *GAUSSIANS, FAMILIES["Gaussian"])
-recipe("ep.Targets.decode", ep.RelativeBelief().decode, jnp.array([0.1, -0.2]), FAMILIES["Gaussian"], ep.MeanPreserving())
+recipe(
+    "ep.Targets.decode", ep.RelativeBelief().decode, jnp.array([0.1, -0.2]), FAMILIES["Gaussian"], ep.MeanPreserving()
+)
 recipe("ep.RelativeBelief", ep.RelativeBelief)
 recipe("ep.AbsoluteBelief", ep.AbsoluteBelief)
 recipe("ep.Message", ep.Message)

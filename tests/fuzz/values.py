@@ -20,7 +20,7 @@ class Kind(Enum):
 
 @dataclass
 class Value:
-    """A hostile value; `plain` is what a masked array has under its mask, and `traced` values are tracers of `value`."""
+    """A hostile value; `plain` is what a masked array hides, and a tracer of `value` is passed if `traced`."""
 
     label: str
     value: Any
@@ -92,8 +92,6 @@ def wrong_kinds(good: Any, stranger: Any) -> Iterator[Value]:
         "array of objects": np.array([None, object()], dtype=object),
         "complex": 1 + 2j,
     }
-    if good is None or good is Ellipsis:
-        del others["None"]
     if isinstance(good, str) or hasattr(good, "__fspath__"):
         del others["text"]
         others["empty text"] = ""
