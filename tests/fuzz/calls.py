@@ -44,6 +44,8 @@ TAKES_ANYTHING = {
     "save.value": "anything that is data can be saved",
     "estimator.GraphRegressor.*": "scikit-learn: arguments are checked by `fit`",
     "*.progress": "a switch",
+    "*.return_std": "a switch, as in scikit-learn",
+    "sharded.shard_batch.batch": "any pytree",
     "*.argument": "a text for messages",
     "*.label": "a text",
     "*.ax": "axes of matplotlib",
@@ -80,7 +82,7 @@ def outcome_of(call: Callable, given: dict[str, Any], name: str, value: Any, fin
             return "refused", "NotImplemented"
         if value.kind is Kind.WRONG:
             return "silent", f"accepted: {one_line(answer)}"
-        if finite and not is_finite(answer):
+        if finite and not is_finite(answer, getattr(call, "__name__", "").startswith("log_")):
             return "silent", f"not finite: {one_line(answer)}"
         if value.plain is not None and same(answer, call(**{**given, name: value.plain})):
             return "silent", "the mask is ignored"
@@ -103,14 +105,17 @@ def is_documented(error: Exception) -> bool:
     return isinstance(error, TypeError) and ("unexpected keyword" in text or "required positional" in text)
 
 
-def is_finite(answer: Any) -> bool:
-    """Return whether all numbers of an answer are finite."""
+def is_finite(answer: Any, logarithms: bool = False) -> bool:
+    """Return whether all numbers of an answer are finite; of `logarithms`, or -inf."""
     import jax
     import numpy as np
 
     def finite(leaf: Any) -> bool:
         array = np.asarray(leaf)
-        return array.dtype.kind not in "fc" or bool(np.isfinite(array.astype(complex)).all())
+        if array.dtype.kind not in "fcV":
+            return True
+        array = array.astype(complex)
+        return bool((np.isfinite(array) | (logarithms & np.isneginf(array.real))).all())
 
     return all(finite(leaf) for leaf in numbers_of(jax.tree.leaves(answer)))
 
@@ -188,7 +193,7 @@ def tries_of(
     parameters = inspect.signature(call).parameters
     for argument, good in given.items():
         stranger = recipes.state() if isinstance(good, type(recipes.GRAPH)) else recipes.GRAPH
-        optional = good is None or argument not in parameters or parameters[argument].default is None
+        optional = good is None or may_be_none(argument, parameters.get(argument))
         chosen = [one for one in values.hostile(good, stranger) if not (one.value is None and optional)]
         rest = [other for key, other in given.items() if key != argument and values.is_record(other)]
         if values.is_record(good):
@@ -199,6 +204,13 @@ def tries_of(
             chosen = random.Random(f"{seed} {name} {argument}").sample(chosen, each)
         for value in chosen:
             yield argument, value
+
+
+def may_be_none(name: str, parameter: inspect.Parameter | None) -> bool:
+    """Return whether an argument may be None, by its default value or annotation; all evidence may."""
+    if parameter is None or name == "evidence":
+        return True
+    return parameter.default is None or "None" in str(parameter.annotation)
 
 
 def work(options: argparse.Namespace) -> None:
@@ -340,7 +352,7 @@ def findings(lines: list[dict[str, Any]]) -> list[str]:
         if line["outcome"] in ("raw", "silent"):
             text, _, place = line["text"].partition(" @ ")
             kind = text.partition(":")[0] if line["outcome"] == "silent" else re.sub(r"[\d'.]+", "", text)[:48]
-            causes[f"{line['outcome']}: {kind}", place].append(line)
+            causes[f"{line['outcome']}: {kind}" if not place else line["outcome"], place].append(line)
     found = []
     for (kind, place), group in sorted(causes.items(), key=lambda item: -len(item[1])):
         found.append(f"{len(group)} {kind}{' @ ' if place else ''}{place}")

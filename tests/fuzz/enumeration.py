@@ -4,8 +4,8 @@
 
 One case is one random model with random evidence. On a tree, the beliefs of all nodes, those of some edges and the
 log-partition function are compared with sums over all joint states. With cycles, messages or beliefs are compared after
-as many synchronous updates. The oracle is plain NumPy in float64 and shares nothing with the package. Random graphs have
-six nodes of two types. The cases of one graph are a batch of one compiled program.
+as many synchronous updates. The oracle is plain NumPy in float64 and shares nothing with the package. Random graphs
+have six nodes of two types. The cases of one graph are a batch of one compiled program.
 """
 
 import argparse
@@ -457,7 +457,8 @@ def compare(seed, num_graphs, batch, report=print):
 
 def main(arguments=None):
     """Run from the command line; the exit status is 1 if a deviation exceeds the target."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.enumeration", description=(__doc__ or "").split("\n")[0])
+    about = (__doc__ or "").split("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.enumeration", description=about)
     parser.add_argument("--cases", type=int, default=1000, help="at least so many")
     parser.add_argument("--graphs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)

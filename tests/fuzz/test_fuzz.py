@@ -54,7 +54,7 @@ def test_the_report_groups_by_cause():
         {"try": ["mean", "belief", "text"], "outcome": "raw", "text": "TypeError: 'int' 4 @ base.py:1"},
         {"try": ["mean", "belief", "None"], "outcome": "refused", "text": ""},
     ]
-    assert calls.findings(lines)[0] == "2 raw: TypeError: int  @ base.py:1"
+    assert calls.findings(lines)[0] == "2 raw @ base.py:1"
     rows = [row.split() for row in calls.table(lines).splitlines()]
     assert rows[1:] == [
         ["kbpjax", "2", "1", "0", "1", "0"],

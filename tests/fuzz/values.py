@@ -94,7 +94,7 @@ def wrong_kinds(good: Any, stranger: Any) -> Iterator[Value]:
     }
     if isinstance(good, str) or hasattr(good, "__fspath__"):
         del others["text"]
-        others["empty text"] = ""
+        yield Value("empty text", "", Kind.BAD)
     if isinstance(good, bytes | type):
         del others["class"]
     for label, value in others.items():
@@ -160,8 +160,12 @@ def arrays(good: np.ndarray) -> Iterator[Value]:
     yield Value("complex numbers", good + 1j, Kind.WRONG)
     yield Value("text", good.astype(str), Kind.WRONG)
     yield Value("objects", good.astype(object), Kind.RARE)
-    for dtype in ("float16", "bfloat16", "int8", "uint64", "bool", ">f8", "float64"):
-        yield Value(dtype, good.astype(jnp.bfloat16 if dtype == "bfloat16" else dtype), Kind.RARE)
+    for dtype in ("float16", ">f8", "float64"):
+        yield Value(dtype, good.astype(dtype), Kind.RARE)
+    yield Value("bfloat16", good.astype(jnp.bfloat16), Kind.RARE)
+    for dtype in ("int8", "uint64", ">i4", "bool"):
+        if np.array_equal(good.astype(dtype), good):
+            yield Value(dtype, good.astype(dtype), Kind.RARE)
     yield Value("a list", good.tolist(), Kind.RARE)
     yield Value("a frame", Column(good), Kind.RARE)
     yield Value("strided", np.repeat(good, 2, axis=0)[::2] if good.ndim else good, Kind.RARE)
@@ -183,7 +187,9 @@ def changed(array: np.ndarray, number: float, last: bool = False) -> np.ndarray:
 def mappings(good: Mapping) -> Iterator[Value]:
     """Yield dictionaries with wrong keys or values."""
     first = next(iter(good.values()), None)
-    for label, value in {"keys of text": {"a": first}, "values None": {0: None}, "values text": {0: "text"}}.items():
+    if not all(isinstance(key, str) for key in good):
+        yield Value("keys of text", {"a": first}, Kind.WRONG)
+    for label, value in {"values None": {0: None}, "values text": {0: "text"}}.items():
         yield Value(label, value, Kind.WRONG)
     for label, value in {"empty": {}, "key -1": {-1: first}, "key 10^8": {10**8: first}, "key 7": {7: first}}.items():
         yield Value(label, value, Kind.BAD)
