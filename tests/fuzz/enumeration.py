@@ -5,7 +5,8 @@
 One case is one random model with random evidence. On a tree, the beliefs of all nodes, those of some edges and the
 log-partition function are compared with sums over all joint states. With cycles, messages or beliefs are compared after
 as many synchronous updates. The oracle is plain NumPy in float64 and shares nothing with the package. Random graphs
-have six nodes of two types. The cases of one graph are a batch of one compiled program.
+have six nodes of two types; the first is a node with nine neighbors, whose products are rescaled. The cases of one
+graph are a batch of one compiled program.
 """
 
 import argparse
@@ -38,6 +39,16 @@ class Problem:
     ends: dict
 
     @property
+    def num_nodes(self):
+        """Return the number of nodes."""
+        return len(self.node_type)
+
+    @property
+    def acyclic(self):
+        """Return whether there are no cycles, by the way the graphs are made."""
+        return len(self.pairs) < self.num_nodes
+
+    @property
     def directed(self):
         """Return (sender, receiver, pair, forth) of each directed edge."""
         forth = [(a, b, e, True) for e, (a, b) in enumerate(self.pairs)]
@@ -45,13 +56,24 @@ class Problem:
 
 
 def random_problem(rng, num_cycles):
-    """Return a random tree with extra edges; each combination of node types has one or two edge types."""
+    """Return a random tree with extra edges; a third of the trees lack an edge."""
     order = rng.permutation(NUM_NODES)
     pairs = {tuple(sorted((order[i], order[rng.integers(i)]))) for i in range(1, NUM_NODES)}
     while len(pairs) < NUM_NODES - 1 + num_cycles:
         pairs.add(tuple(sorted(rng.choice(NUM_NODES, 2, replace=False))))
-    node_type = rng.permutation([0, 0, 0, 1, 1, 1]).tolist()
     pairs = [tuple(map(int, rng.permutation(pair))) for pair in sorted(pairs)]
+    if num_cycles == 0 and rng.random() < 1 / 3:
+        pairs.pop()
+    return with_types(rng, pairs, rng.permutation([0, 0, 0, 1, 1, 1]).tolist())
+
+
+def hub(rng):
+    """Return a star of ten nodes."""
+    return with_types(rng, [(0, leaf) for leaf in range(1, 10)], rng.permutation([0] * 5 + [1] * 5).tolist())
+
+
+def with_types(rng, pairs, node_type):
+    """Return the problem of some pairs; each combination of node types has one or two edge types."""
     pairs = [tuple(sorted(pair, key=lambda s: node_type[s])) for pair in pairs]
     kinds, types, ends = {}, [], {}
     for a, b in pairs:
@@ -64,10 +86,10 @@ def random_problem(rng, num_cycles):
 # --- the oracle -------------------------------------------------------------------------------------------------------
 
 
-def on_axes(table, *nodes):
-    """Give a table of one node, or of two, an axis for each node."""
+def on_axes(table, count, *nodes):
+    """Give a table of one node, or of two, an axis for each of `count` nodes."""
     table = table if len(nodes) == 1 or nodes[0] < nodes[1] else table.T
-    shape = [1] * NUM_NODES
+    shape = [1] * count
     for node, size in zip(sorted(nodes), table.shape, strict=True):
         shape[node] = size
     return table.reshape(shape)
@@ -75,17 +97,17 @@ def on_axes(table, *nodes):
 
 def enumerate_joint(problem, local, tables):
     """Return the product of local factors and tables [first, second] at each joint state."""
-    joint = np.ones([1] * NUM_NODES)
-    for s in range(NUM_NODES):
-        joint = joint * on_axes(local[s], s)
+    joint = np.ones([1] * problem.num_nodes)
+    for s in range(problem.num_nodes):
+        joint = joint * on_axes(local[s], problem.num_nodes, s)
     for (a, b), table in zip(problem.pairs, tables, strict=True):
-        joint = joint * on_axes(table, a, b)
+        joint = joint * on_axes(table, problem.num_nodes, a, b)
     return joint
 
 
 def reduce_to(joint, *nodes, by=np.sum):
     """Return the marginal or max-marginal of one node or two, normalized."""
-    kept = by(joint, axis=tuple(s for s in range(NUM_NODES) if s not in nodes))
+    kept = by(joint, axis=tuple(s for s in range(joint.ndim) if s not in nodes))
     return (kept if len(nodes) == 1 or nodes[0] < nodes[1] else kept.T) / kept.sum()
 
 
@@ -183,8 +205,10 @@ def operator_cases(rng, problem, count, arithmetic):
 
     chosen = {"sum": kbp.SumProduct(), "max": kbp.MaxProduct()}
     chosen |= {f"{name} in logs": kbp.InLogs(one) for name, one in chosen.items()}
-    largest, tree = arithmetic.startswith("max"), len(problem.pairs) < NUM_NODES
-    graph = kbp.Graph.from_edges(problem.pairs, NUM_NODES, edge_type=problem.pair_type, node_type=problem.node_type)
+    largest, tree = arithmetic.startswith("max"), problem.acyclic
+    graph = kbp.Graph.from_edges(
+        problem.pairs, problem.num_nodes, edge_type=problem.pair_type, node_type=problem.node_type
+    )
     schedule = kbp.colored(graph)
 
     def solve(evaluate, project, floor, local, rho, damping):
@@ -194,8 +218,8 @@ def operator_cases(rng, problem, count, arithmetic):
             solution = kbp.run(operators, graph, local, num_iters=SWEEPS, damping=damping, exponents=exponents)
             return [solution.messages], jnp.zeros(())
         solutions = [
-            kbp.run(operators, graph, local, num_iters=NUM_NODES, damping=0.0),
-            kbp.run(operators, graph, local, num_iters=NUM_NODES, damping=0.0, schedule=schedule),
+            kbp.run(operators, graph, local, num_iters=problem.num_nodes, damping=0.0),
+            kbp.run(operators, graph, local, num_iters=problem.num_nodes, damping=0.0, schedule=schedule),
             kbp.run_tree(operators, graph, local),
         ]
         log_z = jnp.zeros(()) if largest else kbp.log_partition(operators, graph, local, solutions[-1])
@@ -204,7 +228,7 @@ def operator_cases(rng, problem, count, arithmetic):
     cases = []
     for _ in range(count):
         evaluate, tables, project = random_operators(rng, problem, diagonal=largest)
-        local = random_local(rng, [STATES[0]] * NUM_NODES)
+        local = random_local(rng, [STATES[0]] * problem.num_nodes)
         floor = 0.0 if tree else rng.choice([0.0, 0.1])
         cases.append((evaluate, tables, project, local, floor, rng.uniform(0.4, 1.2, len(problem.pairs)), rng.random()))
     evaluate, tables, project, local, floor, rho, damping = zip(*cases, strict=True)
@@ -225,8 +249,10 @@ def operator_cases(rng, problem, count, arithmetic):
         if tree:
             joint = enumerate_joint(problem, local[i], [tables[i][k] for k in problem.pair_type])
             by = np.max if largest else np.sum
-            expected = [reduce_to(joint, s, by=by) for s in range(NUM_NODES)]
-            gaps = [np.abs(hand.belief(problem, s, m) - expected[s]).max() for m in found for s in range(NUM_NODES)]
+            expected = [reduce_to(joint, s, by=by) for s in range(problem.num_nodes)]
+            gaps = [
+                np.abs(hand.belief(problem, s, m) - expected[s]).max() for m in found for s in range(problem.num_nodes)
+            ]
             gaps += [] if largest else [abs(log_z[i] - np.log(joint.sum()))]
         else:
             expected = hand.run(problem, hand.first(), SWEEPS, damping[i])
@@ -304,9 +330,9 @@ KINDS = ("expectation", "ratio", "likelihood", "clamp", "everything")
 def random_evidence(rng, problem):
     """Return observations, masks, a likelihood of each node [node, state], a power, and clamped nodes and values."""
     observed = [np.array([rng.integers(STATES[v]) for v in problem.node_type]) for _ in range(2)]
-    masks = [rng.random(NUM_NODES) < 0.6 for _ in range(2)]
-    table = np.exp(rng.normal(size=(NUM_NODES, max(STATES))))
-    clamped = rng.choice(NUM_NODES, 2, replace=False)
+    masks = [rng.random(problem.num_nodes) < 0.6 for _ in range(2)]
+    table = np.exp(rng.normal(size=(problem.num_nodes, max(STATES))))
+    clamped = rng.choice(problem.num_nodes, 2, replace=False)
     values = np.array([rng.integers(STATES[problem.node_type[s]]) for s in clamped])
     return *observed, *masks, table, rng.uniform(0.3, 2), clamped, values
 
@@ -344,14 +370,16 @@ def learned_cases(rng, problem, count, kind, variant="constant"):
 
     import kbpjax as kbp
 
-    graph = kbp.Graph.from_edges(problem.pairs, NUM_NODES, edge_type=problem.pair_type, node_type=problem.node_type)
-    tree, states = len(problem.pairs) < NUM_NODES, {v: np.arange(k) for v, k in enumerate(STATES)}
+    graph = kbp.Graph.from_edges(
+        problem.pairs, problem.num_nodes, edge_type=problem.pair_type, node_type=problem.node_type
+    )
+    tree, states = problem.acyclic, {v: np.arange(k) for v, k in enumerate(STATES)}
     pairs = [pair for pair, k in zip(problem.pairs, problem.pair_type, strict=True) if k == problem.pair_type[0]]
     options = {name: getattr(kbp, chosen)() for name, chosen in VARIANTS[variant].items()}
     options["rule"] = dataclasses.replace(options["rule"], eps=1e-9)
 
     def learn(sampled):
-        degrees = dict.fromkeys(states, NUM_NODES)
+        degrees = dict.fromkeys(states, problem.num_nodes)
         data = kbp.TrainingData(sampled.edges, sampled.nodes, sampled.observations, ends=problem.ends, degrees=degrees)
         none = {"ridge": 0.0, "obs_ridge": 0.0, "floor": 0.0}
         return kbp.fit(data, kernel=kbp.Delta(), obs_kernel=kbp.Delta(), **none, **options)
@@ -374,7 +402,7 @@ def learned_cases(rng, problem, count, kind, variant="constant"):
         evidence = evidence_of(model, *given)
         if tree:
             solutions = [
-                kbp.run(model, graph, evidence, num_iters=NUM_NODES, damping=0.0),
+                kbp.run(model, graph, evidence, num_iters=problem.num_nodes, damping=0.0),
                 kbp.run_tree(model, graph, evidence),
             ]
         else:
@@ -393,7 +421,7 @@ def learned_cases(rng, problem, count, kind, variant="constant"):
     arrays = [jnp.asarray(np.array(part)) for part in (rho, damping, *zip(*given, strict=True))]
     answer = jax.tree.map(np.asarray, jax.jit(jax.vmap(solve))(models, *arrays))
 
-    deviations, nodes_of = [], {v: [s for s in range(NUM_NODES) if problem.node_type[s] == v] for v in states}
+    deviations, nodes_of = [], {v: [s for s in range(problem.num_nodes) if problem.node_type[s] == v] for v in states}
     for i in range(count):
         weights, joints, log_z = jax.tree.map(operator.itemgetter(i), answer)
         marginals = [sampled[i].marginals[v] for v in problem.node_type]
@@ -406,7 +434,7 @@ def learned_cases(rng, problem, count, kind, variant="constant"):
                 for joint, (a, b) in zip(of_pairs, problem.pairs, strict=True)
             ]
             everything = enumerate_joint(problem, local, ratios)
-            expected = [reduce_to(everything, s) for s in range(NUM_NODES)]
+            expected = [reduce_to(everything, s) for s in range(problem.num_nodes)]
             found = zip(pairs, joints, strict=True)
             gaps = [np.abs(joint - reduce_to(everything, *pair)).max() for pair, joint in found]
             gaps += [abs(log_z - np.log(everything.sum()))] if kind == "likelihood" else []
@@ -439,12 +467,13 @@ ARITHMETICS = ("sum", "max", "sum in logs", "max in logs")
 
 
 def compare(seed, num_graphs, batch, report=print):
-    """Compare batches of all kinds of cases on random graphs, every second a tree; return all deviations."""
+    """Compare all kinds of cases on random graphs, the first a star, every second a tree; return all deviations."""
     rng, deviations = np.random.default_rng(seed), []
     variants = itertools.cycle(VARIANTS)
     for number in range(num_graphs):
         num_cycles = 0 if number % 2 == 0 else int(rng.integers(1, 4))
-        problem, name = random_problem(rng, num_cycles), f"{num_cycles} cycles" if num_cycles else "tree"
+        problem = hub(rng) if number == 0 else random_problem(rng, num_cycles)
+        name = f"{num_cycles} cycles" if num_cycles else "tree" if number else "star"
         calls = [(f"operators, {one}", operator_cases, (one,)) for one in ARITHMETICS]
         for kind, variant in zip(KINDS, variants, strict=False):
             calls.append((f"learned ({variant}), {kind}", learned_cases, (kind, variant)))
