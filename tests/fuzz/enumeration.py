@@ -414,7 +414,7 @@ def learned_cases(rng, problem, count, kind, variant="constant"):
         joint = kbp.edge_beliefs(model, graph, evidence, solutions[-1], pairs, states).weights
         return weights, joint, kbp.log_partition(model, graph, evidence, solutions[-1]) if kind == "likelihood" else ()
 
-    sampled = [random_samples(rng, problem, positive=kind == "everything") for _ in range(count)]
+    sampled = [random_samples(rng, problem, positive=kind != "likelihood") for _ in range(count)]
     models = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(learn, sampled))
     rho, damping = rng.uniform(0.4, 1.2, (count, len(problem.pairs))), rng.random(count)
     given = [random_evidence(rng, problem) for _ in range(count)]
