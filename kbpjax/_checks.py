@@ -3,6 +3,8 @@
 Under `jax.jit`, `jax.vmap` or `jax.grad`, arrays are tracers: their shapes are checked, but not their values.
 """
 
+import functools
+import os
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -66,10 +68,53 @@ def require_number(
     require(inside, argument, f"must be finite and {interval}", f"{value}", fix or f"Pass a value {interval}.")
 
 
+def in_range(argument: str, value: Any, dtype: Any) -> jax.Array:
+    """Return a number > 0 in a precision; raise ValueError if it, or its inverse, is 0 or infinite there."""
+    require_number(argument, value, above=0)
+    limits = jnp.finfo(dtype)
+    least, most = (float(f"{bound:.3g}") for bound in (1.01 / limits.max, 0.99 * limits.max))
+    require_number(argument, value, least=max(least, float(limits.tiny)), most=most)
+    return jnp.asarray(value, dtype)
+
+
 def require_count(argument: str, value: Any) -> None:
-    """Raise ValueError unless a value is a Python or NumPy integer >= 1."""
+    """Raise ValueError unless a value is a Python or NumPy integer >= 1 that fits in 32 bits."""
     ok = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
-    require(ok, argument, "must be an integer >= 1", repr(value), "Pass a positive integer.")
+    require(ok, argument, "must be an integer >= 1", repr(value)[:80], "Pass a positive integer.")
+    require(value < 2**31, argument, "must be an integer >= 1 and < 2^31", repr(value)[:80], "Pass a smaller one.")
+
+
+def memory() -> int:
+    """Return the memory of the default device in bytes."""
+    stats = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 16 * 2**30
+
+
+def gib(size: int) -> str:
+    """Return a number of bytes as a text in GiB."""
+    return f"{size / 2**30:.3g} GiB"
+
+
+def require_memory(argument: str, what: str, need: int, fix: str) -> None:
+    """Raise ValueError unless `what` fits in half of the memory."""
+    if need > 2**28:  # below, the memory of the device need not be asked for
+        rule = f"{what} must fit in half of {gib(memory())} memory"
+        require(need <= memory() / 2, argument, rule, gib(need), fix)
+
+
+MOST_TYPES = 10**5
+"""Above this, numbers of node or edge types are taken for names: tables have an entry for each number."""
+
+
+def require_types(argument: str, largest: int) -> None:
+    """Raise ValueError unless the largest number of a type is one that tables can have entries for."""
+    rank_100 = (1 + int(largest)) * 2 * 100**2 * 4
+    got = f"{largest}, for which tables of rank 100 take {gib(rank_100)}"
+    require(largest < MOST_TYPES, argument, "must be numbered from 0", got, "Number the types 0, 1, 2, ...")
 
 
 def whole(value: Any) -> Any:
@@ -94,15 +139,20 @@ def require_key(key: Any) -> None:
 def read(argument: str, values: Any) -> tuple[Any, np.ndarray | None]:
     """Return array-like values as a JAX or NumPy array, and the mask of a NumPy masked array, True where hidden.
 
-    A frame of pandas or polars becomes an array [row, column]; its missing values become NaN.
+    A frame of pandas or polars becomes an array [row, column]; its missing values become NaN. Floats of 16 bits become
+    floats of 32 bits, and bytes get the order of this machine.
 
     Raises:
         ValueError: values of dtype object, for instance rows of different lengths.
     """
     if isinstance(values, jax.Array):
-        return values, None
+        return _wide(values), None
     if is_traced(values):
-        return jnp.asarray(values), None
+        try:
+            return _wide(jnp.asarray(values)), None
+        except (TypeError, ValueError) as error:
+            got, fix = f"{type(values).__name__} of traced values", "Make them one array: jnp.stack([...])."
+            raise ValueError(f"{argument}: must be rectangular numbers; got {got}. {fix}") from error
     if isinstance(values, list | tuple) and any(isinstance(one, np.ma.MaskedArray) for one in values):
         values = np.ma.array(values)
     hidden = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
@@ -114,7 +164,22 @@ def read(argument: str, values: Any) -> tuple[Any, np.ndarray | None]:
         array = np.array(None)
         got = f"{got} of rows of different lengths"
     require(array.dtype != object, argument, "must be rectangular numbers", got, fix)
-    return array, hidden
+    return _wide(array.astype(array.dtype.newbyteorder("="), copy=False)), hidden
+
+
+def _wide(array: Any) -> Any:
+    """Return floats of fewer than 32 bits with 32, for which solvers exist."""
+    narrow = array.dtype.itemsize < 4 and jnp.issubdtype(array.dtype, np.floating)
+    return array.astype(np.float32) if narrow else array
+
+
+def overflows(array: Any) -> np.ndarray:
+    """Return a mask of the finite numbers of an array that are infinite in the precision of JAX."""
+    values = np.asarray(array)
+    if not np.issubdtype(values.dtype, np.floating):
+        return np.zeros(values.shape, bool)
+    largest = np.finfo(jax.dtypes.canonicalize_dtype(values.dtype)).max
+    return np.isfinite(values) & (np.abs(values) > largest)
 
 
 def _frame(frame: Any) -> np.ndarray:
@@ -149,8 +214,8 @@ def complete(argument: str, array: Any, hidden: np.ndarray | None, axes: int) ->
     if is_traced(array):
         return np.ones(shape, bool), np.zeros(shape, bool)
     values = np.asarray(array)
-    _require_real(argument, values)
-    finite = _all(np.isfinite(values), axes)
+    require_real(argument, values)
+    finite = _all(np.isfinite(values) & ~overflows(values), axes)
     if hidden is None and finite.all():
         return finite, np.zeros(shape, bool)
     there = _all(~np.isnan(values) if hidden is None else ~(np.isnan(values) | hidden), axes)
@@ -161,10 +226,17 @@ def _all(ok: np.ndarray, axes: int) -> np.ndarray:
     return np.asarray(ok.all(axis=tuple(range(axes, ok.ndim)))) if ok.ndim > axes else ok
 
 
-def _require_real(argument: str, values: np.ndarray) -> None:
-    numeric = np.issubdtype(values.dtype, np.number) or values.dtype == bool
-    real = numeric and not np.issubdtype(values.dtype, np.complexfloating)
-    require(real, argument, "must hold real numbers", f"dtype {values.dtype}", "Encode the values as numbers first.")
+@functools.cache
+def is_real(dtype: Any) -> bool:
+    """Return whether a dtype is one of booleans, integers or floats."""
+    return jnp.issubdtype(dtype, np.bool_) or jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.floating)
+
+
+def require_real(argument: str, values: Any) -> None:
+    """Raise ValueError unless an array holds real numbers."""
+    if not is_real(values.dtype):
+        fix = "Encode the values as numbers first."
+        require(False, argument, "must hold real numbers", f"dtype {values.dtype}", fix)
 
 
 def as_mask(argument: str, mask: Any, *shapes: tuple[int, ...], fix: str = "") -> Any:
@@ -215,16 +287,26 @@ def require_finite(argument: str, array: Any, fix: str) -> None:
     if is_traced(array):
         return
     values = np.asarray(as_numpy(argument, array))
-    _require_real(argument, values)
+    require_real(argument, values)
     bad = int(np.size(values) - np.sum(np.isfinite(values)))
     require(bad == 0, argument, "must be finite", f"{bad} NaN or infinite of {values.size} values", fix)
+    _require_range(argument, values)
+
+
+def _require_range(argument: str, values: Any) -> None:
+    """Raise ValueError if finite numbers are infinite in the precision of JAX."""
+    if values.dtype.itemsize > 4 and not isinstance(values, jax.Array) and not jax.config.read("jax_enable_x64"):
+        beyond = overflows(values)
+        got = f"values up to {np.max(np.abs(values), where=beyond, initial=0):.4g}"
+        fix = "Rescale the values, or enable jax_enable_x64."
+        require(not beyond.any(), argument, "must be finite in float32, up to 3.4e38", got, fix)
 
 
 def as_array(argument: str, values: Any) -> jax.Array:
-    """Return values as a JAX array; raise ValueError if integers would overflow."""
+    """Return values as a JAX array; raise ValueError if they would overflow, or are not real numbers."""
     array = as_numpy(argument, values)
-    numeric = np.issubdtype(array.dtype, np.number) or array.dtype == bool
-    require(numeric, argument, "must hold real numbers", f"dtype {array.dtype}", "Encode the values as numbers first.")
+    require_real(argument, array)
+    _require_range(argument, array)
     result = jnp.asarray(array)
     if np.issubdtype(array.dtype, np.integer) and result.dtype != array.dtype:
         fix = "Subtract an offset, convert to float, or enable jax_enable_x64."

@@ -5,6 +5,8 @@ import functools
 import importlib
 import os
 import secrets
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,10 +47,20 @@ def need(module: str, extra: str) -> Any:
         raise ImportError(f"this needs {package}. Install it: pip install 'kbpjax[{extra}]'") from error
 
 
+OWN = ("kbpjax", "equinox", "jaxtyping", "beartype", "functools", "contextlib")
+"""Packages whose lines a warning does not name."""
 WIDTH = 100
 """Number of characters above which the text of an object has one line for each field."""
 LONGEST = 8
 """Length of the longest vector whose entries are shown."""
+
+
+def warn(text: str, category: type[Warning]) -> None:
+    """Give a warning at the line of the user's code that called this package."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OWN:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
 
 
 def show(value: Any) -> str:

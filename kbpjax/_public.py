@@ -92,6 +92,9 @@ class Layer:
     def kinds(self) -> dict[str, Kind]:
         """The kind of each parameter, in order."""
         signature, hints = inspect.signature(self.function), typing.get_type_hints(inspect.unwrap(self.function))
+        if self.cls is not None and any(hint is Any for hint in hints.values()):  # as of fields with a converter
+            fields = typing.get_type_hints(self.cls)
+            hints = {name: fields.get(name, Any) if hint is Any else hint for name, hint in hints.items()}
         names = list(signature.parameters)[self.cls is not None :]
         return {name: kind_of(hints.get(name, Any)) for name in names}
 
@@ -179,6 +182,8 @@ def kind_of(hint: Any) -> Kind:
     if hint in SIMPLE:
         return SIMPLE[hint]
     cls = origin or hint
+    if cls is jax.Array:
+        return Kind("an array", is_array_like, _checks.as_array)
     if cls is np.ndarray:
         return Kind("an array", is_array_like, _checks.as_numpy)
     if cls is type:
@@ -227,7 +232,7 @@ def _number(argument: str, value: Any) -> Any:
         return value
     if np.ndim(value) > 0:
         _checks.require(False, argument, "must be a single number", describe(value), "Pass a scalar.")
-    require_real(argument, value)
+    _numbers(argument, value)
     return value
 
 
@@ -260,26 +265,12 @@ def is_array_like(value: Any) -> bool:
     return foreign and not inspect.isclass(value) and not isinstance(value, eqx.Module)
 
 
-def require_real(argument: str, values: Any) -> None:
-    """Raise ValueError unless array-like values are real numbers, without reading those of arrays."""
-    if isinstance(values, (int, float)):
-        return
-    if not isinstance(values, ARRAYS) or values.dtype == object:
-        if _checks.is_traced(values):
-            return
-        values, _ = _checks.read(argument, values)
-    if not _is_real(values.dtype):
-        fix = "Encode the values as numbers first."
-        _checks.require(False, argument, "must hold real numbers", f"dtype {values.dtype}", fix)
-
-
-@functools.cache
-def _is_real(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, np.bool_) or jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.floating)
-
-
 def _numbers(argument: str, values: Any) -> Any:
-    require_real(argument, values)
+    """Return array-like values unchanged; raise ValueError unless they are real numbers."""
+    if isinstance(values, ARRAYS) and values.dtype != object:
+        _checks.require_real(argument, values)
+    elif not isinstance(values, (int, float)) and not _checks.is_traced(values):
+        _checks.require_real(argument, _checks.read(argument, values)[0])
     return values
 
 
@@ -295,10 +286,10 @@ def _array(hint: Any) -> Kind:
 
     def read(argument: str, value: Any) -> Any:
         if not isinstance(value, jax.Array):
-            require_real(argument, value)
+            _numbers(argument, value)
             value = _checks.as_array(argument, value)
         if floats and not jnp.issubdtype(value.dtype, np.floating):
-            require_real(argument, value)
+            _numbers(argument, value)
             value = value.astype(jnp.result_type(float))
         if not isinstance(value, hint):
             rule = f"must be a {hint.__name__.partition('[')[0].lower()} array{axes and ' ' + axes}"

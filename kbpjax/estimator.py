@@ -4,7 +4,6 @@ A sample assigns values to the nodes of a graph that all samples share: the pixe
 sequence, the nodes of a network. Each node has an observation (X) and a target value (y).
 """
 
-import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 import kbpjax as kbp
 from kbpjax import _checks
+from kbpjax._misc import warn
 from kbpjax.tuning.automatic import warn_of_rank
 
 try:
@@ -198,7 +198,7 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         if failed:
             reason = f"the messages of {failed} of {len(y)} samples have not converged in {self.num_iters} iterations"
             advice = "More iterations: num_iters=1000. Otherwise a larger ridge or a wider kernel."
-            warnings.warn(f"{reason}. {advice}", kbp.ConvergenceWarning, stacklevel=3)
+            warn(f"{reason}. {advice}", kbp.ConvergenceWarning)
         return tuple(np.asarray(summary, float).reshape(len(y), *self.shape_) for summary in summaries)
 
     def __sklearn_tags__(self) -> Any:

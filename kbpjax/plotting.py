@@ -55,6 +55,7 @@ def plot_belief(
         >>> plt.close(ax.figure)
     """
     _numbers(belief, node)
+    _checks.require(node >= 0, "node", f"must be one of {len(belief)} nodes", node, "Count from 0.")
     one = marginal(belief[node])
     points, weights = _numbers(one, 0), np.asarray(one.weights)[0]
     spacing = np.gradient(points) if len(points) > 1 else np.ones(1)

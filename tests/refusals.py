@@ -9,6 +9,8 @@ def complaints(pattern, call, *args, **options):
         call(*args, **options)
     except ValueError as error:
         return [] if re.match(pattern, str(error)) else [f"expected {pattern!r}; got {str(error)!r}"]
+    except Exception as error:
+        return [f"expected {pattern!r}; got {type(error).__name__} {str(error)!r}"]
     return [f"expected {pattern!r}; nothing was raised"]
 
 

@@ -17,6 +17,8 @@ CONVERGED = 1e-3
 def check_options(num_iters: Any, damping: Any, tol: Any) -> None:
     """Raise ValueError unless the options that every `run` takes are in range."""
     _checks.require_count("num_iters", num_iters)
+    what, fix = "the residuals of all iterations", "Pass a smaller number."
+    _checks.require_memory("num_iters", what, 8 * num_iters, fix)
     check_damping(damping)
     if tol is not None:
         _checks.require_number("tol", tol, above=0)

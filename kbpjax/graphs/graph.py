@@ -62,6 +62,7 @@ class Graph(Checked):
     edge_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
 
     @classmethod
+    @public
     def from_edges(
         cls,
         edges: Numbers,
@@ -102,6 +103,7 @@ class Graph(Checked):
         return cls._build(pairs, node_types, edge_types, ends)
 
     @classmethod
+    @public
     def from_networkx(cls, graph: Any) -> "tuple[Graph, list[Any]]":
         """Return the graph of a networkx graph, whose nodes and edges may have the attribute "type" (default 0).
 
@@ -134,6 +136,7 @@ class Graph(Checked):
         return cls.from_edges(pairs, len(names), edge_type=kinds, node_type=nodes), names
 
     @staticmethod
+    @public
     def networkx_types(graph: Any) -> tuple[dict[Any, int], dict[Any, int]]:
         """Return the numbers of the types in `from_networkx`: {"type" of nodes: number}, {"type" of edges: number}.
 
@@ -162,6 +165,7 @@ class Graph(Checked):
         edges = [kind for *_, kind in graph.edges.data("type", 0)] if given else []
         return _numbered("nodes", [kind for _, kind in graph.nodes.data("type", 0)]), _numbered("edges", edges)
 
+    @public
     def to_networkx(self) -> Any:
         """Return a networkx graph of nodes 0, 1, .. and edges, each with its "type"; needs networkx.
 
@@ -177,6 +181,7 @@ class Graph(Checked):
         graph.add_edges_from((a, b, {"type": k}) for a, b, k in zip(*columns, strict=True))
         return graph
 
+    @public
     def plan_of(self, part_of_node: NDArray) -> Plan:
         """Return the plan with given parts of the nodes, which send in order; the graph must not be traced.
 
@@ -186,6 +191,7 @@ class Graph(Checked):
         ends = np.asarray(self.senders), np.asarray(self.receivers)
         return Plan.of(*ends, np.asarray(self.edge_type), np.asarray(self.node_type), np.asarray(part_of_node))
 
+    @public
     def nodes_of_type(self, node_type: int) -> Int[Array, " node_of_type"]:
         """Return the numbers of the nodes of one type; raise ValueError for a type that the graph does not have."""
         counts = {v: n for v, n, *_ in self.node_types}
@@ -299,7 +305,9 @@ def _numbered(argument: str, types: list[Any]) -> dict[Any, int]:
 
 
 def _edge_array(edges: Numbers, num_nodes: int) -> NDArray:
-    pairs = np.asarray(edges)
+    fix = "Build graphs outside jax.jit, jax.vmap and jax.grad."
+    _checks.require(not _checks.is_traced(edges), "edges", "must be known", "a traced array", fix)
+    pairs = np.asarray(_checks.as_numpy("edges", edges))
     if pairs.size == 0:
         return np.zeros((0, 2), int)
     shaped = pairs.ndim == 2 and pairs.shape[1] == 2
@@ -322,13 +330,16 @@ def _edge_array(edges: Numbers, num_nodes: int) -> NDArray:
 def _type_array(argument: str, types: Numbers | None, length: int, axis: str) -> NDArray:
     if types is None:
         return np.zeros(length, int)
-    array = np.asarray(types)
+    fix = "Build graphs outside jax.jit, jax.vmap and jax.grad."
+    _checks.require(not _checks.is_traced(types), argument, "must be known", "a traced array", fix)
+    array = np.asarray(_checks.as_numpy(argument, types))
     integer = array.size == 0 or np.issubdtype(array.dtype, np.integer)
     ok = integer and array.shape == (length,) and array.min(initial=0) >= 0
     rule = f"must be {length} integers >= 0, one for each {axis}"
     smallest = f", smallest {array.min()}" if integer and array.size else ""
     got = f"shape {array.shape}, dtype {array.dtype}{smallest}"
     _checks.require(ok, argument, rule, got, f"Pass an integer array of shape ({length},).")
+    _checks.require_types(argument, int(array.max(initial=0)))
     return array.astype(int)
 
 

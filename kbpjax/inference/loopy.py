@@ -386,12 +386,32 @@ def prepare_inputs(model: Any, graph: Graph, evidence: Any) -> Inputs:
         model.check_types(graph)
     operators.check_types(graph)
     shape, dtype = (graph.num_nodes, operators.evaluate.shape[1]), operators.evaluate.dtype
-    local = jnp.ones(shape, dtype) if evidence is None else jnp.asarray(getattr(evidence, "local", evidence), dtype)
+    if evidence is None:
+        local = jnp.ones(shape, dtype)
+    elif hasattr(evidence, "local"):
+        local = jnp.asarray(evidence.local, dtype)
+    else:
+        local = _checks.as_array("evidence", evidence).astype(dtype)
     fix = "Make the evidence with the same model and graph."
     _checks.require(local.shape == shape, "evidence", f"local factors must have shape {shape}", local.shape, fix)
+    if evidence is not None and not hasattr(evidence, "local"):
+        _check_factors(local)
     has_clamps = bool(getattr(evidence, "values", None))
     clamped = getattr(evidence, "clamped", None) if has_clamps else None
     return Inputs(operators, local, clamped)
+
+
+def _check_factors(local: Array) -> None:
+    """Raise ValueError unless local factors [node, point] are finite, >= 0, and > 0 at a point of each node."""
+    _checks.require_finite("evidence", local, "Use factors >= 0, 1 for nodes without evidence.")
+    if _checks.is_traced(local):
+        return
+    values, fix = np.asarray(local), "Factors are likelihoods, not logarithms."
+    rule = "local factors must be >= 0"
+    _checks.require(bool((values >= 0).all()), "evidence", rule, f"{values.min():.4g} as the least", fix)
+    empty = np.flatnonzero(~(values > 0).any(axis=1))[:3].tolist()
+    rule, fix = "local factors must be > 0 at a point of each node", "Pass 1 for nodes without evidence."
+    _checks.require(not empty, "evidence", rule, f"0 at all points of nodes {empty}", fix)
 
 
 def strong_damping(damping: Any, dtype: Any) -> Any:
@@ -437,6 +457,8 @@ def check_options(num_iters: int, damping: Any, tol: Any, schedule: Any, acceler
     """Check the options of `run`."""
     _checks.require_count("num_iters", num_iters)
     fix = "Pass tol= to stop once the messages have converged."
+    if tol is None:
+        _checks.require_memory("num_iters", "the residuals of all iterations", 8 * num_iters, fix)
     _checks.require(num_iters <= MOST_ITERS, "num_iters", f"must be at most {MOST_ITERS}", num_iters, fix)
     if not isinstance(damping, AdaptiveDamping | AgreementDamping):
         check_damping(damping)

@@ -41,7 +41,9 @@ def _on_arrays(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def _point(argument: str, x: Any) -> Any:
     """Return a point as an array; arrays and other pytrees are unchanged."""
-    return _checks.as_array(argument, x) if isinstance(x, bool | int | float | list | tuple) else x
+    if isinstance(x, bool | int | float | list | tuple | str | bytes) or x is None:
+        return _checks.as_array(argument, x)
+    return x
 
 
 class Kernel(Checked):
@@ -430,7 +432,7 @@ def random_rows(count: int, max_points: int) -> np.ndarray:
 
 def _points(argument: str, x: Any) -> Array:
     """Return points [point, *dim] as an array."""
-    array = x if isinstance(x, jax.Array) else _checks.as_array(argument, x)
+    array = _checks.as_array(argument, x)
     fix = "One point is [x]."
     _checks.require(array.ndim > 0, argument, "must have shape [point, *dim]", f"shape {array.shape}", fix)
     return array

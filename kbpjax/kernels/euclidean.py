@@ -68,7 +68,10 @@ class ARD(Kernel):
 
     def __init__(self, bandwidths: Numbers):
         array = as_floats(_checks.as_array("bandwidths", bandwidths))
-        _checks.require_finite("bandwidths", array, "Pass one number per coordinate.")
+        fix = "Pass one number per coordinate."
+        ok = array.ndim == 0 or array.size > 0
+        _checks.require(ok, "bandwidths", "must hold a number", f"shape {array.shape}", fix)
+        _checks.require_finite("bandwidths", array, fix)
         if not _checks.is_traced(array):
             lowest = float(np.min(np.asarray(array), initial=np.inf))
             _checks.require(lowest > 0, "bandwidths", "must be > 0", f"a minimum of {lowest}", "Pass positive numbers.")

@@ -188,9 +188,10 @@ def _rows(pair: Any, forward: bool) -> tuple[Array, Array]:
 
 def with_numbers(argument: str, by_type: Mapping[int, Any]) -> dict[int, Any]:
     """Return a mapping with Python integers as keys; raise ValueError unless they are integers >= 0."""
-    integers = all(isinstance(key, int | np.integer) and key >= 0 for key in by_type)
+    integers = all(isinstance(key, int | np.integer) and key is not True and key >= 0 for key in by_type)
     fix = "Number the types 0, 1, 2, ..."
-    _checks.require(integers, argument, "must have integers >= 0 as keys", list(by_type), fix)
+    _checks.require(integers, argument, "must have integers >= 0 as keys", list(by_type)[:5], fix)
+    _checks.require_types(argument, int(max(by_type, default=0)))
     return {int(key): value for key, value in by_type.items()}
 
 
@@ -204,7 +205,11 @@ def _pairs(argument: str, pair: tuple[Any, Any], drop: bool) -> tuple[Array, Arr
     """Return pairs, without the incomplete ones if they may be dropped."""
     fix = "Pass two arrays of samples; x[i] and y[i] form a pair."
     _checks.require(
-        isinstance(pair, tuple | list) and len(pair) == 2, argument, "must be a pair of arrays", type(pair), fix
+        isinstance(pair, tuple | list) and len(pair) == 2,
+        argument,
+        "must be a pair of arrays",
+        type(pair).__name__,
+        fix,
     )
     x, y = _complete({f"{argument}[0]": pair[0], f"{argument}[1]": pair[1]}, argument, drop)
     return x, y

@@ -441,8 +441,10 @@ def _ridges(argument: str, ridge: Any, types: Sequence[int], of: str) -> dict[in
     _checks.require(not missing, argument, rule, f"none for {missing}", "Pass for instance 1e-6.")
     extra = [k for k in given if k not in types]
     _checks.require(not extra, argument, rule, f"extra types {extra}, which the data lack", "Leave them out.")
+    most = float(jnp.finfo(jnp.result_type(float)).max)
     for k, value in given.items() if types or isinstance(ridge, Mapping) else ((0, ridge),):
-        _checks.require_number(f"{argument}[{k}]" if isinstance(ridge, Mapping) else argument, value, least=0)
+        name = f"{argument}[{k}]" if isinstance(ridge, Mapping) else argument
+        _checks.require_number(name, value, least=0, most=most)
     return given
 
 

@@ -12,7 +12,6 @@ In all rules, a message is a vector of coordinates in an orthonormal basis. Its 
 the same meaning for all rules. The three rules agree in the limit eps -> 0.
 """
 
-import os
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -236,7 +235,7 @@ class ConstantTime(_LandmarkRule):
 
     def __check_init__(self) -> None:
         if self.tensor_eps is not None:
-            _checks.require_number("tensor_eps", self.tensor_eps, above=0)
+            _checks.require_number("tensor_eps", self.tensor_eps, above=0, below=1)
         if self.tensor_rank is not None:
             _checks.require_count("tensor_rank", self.tensor_rank)
 
@@ -298,24 +297,12 @@ def _check_memory(rule: str, data: TrainingData, nonnegative: bool, rank: int | 
     numbers = points * (rank or points) * (1 + max(data.nodes) + edges) + work + nonnegative * edges * points**2
     floats = [x.dtype for x in data.nodes.values() if jnp.issubdtype(x.dtype, jnp.floating)]
     itemsize = max((dtype.itemsize for dtype in floats), default=jnp.result_type(float).itemsize)
-    need, have = numbers * itemsize, _memory()
+    need, have = numbers * itemsize, _checks.memory()
     fix = "Use kbpjax.ConstantTime, whose matrices are independent of the number of samples, or fewer samples."
-    got = f"{_gib(need)} for {points} samples of a node type and {edges} directed edge types"
-    _checks.require(need <= have / 2, "rule", f"matrices of {rule} must fit in half of {_gib(have)} memory", got, fix)
-
-
-def _memory() -> int:
-    """Return the memory of the default device in bytes."""
-    stats = jax.devices()[0].memory_stats() or {}
-    if "bytes_limit" in stats:
-        return int(stats["bytes_limit"])
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 16 * 2**30
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.3g} GiB"
+    got = f"{_checks.gib(need)} for {points} samples of a node type and {edges} directed edge types"
+    _checks.require(
+        need <= have / 2, "rule", f"matrices of {rule} must fit in half of {_checks.gib(have)} memory", got, fix
+    )
 
 
 @public

@@ -9,7 +9,6 @@ where rho are the exponents of the solution (1 for belief propagation) and p is 
 region do not make it more probable. If candidates are samples of the marginal, pass `marginal=Empirical()`.
 """
 
-import warnings
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, overload
@@ -21,7 +20,7 @@ from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import einsum, matmul, show, show_fields, values_or_shapes
+from kbpjax._misc import einsum, matmul, show, show_fields, values_or_shapes, warn
 from kbpjax._public import Checked, public
 from kbpjax.features import FAR, Basis, features, represented
 from kbpjax.graphs.graph import Graph
@@ -422,14 +421,16 @@ def candidates_by_type(model: KernelMRF, graph: Graph, points: Numbers | Mapping
     """Return the checked candidates of each node type of the graph."""
     types = [v for v, *_ in graph.node_types]
     by_type = points if isinstance(points, Mapping) else dict.fromkeys(types, points)
-    missing = [v for v in types if v not in by_type]
+    missing, unknown = [v for v in types if v not in by_type], [v for v in by_type if v not in types]
+    fix = "Leave the others out."
+    _checks.require(not unknown, "points", f"must have node types among {types} as keys", unknown, fix)
     rule = f"must have an entry for each of the node types {types}"
     _checks.require(not missing, "points", rule, f"none for {missing}", "Add candidates for them.")
     return {v: _candidates_of(model, v, by_type[v]) for v in types}
 
 
 def _candidates_of(model: KernelMRF, node_type: int, points: Numbers) -> Array:
-    points = points if isinstance(points, jax.Array) else np.asarray(points)
+    points = _checks.as_numpy("points", points)
     shape = model.points[node_type].shape[1:]
     rule = f"must have shape [point, *{shape}], as the variables of node type {node_type}"
     ok = points.ndim >= 1 and len(points) > 0 and points.shape[1:] == shape
@@ -458,4 +459,4 @@ def _check_reached(model: KernelMRF, node_type: int, candidates: Any) -> None:
     inside = np.mean((samples >= float(candidates.min())) & (samples <= float(candidates.max()))) if scalar else 1.0
     if scalar and len(candidates) > 1 and inside < COVERED:
         text = f"points: {got} cover {inside:.0%} of the {of_samples} of node type {node_type}. {fix}"
-        warnings.warn(text, CandidateWarning, stacklevel=4)
+        warn(text, CandidateWarning)

@@ -8,7 +8,6 @@ Evidence terms combine with `*`: several observations of a node, or different ki
 `evidence ** power` tempers them.
 """
 
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -21,7 +20,7 @@ from jaxtyping import Array, Bool, Float, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import matmul, show, show_fields, values_or_shapes
+from kbpjax._misc import matmul, show, show_fields, values_or_shapes, warn
 from kbpjax._public import Checked, public
 from kbpjax.features import FAR, Basis, features, represented
 from kbpjax.graphs.graph import Graph
@@ -163,7 +162,7 @@ class Evidence(Checked):
     def __pow__(self, power: ScalarLike) -> "Evidence":
         """Raise all factors to a power > 0 (likelihood tempering): below 1 flatter, above 1 sharper. Clamps stay."""
         _checks.require_number("power", power, above=0, fix="To ignore evidence, leave it out.")
-        power = jnp.asarray(power, self.local.dtype)
+        power = _checks.in_range("power", power, self.local.dtype)
         positive = self.local > 0  # 0 ** power is 0, and its derivative too
         local = jnp.where(positive, jnp.where(positive, self.local, 1) ** power, 0)
         return Evidence(
@@ -282,7 +281,7 @@ def observe(
 
 def likelihood_values(function: Callable[[Array], Array], points: Array, num_nodes: int) -> Array:
     """Return the checked values of a likelihood at points [point, *dim], [node, point]."""
-    values = jnp.asarray(function(points))
+    values = _checks.as_array("fn", function(points))
     shape = (num_nodes, len(points))
     _checks.require(values.shape == shape, "fn", f"must return values of shape {shape}", values.shape, "Broadcast it.")
     if not _checks.is_traced(values):
@@ -343,7 +342,7 @@ def _warn_of_far(basis: Basis, y: np.ndarray, node_type: int) -> None:
     if far > OUTLIERS * len(y):
         got = f"{far} of {len(y)} observations of node type {node_type} are far from all training observations"
         fix = "Pass values in the units of the training data, or a wider obs_kernel in fit."
-        warnings.warn(f"y: {got} and have no effect. {fix}", EvidenceWarning, stacklevel=4)
+        warn(f"y: {got} and have no effect. {fix}", EvidenceWarning)
 
 
 def _all_axes(ok: Any) -> Any:

@@ -87,7 +87,7 @@ def _with_values(local: Array, nodes: Array, values: Array) -> tuple[Array, Arra
 
 def of_all_nodes(fn: Callable[[Array], Array], every: Array, nodes: Array, points: Array) -> Array:
     """Return the values of a likelihood of all nodes, for the nodes of one type."""
-    values = jnp.asarray(fn(points))
+    values = _checks.as_array("fn", fn(points))
     shape, fix = (len(every), len(points)), "Broadcast it: nodes on axis 0, points on axis 1."
     _checks.require(values.shape == shape, "fn", f"must return values of shape {shape}", values.shape, fix)
     return values[nodes]

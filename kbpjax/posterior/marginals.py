@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kbpjax import _checks
+from kbpjax._checks import Numbers
 from kbpjax._misc import matmul, show_fields
 from kbpjax._public import Checked
 from kbpjax.features import features
@@ -40,8 +41,15 @@ class MeanEmbedding(Checked):
     __repr__ = show_fields
 
 
-def _arrays(samples: Any) -> Any:
-    return {v: jnp.asarray(x) for v, x in samples.items()} if isinstance(samples, Mapping) else jnp.asarray(samples)
+def _arrays(samples: Numbers | Mapping[int, Numbers]) -> Any:
+    if isinstance(samples, Mapping):
+        return {v: _samples(f"samples[{v}]", x) for v, x in samples.items()}
+    return _samples("samples", samples)
+
+
+def _samples(argument: str, samples: Any) -> Array:
+    _checks.require_finite(argument, samples, "Drop these samples.")
+    return _checks.as_array(argument, samples)
 
 
 class Parzen(Checked):

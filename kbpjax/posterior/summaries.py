@@ -146,9 +146,10 @@ def temper(belief: Belief, temperature: ScalarLike) -> Belief:
         [[0.75, 0.25]]
     """
     check_belief(belief)
-    _checks.require_number("temperature", temperature, above=0)
-    power = 1 / jnp.asarray(temperature, belief.weights.dtype)
-    return Belief(belief.points, jax.nn.softmax(raise_logs(log_or_zero(belief.weights), power), axis=-1))
+    temperature = jnp.asarray(_checks.in_range("temperature", temperature, belief.weights.dtype))
+    logs = log_or_zero(belief.weights)
+    logs = logs - jax.lax.stop_gradient(jnp.max(logs, axis=-1, keepdims=True))  # else -inf at low temperatures
+    return Belief(belief.points, jax.nn.softmax(raise_logs(logs, 1 / temperature), axis=-1))
 
 
 @by_type
@@ -301,6 +302,7 @@ def log_density(belief: Belief, x: Numbers | Mapping[int, Numbers]) -> Float[Arr
     """
     check_belief(belief)
     values = _checks.as_array("x", x)
+    _checks.require_finite("x", values, "Leave out nodes without a true value: belief[nodes].")
     scalar = belief.points.shape[1:] in ((), (1,)) and belief.points.size > 1
     got, fix = f"points of shape {belief.points.shape}", "For vectors compare kbpjax.log_belief at some points."
     _checks.require(scalar, "belief", "must have two scalar points or more", got, fix)

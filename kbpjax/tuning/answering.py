@@ -6,7 +6,6 @@ converged in all cases.
 """
 
 import dataclasses
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from jaxtyping import Array, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._misc import warn
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
@@ -155,7 +155,7 @@ def warn_unless_converged(solution: Solution) -> None:
             "More iterations: num_iters=1000. Otherwise smoother operators: a larger ridge or a wider kernel in fit."
         )
         reason = str(error).partition(". ")[0]
-        warnings.warn(f"the messages have not converged: {reason}. {advice}", ConvergenceWarning, stacklevel=3)
+        warn(f"the messages have not converged: {reason}. {advice}", ConvergenceWarning)
 
 
 def beliefs_at(

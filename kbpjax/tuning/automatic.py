@@ -7,7 +7,6 @@ it. The search is deterministic.
 """
 
 import itertools
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
+from kbpjax._misc import warn
 from kbpjax._public import public
 from kbpjax.features import Basis, LandmarkSelector, cholesky_basis, incomplete_cholesky
 from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
@@ -194,7 +194,7 @@ def _warn_of_scales(data: TrainingData, kernel: Kernel | Mapping[int, Kernel]) -
             got = f"standard deviations from {spread.min():.2g} to {spread.max():.2g}"
             fix = "Standardize them, or pass kernel=kbpjax.kernels.ARD(bandwidths)."
             text = f"coordinates of node type {v} have {got}: RBF ignores the small ones. {fix}"
-            warnings.warn(text, ScaleWarning, stacklevel=3)
+            warn(text, ScaleWarning)
 
 
 def warn_of_rank(model: KernelMRF, rule: Rule) -> None:
@@ -208,7 +208,7 @@ def warn_of_rank(model: KernelMRF, rule: Rule) -> None:
         v = max(coarse, key=lambda v: coarse[v])
         text = f"{rule.max_rank} landmarks leave a residual of {coarse[v]:.2g} of node type {v} (eps={rule.eps:g})"
         fix = "Pass a wider kernel, or a larger rank: rule=kbpjax.ConstantTime(max_rank=...)."
-        warnings.warn(f"{text}: messages are coarse. {fix}", RankWarning, stacklevel=3)
+        warn(f"{text}: messages are coarse. {fix}", RankWarning)
 
 
 @public
