@@ -282,6 +282,7 @@ def read(log: Path) -> list[dict[str, Any]]:
 def watch(options: argparse.Namespace, names: list[str]) -> list[dict[str, Any]]:
     """Run workers until all names are done; a try during which a worker hangs or dies is raw."""
     log = options.log
+    log.touch()
     arguments = ["--log", str(log), "--seed", str(options.seed)]
     arguments += [] if options.each is None else ["--each", str(options.each)]
     while True:
@@ -310,8 +311,7 @@ def wait(worker: subprocess.Popen, log: Path) -> bool:
         now, used = log.stat().st_size if log.exists() else 0, cpu_seconds(worker.pid)
         if now != size:
             size, since = now, used
-        started = now > 0 and "start" in log.read_text().rpartition("\n{")[2]
-        if started and used - since > 2 * SECONDS:
+        if used - since > 2 * SECONDS and '"start"' in "".join(log.read_text().splitlines()[-1:]):
             worker.kill()
             worker.wait()
             return False
@@ -350,7 +350,7 @@ def findings(lines: list[dict[str, Any]]) -> list[str]:
     causes = collections.defaultdict(list)
     for line in lines:
         if line["outcome"] in ("raw", "silent"):
-            text, _, place = line["text"].partition(" @ ")
+            text, place = re.fullmatch(r"(.*?)(?: @ (\S+:\d+))?", line["text"], re.DOTALL).groups(default="")
             kind = text.partition(":")[0] if line["outcome"] == "silent" else re.sub(r"[\d'.]+", "", text)[:48]
             causes[f"{line['outcome']}: {kind}" if not place else line["outcome"], place].append(line)
     found = []
