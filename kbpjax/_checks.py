@@ -130,9 +130,9 @@ def require_seed(seed: Any) -> None:
 
 def require_key(key: Any) -> None:
     """Raise ValueError unless a value is a JAX random key, typed or raw."""
-    dtype, shape = getattr(key, "dtype", None), np.shape(key)
+    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
     typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ()
-    ok = typed or (dtype == np.uint32 and len(shape) == 1)
+    ok = typed or (dtype == np.uint32 and shape is not None and len(shape) == 1)
     require(ok, "key", "must be a random key", repr(key)[:80], "Pass jax.random.key(0).")
 
 
@@ -290,10 +290,10 @@ def require_finite(argument: str, array: Any, fix: str) -> None:
     require_real(argument, values)
     bad = int(np.size(values) - np.sum(np.isfinite(values)))
     require(bad == 0, argument, "must be finite", f"{bad} NaN or infinite of {values.size} values", fix)
-    _require_range(argument, values)
+    require_range(argument, values)
 
 
-def _require_range(argument: str, values: Any) -> None:
+def require_range(argument: str, values: Any) -> None:
     """Raise ValueError if finite numbers are infinite in the precision of JAX."""
     if values.dtype.itemsize > 4 and not isinstance(values, jax.Array) and not jax.config.read("jax_enable_x64"):
         beyond = overflows(values)
@@ -306,10 +306,11 @@ def as_array(argument: str, values: Any) -> jax.Array:
     """Return values as a JAX array; raise ValueError if they would overflow, or are not real numbers."""
     array = as_numpy(argument, values)
     require_real(argument, array)
-    _require_range(argument, array)
+    require_range(argument, array)
     result = jnp.asarray(array)
     if np.issubdtype(array.dtype, np.integer) and result.dtype != array.dtype:
         fix = "Subtract an offset, convert to float, or enable jax_enable_x64."
         same = bool(np.array_equal(array.astype(result.dtype), array))
-        require(same, argument, f"must fit in {result.dtype}", f"values up to {np.abs(array).max()}", fix)
+        got = f"values up to {np.abs(array).max(initial=0)}"
+        require(same, argument, f"must fit in {result.dtype}", got, fix)
     return result

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import inspect
 import os
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,6 +32,7 @@ UNKNOWN = (ConcretizationTypeError, TracerArrayConversionError, TracerIntegerCon
 LIBRARIES = ("jax", "jaxlib", "numpy", "equinox", "jaxtyping", "beartype", "contextlib", "functools", "scipy")
 SCALARS, KEYS = frozenset(typing.get_args(ScalarLike)), ("prng_key",)
 ARRAYS = (jax.Array, np.ndarray, np.generic)
+FLOAT32 = float(np.finfo(np.float32).max)
 FLAT = (int, float, complex, *ARRAYS)
 
 
@@ -41,61 +43,88 @@ class Kind(NamedTuple):
         text: the kind in words, for example "a Graph".
         accepts: whether a value is of this kind, by its type alone.
         read: function from (argument, value) to the value, converted; it raises `ValueError` with the rule.
+        finite: whether functions refuse NaN and infinity in it; methods and classes may hold unfinished results.
     """
 
     text: str
     accepts: Callable[[Any], bool]
     read: Callable[[str, Any], Any]
+    finite: bool = False
 
 
-def public(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function whose arguments are checked against their annotations, by `Layer`."""
-    layer = Layer(function)
+def public(function: Callable[P, R], owner: type | None = None) -> Callable[P, R]:
+    """Return a function, or a method of a class, whose arguments are checked against their annotations, by `Layer`."""
+    layer = Layer(function, owner=owner)
 
     @functools.wraps(function)
     def checked(*args: P.args, **options: P.kwargs) -> R:
         return layer.call(function, args, options)
 
-    checked.__dict__["layer"] = layer
+    checked.__dict__["__layer__"] = layer
     return checked
 
 
-class _CheckedMeta(type(eqx.Module)):
-    if not TYPE_CHECKING:  # type checkers read `__init__`
+if TYPE_CHECKING:
 
+    class Checked(eqx.Module):
+        """A module whose arguments, and those of its public methods, are checked against their annotations."""
+
+else:
+
+    class _CheckedMeta(type(eqx.Module)):
         def __call__(cls, *args, **options):
-            layer = vars(cls).get("layer")
+            layer = vars(cls).get("__layer__")
             if layer is None:
-                layer = cls.layer = Layer(cls.__init__, cls)
+                layer = cls.__layer__ = Layer(cls.__init__, cls)
             return layer.call(super().__call__, args, options)
 
+    class Checked(eqx.Module, metaclass=_CheckedMeta):
+        """A module whose arguments, and those of its public methods, are checked against their annotations."""
 
-class Checked(eqx.Module, metaclass=_CheckedMeta):
-    """A module whose arguments are checked against the annotations of its fields or of `__init__`."""
+        def __init_subclass__(cls, **options):
+            super().__init_subclass__(**options)
+            for name, value in list(vars(cls).items()):
+                if name[0] != "_" or name in OPERATORS:
+                    setattr(cls, name, _method(value, cls))
+
+
+OPERATORS = ("__call__", "__pow__")
+"""Special methods that users call with arguments; operators answer `NotImplemented` instead."""
+
+
+def _method(value: Any, owner: type) -> Any:
+    """Return a method with the layer; other attributes of a class, and abstract methods, are unchanged."""
+    if isinstance(value, classmethod | staticmethod):
+        inner: Any = value.__func__
+        return value if hasattr(inner, "__layer__") else type(value)(public(inner, owner))
+    plain = inspect.isfunction(value) and not hasattr(value, "__layer__") and not hasattr(value, "__isabstractmethod__")
+    return public(value, owner) if plain else value
 
 
 class Layer:
     """The checks of a function or class; its annotations are read at the first call."""
 
-    def __init__(self, function: Callable[..., Any], cls: type | None = None):
-        self.function, self.cls = function, cls
+    def __init__(self, function: Callable[..., Any], cls: type | None = None, *, owner: type | None = None):
+        self.function, self.cls, self.owner = function, cls, owner
 
     @functools.cached_property
     def name(self) -> str:
         """The name that the user calls."""
         target: Any = self.cls or self.function
         home, name = target.__module__, target.__qualname__
-        short = getattr(__import__("kbpjax"), name, None)
-        return f"kbpjax.{name}" if getattr(short, "__qualname__", None) == name else f"{home}.{name}"
+        first = name.partition(".")[0]
+        short = getattr(sys.modules["kbpjax"], first, None)
+        return f"kbpjax.{name}" if getattr(short, "__module__", None) == home else f"{home}.{name}"
 
     @functools.cached_property
     def kinds(self) -> dict[str, Kind]:
         """The kind of each parameter, in order."""
-        signature, hints = inspect.signature(self.function), typing.get_type_hints(inspect.unwrap(self.function))
+        signature, hints = inspect.signature(self.function), _hints(inspect.unwrap(self.function))
         if self.cls is not None and any(hint is Any for hint in hints.values()):  # as of fields with a converter
-            fields = typing.get_type_hints(self.cls)
+            fields = _hints(self.cls)
             hints = {name: fields.get(name, Any) if hint is Any else hint for name, hint in hints.items()}
         names = list(signature.parameters)[self.cls is not None :]
+        hints = {name: self.owner or Any if _is_self(hint) else hint for name, hint in hints.items()}
         return {name: kind_of(hints.get(name, Any)) for name in names}
 
     @functools.cached_property
@@ -126,7 +155,10 @@ class Layer:
         """Return an argument, converted; raise ValueError if it is of another kind."""
         kind = self.kinds[name]
         if kind.accepts(value):
-            return kind.read(name, value)
+            value = kind.read(name, value)
+            if kind.finite and self.cls is None and self.owner is None:
+                _checks.require_finite(name, value, "Drop or correct these values.")
+            return value
         fix = f"See help({self.name})."
         others = [n for n, kind in self.kinds.items() if isinstance(value, eqx.Module) and kind.accepts(value)]
         if others and self.kinds[others[0]].text != "anything":
@@ -134,6 +166,19 @@ class Layer:
         elif inspect.isclass(value):
             fix = f"Pass an object of the class, {value.__name__}(...)."
         raise ValueError(f"{name}: must be {kind.text}; got {describe(value)}. {fix}")
+
+
+def _is_self(hint: Any) -> bool:
+    """Return whether an annotation is `Self`, or the type variable that stands for it at run time."""
+    return hint is typing.Self or (isinstance(hint, TypeVar) and hint.__name__ == "Self")
+
+
+def _hints(target: Any) -> dict[str, Any]:
+    """Return annotations; none if they name what cannot be found, as imports for type checkers only in user's code."""
+    try:
+        return typing.get_type_hints(target)
+    except NameError:
+        return {}
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -179,6 +224,8 @@ def kind_of(hint: Any) -> Kind:
         return _array(hint)
     if origin is typing.Literal:
         return _literal(args)
+    if isinstance(hint, TypeVar) and hint.__bound__ is not None:
+        return kind_of(hint.__bound__)
     if hint in SIMPLE:
         return SIMPLE[hint]
     cls = origin or hint
@@ -228,11 +275,18 @@ def _is_whole(value: Any) -> bool:
 
 def _number(argument: str, value: Any) -> Any:
     """Return a single real number, or an array of shape () of one."""
-    if type(value) is float or type(value) is int:
+    if type(value) is float and -FLOAT32 <= value <= FLOAT32:
         return value
     if np.ndim(value) > 0:
-        _checks.require(False, argument, "must be a single number", describe(value), "Pass a scalar.")
-    _numbers(argument, value)
+        _checks.require(False, argument, "must be a single number", f"shape {np.shape(value)}", "Pass a scalar.")
+    if isinstance(value, complex) or (isinstance(value, ARRAYS) and not _checks.is_real(value.dtype)):
+        _checks.require(False, argument, "must be a real number", describe(value), "Pass a float.")
+    if isinstance(value, np.ndarray):
+        return _checks.as_array(argument, value)
+    if _is_whole(value) and not -(2**31) <= value < 2**31:
+        value = float(value) if abs(value) < FLOAT32 else np.inf
+    if isinstance(value, (float, np.floating)):
+        _checks.require_range(argument, np.asarray(value))
     return value
 
 
@@ -249,12 +303,12 @@ def _is_number(value: Any) -> bool:
 
 SIMPLE: dict[Any, Kind] = {
     int: Kind("an integer", _is_whole, lambda argument, value: int(value)),
-    float: Kind("a number", _is_number, _float),
+    float: Kind("a real number", _is_number, _float),
     bool: Kind("True or False", lambda value: isinstance(value, bool | np.bool_), lambda _, value: bool(value)),
     str: _instance("a string", str),
     os.PathLike: _instance("a path", os.PathLike),
 }
-NUMBER = Kind("a number", _is_number, _number)
+NUMBER = Kind("a real number", _is_number, _number)
 
 
 def is_array_like(value: Any) -> bool:
@@ -281,22 +335,23 @@ def _array(hint: Any) -> Kind:
     """Return the kind of an array of JAX with a dtype and axes; lists and arrays of NumPy are converted."""
     if _dtypes(hint) == KEYS:
         return Kind("a random key", lambda value: hasattr(value, "dtype"), _key if hint.dims == () else _same)
-    floats = bool(_dtypes(hint)) and all("float" in name for name in _dtypes(hint))
-    axes = f"[{', '.join(hint.dim_str.split())}]" if hint.dims else ""
+    names, axes = _dtypes(hint), hint.dim_str.split()
+    floats = bool(names) and all("float" in name for name in names)
+    several = any(axis.startswith(("*", "...")) for axis in axes)
+    least = len(axes) - several
+    rule = f"must be a {hint.__name__.partition('[')[0].lower()} array [{', '.join(axes)}]"
 
     def read(argument: str, value: Any) -> Any:
         if not isinstance(value, jax.Array):
-            _numbers(argument, value)
-            value = _checks.as_array(argument, value)
+            value = _checks.as_array(argument, _numbers(argument, value))
         if floats and not jnp.issubdtype(value.dtype, np.floating):
-            _numbers(argument, value)
-            value = value.astype(jnp.result_type(float))
-        if not isinstance(value, hint):
-            rule = f"must be a {hint.__name__.partition('[')[0].lower()} array{axes and ' ' + axes}"
+            value = _numbers(argument, value).astype(jnp.result_type(float))
+        ok = (value.ndim >= least if several else value.ndim == least) and (not names or value.dtype.name in names)
+        if not ok:
             _checks.require(False, argument, rule, describe(value), "Check its dtype and shape.")
         return value
 
-    return Kind("an array", is_array_like, read)
+    return Kind("an array", is_array_like, read, finite=True)
 
 
 def _dtypes(hint: Any) -> tuple[str, ...]:

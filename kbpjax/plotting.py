@@ -356,6 +356,7 @@ def _numbers(belief: Belief, node: int) -> np.ndarray:
 
 def _axes(ax: Any) -> Any:
     if ax is not None:
+        _checks.require(hasattr(ax, "plot"), "ax", "must be axes of matplotlib", type(ax).__name__, "Pass None.")
         return ax
     return need("matplotlib.pyplot", "plot").subplots(figsize=(5.5, 4), layout="constrained")[1]
 

@@ -34,7 +34,7 @@ from kbpjax.inference.loopy import (
     prepare_inputs,
     strong_damping,
 )
-from kbpjax.inference.operators import Operators, normalize
+from kbpjax.inference.operators import AnyEvidence, AnyModel, Operators, normalize
 from kbpjax.inference.schedules import Synchronous, first_messages, largest_change, reference_sizes, scaled
 from kbpjax.inference.update import PlanPart, lay_out, of_edges, send, update
 
@@ -81,15 +81,15 @@ def shard_batch(batch: Batch, devices: Mesh | int | None = None) -> Batch:
 
 @public
 def run(
-    model: Any,
-    partition: Any,
-    evidence: Any = None,
+    model: AnyModel,
+    partition: Partition,
+    evidence: AnyEvidence = None,
     *,
     num_iters: int = 30,
     damping: Damping | AdaptiveDamping = 0.2,
     tol: ScalarLike | None = None,
     exponents: Exponents = None,
-    start: Any = None,
+    start: Solution | Array | None = None,
 ) -> Solution:
     """Run synchronous belief propagation on a graph in blocks, one per device; equivalent to `kbpjax.run`.
 

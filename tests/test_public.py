@@ -2,8 +2,20 @@
 
 import importlib
 import inspect
+import typing
+from collections.abc import Sequence
+from typing import Any, Literal
 
-from kbpjax._public import Checked, Kind
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float
+
+import kbpjax as kbp
+from kbpjax._public import Checked, Layer, public
+from tests.refusals import not_refused
 from tests.test_examples import BASELINES, COLLECTIONS, MODULES, public_names
 
 
@@ -28,7 +40,7 @@ def has_layer(value):
     if inspect.isclass(value):
         known = issubclass(value, Warning) or value.__name__ in RESULTS | OTHERS
         return known or issubclass(value, Checked)
-    return hasattr(value, "layer")
+    return hasattr(value, "__layer__")
 
 
 def test_all_public_functions_and_classes_have_the_layer():
@@ -37,8 +49,85 @@ def test_all_public_functions_and_classes_have_the_layer():
     assert not [name for name, value in found.items() if not has_layer(value)]
 
 
+def layers(value):
+    """Return the layers of a function; or of a class and of its own methods."""
+    if not inspect.isclass(value):
+        return [value.__layer__]
+    methods = [getattr(method, "__func__", method) for method in vars(value).values()]
+    own = [Layer(value.__init__, value)] if issubclass(value, Checked) else []
+    return own + [method.__layer__ for method in methods if inspect.isfunction(method) and hasattr(method, "__layer__")]
+
+
 def test_all_annotations_can_be_read():
-    """An annotation that cannot be resolved would only fail when a user calls the function."""
-    layers = [getattr(value, "layer", None) for value in all_public().values() if not inspect.isclass(value)]
-    kinds = [kind for layer in layers if layer is not None for kind in layer.kinds.values()]
-    assert len(kinds) > 300 and all(isinstance(kind, Kind) for kind in kinds)
+    """One that cannot be resolved checks nothing."""
+    found = [layer for value in all_public().values() for layer in layers(value)]
+    assert len(found) > 400 and sum(len(layer.kinds) for layer in found) > 1000
+    for layer in found:
+        target = inspect.unwrap(layer.function)
+        assert typing.get_type_hints(target).keys() <= {*layer.kinds, "self", "cls", "return"}, layer.name
+
+
+class Pair(Checked):
+    """A class of a user, with a converter and a method."""
+
+    points: Float[Array, "point *dim"]
+    count: int = eqx.field(static=True, default=1, converter=lambda value: value)
+    kernel: kbp.Kernel | dict[int, kbp.Kernel] | None = None
+
+    def longest(self, others: Sequence[kbp.Kernel], mode: Literal["a", "b"] = "a") -> int:
+        return len(others) + len(mode)
+
+
+@public
+def swap(graph: kbp.Graph, belief: kbp.Belief, at: tuple[int, float] = (0, 0.5), **options: bool) -> tuple[Any, ...]:
+    return graph, belief, at
+
+
+def test_kinds_of_arguments_are_refused_or_converted():
+    graph, belief = kbp.chain_graph(2), kbp.Belief([0.0, 1.0], [[0.5, 0.5]])
+    assert belief.weights.dtype == jnp.result_type(float) and isinstance(belief.points, jax.Array)
+    assert Pair(np.float32([1, 2])).points.dtype == jnp.float32
+    assert Pair([1, 2], np.int64(3)).count == 3
+    assert swap(graph, belief, [np.int32(1), 2])[2] == (1, 2.0)
+    pair = Pair([1.0])
+    calls = {
+        "rank": (lambda: Pair(1.0), r"points: must be a float array \[point, \*dim\]; got an array float64\[\]"),
+        "text": (lambda: Pair("a"), "points: must be an array; got 'a'"),
+        "a half": (lambda: Pair([1.0], 2.5), "count: must be an integer; got 2.5"),
+        "a class": (
+            lambda: Pair([1.0], kernel=kbp.RBF),
+            "kernel: must be a Kernel, .* or None; got the class RBF. Pass an",
+        ),
+        "a key": (
+            lambda: Pair([1.0], kernel={True: kbp.Linear()}),
+            "kernel: must have integers >= 0 as keys; got .True",
+        ),
+        "an item": (lambda: Pair([1.0], kernel={1: None}), r"kernel\[1\]: must be a Kernel; got None"),
+        "swapped": (
+            lambda: swap(belief, graph),
+            "graph: must be a Graph; got a Belief. It fits belief: are the arguments",
+        ),
+        "length": (lambda: swap(graph, belief, (1,)), "at: must have 2 items; got 1"),
+        "of a tuple": (lambda: swap(graph, belief, (0.5, 1)), r"at\[0\]: must be an integer; got 0.5"),
+        "of a method": (lambda: pair.longest([kbp.Linear(), 1]), r"others\[1\]: must be a Kernel; got 1"),
+        "a choice": (lambda: pair.longest([], "c"), "mode: must be 'a' or 'b'; got 'c'"),
+    }
+    assert not not_refused(calls)
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        swap(graph)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'size'"):
+        pair.longest([], size=1)
+
+
+def test_signatures_and_documentation_are_those_of_the_function():
+    assert list(inspect.signature(kbp.run).parameters)[:3] == ["model", "graph", "evidence"]
+    assert list(inspect.signature(kbp.ConstantTime).parameters)[:2] == ["eps", "max_rank"]
+    assert "Run loopy belief propagation" in kbp.run.__doc__
+
+
+def test_modules_pass_through_transformations_unchecked():
+    """Leaves that are not arrays, as of a pytree that is being mapped, are not arguments."""
+    pair = Pair([1.0, 2.0])
+    assert jax.tree.map(lambda leaf: "leaf", pair).points == "leaf"
+    assert eqx.partition(pair, eqx.is_array)[1].points is None
+    assert jax.vmap(lambda x: Pair(x[None]))(jnp.arange(3.0)).points.shape == (3, 1)

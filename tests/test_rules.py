@@ -10,6 +10,7 @@ import pytest
 import kbpjax as kbp
 from kbpjax import _checks
 from kbpjax.features import Basis, FourierBasis, cholesky_basis, features
+from kbpjax.learning import rules
 from kbpjax.learning.embedding import error_bound, operator_error
 from tests import reference
 from tests.refusals import complaints

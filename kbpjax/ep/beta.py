@@ -80,10 +80,14 @@ class Beta(TwoPositive):
 
     def __mul__(self, other: Self) -> Self:
         """Return the product."""
+        if not isinstance(other, type(self)):
+            return NotImplemented
         return type(self)(self.alpha + other.alpha - 1, self.beta + other.beta - 1)
 
     def __truediv__(self, other: Self) -> Self:
         """Return the ratio; its parameters may be <= 0."""
+        if not isinstance(other, type(self)):
+            return NotImplemented
         return type(self)(self.alpha - other.alpha + 1, self.beta - other.beta + 1)
 
     def exceeds(self, other: Self) -> Bool[Array, "*batch"]:

@@ -51,10 +51,14 @@ class Gamma(TwoPositive):
 
     def __mul__(self, other: Self) -> Self:
         """Return the product."""
+        if not isinstance(other, type(self)):
+            return NotImplemented
         return type(self)(self.shape + other.shape - 1, self.rate + other.rate)
 
     def __truediv__(self, other: Self) -> Self:
         """Return the ratio; its parameters may be <= 0."""
+        if not isinstance(other, type(self)):
+            return NotImplemented
         return type(self)(self.shape - other.shape + 1, self.rate - other.rate)
 
     def exceeds(self, other: Self) -> Bool[Array, "*batch"]:

@@ -74,10 +74,14 @@ class Gaussian(Distribution):
 
     def __mul__(self, other: Self) -> Self:
         """Return the product."""
+        if not isinstance(other, type(self)):
+            return NotImplemented
         return type(self)(self.precision + other.precision, self.shift + other.shift)
 
     def __truediv__(self, other: Self) -> Self:
         """Return the ratio; its precision may be <= 0."""
+        if not isinstance(other, type(self)):
+            return NotImplemented
         return type(self)(self.precision - other.precision, self.shift - other.shift)
 
     def exceeds(self, other: Self) -> Bool[Array, "*batch"]:
@@ -181,10 +185,14 @@ class MultivariateGaussian(Checked):
 
     def __mul__(self, other: Self) -> Self:
         """Return the product."""
+        if not isinstance(other, type(self)):
+            return NotImplemented
         return type(self)(self.precision + other.precision, self.shift + other.shift)
 
     def __truediv__(self, other: Self) -> Self:
         """Return the ratio; its precision may not be positive definite."""
+        if not isinstance(other, type(self)):
+            return NotImplemented
         return type(self)(self.precision - other.precision, self.shift - other.shift)
 
     def kl(self, other: Self) -> Float[Array, "*batch"]:

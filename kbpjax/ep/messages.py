@@ -22,7 +22,7 @@ from kbpjax.kernels.base import as_floats
 if TYPE_CHECKING:
     from typing import Self as Self
 else:
-    Self = Any  # jaxtyping's runtime checker does not support Self
+    Self = TypeVar("Self")  # jaxtyping's runtime checker does not support Self
 
 
 class Distribution(Checked):

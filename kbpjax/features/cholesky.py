@@ -127,6 +127,8 @@ def incomplete_cholesky(
         >>> bool(greedy.rank < 10), bool(drawn.rank < 15), bool(drawn.residual <= 1e-2)
         (True, True, True)
     """
+    _checks.require_count("max_rank", max_rank)
+    _checks.require(x.size > 0, "x", "must hold a point", f"shape {x.shape}", "Pass [sample, *dim].")
     max_rank = min(max_rank, x.shape[0])
     variance = diagonal(kernel, x)
     scale = jnp.max(variance)

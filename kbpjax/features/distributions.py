@@ -9,6 +9,8 @@ products close to `kernels.EmbeddingRBF`. Points are distributions [2, d] or [1 
 single precision, so a key gives the same features in every precision.
 """
 
+import math
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -343,6 +345,15 @@ def draw_frequencies(key: PRNGKeyArray, shape: tuple[int, ...], bandwidths: Floa
         >>> round(float(w.std()))
         2
     """
+    fix = "Pass positive numbers."
+    _checks.require(bandwidths.size > 0, "bandwidths", "must hold a number", f"shape {bandwidths.shape}", fix)
+    if not _checks.is_traced(bandwidths):
+        least = float(np.min(np.asarray(bandwidths)))
+        smallest = float(jnp.finfo(bandwidths.dtype).tiny)
+        _checks.require(least >= smallest, "bandwidths", "must be > 0", f"a minimum of {least:g}", fix)
+    for size in shape:
+        _checks.require_count("shape", size)
+    _checks.require_memory("shape", "frequencies", 8 * math.prod(shape), "Draw fewer.")
     normal = jax.random.normal(key, shape, jnp.float32).astype(bandwidths.dtype)
     return normal / jnp.broadcast_to(bandwidths, shape)
 
@@ -356,6 +367,8 @@ def draw_phases(key: PRNGKeyArray, num_features: int, dtype: np.dtype) -> Float[
         >>> kbp.features.draw_phases(jax.random.key(0), 5, np.dtype("float32")).shape
         (5,)
     """
+    _checks.require_count("num_features", num_features)
+    _checks.require_memory("num_features", "phases", 8 * num_features, "Draw fewer.")
     return 2 * jnp.pi * jax.random.uniform(key, (num_features,), jnp.float32).astype(dtype)
 
 

@@ -1,7 +1,6 @@
 """Convergence diagnostics: checks with advice, the spectral radius of an iteration, oscillations."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,7 @@ from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.acceleration import check_damping
 from kbpjax.inference.loopy import Solution, check_messages, prepare_inputs
-from kbpjax.inference.operators import Operators
+from kbpjax.inference.operators import AnyEvidence, AnyModel, Operators
 from kbpjax.inference.schedules import Problem, Schedule, Synchronous
 
 LOOK_BACK = 10
@@ -140,9 +139,9 @@ class Diagnosis(Checked):
 
 @public
 def diagnose(
-    model: Any,
+    model: AnyModel,
     graph: Graph,
-    evidence: Any,
+    evidence: AnyEvidence,
     solution: Solution,
     *,
     damping: ScalarLike = 0.2,

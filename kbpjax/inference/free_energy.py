@@ -15,8 +15,6 @@ the normalizer of the belief of an edge is Z_st = c_ts Z_s = c_st Z_t, and the v
 The derivation is in docs/loops.md.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -25,12 +23,22 @@ from kbpjax import _checks
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution, check_messages, prepare_inputs
-from kbpjax.inference.operators import InLogs, Operators, SumProduct, by_tile, log_or_least, log_or_zero, of_type
+from kbpjax.inference.operators import (
+    AnyEvidence,
+    AnyModel,
+    InLogs,
+    Operators,
+    SumProduct,
+    by_tile,
+    log_or_least,
+    log_or_zero,
+    of_type,
+)
 from kbpjax.inference.update import evaluate, gather, in_order_sent, parts_of
 
 
 @public
-def log_partition(model: Any, graph: Graph, evidence: Any, solution: Solution) -> Float[Array, ""]:
+def log_partition(model: AnyModel, graph: Graph, evidence: AnyEvidence, solution: Solution) -> Float[Array, ""]:
     r"""Return an estimate of the log-partition function: minus the Bethe or tree-reweighted free energy.
 
     With $Z_s$ and $Z_{st}$ the normalizers of the beliefs of nodes and edges, and exponents $\rho_{st}$, it is

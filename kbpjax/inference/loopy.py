@@ -20,7 +20,7 @@ from kbpjax.graphs.plan import Plan
 from kbpjax.inference.acceleration import AdaptiveDamping, AgreementDamping, Anderson, check_damping
 from kbpjax.inference.implicit import Iteration, fixed_point, plan_in_parts, trust
 from kbpjax.inference.loop import iterate
-from kbpjax.inference.operators import Operators, normalize
+from kbpjax.inference.operators import AnyEvidence, AnyModel, LocalFactors, Operators, normalize
 from kbpjax.inference.schedules import Problem, Schedule, Synchronous, first_messages
 from kbpjax.inference.update import PlanPart, each_part, parts_of, update
 
@@ -114,7 +114,7 @@ class Solution(Checked):
 
 
 @public
-def init(model: Any, graph: Graph) -> BPState:
+def init(model: AnyModel, graph: Graph) -> BPState:
     """Return the state before the first iteration, with constant messages.
 
     For custom operators, each message is the update of the constant 1.
@@ -143,9 +143,9 @@ def _init(operators: Operators, plan: Plan) -> BPState:
 
 @public
 def step(
-    model: Any,
+    model: AnyModel,
     graph: Graph,
-    evidence: Any,
+    evidence: AnyEvidence,
     state: BPState,
     *,
     damping: Damping = 0.2,
@@ -205,9 +205,9 @@ def _step(
 
 @public
 def run(
-    model: Any,
+    model: AnyModel,
     graph: Graph,
-    evidence: Any = None,
+    evidence: AnyEvidence = None,
     *,
     num_iters: int = 30,
     damping: Damping | AdaptiveDamping = 0.2,
@@ -320,7 +320,13 @@ def _run(
 
 @public
 def solution_of(
-    model: Any, graph: Graph, evidence: Any, state: BPState, *, exponents: Exponents = None, tol: ScalarLike = 1e-3
+    model: AnyModel,
+    graph: Graph,
+    evidence: AnyEvidence,
+    state: BPState,
+    *,
+    exponents: Exponents = None,
+    tol: ScalarLike = 1e-3,
 ) -> Solution:
     """Return the solution of a loop over `step`, for `beliefs` and other functions.
 
@@ -371,7 +377,7 @@ class Inputs(NamedTuple):
     clamped: Bool[Array, " node"] | None
 
 
-def prepare_inputs(model: Any, graph: Graph, evidence: Any) -> Inputs:
+def prepare_inputs(model: AnyModel, graph: Graph, evidence: AnyEvidence) -> Inputs:
     """Check a model and evidence against a graph; return the inputs of inference."""
     ok = isinstance(graph, Graph)
     fix = "The model comes first: run(model, graph, evidence)."
@@ -388,13 +394,13 @@ def prepare_inputs(model: Any, graph: Graph, evidence: Any) -> Inputs:
     shape, dtype = (graph.num_nodes, operators.evaluate.shape[1]), operators.evaluate.dtype
     if evidence is None:
         local = jnp.ones(shape, dtype)
-    elif hasattr(evidence, "local"):
+    elif isinstance(evidence, LocalFactors):
         local = jnp.asarray(evidence.local, dtype)
     else:
         local = _checks.as_array("evidence", evidence).astype(dtype)
     fix = "Make the evidence with the same model and graph."
     _checks.require(local.shape == shape, "evidence", f"local factors must have shape {shape}", local.shape, fix)
-    if evidence is not None and not hasattr(evidence, "local"):
+    if evidence is not None and not isinstance(evidence, LocalFactors):
         _check_factors(local)
     has_clamps = bool(getattr(evidence, "values", None))
     clamped = getattr(evidence, "clamped", None) if has_clamps else None

@@ -10,7 +10,7 @@ slowly (jax 0.10.2).
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -136,6 +136,30 @@ class InLogs(Checked):
     __repr__ = show_fields
 
 
+@runtime_checkable
+class LearnedModel(Protocol):
+    """A model with operators, such as `kbpjax.KernelMRF`."""
+
+    @property
+    def operators(self) -> "Operators":
+        """The operators of messages."""
+        ...
+
+    def check_types(self, graph: Graph) -> None:
+        """Raise ValueError unless the model has all types of a graph."""
+        ...
+
+
+@runtime_checkable
+class LocalFactors(Protocol):
+    """Evidence, such as `kbpjax.Evidence`."""
+
+    @property
+    def local(self) -> Float[Array, "node point"]:
+        """The local factors of the nodes."""
+        ...
+
+
 Arithmetic = SumProduct | MaxProduct | InLogs
 
 
@@ -198,6 +222,12 @@ class Operators(Checked):
         _checks.require(edge in (1, *range(edges, edge + 1)), "project", rule, edge, fix)
 
     __repr__ = show_fields
+
+
+AnyModel = Operators | LearnedModel
+"""What functions of inference accept as a model."""
+AnyEvidence = LocalFactors | _checks.Numbers | None
+"""What they accept as evidence; an array holds local factors [node, point]."""
 
 
 def of_type(matrices: Float[Array, "type *axes"], types: Int[Array, "*tiles"]) -> Array:

@@ -16,8 +16,6 @@ A copy only multiplies. With `InLogs`, cells hold logarithms and products are su
 neighbors then do not underflow to 0, in any order of merging.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,13 +28,13 @@ from kbpjax.graphs.forest import Forest
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.loopy import Solution, prepare_inputs
-from kbpjax.inference.operators import InLogs, Operators, log_or_zero, normalize, of_type
+from kbpjax.inference.operators import AnyEvidence, AnyModel, InLogs, Operators, log_or_zero, normalize, of_type
 from kbpjax.inference.schedules import Problem, Synchronous
 from kbpjax.inference.update import update
 
 
 @public
-def run_tree(model: Any, graph: Graph, evidence: Any = None) -> Solution:
+def run_tree(model: AnyModel, graph: Graph, evidence: AnyEvidence = None) -> Solution:
     """Return the exact messages of a tree or forest, by one pass from the leaves to the roots and one back.
 
     Args:

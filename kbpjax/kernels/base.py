@@ -42,7 +42,9 @@ def _on_arrays(call: Callable[..., Any]) -> Callable[..., Any]:
 def _point(argument: str, x: Any) -> Any:
     """Return a point as an array; arrays and other pytrees are unchanged."""
     if isinstance(x, bool | int | float | list | tuple | str | bytes) or x is None:
-        return _checks.as_array(argument, x)
+        x = _checks.as_array(argument, x)
+    if isinstance(x, np.ndarray | jax.Array):
+        _checks.require_finite(argument, x, "Drop this point.")
     return x
 
 
@@ -342,7 +344,8 @@ class Part(Kernel):
     shape: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        ok = 0 <= self.start < self.stop
+        ends = [self.start, self.stop]
+        ok = all(isinstance(end, int) for end in ends) and 0 <= self.start < self.stop
         got = f"{self.start}, {self.stop}"
         _checks.require(ok, "start, stop", "must be 0 <= start < stop", got, "Number the entries from 0.")
         if self.shape is not None:
@@ -435,6 +438,7 @@ def _points(argument: str, x: Any) -> Array:
     array = _checks.as_array(argument, x)
     fix = "One point is [x]."
     _checks.require(array.ndim > 0, argument, "must have shape [point, *dim]", f"shape {array.shape}", fix)
+    _checks.require_finite(argument, array, "Drop these points.")
     return array
 
 

@@ -46,6 +46,7 @@ class Alphabet:
         _checks.require(not repeated, "symbols", "must hold each symbol once", f"{repeated} more than once", fix)
 
     @classmethod
+    @public
     def of(cls, strings: Any) -> "Alphabet":
         """Return the sorted alphabet of the symbols in a list of strings.
 
@@ -64,6 +65,7 @@ class Alphabet:
         """The number of symbols, equal to the largest code."""
         return len(self.symbols)
 
+    @public
     def encode(self, strings: Any, length: int | None = None) -> Int[Array, "string length"]:
         """Return the codes of strings, padded with 0.
 
@@ -96,6 +98,7 @@ class Alphabet:
             codes[i, : len(string)] = [code_of[symbol] for symbol in string]
         return jnp.asarray(codes)
 
+    @public
     def decode(self, codes: Shaped[Array, "string length"]) -> list[str]:
         """Return the strings of codes, the inverse of `encode`.
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Shaped
 
 from kbpjax import _checks
+from kbpjax._checks import Numbers
 from kbpjax._misc import show_lines, show_list, values_or_shapes
 from kbpjax._public import Checked
 from kbpjax.graphs.graph import Graph
@@ -81,7 +82,7 @@ class TrainingData(Checked):
     def __init__(
         self,
         edges: Mapping[int, tuple[Any, Any]],
-        nodes: Mapping[int, Any],
+        nodes: Mapping[int, Numbers],
         observations: Mapping[int, tuple[Any, Any]] | None = None,
         *,
         ends: Mapping[int, tuple[int, int]] | None = None,
@@ -120,6 +121,9 @@ class TrainingData(Checked):
 
     def points(self, node_type: int) -> Array:
         """Return the points of a node type at which the full-rank and linear-time rules multiply messages."""
+        _checks.require(
+            node_type in self.nodes, "node_type", f"must be one of {list(self.nodes)}", node_type, "Choose one."
+        )
         if self.rows is not None or not any(node_type in ends for _, *ends in self.ends):
             return self.nodes[node_type]
         ends = [x for k, *ends in self.ends for v, x in zip(ends, self.edges[k], strict=True) if v == node_type]
@@ -127,6 +131,8 @@ class TrainingData(Checked):
 
     def places(self, edge_type: int) -> tuple[Array, Array]:
         """Return indices into `points` of the first and second ends of an edge type's pairs."""
+        types = [k for k, *_ in self.ends]
+        _checks.require(edge_type in types, "edge_type", f"must be one of {types}", edge_type, "Choose one.")
         if self.rows is not None:
             return self.rows[edge_type]
         offsets = dict.fromkeys(self.nodes, 0)

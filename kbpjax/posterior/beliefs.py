@@ -430,13 +430,13 @@ def candidates_by_type(model: KernelMRF, graph: Graph, points: Numbers | Mapping
 
 
 def _candidates_of(model: KernelMRF, node_type: int, points: Numbers) -> Array:
-    points = _checks.as_numpy("points", points)
+    array = _checks.as_array("points", points)
     shape = model.points[node_type].shape[1:]
     rule = f"must have shape [point, *{shape}], as the variables of node type {node_type}"
-    ok = points.ndim >= 1 and len(points) > 0 and points.shape[1:] == shape
-    _checks.require(ok, "points", rule, f"shape {points.shape}", "Pass candidates, or {node type: candidates}.")
-    _checks.require_finite("points", points, "Drop those points.")
-    candidates = like(_checks.as_array("points", points), model.points[node_type].dtype)
+    ok = array.ndim >= 1 and len(array) > 0 and array.shape[1:] == shape
+    _checks.require(ok, "points", rule, f"shape {array.shape}", "Pass candidates, or {node type: candidates}.")
+    _checks.require_finite("points", array, "Drop those points.")
+    candidates = like(array, model.points[node_type].dtype)
     model.bases[node_type].check("points", candidates)
     if not _checks.is_traced((model, candidates)):
         _check_reached(model, node_type, candidates)

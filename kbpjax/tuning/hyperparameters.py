@@ -35,7 +35,7 @@ def _number(value: Any) -> Any:
         return None
     if isinstance(value, Mapping):
         return {k: _number(v) for k, v in value.items()}
-    number = as_floats(jnp.asarray(value))
+    number = as_floats(_checks.as_array("number", value))
     return number.astype(number.dtype)  # strong type
 
 

@@ -248,7 +248,7 @@ MULTIVARIATE = ep.MultivariateGaussian
     "call, message",
     [
         (partial(ep.Gaussian, np.ones(2), np.ones(3)), "precision, shift: must have shapes that broadcast; got .2,"),
-        (partial(ep.Gamma, "a", 1.0), "shape, rate: must hold real numbers; got dtype"),
+        (partial(ep.Gamma, "a", 1.0), "shape: must be an array; got .a."),
         (partial(ep.Gaussian.from_moments, 0.0, 0.0), "variance: must be > 0; got 0.0 as the least"),
         (partial(ep.Gaussian.from_moments, 0.0, np.array([1.0, np.nan])), "variance: must be > 0; got nan"),
         (partial(ep.Beta.from_moments, 0.5, 0.3), "mean, variance: must be .*; got mean 0.5 and variance 0.3"),

@@ -396,7 +396,7 @@ WRONG = {
         r"points: must have shape \(2,\), as bandwidths",
     ),
     "transform": (lambda: kernels.Transformed(3, kbp.Linear()), "transform: must be a function; got 3"),
-    "base": (lambda: kernels.Transformed(jnp.sin, 1), "base: must be a kernel; got 1"),
+    "base": (lambda: kernels.Transformed(jnp.sin, 1), "base: must be a Kernel; got 1"),
     "part": (lambda: kernels.Part(kbp.Linear(), 2, 2), "start, stop: must be 0 <= start < stop; got 2, 2"),
     "part shape": (lambda: kernels.Part(kbp.Linear(), 0, 9, (3, 2)), "shape: must have the size of the part"),
     "short": (

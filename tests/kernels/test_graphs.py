@@ -293,9 +293,9 @@ def test_labels_beyond_those_of_the_paths():
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, None])
 @pytest.mark.usefixtures("as_users_have_it")
 def test_options_out_of_range(wrong):
-    with pytest.raises(ValueError, match="^iterations: must be an integer >= 0; got"):
+    with pytest.raises(ValueError, match="^iterations: must be an integer( >= 0)?; got"):
         WeisfeilerLehman(wrong)
-    with pytest.raises(ValueError, match="^num_labels: must be an integer >= 1; got"):
+    with pytest.raises(ValueError, match="^num_labels: must be an integer( >= 1)?; got"):
         ShortestPath(wrong)
 
 

@@ -190,7 +190,7 @@ def test_bandwidth_of_any_number_type(bandwidth):
 @pytest.mark.parametrize("exponent", [0, -1, 1.5, True, "2"])
 @pytest.mark.usefixtures("as_users_have_it")
 def test_exponent_must_be_a_positive_whole_number(exponent):
-    with pytest.raises(ValueError, match="^exponent: must be an integer >= 1; got"):
+    with pytest.raises(ValueError, match="^exponent: must be an integer( >= 1)?; got"):
         kbp.RBF(1.0) ** exponent
 
 

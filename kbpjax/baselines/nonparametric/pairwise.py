@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, Shaped
 
 from kbpjax import _checks
+from kbpjax._checks import Numbers
 from kbpjax._misc import show_fields
 from kbpjax._public import Checked, public
 from kbpjax.baselines.nonparametric import density
@@ -111,9 +112,9 @@ def fit(
     *,
     potentials: Ratios | Conditionals = Ratios(),
     num_centers: int = 100,
-    widths: Any = None,
-    ridges: Any = None,
-    marginal_widths: Any = None,
+    widths: Numbers | None = None,
+    ridges: Numbers | None = None,
+    marginal_widths: Numbers | None = None,
 ) -> PairwiseMRF:
     """Return a model of learned Parzen marginals, and conditional densities of both directions of every edge type.
 

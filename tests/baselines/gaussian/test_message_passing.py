@@ -550,7 +550,7 @@ REFUSALS = {
     ),
     "model: must have 3 nodes and 2 edges": lambda: gaussian.walk_summability(field_of(), kbp.chain_graph(3)),
     "num_iters: must be an integer >= 1; got 0": lambda: undamped(field_of(), PAIR, num_iters=0),
-    "num_iters: must be an integer >= 1; got 1.5": lambda: gaussian.walk_summability(field_of(), PAIR, num_iters=1.5),
+    "num_iters: must be an integer; got 1.5": lambda: gaussian.walk_summability(field_of(), PAIR, num_iters=1.5),
     "damping: must be finite and >= 0 and < 1; got 1.0": lambda: gaussian.run(field_of(), PAIR, damping=1.0),
     "tol: must be finite and > 0; got 0": lambda: undamped(field_of(), PAIR, tol=0.0),
     "noise: must be finite and > 0; got 0": lambda: membrane(noise=[1.0, 0.0]),

@@ -448,7 +448,7 @@ V, U = small(0)
         (lambda: fit_conditional(KEY, V, U * np.inf), "^u: must be finite; got"),
         (lambda: fit_conditional(KEY, V, U, num_centers=0), "^num_centers: must be an integer >= 1; got 0"),
         (lambda: fit_conditional(KEY, V, U, folds=1), "^folds: must be >= 2; got 1"),
-        (lambda: fit_conditional(KEY, V, U, folds=2.5), "^folds: must be an integer >= 1; got 2.5"),
+        (lambda: fit_conditional(KEY, V, U, folds=2.5), "^folds: must be an integer; got 2.5"),
         (lambda: fit_conditional(KEY, V[:4], U[:4]), "^v: must hold a sample for each of 5 folds; got 4"),
         (lambda: fit_conditional(KEY, V, U, widths=[0.1, 0.0]), r"^widths: must be > 0; got \[0.1, 0.0\]"),
         (lambda: fit_conditional(KEY, V, U, widths=0.1), r"^widths: must list candidates; got shape \(\)"),
