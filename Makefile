@@ -20,7 +20,7 @@ endif
 BIN := .venv/bin
 PYTEST_ARGS ?= -n auto --dist loadfile
 
-.PHONY: help demo test test-times test-slow test-experiments coverage mutants lint format types notebooks notebooks-update docs clean
+.PHONY: help demo test test-times test-slow test-experiments coverage mutants fuzz lint format types notebooks notebooks-update docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -46,6 +46,10 @@ coverage: .venv/.installed-dev ## run the tests and say which lines of the packa
 
 mutants: .venv/.installed-dev ## change the code in many small ways and see whether the tests notice (an hour or two)
 	$(BIN)/python .ci/check_mutants.py $(MUTANTS_ARGS)
+
+fuzz: .venv/.installed-dev ## call every public function wrongly, and compare random models with enumeration (FUZZ_ARGS="--seed 1")
+	$(BIN)/python -m tests.fuzz.enumeration
+	$(BIN)/python -m tests.fuzz.calls --each 8 $(FUZZ_ARGS)
 
 lint: .venv/.installed-dev ## check rules and formatting with ruff
 	$(BIN)/python -m ruff check .

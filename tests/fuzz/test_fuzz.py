@@ -1,0 +1,100 @@
+"""The fuzzer: every public function has a recipe, each kind of outcome is recognized, and short runs are clean."""
+
+import argparse
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.fuzz import calls, enumeration, recipes, values
+
+
+def test_every_public_function_has_a_recipe_or_a_reason():
+    names = calls.public_names()
+    covered = {name.split("/")[0] for name in recipes.RECIPES}
+    assert sorted(names - covered - set(recipes.NOT_CALLED)) == []
+    assert sorted((covered | set(recipes.NOT_CALLED)) - names) == []
+    assert covered & set(recipes.NOT_CALLED) == set()
+
+
+def outcome(function, value, kind, **options):
+    one = values.Value("label", value, kind, **options)
+    return calls.outcome_of(function, {"x": 1.0}, "x", one, finite=True)[0]
+
+
+def refuse(x):
+    raise ValueError(f"x: must be 1; got {x}. Pass 1.")
+
+
+def fail(x):
+    raise ValueError(f"cannot read {x}")
+
+
+def test_outcomes():
+    hidden = np.ma.array([1.0, 2.0], mask=[False, True])
+    plain = {"plain": np.array([1.0, 2.0])}
+    wrong, bad, rare = values.Kind.WRONG, values.Kind.BAD, values.Kind.RARE
+    assert outcome(refuse, None, wrong) == "refused"
+    assert outcome(lambda: 1, None, wrong) == "refused"  # a wrong number of arguments
+    assert outcome(fail, None, wrong) == "raw"
+    assert outcome(lambda x: x + 1, None, wrong) == "raw"
+    assert outcome(lambda x: 1.0, None, wrong) == "silent"
+    assert outcome(lambda x: jnp.asarray(x), np.nan, bad) == "silent"
+    assert outcome(lambda x: jnp.nan_to_num(x), np.nan, bad) == "answer"
+    assert outcome(lambda x: np.asarray(x).sum(), hidden, rare, **plain) == "silent"
+    assert outcome(lambda x: x.sum(), hidden, rare, **plain) == "answer"
+    assert outcome(lambda x: float(x), 1.0, rare, traced=True) == "raw"
+    assert outcome(lambda x: x + 1, 1.0, rare, traced=True) == "answer"
+
+
+def test_the_report_groups_by_cause():
+    lines = [
+        {"try": ["kernels.Sum", "left", "None"], "outcome": "raw", "text": "TypeError: 'int' 3 @ base.py:1"},
+        {"try": ["mean", "belief", "text"], "outcome": "raw", "text": "TypeError: 'int' 4 @ base.py:1"},
+        {"try": ["mean", "belief", "None"], "outcome": "refused", "text": ""},
+    ]
+    assert calls.findings(lines)[0] == "2 raw @ base.py:1"
+    rows = [row.split() for row in calls.table(lines).splitlines()]
+    assert rows[1:] == [
+        ["kbpjax", "2", "1", "0", "1", "0"],
+        ["kbpjax.kernels", "1", "0", "0", "1", "0"],
+        ["all", "3", "1", "0", "2", "0"],
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_cycles", [0, 2])
+def test_models_equal_enumeration_and_updates_by_hand(num_cycles):
+    rng = np.random.default_rng(7)
+    problem = enumeration.random_problem(rng, num_cycles)
+    deviations = enumeration.operator_cases(rng, problem, 6, "sum")
+    deviations += enumeration.operator_cases(rng, problem, 6, "max in logs")
+    deviations += enumeration.learned_cases(rng, problem, 3, "everything")
+    assert max(deviations) < enumeration.TARGET
+
+
+def test_the_comparison_can_fail():
+    """A table that differs in one entry by 1e-6 changes the oracle's answer by more than the target."""
+    rng = np.random.default_rng(0)
+    problem = enumeration.random_problem(rng, 0)
+    local = [np.ones(3)] * 6
+    tables = [np.exp(rng.normal(size=(3, 3))) for _ in problem.pairs]
+    before = enumeration.reduce_to(enumeration.enumerate_joint(problem, local, tables), problem.pairs[0][0])
+    tables[0] = tables[0] + np.eye(3)[:1].T @ np.eye(3)[:1] * 1e-6
+    after = enumeration.reduce_to(enumeration.enumerate_joint(problem, local, tables), problem.pairs[0][0])
+    assert np.abs(after - before).max() > enumeration.TARGET
+
+
+CLEAN = [
+    *("Graph.from_edges", "chain_graph", "pool", "kernels.ARD", "gram/Delta"),
+    *("Belief", "mean", "temper", "interval"),
+]
+"""Functions of the short run."""
+
+
+@pytest.mark.slow
+def test_a_short_run_is_clean(tmp_path):
+    names = [name for name in recipes.RECIPES if name in CLEAN]
+    lines = calls.watch(argparse.Namespace(log=tmp_path / "log", each=3, seed=0), names)
+    assert calls.findings(lines) == []
+    assert {line["try"][0] for line in lines} == set(CLEAN) and len(lines) > 5 * len(CLEAN)
