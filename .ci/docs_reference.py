@@ -100,7 +100,7 @@ PAGES = {
         "Convergence and diagnostics",
         "Whether messages converged, why they did not, and the log-partition function.",
         {
-            "": "check NotConverged diagnose Diagnosis log_partition",
+            "": "check NotConverged diagnose Diagnosis log_partition skip_value_checks",
             "Warnings": "KbpWarning ConvergenceWarning RankWarning CandidateWarning EvidenceWarning ScaleWarning",
         },
     ),

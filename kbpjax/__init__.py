@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kbpjax import ep as ep
 from kbpjax import kernels as kernels
 from kbpjax import sharded as sharded
+from kbpjax._checks import skip_value_checks as skip_value_checks
 from kbpjax.features import PivotedCholesky as PivotedCholesky
 from kbpjax.features import RandomFourier as RandomFourier
 from kbpjax.features import RandomlyPivotedCholesky as RandomlyPivotedCholesky

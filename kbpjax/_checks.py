@@ -1,11 +1,14 @@
 """Checks of arguments; each raises a `ValueError` with the argument, the rule, the value and the fix.
 
 Under `jax.jit`, `jax.vmap` or `jax.grad`, arrays are tracers: their shapes are checked, but not their values.
+Elsewhere, `skip_value_checks` does the same for arrays of JAX.
 """
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -34,6 +37,59 @@ def is_traced(value: Any) -> bool:
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
 
 
+_skips_values: ContextVar[bool] = ContextVar("skips_values", default=False)
+
+
+@contextmanager
+def skip_value_checks() -> Iterator[None]:
+    """Check shapes and types of JAX arrays but not their values, in this thread, so that no call waits for the device.
+
+    Outside `jax.jit`, `observe`, `clamp`, `likelihood`, products of evidence, `beliefs` and `edge_beliefs` read values
+    from the device, each once, to check them; `run` does so only for arrays in `exponents`, `start`, `damping` and
+    `tol`. They then wait for all earlier work. Inside this block they return at once. Values that fail a check then
+    give NaN or an arbitrary answer instead of an error, as inside `jax.jit`, and warnings are not given.
+
+    Examples:
+        >>> import numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x, observations=x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5))
+        >>> with kbp.skip_value_checks():
+        ...     evidence = kbp.observe(model, graph, [0.5, 0.5, np.nan], mask=[True, True, True])
+        >>> bool(np.isfinite(evidence.local).all())
+        False
+    """
+    token = _skips_values.set(True)
+    try:
+        yield
+    finally:
+        _skips_values.reset(token)
+
+
+def is_unread(value: Any) -> bool:
+    """Return True if values of a pytree must not be read: of tracers, and of JAX arrays in `skip_value_checks`."""
+    skipped = _skips_values.get() and any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value))
+    return skipped or is_traced(value)
+
+
+Check = tuple[Any, Callable[[Any], None]]
+"""Arrays, and a function of their values that raises an error or warns."""
+
+
+def read_and_check(checks: Sequence[Check]) -> None:
+    """Do several checks after a single transfer of their arrays from the device; none of arrays that `is_unread`."""
+    known = [check for check in checks if not is_unread(check[0])]
+    for values, (_, check) in zip(jax.device_get([arrays for arrays, _ in known]), known, strict=True):
+        check(values)
+
+
+def check_domain(check: Callable[[str, Any], None], argument: str, points: Any) -> None:
+    """Call the `check` of a kernel or feature map; in `skip_value_checks`, with shapes only."""
+    if _skips_values.get():
+        jax.eval_shape(lambda points: check(argument, points), points)
+    else:
+        check(argument, points)
+
+
 def require(ok: bool | np.bool_, argument: str, rule: str, got: object, fix: str) -> None:
     """Raise ValueError "argument: rule; got ... fix" unless `ok`."""
     if not ok:
@@ -52,7 +108,7 @@ def require_number(
 ) -> None:
     """Raise ValueError unless a scalar is finite, > above, >= least, < below and <= most; tracers pass."""
     require(np.ndim(value) == 0, argument, "must be a single number", f"shape {np.shape(value)}", "Pass a scalar.")
-    if is_traced(value):
+    if is_unread(value):
         return
     number = np.asarray(value)  # NumPy, so that no operation below is traced
     dtype = number.dtype
@@ -270,7 +326,7 @@ def as_mask(argument: str, mask: Any, *shapes: tuple[int, ...], fix: str = "") -
     array, hidden = read(argument, mask)
     whole_numbers = array.dtype == bool or np.issubdtype(array.dtype, np.integer)
     kind = whole_numbers or isinstance(mask, Frame)  # pandas has masks of dtype object, which are read as floats
-    values = np.zeros(0) if is_traced(array) or not kind else np.asarray(array)
+    values = np.zeros(0) if array.dtype == bool or is_unread(array) or not kind else np.asarray(array)
     ok = kind and array.shape in shapes and bool(np.all((values == 0) | (values == 1)))
     rule = f"must be boolean, or 0 and 1, of shape {' or '.join(map(str, shapes))}"
     fix = fix or "Pass a boolean for each node, True where it is present."
@@ -303,7 +359,7 @@ def host_seed(key: Any) -> int:
 
 def require_finite(argument: str, array: Any, fix: str) -> None:
     """Raise ValueError if an array has NaN, infinite or non-real values; tracers pass."""
-    if is_traced(array):
+    if is_unread(array):
         return
     values = np.asarray(as_numpy(argument, array))
     require_real(argument, values)

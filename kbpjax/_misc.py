@@ -1,4 +1,4 @@
-"""Small utilities: atomic file writes, optional packages, matrix products in full precision, texts of objects."""
+"""Small utilities: file writes, optional packages, matrix products in full precision, loops, texts of objects."""
 
 import dataclasses
 import functools
@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.sharding import NamedSharding, PartitionSpec
 
 # By default, accelerators round f32 inputs of a product to 10 or 7 bits of mantissa. This is too coarse for normal
 # equations, and coarser than the residuals that incomplete Cholesky must resolve.
@@ -33,6 +34,29 @@ DAMAGE = (
     *(KeyError, IndexError, SyntaxError, RuntimeError, MemoryError, OverflowError),
 )
 """Exceptions of the readers of zip archives, arrays and JSON on damaged files."""
+
+
+def vary_like(constants: Any, arrays: Any) -> Any:
+    """Return constants placed on the mesh of some arrays, as the first carry of a loop must be.
+
+    Under `jax.shard_map`, they are marked as different on the devices on which any of the arrays are. On a mesh with
+    explicit axes, they are replicated. Elsewhere they are returned unchanged.
+    """
+    types: list[Any] = [jax.typeof(leaf) for leaf in jax.tree.leaves(arrays)]
+    varying = frozenset().union(*(kind.mat.varying for kind in types if hasattr(kind, "mat")))
+    meshes = {kind.sharding.mesh for kind in types if hasattr(kind, "sharding")}
+    explicit = [mesh for mesh in meshes if mesh.explicit_axes]
+
+    def place(constant: Any) -> Any:
+        kind: Any = jax.typeof(constant)
+        missing = tuple(sorted(varying - kind.mat.varying, key=str))
+        if missing:
+            return jax.lax.pcast(constant, missing, to="varying")
+        if explicit and kind.sharding.mesh.empty:
+            return jax.reshard(constant, NamedSharding(explicit[0], PartitionSpec()))
+        return constant
+
+    return jax.tree.map(place, constants)
 
 
 @contextmanager

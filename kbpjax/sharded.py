@@ -22,7 +22,7 @@ from kbpjax.graphs.partition import Partition as Partition
 from kbpjax.graphs.partition import mesh_of
 from kbpjax.graphs.partition import partition_graph as partition_graph
 from kbpjax.inference.acceleration import AdaptiveDamping, AgreementDamping
-from kbpjax.inference.implicit import Iteration, fixed_point, trust
+from kbpjax.inference.implicit import Iteration, fixed_point, most_products, trust
 from kbpjax.inference.loop import iterate
 from kbpjax.inference.loopy import (
     Damping,
@@ -246,7 +246,7 @@ def _run(
 
     def devices(operators: Operators, local: Array, exponents: Array | None) -> _Devices:
         parts = _parts(partition, local, clamped, exponents)
-        steps = jnp.int32(1) if most is None else 2 * most
+        steps = jnp.int32(1) if most is None else most_products(most)
         return _Devices(operators, parts, threshold, steps, partition)
 
     fixed = operators, local, exponents

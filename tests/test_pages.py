@@ -55,6 +55,8 @@ CHECKS = {"loops": check_loops, "learning": check_learning, "baselines": check_b
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNNING)
 def test_pages_run_and_print_what_they_say(name, tmp_path):
+    if name == "serving":
+        pytest.importorskip("flatbuffers")
     (tmp_path / "page.py").write_text("\n".join(blocks(PAGES[name], "python")), encoding="utf-8")
     outcome = python("-W", "error", "page.py", folder=tmp_path, **SHORT)
     assert outcome.returncode == 0, outcome.stderr
@@ -71,6 +73,17 @@ def test_pages_run_and_print_what_they_say(name, tmp_path):
         if line.startswith("python -m kbpjax "):  # with the files that the program has made
             outcome = python(*line.split()[1:], folder=tmp_path, **SHORT)
             assert outcome.returncode == 0, outcome.stderr
+
+
+@pytest.mark.slow
+def test_the_server_of_the_page_imports_jax_alone(tmp_path):
+    pytest.importorskip("flatbuffers")
+    export, serve = blocks(PAGES["serving"], "python")
+    absent = "import sys; sys.modules |= dict.fromkeys(['kbpjax', 'equinox', 'jaxtyping', 'optax', 'chex'])\n"
+    for program in (export, absent + serve):
+        outcome = python("-W", "error", "-c", program, folder=tmp_path, **SHORT)
+        assert outcome.returncode == 0, outcome.stderr
+    assert numbers(outcome.stdout) == pytest.approx(numbers("".join(blocks(PAGES["serving"], "text"))), rel=0.2)
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -4,7 +4,8 @@ import os
 import subprocess
 import sys
 import warnings
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -310,6 +311,311 @@ def test_all_that_users_hold_is_a_plain_pytree(data, model, seen):
             for a, b in zip(leaves, jax.tree.leaves(other), strict=True):
                 assert a.dtype == b.dtype
                 np.testing.assert_array_equal(a, b)
+
+
+# --- every transformation of jax, from kernels to means --------------------------------------------------
+
+CHAIN = kbp.chain_graph(3)
+SAMPLES = draw(2)
+CHAIN_DATA = kbp.pool(CHAIN, *(samples[:, :3] for samples in SAMPLES))
+SOLVERS = {
+    "run": lambda *given: kbp.run(*given, num_iters=4),
+    "tol": lambda *given: kbp.run(*given, num_iters=60, tol=1e-12),
+    "tree": kbp.run_tree,
+}
+CASES = np.random.default_rng(3).normal(size=(4, 3))
+
+
+@pytest.fixture(scope="module")
+def landmarks():
+    return kbp.fix_landmarks(CHAIN_DATA, rule=kbp.ConstantTime(1e-6, 3), **KERNELS)
+
+
+@pytest.fixture(scope="module", params=SOLVERS)
+def answer(request, landmarks):
+    """Return a function from a bandwidth and observations [1 + node] to posterior means [node]."""
+
+    def means(theta):
+        model = kbp.fit(CHAIN_DATA, kernel=kbp.RBF(theta[0]), obs_kernel=kbp.RBF(1.0), rule=landmarks, ridge=1e-2)
+        evidence = kbp.observe(model, CHAIN, theta[1:])
+        solution = SOLVERS[request.param](model, CHAIN, evidence)
+        return kbp.mean(kbp.beliefs(model, CHAIN, evidence, solution, jnp.asarray(POINTS)))
+
+    return means
+
+
+@pytest.fixture(scope="module")
+def thetas():
+    return jnp.asarray(np.column_stack([np.linspace(1.1, 1.4, 4), CASES]))
+
+
+@pytest.fixture(scope="module")
+def plain(answer, thetas):
+    return np.stack([*map(jax.jit(answer), thetas)])
+
+
+def central_differences(fn, theta, step=1e-5):
+    columns = [(fn(theta + d) - fn(theta - d)) / (2 * step) for d in step * np.eye(len(theta))]
+    return np.stack(columns, axis=-1)
+
+
+@pytest.mark.slow
+def test_all_first_derivatives_are_central_differences(answer, thetas):
+    @jax.jit
+    def derivatives(theta):
+        def by_linearize(theta):
+            _, push = jax.linearize(answer, theta)
+            return jax.vmap(push, out_axes=-1)(jnp.eye(4))
+
+        def by_vjp(theta):
+            _, pull = jax.vjp(answer, theta)
+            return jax.vmap(lambda ct: pull(ct)[0])(jnp.eye(3))
+
+        kinds = jax.jacfwd(answer), jax.jacrev(answer), jax.jacrev(jax.checkpoint(answer)), by_linearize, by_vjp
+        return [kind(theta) for kind in kinds]
+
+    expected = central_differences(jax.jit(answer), thetas[0])
+    assert abs(expected).max() > 0.1
+    with jax.debug_nans(True):
+        found = derivatives(thetas[0])
+    for got in found:
+        np.testing.assert_allclose(got, expected, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_hessians_are_central_differences_of_gradients(answer, thetas):
+    loss = lambda theta: jnp.sum(answer(theta) ** 2)
+    hessian = jax.jit(jax.hessian(loss))(thetas[0])
+    np.testing.assert_allclose(hessian, central_differences(jax.jit(jax.grad(loss)), thetas[0]), atol=1e-6)
+    np.testing.assert_allclose(hessian, hessian.T, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_gradients_in_maps_and_loops_equal_those_one_by_one(answer, thetas):
+    slope = jax.grad(lambda theta: jnp.sum(answer(theta)))
+
+    def descend(theta, _):
+        return theta - 0.1 * slope(theta), theta
+
+    one = jax.jit(slope)
+    expected = np.stack([*map(one, thetas)])
+    visited = [thetas[0], thetas[0] - 0.1 * expected[0]]
+    visited.append(visited[1] - 0.1 * one(visited[1]))
+    mapped, in_turn, steps = jax.jit(
+        lambda thetas: (
+            jax.vmap(slope)(thetas),
+            jax.lax.map(slope, thetas, batch_size=3),
+            jax.lax.scan(descend, thetas[0], length=3)[1],
+        )
+    )(thetas)
+    for got, expected_ in ((mapped, expected), (in_turn, expected), (steps, np.stack(visited))):
+        np.testing.assert_allclose(got, expected_, rtol=1e-7, atol=1e-9)
+
+
+def mesh_of(kind):
+    return jax.make_mesh((4,), ("case",), axis_types=(kind,))
+
+
+OVER_CASES = jax.sharding.PartitionSpec("case")
+
+
+def over_devices(fn, thetas, kind):
+    """Return a function of some cases, on four devices, each with its share, with jax's check of what varies."""
+    mesh = mesh_of(kind)
+    mapped = jax.shard_map(fn, mesh=mesh, in_specs=OVER_CASES, out_specs=OVER_CASES, check_vma=True)
+    with jax.set_mesh(mesh):
+        return jax.device_get(jax.jit(mapped)(jax.device_put(thetas, jax.NamedSharding(mesh, OVER_CASES))))
+
+
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
+def test_shard_map_equals_one_device(answer, thetas, plain, kind):
+    np.testing.assert_allclose(over_devices(jax.vmap(answer), thetas, kind), plain, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_derivatives_in_shard_map_equal_one_device(answer, thetas):
+    of_each = jax.vmap(jax.jacrev(answer))
+    got = over_devices(of_each, thetas, jax.sharding.AxisType.Auto)
+    np.testing.assert_allclose(got, jax.jit(of_each)(thetas), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_cases_on_explicit_axes_stay_there(landmarks, thetas, solver):
+    model = kbp.fit(CHAIN_DATA, rule=landmarks, ridge=1e-2, **KERNELS)
+
+    def means(y):
+        evidence = kbp.observe(model, CHAIN, y)
+        solution = SOLVERS[solver](model, CHAIN, evidence)
+        return kbp.mean(kbp.beliefs(model, CHAIN, evidence, solution, jnp.asarray(POINTS)))
+
+    cases, mesh = thetas[:, 1:], mesh_of(jax.sharding.AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        got = jax.jit(jax.vmap(means))(jax.device_put(cases, jax.NamedSharding(mesh, OVER_CASES)))
+    assert jax.typeof(got).sharding.spec[0] == "case"
+    np.testing.assert_allclose(jax.device_get(got), jax.jit(jax.vmap(means))(cases), rtol=1e-9, atol=1e-12)
+
+
+def test_exported_programs_answer_the_same(answer, thetas, plain):
+    exported = jax.export.export(jax.jit(answer))(jax.ShapeDtypeStruct((4,), thetas.dtype))
+    np.testing.assert_allclose(jax.jit(exported.call)(thetas[0]), plain[0], rtol=1e-12)
+    pytest.importorskip("flatbuffers")
+    loaded = jax.export.deserialize(exported.serialize())
+    np.testing.assert_allclose(jax.jit(loaded.call)(thetas[0]), plain[0], rtol=1e-12)
+
+
+def test_debug_nans_leak_checks_and_transfer_guards_find_nothing(answer, thetas, plain):
+    with jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
+        compiled, other = jax.jit(answer), thetas[1]
+        compiled(thetas[0])
+        with jax.transfer_guard("disallow"):
+            got = compiled(other)
+    np.testing.assert_allclose(got, plain[1], rtol=1e-12)
+    with jax.checking_leaks():
+        np.testing.assert_allclose(jax.jit(lambda theta: answer(theta))(thetas[1]), plain[1], rtol=1e-12)
+
+
+def test_threads_answer_as_one_does(answer, thetas, plain):
+    compiled = jax.jit(answer)
+    calls = [(call, i) for call in (compiled, answer) for i in (0, 1, 2, 3)]
+    with ThreadPoolExecutor(8) as threads:
+        got = list(threads.map(lambda call: np.asarray(call[0](thetas[call[1]])), calls))
+    np.testing.assert_allclose(got, np.concatenate([plain, plain]), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"acceleration": kbp.Anderson(3), "tol": 1e-8, "num_iters": 40},
+        {"schedule": kbp.colored(CHAIN), "damping": kbp.AdaptiveDamping(), "num_iters": 4},
+        {"schedule": kbp.ResidualFirst(0.5), "damping": kbp.AgreementDamping(0.2), "exponents": 0.8, "num_iters": 11},
+    ],
+)
+def test_every_option_of_run_in_shard_map(landmarks, thetas, options):
+    model = kbp.fit(CHAIN_DATA, rule=landmarks, ridge=1e-2, **KERNELS)
+
+    def messages(theta):
+        evidence = kbp.observe(model, CHAIN, theta[1:]) * kbp.clamp(model, CHAIN, np.array([0]), theta[:1])
+        solution = kbp.run(model, CHAIN, evidence, **options)
+        pairs = kbp.edge_beliefs(model, CHAIN, evidence, solution, [(0, 1)], jnp.asarray(POINTS))
+        return solution.messages, pairs.weights
+
+    mapped = jax.shard_map(
+        jax.vmap(messages), mesh=mesh_of(jax.sharding.AxisType.Auto), in_specs=OVER_CASES, out_specs=OVER_CASES
+    )
+    close(jax.jit(mapped)(thetas), jax.jit(jax.vmap(messages))(thetas), rtol=1e-7)
+
+
+# --- waiting for the device -----------------------------------------------------------------------------
+
+
+@contextmanager
+def counted(monkeypatch):
+    """Collect the places that wait for values of arrays on several devices; one `jax.device_get` waits once."""
+    waits, array, get = [], type(jnp.zeros(())), jax.device_get
+    value = array._value
+
+    def read(self):
+        waits.append(self.shape)
+        return value.fget(self)
+
+    def read_together(tree):
+        before = len(waits)
+        try:
+            return get(tree)
+        finally:
+            waits[before:] = [waits[before:]] if len(waits) > before else []
+
+    with monkeypatch.context() as patched:
+        patched.setattr(array, "_value", property(read))
+        patched.setattr(jax, "device_get", read_together)
+        yield waits
+
+
+def test_eager_calls_wait_for_the_device_once_at_most_and_not_where_checks_are_skipped(model, seen, monkeypatch):
+    everywhere = jax.NamedSharding(mesh_of(jax.sharding.AxisType.Auto), jax.sharding.PartitionSpec())
+    there, mask, powers = jax.device_put((model, np.array([True, False, True, True]), np.full(5, 0.9)), everywhere)
+    y, points, nodes, values = jax.device_put((seen[0], POINTS, np.array([1]), seen[1][:1]), everywhere)
+    steps = {  # name: (the call, with earlier results, and how often it waits)
+        "observe": (lambda **_: kbp.observe(there, GRAPH, y, mask=mask), 1),
+        "clamp": (lambda **_: kbp.clamp(there, GRAPH, nodes, values), 1),
+        "likelihood": (lambda **_: kbp.likelihood(there, GRAPH, lambda x: jnp.exp(-((y[:, None] - x[None]) ** 2))), 1),
+        "product": (lambda observe, clamp, likelihood, **_: observe * clamp * likelihood**0.5, 0),
+        "run": (lambda product, **_: kbp.run(there, GRAPH, product, num_iters=4), 0),
+        "run_with_arrays": (lambda product, **_: kbp.run(there, GRAPH, product, exponents=powers, num_iters=4), 1),
+        "beliefs": (lambda product, run, **_: kbp.beliefs(there, GRAPH, product, run, points), 1),
+        "mean": (lambda beliefs, **_: kbp.mean(beliefs), 0),
+    }
+    results = []
+    for skipped in (False, True):
+        made = {}
+        with kbp.skip_value_checks() if skipped else nullcontext():
+            for name, (call, expected) in steps.items():
+                call(**made)  # lowering reads constants
+                with counted(monkeypatch) as waits:
+                    made[name] = call(**made)
+                assert len(waits) == (0 if skipped else expected), (name, waits)
+        results.append(made["mean"])
+    np.testing.assert_array_equal(*results)
+    with counted(monkeypatch) as waits:  # it does notice
+        float(y[0])
+        np.asarray(y)
+        jax.device_get((y, points))
+    assert len(waits) == 3
+
+
+def test_skipped_checks_are_those_of_values(model, seen):
+    bad, mask = jnp.asarray(seen[0]).at[1].set(jnp.nan), np.ones(4, bool)
+    with kbp.skip_value_checks():
+        evidence = kbp.observe(model, GRAPH, bad, mask=mask)  # as inside jit
+        assert not jnp.isfinite(evidence.local).all()
+        with pytest.raises(ValueError, match="^y: must have shape"):
+            kbp.observe(model, GRAPH, bad[:3], mask=mask)
+        with ThreadPoolExecutor(1) as threads, pytest.raises(ValueError, match="^y: must be finite"):
+            threads.submit(kbp.observe, model, GRAPH, bad, mask=mask).result()
+    with pytest.raises(ValueError, match="^y: must be finite"):
+        kbp.observe(model, GRAPH, bad, mask=mask)
+
+
+# --- guests ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_model_inside_a_module_of_flax_trains(landmarks, thetas):
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Smoother(nnx.Module):
+        def __init__(self):
+            self.width, self.held = nnx.Param(jnp.array(1.2)), nnx.data(landmarks)
+
+        def __call__(self, y):
+            kernels = {"kernel": kbp.RBF(self.width[...]), "obs_kernel": kbp.RBF(1.0)}
+            model = kbp.fit(CHAIN_DATA, rule=self.held, ridge=1e-2, **kernels)
+            evidence = kbp.observe(model, CHAIN, y)
+            solution = kbp.run_tree(model, CHAIN, evidence)
+            return kbp.mean(kbp.beliefs(model, CHAIN, evidence, solution, jnp.asarray(POINTS)))
+
+    y = thetas[0, 1:]
+    slopes = nnx.jit(nnx.grad(lambda smoother: jnp.sum(smoother(y))))(Smoother())
+
+    def loss(width):
+        smoother = Smoother()
+        smoother.width[...] = width
+        return jnp.sum(smoother(y))
+
+    expected = jax.jit(jax.grad(loss))(jnp.array(1.2))
+    np.testing.assert_allclose(slopes["width"][...], expected, rtol=1e-9)
+    assert abs(expected) > 1e-3
+
+
+def test_an_orbax_checkpoint_holds_the_arrays_of_a_model(model, seen, tmp_path):
+    orbax = pytest.importorskip("orbax.checkpoint")
+    leaves, tree = jax.tree.flatten(model)
+    with orbax.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "model", leaves)
+        checkpointer.wait_until_finished()
+        restored = checkpointer.restore(tmp_path / "model", jax.tree.map(jnp.zeros_like, leaves))
+    y = jnp.asarray(seen[0])
+    np.testing.assert_array_equal(weights(jax.tree.unflatten(tree, restored), y), weights(model, y))
 
 
 # --- in a separate process: jax's default settings, no type checks ------------------------------

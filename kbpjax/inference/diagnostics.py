@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, ScalarLike
 
 from kbpjax import _checks
-from kbpjax._misc import show, show_fields, values_or_shapes
+from kbpjax._misc import show, show_fields, values_or_shapes, vary_like
 from kbpjax._public import Checked, public
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
@@ -211,7 +211,7 @@ def _diagnose(
         return moved / jnp.where(size > 0, size, 1), size
 
     first = jax.random.normal(key, start.shape, start.dtype)
-    _, sizes = jax.lax.scan(power, first / jnp.linalg.norm(first), length=num_iters)
+    _, sizes = jax.lax.scan(power, vary_like(first / jnp.linalg.norm(first), residual), length=num_iters)
     radius = jnp.exp(jnp.mean(jnp.log(sizes[num_iters // 2 :])))
     return Diagnosis(
         residual, radius, jnp.max(jnp.abs(once - start), initial=0), jnp.max(jnp.abs(twice - start), initial=0)

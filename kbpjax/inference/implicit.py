@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kbpjax import _checks
+from kbpjax._misc import vary_like
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.operators import Operators, normalize
@@ -42,6 +43,11 @@ def plan_in_parts(graph: Graph) -> Plan:
         return graph.plan
     degree = np.bincount(np.asarray(graph.receivers), minlength=graph.num_nodes)
     return graph.plan_of(np.minimum((np.cumsum(degree) - degree) * PARTS // graph.num_edges, PARTS - 1))
+
+
+def most_products(num_iters: Int[Array, ""]) -> Int[Array, ""]:
+    """Return the number of products with J after which a derivative is given up: two for each iteration."""
+    return 2 * jnp.minimum(num_iters, 2**29)  # so that counts fit in 32 bits
 
 
 class Iteration(eqx.Module):
@@ -84,7 +90,8 @@ class Iteration(eqx.Module):
         # The barrier keeps XLA from moving the forward pass out of the solver's loop, where it would stay in memory.
         messages, cotangent = jax.lax.optimization_barrier((messages, cotangent))
         of_parts = jnp.moveaxis(cotangent.reshape(len(cotangent), *self.parts.present.shape), 1, 0)
-        return jax.lax.scan(body, jnp.zeros_like(messages), (self.parts, of_parts))[0]
+        start = vary_like(jnp.zeros_like(messages), (self.operators, self.parts, cotangent))
+        return jax.lax.scan(body, start, (self.parts, of_parts))[0]
 
     def solve(self, times: Callable[[Array], Array], rhs: Array) -> Array:
         """Solve v - times(v) = rhs by GMRES; NaN unless it converges."""
@@ -122,7 +129,7 @@ def gmres(apply: Callable[[Array], Array], rhs: Array, tol: Array, most: Int[Arr
 
     restart = int(np.clip(KRYLOV // max(rhs.size, 1), *RESTARTS))
     start = jnp.zeros_like(rhs), rhs, jnp.linalg.norm(rhs.reshape(-1)), jnp.int32(0)
-    vector, _, size, _ = jax.lax.while_loop(unfinished, cycle, start)
+    vector, _, size, _ = jax.lax.while_loop(unfinished, cycle, vary_like(start, (rhs, tol, most)))
     return jnp.where(size <= target, vector, jnp.nan)
 
 
@@ -147,7 +154,8 @@ def _arnoldi(apply: Callable[[Array], Array], first: Array, count: int) -> tuple
     size = jnp.linalg.norm(first)
     basis = jnp.zeros((count + 1, len(first)), first.dtype).at[0].set(first / size)
     empty = jnp.zeros((count + 1, count), first.dtype)
-    return jax.lax.scan(extend, (basis, empty), jnp.arange(count, dtype=jnp.int32))[0]
+    start = vary_like((basis, empty), first)
+    return jax.lax.scan(extend, start, jnp.arange(count, dtype=jnp.int32))[0]
 
 
 @eqx.filter_custom_jvp

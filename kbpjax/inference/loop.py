@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from kbpjax._misc import vary_like
 from kbpjax.inference.acceleration import AdaptiveDamping, Anderson
 
 Sweep = Callable[[Array, Array], tuple[Array, Array]]
@@ -50,7 +51,7 @@ def iterate(
 
     Args:
         sweep: does one iteration.
-        messages: the initial messages.
+        messages: the initial messages; under `jax.shard_map`, they must vary as those after an iteration do.
         damping: weight of the old message, or `AdaptiveDamping()`.
         acceleration: `Anderson(depth)`, or None.
         tol: residual at which to stop; None: all iterations are done.
@@ -72,6 +73,7 @@ def iterate(
     history = None if acceleration is None else acceleration.start(messages)
     dtype = messages.dtype
     state = State(messages, jnp.array(jnp.inf, dtype), jnp.int32(0), jnp.asarray(first, dtype), history)
+    state = vary_like(state, messages)
     return _count(advance, state, num_iters) if tol is None else _until(advance, state, tol, num_iters)
 
 
@@ -113,4 +115,5 @@ def _until(advance: Callable[[State], State], state: State, tol: Array, num_iter
         new = advance(state)
         return new, residuals.at[state.count // stride].set(new.residual)
 
-    return jax.lax.while_loop(unfinished, one, (state, jnp.full(LENGTH, jnp.nan, tol.dtype)))
+    residuals = vary_like(jnp.full(LENGTH, jnp.nan, tol.dtype), state)
+    return jax.lax.while_loop(unfinished, one, (state, residuals))

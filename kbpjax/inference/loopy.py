@@ -13,19 +13,19 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from kbpjax import _checks
-from kbpjax._misc import show_fields, show_number, values_or_shapes
+from kbpjax._misc import show_fields, show_number, values_or_shapes, vary_like
 from kbpjax._public import Checked, public
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.acceleration import AdaptiveDamping, AgreementDamping, Anderson, check_damping
-from kbpjax.inference.implicit import Iteration, fixed_point, plan_in_parts, trust
+from kbpjax.inference.implicit import Iteration, fixed_point, most_products, plan_in_parts, trust
 from kbpjax.inference.loop import iterate
 from kbpjax.inference.operators import AnyEvidence, AnyModel, LocalFactors, Operators, normalize
 from kbpjax.inference.schedules import Problem, Schedule, Synchronous, first_messages
 from kbpjax.inference.update import PlanPart, each_part, parts_of, update
 
-MOST_ITERS = 10**9
-"""Largest number of iterations, so that counts fit in 32 bits."""
+MOST_ITERS = 2**31 - 1
+"""Largest number of iterations, the largest integer of 32 bits."""
 
 Exponents = _checks.Numbers | ScalarLike | None
 Damping = ScalarLike | AgreementDamping
@@ -302,7 +302,7 @@ def _run(
     problem = Problem.of(fixed[0], plan, *fixed[1:3], by_agreement)
     messages = first_messages(fixed[0], plan) if first is None else plan.columns(first)
     weight = fixed[3].damping if by_agreement else fixed[3]
-    sweep = partial(schedule.sweep, problem)
+    sweep, messages = partial(schedule.sweep, problem), vary_like(messages, (problem, weight, tol, most))
     last, residuals = iterate(sweep, messages, weight, acceleration, tol, num_iters if tol is None else most)
 
     messages = plan.rows(last.messages)
@@ -311,7 +311,8 @@ def _run(
     parts = parts.without_incoming(clamped) if differentiated else plan
     laid_out = parts_of(parts, local, exponents)
     if differentiated and tol is not None and most is not None:
-        iteration = Iteration(operators, laid_out, tol, 2 * most)
+        limits = vary_like((tol, most_products(most)), messages)  # within a linear solve, jax does not mark them itself
+        iteration = Iteration(operators, laid_out, *limits)
         columns = fixed_point(iteration, parts.columns(messages))
         messages = parts.rows(trust(columns, converged))
     projected = _projected(operators, parts, laid_out, messages)
@@ -452,7 +453,7 @@ def pair_exponents(graph: Graph, exponents: Exponents, dtype: Any) -> Float[Arra
     shape = (graph.num_edges // 2,)
     fix = "Pass kbpjax.tree_reweighting(graph), or one number for all edges."
     _checks.require(powers.shape in ((), shape), "exponents", f"must have shape {shape} or ()", powers.shape, fix)
-    if not _checks.is_traced(powers):
+    if not _checks.is_unread(powers):
         values = np.asarray(powers)
         outside = values[~((values > 0) & np.isfinite(values))].reshape(-1)[:3].tolist()
         _checks.require(not outside, "exponents", "must be > 0 and finite", outside, fix)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, ScalarLike
 
 from kbpjax import _checks
-from kbpjax._misc import einsum, show_fields
+from kbpjax._misc import einsum, show_fields, vary_like
 from kbpjax._public import Checked
 from kbpjax.graphs.graph import Graph
 
@@ -93,7 +93,7 @@ class MaxProduct(SumProduct):
             return jnp.maximum(best, entries * rows[None]), None
 
         smallest = jnp.zeros_like(x, shape=(matrices.shape[1], *x.shape[1:]))
-        return jax.lax.scan(larger, smallest, (columns, x), unroll=8)[0]
+        return jax.lax.scan(larger, vary_like(smallest, (matrices, x)), (columns, x), unroll=8)[0]
 
 
 class InLogs(Checked):

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kbpjax import _checks
-from kbpjax._misc import matmul
+from kbpjax._misc import matmul, vary_like
 from kbpjax._public import public
 from kbpjax.graphs.forest import Forest
 from kbpjax.graphs.graph import Graph
@@ -92,6 +92,7 @@ def _messages(operators: Operators, forest: Forest, local: Array) -> Float[Array
     encode, times = (log_or_zero, jnp.add) if in_logs else (lambda values: values, jnp.multiply)
     padded = encode(jnp.concatenate([local, jnp.ones_like(local[:1])]))
     ones = encode(jnp.ones((num_rows * width + 1, local.shape[1]), local.dtype))
+    ones = vary_like(ones, (operators, local, forest))
 
     def write(table: Array, row: Array, values: Array) -> Array:
         return jax.lax.dynamic_update_slice(table, values, (row * width, jnp.zeros_like(row)))

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
-from kbpjax._misc import matmul
+from kbpjax._misc import matmul, vary_like
 from kbpjax._public import public
 from kbpjax.features import Basis, FeatureMap, features
 from kbpjax.kernels import Kernel, diagonal, gram
@@ -119,7 +119,8 @@ def sum_chunks(products: Callable[..., Any], columns: Sequence[Array], count: Sc
         return jax.tree.map(jnp.add, sums, more), None
 
     shapes = jax.eval_shape(lambda: products(jnp.ones((1, 1), bool), *(column[:1] for column in columns)))
-    return jax.lax.scan(add, jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes), starts)[0]
+    zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+    return jax.lax.scan(add, vary_like(zeros, shapes), starts)[0]
 
 
 @public

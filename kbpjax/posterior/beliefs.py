@@ -9,7 +9,7 @@ where rho are the exponents of the solution (1 for belief propagation) and p is 
 region do not make it more probable. If candidates are samples of the marginal, pass `marginal=Empirical()`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, overload
 
@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import einsum, matmul, show, show_fields, values_or_shapes, warn
+from kbpjax._misc import einsum, matmul, show, show_fields, values_or_shapes, vary_like, warn
 from kbpjax._public import Checked, public
 from kbpjax.features import FAR, Basis, features, represented
 from kbpjax.graphs.graph import Graph
@@ -29,7 +29,7 @@ from kbpjax.inference.loopy import Solution
 from kbpjax.inference.update import of_edges
 from kbpjax.kernels.base import like
 from kbpjax.learning.model import KernelMRF
-from kbpjax.posterior.evidence import Evidence, likelihood_values
+from kbpjax.posterior.evidence import Evidence, constants, likelihood_values
 from kbpjax.posterior.evidence import log_or_zero as log_or_zero
 from kbpjax.posterior.likelihood import pointwise_log_likelihoods
 from kbpjax.posterior.marginals import Empirical, Marginal, MeanEmbedding
@@ -89,7 +89,7 @@ class Belief(Checked):
         if is_mask:
             return Belief(self.points, self.weights[chosen])
         chosen = chosen.reshape(-1)
-        if not _checks.is_traced(chosen):
+        if not _checks.is_unread(chosen):
             outside = [node for node in chosen.tolist() if not -count <= node < count]
             _checks.require(not outside, "nodes", f"must be among {count} nodes", outside[:3], "Count from 0.")
         return Belief(self.points, self.weights[chosen])
@@ -170,20 +170,22 @@ def beliefs(
     """
     check_problem(model, graph, evidence, solution)
     check_marginal(marginal)
-    types = [v for v, *_ in graph.node_types]
-    candidates = candidates_by_type(model, graph, points)
+    types = {v: count for v, count, *_ in graph.node_types}
+    checks: list[_checks.Check] = []  # done together at the end: one wait for the device
+    candidates = candidates_by_type(model, graph, points, checks)
     weights = {}
-    for v in types:
-        x, nodes = candidates[v], graph.nodes_of_type(v)
-        likelihoods = log_likelihoods(evidence, v, x, len(nodes), solution.messages.dtype)
+    for v, count in types.items():
+        x = candidates[v]
+        likelihoods = log_likelihoods(evidence, v, x, count, solution.messages.dtype, checks)
         given = learned_factors(evidence), likelihoods, clamped_values(evidence, v)
         weights[v], impossible = _weights(model, graph, given, solution, x, marginal, v)
-        check_some("nodes", nodes, impossible)
+        checks.append(somewhere_positive("nodes", partial(graph.nodes_of_type, v), impossible))
+    _checks.read_and_check(checks)
     if isinstance(points, Mapping):
         return {v: Belief(candidates[v], weights[v]) for v in types}
     if len(types) == 1:
-        return Belief(candidates[types[0]], weights[types[0]])
-    return Belief(candidates[types[0]], _by_node(weights, {v: graph.nodes_of_type(v) for v in types}))
+        return Belief(candidates[min(types)], weights[min(types)])
+    return Belief(candidates[min(types)], _by_node(weights, {v: graph.nodes_of_type(v) for v in types}))
 
 
 @jax.jit
@@ -332,7 +334,8 @@ def _log_messages(
         values = values if exponents is None else raise_logs(values, of_edges(exponents)[slot][..., None])
         return total + jnp.where((slot < graph.num_edges)[:, None], values, 0), None
 
-    rows, _ = jax.lax.scan(add, jnp.zeros((len(inbox), total.shape[1]), total.dtype), inbox.T)
+    start = jnp.zeros((len(inbox), total.shape[1]), total.dtype)
+    rows, _ = jax.lax.scan(add, vary_like(start, (messages, at_points, floor, exponents, graph)), inbox.T)
     return total + rows if len(rows) == len(total) else total.at[owner].add(rows)
 
 
@@ -374,11 +377,19 @@ def check_marginal(marginal: Any) -> None:
 
 
 def log_likelihoods(
-    evidence: Evidence | None, node_type: int, points: Array, num_nodes: int, dtype: jnp.dtype
+    evidence: Evidence | None,
+    node_type: int,
+    points: Array,
+    num_nodes: int,
+    dtype: jnp.dtype,
+    checks: list[_checks.Check],
 ) -> Array | None:
-    """Sum the logarithms of the known likelihoods at points [node_of_type, point]; None where there are none."""
+    """Sum the logarithms of the known likelihoods at points [node_of_type, point]; None where there are none.
+
+    The checks of their values are appended to `checks`.
+    """
     functions = [] if evidence is None else [fns[node_type] for fns in evidence.likelihoods if node_type in fns]
-    logs = [log_or_zero(likelihood_values(fn, points, num_nodes)).astype(dtype) for fn in functions]
+    logs = [log_or_zero(likelihood_values(fn, points, num_nodes, checks)).astype(dtype) for fn in functions]
     return sum(logs[1:], logs[0]) if logs else None
 
 
@@ -394,14 +405,16 @@ def nearest_candidate(model: KernelMRF, values: Array, node_type: int, points: A
     return jax.nn.one_hot(jnp.argmin(distance, axis=-1), len(points), dtype=distance.dtype)
 
 
-def check_some(argument: str, numbers: Array | np.ndarray, impossible: Array) -> None:
-    """Raise ValueError for beliefs that are 0 at all points; under tracing they are NaN instead."""
-    if _checks.is_traced(impossible):
-        return
-    zero = np.asarray(numbers)[np.asarray(impossible)]
-    fix = "Add candidate points that the evidence and the messages allow, or fit with a floor > 0."
-    rule = "must have a belief > 0 at one point at least"
-    _checks.require(len(zero) == 0, argument, rule, f"0 everywhere for {zero[:5].tolist()}", fix)
+def somewhere_positive(argument: str, numbers: Callable[[], Any], impossible: Array) -> _checks.Check:
+    """Return a check that no belief is 0 at all points, of nodes or edges of some numbers; else these are NaN."""
+
+    def check(impossible: np.ndarray) -> None:
+        zero = np.asarray(numbers())[impossible] if impossible.any() else []
+        fix = "Add candidate points that the evidence and the messages allow, or fit with a floor > 0."
+        rule = "must have a belief > 0 at one point at least"
+        _checks.require(len(zero) == 0, argument, rule, f"0 everywhere for {np.asarray(zero[:5]).tolist()}", fix)
+
+    return impossible, check
 
 
 def check_problem(model: KernelMRF, graph: Graph, evidence: Evidence | None, solution: Solution) -> None:
@@ -417,8 +430,10 @@ def check_problem(model: KernelMRF, graph: Graph, evidence: Evidence | None, sol
         _checks.require(got == shape, "evidence", f"messages must have shape {shape}", got, fix)
 
 
-def candidates_by_type(model: KernelMRF, graph: Graph, points: Numbers | Mapping[int, Numbers]) -> dict[int, Array]:
-    """Return the checked candidates of each node type of the graph."""
+def candidates_by_type(
+    model: KernelMRF, graph: Graph, points: Numbers | Mapping[int, Numbers], checks: list[_checks.Check]
+) -> dict[int, Array]:
+    """Return the candidates of each node type of the graph; the checks of their values are appended to `checks`."""
     types = [v for v, *_ in graph.node_types]
     by_type = points if isinstance(points, Mapping) else dict.fromkeys(types, points)
     missing, unknown = [v for v in types if v not in by_type], [v for v in by_type if v not in types]
@@ -426,37 +441,60 @@ def candidates_by_type(model: KernelMRF, graph: Graph, points: Numbers | Mapping
     _checks.require(not unknown, "points", f"must have node types among {types} as keys", unknown, fix)
     rule = f"must have an entry for each of the node types {types}"
     _checks.require(not missing, "points", rule, f"none for {missing}", "Add candidates for them.")
-    return {v: _candidates_of(model, v, by_type[v]) for v in types}
+    return {v: _candidates_of(model, v, by_type[v], checks) for v in types}
 
 
-def _candidates_of(model: KernelMRF, node_type: int, points: Numbers) -> Array:
+def _candidates_of(model: KernelMRF, node_type: int, points: Numbers, checks: list[_checks.Check]) -> Array:
     array = _checks.as_array("points", points)
     shape = model.points[node_type].shape[1:]
     rule = f"must have shape [point, *{shape}], as the variables of node type {node_type}"
     ok = array.ndim >= 1 and len(array) > 0 and array.shape[1:] == shape
     _checks.require(ok, "points", rule, f"shape {array.shape}", "Pass candidates, or {node type: candidates}.")
-    _checks.require_finite("points", array, "Drop those points.")
+    if not isinstance(points, jax.Array):
+        _checks.require_finite("points", points, "Drop those points.")
     candidates = like(array, model.points[node_type].dtype)
-    model.bases[node_type].check("points", candidates)
-    if not _checks.is_traced((model, candidates)):
-        _check_reached(model, node_type, candidates)
+    _checks.check_domain(model.bases[node_type].check, "points", candidates)
+    if not _checks.is_unread((model, candidates)):
+        checks.append(_within_reach(model, node_type, candidates))
     return candidates
 
 
-def _check_reached(model: KernelMRF, node_type: int, candidates: Any) -> None:
-    """Raise ValueError if all candidates are far from all training samples; warn if they cover few of the samples."""
-    basis, samples = model.bases[node_type], np.asarray(model.points[node_type])
-    if not isinstance(basis, Basis):
-        return
-    scalar = candidates.ndim == 1
-    with jax.ensure_compile_time_eval():  # of constants inside jax.jit
-        near, candidates = float(represented(basis, candidates).max()) > FAR, np.asarray(candidates)
-    of_samples = f"training samples from {samples.min():.4g} to {samples.max():.4g}" if scalar else "training samples"
-    got = f"candidates from {candidates.min():.4g} to {candidates.max():.4g}" if scalar else "candidates"
-    fix = "Pass values in the units of the training data, or leave points out of kbpjax.infer."
-    rule = f"must lie near the {of_samples} of node type {node_type}"
-    _checks.require(near, "points", rule, f"{got}, all far from them", fix)
-    inside = np.mean((samples >= float(candidates.min())) & (samples <= float(candidates.max()))) if scalar else 1.0
-    if scalar and len(candidates) > 1 and inside < COVERED:
-        text = f"points: {got} cover {inside:.0%} of the {of_samples} of node type {node_type}. {fix}"
+def _within_reach(model: KernelMRF, node_type: int, candidates: Array) -> _checks.Check:
+    """Return a check that candidates are finite, some are near training samples, and they cover enough of these.
+
+    It raises ValueError, and warns if they cover few of the samples.
+    """
+    basis, samples = model.bases[node_type], model.points[node_type]
+    with constants():
+        facts = _facts(basis, samples, candidates)
+
+    def check(facts: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+        finite, near, covered = facts
+        if finite and near and covered >= COVERED:
+            return
+        x = np.asarray(candidates)
+        _checks.require_finite("points", x, "Drop those points.")
+        low, high = np.min(samples), np.max(samples)
+        scalar = candidates.ndim == 1
+        of_samples = f"training samples from {low:.4g} to {high:.4g}" if scalar else "training samples"
+        got = f"candidates from {x.min():.4g} to {x.max():.4g}" if scalar else "candidates"
+        fix = "Pass values in the units of the training data, or leave points out of kbpjax.infer."
+        rule = f"must lie near the {of_samples} of node type {node_type}"
+        _checks.require(bool(near), "points", rule, f"{got}, all far from them", fix)
+        text = f"points: {got} cover {covered:.0%} of the {of_samples} of node type {node_type}. {fix}"
         warn(text, CandidateWarning)
+
+    return facts, check
+
+
+@jax.jit
+def _facts(basis: Any, samples: Array, candidates: Array) -> tuple[Array, Array, Array]:
+    """Return whether candidates are finite, whether some are near samples, and the share of samples between them."""
+    finite = jnp.all(jnp.isfinite(candidates)) if jnp.issubdtype(candidates.dtype, jnp.floating) else jnp.array(True)
+    if not isinstance(basis, Basis):
+        return finite, jnp.array(True), jnp.ones(())
+    near = jnp.max(represented(basis, candidates)) > FAR
+    if candidates.ndim > 1 or len(candidates) == 1:
+        return finite, near, jnp.ones(())
+    inside = (samples >= jnp.min(candidates)) & (samples <= jnp.max(candidates))
+    return finite, near, jnp.mean(inside, dtype=jnp.result_type(float))

@@ -12,11 +12,18 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul
 from kbpjax._public import public
-from kbpjax.features import FAR, Basis, features, represented
+from kbpjax.features import FAR, Basis, FeatureMap, features, represented
 from kbpjax.graphs.graph import Graph
 from kbpjax.kernels.base import like
 from kbpjax.learning.model import KernelMRF
-from kbpjax.posterior.evidence import DensityRatio, Evidence, Expectation, check_evidence_model, nothing
+from kbpjax.posterior.evidence import (
+    DensityRatio,
+    Evidence,
+    Expectation,
+    check_evidence_model,
+    constants,
+    nothing,
+)
 
 
 @public
@@ -60,7 +67,6 @@ def clamp(
     _checks.require(numbers.ndim == 1 and whole, "nodes", "must be integers [some]", f"{numbers.dtype}", fix)
     count = f"must hold a value for each of the {len(numbers)} nodes"
     _checks.require(given.ndim > 0 and len(given) == len(numbers), "values", count, f"shape {given.shape}", fix)
-    _checks.require_finite("values", given, "Leave these nodes out.")
     shapes = {v: model.points[v].shape[1:] for v, *_ in graph.node_types}
     _check_clamped(model, graph, numbers, given, shapes)
     types = tuple(v for v, shape in shapes.items() if shape == given.shape[1:])
@@ -70,31 +76,46 @@ def clamp(
 def _check_clamped(
     model: KernelMRF, graph: Graph, nodes: Array, values: Array, shapes: dict[int, tuple[int, ...]]
 ) -> None:
-    if _checks.is_traced((nodes, graph)):
-        return
-    numbers = np.asarray(nodes)
-    ok = bool(np.all((numbers >= 0) & (numbers < graph.num_nodes))) and len(np.unique(numbers)) == len(numbers)
-    rule = f"must be different nodes among 0 .. {graph.num_nodes - 1}"
+    """Check nodes and values, after one read from the device; tracers pass."""
+    checks: list[_checks.Check] = [(values, lambda read: _checks.require_finite("values", read, "Leave them out."))]
+    if not _checks.is_unread((nodes, graph)):
+        near = {}
+        if not _checks.is_unread((model, values)):
+            near = {v: _near(model.bases[v], values) for v, shape in shapes.items() if shape == values.shape[1:]}
+        checks.append(((nodes, graph.node_type, near), partial(_check_nodes, model, values, shapes)))
+    _checks.read_and_check(checks)
+
+
+def _near(basis: FeatureMap, values: Array) -> Array | np.ndarray:
+    """Return whether each value is near training samples; a value far from all would send no information."""
+    if not isinstance(basis, Basis) or len(values) == 0:
+        return np.ones(len(values), bool)
+    with constants():
+        return represented(basis, like(values, basis.point.dtype)) >= FAR
+
+
+def _check_nodes(
+    model: KernelMRF,
+    values: Array,
+    shapes: dict[int, tuple[int, ...]],
+    read: tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]],
+) -> None:
+    numbers, node_type, near = read
+    ok = bool(np.all((numbers >= 0) & (numbers < len(node_type)))) and len(np.unique(numbers)) == len(numbers)
+    rule = f"must be different nodes among 0 .. {len(node_type) - 1}"
     _checks.require(ok, "nodes", rule, numbers[:10].tolist(), "Name each node once.")
-    types = np.asarray(graph.node_type)[numbers.astype(int)]
+    types = node_type[numbers.astype(int)]
     for v in np.unique(types).tolist():
         fix = "Clamp nodes of other types in a separate call, and multiply the evidence."
         rule = f"must have shape [some, *{shapes[v]}], as the variables of node type {v}"
         _checks.require(values.shape[1:] == shapes[v], "values", rule, f"shape {values.shape}", fix)
-        model.bases[v].check("values", values[types == v])
-        _check_near(model, v, values[types == v])
-
-
-def _check_near(model: KernelMRF, node_type: int, values: Array) -> None:
-    """Raise ValueError if a value is far from all training samples: its messages would carry no information."""
-    basis = model.bases[node_type]
-    if not isinstance(basis, Basis) or _checks.is_traced((model, values)) or len(values) == 0:
-        return
-    with jax.ensure_compile_time_eval():  # of constants inside jax.jit
-        far = np.asarray(represented(basis, like(values, basis.point.dtype))) < FAR
-    rule = f"must lie near the training samples of node type {node_type}"
-    fix = "Pass values in the units of the training data."
-    _checks.require(not far.any(), "values", rule, f"{np.asarray(values)[far][:3].tolist()}, far from all", fix)
+        own = types == v
+        model.bases[v].check("values", values if own.all() else values[own])
+        if v in near and not near[v][own].all():
+            far = np.asarray(values)[own & ~near[v]][:3].tolist()
+            rule = f"must lie near the training samples of node type {v}"
+            fix = "Pass values in the units of the training data."
+            _checks.require(False, "values", rule, f"{far}, far from all", fix)
 
 
 @partial(jax.jit, static_argnames="types")

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import matmul, values_or_shapes
+from kbpjax._misc import matmul, values_or_shapes, vary_like
 from kbpjax._public import Checked, public
 from kbpjax.features import features
 from kbpjax.graphs.graph import Graph
@@ -21,7 +21,6 @@ from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.beliefs import (
     candidates_by_type,
     check_problem,
-    check_some,
     clamped_values,
     learned_factors,
     log_factors,
@@ -30,6 +29,7 @@ from kbpjax.posterior.beliefs import (
     log_values,
     nearest_candidate,
     raise_logs,
+    somewhere_positive,
 )
 from kbpjax.posterior.evidence import Evidence
 
@@ -106,21 +106,23 @@ def edge_beliefs(
         (2, 5, 5)
     """
     check_problem(model, graph, evidence, solution)
-    candidates = candidates_by_type(model, graph, points)
+    checks: list[_checks.Check] = []
+    candidates = candidates_by_type(model, graph, points, checks)
     pairs = _checked_pairs(graph, edges)
     found = _traced_pairs(graph, pairs) if _checks.is_traced(graph) else _known_pairs(graph, pairs)
     counts, ends = {v: count for v, count, _ in graph.node_types}, []
     for v, nodes, position, incoming in zip(found.types, pairs.T, found.positions, found.incoming, strict=True):
-        likelihoods = log_likelihoods(evidence, v, candidates[v], counts[v], solution.messages.dtype)
+        likelihoods = log_likelihoods(evidence, v, candidates[v], counts[v], solution.messages.dtype, checks)
         ends.append(_End(nodes, position, incoming, likelihoods, clamped_values(evidence, v)))
     forward = found.numbers < graph.num_edges // 2
     points = tuple(candidates[v] for v in found.types)
     given = learned_factors(evidence), solution, tuple(ends), forward, found.kind, points
     weights, impossible = _pair_weights(model, *given, found.edge_types, found.types)
     if found.present is None:
-        check_some("edges", pairs, impossible)
+        checks.append(somewhere_positive("edges", lambda: pairs, impossible))
     else:
         weights = jnp.where(found.present[:, None, None], weights, jnp.nan)
+    _checks.read_and_check(checks)
     return EdgeBelief(points[0], points[1], weights)
 
 
@@ -304,4 +306,5 @@ def _add_logs(
         values = jnp.where(power[:, None] == 0, 0, raise_logs(values, power[:, None]))  # not 0 * -inf
         return total.at[row].add(values, mode="drop"), None
 
-    return jax.lax.scan(add, total, (chunks(edges, 0), chunks(owner, len(total)), chunks(powers, 0)))[0]
+    rows = chunks(edges, 0), chunks(owner, len(total)), chunks(powers, 0)
+    return jax.lax.scan(add, vary_like(total, (solution, at_points, floor, rows)), rows)[0]

@@ -8,7 +8,8 @@ Evidence terms combine with `*`: several observations of a node, or different ki
 `evidence ** power` tempers them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -140,10 +141,8 @@ class Evidence(Checked):
         shapes, fix = (self.local.shape, other.local.shape), "Make both with the same model and graph."
         same = shapes[0] == shapes[1] and self.messages.shape[1:] == other.messages.shape[1:]
         _checks.require(same, "evidence", "must be of one model and graph", f"factors {shapes}", fix)
-        if not _checks.is_traced((self.clamped, other.clamped)):
-            twice = np.flatnonzero(np.asarray(self.clamped) & np.asarray(other.clamped))
-            rule = "must clamp each node once"
-            _checks.require(len(twice) == 0, "evidence", rule, f"nodes {twice[:5]} twice", "Drop one of the values.")
+        if self.values and other.values:
+            _checks.read_and_check([((self.clamped, other.clamped), _clamped_once)])
         first, second = self.clamped[:, None], other.clamped[:, None]
         values = self.values | other.values
         for v in set(self.values) & set(other.values):
@@ -186,6 +185,12 @@ class Evidence(Checked):
         if self.likelihoods:
             parts.append(f"{len(self.likelihoods)} known likelihoods")
         return f"Evidence({', '.join(parts)})"
+
+
+def _clamped_once(clamped: tuple[np.ndarray, np.ndarray]) -> None:
+    twice = np.flatnonzero(clamped[0] & clamped[1])
+    rule = "must clamp each node once"
+    _checks.require(len(twice) == 0, "evidence", rule, f"nodes {twice[:5]} twice", "Drop one of the values.")
 
 
 def raised(power: Array, fn: Partial, points: Array) -> Array:
@@ -273,23 +278,25 @@ def observe(
             nodes = graph.nodes_of_type(v)
             there = jnp.asarray(_all_axes(~hidden))
             observed = observed.at[nodes].set(observed[nodes] & (there if by_type else there[nodes]))
-    counts = [_check_values(model, graph, v, y, observed, by_type, nan_missing) for v, y in arrays.items()]
-    fix = "Pass evidence=None to run, or a mask."
-    _checks.require(not some or any(counts), "y", "must have at least one observation", "all missing", fix)
+    _check_values(model, graph, arrays, observed, by_type, nan_missing, some)
     return _observe(model, graph, arrays, observed, evidence_model, by_type, nan_missing)
 
 
-def likelihood_values(function: Callable[[Array], Array], points: Array, num_nodes: int) -> Array:
-    """Return the checked values of a likelihood at points [point, *dim], [node, point]."""
+def likelihood_values(
+    function: Callable[[Array], Array], points: Array, num_nodes: int, checks: list[_checks.Check]
+) -> Array:
+    """Return the values of a likelihood at points [point, *dim], [node, point]; append their check to `checks`."""
     values = _checks.as_array("fn", function(points))
     shape = (num_nodes, len(points))
     _checks.require(values.shape == shape, "fn", f"must return values of shape {shape}", values.shape, "Broadcast it.")
-    if not _checks.is_traced(values):
-        array = np.asarray(values)
-        ok = bool(np.isfinite(array).all() and (array >= 0).all())
-        fix = "Return likelihoods, not their logarithms."
-        _checks.require(ok, "fn", "must return finite values >= 0", f"{np.min(array)} as the least", fix)
+    checks.append((values, _check_likelihoods))
     return values
+
+
+def _check_likelihoods(values: np.ndarray) -> None:
+    ok = bool(np.isfinite(values).all() and (values >= 0).all())
+    fix = "Return likelihoods, not their logarithms."
+    _checks.require(ok, "fn", "must return finite values >= 0", f"{np.min(values)} as the least", fix)
 
 
 def nothing(model: Model, graph: Graph) -> Evidence:
@@ -317,32 +324,59 @@ def _check_shape(model: KernelMRF, graph: Graph, node_type: int, y: Array, by_ty
 
 
 def _check_values(
-    model: KernelMRF, graph: Graph, node_type: int, y: Array, observed: Array, by_type: bool, nan_missing: bool
-) -> int:
-    """Check the observations of one node type, and return how many there are; 1 for tracers."""
-    if _checks.is_traced((y, observed, graph)):
-        return 1
-    of_type = np.asarray(graph.node_type) == node_type
-    mask, values = np.asarray(observed)[of_type] if by_type else np.asarray(observed), np.asarray(y)
-    if nan_missing and np.issubdtype(values.dtype, np.floating):
-        mask = mask & _all_axes(~np.isnan(values))
-    _checks.require_finite("y", values[mask], "Pass mask=, False where nothing was observed, or NaN there and no mask.")
-    basis = model.observations[node_type].basis
-    basis.check("y", jnp.asarray(values[mask]))
-    if isinstance(basis, Basis) and not _checks.is_traced(model):
-        _warn_of_far(basis, values[mask if by_type else mask & of_type], node_type)
-    return int(np.sum(mask if by_type else mask & of_type))
+    model: KernelMRF,
+    graph: Graph,
+    arrays: dict[int, Array],
+    observed: Array,
+    by_type: bool,
+    nan_missing: bool,
+    some: bool,
+) -> None:
+    """Check observations {node type: y}; if `some`, at least one node must have one. Tracers pass."""
+    if _checks.is_unread((arrays, observed, graph)):
+        return
+    shares = {}
+    for v, y in arrays.items():
+        if isinstance(model.observations[v].basis, Basis) and not _checks.is_traced(model):
+            with constants():
+                shares[v] = _shares(model.observations[v].basis, y)
+    ys, observed_, node_type, shares = jax.device_get((arrays, observed, graph.node_type, shares))
+    count = 0
+    for v, y in ys.items():
+        mask = observed_[node_type == v] if by_type else observed_
+        if nan_missing and np.issubdtype(y.dtype, np.floating):
+            mask = mask & _all_axes(~np.isnan(y))
+        fix = "Pass mask=, False where nothing was observed, or NaN there and no mask."
+        _checks.require_finite("y", y[mask], fix)
+        model.observations[v].basis.check("y", jnp.asarray(y[mask]))
+        own = mask if by_type else mask & (node_type == v)
+        count += int(np.sum(own))
+        if v in shares:
+            _warn_of_far(shares[v][own], v)
+    fix = "Pass evidence=None to run, or a mask."
+    _checks.require(not some or count > 0, "y", "must have at least one observation", "all missing", fix)
 
 
-def _warn_of_far(basis: Basis, y: np.ndarray, node_type: int) -> None:
+@jax.jit
+def _shares(basis: Basis, y: Array) -> Array:
+    """Return `represented` of observations, where NaN counts as 0."""
+    return represented(basis, like(jnp.where(y == y, y, jnp.zeros_like(y)), basis.point.dtype))
+
+
+def _warn_of_far(shares: np.ndarray, node_type: int) -> None:
     """Warn if many observations are far from all training observations."""
-    with jax.ensure_compile_time_eval():  # of constants inside jax.jit
-        points = like(jnp.asarray(y), basis.point.dtype)
-        far = int(np.sum(np.asarray(represented(basis, points)) < FAR)) if len(y) else 0
-    if far > OUTLIERS * len(y):
-        got = f"{far} of {len(y)} observations of node type {node_type} are far from all training observations"
+    far = int(np.sum(shares < FAR))
+    if far > OUTLIERS * len(shares):
+        got = f"{far} of {len(shares)} observations of node type {node_type} are far from all training observations"
         fix = "Pass values in the units of the training data, or a wider obs_kernel in fit."
         warn(f"y: {got} and have no effect. {fix}", EvidenceWarning)
+
+
+@contextmanager
+def constants() -> Iterator[None]:
+    """Compute with constants at once, also inside `jax.jit` and on a mesh with explicit axes."""
+    with jax.ensure_compile_time_eval(), jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        yield
 
 
 def _all_axes(ok: Any) -> Any:

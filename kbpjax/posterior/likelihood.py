@@ -57,19 +57,23 @@ def likelihood(
         _checks.require(callable(fn), "fn", "must be a function of points", repr(fn), "Pass fn(points [point, *dim]).")
         functions = {v: Partial(of_all_nodes, _partial(fn), graph.node_type, graph.nodes_of_type(v)) for v in types}
     evidence = nothing(model, graph)
-    local = evidence.local
+    local, checks = evidence.local, []
     for v, function in functions.items():
         nodes, points = graph.nodes_of_type(v), model.points[v]
         if len(points) == 0:  # nonparametric models have no evaluation points: they evaluate it at their particles
             continue
-        values = likelihood_values(function, points, len(nodes)).astype(local.dtype)
+        values = likelihood_values(function, points, len(nodes), checks).astype(local.dtype)
         local, zero = _with_values(local, nodes, values)
-        if not _checks.is_traced(zero):
-            empty = np.asarray(nodes)[np.asarray(zero)]
-            rule = "must be > 0 at one of the model's evaluation points of each node"
-            fix = "Widen it, or fit with a smaller eps, which makes more points."
-            _checks.require(len(empty) == 0, "fn", rule, f"0 at all of them for nodes {empty[:5].tolist()}", fix)
+        checks.append(((nodes, zero), _check_positive))
+    _checks.read_and_check(checks)
     return dataclasses.replace(evidence, local=local, likelihoods=(functions,))
+
+
+def _check_positive(values: tuple[np.ndarray, np.ndarray]) -> None:
+    empty = values[0][values[1]]
+    rule = "must be > 0 at one of the model's evaluation points of each node"
+    fix = "Widen it, or fit with a smaller eps, which makes more points."
+    _checks.require(len(empty) == 0, "fn", rule, f"0 at all of them for nodes {empty[:5].tolist()}", fix)
 
 
 def _partial(fn: Callable[[Array], Array]) -> Partial:

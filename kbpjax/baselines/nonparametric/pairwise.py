@@ -33,7 +33,7 @@ from kbpjax.baselines.nonparametric.potentials import NodePotential as NodePoten
 from kbpjax.baselines.nonparametric.potentials import Ratios as Ratios
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import TrainingData
-from kbpjax.posterior.beliefs import Belief, check_some
+from kbpjax.posterior.beliefs import Belief, somewhere_positive
 from kbpjax.posterior.evidence import Evidence
 from kbpjax.posterior.likelihood import pointwise_log_likelihoods
 
@@ -281,7 +281,7 @@ def candidates(model: PairwiseMRF, points: Any) -> tuple[Shaped[Array, "point *d
 def as_belief(points: Array, logs: Float[Array, "node point"]) -> Belief:
     """Normalize logarithms of beliefs on common points."""
     weights, impossible = _normalize(logs)
-    check_some("nodes", np.arange(len(logs)), impossible)
+    _checks.read_and_check([somewhere_positive("nodes", lambda: np.arange(len(logs)), impossible)])
     return Belief(points, weights)
 
 

@@ -221,9 +221,11 @@ def beliefs(
     _checks.require(got == wanted, "solution", "must be of {} nodes and {} messages".format(*wanted), got, fix)
     candidates, x = pairwise.candidates(model, points)
     logs = _log_beliefs(model, graph, solution.particles, solution.log_senders, x)
+    checks: list[_checks.Check] = []
     for v, count, *_ in graph.node_types:
-        likelihoods = log_likelihoods(evidence, v, x.reshape(-1, *model.shape), count, logs.dtype)
+        likelihoods = log_likelihoods(evidence, v, x.reshape(-1, *model.shape), count, logs.dtype, checks)
         logs = logs if likelihoods is None else logs.at[graph.nodes_of_type(v)].add(likelihoods)
+    _checks.read_and_check(checks)
     return pairwise.as_belief(candidates, logs)
 
 
