@@ -112,9 +112,11 @@ class Layer:
         """The name that the user calls."""
         target: Any = self.cls or self.function
         home, name = target.__module__, target.__qualname__
-        first = name.partition(".")[0]
-        short = getattr(sys.modules["kbpjax"], first, None)
-        return f"kbpjax.{name}" if getattr(short, "__module__", None) == home else f"{home}.{name}"
+        parts, first = home.split("."), name.partition(".")[0]
+        for path in (".".join(parts[: i + 1]) for i in range(len(parts))):  # the shortest that has it
+            if getattr(getattr(sys.modules.get(path), first, None), "__module__", None) == home:
+                return f"{path}.{name}"
+        return f"{home}.{name}"
 
     @functools.cached_property
     def kinds(self) -> dict[str, Kind]:
@@ -277,14 +279,16 @@ def _number(argument: str, value: Any) -> Any:
     """Return a single real number, or an array of shape () of one."""
     if type(value) is float and -FLOAT32 <= value <= FLOAT32:
         return value
+    if isinstance(value, (list, tuple)):
+        value = _checks.read(argument, value)[0]
     if np.ndim(value) > 0:
         _checks.require(False, argument, "must be a single number", f"shape {np.shape(value)}", "Pass a scalar.")
     if isinstance(value, complex) or (isinstance(value, ARRAYS) and not _checks.is_real(value.dtype)):
         _checks.require(False, argument, "must be a real number", describe(value), "Pass a float.")
     if isinstance(value, np.ndarray):
         return _checks.as_array(argument, value)
-    if _is_whole(value) and not -(2**31) <= value < 2**31:
-        value = float(value) if abs(value) < FLOAT32 else np.inf
+    if isinstance(value, int | np.integer) and not -(2**31) <= int(value) < 2**31:
+        value = float(value) if abs(int(value)) < FLOAT32 else np.inf
     if isinstance(value, (float, np.floating)):
         _checks.require_range(argument, np.asarray(value))
     return value
@@ -308,7 +312,7 @@ SIMPLE: dict[Any, Kind] = {
     str: _instance("a string", str),
     os.PathLike: _instance("a path", os.PathLike),
 }
-NUMBER = Kind("a real number", _is_number, _number)
+NUMBER = Kind("a real number", lambda value: isinstance(value, (*FLAT, list, tuple)), _number)
 
 
 def is_array_like(value: Any) -> bool:
