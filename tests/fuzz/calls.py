@@ -50,7 +50,11 @@ TAKES_ANYTHING = {
     "*.label": "a text",
     "*.ax": "axes of matplotlib",
     "*.axes": "axes of matplotlib",
+    "*.frozen": "what it returns may be empty",
+    "fit_chunks.checkpoint": "a path",
     "kernels.Transformed.transform": "any function",
+    "ep.ForwardSampler.function": "any function",
+    "ep.LogDensity.function": "any function",
 }
 """{function.argument: why a value of another kind need not be refused}."""
 

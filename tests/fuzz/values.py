@@ -95,7 +95,7 @@ def wrong_kinds(good: Any, stranger: Any) -> Iterator[Value]:
     if isinstance(good, str) or hasattr(good, "__fspath__"):
         del others["text"]
         yield Value("empty text", "", Kind.BAD)
-    if isinstance(good, bytes | type):
+    if callable(good) and not is_record(good):
         del others["class"]
     if isinstance(good, list | tuple) and good and isinstance(good[0], str):
         others["list of others"] = [1, 2]
