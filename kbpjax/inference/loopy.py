@@ -24,9 +24,6 @@ from kbpjax.inference.operators import AnyEvidence, AnyModel, LocalFactors, Oper
 from kbpjax.inference.schedules import Problem, Schedule, Synchronous, first_messages
 from kbpjax.inference.update import PlanPart, each_part, parts_of, update
 
-MOST_ITERS = 2**31 - 1
-"""Largest number of iterations, the largest integer of 32 bits."""
-
 Exponents = _checks.Numbers | ScalarLike | None
 Damping = ScalarLike | AgreementDamping
 
@@ -466,7 +463,6 @@ def check_options(num_iters: int, damping: Any, tol: Any, schedule: Any, acceler
     fix = "Pass tol= to stop once the messages have converged."
     if tol is None:
         _checks.require_memory("num_iters", "the residuals of all iterations", 8 * num_iters, fix)
-    _checks.require(num_iters <= MOST_ITERS, "num_iters", f"must be at most {MOST_ITERS}", num_iters, fix)
     if not isinstance(damping, AdaptiveDamping | AgreementDamping):
         check_damping(damping)
     if tol is not None:

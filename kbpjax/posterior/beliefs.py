@@ -450,8 +450,8 @@ def _candidates_of(model: KernelMRF, node_type: int, points: Numbers, checks: li
     rule = f"must have shape [point, *{shape}], as the variables of node type {node_type}"
     ok = array.ndim >= 1 and len(array) > 0 and array.shape[1:] == shape
     _checks.require(ok, "points", rule, f"shape {array.shape}", "Pass candidates, or {node type: candidates}.")
-    if not isinstance(points, jax.Array):
-        _checks.require_finite("points", points, "Drop those points.")
+    if not isinstance(points, jax.Array):  # known without waiting for the device
+        _checks.require_finite("points", array, "Drop those points.")
     candidates = like(array, model.points[node_type].dtype)
     _checks.check_domain(model.bases[node_type].check, "points", candidates)
     if not _checks.is_unread((model, candidates)):

@@ -12,9 +12,8 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul
 from kbpjax._public import public
-from kbpjax.features import FAR, Basis, FeatureMap, features, represented
+from kbpjax.features import FAR, Basis, FeatureMap, features
 from kbpjax.graphs.graph import Graph
-from kbpjax.kernels.base import like
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.evidence import (
     DensityRatio,
@@ -23,6 +22,7 @@ from kbpjax.posterior.evidence import (
     check_evidence_model,
     constants,
     nothing,
+    represented_shares,
 )
 
 
@@ -91,7 +91,7 @@ def _near(basis: FeatureMap, values: Array) -> Array | np.ndarray:
     if not isinstance(basis, Basis) or len(values) == 0:
         return np.ones(len(values), bool)
     with constants():
-        return represented(basis, like(values, basis.point.dtype)) >= FAR
+        return represented_shares(basis, values) >= FAR
 
 
 def _check_nodes(

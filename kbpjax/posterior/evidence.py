@@ -339,7 +339,7 @@ def _check_values(
     for v, y in arrays.items():
         if isinstance(model.observations[v].basis, Basis) and not _checks.is_traced(model):
             with constants():
-                shares[v] = _shares(model.observations[v].basis, y)
+                shares[v] = represented_shares(model.observations[v].basis, y)
     ys, observed_, node_type, shares = jax.device_get((arrays, observed, graph.node_type, shares))
     count = 0
     for v, y in ys.items():
@@ -358,9 +358,9 @@ def _check_values(
 
 
 @jax.jit
-def _shares(basis: Basis, y: Array) -> Array:
-    """Return `represented` of observations, where NaN counts as 0."""
-    return represented(basis, like(jnp.where(y == y, y, jnp.zeros_like(y)), basis.point.dtype))
+def represented_shares(basis: Basis, x: Array) -> Array:
+    """Return `represented` of points, where NaN counts as 0."""
+    return represented(basis, like(jnp.where(x == x, x, jnp.zeros_like(x)), basis.point.dtype))
 
 
 def _warn_of_far(shares: np.ndarray, node_type: int) -> None:
