@@ -127,7 +127,7 @@ class Layer:
             hints = {name: fields.get(name, Any) if hint is Any else hint for name, hint in hints.items()}
         names = list(signature.parameters)[self.cls is not None :]
         hints = {name: self.owner or Any if _is_self(hint) else hint for name, hint in hints.items()}
-        return {name: kind_of(hints.get(name, Any)) for name in names}
+        return {name: kind_of(hints.get(name, Any), self.cls is not None) for name in names}
 
     @functools.cached_property
     def places(self) -> list[str]:
@@ -215,15 +215,15 @@ def _with_article(name: str) -> str:
 
 
 @functools.cache
-def kind_of(hint: Any) -> Kind:
-    """Return what an annotation accepts."""
+def kind_of(hint: Any, batch: bool = False) -> Kind:
+    """Return what an annotation accepts; with `batch`, as of fields, arrays may have more axes in front."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is None or hint is type(None):
         return Kind("None", lambda value: value is None, _same)
     if origin in (typing.Union, types.UnionType):
-        return _union(args)
+        return _union(args, batch)
     if inspect.isclass(hint) and issubclass(hint, AbstractArray):
-        return _array(hint)
+        return _array(hint, batch)
     if origin is typing.Literal:
         return _literal(args)
     if isinstance(hint, TypeVar) and hint.__bound__ is not None:
@@ -335,7 +335,7 @@ def _numbers(argument: str, values: Any) -> Any:
 NUMBERS = Kind("an array", is_array_like, _numbers)
 
 
-def _array(hint: Any) -> Kind:
+def _array(hint: Any, batch: bool) -> Kind:
     """Return the kind of an array of JAX with a dtype and axes; lists and arrays of NumPy are converted."""
     if _dtypes(hint) == KEYS:
         return Kind("a random key", lambda value: hasattr(value, "dtype"), _key if hint.dims == () else _same)
@@ -350,8 +350,8 @@ def _array(hint: Any) -> Kind:
             value = _checks.as_array(argument, _numbers(argument, value))
         if floats and not jnp.issubdtype(value.dtype, np.floating):
             value = _numbers(argument, value).astype(jnp.result_type(float))
-        ok = (value.ndim >= least if several else value.ndim == least) and (not names or value.dtype.name in names)
-        if not ok:
+        ranked = value.ndim >= least if several or batch else value.ndim == least
+        if not ranked or (names and value.dtype.name not in names):
             _checks.require(False, argument, rule, describe(value), "Check its dtype and shape.")
         return value
 
@@ -368,7 +368,7 @@ def _key(argument: str, value: Any) -> Any:
     return _checks.random_key(value)
 
 
-def _union(hints: Iterable[Any]) -> Kind:
+def _union(hints: Iterable[Any], batch: bool) -> Kind:
     """Return the kind of a union, in which `ScalarLike` and `Numbers` are one kind each."""
     rest = set(hints)
     kinds = []
@@ -382,7 +382,7 @@ def _union(hints: Iterable[Any]) -> Kind:
     if any(_dtypes(hint) == KEYS for hint in arrays):
         kinds.append(Kind("a random key", lambda value: hasattr(value, "dtype"), _raw_key))
         rest -= set(arrays)
-    kinds = [kind_of(hint) for hint in hints if hint in rest] + kinds  # arrays last: they accept most
+    kinds = [kind_of(hint, batch) for hint in hints if hint in rest] + kinds  # arrays last: they accept most
     if len(kinds) == 1:
         return kinds[0]
 

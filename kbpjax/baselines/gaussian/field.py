@@ -208,6 +208,8 @@ def likelihood(model: Any, graph: Graph, y: Numbers, *, noise: Numbers, mask: Nu
         >>> gaussian.likelihood(model, graph, [1.0, 2.0], noise=0.5, mask=[True, False]).information.ravel().tolist()
         [4.0, 0.0]
     """
+    ok, got = hasattr(model, "dim"), type(model).__name__
+    _checks.require(ok, "model", "must be a GaussianMRF or a GaussianTemplate", got, "Pass the model of the run.")
     dim, dtype = model.dim, model.dtype
     seen, values = observations(graph, y, mask, dtype)
     fix = "Pass one vector of the length of the variables for each node."
