@@ -348,6 +348,7 @@ recipe("inference.operators.SumProduct", kbp.SumProduct)
 recipe("MaxProduct", kbp.MaxProduct)
 recipe("InLogs", kbp.InLogs, kbp.SumProduct())
 recipe("check", kbp.check, Late(lambda: kbp.run_tree(TABLES, GRAPH, LOCAL)))
+recipe("skip_value_checks", kbp.skip_value_checks)
 recipe("diagnose", kbp.diagnose, TABLES, GRAPH, LOCAL, tables_solution, num_iters=5)
 recipe("log_partition", kbp.log_partition, TABLES, GRAPH, LOCAL, tables_solution)
 
