@@ -259,7 +259,9 @@ def _describe_array(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any
         arrays[name] = np.asarray(jax.random.key_data(value))
         return {"array": name, "kind": "key", "dtype": str(jax.random.key_impl(value))}
     kind = "jax" if isinstance(value, jax.Array) else ("numpy" if isinstance(value, np.ndarray) else "number")
-    array = np.asarray(_checks.as_numpy(path, value))
+    array = np.asarray(value)
+    if not _is_extended(array.dtype) and array.dtype != np.float16:  # which `as_numpy` makes wider
+        array = np.asarray(_checks.as_numpy(path, value))
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     fix = "Save numbers only: text as a list, dates as numbers, each column of a record by itself."
     extended = _is_extended(array.dtype)

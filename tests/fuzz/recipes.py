@@ -718,7 +718,6 @@ NOT_CALLED = {
     "ep.Prediction": RECORD,
     "ep.Record": RECORD,
     "ep.BayesianRegression": RECORD,
-    "skip_value_checks": "takes no argument",
     "Kernel": BASE,
     "features.LandmarkSelector": BASE,
     "features.FeatureMap": BASE,
