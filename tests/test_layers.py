@@ -10,7 +10,8 @@ import kbpjax
 
 ROOT = Path(kbpjax.__file__).parent
 LAYERS = (
-    ("_checks", "_misc", "_public"),
+    ("_checks", "_misc"),
+    ("_public",),
     ("kernels", "graphs"),
     ("features",),
     ("learning", "inference"),  # which do not know each other, but for the operators that a model hands over
