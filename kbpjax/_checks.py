@@ -114,6 +114,7 @@ def require_number(
     dtype = number.dtype
     real = np.issubdtype(dtype, np.integer) or np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"
     require(real, argument, "must be a real number", repr(value), "Pass a float.")
+    number = number.astype(np.float64)  # in single precision, the largest bounds overflow
     bounds = {
         f"> {above}": above is None or number > above,
         f">= {least}": least is None or number >= least,

@@ -436,7 +436,8 @@ def _sequence(cls: Any, args: tuple[Any, ...]) -> Kind:
         wrong = next((i for i, value in enumerate(values) if not kinds[0].accepts(value)), None)
         return values if wrong is None else _item(kinds[0], f"{argument}[{wrong}]", values[wrong])
 
-    return Kind(text, lambda value: isinstance(value, (list, tuple)), look if cls is Sequence else read)
+    some = (list, tuple, np.ndarray) if text.endswith("anything") else (list, tuple)  # such as an array of axes
+    return Kind(text, lambda value: isinstance(value, some), look if cls is Sequence else read)
 
 
 def _mapping(key: Any, hint: Any) -> Kind:
