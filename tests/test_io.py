@@ -326,7 +326,8 @@ def test_damaged_headers_are_refused(tmp_path):
         io.describe(path.with_stem(name))
     kbp.save(path, Heavy(jnp.ones(())))
     for name, classes in {"none": None, "no list": Heavy, "text": "Heavy", "object": [Heavy(1.0)]}.items():
-        calls[f"classes {name}"] = (functools.partial(kbp.load, path, classes=classes), "classes: must be (an iterable|a list)")
+        load = functools.partial(kbp.load, path, classes=classes)
+        calls[f"classes {name}"] = (load, "classes: must be (an iterable|a list)")
     assert not not_refused(calls)
 
 
