@@ -259,7 +259,7 @@ def test_room_for_nodes(num_nodes, message):
     [
         ((1, 0, 0), 1.5, r"x: must hold integers from 0 to 16777215; got violations in graphs \[1\]"),
         ((1, 0, 0), -1, "x: must hold integers"),
-        ((1, 0, 0), np.nan, "x: must hold integers"),
+        ((1, 0, 0), np.nan, "x: must be finite"),
         ((0, 0, 0), 0, r"x: must have padding \(0 in column 0\) after all nodes; got violations in graphs \[0\]"),
         ((0, 0, 2), 3, "x: must have the same edges in both directions"),
         ((0, 1, 2), 1, "x: must have no edges of padding, nor from a node to itself"),

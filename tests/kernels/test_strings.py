@@ -346,7 +346,7 @@ NO_STRINGS = [
     ([[1, 2], [0, 0]], r"must have at least one symbol; got none in string \[1\]"),
     ([[1, -2]], "must be integer codes >= 0; got dtype int64, values from -2 to 1"),
     ([[1.0, 0.5]], "must be integer codes >= 0"),
-    ([[1.0, np.nan]], "must be integer codes >= 0"),
+    ([[1.0, np.nan]], "must be finite; got 1 NaN"),
     ([1, 2], r"must be strings \[sample, length\]; got shape"),
     ([[[1, 2]]], r"must be strings \[sample, length\]; got shape"),
 ]
