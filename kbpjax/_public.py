@@ -165,6 +165,8 @@ class Layer:
         others = [n for n, kind in self.kinds.items() if isinstance(value, eqx.Module) and kind.accepts(value)]
         if others and self.kinds[others[0]].text != "anything":
             fix = f"It fits {others[0]}: are the arguments in their order? {fix}"
+        elif kind.text.startswith("a random key"):
+            fix = "Pass jax.random.key(0)."
         elif inspect.isclass(value):
             fix = f"Pass an object of the class, {value.__name__}(...)."
         raise ValueError(f"{name}: must be {kind.text}; got {describe(value)}. {fix}")
@@ -317,7 +319,7 @@ NUMBER = Kind("a real number", lambda value: isinstance(value, (*FLAT, list, tup
 
 def is_array_like(value: Any) -> bool:
     """Return whether a value may be an array: an array, a number, a list or tuple, or a frame."""
-    if isinstance(value, (*FLAT, list, tuple)):
+    if isinstance(value, (*FLAT, list, tuple, range)):
         return True
     foreign = hasattr(value, "to_numpy") or hasattr(value, "__array__")
     return foreign and not inspect.isclass(value) and not isinstance(value, eqx.Module)

@@ -43,7 +43,7 @@ def test_large_modules_are_imported_when_first_used():
         (
             "matplotlib",
             "plot",
-            "from kbpjax import plotting; plotting.plot_residuals(kbp.Solution(*[jax.numpy.ones((2, 2))] * 5))",
+            "one = jax.numpy.ones((1, 2, 2)); kbp.plotting.plot_residuals(kbp.run(kbp.Operators(one, one), kbp.chain_graph(2)))",
         ),
         ("networkx", "plot", "kbp.chain_graph(2).to_networkx()"),
     ],

@@ -307,13 +307,13 @@ def test_damping_mixes_the_old_message_with_its_update_of_norm_one():
 
 
 def test_damping_by_agreement_moves_a_message_less_where_its_update_is_small():
-    # The evidence of node 0 leaves a fifth of the update of 1; that of node 1, scaled to maximum 1, all of it.
+    # The evidence of node 0 leaves half of the update of 1; that of node 1, scaled to maximum 1, all of it.
     graph = kbp.chain_graph(2)
     operators = kbp.Operators(jnp.eye(2)[None], 3 * jnp.asarray([[[1.0, 1.0], [1.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]]))
-    local, old = jnp.asarray([[1.0, -0.6], [7.0, 7.0]]), np.array([[0.8, 0.6], [1.0, 0.0]])
+    local, old = jnp.asarray([[1.0, 0.0], [7.0, 7.0]]), np.array([[0.8, 0.6], [1.0, 0.0]])
     state = kbp.BPState(jnp.asarray(old), jnp.array(1.0), jnp.int32(0))
     new = kbp.step(operators, graph, local, state, damping=kbp.AgreementDamping(0.75))
-    mixed = 0.75 * old + 0.25 * np.array([[0.2], [1.0]]) * np.sqrt(0.5)
+    mixed = 0.75 * old + 0.25 * np.array([[0.5], [1.0]]) * np.sqrt(0.5)
     np.testing.assert_allclose(new.messages, mixed / np.linalg.norm(mixed, axis=1, keepdims=True), rtol=1e-12)
 
 

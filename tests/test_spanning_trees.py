@@ -213,7 +213,7 @@ def test_rounding_above_one_is_clipped():
         ({"probabilities": [0.75, 0.75, 0.75, 0.74]}, "probabilities: must add up to 3"),
         ({"probabilities": [0.75] * 4, "num_trees": 3}, "num_trees: must be None with probabilities; got 3"),
         ({"num_trees": 0}, "num_trees: must be an integer >= 1; got 0"),
-        ({"num_trees": 2, "key": -1}, "key: must be a random key; got -1"),
+        ({"num_trees": 2, "key": -1}, "key: must be a random key or None; got -1"),
     ],
 )
 @pytest.mark.usefixtures("as_users_have_it")

@@ -171,11 +171,11 @@ def test_mixture_densities_and_samples():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"key": 0}, r"key: must be a random key; got 0. Pass jax.random.key\(0\)"),
+        ({"key": 0}, r"key: must be a random key or None; got 0. Pass jax.random.key\(0\)"),
         ({"num_components": 0}, r"num_components: must be an integer >= 1; got 0"),
         ({"num_iters": 0}, r"num_iters: must be an integer >= 1"),
         ({"min_bandwidth": 0.0}, r"min_bandwidth: must be finite and > 0"),
-        ({"sampler": "gibbs"}, r"sampler: must be a sampler of products; got 'gibbs'"),
+        ({"sampler": "gibbs"}, r"sampler: must be an ExactSampler, a GibbsSampler or a MultiscaleSampler; got 'gibbs'"),
     ],
 )
 def test_bad_options_are_refused(options, message):
