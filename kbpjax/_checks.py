@@ -164,6 +164,12 @@ def require_memory(argument: str, what: str, need: int, fix: str) -> None:
         require(need <= memory() / 2, argument, rule, gib(need), fix)
 
 
+def require_draws(num_samples: int, size: int) -> None:
+    """Raise ValueError unless so many draws of so many numbers each are at least one, and fit in memory."""
+    require_count("num_samples", num_samples)
+    require_memory("num_samples", "the draws", 8 * int(num_samples) * max(size, 1), "Draw fewer, or in parts.")
+
+
 MOST_TYPES = 10**5
 """Above this, numbers of node or edge types are taken for names: tables have an entry for each number."""
 

@@ -104,6 +104,8 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         got = f"{observed.shape} and {values.shape}"
         _checks.require(fits, "X, y", "must have the same samples and nodes", got, fix)
         self.shape_, self.obs_shape_ = values.shape[1:], observed.shape[values.ndim :]
+        ok, got = graph is None or isinstance(graph, kbp.Graph), type(graph).__name__
+        _checks.require(ok, "graph", "must be a Graph or None", got, "Pass for instance kbpjax.grid_graph(3, 4).")
         if graph is None:
             graph = kbp.grid_graph(*self.shape_) if values.ndim == 3 else kbp.chain_graph(*self.shape_ or (1,))
         fix = "Pass a graph of the nodes of y."
@@ -170,8 +172,13 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
             y: true values; NaN where missing, which is not scored.
             sample_weight: weight of each sample; None: equal weights.
         """
-        values, predicted = np.asarray(y, float), self.predict(X)
+        predicted, values = self.predict(X), check_array(y, input_name="y", ensure_2d=False, **_READ).astype(float)
+        fix = "Pass the true values of the same samples and nodes."
+        _checks.require(values.shape == predicted.shape, "y", f"must have shape {predicted.shape}", values.shape, fix)
         weight = np.ones(len(values)) if sample_weight is None else np.asarray(sample_weight, float)
+        fix = "Pass one number >= 0 for each sample."
+        ok = weight.shape == (len(values),) and bool(np.all(np.isfinite(weight) & (weight >= 0)))
+        _checks.require(ok, "sample_weight", f"must be {len(values)} finite weights", f"shape {weight.shape}", fix)
         weight = weight.reshape(-1, *[1] * (values.ndim - 1)) * np.ones_like(values)
         known = np.isfinite(values)
         values, predicted, weight = values[known], predicted[known], weight[known]

@@ -364,7 +364,8 @@ def _axes(ax: Any) -> Any:
 def _several(axes: Sequence[Any] | None, count: int, size: tuple[float, float]) -> Any:
     if axes is not None:
         fix = "Pass one per panel, or None."
-        _checks.require(len(axes) == count, "axes", f"must be {count} axes", len(axes), fix)
+        ok = len(axes) == count and all(hasattr(one, "plot") for one in axes)
+        _checks.require(ok, "axes", f"must be {count} axes of matplotlib", f"{len(axes)} objects", fix)
         return axes
     return need("matplotlib.pyplot", "plot").subplots(1, count, figsize=size, layout="constrained")[1]
 

@@ -70,7 +70,8 @@ def shard_batch(batch: Batch, devices: Mesh | int | None = None) -> Batch:
     """
     mesh = mesh_of(devices)
     for leaf in jax.tree.leaves(batch):
-        shape = np.shape(leaf)
+        shape, text = np.shape(leaf), isinstance(leaf, str | bytes)
+        _checks.require(not text, "batch", "must be arrays of numbers", "text", "Leave it out.")
         fix = "Pass arrays [batch, ...]; leave out arrays that all problems share."
         _checks.require(len(shape) > 0, "batch", "must be arrays with a first axis", "a scalar", fix)
         fix = f"Pad it to {-(-shape[0] // mesh.size) * mesh.size} and drop the results of the padding."

@@ -43,7 +43,8 @@ def test_large_modules_are_imported_when_first_used():
         (
             "matplotlib",
             "plot",
-            "one = jax.numpy.ones((1, 2, 2)); kbp.plotting.plot_residuals(kbp.run(kbp.Operators(one, one), kbp.chain_graph(2)))",
+            "x = jax.numpy.ones((1, 2, 2)); s = kbp.run(kbp.Operators(x, x), kbp.chain_graph(2)); "
+            "kbp.plotting.plot_residuals(s)",
         ),
         ("networkx", "plot", "kbp.chain_graph(2).to_networkx()"),
     ],

@@ -131,7 +131,7 @@ WRONG = {
         "^belief: must have scalar",
     ),
     "shape": (lambda p: plotting.plot_grid(p[3], (4, 4)), r"^shape: must have 20 cells"),
-    "axes": (lambda p: plotting.plot_grid(p[3], (4, 5), axes=[None]), r"^axes: must be 2 axes; got 1"),
+    "axes": (lambda p: plotting.plot_grid(p[3], (4, 5), axes=[None]), r"^axes: must be 2 axes of matplotlib; got 1"),
     "solution": (
         lambda p: plotting.plot_messages(p[0], kbp.grid_graph(2, 2), p[2]),
         "^solution: must have messages of 8",

@@ -148,6 +148,7 @@ class Beta(TwoPositive):
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "draw *batch"]:
         """Draw samples [draw, *batch]."""
+        _checks.require_draws(num_samples, self.alpha.size)
         return jax.random.beta(key, self.alpha, self.beta, (num_samples, *self.alpha.shape), self.alpha.dtype)
 
     def characteristic(self, frequencies: Float[Array, " feature"]) -> tuple[Array, Array]:

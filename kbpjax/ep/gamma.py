@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.scipy.special import digamma, gammaln, polygamma
 from jaxtyping import Array, Bool, Float, Key
 
+from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax.ep.messages import Self, TwoPositive, as_parameters, require_positive
 
@@ -101,6 +102,7 @@ class Gamma(TwoPositive):
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "draw *batch"]:
         """Draw samples [draw, *batch]."""
+        _checks.require_draws(num_samples, self.shape.size)
         drawn = jax.random.gamma(key, self.shape, (num_samples, *self.shape.shape), self.shape.dtype)
         return drawn / self.rate[None]
 

@@ -108,6 +108,7 @@ class Gaussian(Distribution):
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "draw *batch"]:
         """Draw samples [draw, *batch]."""
+        _checks.require_draws(num_samples, self.shift.size)
         noise = jax.random.normal(key, (num_samples, *self.shift.shape), self.shift.dtype)
         return self.mean[None] + noise * jnp.sqrt(self.variance)[None]
 

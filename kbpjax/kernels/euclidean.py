@@ -369,7 +369,7 @@ def median_distance(points: Numbers, max_points: int) -> float:
     _checks.require(
         max_points >= 2, "max_points", "must be an integer >= 2", max_points, "A distance needs two points."
     )
-    flat = np.asarray(points, np.float64)
+    flat = np.asarray(_checks.as_numpy("points", points), np.float64)
     _checks.require(flat.size > 0, "points", "must hold at least two points", f"shape {flat.shape}", "Add points.")
     flat = flat.reshape(len(flat), -1) if flat.ndim else flat.reshape(1, -1)
     flat = flat[random_rows(len(flat), max_points)]

@@ -57,7 +57,8 @@ class Sphere(Kernel):
         _checks.require(points.ndim >= 2, argument, "must be vectors", f"shape {points.shape}", fix)
         if _checks.is_traced(points):
             return
-        norms = np.linalg.norm(np.asarray(points, np.float64).reshape(len(points), -1), axis=1)
+        flat = np.asarray(points, np.float64).reshape(len(points), int(np.prod(points.shape[1:])))
+        norms = np.linalg.norm(flat, axis=1)
         worst = norms[np.argmax(np.abs(norms - 1))] if len(norms) else 1.0
         fix = "Normalize them: kbpjax.kernels.unit_vectors(x)."
         _checks.require(abs(worst - 1) <= TOLERANCE, argument, "must be unit vectors", f"a norm of {worst:.4g}", fix)

@@ -156,6 +156,8 @@ def chunked(
         [[0.0], [1.0, 2.0], [3.0, 4.0]]
     """
     _checks.require_count("size", size)
+    missing = [v for v, x in nodes.items() if not hasattr(x, "__len__")]
+    _checks.require(not missing, "nodes", "must hold arrays", f"none for the types {missing}", "Leave these types out.")
     pairs = [("edges", edges), ("observations", observations or {})]
     named = {f"{name}[{k}][{i}]": x for name, both in pairs for k, pair in both.items() for i, x in enumerate(pair)}
     lengths = {name: len(x) for name, x in (named | {f"nodes[{v}]": x for v, x in nodes.items()}).items()}

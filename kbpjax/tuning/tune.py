@@ -213,17 +213,20 @@ class _Cases(eqx.Module):
     @classmethod
     def of(cls, truth: Any, observations: Any, validation: Any, batch: int | None, key: PRNGKeyArray) -> "_Cases":
         """Return checked cases; all arrays must have the same number of cases."""
-        truth = jax.tree.map(jnp.asarray, truth)
+        truth = _arrays("truth", truth)
         count = _count("truth", truth)
         key, held_out = jax.random.split(key)
         if not callable(observations):
-            observations = jax.tree.map(jnp.asarray, observations)
+            observations = _arrays("observations", observations)
         elif not isinstance(observations, Partial):
             observations = Partial(observations)
         if validation is None:
             validation = truth, observations(held_out) if callable(observations) else observations
             _same_count("observations", validation[1], count)
-        validation = jax.tree.map(jnp.asarray, tuple(validation))
+        ok = isinstance(validation, tuple | list) and len(validation) == 2
+        got, fix = type(validation).__name__, "Pass validation=(truth, observations)."
+        _checks.require(ok, "validation", "must be a pair of true values and observations", got, fix)
+        validation = _arrays("validation[0]", validation[0]), _arrays("validation[1]", validation[1])
         _same_count("validation", validation[1], _count("validation", validation[0]))
         batch = count if batch is None else batch
         _checks.require_count("batch", batch)
@@ -240,6 +243,13 @@ class _Cases(eqx.Module):
             return self.truth, observations
         rows = jax.random.choice(choice, count, (self.batch,), replace=False)
         return jax.tree.map(lambda a: a[rows], (self.truth, observations))
+
+
+def _arrays(argument: str, cases: Any) -> Any:
+    """Return values, or {node type: values}, as arrays of JAX."""
+    if isinstance(cases, Mapping):
+        return {v: _checks.as_array(f"{argument}[{v}]", values) for v, values in cases.items()}
+    return _checks.as_array(argument, cases)
 
 
 def _count(argument: str, cases: Any) -> int:

@@ -37,6 +37,7 @@ class GaussianMixture(Checked):
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "sample dim"]:
         """Draw samples [sample, dim]."""
+        _checks.require_draws(num_samples, self.means.shape[-1])
         which, noise = jax.random.split(key)
         chosen = jax.random.categorical(which, jnp.log(self.weights), shape=(num_samples,))
         spread = jax.random.normal(noise, (num_samples, self.means.shape[1]), self.means.dtype)
