@@ -29,7 +29,18 @@ R = TypeVar("R")
 
 UNKNOWN = (ConcretizationTypeError, TracerArrayConversionError, TracerIntegerConversionError)
 """The errors of JAX where the value of a tracer is needed."""
-LIBRARIES = ("jax", "jaxlib", "numpy", "equinox", "jaxtyping", "beartype", "contextlib", "functools", "scipy")
+LIBRARIES = (
+    "jax",
+    "jaxlib",
+    "numpy",
+    "equinox",
+    "jaxtyping",
+    "beartype",
+    "contextlib",
+    "functools",
+    "scipy",
+    "dataclasses",
+)
 SCALARS, KEYS = frozenset(typing.get_args(ScalarLike)), ("prng_key",)
 ARRAYS = (jax.Array, np.ndarray, np.generic)
 FLOAT32 = float(np.finfo(np.float32).max)
@@ -43,7 +54,7 @@ class Kind(NamedTuple):
         text: the kind in words, for example "a Graph".
         accepts: whether a value is of this kind, by its type alone.
         read: function from (argument, value) to the value, converted; it raises `ValueError` with the rule.
-        finite: whether functions refuse NaN and infinity in it; methods and classes may hold unfinished results.
+        finite: whether NaN and infinity are refused in it (see `Layer.is_strict`).
     """
 
     text: str
@@ -80,6 +91,8 @@ else:
 
     class Checked(eqx.Module, metaclass=_CheckedMeta):
         """A module whose arguments, and those of its public methods, are checked against their annotations."""
+
+        holds_nan = False
 
         def __init_subclass__(cls, **options):
             super().__init_subclass__(**options)
@@ -139,9 +152,9 @@ class Layer:
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Return the result of a function for checked arguments; name the argument whose value must be known."""
-        places = self.places
-        args = (*map(self.read, places, args), *args[len(places) :])
-        options = {name: self.read(name, value) if name in self.kinds else value for name, value in options.items()}
+        places, strict = self.places, self.is_strict()
+        args = (*(self.read(n, x, strict) for n, x in zip(places, args)), *args[len(places) :])
+        options = {n: self.read(n, x, strict) if n in self.kinds else x for n, x in options.items()}
         try:
             return function(*args, **options)
         except UNKNOWN as error:
@@ -153,12 +166,26 @@ class Layer:
             fix = f"Call {self.name} outside jax.jit, jax.vmap and jax.grad, or make it a constant."
             raise ValueError(f"{what}: must be known; got {got}. {fix}") from error
 
-    def read(self, name: str, value: Any) -> Any:
-        """Return an argument, converted; raise ValueError if it is of another kind."""
+    def is_strict(self) -> bool:
+        """Return whether NaN and infinity are refused: by functions; by classes and methods if a user calls them.
+
+        The package itself makes objects of results that may not be finite, for instance of updates that diverge.
+        """
+        owner = self.cls or self.owner
+        if owner is None or not any(kind.finite for kind in self.kinds.values()):
+            return owner is None
+        frame: Any = sys._getframe(3)
+        while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in LIBRARIES:
+            frame = frame.f_back
+        of_user = frame is None or frame.f_globals.get("__name__", "").partition(".")[0] != "kbpjax"
+        return of_user and not getattr(owner, "holds_nan", False)
+
+    def read(self, name: str, value: Any, strict: bool = False) -> Any:
+        """Return an argument, converted; raise ValueError if it is of another kind, or if `strict`, not finite."""
         kind = self.kinds[name]
         if kind.accepts(value):
             value = kind.read(name, value)
-            if kind.finite and self.cls is None and self.owner is None:
+            if kind.finite and strict:
                 _checks.require_finite(name, value, "Drop or correct these values.")
             return value
         fix = f"See help({self.name})."

@@ -46,6 +46,8 @@ class BPState(Checked):
         (1, (4, 2), True)
     """
 
+    holds_nan = True  # as they record messages that diverge, and residuals not computed
+
     messages: Float[Array, "edge coordinate"]
     residual: Float[Array, ""]
     count: Int[Array, ""]
@@ -77,6 +79,8 @@ class Solution(Checked):
         >>> bool(solution.residual <= 1e-4)
         True
     """
+
+    holds_nan = True  # as they record messages that diverge, and residuals not computed
 
     messages: Float[Array, "edge coordinate"]
     converged: Bool[Array, ""]

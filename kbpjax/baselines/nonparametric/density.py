@@ -479,6 +479,6 @@ def _grid(argument: str, values: Numbers, like: Array) -> Float[Array, " choice"
     grid, fix = _checks.as_array(argument, values), "Pass [value] for a single one."
     _checks.require(grid.ndim == 1 and grid.size > 0, argument, "must list candidates", f"shape {grid.shape}", fix)
     _checks.require_finite(argument, values, "Pass finite values.")
-    positive = _checks.is_traced(grid) or bool(np.all(np.asarray(grid) > 0))
-    _checks.require(positive, argument, "must be > 0", f"{np.min(grid):.4g} as the least", "Pass positive values.")
+    least = 1.0 if _checks.is_traced(grid) else float(np.min(np.asarray(grid)))
+    _checks.require(least > 0, argument, "must be > 0", f"{least:.4g} as the least", "Pass positive values.")
     return grid.astype(like.dtype)

@@ -450,7 +450,7 @@ V, U = small(0)
         (lambda: fit_conditional(KEY, V, U, folds=1), "^folds: must be >= 2; got 1"),
         (lambda: fit_conditional(KEY, V, U, folds=2.5), "^folds: must be an integer; got 2.5"),
         (lambda: fit_conditional(KEY, V[:4], U[:4]), "^v: must hold a sample for each of 5 folds; got 4"),
-        (lambda: fit_conditional(KEY, V, U, widths=[0.1, 0.0]), r"^widths: must be > 0; got \[0.1, 0.0\]"),
+        (lambda: fit_conditional(KEY, V, U, widths=[0.1, 0.0]), "^widths: must be > 0; got 0 as the least"),
         (lambda: fit_conditional(KEY, V, U, widths=0.1), r"^widths: must list candidates; got shape \(\)"),
         (lambda: fit_conditional(KEY, V, U, ridges=[]), r"^ridges: must list candidates; got shape \(0,\)"),
         (lambda: fit_conditional(KEY, V, U, ridges=[np.nan]), "^ridges: must be finite; got"),
