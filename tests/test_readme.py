@@ -23,8 +23,8 @@ def test_example_prints_what_the_readme_says():
     )
     assert outcome.returncode == 0, outcome.stderr
     numbers = [[float(x) for x in re.findall(r"\d+\.?\d*", text)] for text in (outcome.stdout, said)]
-    # Another processor may round otherwise: one unit of the last figure shown.
-    assert all(abs(got - shown) <= (0.1 if shown < 60 else 1.0) for got, shown in zip(*numbers, strict=True))
+    # Another processor or a busy one may round otherwise, and the search or the iteration then end a step apart.
+    assert all(abs(got - shown) <= max(0.1, 0.15 * shown) for got, shown in zip(*numbers, strict=True)), numbers
 
 
 def test_table_is_what_the_results_say():

@@ -120,6 +120,8 @@ class Operator(Checked):
         [-8.5, -8.5]
     """
 
+    holds_nan = True  # thresholds of -inf and inf: ask the oracle always, or never
+
     maps: TwoStage
     regressions: BayesianRegression
     thresholds: Float[Array, " out"]
