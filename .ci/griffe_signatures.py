@@ -63,7 +63,7 @@ def constructor(member: Class, kind: type, package: Module) -> Function:
     """Return the function that makes an object of a class."""
     try:
         given = list(inspect.signature(kind).parameters.values())
-    except ValueError:  # of exceptions, which C code makes
+    except (ValueError, TypeError):  # of exceptions, which C code makes, and of metaclasses
         given = [inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)]
     own = Parameter("self", kind=ParameterKind.positional_or_keyword)
     parameters = [as_written(parameter, kind, package) for parameter in given]
