@@ -56,7 +56,7 @@ CHECKS = {"loops": check_loops, "learning": check_learning, "baselines": check_b
 @pytest.mark.parametrize("name", RUNNING)
 def test_pages_run_and_print_what_they_say(name, tmp_path):
     if name == "serving":
-        pytest.importorskip("flatbuffers")
+        pytest.importorskip("flatbuffers", reason="the extra kbpjax[serving] is not installed")
     (tmp_path / "page.py").write_text("\n".join(blocks(PAGES[name], "python")), encoding="utf-8")
     outcome = python("-W", "error", "page.py", folder=tmp_path, **SHORT)
     assert outcome.returncode == 0, outcome.stderr
@@ -77,7 +77,7 @@ def test_pages_run_and_print_what_they_say(name, tmp_path):
 
 @pytest.mark.slow
 def test_the_server_of_the_page_imports_jax_alone(tmp_path):
-    pytest.importorskip("flatbuffers")
+    pytest.importorskip("flatbuffers", reason="the extra kbpjax[serving] is not installed")
     export, serve = blocks(PAGES["serving"], "python")
     absent = "import sys; sys.modules |= dict.fromkeys(['kbpjax', 'equinox', 'jaxtyping', 'optax', 'chex'])\n"
     for program in (export, absent + serve):

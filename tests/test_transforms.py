@@ -458,7 +458,7 @@ def test_cases_on_explicit_axes_stay_there(landmarks, thetas, solver):
 def test_exported_programs_answer_the_same(answer, thetas, plain):
     exported = jax.export.export(jax.jit(answer))(jax.ShapeDtypeStruct((4,), thetas.dtype))
     np.testing.assert_allclose(jax.jit(exported.call)(thetas[0]), plain[0], rtol=1e-12)
-    pytest.importorskip("flatbuffers")
+    pytest.importorskip("flatbuffers", reason="the extra kbpjax[serving] is not installed")
     loaded = jax.export.deserialize(exported.serialize())
     np.testing.assert_allclose(jax.jit(loaded.call)(thetas[0]), plain[0], rtol=1e-12)
 
@@ -581,7 +581,7 @@ def test_skipped_checks_are_those_of_values(model, seen):
 
 @pytest.mark.slow
 def test_a_model_inside_a_module_of_flax_trains(landmarks, thetas):
-    nnx = pytest.importorskip("flax.nnx")
+    nnx = pytest.importorskip("flax.nnx", reason="flax, which kbpjax does not need, is not installed")
 
     class Smoother(nnx.Module):
         def __init__(self):
@@ -608,7 +608,7 @@ def test_a_model_inside_a_module_of_flax_trains(landmarks, thetas):
 
 
 def test_an_orbax_checkpoint_holds_the_arrays_of_a_model(model, seen, tmp_path):
-    orbax = pytest.importorskip("orbax.checkpoint")
+    orbax = pytest.importorskip("orbax.checkpoint", reason="orbax, which kbpjax does not need, is not installed")
     leaves, tree = jax.tree.flatten(model)
     with orbax.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "model", leaves)
