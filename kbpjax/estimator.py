@@ -16,6 +16,7 @@ import numpy as np
 import kbpjax as kbp
 from kbpjax import _checks
 from kbpjax._misc import warn
+from kbpjax.tuning.answering import StaticGraph
 from kbpjax.tuning.automatic import warn_of_rank
 
 try:
@@ -200,7 +201,9 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         )
         y = jnp.asarray(self._by_node(observed), jnp.result_type(float))
         level = jnp.asarray(coverage, y.dtype)
-        summaries, converged = _summaries(self.model_, y, level, graph=_Fixed(self.graph_), num_iters=self.num_iters)
+        summaries, converged = _summaries(
+            self.model_, y, level, graph=StaticGraph(self.graph_), num_iters=self.num_iters
+        )
         failed = int(np.sum(~np.asarray(converged)))
         if failed:
             reason = f"the messages of {failed} of {len(y)} samples have not converged in {self.num_iters} iterations"
@@ -218,24 +221,9 @@ _READ: Mapping[str, Any] = {"allow_nd": True, "ensure_all_finite": "allow-nan"}
 """Options of scikit-learn's checks: any number of axes, and NaN where values are missing."""
 
 
-class _Fixed:
-    """A graph as a static argument of a compiled function; graphs with the same edges and types are equal."""
-
-    def __init__(self, graph: kbp.Graph):
-        arrays = (graph.senders, graph.receivers, graph.edge_type, graph.node_type)
-        self.graph = graph
-        self.key = (graph.num_nodes, *(np.asarray(array).tobytes() for array in arrays))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Fixed) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
 @partial(jax.jit, static_argnames=("graph", "num_iters"))
 def _summaries(
-    model: kbp.KernelMRF, y: jax.Array, coverage: jax.Array, *, graph: _Fixed, num_iters: int
+    model: kbp.KernelMRF, y: jax.Array, coverage: jax.Array, *, graph: StaticGraph, num_iters: int
 ) -> tuple[tuple[jax.Array, ...], jax.Array]:
     """Return posterior summaries and whether messages converged, computed one sample at a time to bound memory."""
 
