@@ -75,6 +75,7 @@ from kbpjax.posterior.evidence import Expectation as Expectation
 from kbpjax.posterior.evidence import observe as observe
 from kbpjax.posterior.intervals import circular_interval as circular_interval
 from kbpjax.posterior.intervals import circular_mean as circular_mean
+from kbpjax.posterior.intervals import coverage as coverage
 from kbpjax.posterior.intervals import highest_density as highest_density
 from kbpjax.posterior.intervals import interval as interval
 from kbpjax.posterior.intervals import quantile as quantile
@@ -99,6 +100,7 @@ from kbpjax.tuning.answering import infer as infer
 from kbpjax.tuning.automatic import choose_hyperparameters as choose_hyperparameters
 from kbpjax.tuning.automatic import fit as fit
 from kbpjax.tuning.hyperparameters import Hyperparameters as Hyperparameters
+from kbpjax.tuning.losses import CRPS as CRPS
 from kbpjax.tuning.losses import IntervalScore as IntervalScore
 from kbpjax.tuning.losses import NegativeLogBelief as NegativeLogBelief
 from kbpjax.tuning.losses import SquaredError as SquaredError
