@@ -120,7 +120,7 @@ PAGES = {
         "Choice of kernels, ridges, damping and temperature, by rules of thumb, validation or gradient descent.",
         {
             "Hyperparameters": "Hyperparameters median_hyperparameters",
-            "Selection and tuning": "select tune Tuned",
+            "Selection and tuning": "select tune Tuned calibrate",
             "Losses": "SquaredError NegativeLogBelief IntervalScore CRPS",
             "Scores in closed form": "tuning.scores.leave_one_out tuning.scores.generalized_cross_validation",
         },

@@ -99,6 +99,7 @@ from kbpjax.posterior.summaries import variance as variance
 from kbpjax.tuning.answering import infer as infer
 from kbpjax.tuning.automatic import choose_hyperparameters as choose_hyperparameters
 from kbpjax.tuning.automatic import fit as fit
+from kbpjax.tuning.calibration import calibrate as calibrate
 from kbpjax.tuning.hyperparameters import Hyperparameters as Hyperparameters
 from kbpjax.tuning.losses import CRPS as CRPS
 from kbpjax.tuning.losses import IntervalScore as IntervalScore
