@@ -15,6 +15,9 @@ from kbpjax.graphs.graph import Graph as Graph
 from kbpjax.graphs.graph import chain_graph as chain_graph
 from kbpjax.graphs.graph import grid_graph as grid_graph
 from kbpjax.graphs.spanning_trees import tree_reweighting as tree_reweighting
+from kbpjax.graphs.windows import grid_symmetries as grid_symmetries
+from kbpjax.graphs.windows import window_orbits as window_orbits
+from kbpjax.graphs.windows import windows as windows
 from kbpjax.inference.acceleration import AdaptiveDamping as AdaptiveDamping
 from kbpjax.inference.acceleration import AgreementDamping as AgreementDamping
 from kbpjax.inference.acceleration import Anderson as Anderson

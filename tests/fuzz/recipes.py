@@ -151,6 +151,9 @@ recipe("Graph.to_networkx", GRAPH.to_networkx)
 recipe("Graph.nodes_of_type", GRAPH.nodes_of_type, 0)
 recipe("grid_graph", kbp.grid_graph, 2, 3)
 recipe("chain_graph", kbp.chain_graph, 3, edge_type=[0, 0], node_type=[0, 0, 0])
+recipe("windows", kbp.windows, X[0], (3,), 1)
+recipe("grid_symmetries", kbp.grid_symmetries, (2, 3))
+recipe("window_orbits", kbp.window_orbits, 1, 2)
 recipe(
     "TrainingData",
     kbp.TrainingData,
@@ -183,7 +186,7 @@ recipe("kernels.Transformed", kernels.Transformed, jnp.sin, RBF)
 recipe("kernels.Part", kernels.Part, RBF, 0, 2, (2,))
 recipe("kernels.diagonal", kernels.diagonal, RBF, VECTORS)
 recipe("RBF", kbp.RBF, 1.0)
-recipe("kernels.ARD", kernels.ARD, [1.0, 2.0])
+recipe("kernels.ARD", kernels.ARD, [1.0, 2.0], [0, 1, 0])
 recipe("kernels.Laplace", kernels.Laplace, 1.0)
 recipe("kernels.Matern", kernels.Matern, 1.0, 1.5)
 recipe("kernels.RationalQuadratic", kernels.RationalQuadratic, 1.0, 0.5)
@@ -226,6 +229,7 @@ recipe("kernels.median_mean_variance", kernels.median_mean_variance, DISTRIBUTIO
 DOMAINS = {
     "RBF": (RBF, VECTORS),
     "ARD": (kernels.ARD([1.0, 2.0]), VECTORS),
+    "tied ARD": (kernels.ARD([1.0], [0, 0]), VECTORS),
     "Laplace": (kernels.Laplace(1.0), VECTORS),
     "Matern": (kernels.Matern(1.0), VECTORS),
     "RationalQuadratic": (kernels.RationalQuadratic(1.0), VECTORS),
