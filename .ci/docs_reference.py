@@ -31,6 +31,7 @@ PAGES = {
         "A graph of typed nodes and edges, and training samples of its variables.",
         {
             "Graphs": "Graph grid_graph chain_graph",
+            "Windows as observations": "windows window_orbits grid_symmetries",
             "Training data": "TrainingData pool chunked learning.data.Cases",
         },
     ),
@@ -111,7 +112,7 @@ PAGES = {
             "Beliefs": "beliefs Belief log_belief edge_beliefs EdgeBelief marginal temper",
             "Point estimates": "mode refine_mode mean circular_mean expectation",
             "Uncertainty": "std variance covariance quantile interval circular_interval highest_density entropy"
-            " log_density",
+            " coverage log_density",
             "Samples": "sample herd",
         },
     ),
@@ -120,8 +121,8 @@ PAGES = {
         "Choice of kernels, ridges, damping and temperature, by rules of thumb, validation or gradient descent.",
         {
             "Hyperparameters": "Hyperparameters median_hyperparameters",
-            "Selection and tuning": "select tune Tuned",
-            "Losses": "SquaredError NegativeLogBelief IntervalScore",
+            "Selection and tuning": "select tune Tuned calibrate",
+            "Losses": "SquaredError NegativeLogBelief IntervalScore CRPS",
             "Scores in closed form": "tuning.scores.leave_one_out tuning.scores.generalized_cross_validation",
         },
     ),
@@ -131,7 +132,7 @@ PAGES = {
         {
             "Files": "save load io.describe",
             "Plots": "plotting.plot_belief plotting.plot_grid plotting.plot_residuals plotting.plot_messages"
-            " plotting.plot_graph plotting.plot_landmarks plotting.plot_costs",
+            " plotting.plot_graph plotting.plot_landmarks plotting.plot_costs plotting.plot_reliability",
         },
     ),
     "sharded": (

@@ -375,6 +375,15 @@ def require_finite(argument: str, array: Any, fix: str) -> None:
     require_range(argument, values)
 
 
+def require_finite_or_nan(argument: str, array: Any) -> None:
+    """Raise ValueError if an array has infinite or non-real values; NaN, for a missing value, and tracers pass."""
+    if is_unread(array):
+        return
+    infinite = int(np.sum(complete(argument, array, None, np.ndim(array))[1]))
+    got, fix = f"{infinite} infinite of {np.size(array)} values", "Correct these values, or mark them by NaN."
+    require(infinite == 0, argument, "must be finite, or NaN where missing", got, fix)
+
+
 def require_range(argument: str, values: Any) -> None:
     """Raise ValueError if finite numbers are infinite in the precision of JAX."""
     if values.dtype.itemsize > 4 and not isinstance(values, jax.Array) and not jax.config.read("jax_enable_x64"):

@@ -17,7 +17,7 @@ from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution, init
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.beliefs import Belief
-from kbpjax.posterior.intervals import interval
+from kbpjax.posterior.intervals import coverage, interval
 from kbpjax.posterior.summaries import marginal, mean, mode, std
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "0.4"
@@ -295,6 +295,66 @@ def plot_landmarks(model: KernelMRF, *, node_type: int = 0, samples: Numbers | N
         ax.plot(*flat.T, "x", color=RED, label=f"{len(flat)} landmarks")
         ax.set(xlabel="first coordinate", ylabel="second coordinate")
     ax.set_title(f"landmarks of node type {node_type}")
+    ax.legend(fontsize="small")
+    return ax
+
+
+@public
+def plot_reliability(
+    belief: Belief | Mapping[int, Belief],
+    truth: Numbers | Mapping[int, Numbers],
+    *,
+    levels: Numbers = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    label: str = "",
+    ax: Any = None,
+) -> Any:
+    """Plot the share of true values inside central intervals against their nominal coverage; return the axes.
+
+    Calibrated beliefs are on the diagonal, overconfident ones below it. Bars are two standard errors, with nodes
+    counted as independent. Neighbors are not: the bars are too short if they are much alike.
+
+    Args:
+        belief: belief of scalar variables, or {node type: belief}, which gives one curve per type. For several cases
+            `Belief(points, weights.reshape(-1, len(points)))`.
+        truth: true value of each node, NaN where unknown; or {node type: values}.
+        levels: nominal coverages [level], in [0, 1].
+        label: name of the method, for several in the same axes.
+        ax: axes; None: new axes.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: as `kbpjax.coverage`.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp, matplotlib.pyplot as plt
+        >>> from kbpjax.plotting import plot_reliability
+        >>> wide = kbp.Belief(jnp.linspace(-2.0, 2.0, 5), jnp.tile(jnp.array([0.1, 0.2, 0.4, 0.2, 0.1]), (3, 1)))
+        >>> ax = plot_reliability(wide, [0.1, -0.4, 1.5], label="wide")
+        >>> ax = plot_reliability(kbp.temper(wide, 0.5), [0.1, -0.4, 1.5], label="tempered", ax=ax)
+        >>> ax.get_legend_handles_labels()[1]
+        ['calibrated', 'wide', 'tempered']
+        >>> plt.close(ax.figure)
+    """
+    by_type = isinstance(belief, Mapping)
+    curves: Any = coverage(belief, truth, levels)
+    curves = curves if by_type else {0: curves}
+    truths = truth if isinstance(truth, Mapping) else dict.fromkeys(curves, truth)
+    nominal = np.asarray(levels, float)
+    ax = _axes(ax)
+    if not any(line.get_label() == "calibrated" for line in ax.lines):
+        ax.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--", label="calibrated")
+    for v, shares in curves.items():
+        inside = np.asarray(shares, float)
+        known = np.sum(~np.isnan(np.asarray(truths[v], float)))
+        bars = 2 * np.sqrt(inside * (1 - inside) / max(known, 1))
+        name = ", ".join(part for part in (label, f"type {v}" if by_type else "") if part)
+        number = len(ax.containers)
+        style = {"marker": "osD^vP*X"[number % 8], "color": (BLUE, ORANGE, GREEN, RED, GREY)[number % 5]}
+        ax.errorbar(nominal, inside, bars, label=name or "beliefs", markersize=4, capsize=2, **style)
+    ax.set(xlabel="nominal coverage", ylabel="share of true values inside", xlim=(0, 1), ylim=(0, 1))
+    ax.grid(alpha=0.3)
     ax.legend(fontsize="small")
     return ax
 

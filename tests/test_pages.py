@@ -39,8 +39,8 @@ def check_loops(printed):
 
 
 def check_learning(printed):
-    first, last, rmse = numbers(printed)
-    assert last < 0.9 * first and rmse < 15
+    first, last, rmse, _, before, after = numbers(printed)
+    assert last < 0.9 * first and rmse < 15 and abs(after - 0.9) < abs(before - 0.9)
 
 
 def check_baselines(printed):

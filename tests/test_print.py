@@ -43,6 +43,7 @@ TEXTS = {
     "RBF": (kbp.RBF(1.0), "RBF(bandwidth=1.0)"),
     "rounded": (kbp.RBF(1 / 3), "RBF(bandwidth=0.3333)"),
     "ARD": (kernels.ARD(jnp.array([1.0, 0.5])), "ARD(bandwidths=[1, 0.5])"),
+    "tied ARD": (kernels.ARD([1.0, 0.5], [0, 1, 0]), "ARD(bandwidths=[1, 0.5], groups=(0, 1, 0))"),
     "static": (kernels.Matern(2.0, nu=1.5), "Matern(bandwidth=2.0, nu=1.5)"),
     "product of a sum": ((kbp.RBF(1.0) + kbp.Linear()) * kbp.Delta(), "(RBF(bandwidth=1.0) + Linear()) * Delta()"),
     "sum of products": (2.0 * kbp.Linear() + kbp.Delta() * 0.5 + 3, "2.0 * Linear() + 0.5 * Delta() + 3.0"),

@@ -29,6 +29,7 @@ from kbpjax.posterior.evidence import DensityRatio, Expectation, observe
 from kbpjax.posterior.summaries import temper
 from kbpjax.tuning.answering import Recipe, beliefs_at, recipe, solve
 from kbpjax.tuning.held_out import HeldOut, hold_out
+from kbpjax.tuning.losses import energy_score
 
 RANK, VECTOR_RANK = 48, 96
 """Ranks of the compared models: of scalar variables, and of others."""
@@ -198,9 +199,8 @@ class Problem(eqx.Module):
         for v, belief in computed.items():
             weights = temper(belief, temperature).weights
             between, to_truth = (distance.astype(weights.dtype) for distance in distances[v])
-            score = jnp.sum(weights * to_truth, axis=1) - jnp.sum((weights @ between) * weights, axis=1) / 2
             mask = self.scored[v]
-            total = total + jnp.sum(jnp.where(mask, score, 0))
+            total = total + jnp.sum(jnp.where(mask, energy_score(weights, to_truth, between), 0))
             count = count + jnp.sum(mask, dtype=count.dtype)
         return total / jnp.maximum(count, 1)
 
