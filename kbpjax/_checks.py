@@ -6,7 +6,7 @@ Elsewhere, `skip_value_checks` does the same for arrays of JAX.
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -405,3 +405,10 @@ def as_array(argument: str, values: Any) -> jax.Array:
         got = f"values up to {np.abs(array).max(initial=0)}"
         require(same, argument, f"must fit in {result.dtype}", got, fix)
     return result
+
+
+def as_arrays(argument: str, values: Any) -> Any:
+    """Return values, or {node type: values}, as arrays of JAX."""
+    if isinstance(values, Mapping):
+        return {v: as_array(f"{argument}[{v}]", of_type) for v, of_type in values.items()}
+    return as_array(argument, values)

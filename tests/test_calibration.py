@@ -102,3 +102,17 @@ def test_wrong_cases_and_traced_arguments_are_refused():
         kbp.calibrate(START, MODEL, CHAIN, truth, y, POINTS, loss=kbp.CRPS)
     with pytest.raises(ValueError, match="^observations: must be known; got traced arrays. Call calibrate outside"):
         jax.jit(lambda y: kbp.calibrate(START, MODEL, CHAIN, truth, y, POINTS).temperature)(y)
+
+
+def test_a_graph_with_cycles_is_solved_as_by_infer():
+    rng = np.random.default_rng(3)
+    graph, x = kbp.grid_graph(3, 3), rng.normal(size=(60, 1)) + 0.4 * rng.normal(size=(60, 9))
+    y, points = x + 0.5 * rng.normal(size=x.shape), np.linspace(-4, 4, 33)
+    start = kbp.Hyperparameters(kbp.RBF(0.7), kbp.RBF(0.7), ridge=1e-2, temperature=0.3, rule=kbp.FullRank())
+    model = start.fit(kbp.pool(graph, x[:10], y[:10]))
+    calibrated = kbp.calibrate(start, model, graph, x[30:], y[30:], points)
+    before, after = (
+        np.mean([float(kbp.CRPS()(s.answer(model, graph, y[i], points), jnp.asarray(x[i]))) for i in range(30, 60)])
+        for s in (start, calibrated)
+    )
+    assert after < before and float(calibrated.temperature) > 0.3

@@ -6,7 +6,7 @@ depend on the power only, and beliefs of one run have a score at each temperatur
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -85,15 +85,13 @@ def calibrate(
     for name, value in (given | {"observations": observations, "points": points}).items():
         fix = "Call calibrate outside jax.jit, jax.vmap and jax.grad."
         _checks.require(not _checks.is_traced(value), name, "must be known", "traced arrays", fix)
-    cases = _arrays("truth", truth), _arrays("observations", observations)
+    cases = _checks.as_arrays("truth", truth), _checks.as_arrays("observations", observations)
     counts = sorted({len(array) if array.ndim else 0 for array in jax.tree.leaves(cases)})
     rule, fix = "must have the same number of cases, at least 1", "Pass arrays [case, node, ...]; one case as x[None]."
     _checks.require(len(counts) == 1 and counts[0] > 0, "truth, observations", rule, counts, fix)
 
     @jax.jit
-    def losses_at(
-        powers: Array, temperatures: Array, start: Hyperparameters, model: KernelMRF, graph: Graph, cases: Any
-    ) -> Array:
+    def losses_at(powers: Array, temperatures: Array, start: Hyperparameters, model: KernelMRF, cases: Any) -> Array:
         """Return the mean loss over cases [power, temperature]."""
 
         def of_power(power: Array) -> Array:
@@ -111,7 +109,7 @@ def calibrate(
     for of_powers, of_temperatures in FINER:
         octaves = POWERS / of_powers, TEMPERATURES / of_temperatures
         grid = power * _powers_of_2(octaves[0], power), temperature * _powers_of_2(octaves[1], temperature)
-        losses = np.asarray(losses_at(*grid, hyperparameters, model, graph, cases))
+        losses = np.asarray(losses_at(*grid, hyperparameters, model, cases))
         finite = np.isfinite(losses)
         fix = "Check the beliefs of one case: hyperparameters.answer(model, graph, y, points)."
         _checks.require(bool(finite.any()), "loss", "must be finite at some power and temperature", "none", fix)
@@ -119,13 +117,6 @@ def calibrate(
         power, temperature = grid[0][best[0]], grid[1][best[1]]
         _warn_at_the_edge({"evidence_power": octaves[0][best[0]], "temperature": octaves[1][best[1]]})
     return dataclasses.replace(hyperparameters, evidence_power=power, temperature=temperature)
-
-
-def _arrays(argument: str, cases: Any) -> Any:
-    """Return values, or {node type: values}, as arrays of JAX."""
-    if isinstance(cases, Mapping):
-        return {v: _checks.as_array(f"{argument}[{v}]", values) for v, values in cases.items()}
-    return _checks.as_array(argument, cases)
 
 
 def _powers_of_2(octaves: np.ndarray, like: Array) -> Array:

@@ -263,11 +263,11 @@ class _Cases(eqx.Module):
         key: PRNGKeyArray,
     ) -> "_Cases":
         """Return checked cases; all arrays must have the same number of cases."""
-        truth = _arrays("truth", truth)
+        truth = _checks.as_arrays("truth", truth)
         count = _count("truth", truth)
         key, held_out = jax.random.split(key)
         if not callable(observations):
-            observations = _arrays("observations", observations)
+            observations = _checks.as_arrays("observations", observations)
         elif not isinstance(observations, Partial):
             observations = Partial(observations)
         if validation is None:
@@ -276,7 +276,7 @@ class _Cases(eqx.Module):
         ok = isinstance(validation, tuple | list) and len(validation) == 2
         got, fix = type(validation).__name__, "Pass validation=(truth, observations)."
         _checks.require(ok, "validation", "must be a pair of true values and observations", got, fix)
-        validation = _arrays("validation[0]", validation[0]), _arrays("validation[1]", validation[1])
+        validation = tuple(_checks.as_arrays(f"validation[{i}]", values) for i, values in enumerate(validation))
         _same_count("validation", validation[1], _count("validation", validation[0]))
         batch = count if batch is None else batch
         _checks.require_count("batch", batch)
@@ -298,13 +298,6 @@ class _Cases(eqx.Module):
             return self.truth, observations
         rows = jax.random.choice(choice, count, (self.batch,), replace=False)
         return jax.tree.map(lambda a: a[rows], (self.truth, observations))
-
-
-def _arrays(argument: str, cases: Any) -> Any:
-    """Return values, or {node type: values}, as arrays of JAX."""
-    if isinstance(cases, Mapping):
-        return {v: _checks.as_array(f"{argument}[{v}]", values) for v, values in cases.items()}
-    return _checks.as_array(argument, cases)
 
 
 def _count(argument: str, cases: Any) -> int:
