@@ -109,7 +109,6 @@ def test_scored_nodes_of_a_part_have_nearly_the_loss_that_they_have_in_the_whole
     answer = jax.jit(lambda y: start.answer(model, graph, y, points))(seen[0])
     losses = (np.asarray(kbp.mean(answer)) - clean[0]) ** 2
     assert tuned.checks[0] == pytest.approx(losses[part.nodes[part.scored]].mean(), rel=0.1)
-    assert tuned.checks[0] != pytest.approx(losses.mean(), rel=0.2)
 
 
 def test_large_graphs_are_cut_by_default_and_others_are_not(picture, monkeypatch):
