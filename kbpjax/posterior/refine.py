@@ -77,7 +77,7 @@ def refine_mode(
         solution: the solution of `run`.
         belief: the beliefs of the nodes of one type, on numeric candidates or vectors; or {node type: beliefs}.
         node_type: that type; ignored for {node type: beliefs}.
-        num_starts: number of candidates of largest belief to start from, >= 1.
+        num_starts: number of candidates of largest belief to start from, >= 1; if there are fewer, from all of them.
         num_steps: number of steps from each, >= 1.
         marginal: as in `beliefs`.
         retract: maps a point [*dim] back to the domain after a step; for unit vectors lambda x: x / |x|.
