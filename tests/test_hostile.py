@@ -289,7 +289,8 @@ def test_what_was_accepted_without_a_word_is_refused(model, solution):
     assert not not_refused(calls)
 
 
-def test_what_the_fuzzer_of_calls_found_is_refused(model):
+def test_what_the_fuzzer_of_calls_found_is_refused(model, solution):
+    belief = kbp.beliefs(model, GRAPH, None, solution, POINTS)
     x, basis = jnp.linspace(0, 1, 6), features.cholesky_basis(RBF, jnp.array([0.0, 0.5, 1.0]))
     densities = pairwise.fit(jax.random.key(0), DATA, num_centers=4, widths=[0.5], ridges=[0.1])
     chunks = kbp.chunked({0: (X[:, 0], X[:, 1])}, {0: X[:, 0]}, size=4)
@@ -358,6 +359,10 @@ def test_what_the_fuzzer_of_calls_found_is_refused(model):
             "matrix: must have no masked entries",
         ),
         "no edges": (lambda: kbp.kernels.encode_graphs([[[0, 0], 2.0]]), r"graphs\[0\]: must have edges \[edge, 2\]"),
+        "text of retract": (
+            lambda: kbp.refine_mode(model, GRAPH, None, solution, belief, retract=lambda x: "text"),
+            "retract: must hold real numbers; got dtype <U4",
+        ),
         "period": (lambda: kbp.circular_mean(BELIEF, 1e-310), "period: must be finite and >= "),
         "widths": (single(lambda: ep.grid_candidates([1e300])), "width_scales: must be finite in float32"),
     }

@@ -130,12 +130,18 @@ def _refine(
     num_steps: int,
     retract: Callable[[Array], Array],
 ) -> Array:
+    def on_domain(x):
+        point = _checks.as_array("retract", retract(x))
+        fix = "Return a point of the domain."
+        _checks.require(point.shape == x.shape, "retract", f"must return shape {x.shape}", point.shape, fix)
+        return point
+
     def height(x):
         return log_belief(model, graph, evidence, solution, x, node_type=node_type, marginal=marginal)
 
     points = belief.points
     start = points[jax.lax.top_k(belief.weights, min(num_starts, len(points)))[1]]
-    top, heights = _climb(height, jax.vmap(jax.vmap(retract)), start, num_steps, _spacing(points))
+    top, heights = _climb(height, jax.vmap(jax.vmap(on_domain)), start, num_steps, _spacing(points))
     best = jnp.argmax(heights, axis=1)
     mode = jax.vmap(lambda x, i: x[i])(top, best)
     if evidence is None or node_type not in evidence.values:

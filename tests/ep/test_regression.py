@@ -213,10 +213,6 @@ PHI, Y = data(4, 3)
             partial(ep.BayesianRegression.prior(3, noise=1.0).predict, jnp.ones((5, 2))),
             r"phi: must have shape \(5, 3\)",
         ),
-        (
-            partial(ep.BayesianRegression.prior(3, noise=1.0).update_block, jnp.ones((5, 3)), jnp.ones(4)),
-            r"y: must have shape \(5,\); got shape \(4,\)",
-        ),
         (partial(ep.fit_regression, PHI, Y, 0.0), "noise: must be finite and > 0; got 0.0"),
         (partial(ep.fit_regression, PHI, Y, float("nan")), "noise: must be finite and > 0; got nan"),
         (partial(ep.fit_regression, PHI, Y, 1.0, -1.0), "variance: must be finite and > 0; got -1.0"),
