@@ -61,6 +61,7 @@ def vary_like(constants: Any, arrays: Any) -> Any:
 
 
 fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
+"""Locks of files on POSIX systems; None elsewhere."""
 
 
 @contextmanager
@@ -103,8 +104,9 @@ def _open_locked(path: Path) -> tuple[Path, IO[bytes]]:
 
 def _remove_leftovers(path: Path) -> None:
     """Remove the temporary files beside a path that no process has locked."""
-    names = f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.tmp"
-    for old in path.parent.glob(names) if fcntl is not None else ():
+    if fcntl is None:
+        return
+    for old in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.tmp"):
         with suppress(OSError), old.open("rb") as file:  # locked, or removed meanwhile
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             old.unlink()
