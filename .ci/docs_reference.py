@@ -207,7 +207,8 @@ node_basis observation_basis check_memory sweep next start advance operator poin
 floor_of check_types sizes positivity places squared_distance counts colors cut
 Graph.plan_of Operators.update Operators.floors FullRank.fix_landmarks FixedLandmarks.fix_landmarks
 Synchronous.plan Colored.plan RandomProjection.features Partition.axis
-SumProduct.cavity_products SumProduct.apply MaxProduct.apply InLogs.cavity_products InLogs.apply
+SumProduct.cavity_products SumProduct.apply SumProduct.apply_to_one MaxProduct.apply MaxProduct.apply_to_one
+InLogs.cavity_products InLogs.apply InLogs.apply_to_one
 Moments.points Moments.draw Exact.points Exact.draw Draws.points Draws.draw Learner.parameters Parameters.of_outputs
 CompoundGamma.integrals ImportanceSampling.weigh ForwardSampler.draw LogDensity.draw
 PairwiseMRF.points ExactSampler.draw GibbsSampler.draw MultiscaleSampler.draw GaussianMRF.check_graph

@@ -371,7 +371,8 @@ def require_finite(argument: str, array: Any, fix: str) -> None:
     values = np.asarray(as_numpy(argument, array))
     require_real(argument, values)
     bad = int(np.size(values) - np.sum(np.isfinite(values)))
-    require(bad == 0, argument, "must be finite", f"{bad} NaN or infinite of {values.size} values", fix)
+    got = f"{bad} NaN or infinite of {values.size} values" if values.ndim else f"{values}"
+    require(bad == 0, argument, "must be finite", got, fix)
     require_range(argument, values)
 
 
@@ -382,6 +383,17 @@ def require_finite_or_nan(argument: str, array: Any) -> None:
     infinite = int(np.sum(complete(argument, array, None, np.ndim(array))[1]))
     got, fix = f"{infinite} infinite of {np.size(array)} values", "Correct these values, or mark them by NaN."
     require(infinite == 0, argument, "must be finite, or NaN where missing", got, fix)
+
+
+def require_squares(argument: str, array: Any) -> None:
+    """Raise ValueError if the sum of the squares of an array overflows in its precision; tracers pass."""
+    if is_unread(array):
+        return
+    values = np.asarray(array)
+    most = float(f"{(float(jnp.finfo(values.dtype).max) / max(values.size, 1)) ** 0.5:.2g}")
+    largest = float(np.max(np.abs(values), initial=0))
+    rule = f"must be within {most:g}, so that squares do not overflow in {values.dtype}"
+    require(largest <= most, argument, rule, f"{largest:.4g}", "Rescale the values.")
 
 
 def require_range(argument: str, values: Any) -> None:

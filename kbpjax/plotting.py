@@ -232,7 +232,7 @@ def plot_graph(
     _checks.require(belief.weights.shape[0] == count, "belief", rule, belief.weights.shape, fix)
     ends = np.stack([np.asarray(graph.senders), np.asarray(graph.receivers)], axis=1)
     ends = ends[ends[:, 0] < ends[:, 1]]
-    layout = _layout(ends, count) if positions is None else np.asarray(positions, float)
+    layout = _layout(ends, count) if positions is None else _known("positions", positions)
     rule, fix = f"must have shape {(count, 2)}", "Pass two coordinates per node."
     _checks.require(layout.shape == (count, 2), "positions", rule, layout.shape, fix)
     ax = _axes(ax)
@@ -280,7 +280,8 @@ def plot_landmarks(model: KernelMRF, *, node_type: int = 0, samples: Numbers | N
     fix = "Plot two coordinates of model.points[node_type]."
     _checks.require(flat.shape[1] <= 2, "model", "must have points of one or two numbers", points.shape[1:], fix)
     ax = _axes(ax)
-    drawn = None if samples is None else np.asarray(samples, float).reshape(len(np.asarray(samples)), -1)
+    drawn = None if samples is None else _known("samples", samples)
+    drawn = None if drawn is None else drawn.reshape(len(drawn), -1)
     fits = drawn is None or drawn.shape[1] == flat.shape[1]
     got, fix = None if drawn is None else drawn.shape[1], "Pass samples [sample, *dim] of this node type."
     _checks.require(fits, "samples", f"must have {flat.shape[1]} numbers each", got, fix)
@@ -388,7 +389,7 @@ def plot_costs(
     """
     ax = _axes(ax)
     for number, (name, pair) in enumerate(costs.items()):
-        seconds, errors = (np.atleast_1d(np.asarray(values, float)) for values in pair)
+        seconds, errors = (_known("costs", values) for values in pair)
         same = seconds.shape == errors.shape and seconds.ndim == 1
         got, fix = f"{seconds.shape} and {errors.shape} of {name}", "Pass one error per time."
         _checks.require(same, "costs", "must have the same number of seconds and errors", got, fix)
@@ -412,6 +413,13 @@ def _numbers(belief: Belief, node: int) -> np.ndarray:
     count = belief.weights.shape[0]
     _checks.require(-count <= node < count, "node", f"must be one of {count} nodes", node, "Count from 0.")
     return points.astype(float)
+
+
+def _known(argument: str, values: Numbers) -> np.ndarray:
+    """Return finite numbers as floats, with one axis at least; raise ValueError for others."""
+    array = np.atleast_1d(np.asarray(_checks.as_numpy(argument, values), float))
+    _checks.require_finite(argument, array, "Leave out what is missing.")
+    return array
 
 
 def _axes(ax: Any) -> Any:

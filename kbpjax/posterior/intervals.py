@@ -174,13 +174,12 @@ def circular_mean(belief: Belief, period: ScalarLike = TWO_PI) -> Float[Array, "
         [23.5]
     """
     check_belief(belief)
-    _checks.require_number("period", period, above=0)
-    return _circular_mean(belief, jnp.asarray(period, belief.weights.dtype))
+    return _circular_mean(belief, _checks.in_range("period", period, belief.weights.dtype))
 
 
 @jax.jit
 def _circular_mean(belief: Belief, period: Array) -> Array:
-    angles = belief.points.astype(belief.weights.dtype) * (TWO_PI / period)
+    angles = TWO_PI * (jnp.mod(belief.points.astype(belief.weights.dtype), period) / period)
     sine, cosine = (einsum("np,p...->n...", belief.weights, wave(angles)) for wave in (jnp.sin, jnp.cos))
     undefined = (sine == 0) & (cosine == 0)
     return keep_nan(belief, jnp.arctan2(sine, jnp.where(undefined, 1, cosine)) * (period / TWO_PI))
@@ -216,9 +215,8 @@ def circular_interval(
     """
     _check_scalar(belief)
     _checks.require_number("coverage", coverage, least=0, most=1)
-    _checks.require_number("period", period, above=0)
     dtype = belief.weights.dtype
-    return _circular_interval(belief, jnp.asarray(coverage, dtype), jnp.asarray(period, dtype))
+    return _circular_interval(belief, jnp.asarray(coverage, dtype), _checks.in_range("period", period, dtype))
 
 
 @jax.jit

@@ -171,7 +171,7 @@ def expectation(
     """
     check_belief(belief)
     _checks.require(callable(fn), "fn", "must be a function of a point", repr(fn), "Pass for instance lambda x: x**2.")
-    values = _checks.as_array("fn", jax.vmap(fn)(belief.points))  # type: ignore[arg-type]
+    values = jax.vmap(lambda x: _checks.as_array("fn", fn(x)))(belief.points)  # type: ignore[operator]
     return einsum("np,p...->n...", belief.weights, values.astype(belief.weights.dtype))
 
 

@@ -328,7 +328,7 @@ recipe("learning.embedding.feature_residual", embedding.feature_residual, RBF, b
 
 recipe("Evidence.__mul__", Late(lambda: evidence().__mul__), evidence)
 recipe("Evidence.__pow__", Late(lambda: evidence().__pow__), 0.5)
-recipe("observe", kbp.observe, model, GRAPH, Y[0], mask=np.array([True, True, False]))
+recipe("observe", kbp.observe, model, GRAPH, Y[0], mask=np.array([True, False, True]))
 recipe("likelihood", kbp.likelihood, model, GRAPH, LIKELIHOOD)
 recipe("clamp", kbp.clamp, model, GRAPH, np.array([0]), np.array([0.25], np.float32))
 recipe("Expectation", kbp.Expectation)
@@ -452,13 +452,13 @@ recipe(
     gaussian.beliefs,
     *(membrane, GRAPH, noisy, Late(lambda: gaussian.run(membrane(), GRAPH, noisy())), POINTS),
 )
-recipe("baselines.gaussian.observe", gaussian.observe, template, GRAPH, Y[0], mask=np.array([True, True, False]))
+recipe("baselines.gaussian.observe", gaussian.observe, template, GRAPH, Y[0], mask=np.array([True, False, True]))
 recipe(
     "baselines.gaussian.likelihood",
     gaussian.likelihood,
     *(membrane, GRAPH, Y[0]),
     noise=0.5,
-    mask=np.array([True, True, False]),
+    mask=np.array([True, False, True]),
 )
 recipe("baselines.gaussian.check", gaussian.check, Late(lambda: gaussian.run(membrane(), GRAPH, noisy())))
 recipe("baselines.gaussian.walk_summability", gaussian.walk_summability, membrane, GRAPH, noisy, num_iters=10)
@@ -542,7 +542,7 @@ recipe(
     "baselines.density.RegressionLikelihood.evidence",
     Late(lambda: regression().evidence),
     *(numbers, GRAPH, Y[0]),
-    mask=np.array([True, True, False]),
+    mask=np.array([True, False, True]),
 )
 recipe("baselines.density.fit_conditional", density.fit_conditional, KEY, X[:, 0], X[:, 1], **SMALL, folds=2)
 recipe("baselines.density.fit_likelihood", density.fit_likelihood, KEY, X[:, 0], Y[:, 0], **SMALL)
