@@ -98,7 +98,7 @@ def test_wrong_cases_and_traced_arguments_are_refused():
         kbp.calibrate(START, MODEL, CHAIN, truth[:3], y[:4], POINTS)
     with pytest.raises(ValueError, match="^loss: must be finite at some power and temperature; got none"):
         kbp.calibrate(START, MODEL, CHAIN, truth[:2], y[:2], POINTS, loss=lambda belief, truth: jnp.array(jnp.nan))
-    with pytest.raises(ValueError, match="^loss: must be a function of beliefs and true values; got .*CRPS"):
+    with pytest.raises(ValueError, match="^loss: must be a function; got the class CRPS"):
         kbp.calibrate(START, MODEL, CHAIN, truth, y, POINTS, loss=kbp.CRPS)
     with pytest.raises(ValueError, match="^observations: must be known; got traced arrays. Call calibrate outside"):
         jax.jit(lambda y: kbp.calibrate(START, MODEL, CHAIN, truth, y, POINTS).temperature)(y)

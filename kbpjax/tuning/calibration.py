@@ -79,8 +79,6 @@ def calibrate(
         >>> bool(calibrated.temperature > 2 * start.temperature)
         True
     """
-    fix = "Pass an object of the class, for instance CRPS()."
-    _checks.require(not isinstance(loss, type), "loss", "must be a function of beliefs and true values", loss, fix)
     given = {"hyperparameters": hyperparameters, "model": model, "graph": graph, "truth": truth}
     for name, value in (given | {"observations": observations, "points": points}).items():
         fix = "Call calibrate outside jax.jit, jax.vmap and jax.grad."
