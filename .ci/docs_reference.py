@@ -31,6 +31,7 @@ PAGES = {
         "A graph of typed nodes and edges, and training samples of its variables.",
         {
             "Graphs": "Graph grid_graph chain_graph",
+            "Windows as observations": "windows window_orbits grid_symmetries",
             "Training data": "TrainingData pool chunked learning.data.Cases",
         },
     ),
@@ -111,7 +112,7 @@ PAGES = {
             "Beliefs": "beliefs Belief log_belief edge_beliefs EdgeBelief marginal temper",
             "Point estimates": "mode refine_mode mean circular_mean expectation",
             "Uncertainty": "std variance covariance quantile interval circular_interval highest_density entropy"
-            " log_density",
+            " coverage log_density",
             "Samples": "sample herd",
         },
     ),
@@ -120,8 +121,8 @@ PAGES = {
         "Choice of kernels, ridges, damping and temperature, by rules of thumb, validation or gradient descent.",
         {
             "Hyperparameters": "Hyperparameters median_hyperparameters",
-            "Selection and tuning": "select tune Tuned",
-            "Losses": "SquaredError NegativeLogBelief IntervalScore",
+            "Selection and tuning": "select tune Tuned calibrate",
+            "Losses": "SquaredError NegativeLogBelief IntervalScore CRPS",
             "Scores in closed form": "tuning.scores.leave_one_out tuning.scores.generalized_cross_validation",
         },
     ),
@@ -131,7 +132,7 @@ PAGES = {
         {
             "Files": "save load io.describe",
             "Plots": "plotting.plot_belief plotting.plot_grid plotting.plot_residuals plotting.plot_messages"
-            " plotting.plot_graph plotting.plot_landmarks plotting.plot_costs",
+            " plotting.plot_graph plotting.plot_landmarks plotting.plot_costs plotting.plot_reliability",
         },
     ),
     "sharded": (
@@ -206,7 +207,8 @@ node_basis observation_basis check_memory sweep next start advance operator poin
 floor_of check_types sizes positivity places squared_distance counts colors cut
 Graph.plan_of Operators.update Operators.floors FullRank.fix_landmarks FixedLandmarks.fix_landmarks
 Synchronous.plan Colored.plan RandomProjection.features Partition.axis
-SumProduct.cavity_products SumProduct.apply MaxProduct.apply InLogs.cavity_products InLogs.apply
+SumProduct.cavity_products SumProduct.apply SumProduct.apply_to_one MaxProduct.apply MaxProduct.apply_to_one
+InLogs.cavity_products InLogs.apply InLogs.apply_to_one
 Moments.points Moments.draw Exact.points Exact.draw Draws.points Draws.draw Learner.parameters Parameters.of_outputs
 CompoundGamma.integrals ImportanceSampling.weigh ForwardSampler.draw LogDensity.draw
 PairwiseMRF.points ExactSampler.draw GibbsSampler.draw MultiscaleSampler.draw GaussianMRF.check_graph

@@ -15,6 +15,9 @@ from kbpjax.graphs.graph import Graph as Graph
 from kbpjax.graphs.graph import chain_graph as chain_graph
 from kbpjax.graphs.graph import grid_graph as grid_graph
 from kbpjax.graphs.spanning_trees import tree_reweighting as tree_reweighting
+from kbpjax.graphs.windows import grid_symmetries as grid_symmetries
+from kbpjax.graphs.windows import window_orbits as window_orbits
+from kbpjax.graphs.windows import windows as windows
 from kbpjax.inference.acceleration import AdaptiveDamping as AdaptiveDamping
 from kbpjax.inference.acceleration import AgreementDamping as AgreementDamping
 from kbpjax.inference.acceleration import Anderson as Anderson
@@ -75,6 +78,7 @@ from kbpjax.posterior.evidence import Expectation as Expectation
 from kbpjax.posterior.evidence import observe as observe
 from kbpjax.posterior.intervals import circular_interval as circular_interval
 from kbpjax.posterior.intervals import circular_mean as circular_mean
+from kbpjax.posterior.intervals import coverage as coverage
 from kbpjax.posterior.intervals import highest_density as highest_density
 from kbpjax.posterior.intervals import interval as interval
 from kbpjax.posterior.intervals import quantile as quantile
@@ -98,7 +102,9 @@ from kbpjax.posterior.summaries import variance as variance
 from kbpjax.tuning.answering import infer as infer
 from kbpjax.tuning.automatic import choose_hyperparameters as choose_hyperparameters
 from kbpjax.tuning.automatic import fit as fit
+from kbpjax.tuning.calibration import calibrate as calibrate
 from kbpjax.tuning.hyperparameters import Hyperparameters as Hyperparameters
+from kbpjax.tuning.losses import CRPS as CRPS
 from kbpjax.tuning.losses import IntervalScore as IntervalScore
 from kbpjax.tuning.losses import NegativeLogBelief as NegativeLogBelief
 from kbpjax.tuning.losses import SquaredError as SquaredError

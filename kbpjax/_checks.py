@@ -6,7 +6,7 @@ Elsewhere, `skip_value_checks` does the same for arrays of JAX.
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -371,8 +371,29 @@ def require_finite(argument: str, array: Any, fix: str) -> None:
     values = np.asarray(as_numpy(argument, array))
     require_real(argument, values)
     bad = int(np.size(values) - np.sum(np.isfinite(values)))
-    require(bad == 0, argument, "must be finite", f"{bad} NaN or infinite of {values.size} values", fix)
+    got = f"{bad} NaN or infinite of {values.size} values" if values.ndim else f"{values}"
+    require(bad == 0, argument, "must be finite", got, fix)
     require_range(argument, values)
+
+
+def require_finite_or_nan(argument: str, array: Any) -> None:
+    """Raise ValueError if an array has infinite or non-real values; NaN, for a missing value, and tracers pass."""
+    if is_unread(array):
+        return
+    infinite = int(np.sum(complete(argument, array, None, np.ndim(array))[1]))
+    got, fix = f"{infinite} infinite of {np.size(array)} values", "Correct these values, or mark them by NaN."
+    require(infinite == 0, argument, "must be finite, or NaN where missing", got, fix)
+
+
+def require_squares(argument: str, array: Any) -> None:
+    """Raise ValueError if the sum of the squares of an array overflows in its precision; tracers pass."""
+    if is_unread(array):
+        return
+    values = np.asarray(array)
+    most = float(f"{(float(jnp.finfo(values.dtype).max) / max(values.size, 1)) ** 0.5:.2g}")
+    largest = float(np.max(np.abs(values), initial=0))
+    rule = f"must be within {most:g}, so that squares do not overflow in {values.dtype}"
+    require(largest <= most, argument, rule, f"{largest:.4g}", "Rescale the values.")
 
 
 def require_range(argument: str, values: Any) -> None:
@@ -396,3 +417,10 @@ def as_array(argument: str, values: Any) -> jax.Array:
         got = f"values up to {np.abs(array).max(initial=0)}"
         require(same, argument, f"must fit in {result.dtype}", got, fix)
     return result
+
+
+def as_arrays(argument: str, values: Any) -> Any:
+    """Return values, or {node type: values}, as arrays of JAX."""
+    if isinstance(values, Mapping):
+        return {v: as_array(f"{argument}[{v}]", of_type) for v, of_type in values.items()}
+    return as_array(argument, values)

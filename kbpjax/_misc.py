@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import glob
 import importlib
 import os
 import secrets
@@ -12,7 +13,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -59,24 +60,56 @@ def vary_like(constants: Any, arrays: Any) -> Any:
     return jax.tree.map(place, constants)
 
 
+fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
+"""Locks of files on POSIX systems; None elsewhere."""
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Yield a temporary file that replaces `path` only if the block raises no exception.
 
-    A symbolic link stays, and its target is replaced; a file that is replaced keeps its permissions.
+    A symbolic link stays, and its target is replaced; a file that is replaced keeps its permissions. Temporary files
+    that killed processes have left of the same path are removed.
     """
     path = path.resolve()
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    _remove_leftovers(path)
+    temporary, file = _open_locked(path)
     try:
-        with temporary.open("xb") as file:
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if path.exists():
-            shutil.copymode(path, temporary)
-        os.replace(temporary, path)
+            if path.exists():
+                shutil.copymode(path, temporary)
+            if fcntl is not None:
+                os.replace(temporary, path)  # while it is locked
+        if fcntl is None:  # Windows replaces closed files only
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _open_locked(path: Path) -> tuple[Path, IO[bytes]]:
+    """Return a new temporary file beside a path, locked until it is closed or the process ends."""
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        file = temporary.open("xb")
+        if fcntl is not None:
+            with suppress(OSError):  # file systems without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+        if temporary.exists():  # else another process took it for a leftover before it was locked
+            return temporary, file
+        file.close()
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary files beside a path that no process has locked."""
+    if fcntl is None:
+        return
+    for old in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.tmp"):
+        with suppress(OSError), old.open("rb") as file:  # locked, or removed meanwhile
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            old.unlink()
 
 
 def need(module: str, extra: str) -> Any:

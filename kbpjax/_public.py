@@ -39,6 +39,7 @@ LIBRARIES = (
     "contextlib",
     "functools",
     "scipy",
+    "sklearn",
     "dataclasses",
 )
 SCALARS, KEYS = frozenset(typing.get_args(ScalarLike)), ("prng_key",)
@@ -54,13 +55,14 @@ class Kind(NamedTuple):
         text: the kind in words, for example "a Graph".
         accepts: whether a value is of this kind, by its type alone.
         read: function from (argument, value) to the value, converted; it raises `ValueError` with the rule.
-        finite: whether NaN and infinity are refused in it (see `Layer.is_strict`).
+        require_finite: function from (argument, value) that raises `ValueError` for NaN and infinity, called if
+            `Layer.is_strict`; None: they are accepted.
     """
 
     text: str
     accepts: Callable[[Any], bool]
     read: Callable[[str, Any], Any]
-    finite: bool = False
+    require_finite: Callable[[str, Any], None] | None = None
 
 
 def public(function: Callable[P, R], owner: type | None = None) -> Callable[P, R]:
@@ -140,7 +142,22 @@ class Layer:
             hints = {name: fields.get(name, Any) if hint is Any else hint for name, hint in hints.items()}
         names = list(signature.parameters)[self.cls is not None :]
         hints = {name: self.owner or Any if _is_self(hint) else hint for name, hint in hints.items()}
-        return {name: kind_of(hints.get(name, Any), self.cls is not None) for name in names}
+        kinds = {name: kind_of(hints.get(name, Any), self.cls is not None) for name in names}
+        fields = _hints(self.cls) if self.cls is not None else {}
+        for name in fields.keys() & kinds.keys():
+            if kinds[name] is NUMBERS:  # arrays of any kind that become a field, and are finite if that is
+                kinds[name] = NUMBERS._replace(require_finite=kind_of(fields[name], True).require_finite)
+        return kinds
+
+    @functools.cached_property
+    def is_factory(self) -> bool:
+        """Whether this is a class method, such as `from_moments`, whose results must be finite."""
+        return isinstance(vars(self.owner or object).get(self.function.__name__), classmethod)
+
+    @functools.cached_property
+    def needs_finite(self) -> bool:
+        """Whether there is anything in which NaN and infinity can be refused."""
+        return self.is_factory or any(kind.require_finite for kind in self.kinds.values())
 
     @functools.cached_property
     def places(self) -> list[str]:
@@ -156,7 +173,7 @@ class Layer:
         args = (*(self.read(n, x, strict) for n, x in zip(places, args)), *args[len(places) :])
         options = {n: self.read(n, x, strict) if n in self.kinds else x for n, x in options.items()}
         try:
-            return function(*args, **options)
+            result = function(*args, **options)
         except UNKNOWN as error:
             if not _is_ours(error):
                 raise
@@ -165,28 +182,40 @@ class Layer:
             what, got = ", ".join(traced) or self.name, "a traced array"
             fix = f"Call {self.name} outside jax.jit, jax.vmap and jax.grad, or make it a constant."
             raise ValueError(f"{what}: must be known; got {got}. {fix}") from error
+        if strict and self.is_factory:
+            self.require_finite_result(result, [*places[1 : len(args)], *options])
+        return result
+
+    def require_finite_result(self, result: Any, names: Sequence[str]) -> None:
+        """Raise ValueError if the object that a class method made of the named arguments has NaN or infinity."""
+        if _checks.is_unread(result):
+            return
+        arrays = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
+        numbers = [np.asarray(array) for array in arrays if jnp.issubdtype(array.dtype, np.floating)]
+        bad = sum(int(np.sum(~np.isfinite(array))) for array in numbers)
+        rule, got = f"must give a finite {type(result).__name__}", f"{bad} parameters that are NaN or infinite"
+        _checks.require(bad == 0, ", ".join(names), rule, got, "Check their range; rescale them if they are extreme.")
 
     def is_strict(self) -> bool:
-        """Return whether NaN and infinity are refused: by functions; by classes and methods if a user calls them.
+        """Return whether to refuse NaN and infinity: if a user calls and the class does not have `holds_nan`.
 
-        The package itself makes objects of results that may not be finite, for instance of updates that diverge.
+        The package itself makes objects of results that may not be finite, for instance of updates that diverge. It
+        has checked its arguments, so its own calls do not read them from the device again.
         """
-        owner = self.cls or self.owner
-        if owner is None or not any(kind.finite for kind in self.kinds.values()):
-            return owner is None
-        frame: Any = sys._getframe(3)
-        while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in LIBRARIES:
+        if getattr(self.cls or self.owner, "holds_nan", False) or not self.needs_finite:
+            return False
+        frame: Any = sys._getframe(1)
+        while frame is not None and _is_between(frame.f_globals.get("__name__", "")):
             frame = frame.f_back
-        of_user = frame is None or frame.f_globals.get("__name__", "").partition(".")[0] != "kbpjax"
-        return of_user and not getattr(owner, "holds_nan", False)
+        return frame is None or _home(frame.f_globals.get("__name__", "")) != "kbpjax"
 
     def read(self, name: str, value: Any, strict: bool = False) -> Any:
         """Return an argument, converted; raise ValueError if it is of another kind, or if `strict`, not finite."""
         kind = self.kinds[name]
         if kind.accepts(value):
             value = kind.read(name, value)
-            if kind.finite and strict:
-                _checks.require_finite(name, value, "Drop or correct these values.")
+            if strict and kind.require_finite is not None:
+                kind.require_finite(name, value)
             return value
         fix = f"See help({self.name})."
         others = [n for n, kind in self.kinds.items() if isinstance(value, eqx.Module) and kind.accepts(value)]
@@ -197,6 +226,16 @@ class Layer:
         elif inspect.isclass(value):
             fix = f"Pass an object of the class, {value.__name__}(...)."
         raise ValueError(f"{name}: must be {kind.text}; got {describe(value)}. {fix}")
+
+
+def _home(module: str) -> str:
+    """Return the package of a module."""
+    return module.partition(".")[0]
+
+
+def _is_between(module: str) -> bool:
+    """Return whether code of a module stands between the function with the layer and who calls it."""
+    return module == __name__ or _home(module) in LIBRARIES
 
 
 def _is_self(hint: Any) -> bool:
@@ -216,7 +255,7 @@ def _is_ours(error: BaseException) -> bool:
     """Return whether the code that raised an error of JAX is of this package, not a user's function that it calls."""
     trace, last = error.__traceback__, ""
     while trace is not None:
-        home = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+        home = _home(trace.tb_frame.f_globals.get("__name__", ""))
         last = last if home in LIBRARIES else home
         trace = trace.tb_next
     return last == "kbpjax"
@@ -267,7 +306,7 @@ def kind_of(hint: Any, batch: bool = False) -> Kind:
     if cls is type:
         return _instance("a class", type)
     if cls is Callable or cls is typing.Callable:
-        return Kind("a function", callable, _same)
+        return _function(args)
     if cls is Any or not inspect.isclass(cls):  # such as a type variable
         return Kind("anything", lambda value: True, _same)
     if issubclass(cls, Mapping):
@@ -288,6 +327,13 @@ def _instance(text: str, cls: Any) -> Kind:
     if getattr(cls, "_is_protocol", False) and not getattr(cls, "_is_runtime_protocol", False):
         return Kind(text, lambda value: True, _same)
     return Kind(text, lambda value: isinstance(value, cls), _same)
+
+
+def _function(args: tuple[Any, ...]) -> Kind:
+    """Return the kind of a function; a class is one only where it need not return an array."""
+    if args and args[1] is jax.Array:
+        return Kind("a function", lambda value: callable(value) and not inspect.isclass(value), _same)
+    return Kind("a function", callable, _same)
 
 
 def _literal(values: tuple[Any, ...]) -> Kind:
@@ -384,7 +430,12 @@ def _array(hint: Any, batch: bool) -> Kind:
             _checks.require(False, argument, rule, describe(value), "Check its dtype and shape.")
         return value
 
-    return Kind("an array", is_array_like, read, finite=True)
+    return Kind("an array", is_array_like, read, _require_finite)
+
+
+def _require_finite(argument: str, value: Any) -> None:
+    fix = "Drop or correct these values." if np.ndim(value) else "Pass a finite number."
+    _checks.require_finite(argument, value, fix)
 
 
 def _dtypes(hint: Any) -> tuple[str, ...]:
@@ -429,9 +480,15 @@ def _union(hints: Iterable[Any], batch: bool) -> Kind:
                 return kind.read(argument, value)
         return last.read(argument, value)
 
+    def require_finite(argument: str, value: Any) -> None:
+        for kind in choose(value):
+            if kind.require_finite is not None:
+                kind.require_finite(argument, value)
+
     texts = [kind.text for kind in kinds if kind.text != "None"] + ["None"] * (kinds != [] and type(None) in rest)
     text = ", ".join(texts[:-1]) + " or " + texts[-1]
-    return Kind(text, lambda value: bool(choose(value)), read)
+    finite = any(kind.require_finite for kind in kinds)
+    return Kind(text, lambda value: bool(choose(value)), read, require_finite if finite else None)
 
 
 def _raw_key(argument: str, value: Any) -> Any:
@@ -480,4 +537,15 @@ def _mapping(key: Any, hint: Any) -> Kind:
         return {one: _item(kind, f"{argument}[{one}]", value) for one, value in values.items()}
 
     name = "integer" if key is int else keys.text
-    return Kind(f"{{{name}: {kind.text}}}", lambda value: isinstance(value, Mapping), read)
+    finite = None if kind.require_finite is None else _each_finite(kind.require_finite)
+    return Kind(f"{{{name}: {kind.text}}}", lambda value: isinstance(value, Mapping), read, finite)
+
+
+def _each_finite(check: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
+    """Return a function that checks each value of a mapping."""
+
+    def require_finite(argument: str, values: Any) -> None:
+        for one, value in values.items():
+            check(f"{argument}[{one}]", value)
+
+    return require_finite

@@ -15,11 +15,15 @@ import numpy as np
 
 import kbpjax as kbp
 from kbpjax import _checks
+from kbpjax._checks import Numbers
 from kbpjax._misc import warn
+from kbpjax._public import describe, public
+from kbpjax.tuning.answering import StaticGraph
 from kbpjax.tuning.automatic import warn_of_rank
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
+    from sklearn.metrics import r2_score
     from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 except ImportError as missing:
     raise ImportError("this needs scikit-learn. Install it: pip install 'kbpjax[estimator]'") from missing
@@ -73,6 +77,7 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         self.max_rank = max_rank
         self.num_iters = num_iters
 
+    @public
     def fit(self, X: Any, y: Any, graph: kbp.Graph | None = None) -> "GraphRegressor":
         """Fit the model to samples, and return the estimator.
 
@@ -96,7 +101,7 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         if y is None:
             missing: Any = y
             validate_data(self, X, missing, **_READ)  # raises scikit-learn's error
-        values = check_array(y, input_name="y", ensure_2d=False, **_READ)
+        values = _read_targets(y)
         dtype = jnp.result_type(float)
         values, observed = values.astype(dtype), observed.astype(dtype)
         fix = "Pass y [sample, node] or [sample, row, column], and X with the same first axes."
@@ -104,8 +109,6 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         got = f"{observed.shape} and {values.shape}"
         _checks.require(fits, "X, y", "must have the same samples and nodes", got, fix)
         self.shape_, self.obs_shape_ = values.shape[1:], observed.shape[values.ndim :]
-        ok, got = graph is None or isinstance(graph, kbp.Graph), type(graph).__name__
-        _checks.require(ok, "graph", "must be a Graph or None", got, "Pass for instance kbpjax.grid_graph(3, 4).")
         if graph is None:
             graph = kbp.grid_graph(*self.shape_) if values.ndim == 3 else kbp.chain_graph(*self.shape_ or (1,))
         fix = "Pass a graph of the nodes of y."
@@ -134,6 +137,7 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         warn_of_rank(model, options["rule"])
         return eqx.tree_at(lambda m: m.hyperparameters, model, chosen, is_leaf=lambda leaf: leaf is None)
 
+    @public
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Return the means of the beliefs, in the shape of y.
 
@@ -150,6 +154,7 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         mean, std, _, _ = self._summarize(X)
         return (mean, std) if return_std else mean
 
+    @public
     def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Return the lower and upper ends of central credible intervals, each in the shape of y.
 
@@ -164,26 +169,34 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         _, _, low, high = self._summarize(X, coverage)
         return low, high
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    @public
+    def score(self, X: Any, y: Any, sample_weight: Numbers | None = None) -> float:
         """Return R squared, the fraction of the variance of all values that the predictions explain.
 
         Args:
             X: observations.
             y: true values; NaN where missing, which is not scored.
-            sample_weight: weight of each sample; None: equal weights.
+            sample_weight: weight of each sample, >= 0; None: equal weights.
+
+        Returns:
+            R squared, as of `sklearn.metrics.r2_score`: if all values are equal, 0, or 1 for exact predictions.
+
+        Raises:
+            ValueError: as `predict`; y or the weights have other shapes, or no known value has a weight > 0.
         """
-        predicted, values = self.predict(X), check_array(y, input_name="y", ensure_2d=False, **_READ).astype(float)
+        values = _read_targets(y).astype(float)
+        predicted = self.predict(X)
         fix = "Pass the true values of the same samples and nodes."
         _checks.require(values.shape == predicted.shape, "y", f"must have shape {predicted.shape}", values.shape, fix)
-        weight = np.ones(len(values)) if sample_weight is None else np.asarray(sample_weight, float)
+        weight = np.ones(len(values)) if sample_weight is None else _checks.as_numpy("sample_weight", sample_weight)
         fix = "Pass one number >= 0 for each sample."
         ok = weight.shape == (len(values),) and bool(np.all(np.isfinite(weight) & (weight >= 0)))
         _checks.require(ok, "sample_weight", f"must be {len(values)} finite weights", f"shape {weight.shape}", fix)
-        weight = weight.reshape(-1, *[1] * (values.ndim - 1)) * np.ones_like(values)
-        known = np.isfinite(values)
-        values, predicted, weight = values[known], predicted[known], weight[known]
-        center = np.average(values, weights=weight)
-        return float(1 - np.sum(weight * (values - predicted) ** 2) / np.sum(weight * (values - center) ** 2))
+        weight = np.asarray(weight, float).reshape(-1, *[1] * (values.ndim - 1)) * np.ones_like(values)
+        known = np.isfinite(values) & (weight > 0)
+        fix = "Pass true values."
+        _checks.require(bool(known.any()), "y", "must have a value that is known and has a weight > 0", "none", fix)
+        return float(r2_score(values[known], predicted[known], sample_weight=weight[known]))
 
     def _by_node(self, observed: np.ndarray) -> np.ndarray:
         """Return observations [sample, node, *obs_dim]."""
@@ -200,7 +213,9 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         )
         y = jnp.asarray(self._by_node(observed), jnp.result_type(float))
         level = jnp.asarray(coverage, y.dtype)
-        summaries, converged = _summaries(self.model_, y, level, graph=_Fixed(self.graph_), num_iters=self.num_iters)
+        summaries, converged = _summaries(
+            self.model_, y, level, graph=StaticGraph(self.graph_), num_iters=self.num_iters
+        )
         failed = int(np.sum(~np.asarray(converged)))
         if failed:
             reason = f"the messages of {failed} of {len(y)} samples have not converged in {self.num_iters} iterations"
@@ -218,24 +233,18 @@ _READ: Mapping[str, Any] = {"allow_nd": True, "ensure_all_finite": "allow-nan"}
 """Options of scikit-learn's checks: any number of axes, and NaN where values are missing."""
 
 
-class _Fixed:
-    """A graph as a static argument of a compiled function; graphs with the same edges and types are equal."""
-
-    def __init__(self, graph: kbp.Graph):
-        arrays = (graph.senders, graph.receivers, graph.edge_type, graph.node_type)
-        self.graph = graph
-        self.key = (graph.num_nodes, *(np.asarray(array).tobytes() for array in arrays))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Fixed) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
+def _read_targets(y: Any) -> np.ndarray:
+    """Return y as an array of numbers."""
+    try:
+        return check_array(y, input_name="y", ensure_2d=False, **_READ)
+    except TypeError as error:  # objects, and tracers
+        fix = "Pass an array of numbers, outside jax.jit."
+        raise ValueError(f"y: must be known real numbers; got {describe(y)}. {fix}") from error
 
 
 @partial(jax.jit, static_argnames=("graph", "num_iters"))
 def _summaries(
-    model: kbp.KernelMRF, y: jax.Array, coverage: jax.Array, *, graph: _Fixed, num_iters: int
+    model: kbp.KernelMRF, y: jax.Array, coverage: jax.Array, *, graph: StaticGraph, num_iters: int
 ) -> tuple[tuple[jax.Array, ...], jax.Array]:
     """Return posterior summaries and whether messages converged, computed one sample at a time to bound memory."""
 

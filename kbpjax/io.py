@@ -110,7 +110,8 @@ def save(path: str | Path, value: Any) -> None:
     """Save a model, solution, graph, belief or operator, or a tuple, list or dictionary of these, to a file.
 
     The file is written beside its place and moved there when it is complete: an interrupt or a full disk leaves the
-    old file. Only files of `save` and empty files are replaced.
+    old file. Only files of `save` and empty files are replaced. The hidden file `.NAME.*.tmp` of a killed process is
+    removed by the next `save` to the same path, except on Windows.
 
     Args:
         path: path of the file; an earlier file of `save` is replaced. The usual extension is `.kbp`.

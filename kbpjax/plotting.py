@@ -17,7 +17,7 @@ from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution, init
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.beliefs import Belief
-from kbpjax.posterior.intervals import interval
+from kbpjax.posterior.intervals import coverage, interval
 from kbpjax.posterior.summaries import marginal, mean, mode, std
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "0.4"
@@ -232,7 +232,7 @@ def plot_graph(
     _checks.require(belief.weights.shape[0] == count, "belief", rule, belief.weights.shape, fix)
     ends = np.stack([np.asarray(graph.senders), np.asarray(graph.receivers)], axis=1)
     ends = ends[ends[:, 0] < ends[:, 1]]
-    layout = _layout(ends, count) if positions is None else np.asarray(positions, float)
+    layout = _layout(ends, count) if positions is None else _known("positions", positions)
     rule, fix = f"must have shape {(count, 2)}", "Pass two coordinates per node."
     _checks.require(layout.shape == (count, 2), "positions", rule, layout.shape, fix)
     ax = _axes(ax)
@@ -280,7 +280,8 @@ def plot_landmarks(model: KernelMRF, *, node_type: int = 0, samples: Numbers | N
     fix = "Plot two coordinates of model.points[node_type]."
     _checks.require(flat.shape[1] <= 2, "model", "must have points of one or two numbers", points.shape[1:], fix)
     ax = _axes(ax)
-    drawn = None if samples is None else np.asarray(samples, float).reshape(len(np.asarray(samples)), -1)
+    drawn = None if samples is None else _known("samples", samples)
+    drawn = None if drawn is None else drawn.reshape(len(drawn), -1)
     fits = drawn is None or drawn.shape[1] == flat.shape[1]
     got, fix = None if drawn is None else drawn.shape[1], "Pass samples [sample, *dim] of this node type."
     _checks.require(fits, "samples", f"must have {flat.shape[1]} numbers each", got, fix)
@@ -295,6 +296,66 @@ def plot_landmarks(model: KernelMRF, *, node_type: int = 0, samples: Numbers | N
         ax.plot(*flat.T, "x", color=RED, label=f"{len(flat)} landmarks")
         ax.set(xlabel="first coordinate", ylabel="second coordinate")
     ax.set_title(f"landmarks of node type {node_type}")
+    ax.legend(fontsize="small")
+    return ax
+
+
+@public
+def plot_reliability(
+    belief: Belief | Mapping[int, Belief],
+    truth: Numbers | Mapping[int, Numbers],
+    *,
+    levels: Numbers = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    label: str = "",
+    ax: Any = None,
+) -> Any:
+    """Plot the share of true values inside central intervals against their nominal coverage; return the axes.
+
+    Calibrated beliefs are on the diagonal, overconfident ones below it. Bars are two standard errors, with nodes
+    counted as independent. Neighbors are not: the bars are too short if they are much alike.
+
+    Args:
+        belief: belief of scalar variables, or {node type: belief}, which gives one curve per type. For several cases
+            `Belief(points, weights.reshape(-1, len(points)))`.
+        truth: true value of each node, NaN where unknown; or {node type: values}.
+        levels: nominal coverages [level], in [0, 1].
+        label: name of the method, for several in the same axes.
+        ax: axes; None: new axes.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: as `kbpjax.coverage`.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp, matplotlib.pyplot as plt
+        >>> from kbpjax.plotting import plot_reliability
+        >>> wide = kbp.Belief(jnp.linspace(-2.0, 2.0, 5), jnp.tile(jnp.array([0.1, 0.2, 0.4, 0.2, 0.1]), (3, 1)))
+        >>> ax = plot_reliability(wide, [0.1, -0.4, 1.5], label="wide")
+        >>> ax = plot_reliability(kbp.temper(wide, 0.5), [0.1, -0.4, 1.5], label="tempered", ax=ax)
+        >>> ax.get_legend_handles_labels()[1]
+        ['calibrated', 'wide', 'tempered']
+        >>> plt.close(ax.figure)
+    """
+    by_type = isinstance(belief, Mapping)
+    curves: Any = coverage(belief, truth, levels)
+    curves = curves if by_type else {0: curves}
+    truths = truth if isinstance(truth, Mapping) else dict.fromkeys(curves, truth)
+    nominal = np.asarray(levels, float)
+    ax = _axes(ax)
+    if not any(line.get_label() == "calibrated" for line in ax.lines):
+        ax.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--", label="calibrated")
+    for v, shares in curves.items():
+        inside = np.asarray(shares, float)
+        known = np.sum(~np.isnan(np.asarray(truths[v], float)))
+        bars = 2 * np.sqrt(inside * (1 - inside) / max(known, 1))
+        name = ", ".join(part for part in (label, f"type {v}" if by_type else "") if part)
+        number = len(ax.containers)
+        style = {"marker": "osD^vP*X"[number % 8], "color": (BLUE, ORANGE, GREEN, RED, GREY)[number % 5]}
+        ax.errorbar(nominal, inside, bars, label=name or "beliefs", markersize=4, capsize=2, **style)
+    ax.set(xlabel="nominal coverage", ylabel="share of true values inside", xlim=(0, 1), ylim=(0, 1))
+    ax.grid(alpha=0.3)
     ax.legend(fontsize="small")
     return ax
 
@@ -328,7 +389,7 @@ def plot_costs(
     """
     ax = _axes(ax)
     for number, (name, pair) in enumerate(costs.items()):
-        seconds, errors = (np.atleast_1d(np.asarray(values, float)) for values in pair)
+        seconds, errors = (_known("costs", values) for values in pair)
         same = seconds.shape == errors.shape and seconds.ndim == 1
         got, fix = f"{seconds.shape} and {errors.shape} of {name}", "Pass one error per time."
         _checks.require(same, "costs", "must have the same number of seconds and errors", got, fix)
@@ -352,6 +413,13 @@ def _numbers(belief: Belief, node: int) -> np.ndarray:
     count = belief.weights.shape[0]
     _checks.require(-count <= node < count, "node", f"must be one of {count} nodes", node, "Count from 0.")
     return points.astype(float)
+
+
+def _known(argument: str, values: Numbers) -> np.ndarray:
+    """Return finite numbers as floats, with one axis at least; raise ValueError for others."""
+    array = np.atleast_1d(np.asarray(_checks.as_numpy(argument, values), float))
+    _checks.require_finite(argument, array, "Leave out what is missing.")
+    return array
 
 
 def _axes(ax: Any) -> Any:

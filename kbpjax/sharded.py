@@ -70,8 +70,10 @@ def shard_batch(batch: Batch, devices: Mesh | int | None = None) -> Batch:
     """
     mesh = mesh_of(devices)
     for leaf in jax.tree.leaves(batch):
-        shape, text = np.shape(leaf), isinstance(leaf, str | bytes)
-        _checks.require(not text, "batch", "must be arrays of numbers", "text", "Leave it out.")
+        shape, kind = np.shape(leaf), leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+        kinds = np.bool_, np.number, jax.dtypes.prng_key
+        ok = any(jnp.issubdtype(kind, one) for one in kinds)
+        _checks.require(ok, "batch", "must be arrays of numbers", f"dtype {kind}", "Leave it out.")
         fix = "Pass arrays [batch, ...]; leave out arrays that all problems share."
         _checks.require(len(shape) > 0, "batch", "must be arrays with a first axis", "a scalar", fix)
         fix = f"Pad it to {-(-shape[0] // mesh.size) * mesh.size} and drop the results of the padding."

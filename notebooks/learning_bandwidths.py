@@ -78,21 +78,15 @@ show([clean, noisy, second, third], titles)
 # `Hyperparameters` holds all hyperparameters between training data and beliefs. The usual first bandwidth is the median distance between
 # samples.
 #
-# A grid has cycles. With positive operators, tree-reweighted messages and a colored schedule, messages converge here in about a
-# dozen iterations. With `tol`, gradients are those of the fixed point, by the implicit function theorem.
+# A grid has cycles. Unless they have a schedule, `Hyperparameters` solve it as `infer` does: tree-reweighted messages, iterated to a
+# tolerance. Gradients are those of the fixed point, by the implicit function theorem.
 
 # %%
 guess = kbp.Hyperparameters(
     kernel=kbp.RBF(kbp.median_bandwidth(clean)),
     obs_kernel=kbp.RBF(kbp.median_bandwidth(noisy)),
     ridge=1e-3,
-    damping=0.0,
     rule=kbp.ConstantTime(eps=1e-2, max_rank=24),
-    nonnegative=kbp.Clipped(),
-    schedule=kbp.colored(graph),
-    exponents=kbp.tree_reweighting(graph),
-    num_iters=100,
-    tol=1e-3,
 )
 print(
     f"median bandwidths: {guess.kernel.bandwidth:.0f} gray values for pixels,", end=" "
@@ -215,7 +209,7 @@ print(f"RMSE {results['leave-one-out'][0]:.1f}")
 # %%
 def all_but_bandwidths(s):
     """Return the numbers that are not learned."""
-    return s.ridge, s.floor, s.exponents, s.evidence_power, s.temperature
+    return s.ridge, s.floor, s.evidence_power, s.temperature
 
 
 cases = {"truth": second[None], "observations": y[None], "points": levels}
@@ -311,7 +305,6 @@ tuned_all = kbp.tune(
     graph,
     **{**cases, "observations": new_noise},
     loss=custom_loss,
-    frozen=lambda s: s.exponents,
     steps=30,
     every=10,
     progress=False,

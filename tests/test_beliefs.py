@@ -341,7 +341,7 @@ def test_a_batch_of_beliefs_is_refused_outside_of_vmap():
 
 
 def test_a_belief_that_is_nan_has_no_finite_answer():
-    belief = kbp.Belief(jnp.array([1.0, 2.0]), jnp.array([[jnp.nan, jnp.nan], [0.0, 1.0]]))
+    belief = jax.jit(kbp.Belief)(jnp.array([1.0, 2.0]), jnp.array([[jnp.nan, jnp.nan], [0.0, 1.0]]))
     for ask in (kbp.mode, kbp.mean, lambda belief: kbp.quantile(belief, 0.5)):
         np.testing.assert_array_equal(ask(belief), [np.nan, 2.0])
     np.testing.assert_array_equal(kbp.circular_interval(belief)[0], [np.nan, 1.1])

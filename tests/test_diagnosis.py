@@ -144,7 +144,7 @@ def test_check_names_the_first_iteration_without_numbers():
     text = raises("^messages are not finite since iteration 3", solution_of([0.5, 0.4, np.inf, np.inf]))
     assert "floor" in text and "ridge" in text
     operators, graph, local = CALM
-    broken = kbp.Operators(operators.evaluate, operators.project.at[3, 0, 1].set(np.nan))
+    broken = jax.jit(kbp.Operators)(operators.evaluate, operators.project.at[3, 0, 1].set(np.nan))
     solution = kbp.run(broken, graph, local, num_iters=4, start=jnp.ones((12, 2)))
     raises("^messages are not finite since iteration 1", solution)
     raises("^messages are not finite since iteration 1", kbp.run(broken, graph, local, num_iters=9, tol=1e-3))

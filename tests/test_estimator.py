@@ -203,6 +203,9 @@ WRONG = {
     "ridge": (lambda x, y: given(ridge=-1).fit(x, y), "ridge.*: must be"),
     "rank": (lambda x, y: given(max_rank=0).fit(x, y), "^max_rank: must be"),
     "iterations": (lambda x, y: given(num_iters=0).fit(x, y), "^num_iters: must be"),
+    "an object": (lambda x, y: given().fit(x, object()), "^y: must be known real numbers; got an object"),
+    "an object to score": (lambda x, y: given().fit(x, y).score(x, object()), "^y: must be known real numbers; got an"),
+    "no weights": (lambda x, y: given().fit(x, y).score(x, y, np.zeros(len(y))), "^y: must have a value that is known"),
     "graph": (lambda x, y: given().fit(x, y, kbp.chain_graph(3)), "^graph: must have one node per value of a sample"),
 }
 

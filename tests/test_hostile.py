@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.baselines import discrete, gaussian, pairwise, particle
+from kbpjax import ep, features
+from kbpjax.baselines import density, discrete, gaussian, pairwise, particle
+from kbpjax.learning import embedding
+from kbpjax.tuning import scores
 from tests.refusals import not_refused
 
 GRAPH = kbp.chain_graph(3)
@@ -284,3 +287,86 @@ def test_what_was_accepted_without_a_word_is_refused(model, solution):
         ),
     }
     assert not not_refused(calls)
+
+
+def test_what_the_fuzzer_of_calls_found_is_refused(model, solution):
+    belief = kbp.beliefs(model, GRAPH, None, solution, POINTS)
+    x, basis = jnp.linspace(0, 1, 6), features.cholesky_basis(RBF, jnp.array([0.0, 0.5, 1.0]))
+    densities = pairwise.fit(jax.random.key(0), DATA, num_centers=4, widths=[0.5], ridges=[0.1])
+    chunks = kbp.chunked({0: (X[:, 0], X[:, 1])}, {0: X[:, 0]}, size=4)
+    stream = {"kernel": RBF, "rule": RULE, "reservoir": 8}
+    calls = {
+        "ridge": (lambda: kbp.Hyperparameters(RBF, ridge=np.inf), "ridge: must be finite; got inf. Pass a finite"),
+        "ridges": (lambda: kbp.Hyperparameters(RBF, obs_ridge={1: np.nan}), r"obs_ridge\[1\]: must be finite; got nan"),
+        "vectors": (lambda: kbp.kernels.unit_vectors([np.inf, 1.0]), "x: must be finite"),
+        "long vectors": (
+            single(lambda: kbp.kernels.unit_vectors([1e30, 1.0])),
+            "x: must have norms that are finite in float32; got inf",
+        ),
+        "bound": (single(lambda: embedding.error_bound(1e-3, 1e-30)), "eps, ridge: must give a bound that is finite"),
+        "given": (
+            lambda: embedding.conditional_operator(int, basis, x, x, 0.1),
+            "given: must be a function; got the class int",
+        ),
+        "target": (
+            lambda: scores.leave_one_out(basis, int, x, x, 0.1),
+            "target: must be a function; got the class",
+        ),
+        "points": (lambda: RBF(jnp.zeros(2), jnp.zeros(0)), r"x, y: must be two points of one shape; got .*\(0,\)"),
+        "progress": (lambda: kbp.fit_chunks(chunks, **stream, progress=int), "progress: must be a function of an iter"),
+        "text": (lambda: kbp.sharded.shard_batch({"a": np.array(["b"])}, 1), "batch: must be arrays of numbers; got"),
+        "dtype": (lambda: discrete.Indicators(x, int), "dtype: must be a floating dtype; got <class 'int'>"),
+        "dtype None": (lambda: discrete.Indicators(x, None), "dtype: must be a floating dtype; got None"),
+        "potentials": (
+            lambda: pairwise.PairwiseMRF(densities.edges, densities.edges),
+            "nodes: must be a NodePotential",
+        ),
+        "squares": (single(lambda: density.fit_parzen([0.0, 1e30])), "x: must be within 1.3e.19, so that squares do"),
+        "regression": (
+            single(lambda: ep.NegativeLogEvidence()(jnp.full((3, 1), 1e30), jnp.ones(3), jnp.array(0.1))),
+            "phi: must be within",
+        ),
+        "samples": (
+            lambda: kbp.plotting.plot_landmarks(model, samples=[0.0, np.inf]),
+            "samples: must be finite; got 1",
+        ),
+        "indefinite": (
+            lambda: embedding.ridge_solve(-jnp.eye(2), jnp.ones((2, 1)), 0.1),
+            "covariance: must be positive",
+        ),
+        "rows": (lambda: embedding.ridge_solve(jnp.eye(3), jnp.ones((2, 1)), 0.1), "covariance, cross: must have shap"),
+        "no points": (
+            lambda: embedding.operator_error(RBF, RBF, basis, basis, x[:0], x, 0.1),
+            "x_given, x_target: must have the same number of points",
+        ),
+        "masked nodes": (
+            lambda: kbp.clamp(model, GRAPH, np.ma.array([0, 1], mask=[False, True]), [0.1, 0.2]),
+            "nodes: must have no masked entries",
+        ),
+        "text of fn": (lambda: kbp.expectation(BELIEF, lambda x: "text"), "fn: must hold real numbers; got dtype <U4"),
+        "text of score": (
+            lambda: kbp.select(kbp.Hyperparameters(RBF, RBF, rule=RULE), DATA, score=lambda *_: "text", steps=1),
+            "score: must hold real numbers",
+        ),
+        "weights": (
+            lambda: jax.tree.map(lambda a: a[0], densities.edges).log_message(x[:, None], x[:, None], x[1:]),
+            "log_weights: must be 6 numbers",
+        ),
+        "few data": (lambda: kbp.choose_hyperparameters(DATA, obs_ridge=np.inf), "obs_ridge: must be finite and >= 0"),
+        "text of a type": (lambda: kbp.chunked({}, {0: "text"}), "nodes: must hold arrays; got none for the types"),
+        "masked similarities": (
+            lambda: kbp.kernels.nearest_gram(np.ma.array(np.eye(2), mask=np.eye(2))),
+            "matrix: must have no masked entries",
+        ),
+        "no edges": (lambda: kbp.kernels.encode_graphs([[[0, 0], 2.0]]), r"graphs\[0\]: must have edges \[edge, 2\]"),
+        "text of retract": (
+            lambda: kbp.refine_mode(model, GRAPH, None, solution, belief, retract=lambda x: "text"),
+            "retract: must hold real numbers; got dtype <U4",
+        ),
+        "period": (lambda: kbp.circular_mean(BELIEF, 1e-310), "period: must be finite and >= "),
+        "widths": (single(lambda: ep.grid_candidates([1e300])), "width_scales: must be finite in float32"),
+    }
+    assert not not_refused(calls)
+    foreign = kbp.clamp(model, GRAPH, np.array([1], ">i8"), [0.1]).clamped
+    assert foreign.tolist() == [False, True, False]
+    assert kbp.sharded.shard_batch([np.array([np.nan]), jax.random.split(jax.random.key(0), 2)], 1)[0].shape == (1,)

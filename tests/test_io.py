@@ -14,6 +14,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax import ep, io
+from kbpjax._misc import replacing
 from kbpjax.baselines import gaussian, nonparametric, particle
 from tests.programs import python
 from tests.refusals import not_refused
@@ -193,6 +194,32 @@ def test_a_failing_disk_leaves_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="full"):
         kbp.save(path, jnp.ones(3))
     assert kbp.load(path) == 1 and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files are locked on POSIX systems only")
+def test_what_killed_processes_left_is_removed(tmp_path):
+    """Temporary files of the same path, unless a process holds their lock."""
+    import fcntl
+
+    path, others = tmp_path / "file[1].kbp", ["file[1].kbp", ".file1.kbp.01234567.tmp", ".file[1].kbp.notes.tmp"]
+    left, written = tmp_path / ".file[1].kbp.01234567.tmp", tmp_path / ".file[1].kbp.89abcdef.tmp"
+    for name in [*others[1:], left.name, written.name]:
+        (tmp_path / name).touch()
+    with written.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        kbp.save(path, 1)
+        assert sorted(one.name for one in tmp_path.iterdir()) == sorted([*others, written.name])
+    kbp.save(path, 2)
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted(others) and kbp.load(path) == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files are locked on POSIX systems only")
+def test_a_file_that_is_being_written_is_not_taken_for_a_leftover(tmp_path):
+    path = tmp_path / "file.kbp"
+    with replacing(path) as first:
+        kbp.save(path, 1)
+        first.write(b"later")
+    assert path.read_bytes() == b"later" and len(list(tmp_path.iterdir())) == 1
 
 
 def test_damaged_files_are_refused(saved, tmp_path):

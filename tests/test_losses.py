@@ -79,7 +79,48 @@ def test_interval_score_of_a_sure_belief_is_finite_with_finite_gradient():
     assert np.all(np.isfinite(slope))
 
 
-@pytest.mark.parametrize("loss", [kbp.SquaredError(), kbp.NegativeLogBelief(), kbp.IntervalScore(0.8)], ids=repr)
+# --- the CRPS ---------------------------------------------------------------------------------------------------------
+
+
+def energy_score(points, rows, truth):
+    """E|X - x| - E|X - X'| / 2, pair by pair."""
+    far = lambda a, b: np.linalg.norm(np.ravel(a - b))
+    near = [sum(p * far(z, x) for p, z in zip(w, points, strict=True)) for w, x in zip(rows, truth, strict=True)]
+    pairs = [[far(a, b) for a in points] for b in points]
+    return np.mean(near) - np.mean([w @ pairs @ w for w in rows]) / 2
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2,), (2, 3)])
+def test_crps_is_the_energy_score_of_all_pairs(shape):
+    rng = np.random.default_rng(1)
+    points, truth = rng.normal(size=(5, *shape)), rng.normal(size=(3, *shape))
+    points[3] = truth[1]  # gradients stay finite where points are one
+    got, slopes = jax.value_and_grad(lambda points: kbp.CRPS()(belief(points=points), jnp.asarray(truth)))(
+        jnp.asarray(points)
+    )
+    np.testing.assert_allclose(got, energy_score(points, weights(), truth), rtol=1e-12)
+    assert np.isfinite(slopes).all()
+
+
+@pytest.mark.parametrize("loss", [kbp.SquaredError(), kbp.NegativeLogBelief(), kbp.IntervalScore(0.8), kbp.CRPS()])
+def test_unknown_values_are_left_out(loss):
+    truth = np.array([0.4, np.nan, 1.9])
+    expected = loss(belief(weights()[[0, 2]]), jnp.asarray(truth[[0, 2]]))
+    np.testing.assert_allclose(loss(belief(), jnp.asarray(truth)), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [None, 2])
+def test_the_true_distribution_has_the_least_expected_crps(dim):
+    points = np.random.default_rng(4).normal(size=(5,) if dim is None else (5, dim))
+    true, *others = weights(5, (20, 5))
+    of = jax.jit(lambda w: jnp.stack([kbp.CRPS()(belief(w[None], points), x[None]) for x in jnp.asarray(points)]))
+    best = true @ of(true)
+    assert all(true @ of(0.9 * true + 0.1 * other) > best for other in others)
+
+
+@pytest.mark.parametrize(
+    "loss", [kbp.SquaredError(), kbp.NegativeLogBelief(), kbp.IntervalScore(0.8), kbp.CRPS()], ids=repr
+)
 def test_gradients_equal_differences(loss):
     def of(logits):
         return loss(belief(jax.nn.softmax(logits, axis=-1)), jnp.asarray(TRUTH))
@@ -110,7 +151,7 @@ def test_honest_beliefs_have_the_least_interval_score(coverage):
 
 def test_losses_take_whole_numbers():
     points, truth = np.arange(5), jnp.array([0, 4, 2])
-    for loss in (kbp.SquaredError(), kbp.NegativeLogBelief(), kbp.IntervalScore()):
+    for loss in (kbp.SquaredError(), kbp.NegativeLogBelief(), kbp.IntervalScore(), kbp.CRPS()):
         expected = loss(belief(points=points.astype(float)), truth.astype(float))
         np.testing.assert_allclose(loss(belief(points=points), truth), expected, rtol=1e-12)
 
@@ -127,8 +168,13 @@ def test_coverage_out_of_range_is_refused(coverage):
         kbp.IntervalScore(coverage)
 
 
-@pytest.mark.parametrize("loss", [kbp.SquaredError(), kbp.NegativeLogBelief(), kbp.IntervalScore(0.8)])
+@pytest.mark.parametrize("loss", [kbp.SquaredError(), kbp.NegativeLogBelief(), kbp.IntervalScore(0.8), kbp.CRPS()])
 @pytest.mark.parametrize("points, truth", [(POINTS[:, None], TRUTH), (POINTS, TRUTH[:, None]), (POINTS, TRUTH[:2])])
 def test_truth_of_another_shape_than_a_point_is_refused_and_not_broadcast(loss, points, truth):
     with pytest.raises(ValueError, match="truth: must have shape"):
         loss(belief(points=points), jnp.asarray(truth))
+
+
+def test_infinite_values_are_refused():
+    with pytest.raises(ValueError, match="^truth: must be finite, or NaN where missing; got 1 infinite of 3 values"):
+        kbp.CRPS()(belief(), jnp.array([0.4, jnp.inf, 1.9]))

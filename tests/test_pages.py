@@ -39,8 +39,8 @@ def check_loops(printed):
 
 
 def check_learning(printed):
-    first, last, rmse = numbers(printed)
-    assert last < 0.9 * first and rmse < 15
+    first, last, rmse, _, before, after = numbers(printed)
+    assert last < 0.9 * first and rmse < 15 and abs(after - 0.9) < abs(before - 0.9)
 
 
 def check_baselines(printed):
@@ -341,18 +341,18 @@ def test_defaults_are_those_of_the_table():
     fit, infer, run = (inspect.signature(f).parameters for f in (kbpjax.fit, kbpjax.infer, kbpjax.run))
     by_hand = {name: parameter.default for name, parameter in {**fit, **run}.items()}
     hyperparameters = kbpjax.Hyperparameters(kbpjax.RBF(1))
-    names = ("floor", "eps", "max_rank", "num_iters", "damping")
+    names = ("floor", "eps", "max_rank", "num_iters")
     rules = by_hand["rule"], hyperparameters.rule
     for name in names:
         of_rule = name in ("eps", "max_rank")
         given = getattr(rules[0], name) if of_rule else by_hand[name]
         tuned = getattr(rules[1] if of_rule else hyperparameters, name)
         assert [float(cell) for cell in table[name][1:]] == pytest.approx([given, float(tuned)])
-        if name != "damping":  # `infer` has none
-            automatic = infer[name].default if name in infer else given
-            assert float(table[name][0]) == pytest.approx(automatic)
-    assert float(table["tol"][0]) == infer["tol"].default
-    assert by_hand["tol"] is None and hyperparameters.tol is None
+        automatic = infer[name].default if name in infer else given
+        assert float(table[name][0]) == pytest.approx(automatic)
+    assert float(table["tol"][0]) == float(table["tol"][2]) == infer["tol"].default == hyperparameters.tol
+    assert by_hand["tol"] is None
+    assert float(table["damping"][1]) == by_hand["damping"] and hyperparameters.damping is None
     assert [float(cell) for cell in table["ridge"][1:]] == pytest.approx([1e-6, float(hyperparameters.ridge)])
     regressor = importlib.import_module("kbpjax.estimator").GraphRegressor()
     assert (regressor.max_rank, regressor.num_iters) == (128, 200) and fit["ridge"].default is None

@@ -184,3 +184,18 @@ def test_residuals_that_are_all_zero_are_drawn():
     ax = plotting.plot_residuals(solution)
     assert ax.get_yscale() == "linear"
     ax.figure.canvas.draw()
+
+
+def test_reliability_has_shares_and_bars_of_each_method(problem):
+    belief = problem[3]
+    truth = np.asarray(kbp.mean(belief)) + np.linspace(-2, 2, 20)
+    truth[0] = np.nan
+    ax = plotting.plot_reliability(belief, truth, levels=[0.3, 0.6], label="plain")
+    assert plotting.plot_reliability({0: belief, 3: belief}, {0: truth, 3: truth}, label="both", ax=ax) is ax
+    assert ax.get_legend_handles_labels()[1] == ["calibrated", "plain", "both, type 0", "both, type 3"]
+    line, _, (bars,) = ax.containers[0]
+    low, high = (np.asarray(ends) for ends in zip(*(kbp.interval(belief, c) for c in (0.3, 0.6)), strict=True))
+    shares = ((low <= truth) & (truth <= high))[:, 1:].mean(axis=1)
+    np.testing.assert_allclose(line.get_xydata(), np.stack([[0.3, 0.6], shares], axis=1))
+    heights = [np.ptp(one[:, 1]) for one in bars.get_segments()]
+    np.testing.assert_allclose(heights, 4 * np.sqrt(shares * (1 - shares) / 19))

@@ -43,6 +43,7 @@ TEXTS = {
     "RBF": (kbp.RBF(1.0), "RBF(bandwidth=1.0)"),
     "rounded": (kbp.RBF(1 / 3), "RBF(bandwidth=0.3333)"),
     "ARD": (kernels.ARD(jnp.array([1.0, 0.5])), "ARD(bandwidths=[1, 0.5])"),
+    "tied ARD": (kernels.ARD([1.0, 0.5], [0, 1, 0]), "ARD(bandwidths=[1, 0.5], groups=(0, 1, 0))"),
     "static": (kernels.Matern(2.0, nu=1.5), "Matern(bandwidth=2.0, nu=1.5)"),
     "product of a sum": ((kbp.RBF(1.0) + kbp.Linear()) * kbp.Delta(), "(RBF(bandwidth=1.0) + Linear()) * Delta()"),
     "sum of products": (2.0 * kbp.Linear() + kbp.Delta() * 0.5 + 3, "2.0 * Linear() + 0.5 * Delta() + 3.0"),
@@ -115,10 +116,10 @@ def test_a_model_prints_kernels_ranks_residuals_and_ridges():
 
 def test_hyperparameters_and_the_result_of_tuning_print_their_numbers():
     lines = repr(TUNED.hyperparameters).splitlines()
-    assert {"  kernel=RBF(bandwidth=0.5),", "  ridge=1e-06,", "  damping=0.2,", "  num_iters=10,"} < set(lines)
+    assert {"  kernel=RBF(bandwidth=0.5),", "  ridge=1e-06,", "  temperature=1.0,", "  num_iters=200,"} < set(lines)
     assert "obs_kernel" not in repr(TUNED.hyperparameters)  # which is None
     text = "validation loss 1 at the start, 0.75 at best, 2 steps (no better)"
-    assert repr(TUNED).splitlines()[1] == f"  {text}" and "    damping=0.2," in repr(TUNED)
+    assert repr(TUNED).splitlines()[1] == f"  {text}" and "    temperature=1.0," in repr(TUNED)
 
 
 def test_traced_objects_print_their_shapes():
@@ -139,7 +140,7 @@ def test_traced_objects_print_their_shapes():
         by_name["converged"].startswith("Solution(messages=f64[4,2], converged=bool[],") or "\n" in by_name["converged"]
     )
     assert by_name["chain"] == repr(GRAPH)
-    assert "0: RBF" not in model and "RBF(bandwidth=f64[])" in model and "damping=f64[]," in tuned
+    assert "0: RBF" not in model and "RBF(bandwidth=f64[])" in model and "temperature=f64[]," in tuned
     assert known == [text for _, text in TEXTS.values()]
 
 

@@ -3,7 +3,7 @@
 import importlib
 import inspect
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -14,6 +14,8 @@ import pytest
 from jaxtyping import Array, Float
 
 import kbpjax as kbp
+from kbpjax import _checks
+from kbpjax._checks import Numbers
 from kbpjax._public import Checked, Layer, public
 from tests.refusals import not_refused
 from tests.test_examples import BASELINES, COLLECTIONS, MODULES, public_names
@@ -131,3 +133,65 @@ def test_modules_pass_through_transformations_unchecked():
     assert jax.tree.map(lambda leaf: "leaf", pair).points == "leaf"
     assert eqx.partition(pair, eqx.is_array)[1].points is None
     assert jax.vmap(lambda x: Pair(x[None]))(jnp.arange(3.0)).points.shape == (3, 1)
+
+
+PACKAGE = {"__name__": "kbpjax.somewhere"}
+exec("def call(function, *args): return function(*args)", PACKAGE)
+
+
+class Interval(Checked):
+    """A class of a user, with fields that any numbers become."""
+
+    low: Float[Array, "*batch"]
+    width: Float[Array, "*batch"]
+
+    def __init__(self, low: Numbers, width: Numbers):
+        self.low, self.width = jnp.asarray(low), jnp.asarray(width)
+
+    @classmethod
+    def from_logs(cls, low: Numbers, log_width: Numbers) -> "Interval":
+        return PACKAGE["call"](cls, low, jnp.exp(jnp.asarray(log_width)))
+
+
+@public
+def total(
+    x: Float[Array, " n"], rates: dict[int, Float[Array, ""]] | None = None, offset: Float[Array, ""] | None = None
+) -> Any:
+    return jnp.sum(x) + sum((rates or {}).values()) + (0 if offset is None else offset)
+
+
+@public
+def apply(fn: Callable[[Array], Array], wrap: Callable[[Iterable], Iterable] = list) -> Any:
+    return [fn(x) for x in wrap(jnp.arange(2.0))]
+
+
+def test_nan_and_infinity_are_refused_where_numbers_are_stored_or_computed_with():
+    calls = {
+        "an array": (lambda: total([1.0, np.nan]), "x: must be finite; got 1 NaN or infinite of 2 values"),
+        "in a mapping": (
+            lambda: total([1.0], {3: jnp.inf}),
+            r"rates\[3\]: must be finite; got inf. Pass a finite number",
+        ),
+        "optional": (lambda: total([1.0], offset=jnp.array(np.nan)), "offset: must be finite; got nan"),
+        "what becomes a field": (lambda: Interval(np.nan, [1.0]), "low: must be finite; got nan"),
+        "the result": (
+            lambda: Interval.from_logs(0.0, [1.0, 1e6]),
+            "low, log_width: must give a finite Interval; got 1 parameters that are NaN or infinite",
+        ),
+        "a class": (lambda: apply(complex), "fn: must be a function; got the class complex"),
+    }
+    assert not not_refused(calls)
+    assert float(total([1.0], {0: 2.0}, 3.0)) == 6 and [float(x) for x in apply(jnp.square, tuple)] == [0.0, 1.0]
+
+
+def test_calls_of_the_package_are_not_checked_again(monkeypatch):
+    """They have results that may not be finite, and reading these from the device would wait for it."""
+    call, reads = PACKAGE["call"], []
+    monkeypatch.setattr(_checks, "require_finite", lambda argument, *_: reads.append(argument))
+    assert np.isnan(call(total, jnp.array([np.nan])))
+    assert np.isnan(call(Interval, jnp.nan, 1.0).low)
+    assert np.isinf(call(Interval.from_logs, 0.0, 1e6).width)
+    assert np.isnan(call(jax.tree.map, total, jnp.array([np.nan])))  # through a library
+    assert reads == []
+    total(jnp.ones(2))
+    assert reads == ["x"]

@@ -50,6 +50,19 @@ def test_scales_of_tables_and_evidence_change_no_message(arithmetic, graph, damp
         np.testing.assert_allclose(got, np.broadcast_to(wanted, got.shape), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("addition", [kbp.SumProduct(), kbp.MaxProduct()], ids=["sum", "max"])
+@pytest.mark.parametrize("wrap", [lambda addition: addition, kbp.InLogs], ids=["plain", "logs"])
+def test_the_first_messages_are_the_update_of_one(addition, wrap):
+    """Two nodes without evidence send the update of 1 at every iteration."""
+    operators, graph, _ = problem(kbp.chain_graph(2), wrap(addition))
+    first = kbp.init(operators, graph)
+    after = kbp.step(operators, graph, None, first, damping=0.0)
+    np.testing.assert_allclose(after.messages, first.messages, rtol=1e-12)
+    table = np.asarray(operators.project[0])
+    expected = table.max(axis=1) if isinstance(addition, kbp.MaxProduct) else table.sum(axis=1)
+    np.testing.assert_allclose(first.messages[0], expected / np.linalg.norm(expected), rtol=1e-12)
+
+
 @pytest.mark.parametrize("damping", ["plain", "agreement"])
 @pytest.mark.parametrize("name", ["synchronous", "colored", "residual first"])
 def test_thirty_steps_are_one_run(damping, name):

@@ -32,7 +32,9 @@ def settings(rule=SMALL, **changed):
         "exponents": {0: 0.8, 1: 1.2},
         "evidence_power": 0.7,
         "temperature": 1.3,
+        "schedule": kbp.Synchronous(),
         "num_iters": 3,
+        "tol": None,
     }
     kernels = changed.pop("kernels", (0.9, 0.8))
     return kbp.Hyperparameters(*map(kbp.RBF, kernels), rule=rule, **numbers | changed)
@@ -63,13 +65,33 @@ def test_an_answer_is_the_chain_of_calls():
     np.testing.assert_allclose(got.weights, expected.weights, atol=1e-12)
 
 
-def test_defaults_are_belief_propagation_with_plain_evidence():
-    data, given = draw(), kbp.Hyperparameters(kbp.RBF(0.9), kbp.RBF(0.8), rule=SMALL)
-    model = kbp.fit(data, kernel=kbp.RBF(0.9), obs_kernel=kbp.RBF(0.8), rule=SMALL, floor=1e-3)
-    evidence = kbp.observe(model, GRAPH, SEEN)
-    expected = kbp.beliefs(model, GRAPH, evidence, kbp.run(model, GRAPH, evidence, num_iters=10), POINTS)
-    got = given.answer(given.fit(data), GRAPH, SEEN, POINTS)
+@pytest.mark.parametrize("graph", [GRAPH, kbp.chain_graph(3)], ids=["cycle", "chain"])
+def test_defaults_are_those_of_infer(graph):
+    x = np.random.default_rng(0).normal(size=(20, 3))
+    data, given = kbp.pool(graph, x, x + 0.4), kbp.Hyperparameters(kbp.RBF(0.9), kbp.RBF(0.8), ridge=1e-2, rule=SMALL)
+    model = given.fit(data)
+    expected = kbp.infer(model, graph, SEEN, points=POINTS)
+    got = jax.jit(lambda model: given.answer(model, graph, SEEN, POINTS))(model)
     np.testing.assert_allclose(got.weights, expected.weights, atol=1e-12)
+    assert bool(given.run(model, graph, None).converged)
+    with pytest.raises(ValueError, match="^damping: must be None without a schedule; got a number. Leave it out"):
+        dataclasses.replace(given, damping=0.3)
+
+
+def test_without_a_schedule_a_traced_graph_is_refused():
+    given = settings(damping=None, schedule=None)
+    model = given.fit(draw())
+    with pytest.raises(ValueError, match="^graph: must be known; got a traced graph"):
+        jax.jit(lambda model, graph: given.answer(model, graph, SEEN, POINTS))(model, GRAPH)
+
+
+@pytest.mark.parametrize("schedule", [None, kbp.Synchronous()], ids=["infer", "synchronous"])
+def test_exponents_are_used_on_forests_too(schedule):
+    graph = kbp.chain_graph(3)
+    x = np.random.default_rng(0).normal(size=(20, 3))
+    given = settings(damping=None, ridge=1e-2, schedule=schedule, exponents=0.5, num_iters=50, tol=1e-4)
+    solution = given.run(given.fit(kbp.pool(graph, x, x)), graph, None)
+    np.testing.assert_array_equal(solution.exponents, [0.5, 0.5])
 
 
 def test_tolerance_and_iterations_are_passed_on():
@@ -194,6 +216,30 @@ def test_gradients_in_all_numbers_equal_central_differences(of_rule):
         np.testing.assert_allclose(slopes[i], expected, rtol=1e-5, err_msg=name)
 
 
+def test_gradients_at_the_fixed_point_equal_central_differences():
+    start = settings(schedule=None, damping=None, tol=1e-11, num_iters=1000)
+    leaves, tree = jax.tree_util.tree_flatten_with_path(start)
+    data, at = draw(), jnp.stack([leaf for _, leaf in leaves])
+    held = start.fix_landmarks(data, pad=True)
+
+    @jax.jit
+    @jax.value_and_grad
+    def both(values):
+        given = dataclasses.replace(jax.tree.unflatten(tree, list(values)), rule=held)
+        belief = given.answer(given.fit(data), GRAPH, SEEN, POINTS)
+        return kbp.SquaredError()(belief, jnp.asarray(TRUTH)) + 0.3 * kbp.NegativeLogBelief()(
+            belief, jnp.asarray(TRUTH)
+        )
+
+    slopes, tested = both(at)[1], []
+    for i, (path, _) in enumerate(leaves):
+        step = 1e-4 * at[i] * jnp.eye(len(at))[i]
+        expected = (both(at + step)[0] - both(at - step)[0]) / (2e-4 * at[i])
+        np.testing.assert_allclose(slopes[i], expected, rtol=1e-4, atol=1e-7, err_msg=str(path))
+        tested += [jax.tree_util.keystr(path)] if abs(expected) > 1e-4 else []
+    assert len(leaves) == 10 and {jax.tree_util.keystr(path) for path, _ in leaves} - set(tested) <= {".floor"}
+
+
 def test_gradients_are_right_without_damping(of_rule):
     hold, both = of_rule
     data, at = draw(), numbers(damping=0.0)
@@ -228,7 +274,8 @@ def test_gradients_are_finite_where_messages_lie_exactly_on_the_floor():
     def of(floor, power, temperature, damping):
         given = kbp.Hyperparameters(
             kbp.Delta(), kbp.Delta(), ridge=0.0, floor=floor, evidence_power=power, temperature=temperature,
-            damping=damping, rule=kbp.ConstantTime(eps=1e-6, max_rank=3), num_iters=2, exponents=0.8,
+            damping=damping, rule=kbp.ConstantTime(eps=1e-6, max_rank=3), num_iters=2, tol=None, exponents=0.8,
+            schedule=kbp.Synchronous(),
         )  # fmt: skip
         given = dataclasses.replace(given, rule=given.fix_landmarks(data))
         belief = given.answer(given.fit(data), GRAPH, np.array([1, 1, 1]), np.arange(3))

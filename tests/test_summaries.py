@@ -240,3 +240,28 @@ def test_what_is_refused():
         "missing type": (lambda: kbp.log_density({0: BELIEF}, {1: POINTS[:4]}), "log_density: must have arguments of"),
     }
     assert not_refused(calls) == ""
+
+
+def test_coverage_is_the_share_of_true_values_inside():
+    truth = np.array([0.3, -1.0, np.nan, POINTS[0]])
+    levels = (0.0, 0.3, 0.9, 1.0)
+    counted = []
+    for level in levels:
+        low, high = (np.asarray(end) for end in kbp.interval(BELIEF, level))
+        counted.append(sum(a <= x <= b for a, x, b in zip(low, truth, high, strict=True)) / 3)
+    assert 0 < counted[1] < counted[2]
+    np.testing.assert_allclose(kbp.coverage(BELIEF, truth, levels), counted, rtol=1e-12)
+    column = kbp.Belief(BELIEF.points[:, None], BELIEF.weights)
+    np.testing.assert_allclose(jax.jit(kbp.coverage)(column, truth[:, None], jnp.array(levels)), counted, rtol=1e-12)
+    same(kbp.coverage({0: BELIEF, 3: LETTERS}, {0: truth, 3: [4, 9]})[3], kbp.coverage(LETTERS, [4, 9]))
+    assert np.isnan(kbp.coverage(BELIEF, np.full(4, np.nan))).all()
+
+
+def test_coverage_refuses_other_levels_and_values():
+    calls = {
+        "level": (lambda: kbp.coverage(BELIEF, np.zeros(4), [0.5, 1.5]), "levels: must be finite and >= 0 and <= 1"),
+        "one": (lambda: kbp.coverage(BELIEF, np.zeros(4), 0.5), r"levels: must have shape \[level\]; got shape \(\)"),
+        "truth": (lambda: kbp.coverage(BELIEF, np.zeros(3)), r"truth: must have shape \(4,\); got \(3,\)"),
+        "vectors": (lambda: kbp.coverage(PLANE, np.zeros((3, 2))), "belief: must have scalar points"),
+    }
+    assert not not_refused(calls)

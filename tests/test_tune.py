@@ -44,7 +44,8 @@ DATA = kbp.pool(CHAIN, TRAIN, noisy(KEYS[3], TRAIN))
 
 def chain_settings():
     kernels = kbp.RBF(4.0), kbp.RBF(4.0)  # about four times too wide
-    options = {"ridge": {0: 1e-2}, "obs_ridge": 1e-2, "exponents": {0: 1.0}, "num_iters": 3}
+    options = {"ridge": {0: 1e-2}, "obs_ridge": 1e-2, "exponents": {0: 1.0}, "damping": 0.2}
+    options |= {"schedule": kbp.Synchronous(), "num_iters": 3, "tol": None}
     return kbp.Hyperparameters(*kernels, rule=kbp.ConstantTime(eps=1e-2, max_rank=5), **options)
 
 
@@ -150,7 +151,7 @@ SQUARE = float(np.mean(Y**2))
 
 
 def settings(bandwidth=2.0, **changed):
-    return kbp.Hyperparameters(kbp.RBF(bandwidth), rule=kbp.FullRank(), **{"damping": 0.0, "ridge": 0.0} | changed)
+    return kbp.Hyperparameters(kbp.RBF(bandwidth), rule=kbp.FullRank(), **{"ridge": 0.0} | changed)
 
 
 def product(settings, model, graph, y, points):
@@ -199,7 +200,7 @@ def test_shares_move_as_logits_others_as_logarithms_and_zeros_stay():
         return jnp.stack([settings.damping, settings.temperature, settings.ridge + settings.floor]) * y[0]
 
     truth, seen = np.array([[0.5, 2.0, 1.0]]), np.ones((1, 1))
-    start = settings(damping=0.2, temperature=1.0, ridge=0.0, floor=0.0)
+    start = settings(damping=0.2, schedule=kbp.Synchronous(), temperature=1.0, ridge=0.0, floor=0.0)
     tuned = tune(start, seen, truth=truth, answer=answer, steps=1)
     assert {"ridge", "floor"}.isdisjoint(tuned.history)
     assert tuned.hyperparameters.ridge == tuned.hyperparameters.floor == 0
@@ -294,14 +295,23 @@ def fine_above(least):
     return answer
 
 
-def test_a_loss_that_is_not_finite_ends_it_with_the_best_so_far():
+def test_a_step_that_is_not_finite_is_retried_halfway_back():
     bandwidths, _ = descent(2.0, 0.1, 4)
-    tuned = tune(answer=fine_above((bandwidths[2] + bandwidths[3]) / 2), steps=9, every=1)
+    least = (bandwidths[2] + bandwidths[3]) / 2
+    tuned = tune(answer=fine_above(least), steps=5, every=9)
+    tried = tuned.history["kernel.bandwidth"]
+    np.testing.assert_allclose(tried[:4], bandwidths[:4], rtol=1e-10)
+    np.testing.assert_allclose(tried[4], np.sqrt(bandwidths[2] * bandwidths[3]), rtol=1e-10)  # of logarithms
+    assert np.isfinite(tuned.losses).tolist() == [True, True, True, False, tried[4] >= least]
+    assert tuned.stopped == "all steps done" and tuned.retried >= 1
+    assert "retried" in repr(tuned) and "retried" not in repr(tune())
+
+
+def test_steps_that_are_never_finite_end_it_with_the_best_so_far():
+    tuned = tune(answer=fine_above(1.9999), steps=50, every=50)
     assert tuned.stopped == "not finite"
-    assert np.isfinite(tuned.losses).tolist() == [True, True, True, False]
-    assert len(tuned.history["kernel.bandwidth"]) == 4
-    np.testing.assert_allclose(tuned.hyperparameters.kernel.bandwidth, bandwidths[2], rtol=1e-10)
-    assert np.isfinite(tuned.checks[2])
+    assert tuned.retried == tuning.RETRIES == len(tuned.losses) - 1
+    np.testing.assert_allclose(tuned.hyperparameters.kernel.bandwidth, 2.0, rtol=1e-12)
 
 
 def test_a_check_that_is_not_finite_is_no_better():

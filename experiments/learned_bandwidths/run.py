@@ -167,7 +167,9 @@ def authors(task: Task) -> kbp.Hyperparameters:
         floor=1e-6,
         damping=0.8,
         rule=kbp.ConstantTime(eps=1e-2),
+        schedule=kbp.Synchronous(),
         num_iters=30,
+        tol=None,
     )
 
 
@@ -181,8 +183,11 @@ def start(task: Task, ablation_step: AblationStep) -> kbp.Hyperparameters:
         ridge=dict.fromkeys(training.edges, ridge),
         obs_ridge=ridge,
         exponents=dict.fromkeys(training.edges, 0.8) if ablation_step.exponents else None,
+        damping=0.2,
         rule=rule_of(task),
+        schedule=kbp.Synchronous(),
         num_iters=ablation_step.iters,
+        tol=None,
     )
 
 

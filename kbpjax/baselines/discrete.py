@@ -46,6 +46,9 @@ class Indicators(FeatureMap):
         states: the states, or centers of bins [state, *dim].
         dtype: floating dtype of the features.
 
+    Raises:
+        ValueError: dtype is not a floating dtype.
+
     Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax.baselines import discrete
@@ -56,6 +59,11 @@ class Indicators(FeatureMap):
 
     states: Shaped[Array, "state *dim"]
     dtype: Any = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        ok = isinstance(self.dtype, np.dtype | type) and jnp.issubdtype(self.dtype, np.floating)
+        fix = "Pass jnp.result_type(float)."
+        _checks.require(ok, "dtype", "must be a floating dtype", repr(self.dtype)[:80], fix)
 
     def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
         """Return the indicators of points [sample, *dim]."""

@@ -104,8 +104,11 @@ class Beta(TwoPositive):
         return type(self)(jnp.ones_like(self.alpha), jnp.ones_like(self.beta))
 
     def log_density(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Return the log density on (0, 1)."""
-        return (self.alpha - 1) * jnp.log(x) + (self.beta - 1) * jnp.log1p(-x) - log_beta(self.alpha, self.beta)
+        """Return the log density on (0, 1); -inf elsewhere."""
+        inside = (x > 0) & (x < 1)
+        x = jnp.where(inside, x, 0.5)
+        logs = (self.alpha - 1) * jnp.log(x) + (self.beta - 1) * jnp.log1p(-x) - log_beta(self.alpha, self.beta)
+        return jnp.where(inside, logs, -jnp.inf)
 
     @classmethod
     def project(cls, x: Float[Array, "*batch draw"], weights: Float[Array, "*batch draw"]) -> Self:
@@ -131,7 +134,14 @@ class Beta(TwoPositive):
             mean_log_complement: E log(1 - x) [*batch].
             start: initial value of Newton's method in log alpha and log beta, for instance the member of the same mean
                 and variance.
+
+        Raises:
+            ValueError: shapes that differ; means that no member has.
         """
+        shapes = [array.shape for array in (mean_log, mean_log_complement, start.alpha)]
+        fix = "Pass one of each for every member."
+        names = "mean_log, mean_log_complement, start"
+        _checks.require(len(set(shapes)) == 1, names, "must have one shape", shapes, fix)
         target = jnp.stack([mean_log, mean_log_complement], axis=-1)
 
         def improve(_: Array, logs: Float[Array, "*batch 2"]) -> Float[Array, "*batch 2"]:

@@ -77,8 +77,11 @@ class Gamma(TwoPositive):
         return type(self)(jnp.ones_like(self.shape), jnp.zeros_like(self.rate))
 
     def log_density(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Return the log density on (0, inf)."""
-        return self.shape * jnp.log(self.rate) - gammaln(self.shape) + (self.shape - 1) * jnp.log(x) - self.rate * x
+        """Return the log density on (0, inf); -inf elsewhere."""
+        inside = x > 0
+        x = jnp.where(inside, x, 1)
+        logs = self.shape * jnp.log(self.rate) - gammaln(self.shape) + (self.shape - 1) * jnp.log(x) - self.rate * x
+        return jnp.where(inside, logs, -jnp.inf)
 
     @classmethod
     def project(cls, x: Float[Array, "*batch draw"], weights: Float[Array, "*batch draw"]) -> Self:

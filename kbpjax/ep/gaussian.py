@@ -9,7 +9,7 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import show_fields
 from kbpjax._public import Checked
-from kbpjax.ep.messages import Distribution, Self, as_parameters, require_positive, sample_moments
+from kbpjax.ep.messages import Distribution, Self, as_parameters, require_positive, require_two, sample_moments
 from kbpjax.kernels.base import as_floats
 
 
@@ -58,6 +58,7 @@ class Gaussian(Distribution):
     @classmethod
     def from_outputs(cls, outputs: Float[Array, "*batch out"]) -> Self:
         """Return the Gaussians of mean and log variance [*batch, 2]."""
+        require_two(outputs)
         precision = jnp.exp(-outputs[..., 1])
         return cls(precision, precision * outputs[..., 0])
 
@@ -69,6 +70,7 @@ class Gaussian(Distribution):
     @classmethod
     def from_relative(cls, outputs: Float[Array, "*batch out"], reference: Self) -> Self:
         """Invert `relative_outputs`."""
+        require_two(outputs)
         precision = reference.precision * jnp.exp(-outputs[..., 1])
         return cls(precision, precision * (reference.mean + outputs[..., 0] / jnp.sqrt(reference.precision)))
 

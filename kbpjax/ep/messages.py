@@ -133,6 +133,7 @@ class TwoPositive(Distribution):
     @classmethod
     def from_outputs(cls, outputs: Float[Array, "*batch out"]) -> Self:
         """Return the members with these logarithms of parameters [*batch, 2]."""
+        require_two(outputs)
         make: Any = cls
         return make(jnp.exp(outputs[..., 0]), jnp.exp(outputs[..., 1]))
 
@@ -143,7 +144,14 @@ class TwoPositive(Distribution):
     @classmethod
     def from_relative(cls, outputs: Float[Array, "*batch out"], reference: Self) -> Self:
         """Invert `relative_outputs`."""
+        require_two(outputs)
         return cls.from_outputs(outputs + reference.outputs)
+
+
+def require_two(outputs: Float[Array, "*batch out"]) -> None:
+    """Raise ValueError unless the outputs of a family of two parameters have shape [*batch, 2]."""
+    ok, fix = outputs.ndim > 0 and outputs.shape[-1] == 2, "Pass two numbers for each member."
+    _checks.require(ok, "outputs", "must have shape [*batch, 2]", f"shape {outputs.shape}", fix)
 
 
 Member = TypeVar("Member", bound=Distribution)

@@ -21,7 +21,7 @@ class Parameters(Checked):
         noise: variance of the regression's noise > 0.
 
     Raises:
-        ValueError: any not > 0; shapes that do not broadcast.
+        ValueError: any not finite and > 0; shapes that do not broadcast.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -38,6 +38,7 @@ class Parameters(Checked):
     def __init__(self, width_scale: Numbers = 0.5, bandwidth_scale: Numbers = 1.0, noise: Numbers = 1e-4):
         given = as_parameters("width_scale, bandwidth_scale, noise", width_scale, bandwidth_scale, noise)
         for name, values in zip(("width_scale", "bandwidth_scale", "noise"), given, strict=True):
+            _checks.require_finite(name, values, "Pass finite numbers.")
             require_positive(name, values, fix="Pass positive numbers, for instance the defaults.")
         self.width_scale, self.bandwidth_scale, self.noise = given
 
@@ -67,7 +68,8 @@ def grid_candidates(
         >>> ep.grid_candidates().noise.shape
         (40,)
     """
-    width, noise = (jnp.asarray(values, jnp.result_type(float)) for values in (width_scales, noises))
+    given = (("width_scales", width_scales), ("noises", noises))
+    width, noise = (_checks.as_array(*one).astype(jnp.result_type(float)) for one in given)
     pairs = jnp.meshgrid(width, noise, indexing="ij")
     return Parameters(pairs[0].ravel(), jnp.ones(pairs[0].size, pairs[0].dtype), pairs[1].ravel())
 

@@ -61,11 +61,13 @@ class BayesianRegression(Checked):
 
     def predict(self, phi: Float[Array, "sample feature"]) -> tuple[Float[Array, " sample"], Float[Array, " sample"]]:
         """Return mean and variance of an observation, noise included, at features [sample, feature]."""
+        _require_shape("phi", phi, (len(phi), *self.mean.shape))
         spread = jnp.sum(matmul(phi, self.covariance) * phi, axis=1)
         return matmul(phi, self.mean), jnp.maximum(spread, 0) + self.noise
 
     def update(self, phi: Float[Array, " feature"], y: Float[Array, ""]) -> Self:
         """Return the posterior after one observation, in O(feature^2); the gain form is stable in single precision."""
+        _require_shape("phi", phi, self.mean.shape)
         gain = matmul(self.covariance, phi)
         total = self.noise + jnp.dot(phi, gain, precision="highest")
         missing = y - jnp.dot(phi, self.mean, precision="highest")
@@ -75,6 +77,8 @@ class BayesianRegression(Checked):
 
     def update_block(self, phi: Float[Array, "sample feature"], y: Float[Array, " sample"]) -> Self:
         """Return the posterior after several observations; equivalent to one `update` after the other."""
+        _require_shape("phi", phi, (len(phi), *self.mean.shape))
+        _require_shape("y", y, (len(phi),))
         gain = matmul(self.covariance, phi.T)
         total = matmul(phi, gain) + self.noise * jnp.eye(len(phi), dtype=phi.dtype)
         lower = jnp.linalg.cholesky(total)
@@ -186,10 +190,17 @@ def _log_evidence(phi: Array, y: Array, noise: ScalarLike, variance: ScalarLike)
     return -0.5 * (len(y) * jnp.log(2 * jnp.pi * ridge * variance) + log_det + square)
 
 
+def _require_shape(argument: str, array: Array, shape: tuple[int, ...]) -> None:
+    fix = "Pass one y for each row of phi, and a number for each feature."
+    _checks.require(array.shape == shape, argument, f"must have shape {shape}", f"shape {array.shape}", fix)
+
+
 def _check(phi: Array, y: Array, **numbers: ScalarLike) -> None:
     """Raise ValueError for invalid shapes or numbers of a fit."""
     fine, got = phi.ndim == 2 and y.shape == phi.shape[:1], f"shapes {phi.shape} and {y.shape}"
     _checks.require(fine, "phi, y", "must be [sample, feature] and [sample]", got, "Pass one y for each row of phi.")
+    _checks.require_squares("phi", phi)
+    _checks.require_squares("y", y)
     for name, value in numbers.items():
         _checks.require_number(name, value, above=0)
 

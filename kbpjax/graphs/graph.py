@@ -192,6 +192,42 @@ class Graph(Checked):
         return Plan.of(*ends, np.asarray(self.edge_type), np.asarray(self.node_type), np.asarray(part_of_node))
 
     @public
+    def subgraph(self, nodes: Numbers) -> "Graph":
+        """Return the graph of some nodes and the edges among them; the graph must not be traced.
+
+        Args:
+            nodes: numbers of the nodes [node of the subgraph], each at most once; node i of the result is `nodes[i]`.
+                Types stay.
+
+        Raises:
+            ValueError: no nodes, repeated ones, or numbers that the graph does not have.
+
+        Examples:
+            >>> import kbpjax as kbp
+            >>> upper = kbp.grid_graph(3, 3).subgraph([0, 1, 2, 3, 4, 5])
+            >>> upper.num_nodes, upper.num_edges // 2
+            (6, 7)
+        """
+        fix = "Take subgraphs outside jax.jit, jax.vmap and jax.grad."
+        _checks.require(not _checks.is_traced((self, nodes)), "nodes", "must be known", "a traced array", fix)
+        chosen = np.asarray(_checks.as_numpy("nodes", nodes))
+        integers = np.issubdtype(chosen.dtype, np.integer) and chosen.ndim == 1 and chosen.size > 0
+        rule, fix = f"must be different numbers of nodes, 0 .. {self.num_nodes - 1}", "Pass integers [node]."
+        _checks.require(integers, "nodes", rule, f"shape {chosen.shape}, dtype {chosen.dtype}", fix)
+        unique, count = np.unique(chosen, return_counts=True)
+        wrong = unique[(unique < 0) | (unique >= self.num_nodes) | (count > 1)][:3].tolist()
+        _checks.require(not wrong, "nodes", rule, wrong, "Leave out numbers that repeat or are out of range.")
+        number = np.full(self.num_nodes, -1)
+        number[chosen] = np.arange(len(chosen))
+        half = self.num_edges // 2
+        ends = number[np.stack([np.asarray(self.senders), np.asarray(self.receivers)], axis=1)[:half]]
+        inside = np.all(ends >= 0, axis=1)
+        kinds = np.asarray(self.edge_type)[:half][inside]
+        present = set(kinds.tolist())
+        types = tuple(kind for kind in self.edge_types if kind[0] in present)
+        return self._build(ends[inside], np.asarray(self.node_type)[chosen], kinds, types)
+
+    @public
     def nodes_of_type(self, node_type: int) -> Int[Array, " node_of_type"]:
         """Return the numbers of the nodes of one type; raise ValueError for a type that the graph does not have."""
         counts = {v: n for v, n, *_ in self.node_types}

@@ -67,6 +67,10 @@ class SumProduct(Checked):
         """Return sum_p matrices_op x_p, each tile with the matrix of its type."""
         return by_tile(matrices, types, x)
 
+    def apply_to_one(self, matrices: Float[Array, "type out point"]) -> Float[Array, "type out"]:
+        """Return sum_p matrices_op of each matrix: the update of the constant 1."""
+        return jnp.sum(matrices, axis=-1)
+
     __repr__ = show_fields
 
 
@@ -94,6 +98,10 @@ class MaxProduct(SumProduct):
 
         smallest = jnp.zeros_like(x, shape=(matrices.shape[1], *x.shape[1:]))
         return jax.lax.scan(larger, vary_like(smallest, (matrices, x)), (columns, x), unroll=8)[0]
+
+    def apply_to_one(self, matrices: Float[Array, "type out point"]) -> Float[Array, "type out"]:
+        """Return max_p matrices_op of each matrix: the update of the constant 1."""
+        return jnp.max(matrices, axis=-1, initial=0)
 
 
 class InLogs(Checked):
@@ -132,6 +140,10 @@ class InLogs(Checked):
     ) -> Float[Array, "out *tiles row"]:
         """Apply `addition`."""
         return self.addition.apply(matrices, types, x)
+
+    def apply_to_one(self, matrices: Float[Array, "type out point"]) -> Float[Array, "type out"]:
+        """Apply `addition`."""
+        return self.addition.apply_to_one(matrices)
 
     __repr__ = show_fields
 

@@ -70,7 +70,7 @@ def scaled(local: Float[Array, "node point"]) -> Float[Array, "node point"]:
 
 def updates_of_one(operators: Operators, plan: Plan) -> Float[Array, "coordinate column"]:
     """Return the update of 1, not normalized, in each column; 0 in padding."""
-    ones = jnp.sum(operators.update, axis=-1).T
+    ones = operators.arithmetic.apply_to_one(operators.update).T
     kinds = plan.kinds if len(operators.update) > 1 else jnp.zeros_like(plan.kinds)
     size = len(plan.edges) // max(1, plan.kinds.size)
     columns = jnp.broadcast_to(ones[:, kinds, None], (len(ones), *plan.kinds.shape, size)).reshape(len(ones), -1)

@@ -34,7 +34,15 @@ def _on_arrays(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def converted(self: Kernel, x: Any, y: Any) -> Any:
-        return call(self, _point("x", x), _point("y", y))
+        x, y = _point("x", x), _point("y", y)
+        shapes = [getattr(one, "shape", None) for one in (x, y)]
+        try:
+            return call(self, x, y)
+        except (TypeError, ValueError) as error:
+            if shapes[0] == shapes[1]:
+                raise
+            fix = "For sets of points use kbpjax.gram."
+            raise ValueError(f"x, y: must be two points of one shape; got {shapes}. {fix}") from error
 
     return converted
 

@@ -49,24 +49,31 @@ class ARD(Kernel):
     r"""The Gaussian kernel with a bandwidth for each coordinate: $\exp(-\sum_i (x_i - y_i)^2 / (2 \sigma_i^2))$.
 
     Optimized bandwidths indicate relevance (automatic relevance determination): an irrelevant coordinate gets a large
-    bandwidth.
+    bandwidth. Coordinates of one group share a bandwidth, for instance the entries of a window that symmetries exchange
+    (`kbpjax.window_orbits`).
 
     Args:
-        bandwidths: length scales > 0 [*dim], in the units of the coordinates.
+        bandwidths: length scales > 0 [*dim], in the units of the coordinates; with groups [group].
+        groups: number of the bandwidth of each coordinate [dim]. None: each coordinate has its own.
 
     Raises:
-        ValueError: a bandwidth is not positive and finite, or points have another shape than `bandwidths`.
+        ValueError: a bandwidth is not positive and finite, groups are not numbers of bandwidths, or points have another
+            shape than `bandwidths` or `groups`.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> kernel = kbp.kernels.ARD(jnp.array([1.0, 1e6]))  # ignores the second coordinate
         >>> round(float(kernel(jnp.array([0.0, 5.0]), jnp.array([1.0, 9.0]))), 4)
         0.6065
+        >>> tied = kbp.kernels.ARD([1.0, 1e6], groups=[1, 0, 1])  # ignores both neighbors of the center
+        >>> round(float(tied([7.0, 0.0, 5.0], [8.0, 1.0, 9.0])), 4)
+        0.6065
     """
 
     bandwidths: Float[Array, "*dim"]
+    groups: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
-    def __init__(self, bandwidths: Numbers):
+    def __init__(self, bandwidths: Numbers, groups: Numbers | None = None):
         array = as_floats(_checks.as_array("bandwidths", bandwidths))
         fix = "Pass one number per coordinate."
         ok = array.ndim == 0 or array.size > 0
@@ -76,13 +83,16 @@ class ARD(Kernel):
             lowest = float(np.min(np.asarray(array), initial=np.inf))
             _checks.require(lowest > 0, "bandwidths", "must be > 0", f"a minimum of {lowest}", "Pass positive numbers.")
         self.bandwidths = array
+        self.groups = None if groups is None else _groups(groups, array.shape)
 
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
         """Return exp(-sum_i (x_i - y_i)^2 / (2 bandwidth_i^2))."""
-        shape = self.bandwidths.shape
-        fix = "Pass one bandwidth per coordinate of a point."
-        _checks.require(x.shape == shape, "points", f"must have shape {shape}, as bandwidths", x.shape, fix)
-        return jnp.exp(-0.5 * jnp.sum(_scaled(x, y, self.bandwidths) ** 2))
+        bandwidths = self.bandwidths if self.groups is None else self.bandwidths[np.asarray(self.groups)]
+        name = "bandwidths" if self.groups is None else "groups"
+        fix = "Pass one bandwidth, or one group, per coordinate of a point."
+        rule = f"must have shape {bandwidths.shape}, as {name}"
+        _checks.require(x.shape == bandwidths.shape, "points", rule, x.shape, fix)
+        return jnp.exp(-0.5 * jnp.sum(_scaled(x, y, bandwidths) ** 2))
 
 
 class Laplace(Kernel):
@@ -328,6 +338,17 @@ def _matern_slope(order: int, primals: tuple, tangents: tuple) -> tuple[Array, A
         safe = jnp.where(square > 0, square, 1)
         slope = jnp.where(square > 0, -_matern(0, safe) / (2 * jnp.sqrt(safe)), 0)
     return _matern(order, square), slope * tangent
+
+
+def _groups(groups: Numbers, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the number of the bandwidth of each coordinate."""
+    array = np.asarray(_checks.as_numpy("groups", groups))
+    ok = array.ndim == 1 and array.size > 0 and np.issubdtype(array.dtype, np.integer) and len(shape) == 1
+    ok = ok and array.min() >= 0 and array.max() < shape[0]
+    rule = "must be a vector of numbers of bandwidths, which are a vector too"
+    got = f"{array.dtype}{array.shape} for bandwidths of shape {shape}"
+    _checks.require(ok, "groups", rule, got, "Number the bandwidths from 0, as kbpjax.window_orbits does.")
+    return tuple(array.tolist())
 
 
 def _scaled(x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"], scale: Float[Array, "..."]) -> Float[Array, "*dim"]:

@@ -113,7 +113,7 @@ def nearest_gram(matrix: Numbers) -> np.ndarray:
         >>> kbp.kernels.nearest_gram(np.array([[0.0, 1.0], [1.0, 0.0]])).round(6).tolist()
         [[0.5, 0.5], [0.5, 0.5]]
     """
-    array = np.asarray(matrix, np.float64)
+    array = np.asarray(_checks.as_numpy("matrix", matrix), np.float64)
     square = array.ndim == 2 and array.shape[0] == array.shape[1]
     _checks.require(square, "matrix", "must be square", f"shape {array.shape}", "Compare all pairs of points.")
     _checks.require_finite("matrix", array, "Compare all pairs of points.")

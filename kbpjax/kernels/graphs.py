@@ -180,7 +180,7 @@ def _read(argument: str, graph: Any) -> tuple[NDArray, NDArray, NDArray]:
         ok = isinstance(graph, tuple | list) and len(graph) in (2, 3)
         fix = "Pass (node labels, edges), (node labels, edges, edge labels) or a networkx graph."
         _checks.require(ok, argument, "must be a graph", f"{type(graph).__name__} {graph!r:.80}", fix)
-        given = graph if len(graph) == 3 else (*graph, np.zeros(len(np.asarray(graph[1])), int))
+        given = graph if len(graph) == 3 else (*graph, None)
     rule, fix = f"must have node labels that are integers from 0 to {LARGEST_LABEL}", "Pass one label per node."
     labels = _integers(argument, rule, given[0], LARGEST_LABEL)
     ok = labels.ndim == 1 and len(labels) > 0
@@ -191,7 +191,7 @@ def _read(argument: str, graph: Any) -> tuple[NDArray, NDArray, NDArray]:
     ok = edges.ndim == 2 and edges.shape[1] == 2
     _checks.require(ok, argument, rule, f"shape {edges.shape}", "Pass pairs of nodes.")
     rule = f"must have edge labels that are integers from 0 to {LARGEST_LABEL}, one per edge"
-    edge_labels = _integers(argument, rule, given[2], LARGEST_LABEL)
+    edge_labels = np.zeros(len(edges), int) if given[2] is None else _integers(argument, rule, given[2], LARGEST_LABEL)
     ok = edge_labels.shape == (len(edges),)
     _checks.require(ok, argument, rule, f"shape {edge_labels.shape}", "Pass one label per edge, or no edge labels.")
     _check_edges(argument, edges, edge_labels)
@@ -200,7 +200,7 @@ def _read(argument: str, graph: Any) -> tuple[NDArray, NDArray, NDArray]:
 
 def _integers(argument: str, rule: str, values: Any, largest: int) -> NDArray:
     """Return values as integers; raise ValueError unless they are integers from 0 to `largest`."""
-    array = np.asarray(values)
+    array = np.asarray(_checks.as_numpy(argument, values))
     number = np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)
     fix = "Number nodes and labels from 0."
     _checks.require(number, argument, rule, f"dtype {array.dtype}", fix)

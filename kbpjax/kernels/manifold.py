@@ -180,7 +180,7 @@ def unit_vectors(x: Numbers) -> Float[Array, "*sample dim"]:
         Unit vectors [*sample, dim].
 
     Raises:
-        ValueError: a vector is 0.
+        ValueError: a vector is 0, NaN or infinite, or its norm overflows.
 
     Examples:
         >>> import kbpjax as kbp
@@ -188,8 +188,11 @@ def unit_vectors(x: Numbers) -> Float[Array, "*sample dim"]:
         [0.6, 0.8]
     """
     array = as_floats(_checks.as_array("x", x))
+    _checks.require_finite("x", array, "Drop these vectors.")
     norm = jnp.linalg.norm(array, axis=-1, keepdims=True)
     if not _checks.is_traced(norm):
+        largest, fix = float(np.max(np.asarray(norm), initial=0)), "Scale the vectors down."
+        _checks.require(np.isfinite(largest), "x", f"must have norms that are finite in {norm.dtype}", largest, fix)
         zeros = int(np.sum(~(np.asarray(norm) > 0)))
         _checks.require(zeros == 0, "x", "must have no vector of length 0", f"{zeros} zero vectors", "Drop them.")
     return array / norm

@@ -51,15 +51,19 @@ def conditional_operator(
     Raises:
         ValueError: there are no pairs, numbers of points differ, or count or ridge is out of range.
     """
-    sizes, fix = (len(x_given), len(x_target)), "Pass both points of each pair."
-    rule = "must have the same number of points, at least one"
-    _checks.require(0 < sizes[0] == sizes[1], "x_given, x_target", rule, sizes, fix)
+    _check_pairs(x_given, x_target)
     _checks.require_number("ridge", ridge, least=0)
     if count is not None:
-        _checks.require_number("count", count, least=1, most=sizes[0])
+        _checks.require_number("count", count, least=1, most=len(x_given))
     covariance, cross = covariances(given, target, x_given, x_target, count)
     num_pairs = jnp.asarray(len(x_given) if count is None else count, covariance.dtype)
     return ridge_solve(covariance, cross, jnp.asarray(ridge, covariance.dtype) * num_pairs)
+
+
+def _check_pairs(x_given: Array, x_target: Array) -> None:
+    sizes, fix = (len(x_given), len(x_target)), "Pass both points of each pair."
+    rule = "must have the same number of points, at least one"
+    _checks.require(0 < sizes[0] == sizes[1], "x_given, x_target", rule, sizes, fix)
 
 
 def mean_embedding(feature_map: Callable[[Array], Array], x: Shaped[Array, "sample *dim"]) -> Float[Array, " rank"]:
@@ -133,11 +137,23 @@ def ridge_solve(
 
     The rounding error of the sums, machine epsilon times the trace, is added to the penalty. Smaller eigenvalues are
     noise, and the factorization exists even at penalty 0.
+
+    Raises:
+        ValueError: shapes that do not fit, a penalty < 0, or a covariance that is not positive semidefinite (not
+            checked under tracing).
     """
+    rank, shapes = len(cross), f"{covariance.shape} and {cross.shape}"
+    rule, fix = "must have shapes [rank, rank] and [rank, target_rank]", "Pass R'R and R'G of the same features R."
+    _checks.require(covariance.shape == (rank, rank), "covariance, cross", rule, shapes, fix)
+    _checks.require_number("penalty", penalty, least=0)
     identity = jnp.eye(len(covariance), dtype=covariance.dtype)
     rounding = jnp.finfo(covariance.dtype).eps * jnp.trace(covariance)
     shift = jnp.asarray(penalty, covariance.dtype) + rounding
-    return jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(covariance + shift * identity, lower=True), cross)
+    factor = jax.scipy.linalg.cho_factor(covariance + shift * identity, lower=True)
+    exists = _checks.is_unread(factor[0]) or bool(jnp.isfinite(factor[0]).all())
+    fix = "Pass a sum of outer products, or a larger penalty."
+    _checks.require(exists, "covariance", "must be positive semidefinite", "a matrix without a Cholesky factor", fix)
+    return jax.scipy.linalg.cho_solve(factor, cross)
 
 
 @public
@@ -155,7 +171,7 @@ def error_bound(eps: ScalarLike, ridge: ScalarLike) -> Float[Array, ""]:
         The bound on the Hilbert-Schmidt norm.
 
     Raises:
-        ValueError: eps or ridge is out of range.
+        ValueError: eps or ridge is out of range, or the bound overflows.
 
     Examples:
         >>> from kbpjax.learning.embedding import error_bound
@@ -166,7 +182,11 @@ def error_bound(eps: ScalarLike, ridge: ScalarLike) -> Float[Array, ""]:
     _checks.require_number("ridge", ridge, above=0)
     eps = as_floats(jnp.asarray(eps))
     ridge = jnp.asarray(ridge, eps.dtype)
-    return 2 * eps * (1 / ridge + 1 / ridge**1.5)
+    bound = 2 * eps * (1 + 1 / jnp.sqrt(ridge)) / ridge
+    fix = "Pass a larger ridge, a smaller eps, or enable jax_enable_x64."
+    ok = _checks.is_unread(bound) or bool(jnp.isfinite(bound))
+    _checks.require(ok, "eps, ridge", f"must give a bound that is finite in {bound.dtype}", bound, fix)
+    return bound
 
 
 @public
@@ -228,7 +248,7 @@ def operator_error(
         ridge: lambda of eq. 11, > 0; it is multiplied by the number of pairs.
 
     Raises:
-        ValueError: a feature map is not a basis, or the ridge is out of range.
+        ValueError: a feature map is not a basis, numbers of points differ, or the ridge is out of range.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -243,6 +263,7 @@ def operator_error(
     _check_basis("feature_map", feature_map)
     if product_map is not None:
         _check_basis("product_map", product_map)
+    _check_pairs(x_given, x_target)
     _checks.require_number("ridge", ridge, above=0)
     return _operator_error(kernel, product_kernel, feature_map, product_map, x_given, x_target, ridge)
 

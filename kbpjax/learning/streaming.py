@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, ScalarLike
 
 from kbpjax import _checks
-from kbpjax._public import public
+from kbpjax._public import describe, public
 from kbpjax.features import FeatureMap
 from kbpjax.kernels import Kernel
 from kbpjax.learning.checkpoint import Checkpoint, Progress, digest
@@ -156,7 +156,7 @@ def chunked(
         [[0.0], [1.0, 2.0], [3.0, 4.0]]
     """
     _checks.require_count("size", size)
-    missing = [v for v, x in nodes.items() if not hasattr(x, "__len__")]
+    missing = [v for v, x in nodes.items() if isinstance(x, str | bytes) or not hasattr(x, "__len__")]
     _checks.require(not missing, "nodes", "must hold arrays", f"none for the types {missing}", "Leave these types out.")
     pairs = [("edges", edges), ("observations", observations or {})]
     named = {f"{name}[{k}][{i}]": x for name, both in pairs for k, pair in both.items() for i, x in enumerate(pair)}
@@ -217,6 +217,15 @@ class _Source:
         """Return an iterable over all chunks."""
         return self.chunks() if self.total is None else self.chunks
 
+    def shown(self) -> Any:
+        """Return an iterator over all chunks, wrapped by `progress`."""
+        chunks = self.all()
+        try:
+            return iter(self.progress(chunks))
+        except TypeError as error:
+            rule, fix = "must be a function of an iterable to an iterable", "Pass for instance tqdm."
+            raise ValueError(f"progress: {rule}; got {describe(self.progress)}: {error}. {fix}") from error
+
     def read(
         self, state: Progress, saved: "Checkpoint", step: Callable[[Progress, TrainingData], Progress]
     ) -> Progress:
@@ -226,7 +235,7 @@ class _Source:
         """
         last, count = time.monotonic(), 0
         try:
-            for i, chunk in enumerate(self.progress(self.all())):
+            for i, chunk in enumerate(self.shown()):
                 count = i + 1
                 state = _compared(state, i, chunk)
                 if i < state.done:

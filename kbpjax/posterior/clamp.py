@@ -61,7 +61,7 @@ def clamp(
     """
     model.check_types(graph)
     check_evidence_model(evidence_model)
-    numbers, given = jnp.asarray(nodes), _checks.as_array("values", values)
+    numbers, given = _checks.as_array("nodes", nodes), _checks.as_array("values", values)
     fix = "Pass node numbers [some] and one value for each [some, *dim]."
     whole = jnp.issubdtype(numbers.dtype, jnp.integer) or numbers.size == 0
     _checks.require(numbers.ndim == 1 and whole, "nodes", "must be integers [some]", f"{numbers.dtype}", fix)

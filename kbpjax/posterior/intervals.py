@@ -1,18 +1,21 @@
-"""Quantiles, credible intervals and sets of beliefs, for scalars, angles and any domain.
+"""Quantiles, credible intervals and sets of beliefs, for scalars, angles and any domain; coverage of true values.
 
 Each takes {node type: belief} too, and then returns {node type: result}.
 """
 
 import math
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
+from kbpjax._checks import Numbers
 from kbpjax._misc import einsum
 from kbpjax.posterior.beliefs import Belief
-from kbpjax.posterior.summaries import by_type, check_belief, keep_nan, refuse_nan
+from kbpjax.posterior.summaries import by_type, check_belief, keep_nan, known_values, refuse_nan
 
 TWO_PI = 2 * math.pi
 
@@ -103,6 +106,54 @@ def interval(belief: Belief, coverage: ScalarLike = 0.9) -> tuple[Array, Array]:
 
 
 @by_type
+def coverage(
+    belief: Belief, truth: Numbers | Mapping[int, Numbers], levels: Numbers = (0.5, 0.9)
+) -> Float[Array, " level"]:
+    """Return the empirical coverage: the share of true values inside the central intervals of some levels.
+
+    Beliefs are calibrated if each share is near its level. For integer points, `interval` is wider than its level, so
+    shares are larger.
+
+    Args:
+        belief: beliefs on scalar points [point] or [point, 1].
+        truth: the true value of each node [node] or [node, 1]; NaN where unknown. For beliefs by type {node type:
+            values}.
+        levels: nominal coverages [level], in [0, 1].
+
+    Returns:
+        The shares [level], NaN if no true value is known. A belief that is NaN holds no true value.
+
+    Raises:
+        ValueError: points that are not scalar, true values of another shape, or a level outside [0, 1].
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> belief = kbp.Belief(jnp.linspace(-2.0, 2.0, 5), jnp.tile(jnp.array([0.1, 0.2, 0.4, 0.2, 0.1]), (4, 1)))
+        >>> kbp.coverage(belief, jnp.array([0.1, -0.2, 1.5, jnp.nan]), levels=[0.5, 0.9]).round(2).tolist()
+        [0.67, 1.0]
+    """
+    _check_scalar(belief)
+    refuse_nan(belief)
+    values, known = known_values(belief, _checks.as_array("truth", truth))
+    nominal = _checks.as_array("levels", levels)
+    _checks.require(nominal.ndim == 1, "levels", "must have shape [level]", f"shape {nominal.shape}", "Pass [0.9].")
+    if not _checks.is_unread(nominal):
+        for level in np.asarray(nominal):
+            _checks.require_number("levels", level, least=0, most=1)
+    return _coverage(belief, values, known, nominal.astype(belief.weights.dtype))
+
+
+@jax.jit
+def _coverage(belief: Belief, values: Array, known: Array, levels: Array) -> Array:
+    def share(level: Array) -> Array:
+        low, high = (_quantile(belief, end).astype(values.dtype) for end in ((1 - level) / 2, (1 + level) / 2))
+        inside = ((low <= values) & (values <= high)).reshape(-1)
+        return jnp.sum(inside & known, dtype=values.dtype) / jnp.sum(known, dtype=values.dtype)
+
+    return jax.lax.map(share, levels)
+
+
+@by_type
 def circular_mean(belief: Belief, period: ScalarLike = TWO_PI) -> Float[Array, "node *dim"]:
     """Return the circular mean of each node, coordinate by coordinate, in [-period / 2, period / 2].
 
@@ -123,13 +174,12 @@ def circular_mean(belief: Belief, period: ScalarLike = TWO_PI) -> Float[Array, "
         [23.5]
     """
     check_belief(belief)
-    _checks.require_number("period", period, above=0)
-    return _circular_mean(belief, jnp.asarray(period, belief.weights.dtype))
+    return _circular_mean(belief, _checks.in_range("period", period, belief.weights.dtype))
 
 
 @jax.jit
 def _circular_mean(belief: Belief, period: Array) -> Array:
-    angles = belief.points.astype(belief.weights.dtype) * (TWO_PI / period)
+    angles = TWO_PI * (jnp.mod(belief.points.astype(belief.weights.dtype), period) / period)
     sine, cosine = (einsum("np,p...->n...", belief.weights, wave(angles)) for wave in (jnp.sin, jnp.cos))
     undefined = (sine == 0) & (cosine == 0)
     return keep_nan(belief, jnp.arctan2(sine, jnp.where(undefined, 1, cosine)) * (period / TWO_PI))
@@ -165,9 +215,8 @@ def circular_interval(
     """
     _check_scalar(belief)
     _checks.require_number("coverage", coverage, least=0, most=1)
-    _checks.require_number("period", period, above=0)
     dtype = belief.weights.dtype
-    return _circular_interval(belief, jnp.asarray(coverage, dtype), jnp.asarray(period, dtype))
+    return _circular_interval(belief, jnp.asarray(coverage, dtype), _checks.in_range("period", period, dtype))
 
 
 @jax.jit

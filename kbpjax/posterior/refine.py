@@ -77,7 +77,7 @@ def refine_mode(
         solution: the solution of `run`.
         belief: the beliefs of the nodes of one type, on numeric candidates or vectors; or {node type: beliefs}.
         node_type: that type; ignored for {node type: beliefs}.
-        num_starts: number of candidates of largest belief to start from, >= 1.
+        num_starts: number of candidates of largest belief to start from, >= 1; if there are fewer, from all of them.
         num_steps: number of steps from each, >= 1.
         marginal: as in `beliefs`.
         retract: maps a point [*dim] back to the domain after a step; for unit vectors lambda x: x / |x|.
@@ -130,12 +130,18 @@ def _refine(
     num_steps: int,
     retract: Callable[[Array], Array],
 ) -> Array:
+    def on_domain(x):
+        point = _checks.as_array("retract", retract(x))
+        fix = "Return a point of the domain."
+        _checks.require(point.shape == x.shape, "retract", f"must return shape {x.shape}", point.shape, fix)
+        return point
+
     def height(x):
         return log_belief(model, graph, evidence, solution, x, node_type=node_type, marginal=marginal)
 
     points = belief.points
     start = points[jax.lax.top_k(belief.weights, min(num_starts, len(points)))[1]]
-    top, heights = _climb(height, jax.vmap(jax.vmap(retract)), start, num_steps, _spacing(points))
+    top, heights = _climb(height, jax.vmap(jax.vmap(on_domain)), start, num_steps, _spacing(points))
     best = jnp.argmax(heights, axis=1)
     mode = jax.vmap(lambda x, i: x[i])(top, best)
     if evidence is None or node_type not in evidence.values:

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload, run
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, ScalarLike, Shaped
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
@@ -171,7 +171,7 @@ def expectation(
     """
     check_belief(belief)
     _checks.require(callable(fn), "fn", "must be a function of a point", repr(fn), "Pass for instance lambda x: x**2.")
-    values = _checks.as_array("fn", jax.vmap(fn)(belief.points))  # type: ignore[arg-type]
+    values = jax.vmap(lambda x: _checks.as_array("fn", fn(x)))(belief.points)  # type: ignore[operator]
     return einsum("np,p...->n...", belief.weights, values.astype(belief.weights.dtype))
 
 
@@ -434,3 +434,14 @@ def keep_nan(belief: Belief, summary: Array) -> Array:
         return summary
     is_nan = jnp.isnan(belief.weights).any(axis=-1).reshape(-1, *(1,) * (summary.ndim - 1))
     return jnp.where(is_nan, jnp.nan, summary)
+
+
+def known_values(belief: Belief, truth: Array) -> tuple[Array, Bool[Array, " node"]]:
+    """Return the true values, 0 where they are NaN, in the precision of the belief, and a mask of the known ones."""
+    shape = (len(belief.weights), *belief.points.shape[1:])
+    fix = "Pass one value per node, each with the shape of a point."
+    _checks.require(truth.shape == shape, "truth", f"must have shape {shape}", truth.shape, fix)
+    values = truth.astype(belief.weights.dtype)
+    _checks.require_finite_or_nan("truth", values)
+    known = jnp.all(~jnp.isnan(values).reshape(len(values), -1), axis=1)
+    return jnp.where(jnp.isnan(values), 0, values), known

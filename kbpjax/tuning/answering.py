@@ -6,12 +6,14 @@ converged in all cases.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ScalarLike
 
 from kbpjax import _checks
@@ -122,10 +124,34 @@ class Recipe(eqx.Module):
     schedule: Colored
 
 
-def recipe(graph: Graph) -> Recipe | None:
-    """Return how `infer` solves a graph with cycles; None for a forest, which is solved exactly."""
-    if graph.forest is not None or graph.num_edges == 0:
+class StaticGraph:
+    """A graph as a static argument, or the key of a cache; graphs with the same edges and types are equal."""
+
+    def __init__(self, graph: Graph):
+        arrays = (graph.senders, graph.receivers, graph.edge_type, graph.node_type)
+        self.graph = graph
+        self.key = (graph.num_nodes, *(np.asarray(array).tobytes() for array in arrays))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StaticGraph) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def recipe(graph: Graph, *, exact: bool = True) -> Recipe | None:
+    """Return how `infer` solves a graph with cycles; None for a forest to be solved exactly, and without edges."""
+    if (exact and graph.forest is not None) or graph.num_edges == 0:
         return None
+    fix = "Leave the graph out of the arguments of jax.jit, or choose a schedule: kbpjax.run(..., schedule=...)."
+    _checks.require(not _checks.is_traced(graph), "graph", "must be known", "a traced graph", fix)
+    return _recipe(StaticGraph(graph), jnp.result_type(float))
+
+
+@functools.lru_cache(maxsize=8)
+def _recipe(fixed: StaticGraph, dtype: Any) -> Recipe:
+    del dtype  # of the exponents: another one after jax_enable_x64 has changed
+    graph = fixed.graph
     with jax.ensure_compile_time_eval():  # of index work, inside jax.jit
         exponents = tree_reweighting(graph, num_trees=None if graph.num_nodes <= DENSE else NUM_TREES)
         return Recipe(exponents, colored(graph))
@@ -137,10 +163,11 @@ def solve(
     evidence: Evidence | None,
     by: Recipe | None,
     *,
-    tol: ScalarLike = 1e-3,
+    tol: ScalarLike | None = 1e-3,
     num_iters: int = 200,
+    exponents: Array | None = None,
 ) -> Solution:
-    """Return the solution by `recipe(graph)`: exact without one."""
+    """Return the solution by `recipe(graph)`, exact without one; with other exponents than the recipe's if given."""
     if by is None:
         return run_tree(with_nonnegative(model, None), graph, evidence)
     if model.operators.nonnegative is None:
@@ -152,7 +179,7 @@ def solve(
         num_iters=num_iters,
         tol=tol,
         damping=0.0,
-        exponents=by.exponents,
+        exponents=by.exponents if exponents is None else exponents,
         schedule=by.schedule,
         acceleration=Anderson(),
     )

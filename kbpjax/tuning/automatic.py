@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ScalarLike
@@ -216,6 +217,9 @@ def choose_hyperparameters(
     _checks.require(
         not _checks.is_traced(data), "data", "must be known where hyperparameters are chosen", "tracers", fix
     )
+    for name, given in (("ridge", ridge), ("obs_ridge", obs_ridge)):
+        for value in jax.tree.leaves(given):
+            _checks.require_number(name, value, least=0)
     observed = {v: y for v, (_, y) in data.observations.items()}
     kernels = ScaledKernels.of("kernel", kernel, data.nodes)
     obs_kernels = ScaledKernels.of("obs_kernel", obs_kernel, observed)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import Cases, TrainingData
+from kbpjax.tuning.parts import ball, interior, neighbors_of
 
 MIN_CASES = 4
 """Number of cases from which whole cases are left out."""
@@ -23,8 +24,8 @@ SHARE = 4
 MOST_NODES = 2500
 """Largest number of nodes that are left out."""
 
-BLOCK = 200
-"""Number of nodes of a block."""
+BLOCK = 600
+"""Number of nodes of a block. Those at its edge lack messages and are not scored."""
 
 MOST_PAIRS = 4000
 """Largest number of pairs of each type from which the compared models are learned."""
@@ -36,7 +37,7 @@ class HeldOut(NamedTuple):
     Attributes:
         graph: the graph of all of them.
         truth: {node type: values [node_of_type, *dim]}.
-        present: {node type: mask of the nodes with a value [node_of_type]}.
+        present: {node type: mask of the nodes to be scored, with a value and inside their block [node_of_type]}.
         observations: {node type: observations [node_of_type, *obs_dim]}.
         observed: {node type: mask of the nodes with an observation [node_of_type]}.
     """
@@ -70,35 +71,17 @@ def _held(cases: tuple[Cases, ...], rng: np.random.Generator) -> list[NDArray[np
             budget -= held[g].shape[1]
         return held
     largest = max(range(len(cases)), key=lambda g: held[g].shape[1])
-    neighbors = _neighbors(cases[largest].graph)
-    size = min(BLOCK, max(1, budget // 2))
+    neighbors = neighbors_of(cases[largest].graph)
+    size = min(BLOCK, max(1, budget // 4))
     for number, start in enumerate(rng.permutation(cases[largest].graph.num_nodes)):
         if budget <= 0:
             break
         case = number % counts[largest]
-        block = _ball(neighbors, int(start), size)
+        block = ball(neighbors, int(start), size)
         if not held[largest][case, block].any():
             held[largest][case, block] = True
             budget -= len(block)
     return held
-
-
-def _neighbors(graph: Graph) -> list[NDArray]:
-    """Return the neighbors of each node."""
-    senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
-    order = np.argsort(receivers, kind="stable")
-    return np.split(senders[order], np.searchsorted(receivers[order], np.arange(1, graph.num_nodes)))
-
-
-def _ball(neighbors: list[NDArray], start: int, size: int) -> list[int]:
-    """Return the nodes nearest to a node, in the number of edges."""
-    queue, seen = [start], {start}
-    for node in queue:
-        for other in neighbors[node].tolist():
-            if len(queue) < size and other not in seen:
-                seen.add(other)
-                queue.append(other)
-    return queue
 
 
 class _Ends(NamedTuple):
@@ -175,7 +158,7 @@ def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]]) -> HeldOut:
         kind = np.asarray(one.graph.node_type)
         within = _within(one.graph)
         for case in np.flatnonzero(mask.any(axis=1)):
-            chosen = np.flatnonzero(mask[case])
+            chosen, scored = np.flatnonzero(mask[case]), interior(one.graph, mask[case])
             number = np.full(one.graph.num_nodes, -1)
             number[chosen] = offset + np.arange(len(chosen))
             offset += len(chosen)
@@ -187,7 +170,8 @@ def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]]) -> HeldOut:
             for v in one.samples:
                 rows = within[chosen[kind[chosen] == v]]
                 columns["truth"].setdefault(v, []).append(np.asarray(one.samples[v])[case, rows])
-                columns["present"].setdefault(v, []).append(np.asarray(one.present[v])[case, rows])
+                here = scored[chosen[kind[chosen] == v]]
+                columns["present"].setdefault(v, []).append(np.asarray(one.present[v])[case, rows] & here)
                 if v in one.observations:
                     columns["observations"].setdefault(v, []).append(np.asarray(one.observations[v])[case, rows])
                     columns["observed"].setdefault(v, []).append(np.asarray(one.observed[v])[case, rows])

@@ -13,8 +13,7 @@ from kbpjax._misc import show_fields
 from kbpjax._public import Checked
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution, run
-from kbpjax.inference.schedules import Schedule, Synchronous
-from kbpjax.inference.tree import run_tree
+from kbpjax.inference.schedules import Schedule
 from kbpjax.kernels import Kernel
 from kbpjax.kernels.base import as_floats
 from kbpjax.learning.data import TrainingData
@@ -24,7 +23,7 @@ from kbpjax.posterior.beliefs import Belief, beliefs
 from kbpjax.posterior.evidence import DensityRatio, Evidence, Expectation, observe
 from kbpjax.posterior.marginals import Marginal, MeanEmbedding
 from kbpjax.posterior.summaries import temper
-from kbpjax.tuning.answering import with_nonnegative
+from kbpjax.tuning.answering import recipe, solve
 
 Number = Float[Array, ""]
 
@@ -42,8 +41,9 @@ def _number(value: Any) -> Any:
 class Hyperparameters(Checked):
     """Hyperparameters of `fit`, `observe`, `run` and `beliefs` in one object; `tune` optimizes its numbers.
 
-    The defaults are meant for `tune` and differ from those of `fit` and `run`. The floor is 1e-3, which keeps gradients
-    small. Iterations and landmarks are fewer, because each step of `tune` fits a model and runs inference.
+    Without a schedule, inference is that of `infer`: exact on forests, tree-reweighted and converged on graphs with
+    cycles. The floor is 1e-3, which keeps gradients small, and there are fewer landmarks than in `fit`, because each
+    step of `tune` fits a model.
 
     Args:
         kernel: kernel of the variables, or {node type: kernel}.
@@ -51,29 +51,32 @@ class Hyperparameters(Checked):
         ridge: lambda of eq. 11, or {edge type: lambda}.
         obs_ridge: lambda of the observation operators, or {node type: lambda}; None: `ridge`.
         floor: minimum value of an evaluated message, relative to the maximum, in [0, 1).
-        damping: weight of the old message, in [0, 1).
-        exponents: exponent of the messages: one number, {edge type: number}, or one for each undirected edge [pair];
-            None: 1, belief propagation.
+        damping: weight of the old message, in [0, 1); None: 0.2. Only with a schedule.
+        exponents: exponent of the messages: one number, {edge type: number}, or one for each undirected edge [pair].
+            None: those of `tree_reweighting`; with a schedule 1, belief propagation.
         evidence_power: likelihood tempering exponent, > 0.
         temperature: temperature of the beliefs, > 0; see `temper`.
         rule: the update rule. The time of tuning is proportional to the squared ranks: keep them small.
-        nonnegative: `Clipped()` or `ConstrainedFit()`, which make updates nonnegative; None: as estimated.
-        schedule: message schedule; `colored(graph)` is valid for one graph only.
+        nonnegative: `Clipped()` or `ConstrainedFit()`, which make updates nonnegative; None: as estimated with a
+            schedule or on forests, else clipped.
+        schedule: message schedule of `kbpjax.run`, such as `Synchronous()`; `colored(graph)` is valid for one graph
+            only. None: as `infer`, with a colored schedule and Anderson acceleration, for graphs that are not traced.
         evidence_model: evidence model, `Expectation()` or `DensityRatio()`.
         num_iters: number of iterations of belief propagation on graphs with cycles; with `tol`, the maximum. Forests
             are solved exactly (without exponents).
-        tol: residual at which iterations stop; None: run all `num_iters` iterations.
+        tol: residual at which iterations stop, with derivatives of the fixed point; None: run all `num_iters`
+            iterations, and differentiate through them.
 
     Raises:
-        ValueError: floor, damping, evidence_power or temperature is out of range. `fit` and `run` check the other
-            fields.
+        ValueError: floor, damping, evidence_power or temperature is out of range, or damping without a schedule. `fit`
+            and `run` check the other fields.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> x = np.linspace(0, 1, 200).reshape(20, 10)
         >>> graph = kbp.chain_graph(10)
         >>> data = kbp.pool(graph, x, observations=x)
-        >>> hyperparameters = kbp.Hyperparameters(kbp.RBF(0.3), kbp.RBF(0.2), num_iters=5)
+        >>> hyperparameters = kbp.Hyperparameters(kbp.RBF(0.3), kbp.RBF(0.2))
         >>> belief = hyperparameters.answer(hyperparameters.fit(data), graph, x[3], np.linspace(0, 1, 21))
         >>> belief.weights.shape
         (10, 21)
@@ -84,20 +87,24 @@ class Hyperparameters(Checked):
     ridge: Number | dict[int, Number] = eqx.field(default=1e-6, converter=_number)
     obs_ridge: Number | dict[int, Number] | None = eqx.field(default=None, converter=_number)
     floor: Number = eqx.field(default=1e-3, converter=_number)
-    damping: Number = eqx.field(default=0.2, converter=_number)
+    damping: Number | None = eqx.field(default=None, converter=_number)
     exponents: Float[Array, "*pair"] | dict[int, Number] | None = eqx.field(default=None, converter=_number)
     evidence_power: Number = eqx.field(default=1.0, converter=_number)
     temperature: Number = eqx.field(default=1.0, converter=_number)
     rule: Rule = ConstantTime(eps=1e-3, max_rank=32)
     nonnegative: Positive | None = None
-    schedule: Schedule = Synchronous()
+    schedule: Schedule | None = None
     evidence_model: Expectation | DensityRatio = Expectation()
-    num_iters: int = eqx.field(static=True, converter=_checks.whole, default=10)
-    tol: float | None = eqx.field(static=True, default=None)
+    num_iters: int = eqx.field(static=True, converter=_checks.whole, default=200)
+    tol: float | None = eqx.field(static=True, default=1e-3)
 
     def __check_init__(self) -> None:
-        for name in ("floor", "damping"):
-            _checks.require_number(name, getattr(self, name), least=0, below=1)
+        _checks.require_number("floor", self.floor, least=0, below=1)
+        if self.damping is not None:
+            _checks.require_number("damping", self.damping, least=0, below=1)
+            fix = "Leave it out: the default needs no damping. Or pass schedule=kbpjax.Synchronous()."
+            unused = self.schedule is None
+            _checks.require(not unused, "damping", "must be None without a schedule", "a number", fix)
         for name in ("evidence_power", "temperature"):
             _checks.require_number(name, getattr(self, name), above=0)
 
@@ -119,11 +126,13 @@ class Hyperparameters(Checked):
         return fix_landmarks(data, kernel=self.kernel, obs_kernel=self.obs_kernel, rule=self.rule, pad=pad)
 
     def run(self, model: KernelMRF, graph: Graph, evidence: Evidence | None) -> Solution:
-        """Return the solution of belief propagation: exact on a forest (`kbpjax.run_tree`), else of `kbpjax.run`."""
-        if self.exponents is None and (graph.forest is not None or graph.num_edges == 0):
-            return run_tree(with_nonnegative(model, None), graph, evidence)
-        options = {"num_iters": self.num_iters, "damping": self.damping, "tol": self.tol, "schedule": self.schedule}
-        return run(model, graph, evidence, exponents=self._exponents(graph), **options)
+        """Return the solution of belief propagation: exact on a forest, else as `infer`, or of `kbpjax.run`."""
+        options: Any = {"num_iters": self.num_iters, "tol": self.tol, "exponents": self._exponents(graph)}
+        exact = self.exponents is None
+        if self.schedule is None or (exact and graph.forest is not None) or graph.num_edges == 0:
+            return solve(model, graph, evidence, recipe(graph, exact=exact), **options)
+        damping = 0.2 if self.damping is None else self.damping
+        return run(model, graph, evidence, damping=damping, schedule=self.schedule, **options)
 
     def observe(
         self, model: KernelMRF, graph: Graph, y: Numbers | Mapping[int, Numbers], *, mask: Numbers | None = None
@@ -158,7 +167,7 @@ class Hyperparameters(Checked):
         missing = [k for k, *_ in graph.edge_types if k not in self.exponents]
         rule = "must be one number, or one number per edge type of the graph"
         _checks.require(not missing, "exponents", rule, f"none for {missing}", "Add them.")
-        table = jnp.ones(1 + max(self.exponents), self.damping.dtype)
+        table = jnp.ones(1 + max(self.exponents), self.temperature.dtype)
         for k, value in self.exponents.items():
             table = table.at[k].set(value.astype(table.dtype))
         return table[graph.edge_type[: graph.num_edges // 2]]

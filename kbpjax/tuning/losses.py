@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 
 from kbpjax import _checks
+from kbpjax._misc import matmul
 from kbpjax._public import Checked
 from kbpjax.posterior.beliefs import Belief, log_or_zero
 from kbpjax.posterior.intervals import quantile
-from kbpjax.posterior.summaries import mean
+from kbpjax.posterior.summaries import known_values, mean
 
 
 class SquaredError(Checked):
@@ -24,9 +25,11 @@ class SquaredError(Checked):
         0.25
     """
 
+    holds_nan = True  # true values that are unknown
+
     def __call__(self, belief: Belief, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
         """Return the mean loss over nodes."""
-        values, known = _known(belief, truth)
+        values, known = known_values(belief, truth)
         squares = (mean(belief) - values) ** 2
         return _average(jnp.sum(squares.reshape(len(squares), -1), axis=1), known)
 
@@ -43,9 +46,11 @@ class NegativeLogBelief(Checked):
         0.6931
     """
 
+    holds_nan = True  # true values that are unknown
+
     def __call__(self, belief: Belief, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
         """Return the mean loss over nodes."""
-        values, known = _known(belief, truth)
+        values, known = known_values(belief, truth)
         dtype = belief.weights.dtype
         points, values = (a.reshape(len(a), -1).astype(dtype) for a in (belief.points, values))
         nearest = jnp.argmin(jnp.sum((values[:, None] - points[None]) ** 2, axis=-1), axis=-1)
@@ -70,6 +75,7 @@ class IntervalScore(Checked):
         [1.33, 6.67]
     """
 
+    holds_nan = True  # true values that are unknown
     coverage: float = eqx.field(static=True, default=0.9, converter=float)
 
     def __check_init__(self) -> None:
@@ -78,9 +84,9 @@ class IntervalScore(Checked):
     def __call__(self, belief: Belief, truth: Shaped[Array, "node *one"]) -> Float[Array, ""]:
         """Return the mean score over nodes, for scalar points [point] or [point, 1]."""
         scalar = belief.points.shape[1:] in ((), (1,))
-        fix = "Use SquaredError() or NegativeLogBelief()."
+        fix = "Use CRPS() or NegativeLogBelief()."
         _checks.require(scalar, "belief", "must have scalar points", f"shape {belief.points.shape}", fix)
-        values, known = _known(belief, truth)
+        values, known = known_values(belief, truth)
         dtype, outside = belief.weights.dtype, 1 - self.coverage
         values = values.reshape(-1)
         floats = Belief(belief.points.reshape(-1).astype(dtype), belief.weights)  # for integers it does not interpolate
@@ -89,17 +95,52 @@ class IntervalScore(Checked):
         return _average(high - low + 2 / outside * penalty, known)
 
 
+class CRPS(Checked):
+    """The continuous ranked probability score; for vectors, the energy score (Gneiting and Raftery 2007, eqs. 21, 22).
+
+    E||X - x|| - E||X - X'|| / 2, with the true value x and independent X and X' of the belief, in the units of the
+    variable. It is a proper score: the true distribution minimizes its expectation. With all weight at one point it is
+    the distance of that point from the true value.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> points, truth = jnp.array([0.0, 1.0, 2.0]), jnp.array([1.0])
+        >>> rows = ([0.0, 1.0, 0.0], [0.25, 0.5, 0.25], [0.5, 0.0, 0.5])  # sharp, wider, wrong
+        >>> [float(kbp.CRPS()(kbp.Belief(points, jnp.array([row])), truth)) for row in rows]
+        [0.0, 0.125, 0.5]
+    """
+
+    holds_nan = True  # true values that are unknown
+
+    def __call__(self, belief: Belief, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
+        """Return the mean score over nodes."""
+        values, known = known_values(belief, truth)
+        weights = belief.weights
+        points = belief.points.astype(weights.dtype).reshape(len(belief.points), -1)
+        values = values.reshape(len(values), -1)
+        if points.shape[1] > 1:
+            return _average(energy_score(weights, _distances(values, points), _distances(points, points)), known)
+        order = jnp.argsort(points[:, 0])
+        below = jnp.cumsum(weights[:, order], axis=1)[:, :-1]
+        spread = matmul(below * (1 - below), jnp.diff(points[order, 0]))  # E|X - X'| / 2, without points x points
+        return _average(jnp.sum(weights * jnp.abs(values - points.T), axis=1) - spread, known)
+
+
+def energy_score(
+    weights: Float[Array, "node point"], to_truth: Float[Array, "node point"], between: Float[Array, "point point"]
+) -> Float[Array, " node"]:
+    """Return E d(X, x) - E d(X, X') / 2 of each node, from distances d to the true values and between points."""
+    return jnp.sum(weights * to_truth, axis=1) - jnp.sum(matmul(weights, between) * weights, axis=1) / 2
+
+
+def _distances(x: Float[Array, "left dim"], y: Float[Array, "right dim"]) -> Float[Array, "left right"]:
+    """Return the distances between two sets of points, with gradient 0 where points coincide."""
+    squares = jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)
+    apart = squares > 0
+    return jnp.where(apart, jnp.sqrt(jnp.where(apart, squares, 1)), 0)
+
+
 def _average(losses: Float[Array, " node"], known: Bool[Array, " node"]) -> Float[Array, ""]:
     """Return the mean loss over the nodes with a known value."""
     count = jnp.maximum(jnp.sum(known, dtype=losses.dtype), 1)
     return jnp.sum(jnp.where(known, losses, 0)) / count
-
-
-def _known(belief: Belief, truth: Array) -> tuple[Array, Bool[Array, " node"]]:
-    """Return the true values, 0 where they are NaN, in the precision of the belief, and a mask of the known ones."""
-    shape = (len(belief.weights), *belief.points.shape[1:])
-    fix = "Pass one value per node, each with the shape of a point."
-    _checks.require(truth.shape == shape, "truth", f"must have shape {shape}", truth.shape, fix)
-    values = truth.astype(belief.weights.dtype)
-    known = jnp.all(~jnp.isnan(values).reshape(len(values), -1), axis=1)
-    return jnp.where(jnp.isnan(values), 0, values), known

@@ -153,5 +153,6 @@ def _total(
         ridge = obs_ridges[v] if isinstance(obs_ridges, dict) else obs_ridges
         total.append(score(nodes[v].messages, of_observations[v], x, y, ridge))
         total.append(score(obs_bases[v][0], of_nodes[v], y, x, ridge))
+    total = [_checks.as_array("score", value) for value in total]
     dtype = jnp.result_type(*total)
     return jnp.sum(jnp.stack([value.astype(dtype) for value in total]))

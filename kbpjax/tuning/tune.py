@@ -1,7 +1,8 @@
 """Optimize the numbers of `Hyperparameters` by gradient descent on a loss of the beliefs.
 
-Each step fits a model, passes messages and differentiates through both. The selection of landmarks has no gradient:
-landmarks are fixed for a few steps and then selected again. Positive numbers are optimized by their logarithms.
+Each step fits a model, passes messages until they converge, and differentiates both, the messages at their fixed point.
+The selection of landmarks has no gradient: landmarks are fixed for a few steps and then selected again. Positive
+numbers are optimized by their logarithms. A step on a large graph uses a part of it (`kbpjax.tuning.parts`).
 """
 
 import dataclasses
@@ -24,6 +25,7 @@ from kbpjax import _checks
 from kbpjax._misc import show_lines
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
+from kbpjax.inference.schedules import Colored
 from kbpjax.learning.checkpoint import Checkpoint, digest
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
@@ -31,6 +33,13 @@ from kbpjax.learning.rules import Rule
 from kbpjax.tuning.hyperparameters import Hyperparameters
 from kbpjax.tuning.losses import SquaredError
 from kbpjax.tuning.parameters import FreeNumbers, descend
+from kbpjax.tuning.parts import Part, part_of
+
+NODES = 2000
+"""Number of nodes that are used of a larger graph."""
+
+RETRIES = 8
+"""Number of steps in a row without a finite gradient after which the descent ends."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +49,8 @@ class Tuned:
     Attributes:
         hyperparameters: those with the lowest validation loss.
         model: the model fitted with these hyperparameters.
-        losses: loss of each step [step].
+        losses: loss of each step [step]; NaN where it or its gradient was not finite, because messages did not
+            converge: the next step is then taken halfway back.
         checks: {step: validation loss before the step, with newly selected landmarks}.
         history: {name of an optimized number: its values before each step [step, ...]}.
         stopped: stop reason: "all steps done", "no better", "interrupted" or "not finite".
@@ -63,6 +73,11 @@ class Tuned:
     checks: dict[int, float]
     history: dict[str, np.ndarray]
     stopped: str
+
+    @property
+    def retried(self) -> int:
+        """Number of steps without a finite loss or gradient, which were retried halfway back."""
+        return int(np.sum(np.isnan(self.losses)))
 
     def plot(self, *, axes: Any = None) -> Any:
         """Plot the losses, and the optimized numbers relative to their first values; return the two axes.
@@ -91,7 +106,8 @@ class Tuned:
     def __repr__(self) -> str:
         first, best = next(iter(self.checks.values()), math.nan), min(self.checks.values(), default=math.nan)
         losses = f"validation loss {first:.4g} at the start, {best:.4g} at best"
-        return show_lines("Tuned", [f"{losses}, {len(self.losses)} steps ({self.stopped})", repr(self.hyperparameters)])
+        steps = f"{len(self.losses)} steps" + (f", {self.retried} of them retried" if self.retried else "")
+        return show_lines("Tuned", [f"{losses}, {steps} ({self.stopped})", repr(self.hyperparameters)])
 
 
 @public
@@ -107,10 +123,11 @@ def tune(
     validation: tuple[Any, Any] | None = None,
     frozen: Callable[[Hyperparameters], Any] = lambda hyperparameters: (),
     answer: Callable[..., Any] = Hyperparameters.answer,
-    steps: int = 60,
+    steps: int = 30,
     optimizer: optax.GradientTransformation | None = None,
-    every: int = 15,
+    every: int = 10,
     batch: int | None = None,
+    nodes: int | None = None,
     patience: int = 3,
     key: PRNGKeyArray | None = None,
     progress: bool = True,
@@ -119,8 +136,12 @@ def tune(
     """Return hyperparameters optimized by gradient descent on a loss of the beliefs, and their model.
 
     The optimized numbers are bandwidths, ridges, floor, damping, exponents, evidence power and temperature. Each step
-    fits a model to `data`, infers beliefs from `observations` and compares them with `truth`. An interrupt (Ctrl-C)
-    ends the descent and returns the best hyperparameters so far, or raises KeyboardInterrupt before the first check.
+    fits a model to `data`, infers beliefs from `observations` and compares them with `truth`. Messages are those of
+    `infer`, at their fixed point, unless the hyperparameters have a schedule. A step whose loss or gradient is not
+    finite, because messages did not converge, is retried halfway back to the last one that was.
+
+    On graphs with more than 2000 nodes, steps use a part of the graph. An interrupt (Ctrl-C) ends the descent and
+    returns the best hyperparameters so far, or raises KeyboardInterrupt before the first check.
 
     Args:
         hyperparameters: initial hyperparameters. Kernel parameters are optimized by their logarithms, or directly if an
@@ -141,9 +162,13 @@ def tune(
         frozen: function that returns the parts of the hyperparameters to keep fixed.
         answer: function (hyperparameters, model, graph, observations of one case, points) -> first argument of `loss`.
         steps: maximum number of steps, >= 1.
-        optimizer: optax optimizer; None: Adam with learning rate 0.08 and cosine decay to a tenth of it.
+        optimizer: optax optimizer; None: Adam with learning rate 0.2 and cosine decay to a tenth of it.
         every: number of steps between selections of landmarks and evaluations of the validation loss, >= 1.
         batch: number of cases per step, drawn at random; None: all cases.
+        nodes: number of nodes that are used of a larger graph: three connected pieces at random places (from `key`), of
+            which nodes within 4 edges of the rest are not scored if `truth` has floats. `answer` gets the graph of this
+            part. None: 2000 with the default `answer`, else all, as for hyperparameters with exponents of single edges
+            or the schedule of one graph.
         patience: number of checks without a lower validation loss before stopping, >= 1.
         key: random key of noise and batches; None: `jax.random.key(0)`.
         progress: whether to show a progress bar if standard error is a terminal (and tqdm is installed).
@@ -173,23 +198,26 @@ def tune(
         _checks.require_count(name, count)
     key = _checks.random_key(key)
     learned = FreeNumbers.of(hyperparameters, frozen)
-    cases = _Cases.of(truth, observations, validation, batch, key)
+    nodes = _nodes(nodes, hyperparameters, answer)
+    part = None if nodes is None or nodes >= graph.num_nodes else part_of(graph, nodes, _checks.host_seed(key))
+    cases = _Cases.of(truth, observations, validation, batch, part, key)
+    of_steps = graph if part is None else part.graph
 
-    def of_cases(free: list[Array], rule: Rule, data: TrainingData, graph: Graph, truth: Any, y: Any) -> Array:
+    def of_cases(free: list[Array], rule: Rule, data: TrainingData, truth: Any, y: Any) -> Array:
         """Return the mean loss over cases."""
         current = dataclasses.replace(learned.hyperparameters(free), rule=rule)
         model = current.fit(data)
-        return jnp.mean(jax.vmap(lambda x, y: loss(answer(current, model, graph, y, points), x))(truth, y))
+        return jnp.mean(jax.vmap(lambda x, y: loss(answer(current, model, of_steps, y, points), x))(truth, y))
 
     options = {"hyperparameters": hyperparameters, "data": data, "graph": graph, "points": points}
     options |= {"truth": cases.truth, "observations": cases.observations, "validation": cases.validation}
     options |= {"loss": loss, "answer": answer, "frozen numbers": learned.names}
-    options |= {"steps": steps, "every": every, "batch": cases.batch, "patience": patience}
+    options |= {"steps": steps, "every": every, "batch": cases.batch, "nodes": nodes, "patience": patience}
     digests = {name: digest(value) for name, value in options.items()} if checkpoint is not None else {}
     saved = Checkpoint(checkpoint, digests | {"key": _checks.words_of_key(key)}, Descent)
     chosen = _adam(steps) if optimizer is None else optimizer
-    validate, advance = _compiled(learned, of_cases, chosen)
-    given = {"data": data, "graph": graph, "cases": cases}  # as arguments: constants would be compiled in
+    validate, advance = _compiled(of_cases, chosen)
+    given = {"data": data, "cases": cases}  # as arguments: constants would be compiled in
     search = _Search(learned, data, chosen, partial(validate, **given), partial(advance, **given), saved)
     stopped = search.descend(_bar(steps, progress, len(search.state.losses)), every, patience)
     model = _fit(search.best, data, stopped == "interrupted")
@@ -198,26 +226,48 @@ def tune(
 
 
 def _adam(steps: int) -> optax.GradientTransformation:
-    return optax.adam(optax.cosine_decay_schedule(0.08, steps, alpha=0.1))
+    return optax.adam(optax.cosine_decay_schedule(0.2, steps, alpha=0.1))
+
+
+def _nodes(nodes: int | None, hyperparameters: Hyperparameters, answer: Callable[..., Any]) -> int | None:
+    """Return the number of nodes that are used of a larger graph; None: all."""
+    schedule, exponents = hyperparameters.schedule, hyperparameters.exponents
+    one_graph = isinstance(schedule, Colored) or getattr(exponents, "ndim", 0) == 1
+    if nodes is None:
+        return None if one_graph or answer is not Hyperparameters.answer else NODES
+    _checks.require_count("nodes", nodes)
+    fix = "Leave nodes out, or pass exponents by edge type and no colored schedule."
+    rule = "must be None with exponents of single edges or the schedule of one graph"
+    _checks.require(not one_graph, "nodes", rule, nodes, fix)
+    return nodes
 
 
 class _Cases(eqx.Module):
-    """Training and validation cases: true values and observations."""
+    """Training and validation cases: true values and observations; of a part of the graph, or all of it."""
 
     truth: Any
     observations: Any
     validation: tuple[Any, Any]
+    part: Part | None
     batch: int = eqx.field(static=True)
     key: Array
 
     @classmethod
-    def of(cls, truth: Any, observations: Any, validation: Any, batch: int | None, key: PRNGKeyArray) -> "_Cases":
+    def of(
+        cls,
+        truth: Any,
+        observations: Any,
+        validation: Any,
+        batch: int | None,
+        part: Part | None,
+        key: PRNGKeyArray,
+    ) -> "_Cases":
         """Return checked cases; all arrays must have the same number of cases."""
-        truth = _arrays("truth", truth)
+        truth = _checks.as_arrays("truth", truth)
         count = _count("truth", truth)
         key, held_out = jax.random.split(key)
         if not callable(observations):
-            observations = _arrays("observations", observations)
+            observations = _checks.as_arrays("observations", observations)
         elif not isinstance(observations, Partial):
             observations = Partial(observations)
         if validation is None:
@@ -226,30 +276,28 @@ class _Cases(eqx.Module):
         ok = isinstance(validation, tuple | list) and len(validation) == 2
         got, fix = type(validation).__name__, "Pass validation=(truth, observations)."
         _checks.require(ok, "validation", "must be a pair of true values and observations", got, fix)
-        validation = _arrays("validation[0]", validation[0]), _arrays("validation[1]", validation[1])
+        validation = tuple(_checks.as_arrays(f"validation[{i}]", values) for i, values in enumerate(validation))
         _same_count("validation", validation[1], _count("validation", validation[0]))
         batch = count if batch is None else batch
         _checks.require_count("batch", batch)
         _checks.require(batch <= count, "batch", f"must be at most the {count} cases", batch, "Pass None for all.")
-        return cls(truth, observations, validation, batch, key)
+        if part is not None:
+            truth, validation = part.truth(truth), (part.truth(validation[0]), part.cut(validation[1]))
+            observations = observations if callable(observations) else part.cut(observations)
+        return cls(truth, observations, validation, part, batch, key)
 
     def draw(self, step: Array) -> tuple[Any, Any]:
         """Return the true values and observations of one step."""
         noise, choice = jax.random.split(jax.random.fold_in(self.key, step))
-        observations = self.observations(noise) if callable(self.observations) else self.observations
-        count = _count("truth", self.truth)
-        _same_count("observations", observations, count)
+        observations, count = self.observations, _count("truth", self.truth)
+        if callable(observations):
+            observations = observations(noise)
+            _same_count("observations", observations, count)
+            observations = observations if self.part is None else self.part.cut(observations)
         if self.batch == count:
             return self.truth, observations
         rows = jax.random.choice(choice, count, (self.batch,), replace=False)
         return jax.tree.map(lambda a: a[rows], (self.truth, observations))
-
-
-def _arrays(argument: str, cases: Any) -> Any:
-    """Return values, or {node type: values}, as arrays of JAX."""
-    if isinstance(cases, Mapping):
-        return {v: _checks.as_array(f"{argument}[{v}]", values) for v, values in cases.items()}
-    return _checks.as_array(argument, cases)
 
 
 def _count(argument: str, cases: Any) -> int:
@@ -266,23 +314,30 @@ def _same_count(argument: str, cases: Any, count: int) -> None:
     _checks.require(got == count, argument, f"must have {count} cases, as truth", got, "Pass one per true case.")
 
 
-def _compiled(
-    learned: FreeNumbers, of_cases: Callable[..., Array], optimizer: optax.GradientTransformation
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return two compiled functions: the validation loss, and a gradient step."""
+def _compiled(of_cases: Callable[..., Array], optimizer: optax.GradientTransformation) -> tuple[Callable, Callable]:
+    """Return two functions: the validation loss, and a gradient step."""
+    loss, loss_and_slopes = jax.jit(of_cases), jax.jit(jax.value_and_grad(of_cases))
+    draw = jax.jit(_Cases.draw)
+
+    def validate(free: list[Array], rule: Rule, data: TrainingData, cases: _Cases) -> Array:
+        if _count("validation", cases.validation[0]) == cases.batch:  # with unused slopes, for one compilation less
+            return loss_and_slopes(free, rule, data, *cases.validation)[0]
+        return loss(free, rule, data, *cases.validation)
 
     @jax.jit
-    def validate(free: list[Array], rule: Rule, data: TrainingData, graph: Graph, cases: _Cases) -> Array:
-        return of_cases(free, rule, data, graph, *cases.validation)
-
-    @jax.jit
-    def advance(
-        free: list[Array], state: Any, rule: Rule, step: Array, data: TrainingData, graph: Graph, cases: _Cases
-    ) -> tuple[list[Array], Any, Array]:
-        value, slopes = jax.value_and_grad(of_cases)(free, rule, data, graph, *cases.draw(step))
+    def move(
+        free: list[Array], good: list[Array], state: Any, value: Array, slopes: list[Array]
+    ) -> tuple[list[Array], list[Array], Any, Array]:
         finite = jnp.isfinite(value) & jnp.all(jnp.stack([jnp.all(jnp.isfinite(slope)) for slope in slopes]))
-        free, state = descend(optimizer, slopes, state, free)
-        return free, state, jnp.where(finite, value, jnp.nan)
+        middle = jax.tree.map(lambda one, other: (one + other) / 2, free, good)
+        moved = (*descend(optimizer, slopes, state, free), free)
+        free, state, good = jax.tree.map(partial(jnp.where, finite), moved, (middle, state, good))
+        return free, good, state, jnp.where(finite, value, jnp.nan)
+
+    def advance(
+        free: list[Array], good: list[Array], state: Any, rule: Rule, step: Array, data: TrainingData, cases: _Cases
+    ) -> tuple[list[Array], list[Array], Any, Array]:
+        return move(free, good, state, *loss_and_slopes(free, rule, data, *draw(cases, step)))
 
     return validate, advance
 
@@ -295,11 +350,11 @@ class Descent:
         losses: loss of each step.
         checks: step and validation loss of each check.
         stopped: why the descent has ended; "": it has not.
-        arrays: unconstrained numbers: `free`, those of the `last` check and the `best` ones; leaves of the `optimizer`;
-            `history` of the optimized numbers.
+        arrays: unconstrained numbers: `free`, the last `good` ones, with a finite gradient, those of the `last` check
+            and the `best` ones; leaves of the `optimizer`; `history` of the optimized numbers.
     """
 
-    FORMAT: ClassVar[str] = "kbpjax.tune 1"
+    FORMAT: ClassVar[str] = "kbpjax.tune 2"
     losses: tuple[float, ...] = ()
     checks: tuple[tuple[int, float], ...] = ()
     stopped: str = ""
@@ -332,7 +387,8 @@ class _Search:
         leaves, self.structure = jax.tree.flatten(self.optimizer.init(free))
         if not self.state.arrays:
             history = [np.empty((0, *np.shape(value))) for value in self.learned.values(free)]
-            lists = {"free": free, "last": free, "best": free, "optimizer": leaves, "history": history}
+            lists = {"free": free, "good": free, "last": free, "best": free}
+            lists |= {"optimizer": leaves, "history": history}
             self.state = self.state.replace(lists)
         shapes = [np.shape(leaf) for leaf in leaves]
         same = [np.shape(leaf) for leaf in self.state.of("optimizer")] == shapes
@@ -368,7 +424,7 @@ class _Search:
                     return
             rule = self._rule("last") if rule is None else rule
             self._step(rule, step)
-            if not np.isfinite(self.state.losses[-1]):
+            if not np.isfinite(self.state.losses[-RETRIES:]).any() and len(self.state.losses) >= RETRIES:
                 self._keep(self.state.replace({}, stopped="not finite"))
                 return
             if hasattr(bar, "set_postfix"):
@@ -380,11 +436,12 @@ class _Search:
 
     def _step(self, rule: Rule, step: int) -> None:
         """Take one gradient step."""
-        free, state = (_on_device(self.state.of(name)) for name in ("free", "optimizer"))
+        free, good, state = (_on_device(self.state.of(name)) for name in ("free", "good", "optimizer"))
         pairs = zip(self.state.of("history"), self.learned.values(free), strict=True)
         history = [np.concatenate([before, np.asarray(value)[None]]) for before, value in pairs]
-        free, state, value = self.advance(free, jax.tree.unflatten(self.structure, state), rule, jnp.int32(step))
-        lists = {"free": free, "optimizer": jax.tree.leaves(state), "history": history}
+        state = jax.tree.unflatten(self.structure, state)
+        free, good, state, value = self.advance(free, good, state, rule, jnp.int32(step))
+        lists = {"free": free, "good": good, "optimizer": jax.tree.leaves(state), "history": history}
         self._keep(self.state.replace(lists, losses=(*self.state.losses, float(value))))
 
     def _rule(self, name: str) -> Any:

@@ -207,7 +207,7 @@ def test_an_oracle_without_answers_leaves_the_operator_untrained():
 
 def test_messages_that_are_no_distributions_are_recorded_as_failures(trained):
     p, z = stream(80)
-    z = ep.Gaussian(z.precision.at[:3].set(jnp.array([-1.0, 0.0, jnp.nan])), z.shift)
+    z = jax.jit(ep.Gaussian)(z.precision.at[:3].set(jnp.array([-1.0, 0.0, jnp.nan])), z.shift)
     operator, record = run(trained[0], (p, z))
     assert record.asked[:3].all() and record.failed[:3].all() and not record.failed[3:].any()
     assert np.isfinite(record.message.precision).all() and np.isfinite(record.message.shift).all()

@@ -205,8 +205,18 @@ def test_samples_at_the_ends_are_projected():
     assert bool(ep.Beta.project(jnp.array([0.0, 0.3, 0.9, 1.0]), weights).proper)
     assert bool(ep.Gamma.project(jnp.array([0.0, 0.3, 0.9, 7.0]), weights).proper)
     same = jnp.full(4, 0.5)
-    for family in (ep.Gaussian, ep.Beta):
-        assert not bool(family.project(same, weights).proper)
+    for family in (ep.Gaussian, ep.Beta):  # no member has variance 0
+        assert not bool(jax.jit(family.project)(same, weights).proper)
+        with pytest.raises(ValueError, match=f"^x, weights: must give a finite {family.__name__}; got"):
+            family.project(same, weights)
+
+
+def test_densities_are_0_outside_of_the_domain():
+    x = jnp.array([-1.0, 0.0, 0.4, 1.0, 2.0])
+    for of in (ep.Beta(2.0, 3.0), ep.Gamma(2.0, 3.0)):
+        np.testing.assert_allclose(of.log_density(x), scipys(of).logpdf(x), rtol=1e-12)
+        slopes = jax.vmap(jax.grad(lambda of, x: of.log_density(x), argnums=1), (None, 0))(of, x)
+        assert bool(jnp.isfinite(slopes).all())
 
 
 @FAMILIES
@@ -249,6 +259,19 @@ MULTIVARIATE = ep.MultivariateGaussian
     [
         (partial(ep.Gaussian, np.ones(2), np.ones(3)), "precision, shift: must have shapes that broadcast; got .2,"),
         (partial(ep.Gamma, "a", 1.0), "shape: must be an array; got .a."),
+        (partial(ep.Beta, np.nan, 1.0), "alpha: must be finite; got nan"),
+        (partial(ep.Gamma, 1.0, [1.0, np.inf]), "rate: must be finite; got 1 NaN or infinite of 2"),
+        (partial(MULTIVARIATE, np.eye(2) * np.nan, np.ones(2)), "precision: must be finite; got 4 NaN"),
+        (partial(MULTIVARIATE.from_moments, [0.0, np.nan], np.eye(2)), "mean, covariance: must give a finite Multiv"),
+        (partial(ep.Gaussian.from_moments, np.nan, 1.0), "mean, variance: must give a finite Gaussian; got 1 param"),
+        (partial(ep.Gamma.from_moments, 1e300, 1.0), "mean, variance: must give a finite Gamma; got 1 param"),
+        (partial(ep.Beta.from_outputs, np.full(2, 1e4)), "outputs: must give a finite Beta; got 2 param"),
+        (
+            partial(ep.Beta.from_statistics, jnp.zeros(0), jnp.zeros(0), ep.Beta(2.0, 1.0)),
+            "mean_log, mean_log_complement, start: must have one shape",
+        ),
+        (partial(ep.Gamma.from_outputs, jnp.zeros(0)), r"outputs: must have shape \[\*batch, 2\]; got shape \(0,\)"),
+        (partial(ep.Gaussian.from_relative, jnp.zeros(3), ep.Gaussian(1.0, 0.0)), "outputs: must have shape"),
         (partial(ep.Gaussian.from_moments, 0.0, 0.0), "variance: must be > 0; got 0.0 as the least"),
         (partial(ep.Gaussian.from_moments, 0.0, np.array([1.0, np.nan])), "variance: must be > 0; got nan"),
         (partial(ep.Beta.from_moments, 0.5, 0.3), "mean, variance: must be .*; got mean 0.5 and variance 0.3"),

@@ -124,7 +124,7 @@ def test_too_few_nodes_give_nan_and_not_a_wrong_answer():
 
 
 def test_messages_that_are_no_distributions_give_nan():
-    z = ep.Gaussian(jnp.array([-1.0, 0.0, jnp.nan, 1.0]), jnp.array([0.0, 1.0, 0.0, 1.0]))
+    z = jax.jit(ep.Gaussian)(jnp.array([-1.0, 0.0, jnp.nan, 1.0]), jnp.array([0.0, 1.0, 0.0, 1.0]))
     belief = logistic_integrals(ep.Beta(2.0, 1.0), z).z
     assert np.isfinite(belief.mean).tolist() == [False, False, False, True]
 

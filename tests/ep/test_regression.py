@@ -208,6 +208,11 @@ PHI, Y = data(4, 3)
         (partial(ep.BayesianRegression.prior, 0, noise=1.0), "num_features: must be an integer >= 1; got 0"),
         (partial(ep.BayesianRegression.prior, 3, noise=0.0), "noise: must be finite and > 0"),
         (partial(ep.BayesianRegression.prior, 3, noise=1.0, variance=-1.0), "variance: must be finite and > 0"),
+        (partial(ep.BayesianRegression.prior(3, noise=1.0).update, jnp.ones(2), Y[0]), r"phi: must have shape \(3,\)"),
+        (
+            partial(ep.BayesianRegression.prior(3, noise=1.0).predict, jnp.ones((5, 2))),
+            r"phi: must have shape \(5, 3\)",
+        ),
         (partial(ep.fit_regression, PHI, Y, 0.0), "noise: must be finite and > 0; got 0.0"),
         (partial(ep.fit_regression, PHI, Y, float("nan")), "noise: must be finite and > 0; got nan"),
         (partial(ep.fit_regression, PHI, Y, 1.0, -1.0), "variance: must be finite and > 0; got -1.0"),

@@ -7,7 +7,8 @@
 - refused: a `ValueError` "argument: rule; got ..."; or what Python itself says of a wrong number of arguments;
 - answer: a finite one;
 - raw: any other exception, a message without the argument, more than 40 CPU seconds, or more memory than allowed;
-- silent: NaN or infinity where the right call has none, a value of a wrong kind that is accepted, or a mask ignored.
+- silent: NaN or infinity where the right call has none, a value of a wrong kind that is accepted, or a mask ignored;
+  except what `MAY_GIVE_INFINITY` and `TAKES_ANYTHING` list, with reasons.
 
 The tries run in a process of their own, which is replaced if it hangs or dies. Without `--each`, all values are tried.
 """
@@ -58,6 +59,14 @@ TAKES_ANYTHING = {
 }
 """{function.argument: why a value of another kind need not be refused}."""
 
+MAY_GIVE_INFINITY = {
+    "ep.init_operator.threshold": "-inf: always ask the oracle; inf: never",
+    "ep.learn.threshold": "as of `init_operator`",
+    "sharded.shard_batch.batch": "only placed on devices; NaN marks missing observations",
+    "*.tol": "residuals after the last iteration are NaN",
+}
+"""{function.argument: why the answer need not be finite}."""
+
 
 # --- one try ----------------------------------------------------------------------------------------------------------
 
@@ -106,6 +115,8 @@ def is_documented(error: Exception) -> bool:
     text = str(error)
     if isinstance(error, ValueError) and (MESSAGE.match(text) or is_of_scikit_learn(error)):
         return True
+    if isinstance(error, TypeError) and "argument must be a string" in text:  # as `check_estimator` demands of X
+        return is_of_scikit_learn(error)
     return isinstance(error, TypeError) and ("unexpected keyword" in text or "required positional" in text)
 
 
@@ -118,29 +129,29 @@ def is_of_scikit_learn(error: Exception) -> bool:
 
 
 def is_finite(answer: Any, logarithms: bool = False) -> bool:
-    """Return whether all numbers of an answer are finite; of `logarithms`, or -inf."""
+    """Return whether all numbers of an answer are finite; of `logarithms` and of fields `log_...`, or -inf."""
     import jax
     import numpy as np
 
-    def finite(leaf: Any) -> bool:
+    def finite(path: Any, leaf: Any) -> bool:
         array = np.asarray(leaf)
         if array.dtype.kind not in "fcV":
             return True
         array = array.astype(complex)
-        return bool((np.isfinite(array) | (logarithms & np.isneginf(array.real))).all())
+        logs = logarithms or getattr(path[-1] if path else None, "name", "").startswith("log_")
+        return bool((np.isfinite(array) | (logs & np.isneginf(array.real))).all())
 
-    return all(finite(leaf) for leaf in numbers_of(jax.tree.leaves(answer)))
+    leaves = jax.tree.leaves_with_path(answer)
+    return all(finite(path, leaf) for path, leaf in leaves if is_number(leaf))
 
 
-def numbers_of(leaves: list[Any]) -> Iterator[Any]:
-    """Yield the leaves that are numbers, except random keys."""
+def is_number(leaf: Any) -> bool:
+    """Return whether a leaf holds numbers and is no random key."""
     import jax
     import numpy as np
 
-    for leaf in leaves:
-        keys = isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        if isinstance(leaf, jax.Array | np.ndarray | np.number | float) and not keys:
-            yield leaf
+    keys = isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return isinstance(leaf, jax.Array | np.ndarray | np.number | float) and not keys
 
 
 def same(one: Any, other: Any) -> bool:
@@ -148,7 +159,7 @@ def same(one: Any, other: Any) -> bool:
     import jax
     import numpy as np
 
-    pairs = [list(numbers_of(jax.tree.leaves(answer))) for answer in (one, other)]
+    pairs = [list(filter(is_number, jax.tree.leaves(answer))) for answer in (one, other)]
     if len(pairs[0]) != len(pairs[1]) or not pairs[0]:
         return False
     arrays = [[np.asarray(leaf) for leaf in leaves] for leaves in pairs]
@@ -266,20 +277,25 @@ def work(options: argparse.Namespace) -> None:
                 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                     try:
                         with limited(SECONDS):
-                            outcome, text = outcome_of(call, given, argument, value, finite)
+                            needed = finite and not is_listed(name, argument, MAY_GIVE_INFINITY)
+                            outcome, text = outcome_of(call, given, argument, value, needed)
                     except TooLong:
                         outcome, text = "raw", f"more than {SECONDS} CPU seconds"
-                if outcome == "silent" and value.kind is values.Kind.WRONG and takes_anything(name, argument):
+                if (
+                    outcome == "silent"
+                    and value.kind is values.Kind.WRONG
+                    and is_listed(name, argument, TAKES_ANYTHING)
+                ):
                     outcome = "answer"
                 seconds = round(time.process_time() - begin, 2)
                 write(**{"try": label, "outcome": outcome, "text": text, "seconds": seconds})
             pyplot.close("all")
 
 
-def takes_anything(name: str, argument: str) -> bool:
-    """Return whether an argument may be of any kind."""
+def is_listed(name: str, argument: str, exceptions: dict[str, str]) -> bool:
+    """Return whether an argument of a function is among the exceptions to a rule."""
     keys = {f"{name}.{argument}", f"{name}.*", f"*.{argument}"}
-    return not keys.isdisjoint(TAKES_ANYTHING)
+    return not keys.isdisjoint(exceptions)
 
 
 def read(log: Path) -> list[dict[str, Any]]:

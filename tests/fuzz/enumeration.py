@@ -137,8 +137,11 @@ class Updates:
     largest: bool = False
 
     def first(self):
-        """Return {(sender, receiver): message}: the update of the constant 1, by sums."""
-        return {ends: normalized(matrix.sum(axis=1)) for ends, matrix in self.project.items()}
+        """Return {(sender, receiver): message}: the update of the constant 1."""
+        updates = {
+            ends: matrix.max(axis=1) if self.largest else matrix.sum(axis=1) for ends, matrix in self.project.items()
+        }
+        return {ends: normalized(update) for ends, update in updates.items()}
 
     def run(self, problem, messages, num_iters, damping):
         """Return {(sender, receiver): message} after some iterations."""

@@ -151,6 +151,9 @@ recipe("Graph.to_networkx", GRAPH.to_networkx)
 recipe("Graph.nodes_of_type", GRAPH.nodes_of_type, 0)
 recipe("grid_graph", kbp.grid_graph, 2, 3)
 recipe("chain_graph", kbp.chain_graph, 3, edge_type=[0, 0], node_type=[0, 0, 0])
+recipe("windows", kbp.windows, X[0], (3,), 1)
+recipe("grid_symmetries", kbp.grid_symmetries, (2, 3))
+recipe("window_orbits", kbp.window_orbits, 1, 2)
 recipe(
     "TrainingData",
     kbp.TrainingData,
@@ -183,7 +186,7 @@ recipe("kernels.Transformed", kernels.Transformed, jnp.sin, RBF)
 recipe("kernels.Part", kernels.Part, RBF, 0, 2, (2,))
 recipe("kernels.diagonal", kernels.diagonal, RBF, VECTORS)
 recipe("RBF", kbp.RBF, 1.0)
-recipe("kernels.ARD", kernels.ARD, [1.0, 2.0])
+recipe("kernels.ARD", kernels.ARD, [1.0, 2.0], [0, 1, 0])
 recipe("kernels.Laplace", kernels.Laplace, 1.0)
 recipe("kernels.Matern", kernels.Matern, 1.0, 1.5)
 recipe("kernels.RationalQuadratic", kernels.RationalQuadratic, 1.0, 0.5)
@@ -226,6 +229,7 @@ recipe("kernels.median_mean_variance", kernels.median_mean_variance, DISTRIBUTIO
 DOMAINS = {
     "RBF": (RBF, VECTORS),
     "ARD": (kernels.ARD([1.0, 2.0]), VECTORS),
+    "tied ARD": (kernels.ARD([1.0], [0, 0]), VECTORS),
     "Laplace": (kernels.Laplace(1.0), VECTORS),
     "Matern": (kernels.Matern(1.0), VECTORS),
     "RationalQuadratic": (kernels.RationalQuadratic(1.0), VECTORS),
@@ -324,7 +328,7 @@ recipe("learning.embedding.feature_residual", embedding.feature_residual, RBF, b
 
 recipe("Evidence.__mul__", Late(lambda: evidence().__mul__), evidence)
 recipe("Evidence.__pow__", Late(lambda: evidence().__pow__), 0.5)
-recipe("observe", kbp.observe, model, GRAPH, Y[0], mask=np.array([True, True, False]))
+recipe("observe", kbp.observe, model, GRAPH, Y[0], mask=np.array([True, False, True]))
 recipe("likelihood", kbp.likelihood, model, GRAPH, LIKELIHOOD)
 recipe("clamp", kbp.clamp, model, GRAPH, np.array([0]), np.array([0.25], np.float32))
 recipe("Expectation", kbp.Expectation)
@@ -373,6 +377,7 @@ recipe("quantile", kbp.quantile, belief, 0.65)
 recipe("interval", kbp.interval, belief, 0.9)
 recipe("circular_interval", kbp.circular_interval, belief, 0.4, 24.0)
 recipe("highest_density", kbp.highest_density, belief, 0.75)
+recipe("coverage", kbp.coverage, belief, np.array([0.5, 1.5], np.float32), [0.5, 0.9])
 recipe("entropy", kbp.entropy, belief)
 recipe("log_density", kbp.log_density, belief, np.array([0.5, 1.5], np.float32))
 recipe("sample", kbp.sample, KEY, belief, 4)
@@ -389,12 +394,15 @@ recipe("Hyperparameters.answer", Late(lambda: start().answer), model, GRAPH, Y[0
 recipe("median_hyperparameters", kbp.median_hyperparameters, data, num_iters=3)
 recipe("select", kbp.select, start, data, steps=2, every=1)
 recipe("tune", kbp.tune, start, data, GRAPH, X[:4], Y[:4], POINTS, steps=2, every=1, batch=2, key=KEY, progress=False)
+recipe("calibrate", kbp.calibrate, start, model, GRAPH, X[:2], Y[:2], POINTS)
 recipe("SquaredError.__call__", kbp.SquaredError().__call__, belief, np.array([1.5, 0.5], np.float32))
 recipe("NegativeLogBelief.__call__", kbp.NegativeLogBelief().__call__, belief, np.array([0.9, 0.5], np.float32))
 recipe("IntervalScore.__call__", kbp.IntervalScore(0.5).__call__, belief, np.array([1.0, 0.5], np.float32))
+recipe("CRPS.__call__", kbp.CRPS().__call__, belief, np.array([1.0, 0.5], np.float32))
 recipe("SquaredError", kbp.SquaredError)
 recipe("NegativeLogBelief", kbp.NegativeLogBelief)
 recipe("IntervalScore", kbp.IntervalScore, 0.5)
+recipe("CRPS", kbp.CRPS)
 recipe("tuning.scores.leave_one_out", scores.leave_one_out, basis, basis, jnp.asarray(LINE), jnp.asarray(LINE), 0.1)
 recipe(
     "tuning.scores.generalized_cross_validation",
@@ -414,6 +422,7 @@ recipe("plotting.plot_messages", plotting.plot_messages, model, GRAPH, solution)
 recipe("plotting.plot_graph", plotting.plot_graph, GRAPH, belief_of_model)
 recipe("plotting.plot_landmarks", plotting.plot_landmarks, model, samples=X.ravel())
 recipe("plotting.plot_costs", plotting.plot_costs, {"kernel": ([0.1, 1.0], [5.0, 4.0])}, baseline=6.0)
+recipe("plotting.plot_reliability", plotting.plot_reliability, belief, np.array([0.5, 1.5], np.float32))
 recipe("sharded.shard_batch", sharded.shard_batch, jnp.zeros((3, 5)), 1)
 recipe("sharded.partition_graph", sharded.partition_graph, GRAPH, 1, parts=[0, 0, 0])
 recipe("sharded.run", sharded.run, TABLES, partition, LOCAL, num_iters=3)
@@ -443,13 +452,13 @@ recipe(
     gaussian.beliefs,
     *(membrane, GRAPH, noisy, Late(lambda: gaussian.run(membrane(), GRAPH, noisy())), POINTS),
 )
-recipe("baselines.gaussian.observe", gaussian.observe, template, GRAPH, Y[0], mask=np.array([True, True, False]))
+recipe("baselines.gaussian.observe", gaussian.observe, template, GRAPH, Y[0], mask=np.array([True, False, True]))
 recipe(
     "baselines.gaussian.likelihood",
     gaussian.likelihood,
     *(membrane, GRAPH, Y[0]),
     noise=0.5,
-    mask=np.array([True, True, False]),
+    mask=np.array([True, False, True]),
 )
 recipe("baselines.gaussian.check", gaussian.check, Late(lambda: gaussian.run(membrane(), GRAPH, noisy())))
 recipe("baselines.gaussian.walk_summability", gaussian.walk_summability, membrane, GRAPH, noisy, num_iters=10)
@@ -533,7 +542,7 @@ recipe(
     "baselines.density.RegressionLikelihood.evidence",
     Late(lambda: regression().evidence),
     *(numbers, GRAPH, Y[0]),
-    mask=np.array([True, True, False]),
+    mask=np.array([True, False, True]),
 )
 recipe("baselines.density.fit_conditional", density.fit_conditional, KEY, X[:, 0], X[:, 1], **SMALL, folds=2)
 recipe("baselines.density.fit_likelihood", density.fit_likelihood, KEY, X[:, 0], Y[:, 0], **SMALL)

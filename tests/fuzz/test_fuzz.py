@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from kbpjax import ep
 from tests.fuzz import calls, enumeration, recipes, values
 
 
@@ -45,6 +46,12 @@ def test_outcomes():
     assert outcome(lambda x: x.sum(), hidden, rare, **plain) == "answer"
     assert outcome(lambda x: float(x), 1.0, rare, traced=True) == "raw"
     assert outcome(lambda x: x + 1, 1.0, rare, traced=True) == "answer"
+
+
+def test_logarithms_may_be_those_of_zero():
+    record = ep.Record((), None, jnp.array([-jnp.inf]), jnp.array(True), jnp.array(False))  # has `log_variance`
+    assert calls.is_finite(record) and not calls.is_finite(record._replace(log_variance=jnp.inf))
+    assert not calls.is_finite(record._replace(message=-np.inf)) and calls.is_finite(-np.inf, logarithms=True)
 
 
 def test_the_report_groups_by_cause():

@@ -101,6 +101,11 @@ CASES = {
         vectors,
         lambda x, y: math.exp(-0.5 * sum(((x - y) / [0.5, 1, 4]) ** 2)),
     ),
+    "tied ard": (
+        kernels.ARD([0.5, 4.0], [0, 1, 0]),
+        vectors,
+        lambda x, y: math.exp(-0.5 * sum(((x - y) / [0.5, 4, 0.5]) ** 2)),
+    ),
     "random projection": (
         PROJECTION,
         vectors,
@@ -151,7 +156,8 @@ CASES = {
 
 
 gram = jax.jit(kbp.gram)
-SLOPES = {"laplace", "matern 3/2", "rational quadratic", "periodic", "polynomial", "ard", "heat", "sphere", "mallows"}
+SLOPES = {"laplace", "matern 3/2", "rational quadratic", "periodic", "polynomial", "ard", "tied ard"}
+SLOPES |= {"heat", "sphere", "mallows"}
 
 
 @partial(jax.jit, static_argnums=5)

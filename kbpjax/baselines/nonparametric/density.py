@@ -210,7 +210,8 @@ def fit_conditional(
         folds: number of folds of the cross-validation, >= 2 and at most the number of pairs.
 
     Raises:
-        ValueError: unequal or too small numbers of samples, values that are not finite, an option out of range.
+        ValueError: unequal or too small numbers of samples, values that are not finite or whose squares overflow, an
+            option out of range.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -248,7 +249,8 @@ def fit_parzen(
         key: random key for the draw; required with num_centers, and otherwise not used.
 
     Raises:
-        ValueError: fewer than two samples, values that are not finite, an option out of range, num_centers without key.
+        ValueError: fewer than two samples, values that are not finite or whose squares overflow, an option out of
+            range, num_centers without key.
 
     Examples:
         >>> from kbpjax.baselines import density
@@ -291,7 +293,8 @@ def fit_likelihood(
         ridges: values of lambda to try, > 0. None: 7 from 1e-6 to 1.
 
     Raises:
-        ValueError: unequal or too small numbers of samples, values that are not finite, an option out of range.
+        ValueError: unequal or too small numbers of samples, values that are not finite or whose squares overflow, an
+            option out of range.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -463,6 +466,7 @@ def _samples(argument: str, x: Numbers) -> Float[Array, "sample dim"]:
     _checks.require_finite(argument, x, "Drop samples with missing values.")
     vectors = as_vectors(argument, _checks.as_array(argument, x))
     _checks.require(len(vectors) > 1, argument, "must hold two samples or more", len(vectors), "Pass more.")
+    _checks.require_squares(argument, vectors)
     return vectors
 
 

@@ -8,6 +8,9 @@ from kbpjax import _checks
 from kbpjax._misc import einsum, show_fields
 from kbpjax._public import Checked
 
+LEAST = -1e30
+"""Smallest exponent of a normal density; below, squares of distances may overflow in single precision."""
+
 
 class GaussianMixture(Checked):
     """The density sum_i weights_i N(x; means_i, diag(bandwidth^2)); `jax.vmap` handles several at once.
@@ -62,7 +65,7 @@ def log_normal(
     """Return log N(x_i; means_j, diag(bandwidth^2)) for all pairs."""
     scaled = (x[:, None] - means[None]) / bandwidth[None, None]
     scale = jnp.sum(jnp.log(bandwidth)) + 0.5 * means.shape[1] * jnp.log(2 * jnp.pi).astype(x.dtype)
-    return -0.5 * jnp.sum(scaled**2, axis=-1) - scale
+    return jnp.maximum(-0.5 * jnp.sum(scaled**2, axis=-1), LEAST) - scale
 
 
 def rule_of_thumb(

@@ -63,8 +63,8 @@ class PairwiseMRF(Checked):
         (1, (1, 5))
     """
 
-    nodes: Any
-    edges: Any
+    nodes: NodePotential | GaussianMixture
+    edges: EdgePotential
     shape: tuple[int, ...] = eqx.field(static=True, default=())
 
     def __check_init__(self) -> None:

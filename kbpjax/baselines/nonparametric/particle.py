@@ -160,7 +160,8 @@ def run(
         num_particles: number of particles of each node, >= 1.
         resample_every: number of iterations between resamplings, >= 1.
         num_moves: number of Metropolis-Hastings steps of each particle at a resampling, >= 1.
-        min_weight: particles of a sender with a smaller weight are left out of its message, in [0, 1).
+        min_weight: particles of a sender with a smaller weight are left out of its message, except the heaviest; in
+            [0, 1).
 
     Returns:
         Particles, weights and messages.
@@ -421,11 +422,12 @@ def _systematic(key: Array, weights: Float[Array, "node particle"]) -> Int[Array
 def sender_weights(graph: Graph, base: Array, messages: Array, min_weight: Array) -> Float[Array, "edge particle"]:
     """Return logarithms of the normalized weights of the senders' particles; `base` is log psi_t local_t / W_t.
 
-    Weights below `min_weight` become 0.
+    Weights below `min_weight` become 0, except the largest.
     """
     total = base + sum_incoming(graph, messages)
     logs = jax.nn.log_softmax(total[graph.senders] - messages[graph.reverse], axis=1)
-    return jax.nn.log_softmax(jnp.where(logs < jnp.log(min_weight), -jnp.inf, logs), axis=1)
+    least = jnp.minimum(jnp.log(min_weight), jnp.max(logs, axis=1, keepdims=True))
+    return jax.nn.log_softmax(jnp.where(logs < least, -jnp.inf, logs), axis=1)
 
 
 def scaled(logs: Float[Array, "edge particle"]) -> tuple[Float[Array, "edge particle"], Float[Array, " edge"]]:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from kbpjax import _checks
 from kbpjax._misc import show_fields
 from kbpjax._public import Checked
 from kbpjax.baselines.nonparametric.density import ConditionalDensity
@@ -78,6 +79,7 @@ class EdgePotential(Checked):
         log_weights: Float[Array, " sender_point"],
     ) -> Float[Array, " receiver_point"]:
         """Return log sum_j psi_st(x, x_t^j) weight_j at points of the receiver."""
+        _check_weights(sender, log_weights)
         return jax.nn.logsumexp(self.log_table(receiver, sender) + log_weights[None], axis=1)
 
     @abc.abstractmethod
@@ -87,6 +89,12 @@ class EdgePotential(Checked):
         """Draw a point of the receiver for each of the sender; return them and log (psi_st / density of the draw)."""
 
     __repr__ = show_fields
+
+
+def _check_weights(sender: Array, log_weights: Array) -> None:
+    """Raise ValueError unless there is a weight for each point of the sender."""
+    rule, fix = f"must be {len(sender)} numbers", "Pass one for each point of the sender."
+    _checks.require(log_weights.shape == sender.shape[:1], "log_weights", rule, f"shape {log_weights.shape}", fix)
 
 
 class RatioEdge(EdgePotential):
@@ -116,6 +124,7 @@ class RatioEdge(EdgePotential):
         log_weights: Float[Array, " sender_point"],
     ) -> Float[Array, " receiver_point"]:
         """Return log sum_j P(x_t^j | x) weight_j / P(x_t^j), by weights of the centers and without the table."""
+        _check_weights(sender, log_weights)
         near = log_normal(sender, self.sender.centers, self.sender.bandwidth)
         weights = log_weights - self.sender_marginal.log_density(sender)
         centers = jax.nn.logsumexp(near + weights[:, None], axis=0)
@@ -153,6 +162,7 @@ class ConditionalEdge(EdgePotential):
         log_weights: Float[Array, " sender_point"],
     ) -> Float[Array, " receiver_point"]:
         """Return log sum_j P(x | x_t^j) weight_j, by weights of the centers and without the table."""
+        _check_weights(sender, log_weights)
         given = log_normal(sender, self.receiver.given_centers, self.receiver.given_bandwidth)
         given = given + jnp.log(self.receiver.weights)[None]
         weights = log_weights - jax.nn.logsumexp(given, axis=1)

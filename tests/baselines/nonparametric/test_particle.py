@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 import kbpjax as kbp
-from kbpjax.baselines import expectation_particle, pairwise, particle
+from kbpjax.baselines import density, expectation_particle, pairwise, particle
 
 GRID = kbp.grid_graph(4, 4)
 TREE = kbp.Graph.from_edges([(0, 1), (1, 2), (1, 3), (3, 4)], 5)
@@ -146,6 +146,21 @@ def test_errors_fall_like_one_over_the_root_of_the_number_of_particles(number):
     few, more = (np.sqrt(np.mean((np.asarray(means) - truth) ** 2)) for means in answers)
     assert -0.65 < np.log(more / few) / np.log(100 / 40) < -0.35
     assert more < 0.1  # that is 0.03 of 1000 particles
+
+
+def test_points_whose_squared_distance_overflows_have_finite_densities():
+    fields = [0.5, 0.5], [[0.0], [9.0]], [[1.0], [5.0]], [1.0], [1.0]
+    learned, far = density.ConditionalDensity(*map(jnp.float32, fields)), jnp.full((1, 1), 1e30, jnp.float32)
+    assert bool(jnp.isfinite(learned.log_density(far, far)).all())
+    assert learned.mixture(far[0]).weights.tolist() == [0.5, 0.5]  # both centers are equally far
+
+
+def test_the_heaviest_particle_stays():
+    """If all weights of a sender are below the least, one would divide by 0."""
+    graph, weights = kbp.chain_graph(2), jnp.log(jnp.array([[0.2, 0.3, 0.5], [0.2, 0.2, 0.6]]))
+    for least, expected in ((0.0, [0.2, 0.3, 0.5]), (0.25, [0, 0.375, 0.625]), (0.9, [0, 0, 1])):
+        found = particle.sender_weights(graph, weights, jnp.zeros((2, 3)), jnp.array(least))
+        np.testing.assert_allclose(jnp.exp(found[0]), expected, atol=1e-12)
 
 
 def test_one_iteration_is_the_formula():
