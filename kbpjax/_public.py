@@ -434,6 +434,9 @@ def _array(hint: Any, batch: bool) -> Kind:
 
 
 def _require_finite(argument: str, value: Any) -> None:
+    """Raise ValueError unless values are finite; logarithms may be those of 0."""
+    if argument.startswith("log_") and not _checks.is_unread(value):
+        value = np.where(np.isneginf(value), 0, value)
     fix = "Drop or correct these values." if np.ndim(value) else "Pass a finite number."
     _checks.require_finite(argument, value, fix)
 

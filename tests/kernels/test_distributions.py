@@ -291,7 +291,7 @@ NO_DISTRIBUTIONS = [
     (np.ones((2, 4, 2)), "y: must be distributions; got points of shape"),
     (np.ones((2, 2)), "y: must be distributions; got points of shape"),
     (np.ones((2, 1, 1)), "y: must be distributions; got points of shape"),
-    (np.full((2, 2, 2), np.nan), "y: must be finite"),
+    (np.full((2, 2, 2), np.nan), "(y|points): must be finite"),
     (NEGATIVE, "y: must have variances >= 0; got -0.1"),
     (SKEW, "y: must have symmetric covariance matrices"),
     (INDEFINITE, "y: must have positive semidefinite covariance matrices"),

@@ -367,7 +367,7 @@ def test_codes_beyond_the_alphabet(name):
 
 
 def test_single_points_of_other_shapes(kernel, as_users_have_it):
-    with pytest.raises(ValueError, match="^x, y: must be two encoded strings of one length; got shapes"):
+    with pytest.raises(ValueError, match="^x, y: must be two points of one shape"):
         kernel(jnp.array([1, 2]), jnp.array([1, 2, 0]))
     with pytest.raises(ValueError, match="^x, y: must be two encoded strings of one length; got shapes"):
         kernel(jnp.array(1), jnp.array(1))
