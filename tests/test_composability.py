@@ -116,7 +116,7 @@ def test_tune_learns_the_network(page):
     options = {"steps": 16, "every": 8, "optimizer": optax.adam(0.02), "progress": False}
     tuned = kbp.tune(start, page["data"], page["graph"], *page["train"], page["points"], **options)
     weights = tuned.history["obs_kernel.first.weight"]
-    others = {"obs_kernel.second.weight", "obs_kernel.scale", "kernel.bandwidth", "ridge", "damping"}
+    others = {"obs_kernel.second.weight", "obs_kernel.scale", "kernel.bandwidth", "ridge"}
     assert others <= set(tuned.history)
     assert weights.shape == (16, *network.first.weight.shape)
     np.testing.assert_array_equal(weights[0], network.first.weight)

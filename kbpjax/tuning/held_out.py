@@ -27,6 +27,9 @@ MOST_NODES = 2500
 BLOCK = 600
 """Number of nodes of a block. Those at its edge lack messages and are not scored."""
 
+MARGIN = 1
+"""Distance from the edge of a block, in edges, up to which a node is not scored."""
+
 MOST_PAIRS = 4000
 """Largest number of pairs of each type from which the compared models are learned."""
 
@@ -158,7 +161,7 @@ def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]]) -> HeldOut:
         kind = np.asarray(one.graph.node_type)
         within = _within(one.graph)
         for case in np.flatnonzero(mask.any(axis=1)):
-            chosen, scored = np.flatnonzero(mask[case]), interior(one.graph, mask[case])
+            chosen, scored = np.flatnonzero(mask[case]), interior(one.graph, mask[case], MARGIN)
             number = np.full(one.graph.num_nodes, -1)
             number[chosen] = offset + np.arange(len(chosen))
             offset += len(chosen)

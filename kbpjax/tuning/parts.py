@@ -80,11 +80,11 @@ def part_of(graph: Graph, size: int, seed: int = 0) -> Part:
     return Part(graph.subgraph(nodes), nodes, scored, by_type)
 
 
-def interior(graph: Graph, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which chosen nodes are more than `MARGIN` edges from the others, or fewer where that leaves too few."""
+def interior(graph: Graph, chosen: NDArray[np.bool_], margin: int = MARGIN) -> NDArray[np.bool_]:
+    """Return which chosen nodes are more than `margin` edges from the others, or fewer where that leaves too few."""
     senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
     near, far = ~chosen, chosen
-    for _ in range(MARGIN):
+    for _ in range(margin):
         wider = near.copy()
         wider[receivers[near[senders]]] = True
         if (~wider).sum() < LEAST * chosen.sum():

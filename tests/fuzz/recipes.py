@@ -386,7 +386,21 @@ recipe("herd", kbp.herd, belief, RBF, 4)
 
 # --- tuning -----------------------------------------------------------------------------------------------------------
 
-recipe("Hyperparameters", kbp.Hyperparameters, RBF, RBF, 1e-2, 1e-2, 1e-3, 0.1, 1.0, 0.5, 2.0, tol=1e-3)
+recipe(
+    "Hyperparameters",
+    kbp.Hyperparameters,
+    RBF,
+    RBF,
+    1e-2,
+    1e-2,
+    1e-3,
+    0.1,
+    1.0,
+    0.5,
+    2.0,
+    schedule=kbp.Synchronous(),
+    tol=1e-3,
+)
 recipe("Hyperparameters.fit", Late(lambda: start().fit), data)
 recipe("Hyperparameters.fix_landmarks", Late(lambda: start().fix_landmarks), data)
 recipe("Hyperparameters.run", Late(lambda: start().run), model, GRAPH, evidence)
