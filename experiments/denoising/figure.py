@@ -54,7 +54,7 @@ def draw(rows: list[dict[str, Any]], pictures: list[dict[str, Any]]) -> Any:
     axes["cover"].set(
         xlabel="probability of the interval", ylabel="share of pixels inside", xlim=(0, 1), ylim=(0, 1.02)
     )
-    axes["residual"].set(xlabel="iteration", ylabel="residual: change of the messages, worst noisy image")
+    axes["residual"].set(xlabel="iteration", ylabel="residual of the worst noisy image")
     tolerances = {AUTOMATIC_TOL if row["setting"] == "automatic" else TOL for row in rows}
     for tolerance in tolerances:
         axes["residual"].axhline(tolerance, color="black", linestyle=":", label=f"tolerance {tolerance:g}")
