@@ -35,7 +35,7 @@ test: .venv/.installed-dev ## run the tests of the library (PYTEST_ARGS="-x -k g
 test-times: ## print the CPU seconds of each file in the last make test, and whether they are within the budget
 	$(BIN)/python .ci/check_test_times.py
 
-test-slow: .venv/.installed-dev ## run the examples of docstrings and pages, programs, and tests of memory
+test-slow: .venv/.installed-dev ## run examples of docstrings and pages, programs, several devices, memory, long properties
 	MPLBACKEND=Agg $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 test-experiments: .venv/.installed-dev ## test the experiments: their parts, and quick runs on the data of KBPJAX_DATA

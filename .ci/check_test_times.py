@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 TIMES = Path(__file__).resolve().parent.parent / "build" / "test-times.json"
-WARM, COLD = 18 * 60, 27 * 60
+WARM, COLD = 16 * 60, 25 * 60
 REFERENCE = 0.85
 
 

@@ -435,6 +435,7 @@ def test_edge_beliefs_inside_jit():
 
 
 @pytest.mark.parametrize("exponent", [None, 0.7])
+@pytest.mark.slow
 def test_edge_beliefs_of_a_graph_that_is_an_argument(exponent):
     """A hub of 12 neighbors, two edge types that alternate, a cycle, a clamp and a likelihood."""
     rng = np.random.default_rng(0)

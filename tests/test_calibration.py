@@ -104,6 +104,7 @@ def test_wrong_cases_and_traced_arguments_are_refused():
         jax.jit(lambda y: kbp.calibrate(START, MODEL, CHAIN, truth, y, POINTS).temperature)(y)
 
 
+@pytest.mark.slow
 def test_a_graph_with_cycles_is_solved_as_by_infer():
     rng = np.random.default_rng(3)
     graph, x = kbp.grid_graph(3, 3), rng.normal(size=(60, 1)) + 0.4 * rng.normal(size=(60, 9))

@@ -278,6 +278,7 @@ def test_ctrl_c_in_a_shell_gives_one_line(tmp_path):
     assert os.listdir(tmp_path) == ["a.png"]
 
 
+@pytest.mark.slow
 def test_help_teaches():
     for command in ((), ("denoise",), ("info",)):
         outcome = python("-m", "kbpjax", *command, "--help", **SHORT)

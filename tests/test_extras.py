@@ -49,6 +49,7 @@ def test_large_modules_are_imported_when_first_used():
         ("networkx", "plot", "kbp.chain_graph(2).to_networkx()"),
     ],
 )
+@pytest.mark.slow
 def test_what_is_missing_is_named(package, extra, call):
     code = WITHOUT.format(packages=(package,)) + "import jax, kbpjax as kbp; " + call
     outcome = python("-c", code, **SHORT)

@@ -104,6 +104,7 @@ def test_failures_are_reported_and_do_not_end_a_problem(monkeypatch):
     assert row["baseline_error"] > 0 and row["exact_error"] > 0
 
 
+@pytest.mark.slow
 def test_one_problem_from_the_command_line(tmp_path):
     assert program.main(["--quick", "--only", "gaussian-chain", "--out", str(tmp_path)]) == 0
     content = json.loads((tmp_path / "first_try.json").read_text())

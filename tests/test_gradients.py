@@ -127,6 +127,7 @@ def roomy(loose):
     return value_and_gradients(loose, max_rank=40, eps=1e-3, pad=True)
 
 
+@pytest.mark.slow
 def test_spare_rank_changes_neither_value_nor_gradient(loose, roomy):
     needed = len(np.unique(loose["pooled"].observations[0][1]))
     assert 3 < needed < 12

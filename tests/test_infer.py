@@ -141,6 +141,7 @@ def test_too_few_landmarks_warn():
         kbp.fit(data, **KERNELS, rule=kbp.ConstantTime(max_rank=3))
 
 
+@pytest.mark.slow
 def test_choices_are_deterministic_and_keep_what_is_given():
     graph = kbp.Graph.from_edges([(0, 1), (1, 2), (0, 3)], 4, node_type=[0, 0, 0, 1])
     rng = np.random.default_rng(0)

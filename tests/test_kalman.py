@@ -172,6 +172,7 @@ def test_the_middle_between_known_ends(ends):
     np.testing.assert_allclose(spread[1:4], std, atol=0.12)
 
 
+@pytest.mark.slow
 def test_full_rank_is_as_near():
     model, samples, truth, seen = learned(FULL, 0)
     answer = posterior(model, samples, seen)

@@ -99,6 +99,7 @@ def picture():
     return start, data, graph, clean, noisy, np.linspace(-2, 2, 17)
 
 
+@pytest.mark.slow
 def test_scored_nodes_of_a_part_have_nearly_the_loss_that_they_have_in_the_whole(picture):
     start, data, graph, clean, noisy, points = picture
     tuned, seen = kbp.tune(*picture, steps=1, progress=False, nodes=600), noisy(jax.random.split(jax.random.key(0))[1])
@@ -109,6 +110,7 @@ def test_scored_nodes_of_a_part_have_nearly_the_loss_that_they_have_in_the_whole
     assert tuned.checks[0] == pytest.approx(losses[part.nodes[part.scored]].mean(), rel=0.2)
 
 
+@pytest.mark.slow
 def test_large_graphs_are_cut_by_default_and_others_are_not(picture, monkeypatch):
     asked, part_of = [], tune.part_of
     monkeypatch.setattr(tune, "part_of", lambda *given: asked.append(given[1]) or part_of(*given))

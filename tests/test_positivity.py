@@ -211,6 +211,7 @@ def test_single_precision_is_close_to_double(positive):
 
 
 @pytest.mark.parametrize("correlation, scale, most", [(0.98, 0.5, 0.7), (0.9, 1.0, 0.85)])
+@pytest.mark.slow
 def test_constrained_fit_is_closer_to_gaussian_conditionals_than_clipping(correlation, scale, most):
     errors = {"clipped": [], "constrained": []}
     for seed in range(3):

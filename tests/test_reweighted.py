@@ -173,6 +173,7 @@ def test_without_fields_the_value_has_a_closed_form():
     "coupling, seed, residual",
     [(0.5, 0, 1e-12), (0.5, 1, 1e-12), (0.5, 2, 1e-12), (1.0, 3, 1e-12), (1.0, 4, 1e-12), (2.0, 5, 1e-4)],
 )
+@pytest.mark.slow
 def test_the_value_is_above_log_z(coupling, seed, residual):
     model = rw.ising(np.random.default_rng(seed), 4, 4, coupling, 0.5)
     rho = rw.spanning_tree_probabilities(model.edges, 16)

@@ -322,6 +322,7 @@ def test_random_pivots_to_a_small_eps_give_the_same_answers(rule):
 
 
 @pytest.mark.parametrize("rule", [kbp.LinearTime, kbp.ConstantTime])
+@pytest.mark.slow
 def test_random_fourier_features_come_near_to_full_rank(rule):
     graph = graph_of(GRAPHS["chain"])
     model = fit(pooled("chain")[0], rule(eps=1e-3, features=kbp.RandomFourier(1000, seed=2)), ridge=RIDGE)

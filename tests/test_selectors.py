@@ -35,6 +35,7 @@ def test_median_settings_without_observations():
 
 
 @pytest.mark.parametrize("score", [leave_one_out, generalized_cross_validation])
+@pytest.mark.slow
 def test_select_lowers_the_score_that_it_is_given(score):
     data = draw()
     rule = kbp.ConstantTime(eps=1e-4, max_rank=16)
@@ -60,6 +61,7 @@ def test_frozen_numbers_stay_and_ridges_by_type_are_chosen_apart():
     assert chosen.obs_kernel[0].bandwidth != start.obs_kernel[0].bandwidth
 
 
+@pytest.mark.slow
 def test_noisier_observations_are_given_wider_kernels():
     rule, widths = kbp.ConstantTime(eps=1e-3, max_rank=16), []
     for noise in (0.1, 1.0):

@@ -16,6 +16,7 @@ from tests.refusals import complaints
 from tests.test_partition import hub_graph
 from tests.test_schedules import random_problem
 
+pytestmark = pytest.mark.slow
 GRAPHS = {"grid": kbp.grid_graph(8, 5), "hub": hub_graph(), "chain": kbp.chain_graph(9)}
 GRAPHS["no edges"] = kbp.Graph.from_edges([], 5)
 

@@ -76,6 +76,7 @@ def large():
     return graph, data, model, mrf._learn_pairs._cache_size() - before
 
 
+@pytest.mark.slow
 def test_hundreds_of_types_are_learned_in_one_program():
     graph, data, _, compiled = large()
     assert len(graph.edge_types) == 2 * HEIGHT - 1 and compiled <= 2  # as all have 170 or 172 pairs

@@ -428,6 +428,7 @@ def over_devices(fn, thetas, kind):
 
 
 @pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
+@pytest.mark.slow
 def test_shard_map_equals_one_device(answer, thetas, plain, kind):
     np.testing.assert_allclose(over_devices(jax.vmap(answer), thetas, kind), plain, rtol=1e-9, atol=1e-12)
 
@@ -440,6 +441,7 @@ def test_derivatives_in_shard_map_equal_one_device(answer, thetas):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.slow
 def test_cases_on_explicit_axes_stay_there(landmarks, thetas, solver):
     model = kbp.fit(CHAIN_DATA, rule=landmarks, ridge=1e-2, **KERNELS)
 
@@ -490,6 +492,7 @@ def test_threads_answer_as_one_does(answer, thetas, plain):
         {"schedule": kbp.ResidualFirst(0.5), "damping": kbp.AgreementDamping(0.2), "exponents": 0.8, "num_iters": 11},
     ],
 )
+@pytest.mark.slow
 def test_every_option_of_run_in_shard_map(landmarks, thetas, options):
     model = kbp.fit(CHAIN_DATA, rule=landmarks, ridge=1e-2, **KERNELS)
 

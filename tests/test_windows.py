@@ -89,6 +89,7 @@ def answer(train, truth, picture):
     return np.asarray(kbp.mean(given.answer(given.fit(data), graph, kbp.windows(picture, shape, 1), points)))
 
 
+@pytest.mark.slow
 def test_a_model_of_all_orientations_turns_with_the_picture():
     turns = kbp.grid_symmetries((4, 4))
     truth = np.cumsum(RNG.normal(size=(1, 4, 4)), axis=2).reshape(1, 16) / 2  # rows and columns differ

@@ -139,6 +139,7 @@ def test_keys_decide_what_is_drawn(name):
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "gaussian"])
+@pytest.mark.slow
 def test_learned_evidence_becomes_evidence_of_any_model(name):
     """Evidence of a kernel model, and of a regression, gives beliefs near the observations."""
     kernel = kbp.RBF(1.0)

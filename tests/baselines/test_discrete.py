@@ -333,6 +333,7 @@ def test_bad_data_are_refused():
     })  # fmt: skip
 
 
+@pytest.mark.slow
 def test_ten_thousand_tables_of_their_own_are_one_batch():
     rng = np.random.default_rng(0)
     graph = kbp.grid_graph(70, 70)

@@ -258,6 +258,7 @@ scan = jax.jit(ep.scan)
 
 
 @pytest.mark.parametrize("num_messages", [1, 80])
+@pytest.mark.slow
 def test_looking_ahead_changes_nothing(num_messages):
     incoming = stream(num_messages)
     keys = jax.random.split(KEY, num_messages)
@@ -294,6 +295,7 @@ def test_no_messages_are_refused():
         ep.scan(jax.random.split(KEY, 0), fresh(), stream(0), ORACLE)
 
 
+@pytest.mark.slow
 def test_a_stream_in_which_most_messages_are_equal_is_learned():
     x = np.where(np.random.default_rng(0).random((200, 5)) < 0.5, 1.0, -1.0)
     like = (ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0))

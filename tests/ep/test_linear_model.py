@@ -197,6 +197,7 @@ def operator(threshold):
 
 
 @pytest.mark.parametrize("schedule", [ep.Parallel(), ep.Sequential()])
+@pytest.mark.slow
 def test_an_operator_that_always_asks_is_exact(schedule):
     exact = ep.logistic_regression(X, Y, oracle=ORACLE, num_sweeps=8, schedule=schedule)
     found = ep.logistic_regression(X, Y, oracle=ORACLE, operator=operator(-np.inf), num_sweeps=8, schedule=schedule)

@@ -177,6 +177,7 @@ def test_of_gaussians_exact_features_are_those_of_moments():
 
 
 @pytest.mark.parametrize("representation", [ep.Exact(), ep.Draws(100)])
+@pytest.mark.slow
 def test_any_representation_learns(representation):
     learner = ep.Learner(num_inner=60, num_outer=100, representation=representation)
     operator = learn(KEY, TRAIN[0], TRAIN[1], variable=1, learner=learner)

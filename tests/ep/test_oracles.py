@@ -105,6 +105,7 @@ def test_the_other_label_is_the_mirror_image():
 
 
 @pytest.mark.parametrize("v", [0.001, 0.05, 0.3, 1, 20, 200])
+@pytest.mark.slow
 def test_enough_nodes_are_chosen(v):
     sizes = (0.5, 1, 2, 5, 20)
     cases = [(a, b, (-8, 0.7, 25)[(i + j) % 3], v) for i, a in enumerate(sizes) for j, b in enumerate(sizes)]

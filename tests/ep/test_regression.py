@@ -114,6 +114,7 @@ def test_an_observation_of_zero_features_changes_nothing():
     assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), before, after))
 
 
+@pytest.mark.slow
 def test_single_precision_bears_3000_updates():
     noise = 1e-4
     (phi, fresh), (y, _) = (np.split(of, [3000]) for of in data(3200, 500, seed=2, spread=noise**0.5))

@@ -46,6 +46,7 @@ def test_it_is_as_close_to_quadrature_as_it_should_be():
     assert np.all(share > 0.5) and np.all(share < 1.7)
 
 
+@pytest.mark.slow
 def test_errors_halve_in_variance_where_draws_double():
     few, many = (errors(n, 400, [(-3, 1)]).var(axis=0) for n in (5_000, 10_000))
     np.testing.assert_allclose(few / many, 2 * np.ones((1, 2)), rtol=0.4)
@@ -89,6 +90,7 @@ def test_the_effective_sample_size_is_that_of_the_weights():
     np.testing.assert_allclose(same.weigh((WIDE,), KEY)[1], 500, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_messages_to_other_families():
     incoming = ep.Beta(2.0, 3.0), ep.Gaussian.from_moments(0.5, 2.0)
     oracle = ep.ImportanceSampling(ep.logistic_sampler(), variable=0, num_samples=200_000)

@@ -342,6 +342,7 @@ def test_medians_of_what_does_not_vary():
 # --- in a graphical model ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_chain_observed_through_distributions():
     """Observations are beliefs N(x + error, v) with errors of variance v: a kernel of distributions sees how sure."""
     rng = np.random.default_rng(0)

@@ -56,6 +56,7 @@ POINTS = np.linspace(-4, 4, 81)
     [nonparametric.GibbsSampler(10), nonparametric.MultiscaleSampler(capacity=64), nonparametric.ExactSampler()],
     ids=["gibbs", "multiscale", "exact"],
 )
+@pytest.mark.slow
 def test_means_and_deviations_on_a_gaussian_tree(sampler):
     """Over 8 keys; the rule of thumb widens every message, which pulls means and widens beliefs by a few per cent."""
     model = springs()
@@ -80,6 +81,7 @@ def test_means_and_deviations_on_a_gaussian_tree(sampler):
     assert np.isnan(bounds).all() if isinstance(sampler, nonparametric.GibbsSampler) else (bounds[:, 0] < 1e-6).all()
 
 
+@pytest.mark.slow
 def test_learned_potentials_of_both_forms_agree_with_a_grid():
     """A skew chain; averages over 6 keys."""
     rng = np.random.default_rng(0)

@@ -137,6 +137,7 @@ def test_means_and_variances_on_a_tree_are_exact(number):
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=NAMES)
+@pytest.mark.slow
 def test_errors_fall_like_one_over_the_root_of_the_number_of_particles(number):
     """Errors are root mean squares over nodes and keys, more keys where it costs little: the slope is known to 0.06."""
     model, y, evidence = on_both()
@@ -223,6 +224,7 @@ def wells(potentials=pairwise.Ratios()):
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=NAMES)
+@pytest.mark.slow
 def test_learned_potentials_give_both_modes_of_beliefs_on_a_fine_grid(number):
     model, points = wells(), np.linspace(-5, 5, 101)
     y = jnp.array([1.0, -4.0, 0.0, 0.0, 2.0])
