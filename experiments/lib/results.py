@@ -7,20 +7,20 @@ import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
 import jax
 import numpy as np
 
+from experiments.lib.provenance import provenance
 from kbpjax._misc import replacing
 
 Row = Mapping[str, Any]
 
 
 def write_results(path: str | Path, config: Row, rows: Iterable[Row], **more: Any) -> None:
-    """Write an experiment's results as JSON (config, machine, rows, more), whole or not at all.
+    """Write an experiment's results as JSON (config, machine, provenance, rows, more), whole or not at all.
 
     Numbers of NumPy and JAX become plain ones, NaN and infinities null, and a `Path` its last part, so that
     the file names no local folder.
@@ -32,7 +32,8 @@ def write_results(path: str | Path, config: Row, rows: Iterable[Row], **more: An
     for i, row in enumerate(records):
         if not isinstance(row, dict) or any(isinstance(value, (dict, list)) for value in row.values()):
             raise ValueError(f"rows must be flat records; got {row!r} as row {i}. Give one value per key.")
-    content = {"config": plain(config), "machine": machine(), "rows": records, **plain(more)}
+    origin = {"machine": machine(), "provenance": provenance()}
+    content = {"config": plain(config), **origin, "rows": records, **plain(more)}
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     with _replacing(path) as file:
         file.write(text.encode())
@@ -47,7 +48,7 @@ def save_figure(fig: Any, path: str | Path) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine and versions a result depends on, without names of host, user or folders."""
+    """Describe the machine that a result depends on, without names of host, user or folders."""
     return {
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "platform": f"{platform.system()} {platform.machine()}",
@@ -55,7 +56,6 @@ def machine() -> dict[str, Any]:
         "device": jax.devices()[0].device_kind,
         "peak_memory_mib": _peak_memory_mib(),
         "python": platform.python_version(),
-        **{package: _version(package) for package in ("jax", "jaxlib", "numpy", "kbpjax")},
     }
 
 
@@ -71,14 +71,6 @@ def _peak_memory_mib() -> float | None:
         unit = 2**20 if sys.platform == "darwin" else 2**10  # bytes there, KiB elsewhere
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
     except ImportError:  # Windows
-        return None
-
-
-def _version(package: str) -> str | None:
-    """Look up the version of an installed package; None where it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
         return None
 
 

@@ -30,8 +30,6 @@ def names(folder: Path) -> list[str]:
 def test_machine_describes_without_naming():
     description = results.machine()
     assert 1 <= description["cpus"] <= os.cpu_count()
-    assert description["jax"] == jax.__version__
-    assert description["numpy"] == np.__version__
     assert description["python"] == platform.python_version()
     assert description["backend"] == jax.default_backend()
     assert 10 < description["peak_memory_mib"] < 1e6
@@ -39,15 +37,6 @@ def test_machine_describes_without_naming():
     for private in (platform.node(), str(Path.home()), os.getcwd()):
         assert len(private) < 3 or private not in text
     assert len(getpass.getuser()) < 3 or getpass.getuser() not in description.values()
-
-
-def test_machine_tolerates_missing_packages(monkeypatch):
-    def missing(package):
-        raise results.PackageNotFoundError(package)
-
-    monkeypatch.setattr(results, "version", missing)
-    description = results.machine()
-    assert [description[name] for name in ("jax", "jaxlib", "numpy", "kbpjax")] == [None] * 4
 
 
 # --- write_results --------------------------------------------------------------------------------
@@ -73,7 +62,7 @@ def test_results_convert_to_plain_json(tmp_path):
     rows = iter([row, {"float32": 1}])
     results.write_results(path, config, rows, note="more", curve=np.ones((1, 2), np.float32))
     content = json.loads(path.read_text(), parse_constant=pytest.fail)
-    assert list(content) == ["config", "machine", "rows", "note", "curve"]
+    assert list(content) == ["config", "machine", "provenance", "rows", "note", "curve"]
     assert content["config"] == {"seeds": [1, 2], "curve": [1.0, None], "out": "last", "10": {"a": np.pi}}
     assert content["rows"][0] == {
         "float32": 0.5, "int": 3, "bool": True, "jax": 2.5, "bfloat16": 1.5, "jax_int": 7,
@@ -82,7 +71,7 @@ def test_results_convert_to_plain_json(tmp_path):
     assert content["rows"][0]["bool"] is True and isinstance(content["rows"][0]["int"], int)
     assert content["rows"][1] == {"float32": 1}
     assert content["note"] == "more" and content["curve"] == [[1.0, 1.0]]
-    assert content["machine"]["jax"] == jax.__version__
+    assert content["provenance"]["packages"]["jax"] == jax.__version__
     assert str(tmp_path) not in path.read_text()
     assert names(path.parent) == ["denoising.json"]
 

@@ -1,0 +1,5 @@
+import sys
+
+from experiments.report.run import main
+
+sys.exit(main())
