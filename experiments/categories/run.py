@@ -73,10 +73,8 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m experiments.categories", description=(__doc__ or "").split("\n")[0]
     )
     command_line.add_common_arguments(parser, "experiments/categories/results")
-    parser.add_argument("--set", choices=(*data.SETS, "all"), default="all", help="which papers (default: all)")
-    parser.add_argument(
-        "--splits", type=int, help="random splits (default: 5; 1 if quick)"
-    )
+    parser.add_argument("--set", choices=data.SETS, nargs="+", help="which papers (default: all; the first if quick)")
+    parser.add_argument("--splits", type=int, help="random splits (default: 5; 1 if quick)")
     return command_line.main(run, parser, argv)
 
 
@@ -85,8 +83,7 @@ def run(args: argparse.Namespace) -> None:
     if args.splits is not None and args.splits < 1:
         raise ValueError(f"--splits must be at least 1; got {args.splits}. Ask for one or more.")
     start = steps.clock()
-    every = args.set == "all"
-    names = data.SETS[: 1 if args.quick else None] if every else (args.set,)
+    names = args.set or data.SETS[: 1 if args.quick else None]
     directory, rows, sets, trials = datasets.data_directory(args.data), [], [], []
     for name in names:
         papers = data.load(directory, name)

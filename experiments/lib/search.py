@@ -1,5 +1,6 @@
 """Search for the options of a method, one option after the other."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -103,7 +104,7 @@ def _refined(grid: list[Any]) -> list[Any]:
     if not _numbers(grid):
         return grid
     values = sorted(grid)
-    means = [_like(math.sqrt(a * b), grid) for a, b in zip(values[:-1], values[1:], strict=True)]
+    means = [_like(math.sqrt(a * b), grid) for a, b in itertools.pairwise(values)]
     return sorted({*values, *means} - {0})
 
 
