@@ -34,7 +34,7 @@ RIDGE, DIRECT = "ridge", "direct pairs"
 METHODS = (BELIEF, TOGETHER, CENTERED, RIDGE, DIRECT)
 KERNELS = {"kernel": ("linear", "gaussian")}
 SPACES: dict[str, dict[str, tuple]] = {
-    BELIEF: {"leaves": ("together", "apart"), **KERNELS, "ridge": (1e-4, 1e-3), "obs_ridge": (1e-2, 1e-1)},
+    BELIEF: {**KERNELS, "ridge": (1e-4, 1e-3), "obs_ridge": (1e-2, 1e-1)},
     **{method: {**KERNELS, "ridge": (1e-5, 1e-3)} for method in METHODS[1:]},
 }
 """Options that are searched, from the first values on; grids are extended twice at most at each end."""
@@ -117,10 +117,7 @@ def compare(
         for method in METHODS:
             if method == TOGETHER and len(tree.observed) == 1:  # the same as the centered ridge
                 continue
-            space = dict(SPACES[method])
-            if len(tree.observed) == 1:
-                space.pop("leaves", None)
-            rank = RANKERS[method]
+            space, rank = SPACES[method], RANKERS[method]
             start = {option: values[0] for option, values in space.items()}
             loss = lambda options, rank=rank, inner=inner: -float(np.mean(1 / rank(inner, **options)))
             best, tried = coordinate_search(start, space, loss, budget=TRIALS, extensions=2)
@@ -192,8 +189,11 @@ def cosines(documents: list[list[str]], train: np.ndarray) -> np.ndarray:
     return (vectors @ vectors.T).toarray().astype(np.float32)
 
 
-def rank_by_beliefs(task: Task, kernel: str, ridge: float, obs_ridge: float, leaves: str = "together") -> np.ndarray:
+def rank_by_beliefs(task: Task, kernel: str, ridge: float, obs_ridge: float) -> np.ndarray:
     """Return the ranks of the right documents by the beliefs of the target [query].
+
+    All leaves are one node, whose kernel is the mean of theirs: in tries, a message from each of several leaves was
+    behind it, because their errors are not independent.
 
     Args:
         task: the task.
@@ -201,9 +201,8 @@ def rank_by_beliefs(task: Task, kernel: str, ridge: float, obs_ridge: float, lea
             messages can be positive.
         ridge: of the messages between languages.
         obs_ridge: of the observed documents.
-        leaves: `apart`, a message of each leaf; `together`, one node whose kernel is the mean of those of the leaves.
     """
-    task = together(task) if leaves == "together" else task
+    task = together(task)
     grams = [centered(gram, rows) + 1 for gram, rows in zip(kernels(task, kernel).grams, known(task), strict=True)]
     arrays = np.stack(grams).astype(np.float32), task.pairs, task.test, task.observed, [ridge, obs_ridge]
     weights = _beliefs(*map(jnp.asarray, arrays), task.edges, task.blocks == 1)
