@@ -192,8 +192,8 @@ def cosines(documents: list[list[str]], train: np.ndarray) -> np.ndarray:
 def rank_by_beliefs(task: Task, kernel: str, ridge: float, obs_ridge: float) -> np.ndarray:
     """Return the ranks of the right documents by the beliefs of the target [query].
 
-    All leaves are one node, whose kernel is the mean of theirs: in tries, a message from each of several leaves was
-    behind it, because their errors are not independent.
+    All leaves are one node, whose kernel is the mean of theirs. In tries, a message from each of several leaves was
+    behind it with the same documents on all edges, and level with it otherwise.
 
     Args:
         task: the task.
