@@ -70,6 +70,41 @@ def vote(weights: sp.csr_matrix, labels: np.ndarray) -> np.ndarray:
     return np.divide(weights @ labels, total, out=np.zeros((len(total), labels.shape[1])), where=total > 0)
 
 
+def label_spreading(
+    links: sp.csr_matrix, start: np.ndarray, known: np.ndarray, weight: float, iterations: int
+) -> np.ndarray:
+    """Return scores spread along links: F <- (F0 + w S F) / (1 + w), S = D^-1/2 A D^-1/2 (Zhou et al. 2004).
+
+    Args:
+        links: symmetric adjacency matrix A [paper, paper].
+        start: F0, label vectors of known papers and predictions of the others [paper, category].
+        known: papers whose rows stay as they are in `start`.
+        weight: w > 0, of the neighbors; alpha of the reference is w / (1 + w).
+        iterations: number of iterations.
+    """
+    degree = np.maximum(np.asarray(links.sum(1)).reshape(-1), 1)
+    symmetric = sp.diags_array(degree**-0.5) @ links @ sp.diags_array(degree**-0.5)
+    return _spread(symmetric.astype(start.dtype), start, known, weight, iterations)
+
+
+def personalized_pagerank(links: sp.csr_matrix, start: np.ndarray, weight: float, iterations: int) -> np.ndarray:
+    """Return the mean of `start` under personalized PageRank from each paper: F <- (F0 + w D^-1 A F) / (1 + w).
+
+    The walk restarts with probability 1 / (1 + w). Arguments as in `label_spreading`; no paper is fixed.
+    """
+    degree = np.maximum(np.asarray(links.sum(1)).reshape(-1), 1)
+    walk = (sp.diags_array(1 / degree) @ links).astype(start.dtype)
+    return _spread(walk, start, np.zeros(0, int), weight, iterations)
+
+
+def _spread(matrix: Any, start: np.ndarray, known: np.ndarray, weight: float, iterations: int) -> np.ndarray:
+    scores = start
+    for _ in range(iterations):
+        scores = (start + weight * (matrix @ scores)) / (1 + weight)
+        scores[known] = start[known]
+    return scores
+
+
 def regress(papers: Any, known: np.ndarray, ridge: float) -> np.ndarray:
     """Predict categories by ridge regression on all terms: the linear kernel on tf-idf, in its dual form.
 

@@ -14,6 +14,8 @@ from experiments.categories.data import Papers
 from kbpjax.kernels import RandomProjection, Transformed
 
 ITERATIONS = 5
+MESSAGES = ("tree-reweighted", "plain", "converged")
+"""Five synchronous iterations, tree-reweighted or not, or tree-reweighted nonnegative ones to a tolerance (`infer`)."""
 FEATURES = 100
 """Rows of the random matrix A of the kernel <A y, A y'>."""
 SIZES = {"links": 24_000, "pairs": 300_000, "samples": 30_000, "sets": 8_000, "candidates": 2_000}
@@ -45,6 +47,7 @@ class Problem(NamedTuple):
     queries: np.ndarray  # papers with categories to predict
     predicted: np.ndarray  # of the regression from texts, leave-one-out in training [paper, category]
     seed: int
+    exponents: jax.Array  # edge appearance probabilities of the links, of tree-reweighted messages [link]
 
     @property
     def labels(self) -> np.ndarray:
@@ -63,7 +66,9 @@ class Problem(NamedTuple):
         return np.random.default_rng(self.seed).choice(count, size, replace=count < size)
 
 
-def one_category(problem: Problem, ridge: float, min_prediction: float, links: bool = True) -> np.ndarray:
+def one_category(
+    problem: Problem, ridge: float, min_prediction: float, power: float, messages: str, links: bool = True
+) -> np.ndarray:
     """Score categories by the belief of a variable that is one category of the paper, drawn at random.
 
     With 1{x = x'} as kernel of categories, ridge regression of the sets from texts is the conditional embedding of the
@@ -74,7 +79,12 @@ def one_category(problem: Problem, ridge: float, min_prediction: float, links: b
         problem: the split with predictions.
         ridge: of the messages along links; the kernel has a constant, so that they shrink to one, not to zero.
         min_prediction: predictions below it are brought between it and 0 (`positive`): what neighbors can lift.
+        power: exponent of the texts' evidence.
+        messages: one of `MESSAGES`.
         links: whether to listen to neighbors.
+
+    Returns:
+        Scores [query, category].
     """
     rng = np.random.default_rng(problem.seed)
     categories = np.nonzero(problem.papers.labels[problem.train])[1]
@@ -86,9 +96,18 @@ def one_category(problem: Problem, ridge: float, min_prediction: float, links: b
     frequency = (np.bincount(categories, minlength=problem.labels.shape[1]) + 0.5) / (len(categories) + 0.5)
     frequency = frequency.astype(np.float32)
     masses = spread_clamps(problem.labels[problem.train], frequency)
-    told = np.where(problem.papers.worded[:, None], positive(problem.predicted, min_prediction) / frequency, 1)
+    ratio = (positive(problem.predicted, min_prediction) / frequency) ** power
+    told = np.where(problem.papers.worded[:, None], ratio, 1)
     told[problem.train] = 1
-    scores = _category_beliefs(model, graph, told.astype(np.float32), problem.train, masses)
+    fixed = _spread(model, graph, jnp.asarray(problem.train, jnp.int32), masses)
+    evidence = kbp.likelihood(model, graph, jax.tree_util.Partial(_look_up, jnp.asarray(told, jnp.float32))) * fixed
+    every = jnp.arange(len(frequency), dtype=jnp.int32)
+    if links and messages == "converged":
+        belief = kbp.infer(model, graph, evidence=evidence, points=every, marginal=kbp.Empirical())
+        scores = belief.weights
+    else:
+        reweighted = links and messages == "tree-reweighted"
+        scores = _category_beliefs(model, graph, evidence, every, problem.exponents if reweighted else None)
     return np.asarray(scores)[problem.queries] * frequency
 
 
@@ -132,15 +151,16 @@ def _fit_categories(pairs: Any, samples: Any, ridge: Any) -> kbp.KernelMRF:
     return kbp.fit(data, kernel=kbp.Delta() + CONSTANT, rule=rule, ridge=ridge, floor=FLOOR)
 
 
-@jax.jit
-def _category_beliefs(model: kbp.KernelMRF, graph: kbp.Graph, told: Any, train: Any, masses: Any) -> jax.Array:
-    """Return the beliefs of all papers in all categories [paper, category]."""
-    nodes = jnp.asarray(train, jnp.int32)
+def _spread(model: kbp.KernelMRF, graph: kbp.Graph, nodes: jax.Array, masses: np.ndarray) -> Any:
+    """Return the evidence of known sets, values that are spread over categories."""
     fixed = kbp.clamp(model, graph, nodes, jnp.argmax(masses, 1).astype(jnp.int32))
-    fixed = dataclasses.replace(fixed, local=fixed.local.at[nodes].set(masses[:, model.points[0]]))
-    evidence = kbp.likelihood(model, graph, jax.tree_util.Partial(_look_up, told)) * fixed
-    solution = kbp.run(model, graph, evidence, num_iters=ITERATIONS, damping=0.0)
-    every = jnp.arange(masses.shape[1], dtype=jnp.int32)
+    return dataclasses.replace(fixed, local=fixed.local.at[nodes].set(masses[:, model.points[0]]))
+
+
+@jax.jit
+def _category_beliefs(model: Any, graph: Any, evidence: Any, every: Any, exponents: Any) -> jax.Array:
+    """Return the beliefs of all papers in all categories [paper, category]."""
+    solution = kbp.run(model, graph, evidence, num_iters=ITERATIONS, damping=0.0, exponents=exponents)
     return kbp.beliefs(model, graph, evidence, solution, every, marginal=kbp.Empirical()).weights
 
 
@@ -162,7 +182,7 @@ def with_constant(projection: jax.Array, points: jax.Array) -> jax.Array:
     return jnp.append(projection @ points, jnp.ones((), points.dtype))
 
 
-def infer_sets(problem: Problem, ridge: float, obs_ridge: float, power: float) -> Inferred:
+def infer_sets(problem: Problem, ridge: float, power: float) -> Inferred:
     """Learn the model of sets of categories and pass messages.
 
     A known set of categories is a value spread over them.
@@ -170,7 +190,6 @@ def infer_sets(problem: Problem, ridge: float, obs_ridge: float, power: float) -
     Args:
         problem: the split with predictions.
         ridge: of the messages along links.
-        obs_ridge: of the texts and of the values of papers with known categories.
         power: exponent of the texts' evidence.
     """
     projection = RandomProjection(FEATURES, problem.labels.shape[1], seed=0).matrix
@@ -181,7 +200,7 @@ def infer_sets(problem: Problem, ridge: float, obs_ridge: float, power: float) -
     seen = seen[problem.draw(len(seen), "sets")]
     labels = problem.labels
     arrays = (labels[links[:, 0]], labels[links[:, 1]]), labels[sets], labels[seen], problem.predicted[seen]
-    model = _fit_sets(*arrays, projection, ridge, obs_ridge)
+    model = _fit_sets(*arrays, projection, ridge, 1.0)
     arrays = problem.predicted, problem.papers.worded, problem.train, labels[problem.train]
     evidence, solution = _messages_of_sets(model, problem.graph, *arrays, power)
     return Inferred(model, evidence, solution, np.asarray(projection))

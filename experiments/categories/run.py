@@ -10,6 +10,7 @@ import argparse
 import itertools
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from experiments.categories.models import (
     FEATURES,
     ITERATIONS,
     LENGTH,
+    MESSAGES,
     Problem,
     infer_sets,
     mean_of_sets,
@@ -30,29 +32,38 @@ from experiments.categories.models import (
 )
 from experiments.lib import command_line, datasets, results, steps, tables
 from experiments.lib.results import standard_error
+from experiments.lib.search import coordinate_search, on_edge
 from kbpjax.kernels import RandomProjection
 
 RANKS = (1, 2, 3, 5, 7, 10, 15, 20, 25, 30)
 """Numbers of best categories at which recall is reported."""
-SPLITS = {"citeulike_t": 10, "cora_hierarchical": 5, "acmv9": 5}
+SPLITS = {"citeulike_t": 5, "cora_hierarchical": 5, "acmv9": 5}
 QUICK_PAPERS = 1_800
 GROUPS = {"all": (0, 10**9), "linked": (1, 10**9), "0": (0, 0), "1": (1, 1), "2": (2, 2), "3+": (3, 10**9)}
 """Test papers by the number of neighbors whose categories are known."""
 BELIEF, NO_LINKS = "KBP, one category", "KBP, one category, no links"
+AHEAD = f"{BELIEF} less this"
 MAP, MEAN = "KBP, sets, MAP and OMP", "KBP, sets, mean"
 COMPRESSED, REGRESSION, REGRESSED = "compressed sensing", "ridge regression", "ridge regression and neighbors"
 NEAREST, BOTH, LINKED, FREQUENT = "nearest texts", "nearest texts and neighbors", "neighbors", "most frequent"
-METHODS = (BELIEF, NO_LINKS, MAP, MEAN, COMPRESSED, REGRESSION, REGRESSED, NEAREST, BOTH, LINKED, FREQUENT)
-GRIDS: dict[str, dict[str, tuple]] = {
-    REGRESSION: {"ridge": (3.0, 6.0)},
-    COMPRESSED: {"ridge": (2.0, 3.0, 6.0)},
-    BELIEF: {"ridge": (1e-2, 3e-2, 1e-1), "min_prediction": (1e-2, 3e-2)},
-    MAP: {"ridge": (1e-1, 1.0), "obs_ridge": (1.0,), "power": (3.0, 8.0, 16.0)},
-    REGRESSED: {"weight": (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)},
-    NEAREST: {"count": (20, 40, 80, 160)},
-    BOTH: {"count": (40, 80, 160), "weight": (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)},
+SPREAD, PAGERANK = "label spreading on ridge regression", "personalized PageRank on ridge regression"
+METHODS = (BELIEF, NO_LINKS, MAP, MEAN, SPREAD, PAGERANK, REGRESSED, REGRESSION, COMPRESSED)
+METHODS += (NEAREST, BOTH, LINKED, FREQUENT)
+SPACES: dict[str, dict[str, tuple]] = {
+    REGRESSION: {"ridge": (1.5, 6.0)},
+    COMPRESSED: {"ridge": (1.5, 6.0)},
+    BELIEF: {"messages": MESSAGES, "ridge": (1e-3, 1e-2), "min_prediction": (1e-2, 3e-2), "power": (1.0, 2.0)},
+    MAP: {"ridge": (1e-1, 1.0), "power": (4.0, 16.0)},
+    SPREAD: {"weight": (2.0, 8.0), "iterations": (10, 30)},
+    PAGERANK: {"weight": (2.0, 8.0), "iterations": (10, 30)},
+    REGRESSED: {"weight": (0.2, 0.8)},
+    NEAREST: {"count": (40, 160)},
+    BOTH: {"count": (40, 160), "weight": (0.2, 0.8)},
 }
-"""Settings that are searched, of each method by itself, for the best recall on papers set aside; in this order."""
+"""Options that are searched, for the best recall on papers set aside; in this order. Searches start at the first
+values, extend a grid twice at most at each end, and refine it until all trials are made."""
+TRIALS = {"citeulike_t": 6, "cora_hierarchical": 10, "acmv9": 10}
+"""Trials of each method. Those of the largest set take minutes each, and lack the converged messages."""
 Settings = dict[str, dict[str, Any]]
 
 
@@ -62,10 +73,8 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m experiments.categories", description=(__doc__ or "").split("\n")[0]
     )
     command_line.add_common_arguments(parser, "experiments/categories/results")
-    parser.add_argument("--set", choices=(*data.SETS, "all"), default="all", help="which papers (default: all)")
-    parser.add_argument(
-        "--splits", type=int, help="random splits (default: 10 of the first set, 5 of the others; 1 if quick)"
-    )
+    parser.add_argument("--set", choices=data.SETS, nargs="+", help="which papers (default: all; the first if quick)")
+    parser.add_argument("--splits", type=int, help="random splits (default: 5; 1 if quick)")
     return command_line.main(run, parser, argv)
 
 
@@ -74,44 +83,51 @@ def run(args: argparse.Namespace) -> None:
     if args.splits is not None and args.splits < 1:
         raise ValueError(f"--splits must be at least 1; got {args.splits}. Ask for one or more.")
     start = steps.clock()
-    every = args.set == "all"
-    names = data.SETS[: 1 if args.quick else None] if every else (args.set,)
-    directory, rows, sets = datasets.data_directory(args.data), [], []
+    names = args.set or data.SETS[: 1 if args.quick else None]
+    directory, rows, sets, trials = datasets.data_directory(args.data), [], [], []
     for name in names:
         papers = data.load(directory, name)
         papers = data.part(papers, QUICK_PAPERS) if args.quick else papers
         splits = args.splits or (1 if args.quick else SPLITS[name])
-        found, described = predict_set(papers, splits, args.seed, args.quick)
+        found, described, tried = predict_set(papers, splits, args.seed, args.quick)
         sets.append({"set": name, **data.counts(papers), **described})
+        trials += [{"set": name, **trial} for trial in tried]
         rows += summarize(papers, found)
         tables.print_table(sets[-1:], list(data.counts(papers)))
         tables.print_table(table(rows, name))
         jax.clear_caches()
     config = {"seed": args.seed, "quick": args.quick, "iterations": ITERATIONS, "features": FEATURES}
     seconds = steps.clock() - start
-    results.write_results(args.out / "categories.json", config, rows, sets=sets, seconds=seconds)
+    results.write_results(args.out / "categories.json", config, rows, sets=sets, trials=trials, seconds=seconds)
     results.save_figure(figure(rows), args.out / "categories.png")
     print(f"Wrote {args.out / 'categories.json'} and {args.out / 'categories.png'}")
 
 
-def predict_set(papers: Papers, splits: int, seed: int, quick: bool) -> tuple[list[Any], dict[str, Any]]:
-    """Choose settings on the training part of an unreported split, then predict in the others.
+def predict_set(
+    papers: Papers, splits: int, seed: int, quick: bool
+) -> tuple[list[Any], dict[str, Any], list[dict[str, Any]]]:
+    """Choose options on the training part of an unreported split, then predict in the others.
+
+    Papers of that training part are not scored in the other splits, so no category that options were chosen by is
+    predicted.
 
     Returns:
-        Of each split {(method, group of papers): mean recall at the ranks}, and how many papers are in each group; and
-        the settings, counts and median seconds.
+        Of each split {(method, group of papers): mean recall at the ranks}, and how many papers are in each group; the
+        options, counts and median seconds; and all trials.
     """
     graph, sizes, found = kbp.Graph.from_edges(papers.links, len(papers.labels)), {}, []
-    settings: Settings = {}
+    exponents = kbp.tree_reweighting(graph)
+    first = np.random.default_rng([seed, 0])
+    development = data.split(papers, first).train
+    inner = data.hold_out(papers, development, first)
+    settings, trials = steps.step(f"{papers.name} options", choose, papers, graph, exponents, inner, quick)
     seconds: dict[str, list[float]] = {}
 
     def predict(number: int) -> Any:
-        rng = np.random.default_rng([seed, number])
-        split = data.split(papers, rng)
-        if number == 0:
-            return choose(papers, graph, data.hold_out(papers, split.train, rng), quick)
+        split = data.split(papers, np.random.default_rng([seed, number]))
+        split = split._replace(test=np.setdiff1d(split.test, development))
         timer = Timer()
-        scores, problem = predict_split(papers, graph, split, settings, seed + number, timer, quick)
+        scores, problem = predict_split(papers, graph, exponents, split, settings, seed + number, timer, quick)
         sizes = {
             "training": len(problem.train),
             "test": len(problem.queries),
@@ -119,18 +135,14 @@ def predict_set(papers: Papers, splits: int, seed: int, quick: bool) -> tuple[li
         }
         return recalls(problem, scores), timer.seconds, sizes
 
-    for number in command_line.progress(range(splits + 1), papers.name):
-        done = steps.step(f"{papers.name} {number}", predict, number)
-        if number == 0:
-            settings = done
-            continue
-        shares, spent, sizes = done
+    for number in command_line.progress(range(1, splits + 1), papers.name):
+        shares, spent, sizes = steps.step(f"{papers.name} {number}", predict, number)
         found.append(shares)
         for part, value in spent.items():
             seconds.setdefault(part, []).append(value)
     chosen = {f"{method}: {key}": value for method, own in settings.items() for key, value in own.items()}
     medians = {f"{part} s": float(np.median(spent)) for part, spent in seconds.items()}
-    return found, {"splits": splits, **sizes, **chosen, **medians}
+    return found, {"splits": splits, **sizes, **chosen, **medians}, trials
 
 
 class Timer:
@@ -147,34 +159,48 @@ class Timer:
         return found
 
 
-def problem_of(papers: Papers, graph: kbp.Graph, split: Split, predicted: np.ndarray, seed: int) -> Problem:
+def problem_of(
+    papers: Papers, graph: kbp.Graph, exponents: Any, split: Split, predicted: np.ndarray, seed: int
+) -> Problem:
     """Leave out papers without categories, which can be neither learned from nor scored; they stay in the graph."""
     train, queries = (part[papers.labeled[part]] for part in split)
-    return Problem(papers, graph, train, queries, predicted, seed)
+    return Problem(papers, graph, train, queries, predicted, seed, exponents)
 
 
-def choose(papers: Papers, graph: kbp.Graph, split: Split, quick: bool) -> Settings:
-    """Return the settings of the best recall on the papers of a split that were set aside."""
+def choose(
+    papers: Papers, graph: kbp.Graph, exponents: Any, split: Split, quick: bool
+) -> tuple[Settings, list[dict[str, Any]]]:
+    """Return the options of the best recall on the papers of a split that were set aside, and all trials."""
     chosen: Settings = {}
+    trials: list[dict[str, Any]] = []
     regressions: dict[float, np.ndarray] = {}
     rank = key_rank(papers)
-    for method, grid in GRIDS.items():
-        options: list[dict[str, Any]] = [
-            dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
-        ]
-        found = []
+
+    def loss(method: str, options: dict[str, Any]) -> float:
+        own = method in (REGRESSION, COMPRESSED)
+        ridge = options["ridge"] if own else chosen[REGRESSION]["ridge"]
+        if ridge not in regressions:
+            regressions[ridge] = baselines.regress(papers, split.train, ridge)
+        problem = problem_of(papers, graph, exponents, split, regressions[ridge], 0)
+        scores = PREDICTORS[method](problem, **({} if own else options))
+        return -float(baselines.recall_at(scores, papers.labels[problem.queries], rank)[:, -1].mean())
+
+    for method, values in SPACES.items():
+        space = dict(values)
+        if method == BELIEF and TRIALS[papers.name] < max(TRIALS.values()):
+            space["messages"] = MESSAGES[:2]
+        chosen[method] = {option: grid[0] for option, grid in space.items()}
         if quick and method in (BELIEF, MAP):  # their programs take most of the time
-            chosen[method] = options[len(options) // 2]
             continue
-        for option in options:
-            ridge = option["ridge"] if method in (REGRESSION, COMPRESSED) else chosen[REGRESSION]["ridge"]
-            if ridge not in regressions:
-                regressions[ridge] = baselines.regress(papers, split.train, ridge)
-            problem = problem_of(papers, graph, split, regressions[ridge], 0)
-            scores = PREDICTORS[method](problem, **({} if method in (REGRESSION, COMPRESSED) else option))
-            found.append(baselines.recall_at(scores, papers.labels[problem.queries], rank)[:, -1].mean())
-        chosen[method] = options[int(np.argmax(found))]
-    return chosen
+        start, budget = chosen[method], TRIALS[papers.name]
+        best, tried = coordinate_search(start, space, partial(loss, method), budget=budget, extensions=2)
+        chosen[method] = best
+        edges = ", ".join(on_edge(best, tried))
+        for trial in tried:
+            taken = trial.options == best
+            record = {"method": method, **trial.options, "recall": -trial.loss, "chosen": taken}
+            trials.append(record | ({"on_edge": edges} if taken else {}))
+    return chosen, trials
 
 
 def key_rank(papers: Papers) -> int:
@@ -183,12 +209,19 @@ def key_rank(papers: Papers) -> int:
 
 
 def predict_split(
-    papers: Papers, graph: kbp.Graph, split: Split, settings: Settings, seed: int, timer: Timer, quick: bool
+    papers: Papers,
+    graph: kbp.Graph,
+    exponents: Any,
+    split: Split,
+    settings: Settings,
+    seed: int,
+    timer: Timer,
+    quick: bool,
 ) -> tuple[dict[str, np.ndarray], Problem]:
     """Return the scores of the methods for the test papers [paper, category]; two that compile long not if `quick`."""
     ridge, other = (settings[method]["ridge"] for method in (REGRESSION, COMPRESSED))
     predicted = timer("regression", lambda: baselines.regress(papers, split.train, ridge))
-    problem = problem_of(papers, graph, split, predicted, seed)
+    problem = problem_of(papers, graph, exponents, split, predicted, seed)
     also = problem if other == ridge else problem._replace(predicted=baselines.regress(papers, split.train, other))
     scores = {COMPRESSED: PREDICTORS[COMPRESSED](also)}
     if not quick:
@@ -200,7 +233,7 @@ def predict_split(
         scores[MEAN] = timer("mean", lambda: mean_of_sets(problem, model))
     for method in (REGRESSION, LINKED, FREQUENT):
         scores[method] = PREDICTORS[method](problem)
-    for method in (REGRESSED, NEAREST, BOTH):
+    for method in (SPREAD, PAGERANK, REGRESSED, NEAREST, BOTH):
         scores[method] = PREDICTORS[method](problem, **settings[method])
     return scores, problem
 
@@ -227,7 +260,9 @@ def summarize(papers: Papers, found: list[Any]) -> list[dict[str, Any]]:
             continue
         values = np.array([of[method, group][0][RANKS.index(k)] for of in found])
         count = float(np.mean([of[method, group][1] for of in found]))
+        less = np.array([of[BELIEF, group][0][RANKS.index(k)] for of in found]) - values
         row = {"set": papers.name, "method": method, "papers": group, "k": k, "count": count}
+        row |= {AHEAD: float(less.mean()), f"{AHEAD}, se": standard_error(less)}
         rows.append({**row, "recall": float(values.mean()), "stderr": standard_error(values)})
     return rows
 
@@ -275,7 +310,7 @@ def draw_bars(ax: Any, rows: list[dict[str, Any]]) -> None:
     groups = [group for group in GROUPS if group not in ("all", "linked")]
     rank = next(row["k"] for row in rows if row["papers"] == groups[0])
     present = {row["method"] for row in rows}
-    shown = [method for method in (BELIEF, NO_LINKS, COMPRESSED, REGRESSED, BOTH, LINKED) if method in present]
+    shown = [method for method in (BELIEF, NO_LINKS, SPREAD, PAGERANK, REGRESSED, LINKED) if method in present]
     for i, method in enumerate(shown):
         of = {row["papers"]: row for row in rows if row["method"] == method and row["k"] == rank}
         values, errors = (np.array([of[group][key] for group in groups], float) for key in ("recall", "stderr"))
@@ -284,6 +319,26 @@ def draw_bars(ax: Any, rows: list[dict[str, Any]]) -> None:
     ax.set_xticklabels(groups)
     ax.set_ylim(top=1.25)
     ax.legend(fontsize=6, ncols=3, loc="upper left")
+
+
+def known_or_predicted(problem: Problem) -> np.ndarray:
+    """Return the label vectors of known papers and the predictions from texts of the others [paper, category]."""
+    start = problem.predicted.copy()
+    start[problem.train] = problem.labels[problem.train]
+    return start
+
+
+def spread(problem: Problem, weight: float, iterations: int) -> np.ndarray:
+    """Return predictions and known labels spread to the queries [paper, category]."""
+    links = data.adjacency(problem.papers)
+    start = known_or_predicted(problem)
+    return baselines.label_spreading(links, start, problem.train, weight, iterations)[problem.queries]
+
+
+def walk(problem: Problem, weight: float, iterations: int) -> np.ndarray:
+    """Return predictions and known labels averaged by personalized PageRank from the queries [paper, category]."""
+    links = data.adjacency(problem.papers)
+    return baselines.personalized_pagerank(links, known_or_predicted(problem), weight, iterations)[problem.queries]
 
 
 def linked_votes(problem: Problem) -> np.ndarray:
@@ -316,6 +371,8 @@ def compressed(problem: Problem) -> np.ndarray:
 
 PREDICTORS: dict[str, Callable[..., np.ndarray]] = {
     BELIEF: one_category,
+    SPREAD: spread,
+    PAGERANK: walk,
     MAP: lambda problem, **settings: unit_mode(problem, infer_sets(problem, **settings)),
     COMPRESSED: compressed,
     REGRESSION: lambda problem: problem.predicted[problem.queries],
@@ -325,4 +382,4 @@ PREDICTORS: dict[str, Callable[..., np.ndarray]] = {
     LINKED: lambda problem: linked_votes(problem) + 1e-3 * frequency(problem),
     FREQUENT: frequency,
 }
-"""Functions that return scores of the categories of the query papers, with the settings of `GRIDS`."""
+"""Functions that return scores of the categories of the query papers, with the settings of `SPACES`."""

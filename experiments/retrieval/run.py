@@ -3,10 +3,11 @@
 The document retrieval of "Nonparametric tree graphical models" (Song, Gretton, Guestrin, AISTATS 2010) on Europarl
 documents of five sentences: a document is observed in one language or several, and the candidates are the test
 documents in Swedish. Training pairs join neighboring languages only, so evidence must pass through all languages on the
-way. The ridge of every method is the best of a grid on an unreported split.
+way. The options of every method are searched in each split, on a part of its training documents.
 """
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,18 +18,28 @@ import numpy as np
 import kbpjax as kbp
 from experiments.lib import command_line, datasets, results, steps, tables
 from experiments.lib.results import standard_error
+from experiments.lib.search import coordinate_search, on_edge
 from experiments.retrieval import data
 
 SOURCE, TARGET = "en", "sv"
 LEAVES = ("en", "fi", "el", "it")
 """Languages whose documents are observed together, in the order in which they are added."""
 HUB = "da"
-LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+LENGTHS = (1, 2, 3, 5)
 TEST = 100
-METHODS = ("kernel belief propagation", "ridge", "centered ridge")
-RIDGES = ((1e-7,), (1e-5,), (1e-4,), (1e-3,), (1e-2,), (1e-1,))
-RIDGE_PAIRS = tuple((ridge, own) for ridge in (1e-5, 1e-4, 1e-3) for own in (1e-3, 1e-2, 1e-1))
-"""Of the messages between languages, and of the observed documents."""
+INNER_TEST = 75
+"""Training documents of a split that are queries while options are chosen."""
+BELIEF, TOGETHER, CENTERED = "kernel belief propagation", "one ridge on all leaves", "centered ridge"
+RIDGE, DIRECT = "ridge", "direct pairs"
+METHODS = (BELIEF, TOGETHER, CENTERED, RIDGE, DIRECT)
+KERNELS = {"kernel": ("linear", "gaussian")}
+SPACES: dict[str, dict[str, tuple]] = {
+    BELIEF: {**KERNELS, "ridge": (1e-4, 1e-3), "obs_ridge": (1e-2, 1e-1)},
+    **{method: {**KERNELS, "ridge": (1e-5, 1e-3)} for method in METHODS[1:]},
+}
+"""Options that are searched, from the first values on; grids are extended twice at most at each end."""
+TRIALS = 6
+AHEAD = f"{BELIEF} less this"
 
 
 class Regime(NamedTuple):
@@ -51,6 +62,7 @@ class Task(NamedTuple):
     pairs: np.ndarray  # documents in both languages of each edge [edge, pair]
     blocks: int
     test: np.ndarray  # [query]
+    observed: np.ndarray  # nodes [leaf]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -59,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
     command_line.add_common_arguments(parser, "experiments/retrieval/results")
     parser.add_argument("--splits", type=int, help="random splits into training and test (default: 10; 1 if quick)")
     parser.add_argument(
-        "--lengths", type=int, nargs="+", help="edges from English to Swedish (default: 1 .. 9; 2 if quick)"
+        "--lengths", type=int, nargs="+", help="edges from English to Swedish (default: 1 2 3 5; 2 if quick)"
     )
     return command_line.main(run, parser, argv)
 
@@ -74,60 +86,97 @@ def run(args: argparse.Namespace) -> None:
     regimes, most = (REGIMES[1:2], 2) if args.quick else (REGIMES, len(LEAVES))
     start = steps.clock()
     jobs = [(regime, "length", n) for regime in regimes for n in lengths]
-    jobs += [(regime, kind, n) for regime in regimes for kind in ("leaf", "leaves") for n in range(1, most + 1)]
-    rows = []
+    jobs += [(regime, "leaves", n) for regime in regimes for n in range(1, most + 1)]
+    rows, trials = [], []
     for regime, kind, count in command_line.progress(jobs, "retrieval"):
         name = f"{regime.name}, {kind} {count}"
-        rows += steps.step(name, compare, documents, regime, kind, count, splits, args.seed)
+        found, tried = steps.step(name, compare, documents, regime, kind, count, splits, args.seed)
+        rows, trials = rows + found, trials + tried
     rows += [steps.step("length", length_only, documents, splits, args.seed)]
     config = {"splits": splits, "lengths": list(lengths), "seed": args.seed, "quick": args.quick}
     tables.print_table(rows)
-    results.write_results(args.out / "retrieval.json", config, rows, seconds=steps.clock() - start)
+    results.write_results(args.out / "retrieval.json", config, rows, trials=trials, seconds=steps.clock() - start)
     results.save_figure(figure(rows), args.out / "retrieval.png")
     print(f"Wrote {args.out / 'retrieval.json'} and {args.out / 'retrieval.png'}")
 
 
-def compare(documents: Any, regime: Regime, kind: str, count: int, splits: int, seed: int) -> list[dict[str, Any]]:
-    """Measure all methods on one tree in one regime; the first split selects the ridges and is not reported."""
-    observed = np.arange(count if kind == "leaves" else 1)
-    found: dict[str, list[np.ndarray]] = {method: [] for method in METHODS}
-    chosen: dict[str, tuple[float, ...]] = {}
-    for split in range(splits + 1):
-        task = make_task(documents, regime, kind, count, np.random.default_rng([seed, split]))
+def compare(
+    documents: Any, regime: Regime, kind: str, count: int, splits: int, seed: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the recall of all methods on one tree in one regime, and all trials of their options."""
+    found: dict[str, list[np.ndarray]] = {}
+    edges_of: dict[str, list[str]] = {}
+    trials: list[dict[str, Any]] = []
+    for split in range(1, splits + 1):
+        rng = np.random.default_rng([seed, split])
+        tree = draw_tree(documents, kind, count, rng)
+        order = rng.permutation(len(documents[TARGET]))
+        test, train = order[:TEST], order[TEST:]
+        task = make_task(documents, regime, tree, train, test)
+        inner = make_task(documents, regime, tree, train[INNER_TEST:], train[:INNER_TEST])
         for method in METHODS:
-            rank = partial(RANKERS[method], task, observed)
-            if split == 0:
-                grid = RIDGE_PAIRS if method == METHODS[0] else RIDGES
-                chosen[method] = max(grid, key=lambda ridges, rank=rank: np.mean(1 / rank(*ridges)))
-            else:
-                found[method].append(rank(*chosen[method]))
-    return [
-        {"regime": regime.name, "tree": kind, "count": count, "method": method}
-        | dict(zip(("ridge", "obs_ridge"), (*chosen[method], None), strict=False))
-        | scores(ranks)
-        for method, ranks in found.items()
-    ]
+            if method == TOGETHER and len(tree.observed) == 1:  # the same as the centered ridge
+                continue
+            space, rank = SPACES[method], RANKERS[method]
+            start = {option: values[0] for option, values in space.items()}
+            loss = lambda options, rank=rank, inner=inner: -float(np.mean(1 / rank(inner, **options)))
+            best, tried = coordinate_search(start, space, loss, budget=TRIALS, extensions=2)
+            found.setdefault(method, []).append(rank(task, **best))
+            edges_of.setdefault(method, []).extend(on_edge(best, tried))
+            about = {"regime": regime.name, "tree": kind, "count": count, "split": split, "method": method}
+            trials += [about | t.options | {"loss": t.loss, "chosen": t.options == best} for t in tried]
+    ours = [np.mean(ranks <= 1) for ranks in found[BELIEF]]
+    rows = []
+    for method, ranks in found.items():
+        less = np.array(ours) - [np.mean(rank <= 1) for rank in ranks]
+        row = {"regime": regime.name, "tree": kind, "count": count, "method": method, **scores(ranks)}
+        row |= {AHEAD: float(less.mean()), f"{AHEAD}, se": standard_error(less)}
+        rows.append(row | {"options on an edge": len(edges_of[method]) / splits})
+    return rows, trials
 
 
-def make_task(documents: Any, regime: Regime, kind: str, count: int, rng: np.random.Generator) -> Task:
-    """Draw a split: a chain of `count` edges, or `count` leaves around a hub, or the leaf of that number."""
+class Tree(NamedTuple):
+    """Languages of the nodes, edges away from the observed ones to the target, and the observed nodes."""
+
+    languages: tuple[str, ...]
+    edges: tuple[tuple[int, int], ...]
+    observed: tuple[int, ...]
+
+
+def draw_tree(documents: Any, kind: str, count: int, rng: np.random.Generator) -> Tree:
+    """Draw a chain of `count` edges, or return `count` leaves around a hub."""
     if kind == "length":
         between = rng.permutation([code for code in documents if code not in (SOURCE, TARGET)])[: count - 1].tolist()
-        languages = [SOURCE, *between, TARGET]
-        edges = tuple((k, k + 1) for k in range(count))
-    else:
-        leaves = LEAVES[:count] if kind == "leaves" else LEAVES[count - 1 : count]
-        hub = len(leaves)
-        languages = [*leaves, HUB, TARGET]
-        edges = (*((leaf, hub) for leaf in range(hub)), (hub, hub + 1))
-    order = rng.permutation(len(documents[TARGET]))
-    test, train = order[:TEST], order[TEST:]
+        return Tree((SOURCE, *between, TARGET), tuple((k, k + 1) for k in range(count)), (0,))
+    edges = (*((leaf, count) for leaf in range(count)), (count, count + 1))
+    return Tree((*LEAVES[:count], HUB, TARGET), edges, tuple(range(count)))
+
+
+def make_task(documents: Any, regime: Regime, tree: Tree, train: np.ndarray, test: np.ndarray) -> Task:
+    """Assign training documents to edges, all of them where there are fewer than the regime has."""
+    leaves, edges = len(tree.observed), tree.edges
     # Blocks take turns from the target on, so that two edges of a chain that meet share no document.
-    turn = [(len(edges) - 1 - k) if kind == "length" else int(k < len(edges) - 1) for k in range(len(edges))]
-    blocks = [np.sort(train[(t % regime.blocks) * regime.pairs :][: regime.pairs]) for t in turn]
+    turn = [(len(edges) - 1 - k) if leaves == 1 else int(k < len(edges) - 1) for k in range(len(edges))]
+    pairs = min(regime.pairs, len(train) // regime.blocks)
+    blocks = [np.sort(train[(t % regime.blocks) * pairs :][:pairs]) for t in turn]
     used = np.unique(np.concatenate(blocks))
-    grams = np.stack([cosines(documents[code], used) for code in languages])
-    return Task(edges, grams, np.stack(blocks), regime.blocks, test)
+    grams = np.stack([cosines(documents[code], used) for code in tree.languages])
+    return Task(edges, grams, np.stack(blocks), regime.blocks, test, np.array(tree.observed))
+
+
+def together(task: Task) -> Task:
+    """Return the task with all leaves as one node, whose kernel is the mean of theirs."""
+    leaves = len(task.observed)
+    if leaves == 1:
+        return task
+    grams = np.concatenate([task.grams[:leaves].mean(0, keepdims=True), task.grams[leaves:]])
+    return task._replace(edges=((0, 1), (1, 2)), grams=grams, pairs=task.pairs[leaves - 1 :], observed=np.array([0]))
+
+
+def direct(task: Task) -> Task:
+    """Return the task with an edge from all leaves to the target, which has the pairs of the last edge."""
+    task = together(task)
+    return task._replace(edges=((0, 1),), grams=task.grams[[0, -1]], pairs=task.pairs[-1:])
 
 
 def cosines(documents: list[list[str]], train: np.ndarray) -> np.ndarray:
@@ -140,16 +189,46 @@ def cosines(documents: list[list[str]], train: np.ndarray) -> np.ndarray:
     return (vectors @ vectors.T).toarray().astype(np.float32)
 
 
-def rank_by_beliefs(task: Task, observed: np.ndarray, ridge: float, obs_ridge: float) -> np.ndarray:
-    """Rank the right document among the candidates by the belief of the target."""
-    train = [
-        np.unique(np.concatenate([task.pairs[k] for k, edge in enumerate(task.edges) if v in edge]))
-        for v in _nodes(task)
-    ]
-    grams = np.stack([gaussian(gram, rows) for gram, rows in zip(task.grams, train, strict=True)])
-    arrays = map(jnp.asarray, (grams, task.pairs, task.test, observed, [ridge, obs_ridge]))
-    weights = _beliefs(*arrays, task.edges, task.blocks == 1)
+def rank_by_beliefs(task: Task, kernel: str, ridge: float, obs_ridge: float) -> np.ndarray:
+    """Return the ranks of the right documents by the beliefs of the target [query].
+
+    All leaves are one node, whose kernel is the mean of theirs. In tries, a message from each of several leaves was
+    behind it with the same documents on all edges, and level with it otherwise.
+
+    Args:
+        task: the task.
+        kernel: linear or gaussian; it is centered, scaled to 1 for equal documents, and has a constant of 1, so that
+            messages can be positive.
+        ridge: of the messages between languages.
+        obs_ridge: of the observed documents.
+    """
+    task = together(task)
+    grams = [centered(gram, rows) + 1 for gram, rows in zip(kernels(task, kernel).grams, known(task), strict=True)]
+    arrays = np.stack(grams).astype(np.float32), task.pairs, task.test, task.observed, [ridge, obs_ridge]
+    weights = _beliefs(*map(jnp.asarray, arrays), task.edges, task.blocks == 1)
     return rank_of_own(np.asarray(weights))
+
+
+def known(task: Task) -> list[np.ndarray]:
+    """Return the training documents of each node."""
+    edges = list(zip(task.edges, task.pairs, strict=True))
+    return [np.unique(np.concatenate([pairs for edge, pairs in edges if v in edge])) for v in range(len(task.grams))]
+
+
+def kernels(task: Task, kernel: str) -> Task:
+    """Return the task with the kernel `linear`, cosines as they are, or `gaussian`."""
+    if kernel == "linear":
+        return task
+    grams = [gaussian(gram, rows) for gram, rows in zip(task.grams, known(task), strict=True)]
+    return task._replace(grams=np.stack(grams))
+
+
+def centered(gram: np.ndarray, train: np.ndarray) -> np.ndarray:
+    """Return cosines after the mean of the training documents is subtracted from all features [item, item]."""
+    mean = gram[:, train].mean(1, dtype=np.float64)
+    inner = gram - mean[:, None] - mean + mean[train].mean()
+    length = np.sqrt(np.diag(inner))
+    return inner / length[:, None] / length
 
 
 def gaussian(gram: np.ndarray, train: np.ndarray) -> np.ndarray:
@@ -187,15 +266,16 @@ def _beliefs(grams: Any, pairs: Any, test: Any, observed: Any, ridges: Any, edge
     return jax.lax.map(belief, test, batch_size=25)
 
 
-def rank_by_ridge(task: Task, observed: np.ndarray, ridge: float, *, centered: bool) -> np.ndarray:
+def rank_by_ridge(task: Task, kernel: str, ridge: float, *, centered: bool) -> np.ndarray:
     """Rank the right document by its cosine with the prediction of composed ridge regressions.
 
     A prediction is a weighting of the training documents of the last edge. Predictions of several leaves are averaged.
     """
+    task = kernels(task, kernel)
     weights: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # node: documents, and a weight of each for each query
     for (first, second), rows in zip(task.edges, task.pairs, strict=True):
         gram = task.grams[first]
-        if first in observed:
+        if first in task.observed:
             towards = gram[np.ix_(task.test, rows)]
         else:
             documents, weight = weights[first]
@@ -261,15 +341,14 @@ def scores(ranks: list[np.ndarray]) -> dict[str, float]:
     return row
 
 
-def _nodes(task: Task) -> range:
-    return range(len(task.grams))
-
-
-RANKERS = {
-    "kernel belief propagation": rank_by_beliefs,
-    "ridge": partial(rank_by_ridge, centered=False),
-    "centered ridge": partial(rank_by_ridge, centered=True),
+RANKERS: dict[str, Callable[..., np.ndarray]] = {
+    BELIEF: rank_by_beliefs,
+    TOGETHER: lambda task, **options: rank_by_ridge(together(task), centered=True, **options),
+    CENTERED: partial(rank_by_ridge, centered=True),
+    RIDGE: partial(rank_by_ridge, centered=False),
+    DIRECT: lambda task, **options: rank_by_ridge(direct(task), centered=True, **options),
 }
+"""Functions that return the ranks of the right documents, with the options of `SPACES`. Direct pairs are a limit."""
 
 
 def figure(rows: list[dict[str, Any]]) -> Any:
@@ -285,19 +364,10 @@ def figure(rows: list[dict[str, Any]]) -> Any:
             (("length", "edges from English to Swedish"), ("leaves", "observed leaves"))
         ):
             ax = axes[line, column]
-            for method, style in zip(METHODS, ("o-", "s--", "^:"), strict=True):
+            for method, style in zip(METHODS, ("o-", "d-", "^:", "s--", "-"), strict=True):
                 mine = [r for r in rows if (r["regime"], r["tree"], r["method"]) == (regime, tree, method)]
                 x, y, se = (np.array([r[key] for r in mine], float) for key in ("count", "recall@1", "se@1"))
                 ax.errorbar(x, y, se, fmt=style, label=method, capsize=2)
-            if tree == "leaves":
-                single = [
-                    row for row in rows if (row["regime"], row["tree"], row["method"]) == (regime, "leaf", METHODS[0])
-                ]
-                for row in single:
-                    ax.plot(0.85, row["recall@1"], "o", color="C0", mfc="none")
-                    place = (0.78 - 0.15 * (row["count"] % 2), row["recall@1"])  # side by side, where they are close
-                    ax.annotate(LEAVES[row["count"] - 1], place, fontsize=8, va="center", ha="right")
-                ax.set_xlim(left=0.4)
             ax.axhline(words, color="gray", lw=0.8, label="number of words")
             ax.set(xlabel=label, ylim=(0, 1.03), xticks=sorted({row["count"] for row in rows if row["tree"] == tree}))
             ax.grid(alpha=0.3)
@@ -306,5 +376,5 @@ def figure(rows: list[dict[str, Any]]) -> Any:
         axes[0, column].set_title(f"{number} pairs an edge,\n{pairs[kind]}", fontsize=10)
     axes[0, 0].set_ylabel("recall@1, of 100 candidates")
     axes[1, 0].set_ylabel("recall@1, of 100 candidates")
-    axes[0, 0].legend(fontsize=8)
+    axes[1, 0].legend(fontsize=8)
     return drawn

@@ -3,6 +3,7 @@
 import json
 from functools import partial
 
+import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -129,6 +130,27 @@ def test_votes_are_means_of_the_most_similar():
     similar = np.array([[0.5, 0.1, 0.4], [0.0, -0.2, 0.0]])
     labels = np.array([[1.0, 0], [0, 1], [1, 1]])
     np.testing.assert_allclose(baselines.vote(baselines.nearest(similar, 2), labels), [[1, 4 / 9], [0, 0]])
+
+
+def test_label_spreading_reaches_its_fixed_point_and_keeps_known_labels():
+    network = star(2, 3)
+    links, start = data.adjacency(network), np.random.default_rng(5).random((8, 4))
+    known, others = np.array([0, 3]), np.array([1, 2, 4, 5, 6, 7])
+    found = baselines.label_spreading(links, start, known, 4.0, 200)
+    degree = np.asarray(links.sum(1)).reshape(-1) ** -0.5
+    symmetric = degree[:, None] * links.toarray() * degree
+    right = start[others] + 4 * symmetric[np.ix_(others, known)] @ start[known]
+    expected = np.linalg.solve(5 * np.eye(6) - 4 * symmetric[np.ix_(others, others)], right)
+    np.testing.assert_array_equal(found[known], start[known])
+    np.testing.assert_allclose(found[others], expected, atol=1e-10)
+
+
+def test_personalized_pagerank_is_that_of_networkx():
+    links = data.adjacency(star(2, 3)._replace(links=np.array([[0, 1], [0, 2], [1, 2], [2, 3], [4, 5]])))
+    start = np.random.default_rng(6).random((8, 4))
+    found = baselines.personalized_pagerank(links, start, 3.0, 200)
+    ranks = nx.pagerank(nx.from_scipy_sparse_array(links), alpha=0.75, personalization={1: 1}, tol=1e-12)
+    np.testing.assert_allclose(found[1], sum(share * start[j] for j, share in ranks.items()), atol=1e-8)
 
 
 def test_unit_mode_of_a_single_factor_is_the_factor_and_of_more_maximizes_the_product():

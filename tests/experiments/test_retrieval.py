@@ -19,7 +19,7 @@ def test_quick_retrieval_finds_documents_through_a_language(tmp_path):
     assert outcome.returncode == 0, outcome.stderr
     rows = json.loads((tmp_path / "retrieval.json").read_text())["rows"]
     found = {(row["tree"], row["count"], row["method"]): row["recall@5"] for row in rows}
-    assert {"length", "leaves", "leaf"} <= {tree for tree, *_ in found} and all(0 <= r <= 1 for r in found.values())
+    assert {"length", "leaves"} <= {tree for tree, *_ in found} and all(0 <= r <= 1 for r in found.values())
     chance = 5 / 100  # five of a hundred documents
     assert all(found[tree, 2, retrieval.METHODS[0]] > 2 * chance for tree in ("length", "leaves"))
     assert (tmp_path / "retrieval.png").stat().st_size > 10_000
@@ -58,6 +58,22 @@ def test_candidates_are_ranked_by_their_cosines_with_the_prediction(centered):
     cosines = predicted @ (y[test] - mean).T / lengths / np.linalg.norm(y[test] - mean, axis=1)
     found = retrieval.predicted_cosines(y @ y.T, rows, weight, test, centered)
     np.testing.assert_allclose(found / lengths, cosines, atol=1e-10)
+
+
+def test_centered_kernels_are_correlations_and_leaves_join_to_one_node():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(9, 4)) + 1
+    rows = np.arange(6)
+    away = x - x[rows].mean(0)
+    away /= np.linalg.norm(away, axis=1, keepdims=True)
+    np.testing.assert_allclose(retrieval.centered(x @ x.T, rows), away @ away.T, atol=1e-12)
+    tree = retrieval.draw_tree({}, "leaves", 3, rng)
+    grams = rng.normal(size=(5, 9, 9))
+    task = retrieval.Task(tree.edges, grams, np.tile(rows, (4, 1)), 1, np.arange(6, 9), np.arange(3))
+    joined, limit = retrieval.together(task), retrieval.direct(task)
+    assert joined.edges == ((0, 1), (1, 2)) and joined.pairs.shape == (2, 6) and joined.observed.tolist() == [0]
+    np.testing.assert_allclose(joined.grams[0], grams[:3].mean(0))
+    assert limit.edges == ((0, 1),) and limit.grams.shape == (2, 9, 9) and limit.pairs.shape == (1, 6)
 
 
 def test_bad_arguments_give_one_line_and_status_2(tmp_path):
