@@ -19,7 +19,7 @@ from PIL import Image
 
 from experiments.denoising.models import rmse
 from experiments.learned_bandwidths import baselines, photograph_figure
-from experiments.learned_bandwidths.photograph_models import Learned, clean, fit, learn, start
+from experiments.learned_bandwidths.photograph_models import Learned, Model, clean, fit, learn, start
 from experiments.learned_bandwidths.records import numbers_of, with_numbers
 from experiments.learned_bandwidths.smoothers import Copy, copy_of
 from experiments.lib import command_line, gray_images, results, steps, tables
@@ -62,14 +62,15 @@ def run(args: argparse.Namespace) -> None:
     if min(sigmas) <= 0:
         raise ValueError(f"--noise: must be positive; got {min(sigmas)}. Pass standard deviations such as 15 30 50.")
     picture = None if args.image is None else gray_images.read_image(args.image, 512)
+    if picture is not None and min(picture.shape) < 16:
+        raise ValueError(f"--image: must have at least 16 pixels a side; got {picture.shape}. Choose a larger picture.")
     pictures = {name: cropped(name, side) for name in names}
     began, rows, shown = steps.clock(), [], {}
     for sigma in command_line.progress(sigmas, "noise levels"):
-        level = Level(sigma, pictures, args, given)
-        found, shown[sigma] = level.compare()
+        found, shown[sigma], model = Level(sigma, pictures, args, given).compare()
         rows += found
-    if picture is not None:
-        clean_file(level, picture, args)
+        if picture is not None and sigma == sigmas[-1]:
+            clean_file(model, picture, args)
     rows += summarize(rows)
     path, image = args.out / "photographs.json", args.out / "photographs.png"
     config = {"noise": sigmas, "side": side, "trials": TRIALS, "seed": args.seed, "quick": args.quick}
@@ -109,8 +110,8 @@ class Level:
         """Return noisy copies of pictures with their evidence."""
         return [copy_of(self.noisy(name, draw), self.sigma, self.pictures[name]) for name in names]
 
-    def compare(self) -> tuple[list[dict], dict[str, Any]]:
-        """Return the rows of all methods, and pictures and beliefs for the figure."""
+    def compare(self) -> tuple[list[dict], dict[str, Any], Model]:
+        """Return the rows of all methods, pictures and beliefs for the figure, and the model with messages."""
         rows: list[dict] = []
         train, test = list(self.pictures)[::2], list(self.pictures)[1::2]
         for key, method in PLACES.items():
@@ -118,21 +119,22 @@ class Level:
                 rows += self.by_denoiser(key, method, train, test)
         learning, later, copies = self.copies(train), self.copies(train[1::2], draw=1), self.copies(test)
         shown: dict[str, Any] = {"names": test, "copies": copies, "pictures": [self.pictures[name] for name in test]}
+        models = {}
         for method, messages in ((ALONE, False), (OURS, True)):
             learned = self.learned(method, messages, learning, later)
             rows += learned.trials
-            self.model = fit(learning, learned.hyperparameters, messages, self.sigma)
+            models[method] = fit(learning, learned.hyperparameters, messages, self.sigma)
             answers, seconds = [], []
             for copy in copies:
                 began = time.perf_counter()
-                answers.append(clean(self.model, copy))
+                answers.append(clean(models[method], copy))
                 seconds.append(time.perf_counter() - began)
             run_s = float(np.median(seconds))
             for name, answer in zip(test, answers, strict=True):
                 row = self.row(method, name, answer.mean, run_s, learned.seconds)
                 rows.append(row | answer.scores(self.pictures[name]))
             shown[method] = answers
-        return rows, shown
+        return rows, shown, models[OURS]
 
     def row(self, method: str, name: str, image: np.ndarray, run_s: float, learn_s: float) -> dict[str, Any]:
         """Make the record of a cleaned picture."""
@@ -144,7 +146,7 @@ class Level:
         """Choose the options of a denoiser on pictures to learn from; return all trials and rows of the test."""
         where = {"sigma": self.sigma, "method": method}
         began = steps.clock()
-        chosen = self.chosen("options", method)
+        chosen = self.chosen(method)
         if chosen is None:
             options, trials = steps.step(f"{key} {self.sigma}", self.choose, key, train)
         else:
@@ -179,7 +181,7 @@ class Level:
     def learned(self, method: str, messages: bool, learning: Sequence[Copy], later: Sequence[Copy]) -> Learned:
         """Return the hyperparameters of a method: of given results, or tuned and calibrated."""
         where = {"sigma": self.sigma, "method": method}
-        chosen = self.chosen("options", method)
+        chosen = self.chosen(method)
         if chosen is not None:
             settings = with_numbers(start(), chosen)
             return Learned(settings, [{"study": "options", **where, **numbers_of(settings)}], 0.0)
@@ -191,11 +193,11 @@ class Level:
         rows.append({"study": "options", **where, **numbers_of(settings)})
         return Learned(settings, rows, steps.clock() - began)
 
-    def chosen(self, study: str, method: str) -> dict | None:
+    def chosen(self, method: str) -> dict | None:
         """Return the record of what given results chose; None without them."""
         if self.given is None:
             return None
-        mine = [row for row in self.given if (row["study"], row["method"]) == (study, method)]
+        mine = [row for row in self.given if row["method"] == method]
         found = [row for row in mine if row["sigma"] == self.sigma]
         if not found:
             known = sorted({row["sigma"] for row in mine})
@@ -217,9 +219,9 @@ def _read(path: Path) -> list[dict]:
         raise ValueError(f"--use: must be results of this part; got {path.name!r}. Pass a photographs.json.") from None
 
 
-def clean_file(level: Level, picture: np.ndarray, args: argparse.Namespace) -> None:
+def clean_file(model: Model, picture: np.ndarray, args: argparse.Namespace) -> None:
     """Clean a noisy picture with the model of the last noise level; write the mean and the standard deviation."""
-    answer = clean(level.model, copy_of(picture.astype(np.float32), level.sigma))
+    answer = clean(model, copy_of(picture.astype(np.float32), model.sigma))
     for name, image in (("cleaned", answer.mean), ("deviation", 4 * answer.deviation)):
         path = args.out / f"{args.image.stem}-{name}.png"
         Image.fromarray(np.clip(np.round(image), 0, 255).astype(np.uint8)).save(path)

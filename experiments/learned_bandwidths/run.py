@@ -4,6 +4,8 @@ The task of `experiments.denoising`: learn from one image and a noisy copy, clea
 exponents and the rest are learned by `kbpjax.tune` on fresh noise over the training image; test noise is never seen.
 The baselines are given the standard deviation of the noise, and their options are tuned on a noisy copy of the training
 image. Kernel belief propagation is trained with noise of the same standard deviation.
+
+This is part (a), with the sunset images of the paper. Part (b) is `experiments.learned_bandwidths.photographs`.
 """
 
 import argparse
