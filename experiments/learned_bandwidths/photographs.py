@@ -182,8 +182,8 @@ class Level:
         """Return the hyperparameters of a method: of given results, or tuned and calibrated."""
         where = {"sigma": self.sigma, "method": method}
         chosen = self.chosen(method)
-        if chosen is not None:
-            settings = with_numbers(start(), chosen)
+        if chosen is not None or (self.args.quick and not messages):  # a quick run learns once
+            settings = start() if chosen is None else with_numbers(start(), chosen)
             return Learned(settings, [{"study": "options", **where, **numbers_of(settings)}], 0.0)
         began = steps.clock()
         given = learning, later, messages, self.args.seed, 2 if self.args.quick else TRIALS - 2
