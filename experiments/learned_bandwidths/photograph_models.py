@@ -80,9 +80,10 @@ def start() -> kbp.Hyperparameters:
 @functools.lru_cache(maxsize=8)
 def graph_of(shape: tuple[int, int], messages: bool) -> kbp.Graph:
     """Return the grid of a picture, or its pixels without edges."""
-    if messages:
-        return kbp.grid_graph(*shape)
-    return kbp.Graph.from_edges(np.zeros((0, 2), int), shape[0] * shape[1])
+    with jax.ensure_compile_time_eval():  # a known graph, also inside jax.jit
+        if messages:
+            return kbp.grid_graph(*shape)
+        return kbp.Graph.from_edges(np.zeros((0, 2), int), shape[0] * shape[1])
 
 
 def crops(arrays: Sequence[np.ndarray], side: int) -> np.ndarray:

@@ -4,7 +4,7 @@ A grid of single pixels has no part in what non-local means and total variation 
 smooth regions. So the observation of a pixel is made from their results. The variable is what non-local means leaves
 over, (clean - smoothed) / sigma. Its observation has three entries: the prediction of a ridge regression on the other
 smoothers and the noisy value, each less the result of non-local means, and the logarithms of two local standard
-deviations, which tell how far the prediction can be trusted. All entries are the same in turned and reflected pictures.
+deviations, which tell how far the prediction can be trusted.
 """
 
 import dataclasses

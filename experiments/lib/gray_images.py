@@ -1,5 +1,6 @@
 """Gray images: the image of the paper's denoising experiment, drawn images, photographs, image files."""
 
+import importlib
 import importlib.resources
 import zlib
 from pathlib import Path
@@ -189,6 +190,7 @@ def photograph(name: str, max_side: int | None = None) -> np.ndarray:
     if name not in PHOTOGRAPHS:
         raise ValueError(f"name must be one of {', '.join(PHOTOGRAPHS)}; got {name!r}. Choose one of these.")
     try:
+        importlib.import_module(PHOTOGRAPHS[name].partition(".")[0])
         folder = importlib.resources.files(PHOTOGRAPHS[name])
     except ImportError:
         raise ValueError(
