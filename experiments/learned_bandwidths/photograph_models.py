@@ -61,7 +61,7 @@ class Answer:
         """Return the CRPS in gray levels, and the share of pixels in their 90 % interval."""
         truth = self.residual(clean)
         inside = kbp.coverage(self.belief, truth, [0.9])[0]
-        return {"crps": float(self.sigma * kbp.CRPS()(self.belief, truth)), "cover90": float(inside)}
+        return {"crps": float(self.sigma * kbp.CRPS()(self.belief, jnp.asarray(truth))), "cover90": float(inside)}
 
 
 def start() -> kbp.Hyperparameters:
