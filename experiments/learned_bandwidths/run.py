@@ -106,12 +106,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> None:
     """Run the parts of the experiment."""
-    if "photographs" in args.part:
-        photographs.run(args)
-    elif args.image or args.use or args.noise:
+    if "photographs" not in args.part and (args.image or args.use or args.noise):
         raise ValueError("--image, --use, --noise: belong to the photographs; got another part. Add it to --part.")
     if "sunset" in args.part:
         run_sunset(args)
+    if "photographs" in args.part:
+        photographs.run(args)
 
 
 def run_sunset(args: argparse.Namespace) -> None:

@@ -53,4 +53,4 @@ def test_committed_results_have_all_images():
 
 @pytest.mark.parametrize("option", [["--draws", "0"], ["--steps", "0"], ["--levels", "7"]])
 def test_wrong_arguments_are_refused(option, tmp_path):
-    assert learned_bandwidths.main(["--quick", "--out", str(tmp_path), *option]) == 2
+    assert learned_bandwidths.main(["--quick", "--part", "sunset", "--out", str(tmp_path), *option]) == 2
