@@ -133,10 +133,10 @@ def tune_denoisers(
         )
     if unknown := [name for name in searches if name not in DENOISERS]:
         raise ValueError(f"searches must be named {', '.join(DENOISERS)}; got {unknown}. Choose of these.")
-    return {name: _tune(name, train, noisy, sigma, search) for name, search in searches.items() if _available(name)}
+    return {name: _tune(name, train, noisy, sigma, search) for name, search in searches.items() if available(name)}
 
 
-def _available(name: str) -> bool:
+def available(name: str) -> bool:
     """Tell whether the package of a denoiser can be imported; scikit-image must be there, bm3d need not."""
     if name == "bm3d":
         try:

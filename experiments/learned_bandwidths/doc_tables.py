@@ -1,6 +1,6 @@
 """Tables of this experiment in the documentation."""
 
-from experiments.lib.markdown import Results, Row, markdown_table
+from experiments.lib.markdown import Results, Row, markdown_table, or_blank, with_error
 
 
 def tables(results: Results) -> dict[str, str]:
@@ -9,9 +9,44 @@ def tables(results: Results) -> dict[str, str]:
     return {"learned": learned(rows), "levers": levers(rows), "transfer": transfer(rows)}
 
 
+def tables_of_photographs(results: Results) -> dict[str, str]:
+    """Return the tables of the photographs by the name of their place in the pages."""
+    rows = results["rows"]
+    return {"photographs": photographs(rows), "photograph_options": options(rows)}
+
+
+def photographs(rows: list[Row]) -> str:
+    """Return a table of methods by noise level, with means over the test pictures and standard errors."""
+    body = []
+    for row in (row for row in rows if row["study"] == "summary"):
+        ours = row["method"] == "kernel BP"
+        difference = "" if ours else with_error(row["ahead"], row["ahead_se"], 2, "+")
+        cells = [f"{row['sigma']:g}", row["method"], with_error(row["rmse"], row["rmse_se"], 2), difference]
+        body.append([*cells, *(or_blank(row.get(key), ".2f") for key in ("crps", "cover90", "run_s", "learn_s"))])
+    header = ["noise", "method", "RMSE", "kernel BP less this", "CRPS", "coverage", "run s", "learn s"]
+    return markdown_table(header, body)
+
+
+def options(rows: list[Row]) -> str:
+    """Return a table of what was chosen on the pictures to learn from."""
+    body = []
+    for row in (row for row in rows if row["study"] == "options"):
+        where = {"study", "sigma", "method", "at the edge"}
+        chosen = {key: value for key, value in row.items() if key not in where and value is not None}
+        shown = (
+            f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in chosen.items()
+        )
+        trials = [
+            r for r in rows if r["study"] == "trial" and (r["sigma"], r["method"]) == (row["sigma"], row["method"])
+        ]
+        edge = row.get("at the edge") or ""
+        body.append([f"{row['sigma']:g}", row["method"], str(len(trials)), ", ".join(shown), edge])
+    return markdown_table(["noise", "method", "trials", "chosen", "at the edge of its grid"], body)
+
+
 def learned(rows: list[Row]) -> str:
     """Return a table of the comparison of denoisers: RMSE of the posterior mean, in brackets seconds an image."""
-    mine = [row for row in rows if row["study"] in ("sunset", "photograph")]
+    mine = [row for row in rows if row["study"] == "sunset"]
     methods = list(dict.fromkeys(row["method"] for row in mine))
     body = []
     for image in dict.fromkeys(row["image"] for row in mine):

@@ -4,6 +4,8 @@ The task of `experiments.denoising`: learn from one image and a noisy copy, clea
 exponents and the rest are learned by `kbpjax.tune` on fresh noise over the training image; test noise is never seen.
 The baselines are given the standard deviation of the noise, and their options are tuned on a noisy copy of the training
 image. Kernel belief propagation is trained with noise of the same standard deviation.
+
+This is part (a), with the sunset images of the paper. Part (b) is `experiments.learned_bandwidths.photographs`.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,7 +25,8 @@ import optax
 import kbpjax as kbp
 from experiments.denoising.data import SIGMA, add_noise
 from experiments.denoising.models import rmse
-from experiments.learned_bandwidths import baselines, figure
+from experiments.learned_bandwidths import baselines, figure, photographs
+from experiments.learned_bandwidths.records import numbers_of
 from experiments.lib import command_line, datasets, gray_images, results, steps, tables
 from experiments.lib.datasets import evenly
 
@@ -90,11 +94,28 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--draws", type=int, help="noisy images to clean (default: 10; 2 if quick)")
     parser.add_argument("--steps", type=int, help="gradient steps (default: 60; 3 if quick)")
     parser.add_argument("--side", type=int, help="pixels a side of the photographs (default: 160; 24 if quick)")
+    parts = ("sunset", "photographs")
+    parser.add_argument("--part", nargs="+", choices=parts, default=parts, help="parts to run (default: both)")
+    parser.add_argument(
+        "--noise", type=float, nargs="+", help="noise of the photographs (default: 15 30 50; 30 if quick)"
+    )
+    parser.add_argument("--use", type=Path, metavar="JSON", help="photographs.json with the options; no new search")
+    parser.add_argument("--image", type=Path, metavar="FILE", help="a noisy picture to clean, at the last --noise")
     return command_line.main(run, parser, argv)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the experiment: tables on standard output, a JSON file and a PNG file in `args.out`."""
+    """Run the parts of the experiment."""
+    if "photographs" not in args.part and (args.image or args.use or args.noise):
+        raise ValueError("--image, --use, --noise: belong to the photographs; got another part. Add it to --part.")
+    if "sunset" in args.part:
+        run_sunset(args)
+    if "photographs" in args.part:
+        photographs.run(args)
+
+
+def run_sunset(args: argparse.Namespace) -> None:
+    """Run part (a): tables on standard output, a JSON file and a PNG file in `args.out`."""
     quick = {"levels": [10], "draws": 2, "steps": 3, "side": 24}
     whole = {"levels": list(gray_images.SUNSET_LEVELS), "draws": 10, "steps": 60, "side": 160}
     for key, value in (quick if args.quick else whole).items():
@@ -251,13 +272,6 @@ def row_of(study: str, image: str, method: str, found: dict, truth: np.ndarray, 
         inside = (found["low"] <= flat) & (flat <= found["high"])
         row |= {"rmse_mode": rmse(found["mode"], flat), "cover90": float(np.mean(inside))}
     return {**row, "run_s": found["run_s"], "learn_s": learn_s, **more}
-
-
-def numbers_of(settings: kbp.Hyperparameters) -> dict[str, float]:
-    """Name the numbers of settings, for the record."""
-    kept = dataclasses.replace(settings, rule=kbp.FullRank())
-    leaves = jax.tree_util.tree_flatten_with_path(kept)[0]
-    return {jax.tree_util.keystr(path).removeprefix("."): float(leaf) for path, leaf in leaves}
 
 
 def by_baselines(study: str, name: str, train: np.ndarray, test: np.ndarray, args: argparse.Namespace) -> Any:

@@ -1,5 +1,7 @@
 """Gray images: the image of the paper's denoising experiment, drawn images, photographs, image files."""
 
+import importlib
+import importlib.resources
 import zlib
 from pathlib import Path
 from zipfile import BadZipFile
@@ -10,8 +12,17 @@ from PIL import Image, ImageOps
 SUNSET_LEVELS = (10, 25, 50, 75, 100, 125, 150, 175, 200, 225, 250)
 """Numbers of gray levels for which the authors published an image."""
 
-PHOTOGRAPHS = ("astronaut", "brick", "camera", "chelsea", "coffee", "coins", "grass", "gravel", "moon", "rocket")
-"""Photographs that come inside the package scikit-image."""
+PHOTOGRAPHS = {
+    **dict.fromkeys(("astronaut", "brick", "camera", "cell", "chelsea"), "skimage.data"),
+    **{"china": "sklearn.datasets.images", "clock_motion": "skimage.data", "coffee": "skimage.data"},
+    **{"coins": "skimage.data", "flower": "sklearn.datasets.images"},
+    **dict.fromkeys(("grass", "gravel", "hubble_deep_field", "ihc", "moon", "motorcycle_left"), "skimage.data"),
+    **dict.fromkeys(("page", "retina", "rocket", "text"), "skimage.data"),
+}
+"""Photographs that come inside the packages scikit-image and scikit-learn, and the package that has each."""
+
+JPEG = ("china", "flower", "hubble_deep_field", "retina", "rocket")
+"""Those that are not PNG files."""
 
 
 def sunset(levels: int, directory: str | Path | None = None) -> tuple[np.ndarray, str]:
@@ -164,7 +175,7 @@ def read_image(path: str | Path, max_side: int | None = None) -> np.ndarray:
 
 
 def photograph(name: str, max_side: int | None = None) -> np.ndarray:
-    """Read a photograph that comes inside the package scikit-image; nothing is downloaded.
+    """Read a photograph that comes inside the package scikit-image or scikit-learn; nothing is downloaded.
 
     Args:
         name: One of `PHOTOGRAPHS`.
@@ -174,19 +185,20 @@ def photograph(name: str, max_side: int | None = None) -> np.ndarray:
         Image [height, width] with gray values 0..255 as float64.
 
     Raises:
-        ValueError: There is no such photograph, scikit-image is missing, or `max_side` is too small.
+        ValueError: There is no such photograph, a package is missing, or `max_side` is too small.
     """
     if name not in PHOTOGRAPHS:
         raise ValueError(f"name must be one of {', '.join(PHOTOGRAPHS)}; got {name!r}. Choose one of these.")
     try:
-        import skimage
+        importlib.import_module(PHOTOGRAPHS[name].partition(".")[0])
+        folder = importlib.resources.files(PHOTOGRAPHS[name])
     except ImportError:
         raise ValueError(
-            "photograph must find the package scikit-image, which holds the pictures; got a Python without it. "
-            "Install it: pip install 'kbpjax[baselines]'."
+            "photograph must find the packages scikit-image and scikit-learn, which hold the pictures; got a Python "
+            "without one of them. Install them: pip install 'kbpjax[baselines,estimator]'."
         ) from None
-    suffix = "jpg" if name == "rocket" else "png"
-    return read_image(Path(skimage.__file__).parent / "data" / f"{name}.{suffix}", max_side)
+    with importlib.resources.as_file(folder / f"{name}.{'jpg' if name in JPEG else 'png'}") as path:
+        return read_image(path, max_side)
 
 
 def _gray(image: Image.Image) -> np.ndarray:

@@ -54,6 +54,9 @@ def main(argv: list[str] | None = None) -> int:
     tables = of_benchmarks()
     for name, found in results.items():
         tables |= importlib.import_module(f"experiments.{name}.doc_tables").tables(found)
+    photographs = _read("experiments/learned_bandwidths/results/photographs.json")
+    tables |= importlib.import_module("experiments.learned_bandwidths.doc_tables").tables_of_photographs(photographs)
+    results["photographs"] = photographs
     tables["summary"] = markdown_table(*summary({name: found["rows"] for name, found in results.items()}))
     stale = 0
     for path in (ROOT / name for name in PAGES):

@@ -59,7 +59,7 @@ def summary(results: dict[str, list[Row]]) -> tuple[list[str], list[list[str]]]:
         *_proteins(results["protein"]),
         *_depth(results["depth"]),
         *_rotations(results["orientation"]),
-        *_photograph(results["learned_bandwidths"]),
+        *_photographs(results["photographs"]),
     ]
     header = ["task", "measure", "without messages", "kernel BP", "best baseline", "ahead by"]
     return header, [_cells(line) for line in lines]
@@ -191,8 +191,14 @@ def _rotations(rows: list[Row]) -> list[Line]:
     return [_line(mine, ("degrees", "stderr"), ours, f"{ours}, no chain", others, ahead, **words)]
 
 
-def _photograph(rows: list[Row]) -> list[Line]:
-    mine = [row for row in rows if row["study"] == "photograph"]
-    words: Row = {"task": "one photograph, noise added", "page": "docs/learning.md", "measure": "RMSE in gray levels"}
-    words |= {"less": True, "shape": ".2f"}
-    return [_line(mine, ("rmse_mean", None), "learned", None, ["total variation", "non-local means", "BM3D"], **words)]
+def _photographs(rows: list[Row]) -> list[Line]:
+    ahead = ("ahead", "ahead_se", -1)
+    words: Row = {"page": "docs/learning.md", "measure": "RMSE in gray levels", "less": True, "shape": ".2f"}
+    lines = []
+    for sigma in dict.fromkeys(row["sigma"] for row in rows if row["study"] == "summary"):
+        mine = [row for row in rows if row["study"] == "summary" and row["sigma"] == sigma]
+        others = [row["method"] for row in mine if not row["method"].startswith("kernel BP")]
+        words["task"] = f"ten photographs, noise of {sigma:g} added"
+        ours, without = "kernel BP", "kernel BP, no messages"
+        lines.append(_line(mine, ("rmse", "rmse_se"), ours, without, others, ahead, **words))
+    return lines

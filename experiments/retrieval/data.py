@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from experiments.lib import datasets
 
@@ -81,7 +80,3 @@ def _stemmer(language: str) -> Callable[[str], str]:
 def _json_lines(file: Path) -> list[dict[str, str]]:
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
-
-
-def _json(file: Path) -> Any:
-    return json.loads(file.read_bytes())

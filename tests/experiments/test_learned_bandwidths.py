@@ -15,7 +15,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "experiments/learned_bandwidths/
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     out = tmp_path_factory.mktemp("learned")
-    assert learned_bandwidths.main(["--quick", "--out", str(out)]) == 0
+    assert learned_bandwidths.main(["--quick", "--part", "sunset", "--out", str(out)]) == 0
     assert (out / "learned_bandwidths.png").stat().st_size > 10_000
     return json.loads((out / "learned_bandwidths.json").read_text())
 
@@ -53,4 +53,4 @@ def test_committed_results_have_all_images():
 
 @pytest.mark.parametrize("option", [["--draws", "0"], ["--steps", "0"], ["--levels", "7"]])
 def test_wrong_arguments_are_refused(option, tmp_path):
-    assert learned_bandwidths.main(["--quick", "--out", str(tmp_path), *option]) == 2
+    assert learned_bandwidths.main(["--quick", "--part", "sunset", "--out", str(tmp_path), *option]) == 2
