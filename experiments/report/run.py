@@ -54,5 +54,7 @@ def origin(name: str, results: dict[str, Any]) -> dict[str, str]:
 
 def trials(name: str, results: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the lines of the second table: trials of each method, where the results hold them."""
-    counts = Counter(trial["method"] for trial in results.get("trials", results.get("searches", [])))
+    among_rows = [row for row in results["rows"] if row.get("study") == "trial"]
+    tried = results.get("trials") or results.get("searches") or among_rows
+    counts = Counter(trial["method"] for trial in tried)
     return [{"results": name, "method": method, "trials": count} for method, count in counts.items()]
