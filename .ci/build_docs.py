@@ -28,6 +28,10 @@ GALLERY = {
     "figure1": ("Five kinds of belief propagation", "Error and run time against the number of gray levels."),
     "update_rules": ("Update rules", "Run time, ranks and error of the three update rules."),
     "learned_bandwidths": ("Learned bandwidths", "What learned hyperparameters change, and other image denoisers."),
+    "photographs": (
+        "Photographs",
+        "Pictures that no method has seen: cleaned, uncertainty, and reliability of intervals.",
+    ),
     "convergence_paper": ("Convergence", "Residual and error over iterations, with the bandwidths of the paper."),
     "convergence_narrow": ("Convergence, narrow bandwidth", "The same with half the bandwidth of the observations."),
     "orientation_beliefs": ("Camera direction", "Beliefs about the yaw of a camera, without and with messages."),
