@@ -30,7 +30,7 @@ GALLERY = {
     "learned_bandwidths": ("Learned bandwidths", "What learned hyperparameters change, and other image denoisers."),
     "photographs": (
         "Photographs",
-        "Pictures that no method has seen: cleaned, uncertainty, and reliability of intervals.",
+        "Pictures that no method has seen: cleaned, with uncertainty and reliability.",
     ),
     "convergence_paper": ("Convergence", "Residual and error over iterations, with the bandwidths of the paper."),
     "convergence_narrow": ("Convergence, narrow bandwidth", "The same with half the bandwidth of the observations."),
