@@ -61,6 +61,8 @@ class Plan(eqx.Module):
             order of the outgoing messages [part, tile, size]; None: the orders agree.
         edges: directed edge of each column [column]; padding holds the number of edges.
         position: column of each directed edge [edge].
+        place: place of each column among the incoming messages of all parts and blocks [tile, slot, size], flattened
+            and concatenated [column]; padding holds their number. None: not known.
     """
 
     blocks: tuple[Block, ...]
@@ -68,6 +70,7 @@ class Plan(eqx.Module):
     route: Int[Array, "*part edge_tile edge_size"] | None
     edges: Int[Array, " column"]
     position: Int[Array, " edge"]
+    place: Int[Array, " column"] | None = None
 
     @classmethod
     def of(
@@ -127,6 +130,7 @@ class Plan(eqx.Module):
             route=None if slot_kinds is not None else _index(np.append(listed_at[reverse], 0)[edges]),
             edges=_index(edges.reshape(-1)),
             position=_index(column[:-1]),
+            place=_index(np.append(part_of_receiver * total + listed_at, count * total)[edges].reshape(-1)),
         )
 
     @property

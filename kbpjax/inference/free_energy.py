@@ -91,8 +91,9 @@ def _log_partition(
     plan, columns = graph.plan, graph.plan.columns(messages)
     part = jax.tree.map(lambda array: array[0], parts_of(plan, local, powers))
     log_z, cavities = jnp.zeros(graph.num_nodes, dtype), []
-    for block, factor, exponent in zip(part.blocks, part.local, part.exponents or (), strict=True):
-        logs = log_or_least(evaluate(operators, block, gather(block, columns), columns.shape[1]))
+    incoming = gather(part, columns)
+    for block, received, factor, exponent in zip(part.blocks, incoming, part.local, part.exponents or (), strict=True):
+        logs = log_or_least(evaluate(operators, block, received, columns.shape[1]))
         total = log_or_zero(factor) + jnp.sum(exponent[None] * logs, axis=2)
         weights = of_type(prior, block.types).T[..., None]
         log_z = log_z.at[block.nodes].set(jax.scipy.special.logsumexp(total, b=weights, axis=0), mode="drop")

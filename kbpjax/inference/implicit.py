@@ -24,7 +24,7 @@ from kbpjax.graphs.plan import Plan
 from kbpjax.inference.operators import Operators, normalize
 from kbpjax.inference.update import PlanPart, cavities, each_part, gather, project, update
 
-PARTS = 16
+PARTS = 4
 """Number of parts of a large graph; one part at a time is differentiated, to save memory."""
 
 RESTARTS = 4, 16
@@ -56,12 +56,14 @@ class Iteration(eqx.Module):
     Attributes:
         operators: the model's operators.
         parts: parts of the graph with their local factors.
+        place: `place` of the plan.
         tol: residual of the linear system, relative to its right-hand side.
         most: maximum number of products with J per derivative; the derivative is NaN if GMRES needs more.
     """
 
     operators: Operators
     parts: PlanPart
+    place: Int[Array, " column"]
     tol: Float[Array, ""]
     most: Int[Array, ""]
 
@@ -72,26 +74,23 @@ class Iteration(eqx.Module):
     def pull(self, messages: Array, cotangent: Array) -> Array:
         """Return the vector-Jacobian product of one iteration: the cotangent of its input messages.
 
-        Every message has one receiver, so the derivatives of the parts do not overlap.
+        Every message has one receiver: its cotangent is taken from the part of that node.
         """
         width = messages.shape[1]
 
-        def body(total: Array, given: tuple[PlanPart, Array]) -> tuple[Array, None]:
+        def body(_: None, given: tuple[PlanPart, Array]) -> tuple[None, Array]:
             part, of_part = given
-            incoming = [gather(block, messages) for block in part.blocks]
             send = lambda incoming: normalize(
                 project(self.operators, part, cavities(self.operators, part, incoming, width))
             )
-            (to_incoming,) = jax.vjp(send, incoming)[1](of_part)
-            for block, values in zip(part.blocks, to_incoming, strict=True):
-                total = total.at[:, block.incoming].add(values, mode="drop")
-            return total, None
+            (to_incoming,) = jax.vjp(send, gather(part, messages))[1](of_part)
+            return None, jnp.concatenate([block.reshape(len(block), -1) for block in to_incoming], axis=1)
 
         # The barrier keeps XLA from moving the forward pass out of the solver's loop, where it would stay in memory.
         messages, cotangent = jax.lax.optimization_barrier((messages, cotangent))
         of_parts = jnp.moveaxis(cotangent.reshape(len(cotangent), *self.parts.present.shape), 1, 0)
-        start = vary_like(jnp.zeros_like(messages), (self.operators, self.parts, cotangent))
-        return jax.lax.scan(body, start, (self.parts, of_parts))[0]
+        taken = jnp.moveaxis(jax.lax.scan(body, None, (self.parts, of_parts))[1], 0, 1)
+        return taken.reshape(len(cotangent), -1).at[:, self.place].get(mode="fill", fill_value=0)
 
     def solve(self, times: Callable[[Array], Array], rhs: Array) -> Array:
         """Solve v - times(v) = rhs by GMRES; NaN unless it converges."""

@@ -313,7 +313,7 @@ def _run(
     laid_out = parts_of(parts, local, exponents)
     if differentiated and tol is not None and most is not None:
         limits = vary_like((tol, most_products(most)), messages)  # within a linear solve, jax does not mark them itself
-        iteration = Iteration(operators, laid_out, *limits)
+        iteration = Iteration(operators, laid_out, parts.place, *limits)
         columns = fixed_point(iteration, parts.columns(messages))
         messages = parts.rows(trust(columns, converged))
     projected = _projected(operators, parts, laid_out, messages)

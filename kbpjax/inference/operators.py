@@ -130,8 +130,7 @@ class InLogs(Checked):
     ) -> "Products":
         """Return the cavity products, scaled up where they are very small."""
         logs = log_or_least(values)
-        total = sum_rows(jnp.moveaxis(logs, 2, 0))[0] + log_or_least(local)
-        cavity = total[:, :, None] - logs
+        cavity = repeat(sum_slots(logs) + log_or_least(local), logs.shape[2]) - logs
         removed = jnp.minimum(jax.lax.stop_gradient(fold(jnp.maximum, cavity)) + FAINT, 0)
         return Products(jnp.where(local[:, :, None] > 0, jnp.exp(cavity - removed), 0), removed)
 
@@ -258,7 +257,8 @@ def by_tile(
         x: array [column, *tiles, *more].
     """
     if len(matrices) == 1 or types.size == 0:
-        return jnp.tensordot(matrices[0], x, axes=1, precision="highest")
+        product = jnp.matmul(matrices[0], x.reshape(len(x), -1), precision="highest")  # derivatives need two axes
+        return product.reshape(len(product), *x.shape[1:])
     if types.size <= FEW:
         return _tile_by_tile(matrices[types], types.ndim, x)
     tiles = x.reshape(len(x), types.size, -1)
@@ -323,10 +323,11 @@ def weighted_products(
 
     With more than eight slots, the product of the messages is scaled to maximum 1, to prevent underflow.
     """
-    logs = log_or_least(values)
-    cavity = sum_rows(jnp.moveaxis(logs * exponents[None], 2, 0))[0][:, :, None] - logs
-    removed = fold(jnp.maximum, cavity) if values.shape[2] > SHORT else None
-    return Products(local[:, :, None] * jnp.exp(cavity if removed is None else cavity - removed), removed)
+    logs = jax.lax.optimization_barrier(log_or_least(values))  # otherwise XLA computes them once for each slot
+    count = values.shape[2]
+    cavity = repeat(sum_slots(logs * spread(exponents[None], len(logs))), count) - logs
+    removed = fold(jnp.maximum, cavity) if count > SHORT else None
+    return Products(repeat(local, count) * jnp.exp(cavity if removed is None else cavity - removed), removed)
 
 
 def log_or_zero(values: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
@@ -355,6 +356,37 @@ def fold(operation: Callable[[Array, Array], Array], rows: Float[Array, "row *ax
     return fold(operation, jnp.concatenate([reduce(operation, terms), rows[count - count % size :]]))
 
 
+def sum_slots(values: Float[Array, "point tile slot size"]) -> Float[Array, "point tile size"]:
+    """Add over the slots."""
+    if values.shape[2] > SHORT:
+        return sum_rows(jnp.moveaxis(values, 2, 0))[0]
+    return reduce(jnp.add, split(values, 2))
+
+
+def repeat(array: Float[Array, "point tile size"], count: int) -> Float[Array, "point tile slot size"]:
+    """Return the same array for each slot; the derivative of a broadcast would be a reduction, which is 10 x slower."""
+    return jnp.stack([array] * count, axis=2) if count <= SHORT else jnp.repeat(array[:, :, None], count, axis=2)
+
+
+def spread(row: Float[Array, "one *axes"], count: int) -> Float[Array, "row *axes"]:
+    """Repeat a row, by a matrix product, whose derivative is one, too: fast in both modes."""
+    flat = jnp.matmul(jnp.ones((count, 1), row.dtype), row.reshape(1, -1), precision="highest")
+    return flat.reshape(count, *row.shape[1:])
+
+
+@jax.custom_jvp
+def at_least(values: Float[Array, "row *axes"], floor: Float[Array, "..."]) -> Float[Array, "row *axes"]:
+    """Return the maximum of values and floor, which broadcasts; derivatives by selection, sums by matrix products."""
+    return jnp.maximum(values, floor)
+
+
+@at_least.defjvp
+def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (values, floor), (change, of_floor) = primals, tangents
+    row = jnp.broadcast_to(of_floor, (1, *values.shape[1:]))
+    return at_least(values, floor), jnp.where(values > floor, change, spread(row, len(values)))
+
+
 @jax.custom_jvp
 def sum_rows(rows: Float[Array, "row *axes"]) -> Float[Array, "one *axes"]:
     """Add over the short first axis; the derivative is a matrix product, fast in both modes."""
@@ -377,11 +409,10 @@ def normalize(columns: Float[Array, "coordinate *axes"]) -> Float[Array, "coordi
 @normalize.defjvp
 def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
     (columns,), (change,) = primals, tangents
-    unit = normalize(columns)  # d(x / |x|) = (dx - u (u . dx)) / |x|, where |x| = u . x also in further derivatives
-    norm = sum_rows(unit * columns)
-    ones = jnp.ones((len(columns),) * 2, columns.dtype)
-    along = jnp.tensordot(ones, unit * change, axes=1, precision="highest")
-    return unit, (change - unit * along) * jnp.where(norm > 0, 1 / jnp.where(norm > 0, norm, 1), 0)
+    unit, scaled = normalize(columns), change * _scale(columns)
+    ones = jnp.ones((1, len(columns)), columns.dtype)
+    along = jnp.tensordot(ones, unit * scaled, axes=1, precision="highest")
+    return unit, scaled - unit * spread(along, len(columns))  # d(x / |x|) = (dx - u (u . dx)) / |x|
 
 
 def _scale(columns: Array) -> Float[Array, "one *axes"]:
