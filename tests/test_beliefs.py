@@ -517,3 +517,27 @@ def test_query_points_must_fit_the_variables_in_log_belief():
     for points in (jnp.zeros((3, 4)), jnp.zeros((2, 4, 1))):  # there are two nodes of type 0
         with pytest.raises(ValueError, match=r"^points: must have shape \[2, own, \*\(\)\]; got shape"):
             kbp.log_belief(loopy_model(), GRAPH, evidence, solution, points)
+
+
+def test_uneven_candidates_change_neither_mode_nor_tempered_beliefs_nor_sets():
+    """A weight is a density times the length around its candidate; modes and powers are those of the density."""
+    rng = np.random.default_rng(0)
+    graph, x = kbp.chain_graph(2), rng.normal(size=(200, 1)) + 0.3 * rng.normal(size=(200, 2))
+    model = kbp.fit(
+        kbp.pool(graph, x, observations=x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5), ridge=1e-2, obs_ridge=1e-2
+    )
+    evidence = kbp.observe(model, graph, [0.2, 0.2])
+    solution = kbp.run_tree(model, graph, evidence)
+    even = np.linspace(-2.5, 2.5, 501)
+    uneven = np.unique(np.concatenate([even[even < 0.4], even[even > 0.1][::8]]))
+    one, other = (kbp.beliefs(model, graph, evidence, solution, points) for points in (even, uneven))
+    step = even[1] - even[0]
+    assert other.lengths.max() > 3 * other.lengths.min()
+    wrong = kbp.mode(kbp.Belief(other.points, other.weights))
+    assert not np.allclose(wrong, kbp.mode(one), atol=8 * step)
+    for before, after in ((one, other), (kbp.temper(one, 0.3), kbp.temper(other, 0.3))):
+        np.testing.assert_allclose(kbp.mode(after), kbp.mode(before), atol=8 * step)
+        np.testing.assert_allclose(kbp.mean(after), kbp.mean(before), atol=0.01)
+        np.testing.assert_allclose(kbp.std(after), kbp.std(before), atol=0.01)
+        sizes = [jnp.where(kbp.highest_density(b), b.lengths, 0).sum(axis=1) / b.lengths.sum() for b in (before, after)]
+        np.testing.assert_allclose(*sizes, atol=0.02)

@@ -49,6 +49,8 @@ class Belief(Checked):
         points: candidates [point, *dim].
         weights: probabilities [node, point]; each row sums to 1.
         solution: the messages from which `infer` computed the beliefs; None otherwise.
+        lengths: length of the interval that each candidate stands for [point], relative to their mean: a weight is a
+            density times a length. None: weights are those of states or samples.
 
     `len(belief)` is the number of nodes. `belief[3]`, `belief[[1, 2]]`, `belief[:10]` and `belief[mask]` are the
     beliefs of some nodes.
@@ -67,6 +69,7 @@ class Belief(Checked):
     points: Shaped[Array, "point *dim"]
     weights: Float[Array, "node point"]
     solution: Solution | None = None
+    lengths: Float[Array, " point"] | None = None
 
     def __len__(self) -> int:
         return self.weights.shape[-2]
@@ -80,19 +83,27 @@ class Belief(Checked):
         fix = "For a batch of beliefs, index inside the function that jax.vmap maps."
         _checks.require(len(shape) == 2, "belief", "must have weights [node, point]", shape, fix)
         if isinstance(nodes, slice):
-            return Belief(self.points, self.weights[nodes])
+            return Belief(self.points, self.weights[nodes], lengths=self.lengths)
         chosen = nodes if isinstance(nodes, jax.Array) else np.asarray(nodes, None if np.size(nodes) else int)
         is_mask = chosen.dtype == bool
         ok = chosen.shape == (count,) if is_mask else chosen.ndim <= 1 and jnp.issubdtype(chosen.dtype, jnp.integer)
         rule, fix = f"must be numbers, a slice or a mask of {count} nodes", "Pass for instance belief[[1, 2]]."
         _checks.require(ok, "nodes", rule, f"shape {chosen.shape}, dtype {chosen.dtype}", fix)
         if is_mask:
-            return Belief(self.points, self.weights[chosen])
+            return Belief(self.points, self.weights[chosen], lengths=self.lengths)
         chosen = chosen.reshape(-1)
         if not _checks.is_unread(chosen):
             outside = [node for node in chosen.tolist() if not -count <= node < count]
             _checks.require(not outside, "nodes", f"must be among {count} nodes", outside[:3], "Count from 0.")
-        return Belief(self.points, self.weights[chosen])
+        return Belief(self.points, self.weights[chosen], lengths=self.lengths)
+
+    @property
+    def heights(self) -> Float[Array, "node point"]:
+        """Weights over lengths: values of the density, up to a factor; the weights where there are no lengths."""
+        if self.lengths is None:
+            return self.weights
+        lengths = self.lengths[..., None, :]
+        return jnp.where(lengths > 0, self.weights / jnp.where(lengths > 0, lengths, 1), 0)
 
     @values_or_shapes
     def __repr__(self) -> str:
@@ -181,11 +192,13 @@ def beliefs(
         weights[v], impossible = _weights(model, graph, given, solution, x, marginal, v)
         checks.append(somewhere_positive("nodes", partial(graph.nodes_of_type, v), impossible))
     _checks.read_and_check(checks)
+    of_samples = isinstance(marginal, Empirical)
+    lengths = {v: None if of_samples else lengths_of(candidates[v], weights[v].dtype) for v in types}
     if isinstance(points, Mapping):
-        return {v: Belief(candidates[v], weights[v]) for v in types}
-    if len(types) == 1:
-        return Belief(candidates[min(types)], weights[min(types)])
-    return Belief(candidates[min(types)], _by_node(weights, {v: graph.nodes_of_type(v) for v in types}))
+        return {v: Belief(candidates[v], weights[v], lengths=lengths[v]) for v in types}
+    first = min(types)
+    together = weights[first] if len(types) == 1 else _by_node(weights, {v: graph.nodes_of_type(v) for v in types})
+    return Belief(candidates[first], together, lengths=lengths[first])
 
 
 @jax.jit
@@ -221,6 +234,12 @@ def _weights(
     logs = jnp.where(mask, 0, logs)
     nearest = nearest_candidate(model, clamped[1], node_type, points).astype(logs.dtype)
     return jnp.where(mask, nearest, jax.nn.softmax(logs, axis=-1)), jnp.all(logs == -jnp.inf, axis=-1)
+
+
+def lengths_of(points: Shaped[Array, "point *dim"], dtype: Any) -> Float[Array, " point"] | None:
+    """Return `spacing` of scalar points of floats; None for others."""
+    scalar = points.shape[1:] in ((), (1,)) and jnp.issubdtype(points.dtype, jnp.floating)
+    return jax.jit(spacing)(points).astype(dtype) if scalar else None
 
 
 def spacing(points: Shaped[Array, "point *dim"]) -> Float[Array, " point"]:

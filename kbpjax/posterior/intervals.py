@@ -241,8 +241,8 @@ def _circular_interval(belief: Belief, coverage: Array, period: Array) -> tuple[
 def highest_density(belief: Belief, coverage: ScalarLike = 0.9) -> Bool[Array, "node point"]:
     """Return the smallest set of points of each node whose weights add to the coverage, on any domain.
 
-    It contains the points of largest weight. It may consist of several regions, one for each mode. Points should
-    represent equal volumes, as those of an evenly spaced grid, or be samples.
+    It contains the points of largest density. It may consist of several regions, one for each mode. Points that are
+    vectors should represent equal volumes, as those of an evenly spaced grid, or be samples.
 
     Args:
         belief: the beliefs.
@@ -262,12 +262,12 @@ def highest_density(belief: Belief, coverage: ScalarLike = 0.9) -> Bool[Array, "
     """
     check_belief(belief)
     _checks.require_number("coverage", coverage, least=0, most=1)
-    return _highest_density(belief.weights, jnp.asarray(coverage, belief.weights.dtype))
+    return _highest_density(belief.weights, belief.heights, jnp.asarray(coverage, belief.weights.dtype))
 
 
 @jax.jit
-def _highest_density(weights: Array, coverage: Array) -> Array:
-    order = jnp.argsort(-weights, axis=-1)
+def _highest_density(weights: Array, heights: Array, coverage: Array) -> Array:
+    order = jnp.argsort(-heights, axis=-1)
     total = jnp.cumsum(jnp.take_along_axis(weights, order, axis=-1), axis=-1)
     before = jnp.pad(total[:, :-1], ((0, 0), (1, 0)))
     inside = before < jnp.minimum(coverage, total[:, -1:])

@@ -140,7 +140,7 @@ def _refine(
         return log_belief(model, graph, evidence, solution, x, node_type=node_type, marginal=marginal)
 
     points = belief.points
-    start = points[jax.lax.top_k(belief.weights, min(num_starts, len(points)))[1]]
+    start = points[jax.lax.top_k(belief.heights, min(num_starts, len(points)))[1]]
     top, heights = _climb(height, jax.vmap(jax.vmap(on_domain)), start, num_steps, _spacing(points))
     best = jnp.argmax(heights, axis=1)
     mode = jax.vmap(lambda x, i: x[i])(top, best)

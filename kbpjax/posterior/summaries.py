@@ -63,7 +63,7 @@ def by_type(summary: Callable[Concatenate[Belief, Options], Result]) -> Summary[
 
 @by_type
 def mode(belief: Belief) -> Shaped[Array, "node *dim"]:
-    """Return the mode of each node: the candidate of largest belief.
+    """Return the mode of each node: the candidate of largest belief; of numbers, of largest density.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -78,7 +78,7 @@ def mode(belief: Belief) -> Shaped[Array, "node *dim"]:
 
 @jax.jit
 def _mode(belief: Belief) -> Array:
-    return keep_nan(belief, belief.points[jnp.argmax(belief.weights, axis=-1)])
+    return keep_nan(belief, belief.points[jnp.argmax(belief.heights, axis=-1)])
 
 
 @by_type
@@ -127,7 +127,7 @@ def _covariance(belief: Belief) -> Array:
 
 @by_type
 def temper(belief: Belief, temperature: ScalarLike) -> Belief:
-    """Return beliefs proportional to weights ** (1 / temperature): wider above 1, narrower below.
+    """Return beliefs proportional to belief ** (1 / temperature): wider above 1, narrower below.
 
     On loopy graphs, evidence is counted more than once, so beliefs are overconfident. A temperature learned on
     held-out data corrects this.
@@ -147,9 +147,12 @@ def temper(belief: Belief, temperature: ScalarLike) -> Belief:
     """
     check_belief(belief)
     temperature = jnp.asarray(_checks.in_range("temperature", temperature, belief.weights.dtype))
-    logs = log_or_zero(belief.weights)
+    logs = log_or_zero(belief.heights)
     logs = logs - jax.lax.stop_gradient(jnp.max(logs, axis=-1, keepdims=True))  # else -inf at low temperatures
-    return Belief(belief.points, jax.nn.softmax(raise_logs(logs, 1 / temperature), axis=-1))
+    raised = raise_logs(logs, 1 / temperature)
+    if belief.lengths is not None:
+        raised = raised + log_or_zero(belief.lengths)[..., None, :]
+    return Belief(belief.points, jax.nn.softmax(raised, axis=-1), lengths=belief.lengths)
 
 
 @by_type
@@ -315,7 +318,7 @@ def log_density(belief: Belief, x: Numbers | Mapping[int, Numbers]) -> Float[Arr
 def _log_density(belief: Belief, values: Array) -> Array:
     points = belief.points.reshape(-1).astype(belief.weights.dtype)
     order = jnp.argsort(points)
-    lengths = spacing(belief.points).astype(points.dtype)
+    lengths = spacing(belief.points).astype(points.dtype) if belief.lengths is None else belief.lengths
     heights = belief.weights / jnp.where(lengths > 0, lengths, 1)[None]
     points, heights = points[order], heights[:, order]
     area = jnp.sum((heights[:, 1:] + heights[:, :-1]) / 2 * jnp.diff(points)[None], axis=-1)
