@@ -250,7 +250,7 @@ def _run(
     def devices(operators: Operators, local: Array, exponents: Array | None) -> _Devices:
         parts = _parts(partition, local, clamped, exponents)
         steps = jnp.int32(1) if most is None else most_products(most)
-        return _Devices(operators, parts, threshold, steps, partition)
+        return _Devices(operators, parts, plan.place, threshold, steps, partition)
 
     fixed = operators, local, exponents
     if tol is not None:  # derivatives are those of the fixed point, not of the iterations

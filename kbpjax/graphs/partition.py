@@ -192,7 +192,8 @@ def _localize(
         for block in plan.blocks
     )
     route = None if plan.route is None else of_device(plan.route)
-    local = Plan(blocks, of_device(plan.kinds), route, everywhere(plan.edges), everywhere(column))
+    tables = map(everywhere, (plan.edges, column, plan.place))
+    local = Plan(blocks, of_device(plan.kinds), route, *tables)
     halo = Halo(of_device(nodes), of_device(held), tuple(map(of_device, outgoing)))
     return local, halo, tuple(devices for devices, _ in crossing.values()), len(cut)
 

@@ -62,7 +62,7 @@ class Plan(eqx.Module):
         edges: directed edge of each column [column]; padding holds the number of edges.
         position: column of each directed edge [edge].
         place: place of each column among the incoming messages of all parts and blocks [tile, slot, size], flattened
-            and concatenated [column]; padding holds their number. None: not known.
+            and concatenated [column]; padding holds their number.
     """
 
     blocks: tuple[Block, ...]
@@ -70,7 +70,7 @@ class Plan(eqx.Module):
     route: Int[Array, "*part edge_tile edge_size"] | None
     edges: Int[Array, " column"]
     position: Int[Array, " edge"]
-    place: Int[Array, " column"] | None = None
+    place: Int[Array, " column"]
 
     @classmethod
     def of(

@@ -50,7 +50,7 @@ class PlanPart(eqx.Module):
         present: True where an outgoing column is a message, False for padding [*part, sent].
         local: local factors of the nodes of each block at their points [*part, point, tile, size].
         exponents: exponent of each incoming message of each block [*part, tile, slot, size]; None: 1.
-        place: as in `Plan`, of a plan with one part; None: not known.
+        place: as in `Plan`, if it has one part; else None.
     """
 
     blocks: tuple[Block, ...]
@@ -65,7 +65,7 @@ class PlanPart(eqx.Module):
 def parts_of(plan: Plan, local: Float[Array, "node point"], exponents: Float[Array, " pair"] | None) -> PlanPart:
     """Return the parts of a plan with local factors and exponents in the layout of its blocks; 1 in padding."""
     powers = None if exponents is None else of_edges(exponents)[plan.edges]
-    place = None if plan.place is None or plan.num_parts > 1 else plan.place[None]
+    place = plan.place[None] if plan.num_parts == 1 else None
     laid_out = lay_out(plan.blocks, local, powers)
     return PlanPart(plan.blocks, plan.kinds, plan.route, plan.present, *laid_out, place)
 
