@@ -29,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from kbpjax._misc import vary_like
 from kbpjax.graphs.plan import Block, Plan
 from kbpjax.inference.operators import (
     Operators,
@@ -172,6 +173,7 @@ def take_each_once(columns: Array, tables: tuple[Array, ...], place: Array) -> t
 def _(primals: Any, tangents: Any) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     columns, tables, place = primals
     index = jnp.concatenate([table.reshape(-1) for table in tables])
+    index, place = vary_like((index, place), (columns, tangents[0]))  # the solver below does not mark them itself
     count, ends = len(index), np.cumsum([table.size for table in tables])[:-1]
     length = max(count, len(place))
 
