@@ -9,6 +9,7 @@ import scipy.linalg
 from jax.tree_util import Partial
 
 import kbpjax as kbp
+from experiments.protein import data
 from experiments.protein.data import RESIDUES, Chains, harmonics, sphere_grid, unit
 from kbpjax.baselines import expectation_particle, pairwise, particle
 
@@ -95,22 +96,47 @@ def boosting(task: Task, options: Options) -> np.ndarray:
     return np.stack([model.fit(x, y[:, i]).predict(new) for i, model in enumerate(models)], axis=1)
 
 
-def summaries(task: Task, options: Options) -> tuple[np.ndarray, float]:
-    """Predict `harmonics` of all residues from their windows, by kernel regression on random landmarks.
+def summaries(task: Task, options: Options) -> np.ndarray:
+    """Predict `harmonics` of all residues from their windows of profiles [residue, 8]; see `kernel_regression`."""
+    return kernel_regression(task, faded(task.x, task.width, options["decay"]), options)[0]
+
+
+def stacked(task: Task, seen: np.ndarray, options: Options) -> np.ndarray:
+    """Predict `harmonics` of all residues from the `summaries` of those around, a second regression [residue, 8].
+
+    Args:
+        task: the fold.
+        seen: `summaries` of all residues, out of fold for training chains [residue, 8].
+        options: those of `kernel_regression`, `decay`, and `reach`, the number of residues to either side.
+    """
+    width, known = 2 * options["reach"] + 1, task.chains.observed[:, None]
+    center = seen[task.train].mean(axis=0)
+    x = data.around(task.chains, np.where(known, seen - center, 0), width)
+    return kernel_regression(task, faded(x, width, options["decay"]), options)[0]
+
+
+def faded(x: np.ndarray, width: int, decay: float) -> np.ndarray:
+    """Return windows [residue, width n] whose values count `decay` times as much for each step away."""
+    weights = decay ** np.abs(np.arange(width) - width // 2)
+    return (x * np.repeat(weights, x.shape[1] // width)).astype(np.float32)
+
+
+def kernel_regression(task: Task, x: np.ndarray, options: Options) -> tuple[np.ndarray, float]:
+    """Predict `harmonics` of all residues by kernel regression on random landmarks.
 
     The conditional mean embedding of the angles, cut to degree two. What is predicted for a training chain is learned
     from the other parts of the training chains, as for a new one. The ridge is that of the best mean cosine there.
 
     Args:
         task: the fold.
-        options: `scale` of the bandwidth, in median distances of windows; `decay`, what a neighbor's profile counts
-            for each step away; `landmarks`, their number; `ridges` to choose from.
+        x: inputs [residue, feature].
+        options: `scale` of the bandwidth, in median distances of inputs; `landmarks`, their number; `ridges` to choose
+            from.
 
     Returns:
         Predictions [residue, 8], and the ridge.
     """
-    rows, weights = task.train, np.repeat(options["decay"] ** np.abs(np.arange(task.width) - task.width // 2), 21)
-    x = (task.x * weights).astype(np.float32)
+    rows = task.train
     targets = harmonics(task.chains.vectors[rows].astype(np.float64))
     offset = targets.mean(axis=0)
     landmarks = x[np.random.default_rng(0).permutation(rows)[: options["landmarks"]]]
@@ -194,9 +220,9 @@ def particles(task: Task, seen: np.ndarray, graph: kbp.Graph, rows: np.ndarray, 
     train = task.train
     first = train[task.chains.linked[train]]
     first = rng.permutation(first[np.isin(first + 1, train)])[:PAIRS]
-    data = kbp.TrainingData({0: (y[first], y[first + 1])}, {0: y[first]}, degrees={0: 2})
+    samples = kbp.TrainingData({0: (y[first], y[first + 1])}, {0: y[first]}, degrees={0: 2})
     potentials = {"ratios": pairwise.Ratios(), "conditionals": pairwise.Conditionals()}[options["potentials"]]
-    model = pairwise.fit(jax.random.key(0), data, potentials=potentials, num_centers=60)
+    model = pairwise.fit(jax.random.key(0), samples, potentials=potentials, num_centers=60)
     h = np.concatenate([harmonics(y[train]), np.ones((len(train), 1))], axis=1)
     weights = np.linalg.lstsq(h, seen[train], rcond=None)[0]
     root = np.linalg.cholesky(np.linalg.inv(np.cov((seen[train] - h @ weights).T)))

@@ -114,15 +114,25 @@ def windows(chains: Chains, width: int) -> np.ndarray:
     Each has 20 numbers and one that says that it is there: 21 zeros stand for those beyond the ends of the chain, and
     for those without a profile.
     """
-    count, half, chain = len(chains.kinds), width // 2, chains.chain
-    there = np.concatenate([np.nan_to_num(chains.profiles), np.ones((count, 1), np.float32)], axis=1)
-    there *= chains.observed[:, None]
+    profiles = np.concatenate([np.nan_to_num(chains.profiles), np.ones((len(chains.kinds), 1), np.float32)], axis=1)
+    return around(chains, profiles * chains.observed[:, None], width)
+
+
+def around(chains: Chains, values: np.ndarray, width: int) -> np.ndarray:
+    """Return the values of `width` residues around each one, zeros beyond the ends of its chain [residue, width n].
+
+    Args:
+        chains: the chains.
+        values: of each residue [residue, n].
+        width: odd number of residues.
+    """
+    count, half, chain = len(values), width // 2, chains.chain
     columns = []
     for shift in range(-half, width - half):
         rows = np.arange(count) + shift
         inside = (rows >= 0) & (rows < count)
         rows = np.clip(rows, 0, count - 1)
-        columns.append(there[rows] * (inside & (chain[rows] == chain))[:, None])
+        columns.append(values[rows] * (inside & (chain[rows] == chain))[:, None])
     return np.concatenate(columns, axis=1)
 
 

@@ -17,14 +17,23 @@ PRIOR, SAMPLES = 300, 1024
 
 
 def learn(task: Task, observed: np.ndarray, options: Options) -> tuple[kbp.KernelMRF, np.ndarray]:
-    """Learn operators shared by all residues; return the model and candidates, training residues drawn at random."""
+    """Learn a model; return it and candidates, training residues drawn at random.
+
+    Args:
+        task: the fold.
+        observed: what is observed of each residue [residue, n].
+        options: `by_residue`, whether each ordered pair of residue types has operators of its own; `linked`, the share
+            of their samples that are neighbors: the others are unrelated residues, which makes the potentials weaker;
+            multiples of the median rules, and ridges.
+    """
     y, rows, rng = task.chains.vectors, task.train, np.random.default_rng(0)
     known = np.isin(np.arange(len(y)), rows)
     first = rows[task.chains.linked[rows]]
     first = first[known[first + 1]]
     first, rows = (_repeat(rng.permutation(some)) for some in (first, rows))
     pairs = by_residue(task, first) if options["by_residue"] else first[None]
-    edges = y[pairs], y[pairs + 1]
+    near = rng.random(pairs.shape) < options["linked"]
+    edges = y[pairs], y[np.where(near, pairs + 1, rng.choice(rows, pairs.shape))]
     kernel = kbp.kernels.Sphere(options["concentration"] * kbp.kernels.median_concentration(evenly(y[rows])))
     narrow = "bandwidth" in options
     width = options["bandwidth"] * float(kbp.median_bandwidth(evenly(observed[rows]))) if narrow else 1.0
