@@ -2,6 +2,8 @@
 
 from experiments.lib.markdown import Results, Row, markdown_table, or_blank, with_error
 
+HEADLINE = "kernel BP on the second stage"
+
 
 def tables(results: Results) -> dict[str, str]:
     """Return the tables by the name of their place in the pages."""
@@ -12,18 +14,15 @@ def tables(results: Results) -> dict[str, str]:
 
 def depth(rows: list[Row]) -> str:
     """Return a table of the errors of depth, a line for each method; returns header and body."""
-    ours = {"on ridge": "kernel BP on ridge", "on boosting": "kernel BP on boosting"}
-    header = ["method", "MAE of log10 depth", "relative error", "cover of 90 %", "s an image"]
-    header += [f"kernel BP {on} ahead by" for on in ours]
+    header = ["method", "MAE of log10 depth", "messages add", f"{HEADLINE} ahead by"]
+    header += ["relative error", "cover of 90 %", "s an image"]
     body = []
     for row in rows:
         whole = row["scenes"] == rows[0]["scenes"]
         name = row["method"] if whole else f"{row['method']} ({row['scenes']} images, {row['cells_each']} patches each)"
-        cells = [name, with_error(row["mae"], row["se"], 4), f"{row['relative']:.3f}"]
-        cells += [or_blank(row["cover"], ".2f"), or_blank(row["answer_s"], ".2g")]
-        for theirs in ours.values():
-            gain = row.get(f"{theirs} less this")
-            shown = gain is not None and row["method"] != theirs
-            cells.append(with_error(-(gain or 0), row[f"{theirs} less this, se"], 4, "+") if shown else "")
+        cells = [name, with_error(row["mae"], row["se"], 4)]
+        for key in ("messages", "gain"):
+            cells.append(with_error(row[key], row[f"{key}_se"], 4, "+") if key in row else "")
+        cells += [f"{row['relative']:.3f}", or_blank(row["cover"], ".2f"), or_blank(row["answer_s"], ".2g")]
         body.append(cells)
     return markdown_table(header, body)

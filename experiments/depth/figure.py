@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-SHOWN = ("boosting", "kernel BP on boosting")
+SHOWN = ("second stage", "kernel BP on the second stage")
 
 
 def draw(rows: list[dict[str, Any]], pictures: dict[str, Any]) -> Any:
@@ -26,7 +26,7 @@ def draw(rows: list[dict[str, Any]], pictures: dict[str, Any]) -> Any:
 
 def _pictures(figure: Any, axes: Any, name: str, problem: Any, found: dict[str, Any]) -> None:
     """Draw image, truth, a regression, the graph's answer and the width of its interval, of the middle test scene."""
-    plain, graph = (method for method in (SHOWN if SHOWN[1] in found else ("ridge", "kernel BP on ridge")))
+    plain, graph = (method for method in (SHOWN if SHOWN[1] in found else ("boosting", "kernel BP on boosting")))
     place = len(problem.test) // 2
     scene = problem.test[place]
     truth = problem.log_depth[scene]

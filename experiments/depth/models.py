@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import kbpjax as kbp
-from experiments.lib.search import coordinate_search
+from experiments.depth.regression import EXTENSIONS, TRIALS
+from experiments.lib.search import Trial, coordinate_search
 from kbpjax.baselines import discrete, nonparametric, pairwise, particle
 
-NUM_BINS = 30
 NUM_ITERS = 10
 PAIRS = 40_000
 """Pairs of neighbors, and of depth and observation, drawn for each type of edge and node."""
@@ -40,31 +40,37 @@ class Setting:
     obs_ridge: float = 1e-3
     ratio: bool = False
     floor: float = 1e-4
+    bins: int = 30
     temperature: float = 1.0
 
     @property
     def of_learning(self) -> "Setting":
         """The same with all else at its default."""
-        names = ("bandwidth", "obs_bandwidth", "ridge", "obs_ridge", "floor")
+        names = ("bandwidth", "obs_bandwidth", "ridge", "obs_ridge", "floor", "bins")
         return Setting(**{name: getattr(self, name) for name in names})
 
 
-TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0)
+TEMPERATURES = tuple(float(f"{2 ** (k / 2):.3g}") for k in range(-4, 10))
 """Of the beliefs that intervals are of: messages around loops, and evidence of neighbors, are too sure."""
 SEARCH = {
     "kernel": {
         "power": (0.1, 0.3, 1.0),
         "exponent": (0.5, 1.0),
-        "floor": (1e-4, 1e-2, 3e-2, 1e-1),
-        "ridge": (1e-2, 3e-2),
-        "ratio": (False, True),
+        "floor": (1e-2, 3e-2),
         "bandwidth": (0.25, 0.125),
         "obs_bandwidth": (0.25, 0.5),
+        "ridge": (1e-2, 3e-2),
     },
-    "features": {"ratio": (False, True), "power": (0.01, 0.03, 0.1, 0.3, 1.0), "obs_ridge": (1e-3, 1e-2)},
-    "discrete": {"power": (0.1, 0.3, 1.0), "exponent": (0.5, 1.0), "obs_ridge": (10.0, 1.0, 30.0)},
+    "features": {"ratio": (False, True), "power": (0.03, 0.1, 0.3), "obs_ridge": (1e-3, 1e-2), "exponent": (0.5, 1.0)},
+    "discrete": {"power": (0.1, 0.3, 1.0), "exponent": (0.5, 1.0), "obs_ridge": (10.0, 1.0), "bins": (30, 60)},
 }
 """Values to try, one option after the other, each with the best of those before."""
+START = {
+    "kernel": Setting(floor=1e-2),
+    "features": Setting(),
+    "discrete": Setting(obs_ridge=10.0),
+}
+"""Settings that a search begins with."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -184,10 +190,10 @@ def learn_discrete(sample: Sample, setting: Setting) -> Learned:
     (depth, observations), *more = sample.observed.values()
     if more:
         raise ValueError("sample must have one band of rows; got several. Compare discrete belief propagation at one.")
-    states = discrete.bins(depth, NUM_BINS)
+    states = discrete.bins(depth, setting.bins)
     model = discrete.fit(sample.data, states, pseudo_count=setting.obs_ridge)
     cells = np.searchsorted(_middles(states), depth), np.searchsorted(_middles(states), observations)
-    counts = np.full((NUM_BINS, NUM_BINS), setting.obs_ridge, np.float32)
+    counts = np.full((setting.bins, setting.bins), setting.obs_ridge, np.float32)
     np.add.at(counts, cells, 1)
     return Learned(model, (jnp.asarray(counts / counts.sum(1, keepdims=True)), states))
 
@@ -206,7 +212,8 @@ def _evidence(
         by_type = {v: observations[graph.nodes_of_type(v)] for v, *_ in graph.node_types}
         return kbp.observe(learned.model, graph, by_type, evidence_model=form) ** power
     counts, states = learned.tables
-    of_seen = counts[:, jnp.searchsorted((states[1:] + states[:-1]) / 2, observations)].T
+    known = states.astype(observations.dtype), counts.astype(observations.dtype)
+    of_seen = jax.vmap(jnp.interp, (None, None, 0), 1)(observations, *known)
     nearest = jax.tree_util.Partial(_nearest, of_seen, states)
     return kbp.likelihood(learned.model, graph, nearest) ** power
 
@@ -228,6 +235,8 @@ def infer(
 ) -> Any:
     """Return the median and the 90 % interval of each patch [3, node].
 
+    Likelihoods of predictions between the centers of bins, and beliefs in depths between them, are interpolated.
+
     Args:
         learned: the model.
         graph: the grid; without edges, patches are independent.
@@ -241,8 +250,12 @@ def infer(
     evidence = _evidence(learned, graph, observations, power, ratio)
     exponents = jnp.full(graph.num_edges // 2, exponent, jnp.float32)
     solution = kbp.run(learned.model, graph, evidence, num_iters=NUM_ITERS, damping=0.2, exponents=exponents)
-    found = kbp.beliefs(learned.model, graph, evidence, solution, points)
-    return summarize(found, temperature)
+    if learned.tables is None:
+        return summarize(kbp.beliefs(learned.model, graph, evidence, solution, points), temperature)
+    states = learned.tables[1]
+    weights = kbp.beliefs(learned.model, graph, evidence, solution, states).weights.astype(points.dtype)
+    between = jax.vmap(jnp.interp, (None, None, 0))(points, states.astype(points.dtype), weights)
+    return summarize(kbp.Belief(points, between / between.sum(1, keepdims=True)), temperature)
 
 
 def summarize(belief: kbp.Belief, temperature: Any) -> jax.Array:
@@ -272,15 +285,16 @@ def estimate(learned: Learned, graph: kbp.Graph, images: np.ndarray, points: Any
 
 
 def calibrate(coverage: Callable[[Setting], float], setting: Setting) -> Setting:
-    """Choose the temperature whose intervals cover nearest to 90 % on held-out folds."""
+    """Choose the temperature whose intervals cover nearest to 90 %."""
     trials = [dataclasses.replace(setting, temperature=value) for value in TEMPERATURES]
     return min(trials, key=lambda trial: abs(coverage(trial) - 0.9))
 
 
-def search(kind: str, error: Callable[[Setting], float], start: Setting = Setting()) -> Setting:
-    """Return the setting of a coordinate search by the error on held-out folds."""
-    best, _ = coordinate_search(dataclasses.asdict(start), SEARCH[kind], lambda options: error(Setting(**options)))
-    return Setting(**best)
+def search(kind: str, error: Callable[[Setting], float], trials: int = TRIALS) -> tuple[Setting, list[Trial]]:
+    """Return the setting of a coordinate search by the error on held-out folds, and all trials."""
+    start, loss = dataclasses.asdict(START[kind]), lambda options: error(Setting(**options))
+    best, tried = coordinate_search(start, SEARCH[kind], loss, budget=trials, extensions=EXTENSIONS)
+    return Setting(**best), tried
 
 
 def estimate_by_samples(

@@ -19,7 +19,7 @@ import kbpjax as kbp
 from experiments.depth import data, figure, models
 from experiments.depth.data import Scenes
 from experiments.depth.features import patch_features
-from experiments.depth.regression import BOOSTING, Regressions, regress
+from experiments.depth.regression import BOOSTING, TRIALS, Regressions, draw_cells, regress, standardize
 from experiments.lib import command_line, datasets, results, steps, tables, timing
 
 BANDS = 9
@@ -40,6 +40,8 @@ class Problem:
         features: standardized [scene, row, column, feature].
         points: candidates [point], log10 metres.
         validation: {fold: numbers of some of its scenes}, those that settings are chosen by.
+        calibration: those that temperatures are chosen by: the same, or {None: scenes in no fold}, of models learned
+            from all folds.
         test: numbers of the scenes that are predicted.
         seed: of the pairs that are drawn.
     """
@@ -50,6 +52,7 @@ class Problem:
     features: np.ndarray
     points: Any
     validation: dict[int, np.ndarray]
+    calibration: dict[Any, np.ndarray]
     test: np.ndarray
     seed: int
 
@@ -71,7 +74,7 @@ class Method:
 
     Attributes:
         name: as in tables.
-        search: which of `depth_models.SEARCH`, or the name of the method before, whose setting it takes.
+        search: which of `models.SEARCH`, or the name of the method before, whose setting it takes.
         observations: observations of scenes [scene, row, column, *dim], by their numbers.
         learn: from a sample and a setting to a model.
         bands: bands of rows with operators and likelihoods of their own.
@@ -84,12 +87,9 @@ class Method:
     bands: int = 1
 
 
-def _of_ridge(problem: Problem, numbers: np.ndarray) -> np.ndarray:
-    return problem.regressions.ridge[numbers]
-
-
-def _of_boosting(problem: Problem, numbers: np.ndarray) -> np.ndarray:
-    return problem.regressions.boosting[numbers]
+def of_regression(name: str) -> Callable[[Problem, np.ndarray], np.ndarray]:
+    """Return `Method.observations` of a method that observes a regression."""
+    return lambda problem, numbers: problem.regressions.of[name][numbers]
 
 
 def _learn_linear(sample: models.Sample, setting: models.Setting) -> models.Learned:
@@ -103,13 +103,14 @@ def _learn_rbf(sample: models.Sample, setting: models.Setting) -> models.Learned
 
 KERNELS = {"linear": _learn_linear, "rbf": _learn_rbf}
 """Kernels of the features."""
-ON_RIDGE, ON_BOOSTING = "kernel BP on ridge", "kernel BP on boosting"
+ALONE = "patches alone"
+ON_BOOSTING, HEADLINE = "kernel BP on boosting", "kernel BP on the second stage"
 METHODS = (
-    Method(ON_RIDGE, "kernel", _of_ridge, models.learn_kernel),
-    Method("discrete BP on ridge", "discrete", _of_ridge, models.learn_discrete),
-    Method(ON_BOOSTING, "kernel", _of_boosting, models.learn_kernel),
-    Method("discrete BP on boosting", "discrete", _of_boosting, models.learn_discrete),
-    Method(f"{ON_BOOSTING}, bands of rows", ON_BOOSTING, _of_boosting, models.learn_kernel, BANDS),
+    Method(ON_BOOSTING, "kernel", of_regression("boosting"), models.learn_kernel),
+    Method("discrete BP on boosting", "discrete", of_regression("boosting"), models.learn_discrete),
+    Method(HEADLINE, "kernel", of_regression("second stage"), models.learn_kernel),
+    Method("discrete BP on the second stage", "discrete", of_regression("second stage"), models.learn_discrete),
+    Method(f"{ON_BOOSTING}, bands of rows", ON_BOOSTING, of_regression("boosting"), models.learn_kernel, BANDS),
 )
 
 
@@ -134,20 +135,20 @@ def main(argv: list[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> None:
     """Run the experiment: a table on standard output, a JSON and a PNG file in `args.out`."""
     directory = datasets.data_directory(args.data)
-    start, rows, pictures, configs = steps.clock(), [], {}, []
-    settings: dict[str, models.Setting] = {}
+    start, rows, pictures, configs, trials = steps.clock(), [], {}, [], []
     names = ("quick", "seed", "feature_kernel")
-    config = {name: getattr(args, name) for name in names} | {"iterations": models.NUM_ITERS}
+    config = {name: getattr(args, name) for name in names} | {"iterations": models.NUM_ITERS, "trials": TRIALS}
     loaded = [data.load(name, directory) for name in (args.sets[:1] if args.quick else args.sets)]
     for some in loaded:
         problem = prepare(some, args)
-        found = compare(problem, methods(args), args.quick, settings)
+        found, chosen, tried = compare(problem, methods(args), args.quick)
         rows += table(problem, found)
+        trials += [{"set": some.name, **trial} for trial in (*problem.regressions.trials, *tried)]
         pictures[some.name] = (problem, found)
-        configs.append({**some.describe(), **problem.regressions.chosen})
-        chosen = {name: dataclasses.asdict(setting) for name, setting in settings.items()}
-        more = {"sets": configs, "settings": chosen, "seconds": steps.clock() - start}
-        results.write_results(args.out / "depth.json", config, rows, **more)
+        configs.append({**some.describe(), **problem.regressions.chosen, **chosen})
+        results.write_results(
+            args.out / "depth.json", config, rows, sets=configs, trials=trials, seconds=steps.clock() - start
+        )
         results.save_figure(figure.draw(rows, pictures), args.out / "depth.png")
     tables.print_table(rows, ["set", "method", "scenes", "mae", "se", "relative", "cover", "answer_s"])
     for one in configs:
@@ -160,65 +161,81 @@ def prepare(some: Scenes, args: argparse.Namespace) -> Problem:
     if args.quick:
         some = some.part(np.arange(len(some.ids)) % 16 == 0)
     features = patch_features(some, lambda images: command_line.progress(images, f"{some.name}: features"))
-    kinds = [{**BOOSTING[0], "max_iter": 40}] if args.quick else BOOSTING
-    regressions = regress(some, features, 8_000 if args.quick else 80_000, kinds, args.seed)
+    begin = BOOSTING | {"max_iter": 40} if args.quick else BOOSTING
+    drawn = draw_cells(some, 8_000 if args.quick else 80_000, args.seed)
+    standardize(features, drawn)
+    given = some, features, drawn, begin, args.seed, 1 if args.quick else TRIALS
+    regressions = steps.step(f"{some.name} regressions", regress, *given, classes=(Regressions,))
     log_depth = np.log10(some.depth)
     points = jnp.linspace(np.nanmin(log_depth[some.train]), np.nanmax(log_depth[some.train]), models.CANDIDATES)
     validation = {}
     for fold in np.unique(some.folds[some.train]):
         numbers = np.flatnonzero(some.folds == fold)
         validation[int(fold)] = numbers[:: max(1, len(numbers) // 4)]
+    known = np.isfinite(some.depth).any(axis=(1, 2))
+    between = np.flatnonzero(known & ~some.train & ~some.test)
+    calibration = {None: between} if len(between) else validation
     test = np.flatnonzero(some.test)
-    return Problem(some, log_depth, regressions, features, points, validation, test, args.seed)
+    return Problem(some, log_depth, regressions, features, points, validation, calibration, test, args.seed)
 
 
 def compare(
-    problem: Problem, kinds: list[Method], quick: bool, settings: dict[str, models.Setting]
-) -> dict[str, tuple[np.ndarray, Any, np.ndarray]]:
-    """Return the test scenes' {method: (estimates [scene, 3, row, column], seconds, scenes)}.
+    problem: Problem, kinds: list[Method], quick: bool
+) -> tuple[dict[str, tuple[np.ndarray, Any, np.ndarray]], dict[str, Any], list[dict[str, Any]]]:
+    """Compare all methods on the test scenes.
 
-    Settings are chosen on the folds of the first set, and kept in `settings` for others.
+    Returns:
+        {method: (estimates [scene, 3, row, column], seconds, scenes)}, {method: setting}, and all trials.
     """
-    of_cells = {"constant": np.full_like(problem.log_depth, problem.regressions.constant)}
-    of_cells |= {"ridge": problem.regressions.ridge, "boosting": problem.regressions.boosting}
+    of_cells = {"constant": np.full_like(problem.log_depth, problem.regressions.constant), **problem.regressions.of}
     found: dict[str, Any] = {name: (of[problem.test][:, None], None, problem.test) for name, of in of_cells.items()}
+    settings: dict[str, models.Setting] = {}
+    trials: list[dict[str, Any]] = []
     for method in command_line.progress(kinds, f"{problem.scenes.name}: graphs"):
-        start = models.Setting(obs_ridge=10.0) if method.search == "discrete" else models.Setting()
-        known = settings.get(method.name) or settings.get(method.search)
         name = f"{problem.scenes.name}, {method.name}"
-        if known is None and not quick:
-            known = steps.step(f"choose {name}", choose, problem, method, start, classes=(models.Setting,))
-        settings[method.name] = setting = known or start
+        if method.search in settings:
+            setting, tried = settings[method.search], []
+        elif quick:
+            setting, tried = models.START[method.search], []
+        else:
+            setting, tried = steps.step(f"choose {name}", choose, problem, method, classes=(models.Setting,))
+        settings[method.name] = setting
+        trials += tried
         found |= steps.step(name, predict, problem, method, setting)
     if not quick:
-        given = problem, settings[ON_RIDGE].power
+        given = problem, settings[ON_BOOSTING].power
         found |= steps.step(f"{problem.scenes.name}, samples", predict_by_samples, *given)
-    return found
+    return found, {name: dataclasses.asdict(setting) for name, setting in settings.items()}, trials
 
 
-def choose(problem: Problem, method: Method, start: models.Setting) -> models.Setting:
-    """Choose the setting of least error on held-out folds, of models learned from the other folds."""
+def choose(problem: Problem, method: Method) -> tuple[models.Setting, list[dict[str, Any]]]:
+    """Choose the setting of least error on held-out folds, of models learned from the other folds; return all trials.
+
+    The temperature is chosen on the scenes that are neither learned from nor tested, or else on the folds.
+    """
     rng, folds = np.random.default_rng(problem.seed), problem.scenes.folds
     grid = problem.grid(method.bands)
     graph, samples = grid.graph, {}
-    for fold in problem.validation:
-        others = np.flatnonzero((folds >= 0) & (folds != fold))
+    for fold in (*problem.validation, None):
+        others = np.flatnonzero((folds >= 0) & (folds != (-1 if fold is None else fold)))
         samples[fold] = draw(problem, grid, method, others, rng)
 
     @cache
-    def learn(fold: int, setting: models.Setting) -> models.Learned:
+    def learn(fold: int | None, setting: models.Setting) -> models.Learned:
         return method.learn(samples[fold], setting)
 
-    def score(key: str, setting: models.Setting) -> float:
+    def score(key: str, setting: models.Setting, parts: dict[Any, np.ndarray] = problem.validation) -> float:
         found = []
-        for fold, numbers in problem.validation.items():
+        for fold, numbers in parts.items():
             learned = learn(fold, setting.of_learning)
             estimates = models.estimate(learned, graph, method.observations(problem, numbers), problem.points, setting)
             found.append(_scores(problem, estimates, numbers)[key].mean())
         return float(np.mean(found))
 
-    best = models.search(method.search, partial(score, "mae"), start)
-    return models.calibrate(partial(score, "cover"), best)
+    best, tried = models.search(method.search, partial(score, "mae"))
+    best = models.calibrate(partial(score, "cover", parts=problem.calibration), best)
+    records = [{"option": one.option, "value": str(one.value), "mae": one.loss} for one in tried]
+    return best, [{"method": method.name, **record} for record in records]
 
 
 def draw(problem: Problem, grid: models.Grid, method: Method, numbers: np.ndarray, rng: Any) -> models.Sample:
@@ -242,18 +259,18 @@ def predict(problem: Problem, method: Method, setting: models.Setting) -> dict[s
     estimates = estimate_images(observed)
     _, _, seconds = timing.timed(lambda: estimate_images(observed[:1]), repeats=5)
     single = estimate_images(observed, no_edges, dataclasses.replace(setting, power=1.0, temperature=1.0))
-    label = f"{method.name}, patches alone"
+    label = f"{method.name}, {ALONE}"
     return {method.name: (estimates, seconds, problem.test), label: (single, None, problem.test)}
 
 
 def predict_by_samples(problem: Problem, power: float) -> dict[str, Any]:
-    """Return estimates of a few scenes by particles, and of parts of them by mixtures, given ridge regression."""
+    """Return estimates of a few scenes by particles, and of parts of them by mixtures, given boosting."""
     rng, grid = np.random.default_rng(problem.seed), problem.grid(1)
     train = np.flatnonzero(problem.scenes.train)
     sample = draw(problem, grid, METHODS[0], train, rng)
-    spread = float(np.nanstd(problem.regressions.ridge[train] - problem.log_depth[train]))
+    spread = float(np.nanstd(problem.regressions.of["boosting"][train] - problem.log_depth[train]))
     numbers = problem.test[:: max(1, len(problem.test) // FEW)][:FEW]
-    observations = problem.regressions.ridge[numbers]
+    observations = problem.regressions.of["boosting"][numbers]
     part = observations[:, -CROP:, :CROP]
     found = {}
     for kind, images in (("particle", observations), ("mixture", part)):
@@ -262,12 +279,15 @@ def predict_by_samples(problem: Problem, power: float) -> dict[str, Any]:
         graph = kbp.grid_graph(*images.shape[1:], edge_type=edge_type.astype(int))
         begin = time.perf_counter()
         estimates = models.estimate_by_samples(sample, graph, images, problem.points, spread, kind, power)
-        found[f"{kind} BP on ridge"] = (estimates, (time.perf_counter() - begin) / len(images), numbers)
+        found[f"{kind} BP on boosting"] = (estimates, (time.perf_counter() - begin) / len(images), numbers)
     return found
 
 
 def table(problem: Problem, found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Score all methods over the measured cells they answer, and beside kernel belief propagation on the same."""
+    """Score all methods over the measured cells they answer.
+
+    `gain` is how much lower the error of the headline is on the same cells, `messages` how much messages lower it.
+    """
     rows = []
     references = {name: (estimates, numbers) for name, (estimates, _, numbers) in found.items()}
     for name, (estimates, seconds, numbers) in found.items():
@@ -275,11 +295,11 @@ def table(problem: Problem, found: dict[str, Any]) -> list[dict[str, Any]]:
         row = {"set": problem.scenes.name, "method": name, "scenes": len(numbers), "cells_each": estimates[0, 0].size}
         row |= {"mae": float(score["mae"].mean()), "se": results.standard_error(score["mae"])}
         row |= {key: float(np.mean(score[key])) for key in ("relative", "cover")} | {"answer_s": seconds}
-        for reference in (ON_RIDGE, ON_BOOSTING):
-            if reference in references:
+        for key, reference in (("gain", HEADLINE), ("messages", f"{name}, {ALONE}")):
+            if reference in references and reference != name:
                 theirs = _scores(problem, *_same(references[reference], estimates, numbers))["mae"] - score["mae"]
-                row |= {f"{reference} less this": float(theirs.mean())}
-                row |= {f"{reference} less this, se": results.standard_error(theirs)}
+                sign = -1 if key == "gain" else 1
+                row |= {key: sign * float(theirs.mean()), f"{key}_se": results.standard_error(theirs)}
         rows.append(row)
     return rows
 

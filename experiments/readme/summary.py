@@ -163,8 +163,7 @@ def _proteins(rows: list[Row]) -> list[Line]:
 
 
 def _depth(rows: list[Row]) -> list[Line]:
-    ours = "kernel BP on boosting"
-    ahead = (f"{ours} less this", f"{ours} less this, se", -1)
+    ours, ahead = "kernel BP on the second stage", ("gain", "gain_se", 1)
     words: Row = {"page": "docs/real_data.md", "measure": "error of log10 depth", "less": True, "shape": ".4f"}
     lines = []
     for place in ("kitchen", "tabletop", "street"):

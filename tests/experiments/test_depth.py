@@ -150,16 +150,38 @@ def test_filters_of_a_slope_see_its_direction():
 
 def test_regressions_do_not_see_the_scene_that_they_predict(few):
     features = patch_features(few)
-    kinds = [{"max_iter": 5, "min_samples_leaf": 2}]
-    first = regression.regress(few, features.copy(), 150, kinds, 0)
+    begin = regression.BOOSTING | {"max_iter": 5, "min_samples_leaf": 2}
+    drawn = regression.draw_cells(few, 150, 0)
+    regression.standardize(features, drawn)
+    first = regression.regress(few, features, drawn, begin, 0, trials=1)
     other = few.depth.copy()
     other[few.folds == 1] *= 7
     changed = data.Scenes(few.name, few.ids, few.images, other, few.folds, few.test)
-    again = regression.regress(changed, features.copy(), 150, kinds, 0)
-    if first.chosen["ridge_alpha"] == again.chosen["ridge_alpha"]:
-        np.testing.assert_allclose(first.ridge[few.folds == 1], again.ridge[few.folds == 1], rtol=1e-4, atol=1e-4)
-    np.testing.assert_array_equal(first.boosting[few.folds == 1], again.boosting[few.folds == 1])
-    assert not np.allclose(first.boosting[few.folds == 0], again.boosting[few.folds == 0])
+    again = regression.regress(changed, features, drawn, begin, 0, trials=1)
+    for name in ("ridge", "boosting", "boosting, filtered"):
+        for fold, alike in ((1, True), (0, False)):
+            a, b = (found.of[name][few.folds == fold] for found in (first, again))
+            assert np.allclose(a, b, rtol=1e-4, atol=1e-4) == alike
+    assert [trial["method"] for trial in first.trials] == list(first.of)
+
+
+def test_the_second_stage_sees_the_predictions_around():
+    maps = np.random.default_rng(0).standard_normal((2, 30, 40)).astype(np.float32)
+    seen = regression.around(maps)
+    assert seen.shape == (2, 30, 40, 1 + len(regression.AROUND) + 3 + 2 + 2)
+    for k, (i, j) in enumerate(regression.AROUND):
+        assert seen[1, 14, 20, 1 + k] == maps[1, 14 + i, 20 + j] - maps[1, 14, 20]
+    np.testing.assert_allclose(seen[0, 10, 9, -7], maps[0, 8:13, 7:12].mean(), rtol=1e-4)
+    np.testing.assert_allclose(seen[0, 3, :, -4], maps[0, 3].mean(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "median", "total variation"])
+def test_filters_smooth_each_map_by_itself(kind):
+    noisy = np.random.default_rng(0).standard_normal((2, 20, 20)).astype(np.float32)
+    noisy[1] += 100
+    smoothed = regression.smooth(noisy, kind, 8.0)
+    assert smoothed.shape == noisy.shape and (smoothed.std(axis=(1, 2)) < 0.9 * noisy.std(axis=(1, 2))).all()
+    np.testing.assert_allclose(smoothed.mean(axis=(1, 2)), noisy.mean(axis=(1, 2)), atol=0.1)
 
 
 @pytest.mark.parametrize("bands", [1, 2, 4])
@@ -194,6 +216,17 @@ def test_a_band_without_depth_learns_from_all_rows():
     assert len(sample.edges[0][0]) == 12 and len(sample.edges[1][0]) == 6  # of all rows, and of two
 
 
+def test_discrete_answers_lie_between_the_centers_of_bins():
+    truth = np.linspace(0, 1, 400, dtype=np.float32).reshape(1, 20, 20)
+    observations = truth + 0.02 * np.random.default_rng(0).standard_normal(truth.shape).astype(np.float32)
+    setting = models.Setting(power=1.0, obs_ridge=0.1, bins=10)
+    grid = models.Grid(20, 20)
+    learned = models.learn_discrete(grid.sample(truth, observations, np.random.default_rng(1)), setting)
+    found = models.estimate(learned, grid.graph, observations, np.linspace(0, 1, 201, dtype=np.float32), setting)
+    errors = np.abs(found[:, 0] - truth)
+    assert errors.mean() < 0.9 * 0.25 / setting.bins  # what an answer at the center of the right bin has
+
+
 def test_an_image_is_smoothed_and_intervals_hold_the_truth():
     rng = np.random.default_rng(3)
     i, j = np.mgrid[:10, :12]
@@ -213,13 +246,14 @@ def test_an_image_is_smoothed_and_intervals_hold_the_truth():
 
 
 def test_search_keeps_the_best_of_each_option():
-    wanted = models.Setting(power=1.0, exponent=0.5, ridge=3e-2, ratio=True)
+    wanted = models.Setting(power=1.0, exponent=0.5, ridge=3e-2)
 
     def error(setting):
-        return sum(getattr(setting, name) != getattr(wanted, name) for name in ("power", "exponent", "ridge", "ratio"))
+        return sum(getattr(setting, name) != getattr(wanted, name) for name in ("power", "exponent", "ridge"))
 
-    found = models.search("kernel", error)
+    found, trials = models.search("kernel", error)
     assert error(found) == 0 and found.bandwidth == models.Setting().bandwidth
+    assert len(trials) == regression.TRIALS
 
 
 @needs("depth")
@@ -229,8 +263,8 @@ def test_quick_run_on_the_kitchen(tmp_path):
     assert "cells have no depth" in outcome.stdout
     written = json.loads((tmp_path / "depth.json").read_text())
     found = {row["method"]: row for row in written["rows"]}
-    ours = found[run.ON_RIDGE]
-    assert max(ours["mae"], found["ridge"]["mae"]) < found["constant"]["mae"] and 0.3 < ours["cover"] < 1
+    ours = found[run.ON_BOOSTING]
+    assert max(ours["mae"], found["boosting"]["mae"]) < found["constant"]["mae"] and 0.3 < ours["cover"] < 1
     assert written["sets"][0]["cells_without_depth"] > 0
     assert (tmp_path / "depth.png").stat().st_size > 10_000
 
