@@ -32,23 +32,21 @@ def test_table_is_what_the_results_say():
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "ahead", "error", "outside", "bold"),
+    ("ours", "theirs", "ahead", "error", "bold"),
     [
-        (0.9, 0.8, 0.1, 0.04, False, "ours"),
-        (0.9, 0.8, 0.1, 0.06, False, None),  # within two standard errors
-        (0.9, 0.8, 0.1, 0.04, True, None),  # a baseline outside of the table is level
-        (0.7, 0.8, -0.1, 0.04, True, "theirs"),
-        (0.7, 0.8, -0.1, None, False, None),  # nothing is known of the error
+        (0.9, 0.8, 0.1, 0.04, "ours"),
+        (0.9, 0.8, 0.1, 0.06, None),  # within two standard errors
+        (0.7, 0.8, -0.1, 0.04, "theirs"),
+        (0.7, 0.8, -0.1, None, None),  # nothing is known of the error
     ],
 )
-def test_only_clear_differences_are_bold(ours, theirs, ahead, error, outside, bold):
+def test_only_clear_differences_are_bold(ours, theirs, ahead, error, bold):
     scores = {"ours": summary.Score(ours, 0.01), "best": summary.Score(theirs, 0.01)}
     words = {"task": "t", "page": "p", "measure": "m", "less": False, "shape": ".2f", "without": None}
-    line = summary.Line(**words, **scores, baseline="b", ahead=summary.Score(ahead, error), outside=outside)
+    line = summary.Line(**words, **scores, baseline="b", ahead=summary.Score(ahead, error))
     cells = summary._cells(line)
     assert [("**" in cells[3]), ("**" in cells[4])] == [bold == "ours", bold == "theirs"]
     assert cells[5] == f"{ahead:+.2f}" + (f" ± {error:.2f}" if error else "")
-    assert ("†" in cells[0]) == outside
 
 
 def test_best_baseline_and_its_difference_are_taken_from_the_rows():
