@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -192,6 +193,7 @@ def compare(
     settings: dict[str, models.Setting] = {}
     trials: list[dict[str, Any]] = []
     for method in command_line.progress(kinds, f"{problem.scenes.name}: graphs"):
+        jax.clear_caches()  # a process can only map so many programs
         name = f"{problem.scenes.name}, {method.name}"
         if method.search in settings:
             setting, tried = settings[method.search], []
