@@ -67,7 +67,13 @@ class Problem(NamedTuple):
 
 
 def one_category(
-    problem: Problem, ridge: float, min_prediction: float, power: float, messages: str, links: bool = True
+    problem: Problem,
+    ridge: float,
+    min_prediction: float,
+    power: float,
+    messages: str,
+    links: bool = True,
+    predicted: np.ndarray | None = None,
 ) -> np.ndarray:
     """Score categories by the belief of a variable that is one category of the paper, drawn at random.
 
@@ -82,10 +88,13 @@ def one_category(
         power: exponent of the texts' evidence.
         messages: one of `MESSAGES`.
         links: whether to listen to neighbors.
+        predicted: predictions of the sets that are used instead of those from texts [paper, category].
 
     Returns:
         Scores [query, category].
     """
+    heard = problem.papers.worded if predicted is None else np.ones(len(predicted), bool)
+    predicted = problem.predicted if predicted is None else predicted
     rng = np.random.default_rng(problem.seed)
     categories = np.nonzero(problem.papers.labels[problem.train])[1]
     links_known = problem.joined
@@ -96,8 +105,8 @@ def one_category(
     frequency = (np.bincount(categories, minlength=problem.labels.shape[1]) + 0.5) / (len(categories) + 0.5)
     frequency = frequency.astype(np.float32)
     masses = spread_clamps(problem.labels[problem.train], frequency)
-    ratio = (positive(problem.predicted, min_prediction) / frequency) ** power
-    told = np.where(problem.papers.worded[:, None], ratio, 1)
+    ratio = (positive(predicted, min_prediction) / frequency) ** power
+    told = np.where(heard[:, None], ratio, 1)
     told[problem.train] = 1
     fixed = _spread(model, graph, jnp.asarray(problem.train, jnp.int32), masses)
     evidence = kbp.likelihood(model, graph, jax.tree_util.Partial(_look_up, jnp.asarray(told, jnp.float32))) * fixed

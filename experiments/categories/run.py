@@ -42,12 +42,13 @@ QUICK_PAPERS = 1_800
 GROUPS = {"all": (0, 10**9), "linked": (1, 10**9), "0": (0, 0), "1": (1, 1), "2": (2, 2), "3+": (3, 10**9)}
 """Test papers by the number of neighbors whose categories are known."""
 BELIEF, NO_LINKS = "KBP, one category", "KBP, one category, no links"
-AHEAD = f"{BELIEF} less this"
+ON_SPREAD, ON_SPREAD_ALONE = "KBP on label spreading", "KBP on label spreading, no links"
+AHEAD = f"{ON_SPREAD} less this"
 MAP, MEAN = "KBP, sets, MAP and OMP", "KBP, sets, mean"
 COMPRESSED, REGRESSION, REGRESSED = "compressed sensing", "ridge regression", "ridge regression and neighbors"
 NEAREST, BOTH, LINKED, FREQUENT = "nearest texts", "nearest texts and neighbors", "neighbors", "most frequent"
 SPREAD, PAGERANK = "label spreading on ridge regression", "personalized PageRank on ridge regression"
-METHODS = (BELIEF, NO_LINKS, MAP, MEAN, SPREAD, PAGERANK, REGRESSED, REGRESSION, COMPRESSED)
+METHODS = (ON_SPREAD, ON_SPREAD_ALONE, BELIEF, NO_LINKS, MAP, MEAN, SPREAD, PAGERANK, REGRESSED, REGRESSION, COMPRESSED)
 METHODS += (NEAREST, BOTH, LINKED, FREQUENT)
 SPACES: dict[str, dict[str, tuple]] = {
     REGRESSION: {"ridge": (1.5, 6.0)},
@@ -56,6 +57,7 @@ SPACES: dict[str, dict[str, tuple]] = {
     MAP: {"ridge": (1e-1, 1.0), "power": (4.0, 16.0)},
     SPREAD: {"weight": (2.0, 8.0), "iterations": (10, 30)},
     PAGERANK: {"weight": (2.0, 8.0), "iterations": (10, 30)},
+    ON_SPREAD: {"ridge": (1e-2, 1e-1), "messages": MESSAGES, "min_prediction": (1e-2, 3e-3), "power": (1.0, 2.0)},
     REGRESSED: {"weight": (0.2, 0.8)},
     NEAREST: {"count": (40, 160)},
     BOTH: {"count": (40, 160), "weight": (0.2, 0.8)},
@@ -182,15 +184,16 @@ def choose(
         if ridge not in regressions:
             regressions[ridge] = baselines.regress(papers, split.train, ridge)
         problem = problem_of(papers, graph, exponents, split, regressions[ridge], 0)
-        scores = PREDICTORS[method](problem, **({} if own else options))
+        also = chosen[SPREAD] if method == ON_SPREAD else {}
+        scores = PREDICTORS[method](problem, **({} if own else options | also))
         return -float(baselines.recall_at(scores, papers.labels[problem.queries], rank)[:, -1].mean())
 
     for method, values in SPACES.items():
         space = dict(values)
-        if method == BELIEF and TRIALS[papers.name] < max(TRIALS.values()):
+        if "messages" in space and TRIALS[papers.name] < max(TRIALS.values()):
             space["messages"] = MESSAGES[:2]
         chosen[method] = {option: grid[0] for option, grid in space.items()}
-        if quick and method in (BELIEF, MAP):  # their programs take most of the time
+        if quick and method in (BELIEF, MAP, ON_SPREAD):  # their programs take most of the time
             continue
         start, budget = chosen[method], TRIALS[papers.name]
         best, tried = coordinate_search(start, space, partial(loss, method), budget=budget, extensions=2)
@@ -226,7 +229,9 @@ def predict_split(
     scores = {COMPRESSED: PREDICTORS[COMPRESSED](also)}
     if not quick:
         scores[NO_LINKS] = one_category(problem, **settings[BELIEF], links=False)
+        scores[ON_SPREAD_ALONE] = on_spreading(problem, **settings[SPREAD], **settings[ON_SPREAD], links=False)
     scores[BELIEF] = timer("one category", lambda: one_category(problem, **settings[BELIEF]))
+    scores[ON_SPREAD] = on_spreading(problem, **settings[SPREAD], **settings[ON_SPREAD])
     model = timer("sets", lambda: infer_sets(problem, **settings[MAP]))
     scores[MAP] = timer("MAP", lambda: unit_mode(problem, model))
     if not quick:
@@ -260,7 +265,7 @@ def summarize(papers: Papers, found: list[Any]) -> list[dict[str, Any]]:
             continue
         values = np.array([of[method, group][0][RANKS.index(k)] for of in found])
         count = float(np.mean([of[method, group][1] for of in found]))
-        less = np.array([of[BELIEF, group][0][RANKS.index(k)] for of in found]) - values
+        less = np.array([of[ON_SPREAD, group][0][RANKS.index(k)] for of in found]) - values
         row = {"set": papers.name, "method": method, "papers": group, "k": k, "count": count}
         row |= {AHEAD: float(less.mean()), f"{AHEAD}, se": standard_error(less)}
         rows.append({**row, "recall": float(values.mean()), "stderr": standard_error(values)})
@@ -299,7 +304,7 @@ def draw_curves(ax: Any, rows: list[dict[str, Any]]) -> None:
     for i, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
         mine = [row for row in rows if row["method"] == method]
         k, recall, error = (np.array([row[key] for row in mine], float) for key in ("k", "recall", "stderr"))
-        style = {"linewidth": 2.2, "marker": "o"} if method == BELIEF else {"linewidth": 1, "marker": ".v^s"[i % 4]}
+        style = {"linewidth": 2.2, "marker": "o"} if method == ON_SPREAD else {"linewidth": 1, "marker": ".v^s"[i % 4]}
         ax.errorbar(k, recall, error, label=method, markersize=4, capsize=2, color=f"C{i % 10}", **style)
     ax.set(xlabel="best categories, k", ylabel="recall@k", ylim=(0, 1))
     ax.grid(alpha=0.3)
@@ -310,11 +315,13 @@ def draw_bars(ax: Any, rows: list[dict[str, Any]]) -> None:
     groups = [group for group in GROUPS if group not in ("all", "linked")]
     rank = next(row["k"] for row in rows if row["papers"] == groups[0])
     present = {row["method"] for row in rows}
-    shown = [method for method in (BELIEF, NO_LINKS, SPREAD, PAGERANK, REGRESSED, LINKED) if method in present]
+    shown = [
+        method for method in (ON_SPREAD, BELIEF, NO_LINKS, SPREAD, PAGERANK, REGRESSED, LINKED) if method in present
+    ]
     for i, method in enumerate(shown):
         of = {row["papers"]: row for row in rows if row["method"] == method and row["k"] == rank}
         values, errors = (np.array([of[group][key] for group in groups], float) for key in ("recall", "stderr"))
-        ax.bar(np.arange(len(groups)) + 0.13 * (i - 2.5), values, 0.12, yerr=errors, label=method)
+        ax.bar(np.arange(len(groups)) + 0.12 * (i - 3), values, 0.11, yerr=errors, label=method)
     ax.set(xticks=range(len(groups)), xlabel="neighbors with known categories", ylabel=f"recall@{rank}")
     ax.set_xticklabels(groups)
     ax.set_ylim(top=1.25)
@@ -333,6 +340,17 @@ def spread(problem: Problem, weight: float, iterations: int) -> np.ndarray:
     links = data.adjacency(problem.papers)
     start = known_or_predicted(problem)
     return baselines.label_spreading(links, start, problem.train, weight, iterations)[problem.queries]
+
+
+def on_spreading(problem: Problem, weight: float, iterations: int, links: bool = True, **settings: Any) -> np.ndarray:
+    """Return the beliefs in categories whose evidence is label spreading on ridge regression [paper, category].
+
+    Its scores of a paper are scaled to the mean number of categories, as predictions from texts are.
+    """
+    start, known = known_or_predicted(problem), problem.train
+    scores = baselines.label_spreading(data.adjacency(problem.papers), start, known, weight, iterations)
+    scores *= problem.labels[known].sum(1).mean() / np.maximum(scores.sum(1, keepdims=True), 1e-6)
+    return one_category(problem, **settings, links=links, predicted=scores)
 
 
 def walk(problem: Problem, weight: float, iterations: int) -> np.ndarray:
@@ -372,6 +390,7 @@ def compressed(problem: Problem) -> np.ndarray:
 PREDICTORS: dict[str, Callable[..., np.ndarray]] = {
     BELIEF: one_category,
     SPREAD: spread,
+    ON_SPREAD: on_spreading,
     PAGERANK: walk,
     MAP: lambda problem, **settings: unit_mode(problem, infer_sets(problem, **settings)),
     COMPRESSED: compressed,

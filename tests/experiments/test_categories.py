@@ -3,12 +3,14 @@
 import json
 from functools import partial
 
+import jax
 import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.linear_model import Ridge, orthogonal_mp
 
+import kbpjax as kbp
 from experiments.categories import baselines, data, models, run
 from tests.programs import SHORT, experiment, inside, needs
 
@@ -175,13 +177,29 @@ def test_pairs_of_categories_are_those_of_linked_papers():
     np.testing.assert_allclose(shares, np.array([[0, 1, 0], [1, 1, 0], [0, 1, 0]]) / 4, atol=0.03)
 
 
+def test_without_links_the_belief_on_label_spreading_ranks_as_label_spreading_does():
+    network, train, queries = star(3, 6), np.arange(12), np.arange(12, 21)
+    network.labels[:, 0] = True
+    predicted = np.random.default_rng(7).random((21, 4)).astype(np.float32)
+    with jax.enable_x64(False):
+        graph = kbp.Graph.from_edges(network.links, 21)
+        problem = models.Problem(network, graph, train, queries, predicted, 0, kbp.tree_reweighting(graph))
+        settings = {"ridge": 1e-2, "messages": "plain", "min_prediction": 1e-6, "power": 1.0}
+        alone = run.on_spreading(problem, 4.0, 10, **settings, links=False)
+        spread = run.spread(problem, 4.0, 10)
+        np.testing.assert_array_equal(np.argsort(-alone, axis=1), np.argsort(-spread, axis=1))
+        assert not np.allclose(
+            alone, run.on_spreading(problem, 4.0, 10, **settings), atol=1e-3
+        )  # messages do something
+
+
 @needs("citations")
 def test_quick_run_scores_every_method(tmp_path):
     outcome = program("--quick", "--out", tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     content = json.loads((tmp_path / "categories.json").read_text())
     found = {row["method"]: row["recall"] for row in content["rows"] if (row["papers"], row["k"]) == ("all", 10)}
-    assert {run.BELIEF, run.COMPRESSED} <= set(found) and all(0 <= r <= 1 for r in found.values())
+    assert {run.ON_SPREAD, run.BELIEF, run.COMPRESSED} <= set(found) and all(0 <= r <= 1 for r in found.values())
     assert found[run.BELIEF] > found[run.FREQUENT]  # better than a constant answer
     assert content["sets"][0]["without categories"] > 0
     assert (tmp_path / "categories.png").stat().st_size > 10_000
