@@ -1,8 +1,8 @@
 """Predict the backbone angles of proteins from PSI-BLAST profiles: directions hidden on chains, profiles observed.
 
 The protein experiment of Song et al. (2011, section 7): each residue has a pair of C-alpha angles (theta, tau), a point
-on the sphere, and chains of such points are learned from structures. Ten-fold cross-validation by chain, once from the
-profile of the residue itself, as in the paper, and once from a window of seven, which every method gets.
+on the sphere, and chains of such points are learned from structures. Cross-validation by chain, once from the profile
+of the residue itself, as in the paper, and once from a window of seven, which every method gets.
 
 The observation of kernel belief propagation is what a regression predicts for eight spherical harmonics of the angles
 of a residue (out of fold for the training chains): a kernel regression on its window; a second one on the predictions
