@@ -324,8 +324,8 @@ def draw_bars(ax: Any, rows: list[dict[str, Any]]) -> None:
         ax.bar(np.arange(len(groups)) + 0.12 * (i - 3), values, 0.11, yerr=errors, label=method)
     ax.set(xticks=range(len(groups)), xlabel="neighbors with known categories", ylabel=f"recall@{rank}")
     ax.set_xticklabels(groups)
-    ax.set_ylim(top=1.25)
-    ax.legend(fontsize=6, ncols=3, loc="upper left")
+    ax.set_ylim(top=1.3)
+    ax.legend(fontsize=6, ncols=2, loc="upper left")
 
 
 def known_or_predicted(problem: Problem) -> np.ndarray:
@@ -336,20 +336,23 @@ def known_or_predicted(problem: Problem) -> np.ndarray:
 
 
 def spread(problem: Problem, weight: float, iterations: int) -> np.ndarray:
-    """Return predictions and known labels spread to the queries [paper, category]."""
+    """Return predictions and known labels spread to the queries [query, category]."""
+    return spread_to_all(problem, weight, iterations)[problem.queries]
+
+
+def spread_to_all(problem: Problem, weight: float, iterations: int) -> np.ndarray:
+    """Return predictions and known labels spread along the links [paper, category]."""
     links = data.adjacency(problem.papers)
-    start = known_or_predicted(problem)
-    return baselines.label_spreading(links, start, problem.train, weight, iterations)[problem.queries]
+    return baselines.label_spreading(links, known_or_predicted(problem), problem.train, weight, iterations)
 
 
 def on_spreading(problem: Problem, weight: float, iterations: int, links: bool = True, **settings: Any) -> np.ndarray:
-    """Return the beliefs in categories whose evidence is label spreading on ridge regression [paper, category].
+    """Return the beliefs in categories whose evidence is label spreading on ridge regression [query, category].
 
     Its scores of a paper are scaled to the mean number of categories, as predictions from texts are.
     """
-    start, known = known_or_predicted(problem), problem.train
-    scores = baselines.label_spreading(data.adjacency(problem.papers), start, known, weight, iterations)
-    scores *= problem.labels[known].sum(1).mean() / np.maximum(scores.sum(1, keepdims=True), 1e-6)
+    scores = spread_to_all(problem, weight, iterations)
+    scores *= problem.labels[problem.train].sum(1).mean() / np.maximum(scores.sum(1, keepdims=True), 1e-6)
     return one_category(problem, **settings, links=links, predicted=scores)
 
 
