@@ -1,9 +1,12 @@
 """Change the code in many small ways, one at a time, and see whether the tests notice (`make mutants`; not run by CI).
 
 Mutants are made by cosmic-ray's operators: of each place in a module that one of them can change, one change, drawn at
-random; annotations are left alone. A mutant is killed where one of the tests of its module fails that `make test` runs,
-or uses more CPU seconds than it may (so that a busy machine kills none). Each outcome is written at once, and a run
-goes on where the last one stopped: `--shard 2/5` does the second fifth of what is left to do, `--fresh` begins again.
+random; annotations are left alone. One run of the tests of a module that `make test` runs, with coverage, says which
+tests execute which line, and how long they take. A mutant is killed where one of those that execute its line fails, or
+uses more CPU seconds than it may (so that a busy machine kills none). They run from the quickest, up to `--tests`
+seconds in all, and without the type checks that `make test` adds: both can only spare mutants. Each outcome is written
+at once, and a run goes on where the last one stopped: `--shard 2/5` does the second fifth of what is left to do,
+`--fresh` begins again.
 """
 
 import argparse
@@ -12,7 +15,6 @@ import difflib
 import json
 import os
 import random
-import resource
 import shutil
 import subprocess
 import sys
@@ -20,12 +22,15 @@ import tempfile
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Queue
 
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
+from coverage import CoverageData
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = {
@@ -55,7 +60,34 @@ TESTS = {
 """The tests of each module; quick ones first."""
 LEFT_ALONE = ("Variable", "RemoveDecorator")
 """Operators that need arguments, or whose mutants do not even import under the shape checks of the tests."""
-CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    "KBPJAX_UNCHECKED": "1",
+}
+IGNORED = "ignore::pytest.PytestAssertRewriteWarning"  # the worker has imported their plugins before
+
+
+@dataclass
+class Mutant:
+    """One change of a module: the code that it makes, and the lines of the statement that it is in."""
+
+    module: str
+    operator: str
+    code: str
+    lines: range
+
+    @property
+    def change(self):
+        """The lines that differ, without context."""
+        before = source(self.module).read_text(encoding="utf-8")
+        lines = list(difflib.unified_diff(before.split("\n"), self.code.split("\n"), lineterm="", n=0))[2:]
+        return [line for line in lines if line[:1] in "@-+"]
+
+
+def source(module, folder=ROOT):
+    return folder / "kbpjax" / f"{module}.py"
 
 
 def annotations(code):
@@ -83,13 +115,27 @@ def places(code):
 
 
 def mutants(module, limit, seed):
-    """Draw one mutant for each place of a module, of at most `limit` places: [(module, operator, code), ...]."""
-    code = (ROOT / "kbpjax" / f"{module}.py").read_text(encoding="utf-8")
+    """Draw one mutant for each place of a module, of at most `limit` places: (number of places, mutants)."""
+    code = source(module).read_text(encoding="utf-8")
     draw, groups = random.Random(seed), places(code)
     chosen = sorted(draw.sample(sorted(groups), min(limit, len(groups))))
-    drawn = [draw.choice(groups[place]) for place in chosen]
-    made = [(module, name, mutate_code(code, get_operator(name)(), occurrence)) for name, occurrence in drawn]
-    return len(groups), [mutant for mutant in made if compiles(mutant[2])]
+    drawn = [(place, *draw.choice(groups[place])) for place in chosen]
+    made = [
+        Mutant(module, name, mutate_code(code, get_operator(name)(), occurrence), statement(code, place[0][0]))
+        for place, name, occurrence in drawn
+    ]
+    return len(groups), [mutant for mutant in made if compiles(mutant.code)]
+
+
+def statement(code, line):
+    """Give the lines of the innermost statement that a line is in; of one with a body, its head."""
+    found = range(line, line + 1)
+    for node in ast.walk(ast.parse(code)):  # outer nodes first
+        if isinstance(node, ast.stmt) and node.lineno <= line <= node.end_lineno:
+            end = node.body[0].lineno - 1 if getattr(node, "body", None) else node.end_lineno
+            if line <= end:
+                found = range(node.lineno, end + 1)
+    return found
 
 
 def compiles(code):
@@ -111,55 +157,87 @@ def workplace(folder):
     return folder
 
 
-def survives(folder, module, code, seconds):
-    """Run the tests of a module with this code in its place."""
-    file = folder / "kbpjax" / f"{module}.py"
-    before = file.read_text(encoding="utf-8")
-    file.write_text(code, encoding="utf-8")
-    tests = [f"tests/{name}" for name in TESTS[module]]
-    chosen = ["-m", "not slow and not experiments", *tests]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *chosen]
-    settings = {**os.environ, **CACHE, "PYTHONDONTWRITEBYTECODE": "1", "JAX_COMPILATION_CACHE_DIR": str(folder / "xla")}
+class Place:
+    """A copy of the checkout, and a process beside it that runs tests there."""
 
-    def limit():
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    def __init__(self, folder):
+        self.folder, self.writes = workplace(folder), 0
+        environment = {**os.environ, **ENVIRONMENT, "JAX_COMPILATION_CACHE_DIR": str(folder / "xla")}
+        command = [sys.executable, str(ROOT / ".ci" / "mutant_worker.py")]
+        pipe = subprocess.PIPE
+        self.worker = subprocess.Popen(command, cwd=folder, env=environment, stdin=pipe, stdout=pipe, text=True)
 
-    try:
-        outcome = subprocess.run(
-            command, cwd=folder, env=settings, capture_output=True, preexec_fn=limit, timeout=8 * seconds, check=False
-        )
-        return outcome.returncode == 0
-    except subprocess.TimeoutExpired:  # asleep for good
-        return False
-    finally:
-        file.write_text(before, encoding="utf-8")
+    def run(self, module, seconds, *arguments, first=(), **request):
+        """Run tests of a module, and say whether they pass."""
+        chosen = ["-q", "-x", "-p", "no:cacheprovider", "-W", IGNORED, "-m", "not slow and not experiments", *arguments]
+        chosen += [f"tests/{name}" for name in TESTS[module]]
+        request |= {"arguments": chosen, "first": list(first), "seconds": seconds}
+        self.worker.stdin.write(json.dumps(request) + "\n")
+        self.worker.stdin.flush()
+        status = os.waitstatus_to_exitcode(int(self.worker.stdout.readline()))
+        if status == 5:
+            raise RuntimeError(f"{module}: no tests were found")
+        return status == 0
+
+    def survives(self, mutant, tests, seconds):
+        """Run tests with a mutant in the place of its module."""
+        file = source(mutant.module, self.folder)
+        before = file.read_text(encoding="utf-8")
+        self.write(file, mutant.code)
+        try:
+            return self.run(mutant.module, seconds, first=tests)
+        finally:
+            self.write(file, before)
+
+    def write(self, file, code):
+        """Write a file with a time of its own, so that Python compiles it again."""
+        file.write_text(code, encoding="utf-8")
+        self.writes += 1
+        os.utime(file, (self.writes, self.writes))
+
+    def covered(self, module, seconds):
+        """Give the seconds of each test of a module, and {line: tests that execute it}; None where a test fails."""
+        data, times = self.folder / "coverage", self.folder / "times.json"
+        arguments = ("--cov=kbpjax", "--cov-context=test", "--cov-report=", "--cov-fail-under=0")
+        environment = {"COVERAGE_FILE": str(data)}
+        if not self.run(module, seconds, *arguments, times=str(times), environment=environment):
+            return None
+        coverage = CoverageData(str(data))
+        coverage.read()
+        contexts = coverage.contexts_by_lineno(str(source(module, self.folder)))
+        tests = {line: {name.partition("|")[0] for name in names} - {""} for line, names in contexts.items()}
+        return json.loads(times.read_text(encoding="utf-8")), tests
 
 
-def difference(module, code):
-    """Show what a mutant changes, without context."""
-    before = (ROOT / "kbpjax" / f"{module}.py").read_text(encoding="utf-8").split("\n")
-    lines = list(difflib.unified_diff(before, code.split("\n"), lineterm="", n=0))[2:]
-    return [line for line in lines if line[:1] in "@-+"]
+def chosen_tests(mutant, seconds, tests, limit):
+    """Choose the tests that execute a mutant's lines (all, where none does), the quickest first, up to a limit."""
+    found = set().union(*(tests.get(line, ()) for line in mutant.lines)) or set(seconds)
+    total, chosen = 0.0, []
+    for name in sorted(found, key=lambda name: seconds.get(name, 0.0)):
+        total += seconds.get(name, 0.0)
+        if chosen and total > limit:
+            break
+        chosen.append(name)
+    return chosen
 
 
-def try_all(drawn, folders, seconds, keep):
-    """Try each mutant in one of the folders, and have each outcome kept."""
+def try_all(drawn, chosen, spots, seconds, keep):
+    """Try each mutant in one of the places, and have each outcome kept."""
     free = Queue()
-    for folder in folders:
-        free.put(folder)
+    for spot in spots:
+        free.put(spot)
 
     def attempt(mutant):
-        module, name, code = mutant
-        folder, start = free.get(), time.perf_counter()
-        survived = survives(folder, module, code, seconds)
-        free.put(folder)
+        spot, start = free.get(), time.perf_counter()
+        survived = spot.survives(mutant, chosen(mutant), seconds)
+        free.put(spot)
         word = "SURVIVED" if survived else "killed"
-        print(f"{module} {name} {word}, {time.perf_counter() - start:.0f} s", flush=True)
+        print(f"{mutant.module} {mutant.operator} {word}, {time.perf_counter() - start:.0f} s", flush=True)
         if survived:
-            print("\n".join("    " + line for line in difference(module, code)), flush=True)
-        return {"module": module, "operator": name, "survived": survived, "change": difference(module, code)}
+            print("\n".join("    " + line for line in mutant.change), flush=True)
+        return {"module": mutant.module, "operator": mutant.operator, "survived": survived, "change": mutant.change}
 
-    with ThreadPoolExecutor(len(folders)) as pool:
+    with ThreadPoolExecutor(len(spots)) as pool:
         for row in pool.map(attempt, drawn):
             keep(row)
 
@@ -178,7 +256,8 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=10**6, help="places of each module, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seconds", type=int, default=900, help="CPU seconds that the tests of one mutant may use")
+    parser.add_argument("--tests", type=float, default=60, help="seconds of the tests that are chosen for one mutant")
+    parser.add_argument("--seconds", type=int, default=1200, help="CPU seconds that the tests of one mutant may use")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "mutants.json")
     parser.add_argument("--shard", type=part, default=(1, 1), metavar="K/N", help="the K-th of N parts of what is left")
     parser.add_argument("--fresh", action="store_true", help="forget the outcomes that --out has")
@@ -193,20 +272,21 @@ def main() -> int:
         options.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
     with tempfile.TemporaryDirectory() as scratch:
-        folders = [workplace(Path(scratch) / str(job)) for job in range(options.jobs)]
+        spots = [Place(Path(scratch) / str(job)) for job in range(options.jobs)]
         for module in options.modules:
             total, drawn = mutants(module, options.limit, options.seed)
             done = [row["change"] for row in rows if row["module"] == module]
-            left = [mutant for mutant in drawn if difference(module, mutant[2]) not in done]
+            left = [mutant for mutant in drawn if mutant.change not in done]
             left = left[options.shard[0] - 1 :: options.shard[1]]
             if left:
-                unchanged = (ROOT / "kbpjax" / f"{module}.py").read_text(encoding="utf-8")
-                if not survives(folders[0], module, unchanged, options.seconds):
+                found = spots[0].covered(module, options.seconds)
+                if found is None:
                     print(f"{module}: its tests fail, or take too long, without any change", file=sys.stderr)
                     return 1
-                for other in folders[1:]:  # what is compiled once serves all
-                    shutil.copytree(folders[0] / "xla", other / "xla", dirs_exist_ok=True)
-                try_all(left, folders, options.seconds, keep)
+                for other in spots[1:]:  # what is compiled once serves all
+                    shutil.copytree(spots[0].folder / "xla", other.folder / "xla", dirs_exist_ok=True)
+                chosen = partial(chosen_tests, seconds=found[0], tests=found[1], limit=options.tests)
+                try_all(left, chosen, spots, options.seconds, keep)
             killed = [not row["survived"] for row in rows if row["module"] == module]
             print(f"{module}: {sum(killed)} of {len(killed)} mutants killed, of {total} places", flush=True)
     killed = sum(not row["survived"] for row in rows)

@@ -5,6 +5,7 @@ between runs (`.pytest_cache/jax`, shared by the workers; `make clean` removes i
 processes of their own run as a user's do (`tests.programs`).
 """
 
+import contextlib
 import gc
 import os
 import shutil
@@ -31,7 +32,9 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-with jaxtyping.install_import_hook("kbpjax", "beartype.beartype"):
+# Without the checks where many short runs pay for their import (.ci/check_mutants.py).
+unchecked = os.environ.get("KBPJAX_UNCHECKED")
+with contextlib.nullcontext() if unchecked else jaxtyping.install_import_hook("kbpjax", "beartype.beartype"):
     import kbpjax as kbpjax
 
 gc.set_threshold(200_000, 50, 100)  # tracing makes many short-lived objects: 13 % of the CPU seconds (jax 0.10.2)

@@ -185,7 +185,7 @@ def sure():
     return weights
 
 
-FACTOR = np.array([[1.0, 0.0, 0.5], [1.0, 1.0, 1.0], [0.3, 1.0, 0.6]])
+FACTOR = np.array([[1.0, 0.0, 0.5], [1.0, 1.0, 1.0], [0.4, 1.0, 0.6]])
 
 
 def test_gradients_in_powers_are_finite_and_right_at_zero_factors_and_zero_messages(sure):
