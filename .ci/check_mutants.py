@@ -6,7 +6,7 @@ tests execute which line, and how long they take. A mutant is killed where one o
 uses more CPU seconds than it may (so that a busy machine kills none). They run from the quickest, up to `--tests`
 seconds in all, and without the type checks that `make test` adds: both can only spare mutants. Each outcome is written
 at once, and a run goes on where the last one stopped: `--shard 2/5` does the second fifth of what is left to do,
-`--fresh` begins again.
+`--again --tests 60` tries the survivors on more tests, `--fresh` begins again.
 """
 
 import argparse
@@ -256,8 +256,8 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=10**6, help="places of each module, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--tests", type=float, default=60, help="seconds of the tests that are chosen for one mutant")
-    parser.add_argument("--seconds", type=int, default=1200, help="CPU seconds that the tests of one mutant may use")
+    parser.add_argument("--tests", type=float, default=15, help="seconds of the tests that are chosen for one mutant")
+    parser.add_argument("--seconds", type=int, default=600, help="CPU seconds that the tests of one mutant may use")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "mutants.json")
     parser.add_argument("--shard", type=part, default=(1, 1), metavar="K/N", help="the K-th of N parts of what is left")
     parser.add_argument("--fresh", action="store_true", help="forget the outcomes that --out has")

@@ -8,6 +8,7 @@ import pytest
 import kbpjax as kbp
 from kbpjax.inference import loopy
 from kbpjax.inference.schedules import Problem, Synchronous, first_messages
+from kbpjax.inference.update import each_part, parts_of, update
 
 COMPLETE = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
 HUB = kbp.Graph.from_edges([(0, leaf) for leaf in range(1, 12)] + [(1, 2), (3, 4), (5, 6)], 12)
@@ -48,6 +49,46 @@ def test_scales_of_tables_and_evidence_change_no_message(arithmetic, graph, damp
     ):
         got = messages(jnp.asarray(tables), jnp.asarray(locals_))
         np.testing.assert_allclose(got, np.broadcast_to(wanted, got.shape), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("arithmetic", [kbp.SumProduct(), kbp.InLogs()], ids=["sum", "logs"])
+@pytest.mark.parametrize("exponents", [None, 1.0])
+def test_the_size_of_an_update_counts_what_was_divided_out_of_small_products(arithmetic, exponents):
+    operators, graph, local = problem(HUB, arithmetic)
+    old = np.where(np.arange(3) == np.arange(graph.num_edges)[:, None] % 3, [1.0, 0.9, 0.7], [1e-4, 1e-5, 1e-6])
+    old /= np.linalg.norm(old, axis=1, keepdims=True)
+    state = kbp.BPState(jnp.asarray(old), jnp.array(1.0), jnp.int32(0))
+    damping = kbp.AgreementDamping(0.5)
+    new = kbp.step(operators, graph, local, state, damping=damping, exponents=exponents).messages
+
+    table, senders, receivers = np.asarray(operators.project[0]), np.asarray(graph.senders), np.asarray(graph.receivers)
+    factors = np.asarray(local) / np.max(local, axis=1, keepdims=True)
+    sizes = np.zeros(graph.num_edges)
+    for edge, (sender, receiver) in enumerate(zip(senders, receivers)):
+        others = (receivers == sender) & (senders != receiver)
+        raw = table @ (factors[sender] * old[others].prod(axis=0))
+        sizes[edge] = np.linalg.norm(raw) / np.linalg.norm(table.sum(axis=1))
+        mixed = 0.5 * old[edge] + 0.5 * sizes[edge] * raw / np.linalg.norm(raw)
+        np.testing.assert_allclose(new[edge], mixed / np.linalg.norm(mixed), rtol=1e-9, atol=1e-14)
+    assert sizes.min() < 1e-20 and (sizes > 1e-3).sum() >= 6
+
+
+@pytest.mark.parametrize("exponents", [None, 0.8])
+def test_parts_of_the_nodes_send_what_all_of_them_send_at_once(exponents):
+    """Of nodes with one to eleven neighbors, some of them clamped; local factors and exponents differ."""
+    operators, graph, local = problem(HUB, kbp.SumProduct())
+    powers = None if exponents is None else jnp.linspace(exponents, 1.2, graph.num_edges // 2)
+    messages = jnp.asarray(np.random.default_rng(3).uniform(0.1, 1, (graph.num_edges, 3)))
+    clamped = jnp.arange(graph.num_nodes) % 5 == 1
+
+    @jax.jit
+    def sent(plan):
+        parts, columns = parts_of(plan.without_incoming(clamped), local, powers), plan.columns(messages)
+        return plan.rows(each_part(lambda part: update(operators, part, columns), parts))
+
+    whole = sent(graph.plan_of(np.zeros(graph.num_nodes, int)))
+    for part_of_node in (np.arange(12) % 2, np.arange(12) // 4, np.arange(12)):
+        np.testing.assert_allclose(sent(graph.plan_of(part_of_node)), whole, rtol=1e-12)
 
 
 @pytest.mark.parametrize("addition", [kbp.SumProduct(), kbp.MaxProduct()], ids=["sum", "max"])
