@@ -54,7 +54,7 @@ TESTS = {
         "test_exponents.py",
     ),
     "learning/embedding": ("test_embedding.py", "test_bad_inputs.py"),
-    "features/cholesky": ("features/test_cholesky.py", "test_features.py"),
+    "features/cholesky": ("features/test_cholesky.py", "test_features.py", "test_careless.py"),
     "posterior/beliefs": ("test_beliefs.py", "test_powers.py", "test_evidence_exact.py", "test_answers.py"),
 }
 """The tests of each module; quick ones first."""

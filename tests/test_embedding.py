@@ -200,6 +200,8 @@ def test_counts_in_single_precision_and_over_a_batch():
     for result, count in zip(np.asarray(batched), counts, strict=True):
         alone = operator(np.asarray(x)[:count], np.asarray(y)[:count], 0.1)
         np.testing.assert_allclose(result, alone, atol=1e-5)
+    one = conditional_operator(given, target, x, y, 0.1, 1)
+    np.testing.assert_allclose(one, operator(np.asarray(x)[:1], np.asarray(y)[:1], 0.1), atol=1e-5)
 
 
 def test_no_pairs_sum_to_zero():

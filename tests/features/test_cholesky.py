@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.features import Basis, cholesky_basis, features, incomplete_cholesky
+from kbpjax.features import Basis, cholesky_basis, features, incomplete_cholesky, represented
 from tests import reference
 
 KERNELS = {
@@ -127,6 +127,23 @@ def test_constant_data_have_rank_one(value):
 def test_a_kernel_that_vanishes_has_rank_zero():
     pivots = pivots_of(kbp.Linear(), jnp.zeros(4), 1e-3, 3)
     assert int(pivots.rank) == 0 and float(pivots.residual) == 0
+
+
+def test_no_points_are_refused():
+    with pytest.raises(ValueError, match="^x: must hold a point"):
+        incomplete_cholesky(kbp.RBF(1.0), np.zeros((0, 2)), 0.1, 5)
+
+
+@pytest.mark.parametrize("scale", [0.2, 5.0])
+def test_represented_is_the_share_of_the_squared_norm_of_a_feature(scale):
+    kernel = scale * kbp.RBF(0.7) + kbp.Linear()
+    landmarks, x = np.array([0.2, 0.9]), np.array([-1.5, 0.2, 0.5, 4.0])
+    inside, across = (np.asarray(kbp.gram(kernel, landmarks, of)) for of in (landmarks, x))
+    shares = np.sum(across * np.linalg.solve(inside, across), axis=0) / (scale + x**2)
+    np.testing.assert_allclose(represented(cholesky_basis(kernel, landmarks), x), shares, rtol=1e-9)
+    assert shares[0] < 0.99 and shares[1] > 1 - 1e-9
+    of_line = cholesky_basis(kbp.Linear(), np.array([0.5]))
+    np.testing.assert_allclose(represented(of_line, np.array([0.0, 3.0])), [0, 1], rtol=1e-12)  # k(0, 0) = 0
 
 
 def test_one_sample():
