@@ -7,7 +7,7 @@ model of the frames are learned from trajectories with known rotations; motion, 
 
 Beliefs use the whole sequence, frames to come included. Every method sees a frame less its mean, over its standard
 deviation, on principal components of the training frames. Their number and all other settings of a method are chosen
-on validation trajectories, by its mean error over all their frames, with the same number of trials.
+on validation trajectories, by its mean error over all their frames.
 """
 
 import argparse
@@ -27,12 +27,6 @@ from experiments.orientation.figure import paint, paint_beliefs
 from experiments.orientation.models import Estimates, Options, propagate
 from experiments.orientation.rendering import degrees_between
 
-TRIALS = 20
-"""Settings that are tried for each method; fewer where its grids are exhausted."""
-
-EXTENSIONS = 2
-"""How often the grid of an option is extended at each end."""
-
 PAIRED = {"": "degrees", "_stderr": "stderr"}
 """Endings of the columns of paired differences, and the statistics of `summary` that they hold."""
 
@@ -43,8 +37,7 @@ class Method:
 
     Attributes:
         estimate: function (training frames, frames to answer, options) -> answers.
-        search: values to try of each option, in this order; the first is where the search starts. Grids of numbers are
-            extended and refined.
+        search: values to try of each option, in this order; the first is where the search starts.
     """
 
     estimate: Callable[[Frames, Frames, Options], Estimates]
@@ -124,7 +117,7 @@ def search(method: Method, train: Frames, validation: Frames) -> tuple[Options, 
         rotations = method.estimate(train, validation, options).rotations[""]
         return float(np.mean(degrees_between(rotations, validation.rotations)))
 
-    best, trials = coordinate_search(method.start, method.search, degrees, budget=TRIALS, extensions=EXTENSIONS)
+    best, trials = coordinate_search(method.start, method.search, degrees)
     return best, [{"option": trial.option, "value": str(trial.value), "degrees": trial.loss} for trial in trials]
 
 
