@@ -5,8 +5,9 @@ random; annotations are left alone. One run of the tests of a module that `make 
 tests execute which line, and how long they take. A mutant is killed where one of those that execute its line fails, or
 uses more CPU seconds than it may (so that a busy machine kills none). They run from the quickest, up to `--tests`
 seconds in all, and without the type checks that `make test` adds: both can only spare mutants. Each outcome is written
-at once, and a run goes on where the last one stopped: `--shard 2/5` does the second fifth of what is left to do,
-`--again --tests 60` tries the survivors on more tests, `--fresh` begins again.
+at once, to `.ci/mutants.json`, and a run goes on where the last one stopped, with the code that has changed since:
+`--shard 2/5` does the second fifth of what is left to do, `--again --tests 60` tries the survivors on more tests,
+`--fresh` begins again.
 """
 
 import argparse
@@ -61,6 +62,7 @@ TESTS = {
         "test_beliefs.py",
         "test_summaries.py",
         "test_powers.py",
+        "test_print.py",
         "test_careless.py",
         "test_evidence_exact.py",
         "test_answers.py",
@@ -272,7 +274,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--tests", type=float, default=15, help="seconds of the tests that are chosen for one mutant")
     parser.add_argument("--seconds", type=int, default=600, help="CPU seconds that the tests of one mutant may use")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "mutants.json")
+    parser.add_argument("--out", type=Path, default=ROOT / ".ci" / "mutants.json")
     parser.add_argument("--shard", type=part, default=(1, 1), metavar="K/N", help="the K-th of N parts of what is left")
     parser.add_argument("--fresh", action="store_true", help="forget the outcomes that --out has")
     parser.add_argument("--again", action="store_true", help="try once more those that survived, as --out has them")
@@ -289,6 +291,9 @@ def main() -> int:
         spots = [Place(Path(scratch) / str(job)) for job in range(options.jobs)]
         for module in options.modules:
             total, drawn = mutants(module, options.limit, options.seed)
+            current = [mutant.change for mutant in drawn]
+            if options.limit >= total:  # those of code that has changed are gone
+                rows[:] = [row for row in rows if row["module"] != module or row["change"] in current]
             done = [row["change"] for row in rows if row["module"] == module]
             left = [mutant for mutant in drawn if mutant.change not in done]
             left = left[options.shard[0] - 1 :: options.shard[1]]

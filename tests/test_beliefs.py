@@ -541,3 +541,15 @@ def test_uneven_candidates_change_neither_mode_nor_tempered_beliefs_nor_sets():
         np.testing.assert_allclose(kbp.std(after), kbp.std(before), atol=0.01)
         sizes = [jnp.where(kbp.highest_density(b), b.lengths, 0).sum(axis=1) / b.lengths.sum() for b in (before, after)]
         np.testing.assert_allclose(*sizes, atol=0.02)
+
+
+def test_heights_are_weights_over_lengths_and_0_at_repeated_points():
+    weights, lengths = jnp.array([[0.1, 0.2, 0.3, 0.4]]), jnp.array([0.5, 1.5, 0.0, 2.0])
+
+    def heights(weights):
+        return kbp.Belief(jnp.arange(4.0), weights, lengths=lengths).heights
+
+    np.testing.assert_allclose(heights(weights), [[0.2, 0.4 / 3, 0.0, 0.2]], rtol=1e-12)
+    slope = jax.grad(lambda weights: jnp.sum(heights(weights)))(weights)
+    np.testing.assert_allclose(slope, [[2.0, 2 / 3, 0.0, 0.5]], rtol=1e-12)
+    np.testing.assert_array_equal(kbp.Belief(jnp.arange(4.0), weights).heights, weights)
