@@ -245,8 +245,10 @@ def try_all(drawn, chosen, spots, seconds, keep):
     def attempt(mutant):
         spot, start = free.get(), time.perf_counter()
         tests = chosen(mutant)
-        survived = not tests or spot.survives(mutant, tests, seconds)
-        free.put(spot)
+        try:
+            survived = not tests or spot.survives(mutant, tests, seconds)
+        finally:
+            free.put(spot)
         word = "SURVIVED" if survived else "killed"
         print(f"{mutant.module} {mutant.operator} {word}, {time.perf_counter() - start:.0f} s", flush=True)
         if survived:
