@@ -178,11 +178,21 @@ class Place:
         pipe = subprocess.PIPE
         self.worker = subprocess.Popen(command, cwd=folder, env=environment, stdin=pipe, stdout=pipe, text=True)
 
-    def run(self, module, seconds, *arguments, first=(), **request):
+    def run(self, module, seconds, *arguments, chosen=(), **request):
         """Run tests of a module, and say whether they pass."""
-        chosen = ["-q", "-x", "-p", "no:cacheprovider", "-W", IGNORED, "-m", "not slow and not experiments", *arguments]
-        chosen += [f"tests/{name}" for name in TESTS[module]]
-        request |= {"arguments": chosen, "first": list(first), "seconds": seconds}
+        options = [
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            "-W",
+            IGNORED,
+            "-m",
+            "not slow and not experiments",
+            *arguments,
+        ]
+        options += [f"tests/{name}" for name in TESTS[module]]
+        request |= {"arguments": options, "tests": list(chosen), "seconds": seconds}
         self.worker.stdin.write(json.dumps(request) + "\n")
         self.worker.stdin.flush()
         status = os.waitstatus_to_exitcode(int(self.worker.stdout.readline()))
@@ -196,7 +206,7 @@ class Place:
         before = file.read_text(encoding="utf-8")
         self.write(file, mutant.code)
         try:
-            return self.run(mutant.module, seconds, first=tests)
+            return self.run(mutant.module, seconds, chosen=tests)
         finally:
             self.write(file, before)
 

@@ -1,8 +1,8 @@
 """Run pytest in forks of one process that has imported jax, a request for each line of standard input.
 
-A request is a JSON object: the arguments of pytest, the tests to run first, the CPU seconds that it may use, and
-perhaps a file for the seconds of each test. The answer is a line with the exit status. The package itself is imported
-in the fork, so each request sees the files as they are.
+A request is a JSON object: the arguments of pytest, the tests to run (all, if the list is empty), the CPU seconds that
+it may use, and perhaps a file for the seconds of each test. The answer is a line with the exit status. The package
+itself is imported in the fork, so each request sees the files as they are.
 """
 
 import json
@@ -24,10 +24,10 @@ import sklearn as sklearn
 
 
 class Order:
-    """Runs some tests first, and notes the seconds of each."""
+    """Runs chosen tests only, in their order (all, if none are chosen), and notes the seconds of each."""
 
-    def __init__(self, first):
-        self.rank = {name: k for k, name in enumerate(first)}
+    def __init__(self, chosen):
+        self.rank = {name: k for k, name in enumerate(chosen)}
         self.seconds = {}
 
     @pytest.hookimpl(trylast=True)
@@ -47,7 +47,7 @@ def answer(request):
     os.environ |= request.get("environment", {})
     resource.setrlimit(resource.RLIMIT_CPU, (request["seconds"], request["seconds"]))
     signal.alarm(8 * request["seconds"])  # asleep for good
-    order = Order(request["first"])
+    order = Order(request["tests"])
     status = int(pytest.main(request["arguments"], plugins=[order]))
     if "times" in request:
         Path(request["times"]).write_text(json.dumps(order.seconds), encoding="utf-8")
