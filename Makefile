@@ -36,7 +36,7 @@ test-times: ## print the CPU seconds of each file in the last make test, and whe
 	$(BIN)/python .ci/check_test_times.py
 
 test-slow: .venv/.installed-dev ## run examples of docstrings and pages, programs, several devices, memory, long properties
-	MPLBACKEND=Agg $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	KBPJAX_CHECKED=1 MPLBACKEND=Agg $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 test-experiments: .venv/.installed-dev ## test the experiments: their parts, and quick runs on the data of KBPJAX_DATA
 	MPLBACKEND=Agg $(BIN)/python -m pytest -m experiments $(PYTEST_ARGS)

@@ -4,7 +4,7 @@ Mutants are made by cosmic-ray's operators: of each place in a module that one o
 random; annotations are left alone. One run of the tests of a module that `make test` runs, with coverage, says which
 tests execute which line, and how long they take. A mutant is killed where one of those that execute its line fails, or
 uses more CPU seconds than it may (so that a busy machine kills none). They run from the quickest, up to `--tests`
-seconds in all, and without the type checks that `make test` adds: both can only spare mutants. Each outcome is written
+seconds in all, which can only spare mutants. Each outcome is written
 at once, to `.ci/mutants.json`, and a run goes on where the last one stopped, with the code that has changed since:
 `--shard 2/5` does the second fifth of what is left to do, `--again --tests 60` tries the survivors on more tests,
 `--fresh` begins again.
@@ -66,6 +66,7 @@ TESTS = {
         "test_careless.py",
         "test_evidence_exact.py",
         "test_answers.py",
+        "test_infer.py",
     ),
 }
 """The tests of each module; quick ones first."""
@@ -75,7 +76,6 @@ ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    "KBPJAX_UNCHECKED": "1",
 }
 IGNORED = "ignore::pytest.PytestAssertRewriteWarning"  # the worker has imported their plugins before
 

@@ -1,4 +1,8 @@
-"""Strict settings for every test: 64 bit available, no silent promotion of types or ranks, shapes checked.
+"""Strict settings for every test: 64 bit available, no silent promotion of types or ranks.
+
+With KBPJAX_CHECKED=1, as `make test-slow` sets it, the shapes and types that the package's functions declare are
+checked at each call, by the examples of all docstrings among others. `make test` goes without: the checks take a sixth
+of its CPU seconds, and refuse some wrong arguments before the package can.
 
 Most of the time goes into compiling short programs, so these are compiled quickly rather than well, and kept on disk
 between runs (`.pytest_cache/jax`, shared by the workers; `make clean` removes it). Programs that the tests start as
@@ -32,9 +36,8 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Without the checks where many short runs pay for their import (.ci/check_mutants.py).
-unchecked = os.environ.get("KBPJAX_UNCHECKED")
-with contextlib.nullcontext() if unchecked else jaxtyping.install_import_hook("kbpjax", "beartype.beartype"):
+checked = os.environ.get("KBPJAX_CHECKED")
+with jaxtyping.install_import_hook("kbpjax", "beartype.beartype") if checked else contextlib.nullcontext():
     import kbpjax as kbpjax
 
 gc.set_threshold(200_000, 50, 100)  # tracing makes many short-lived objects: 13 % of the CPU seconds (jax 0.10.2)
@@ -71,14 +74,6 @@ def forget_compiled_programs():
     yield
     if memory() > LARGEST_PROCESS:
         jax.clear_caches()
-
-
-@pytest.fixture
-def as_users_have_it():
-    """Without the tests' own type checker, which refuses some wrong arguments before the package can."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -277,7 +277,6 @@ def test_nan_of_one_type_is_no_error():
     assert evidence.observed.tolist() == [[True, False, False, False, False]]
 
 
-@pytest.mark.usefixtures("as_users_have_it")
 def test_wrong_data_are_refused():
     text = np.array([["a", "b", "c"]], object)
     wrong = {

@@ -98,7 +98,6 @@ def test_wrong_arguments_of_diagnose():
         kbp.diagnose(*SWINGING, solution)
 
 
-@pytest.mark.usefixtures("as_users_have_it")
 def test_the_key_of_diagnose_in_any_form_chooses_the_disturbance():
     solution = kbp.run(*CALM, num_iters=3)
     diagnose = jax.jit(lambda key: kbp.diagnose(*CALM, solution, num_iters=2, key=key).spectral_radius)

@@ -335,7 +335,6 @@ def test_seeds_are_whole_numbers(seed):
         RandomFourier(8, seed)
 
 
-@pytest.mark.usefixtures("as_users_have_it")
 def test_counts_and_seeds_may_be_those_of_numpy():
     x, kernel = jnp.linspace(0, 1, 5), kbp.RBF(1.0)
     one, other = (

@@ -24,8 +24,6 @@ SINGLE = kbp.Belief(*(array.astype(jnp.float32) for array in (BELIEF.points, BEL
 MASKED = np.ma.array([0.1, 999.0, 0.3], mask=[False, True, False])
 RAGGED = [[1.0, 2.0], [1.0]]
 
-pytestmark = pytest.mark.usefixtures("as_users_have_it")
-
 
 @pytest.fixture(scope="module")
 def model():

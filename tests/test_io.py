@@ -338,7 +338,6 @@ DAMAGED = {
 }
 
 
-@pytest.mark.usefixtures("as_users_have_it")
 def test_damaged_headers_are_refused(tmp_path):
     path, calls = tmp_path / "file.kbp", {}
     for name, change in DAMAGED.items():
@@ -358,7 +357,6 @@ def test_damaged_headers_are_refused(tmp_path):
     assert not not_refused(calls)
 
 
-@pytest.mark.usefixtures("as_users_have_it")
 def test_what_cannot_be_saved_is_refused(tmp_path):
     """Each of these was saved once, and could not be read again, or was read as something else."""
     path, itself, numbers = tmp_path / "file.kbp", [1], "value: must be an array of numbers; got dtype"

@@ -396,7 +396,6 @@ def test_a_node_type_of_one_sample_without_edges(rule):
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("as_users_have_it")
 def test_rules_name_what_is_wrong():
     both = [
         ("eps", 0.0),
@@ -442,7 +441,6 @@ def test_fourier_features_want_a_gaussian_kernel(rule, kernel):
 
 
 @pytest.mark.parametrize("rule", [None, "full", kbp.FullRank, kbp.PivotedCholesky()], ids=str)
-@pytest.mark.usefixtures("as_users_have_it")
 def test_what_is_no_rule(rule):
     data = kbp.pool(kbp.chain_graph(3), draw()[0][:, :3])
     with pytest.raises(ValueError, match="^rule: must be a FullRank, a LinearTime"):

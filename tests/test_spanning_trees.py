@@ -150,7 +150,6 @@ def test_many_trees_of_a_symmetric_graph_come_close_to_uniform_ones():
     np.testing.assert_allclose(found, np.full(28, 2 / 8), atol=0.01)
 
 
-@pytest.mark.usefixtures("as_users_have_it")
 def test_key_chooses_the_trees():
     graph = kbp.grid_graph(5, 5)
     keys = (jax.random.key(3), jax.random.PRNGKey(3), jax.random.key(4), jax.random.key(0), None)
@@ -216,7 +215,6 @@ def test_rounding_above_one_is_clipped():
         ({"num_trees": 2, "key": -1}, "key: must be a random key or None; got -1"),
     ],
 )
-@pytest.mark.usefixtures("as_users_have_it")
 def test_what_breaks_the_rules_is_refused(keywords, text):
     square = kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 0)], 4)
     with pytest.raises(ValueError, match=re.escape(text)):

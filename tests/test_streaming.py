@@ -208,7 +208,6 @@ def test_reservoirs_are_seeded_and_keep_pairs_together():
     assert set(one["sample/observations/0/0"]) != set(one["sample/nodes/0/0"])
 
 
-@pytest.mark.usefixtures("as_users_have_it")
 def test_landmarks_come_from_the_reservoir():
     x = ARRAYS["nodes"][0]
     parts = chunked({0: (x, x[::-1])}, {0: x}, size=60)
@@ -358,7 +357,6 @@ def test_chunks_of_other_kinds_are_refused():
         learn(lambda: left.pop(0))
 
 
-@pytest.mark.usefixtures("as_users_have_it")
 def test_wrong_options_are_refused_before_the_first_pass():
     reads = []
 

@@ -158,7 +158,6 @@ VECTORS = np.zeros((4, 2))
         ({"nodes": {0: X, 1: VECTORS}, "ends": {0: (0, 1)}}, r"edges\[0\]", r"must have points of shape \(2,\)"),
     ],
 )
-@pytest.mark.usefixtures("as_users_have_it")
 def test_training_data_name_what_is_wrong(arguments, argument, rule):
     fine = {"edges": {0: (X, X)}, "nodes": {0: X}}
     with pytest.raises(ValueError, match=f"^{argument}: {rule}"):
@@ -207,7 +206,6 @@ def test_training_data_without_edges_need_no_ends():
         ({0: ([0, 1, 2, -1], [3, 2, 1, 0])}, r"rows\[0\]", "must have 4 rows .* got other rows"),
     ],
 )
-@pytest.mark.usefixtures("as_users_have_it")
 def test_rows_must_be_where_the_samples_stand(rows, argument, rule):
     with pytest.raises(ValueError, match=f"^{argument}: {rule}"):
         kbp.TrainingData({0: (X, X[::-1])}, {0: X}, rows=rows)

@@ -170,7 +170,6 @@ def test_transferred_evidence_is_what_the_kernel_model_evaluates():
     np.testing.assert_allclose(per_node, got.likelihoods[0][0](jnp.asarray(POINTS)), rtol=1e-9)
 
 
-@pytest.mark.usefixtures("as_users_have_it")
 def test_wrong_arguments_are_named():
     kernel = kbp.RBF(1.0)
     source = kbp.fit(data(), kernel=kernel, obs_kernel=kernel)

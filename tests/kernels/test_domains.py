@@ -470,7 +470,6 @@ WRONG = {
 }
 
 
-@pytest.mark.usefixtures("as_users_have_it")
 def test_bad_input_says_what_to_do():
     assert not not_refused({name: (call, "^" + message) for name, (call, message) in WRONG.items()})
 

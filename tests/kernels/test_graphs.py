@@ -274,7 +274,6 @@ def test_points_that_are_no_graphs(kernel, place, value, message):
         kbp.gram(kernel, x, x)
 
 
-@pytest.mark.usefixtures("as_users_have_it")
 def test_points_of_another_shape(kernel):
     with pytest.raises(ValueError, match=r"^x: must be graphs \[graph, node, 1 \+ node\]; got shape \(4, 3\)"):
         kbp.gram(kernel, jnp.ones((4, 3)), jnp.ones((4, 3)))
@@ -291,7 +290,6 @@ def test_labels_beyond_those_of_the_paths():
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, None])
-@pytest.mark.usefixtures("as_users_have_it")
 def test_options_out_of_range(wrong):
     with pytest.raises(ValueError, match="^iterations: must be an integer( >= 0)?; got"):
         WeisfeilerLehman(wrong)

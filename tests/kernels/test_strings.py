@@ -336,7 +336,6 @@ ERRORS = [
 ]
 
 
-@pytest.mark.usefixtures("as_users_have_it")
 def test_errors():
     assert not not_refused({text: (act, f"^{text}") for act, text in ERRORS})
 
@@ -366,7 +365,7 @@ def test_codes_beyond_the_alphabet(name):
         kbp.gram(KERNELS[name] + Spectrum(1), codes, codes)
 
 
-def test_single_points_of_other_shapes(kernel, as_users_have_it):
+def test_single_points_of_other_shapes(kernel):
     with pytest.raises(ValueError, match="^x, y: must be two points of one shape"):
         kernel(jnp.array([1, 2]), jnp.array([1, 2, 0]))
     with pytest.raises(ValueError, match="^x, y: must be two encoded strings of one length; got shapes"):
