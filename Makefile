@@ -39,7 +39,7 @@ test-slow: .venv/.installed-dev ## run examples of docstrings and pages, program
 	KBPJAX_CHECKED=1 MPLBACKEND=Agg $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 test-experiments: .venv/.installed-dev ## test the experiments: their parts, and quick runs on the data of KBPJAX_DATA
-	MPLBACKEND=Agg $(BIN)/python -m pytest -m experiments $(PYTEST_ARGS)
+	KBPJAX_CHECKED=1 MPLBACKEND=Agg $(BIN)/python -m pytest -m experiments $(PYTEST_ARGS)
 
 coverage: .venv/.installed-dev ## run the tests and say which lines of the package none of them reaches
 	MPLBACKEND=Agg $(BIN)/python -m pytest $(PYTEST_ARGS) --cov --cov-report=term-missing:skip-covered

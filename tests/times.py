@@ -1,8 +1,8 @@
 """CPU seconds of a test run by file (`--times FILE` writes them), for `make test-times` and its budget in CI.
 
 A worker's CPU seconds count its threads and the processes that it started; those between tests (imports, collection)
-are the row "imports and collection". A fixed computation, which each worker repeats after every EVERY seconds of tests,
-beside what the other workers do, takes the speed of the machine out; its own seconds are not counted.
+are the row "imports and collection". The seconds of a fixed computation, measured by the same process right after the
+tests, take the speed of the machine out.
 """
 
 import json
@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-EVERY = 60
 EVENTS = {"/jax/compilation_cache/cache_hits": "loaded", "/jax/compilation_cache/cache_misses": "compiled"}
 
 
@@ -22,25 +21,23 @@ def cpu_seconds():
     return sum(os.times()[:4])
 
 
-def reference_seconds():
+def reference_seconds(repeats=5):
     """CPU seconds that tracing and compiling a fixed program takes here: what most tests spend their time on."""
     import jax  # not above: this file is loaded before tests/conftest.py, which sets how jax is to start
     import jax.numpy as jnp
 
-    now = time.time() % 1e5  # in the program, so that it is neither on disk nor compiled already
+    def once(number):
+        def program(x):
+            for k in range(30):
+                x = jnp.sin(x @ x.T + k + number).sum(axis=1, keepdims=True) * jnp.where(x > 0, x, 1 - x)
+            return x
 
-    def program(x):
-        for k in range(30):
-            x = jnp.sin(x @ x.T + k + now).sum(axis=1, keepdims=True) * jnp.where(x > 0, x, 1 - x)
-        return x
+        start = cpu_seconds()
+        jax.jit(program).lower(jnp.ones((8, 8))).compile()
+        return cpu_seconds() - start
 
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", False)
-    start = cpu_seconds()
-    jax.jit(program).lower(jnp.ones((8, 8))).compile()
-    spent = cpu_seconds() - start
-    jax.config.update("jax_disable_most_optimizations", before)
-    return spent
+    now = time.time() % 1e5  # in the program, so that none is on disk or compiled already
+    return statistics.median(once(now + number) for number in range(repeats))
 
 
 class Times:
@@ -49,7 +46,6 @@ class Times:
     def __init__(self, config):
         self.config, self.seconds, self.items, self.workers = config, Counter(), Counter(), []
         self.programs, self.start = Counter(), 0.0
-        self.references, self.next_reference = [], EVERY
         self.is_worker = hasattr(config, "workerinput")
 
     def pytest_sessionstart(self):
@@ -77,21 +73,13 @@ class Times:
             self.seconds[file] += dict(report.user_properties)["cpu"]
             self.items[file] += 1
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_logfinish(self):
-        runs_tests = self.is_worker or not self.config.getoption("numprocesses", None)
-        if runs_tests and cpu_seconds() > self.next_reference:
-            self.references.append(reference_seconds())
-            self.next_reference = cpu_seconds() + EVERY
-
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node):
         self.workers.append(node.workeroutput["times"])
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self):
-        self.references = self.references or [reference_seconds()]
-        own = {"cpu": cpu_seconds() - sum(self.references), "references": self.references, **self.programs}
+        own = {"cpu": cpu_seconds(), **self.programs}
         if self.is_worker:
             self.config.workeroutput["times"] = own
             return
@@ -103,7 +91,7 @@ class Times:
             "items": dict(self.items),
             "compiled": sum(worker.get("compiled", 0) for worker in workers),
             "loaded": sum(worker.get("loaded", 0) for worker in workers),
-            "reference": statistics.median(value for worker in workers for value in worker["references"]),
+            "reference": reference_seconds(),
         }
         file = Path(self.config.getoption("--times"))
         file.parent.mkdir(parents=True, exist_ok=True)
