@@ -54,6 +54,7 @@ TESTS = {
         "test_exponents.py",
         "test_print.py",
         "test_io.py",
+        "test_hostile.py",
     ),
     "learning/embedding": ("test_embedding.py", "test_bad_inputs.py"),
     "features/cholesky": ("features/test_cholesky.py", "test_features.py", "test_careless.py"),

@@ -110,6 +110,14 @@ def test_random_pivots_of_a_kernel_that_vanishes_are_none():
     assert int(pivots.rank) == 0 and float(pivots.residual) == 0
 
 
+def test_a_residual_near_rounding_error_is_drawn_where_there_is_no_larger_one():
+    """Two vectors that differ by a few roundings: the second to be drawn is the other, not the same again."""
+    vectors = jnp.array([[1.0, 0.0], [1.0, (12 * jnp.finfo(float).eps) ** 0.5]])
+    for seed in range(4):
+        pivots = incomplete_cholesky(kbp.Linear(), vectors, 0.0, 2, jax.random.key(seed))
+        assert sorted(pivots.indices.tolist()) == [0, 1] and int(pivots.rank) == 2
+
+
 @pytest.mark.parametrize(("seed", "bandwidth"), [*enumerate([0.01, 0.1, 1.0, 10.0, 1e4])])
 @pytest.mark.parametrize("exponent", [1, 3])
 def test_random_pivots_in_single_precision_make_no_false_claim(seed, bandwidth, exponent):

@@ -1,5 +1,8 @@
 """Hostile arguments, each once found to give a wrong answer, NaN, a hang or a raw error, are refused by name."""
 
+import inspect
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -84,6 +87,18 @@ def test_values_beyond_the_precision_are_refused(model, solution):
             lambda: kbp.run(EYE, GRAPH, -factors),
             "evidence: local factors must be >= 0; got -1 as the least",
         ),
+        "a little negative": (
+            lambda: kbp.run(EYE, GRAPH, factors - [[0, 1.5], [0, 0], [0, 0]]),
+            "evidence: local factors must be >= 0; got -0.5 as the least",
+        ),
+        "many factors of 0": (
+            lambda: kbp.run(EYE, kbp.chain_graph(5), np.zeros((5, 2))),
+            r"evidence: local factors must be > 0 at a point of each node; got 0 at all points of nodes \[0, 1, 2\]\.",
+        ),
+        "many exponents": (
+            lambda: kbp.run(EYE, kbp.chain_graph(6), exponents=[-1.0, -2, 1, -3, -4]),
+            r"exponents: must be > 0 and finite; got \[-1.0, -2.0, -3.0\]\.",
+        ),
         "temperature": (single(lambda: kbp.temper(SINGLE, 1e-50)), "temperature: must be finite and >= 1.1"),
         "power": (lambda: kbp.observe(model, GRAPH, X[0]) ** 1e-320, "power: must be finite and >= 2.2"),
         "ridge": (
@@ -155,6 +170,10 @@ def test_objects_of_other_kinds_are_refused_by_name(model, solution):
         "colored": (lambda: kbp.colored(None), "graph: must be a Graph; got None"),
         "init": (lambda: kbp.init(GRAPH, model), "model: must be|graph: must be"),
         "run None": (lambda: kbp.run(None, GRAPH), "model: must be a KernelMRF or Operators|model: must be an? "),
+        "run half a model": (
+            lambda: inspect.unwrap(kbp.run)(types.SimpleNamespace(operators=EYE), GRAPH),
+            "model: must be a KernelMRF or Operators; got SimpleNamespace",
+        ),
         "step": (
             lambda: kbp.step(EYE, GRAPH, local, kbp.init(EYE, GRAPH), schedule=None),
             "schedule: must be a Synchron",

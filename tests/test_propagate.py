@@ -1,5 +1,6 @@
 """The engine against plain loops, textbook discrete belief propagation, brute force and finite differences."""
 
+import functools
 import inspect
 import itertools
 import re
@@ -292,6 +293,7 @@ def test_init_is_the_constant_one(loopy):
     sums = np.concatenate([np.asarray(loopy.operators.project)[d::2].sum(axis=-1) for d in (0, 1)])
     np.testing.assert_allclose(start, sums / np.linalg.norm(sums, axis=1, keepdims=True), rtol=1e-12)
     assert np.isinf(float(kbp.init(loopy.operators, loopy.graph).residual))
+    assert int(kbp.init(loopy.operators, loopy.graph).count) == 0
 
 
 def test_damping_mixes_the_old_message_with_its_update_of_norm_one():
@@ -442,6 +444,26 @@ def test_run_is_step_in_a_loop(loopy, damping):
     np.testing.assert_allclose(solution.messages, state.messages, rtol=1e-12)
     np.testing.assert_allclose(solution.residuals, residuals, rtol=1e-6, atol=1e-15)
     assert int(solution.num_iters) == 7
+
+
+def test_the_solution_of_a_state_has_converged_at_its_tolerance(loopy):
+    state = kbp.step(loopy.operators, loopy.graph, loopy.local, kbp.init(loopy.operators, loopy.graph))
+
+    def converged(residual, **options):
+        at = kbp.BPState(state.messages, jnp.asarray(residual), state.count)
+        return bool(kbp.solution_of(loopy.operators, loopy.graph, loopy.local, at, **options).converged)
+
+    assert [converged(residual) for residual in (0.9e-3, 1.1e-3)] == [True, False]
+    assert [converged(residual, tol=0.5) for residual in (0.5, 0.6)] == [True, False]
+
+
+def test_a_run_starts_from_a_solution_or_from_messages_of_any_scale(loopy):
+    run = functools.partial(kbp.run, loopy.operators, loopy.graph, loopy.local, damping=0.5)
+    first = run(num_iters=2)
+    np.testing.assert_allclose(run(num_iters=2, start=first).messages, run(num_iters=4).messages, rtol=1e-12)
+    unit = first.messages / jnp.linalg.norm(first.messages, axis=1, keepdims=True)
+    expected = run(num_iters=2, start=unit).messages
+    np.testing.assert_allclose(run(num_iters=2, start=7 * first.messages).messages, expected, rtol=1e-12)
 
 
 def test_tolerance_stops_at_the_first_small_residual(loopy):
