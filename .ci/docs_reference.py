@@ -42,7 +42,8 @@ PAGES = {
             "Kernels and their algebra": "kernels.Kernel kernels.Sum kernels.Constant kernels.Product kernels.Power"
             " kernels.Scaled kernels.Normalized kernels.Transformed kernels.Part kernels.gram kernels.diagonal",
             "Vectors": "kernels.RBF kernels.ARD kernels.Laplace kernels.Matern kernels.RationalQuadratic"
-            " kernels.Periodic kernels.Linear kernels.Polynomial kernels.RandomProjection kernels.median_bandwidth",
+            " kernels.Periodic kernels.Linear kernels.Polynomial kernels.Projected kernels.RandomProjection"
+            " kernels.median_bandwidth",
             "Finite sets, counts and rankings": "kernels.Delta kernels.Jaccard kernels.Kendall kernels.Mallows"
             " kernels.Precomputed kernels.nearest_gram",
             "Directions and rotations": "kernels.Sphere kernels.Rotations kernels.Heat kernels.median_concentration"
@@ -206,7 +207,7 @@ HOOKS = """
 node_basis observation_basis check_memory sweep next start advance operator point_mass density
 floor_of check_types sizes positivity places squared_distance counts colors cut
 Graph.plan_of Operators.update Operators.floors FullRank.fix_landmarks FixedLandmarks.fix_landmarks
-Synchronous.plan Colored.plan RandomProjection.features Partition.axis
+Synchronous.plan Colored.plan Projected.features RandomProjection.features Partition.axis
 SumProduct.cavity_products SumProduct.apply SumProduct.apply_to_one MaxProduct.apply MaxProduct.apply_to_one
 InLogs.cavity_products InLogs.apply InLogs.apply_to_one
 Moments.points Moments.draw Exact.points Exact.draw Draws.points Draws.draw Learner.parameters Parameters.of_outputs

@@ -154,9 +154,11 @@ def test_beliefs_name_what_is_wrong_with_points():
 
 
 def test_a_solution_of_another_graph():
-    other = kbp.run(loopy_model(), kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1]), num_iters=1)
-    with pytest.raises(ValueError, match=r"^solution: messages must be \(14, "):
-        kbp.beliefs(loopy_model(), GRAPH, None, other, POINTS)
+    small = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
+    for graph, other in ((GRAPH, small), (small, GRAPH)):
+        solution = kbp.run(loopy_model(), other, num_iters=1)
+        with pytest.raises(ValueError, match=rf"^solution: messages must be \({graph.num_edges}, "):
+            kbp.beliefs(loopy_model(), graph, None, solution, POINTS)
 
 
 def test_evidence_of_another_graph():

@@ -9,8 +9,8 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.learning.model import candidate_points
-from kbpjax.posterior.beliefs import spacing
-from kbpjax.tuning import comparison
+from kbpjax.posterior.beliefs import lengths_of, spacing
+from kbpjax.tuning import automatic, comparison, projections
 from kbpjax.tuning.held_out import hold_out
 
 KERNELS = {"kernel": kbp.RBF(0.7), "obs_kernel": kbp.RBF(0.7)}
@@ -114,6 +114,11 @@ def test_spacing_equals_the_lengths_of_cells():
     np.testing.assert_allclose(spacing(jnp.linspace(0, 1, 7)), 1, rtol=1e-5)
     assert spacing(jnp.array([4])).tolist() == spacing(jnp.array([4.0])).tolist() == [1.0]
     assert spacing(jnp.zeros(3)).tolist() == [1.0, 1.0, 1.0]
+    assert spacing(jnp.array([[0.0, 1.0], [5.0, 1.0], [7.0, 1.0]])).tolist() == [1.0, 1.0, 1.0]
+    for points in (x, x[:, None]):  # lengths are those of numbers only
+        np.testing.assert_allclose(lengths_of(jnp.asarray(points), jnp.float32), want / want.mean(), rtol=1e-6)
+    for points in (x[:, None, None], x.astype(int), np.stack([x, x], axis=1), x[:, None][:, :0]):
+        assert lengths_of(jnp.asarray(points), jnp.float32) is None
 
 
 def test_more_candidates_on_one_side_do_not_move_the_mean(chain):
@@ -208,11 +213,75 @@ def test_the_score_equals_the_energy_score(chain):
     problem = comparison.make_problem(data, kernels, observed, None, None, 1e-6)
     weights = np.random.default_rng(0).dirichlet(np.ones(len(problem.points[0])), len(problem.held.truth[0]))
     belief = kbp.Belief(problem.points[0], jnp.asarray(weights, jnp.float32))
-    got = problem._energy({0: belief}, problem.distances(), jnp.float32(1.0))
+    got, inside = problem._at({0: belief}, problem.distances(), jnp.float32(1.0))
     points, truth, scale = (np.asarray(a, float) for a in (problem.points[0], problem.held.truth[0], kernels.scales[0]))
     near = (weights * abs(points[None] - truth[:, None])).sum(axis=1)
     apart = np.einsum("np,nq,pq->n", weights, weights, abs(points[:, None] - points[None]))
     np.testing.assert_allclose(got, np.mean(near - apart / 2) / scale, rtol=1e-4)
+    from_points = weights @ abs(points[:, None] - points[None])
+    nearer = np.where(from_points < near[:, None], weights, 0).sum(axis=1)
+    assert float(inside) == pytest.approx(np.mean(nearer <= 0.9), abs=1e-6)
+
+
+def test_of_temperatures_that_score_alike_the_one_whose_intervals_hold_is_taken():
+    scores = np.full(len(comparison.TEMPERATURES), 2.0)
+    scores[5:9] = [1.021, 1.019, 1.0, 1.019]
+    inside = np.linspace(0.1, 0.9, len(scores))
+    inside[5:9] = [0.9, 0.91, 0.84, 0.95]
+    found = automatic._Scores(None)
+    found.tried[comparison.Choice()] = comparison.Outcome(scores, inside, True, 0.0)
+    assert found.temperature(comparison.Choice()) == comparison.TEMPERATURES[6]
+    assert found(comparison.Choice()) == 1.0
+
+
+def test_the_projection_is_the_ridge_regression_of_smallest_cross_validation_error():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(300, 40)) * np.linspace(0.1, 3, 40) + 2
+    x = y @ rng.normal(size=(40, 2)) + 3 * rng.normal(size=(300, 2))
+    standard, centered = (y - y.mean(axis=0)) / y.std(axis=0), x - x.mean(axis=0)
+    errors, matrices = [], []
+    for ridge in projections.RIDGES:
+        inverse = np.linalg.inv(standard.T @ standard + 300 * ridge * np.eye(40)) @ standard.T
+        hat = standard @ inverse
+        errors.append(np.mean((centered - hat @ centered) ** 2) / (1 - np.trace(hat) / 300) ** 2)
+        matrices.append((inverse @ centered).T / y.std(axis=0))
+    best = int(np.argmin(errors))
+    assert 0 < best < len(errors) - 1
+    np.testing.assert_allclose(projections.regression_matrix(x, y), matrices[best], rtol=1e-9)
+    assert projections.regression_matrix(x[:, 0], y).shape == (1, 40)
+    assert projections.regression_matrix(x[:40], y[:40]) is None
+    constant = projections.regression_matrix(x, np.concatenate([y, np.ones((300, 1))], axis=1))
+    np.testing.assert_array_equal(constant[:, 40], 0)
+
+
+def test_kernels_of_many_coordinates_see_what_a_regression_sees():
+    rng = np.random.default_rng(0)
+    x, few = rng.normal(size=(60, 4)), rng.normal(size=(60, 4, 3))
+    many = rng.normal(size=(60, 4, 20))
+    many[..., 7] += x
+    graph = kbp.chain_graph(4)
+    observed = comparison.ScaledKernels.of("obs_kernel", None, {0: many.reshape(-1, 20)})
+    assert observed.projected(kbp.pool(graph, x, few), [0]) is None
+    assert observed.projected(kbp.pool(graph, x, many), []) is None  # variables with a kernel of their own
+    projected = observed.projected(kbp.pool(graph, x, many), [0])
+    matrix = np.abs(np.asarray(projected.matrices[0]))
+    assert matrix.shape == (1, 20) and matrix[0].argmax() == 7
+    kernel = projected.scaled(0.5)[0]
+    features = many.reshape(-1, 20) @ np.asarray(projected.matrices[0])[0]
+    np.testing.assert_allclose(kernel.base.bandwidth, 0.5 * kbp.median_bandwidth(features), rtol=1e-5)
+
+
+@pytest.mark.slow  # two searches
+def test_observations_of_many_coordinates_are_projected_where_beliefs_are_better_so():
+    rng, graph = np.random.default_rng(0), kbp.chain_graph(8)
+    x = np.cumsum(rng.normal(size=(120, 8)), axis=1)
+    y = rng.normal(size=(120, 8, 30))
+    y[..., :6] += 0.5 * x[..., None]
+    model = kbp.fit(kbp.pool(graph, x[:100], y[:100]))
+    assert isinstance(model.hyperparameters.obs_kernel[0], kbp.kernels.Projected)
+    means = np.stack([kbp.mean(kbp.infer(model, graph, case)) for case in y[100:]])
+    alone = 2 * y[100:, :, :6].mean(axis=-1)
+    assert np.mean((means - x[100:]) ** 2) < np.mean((alone - x[100:]) ** 2)
 
 
 def test_a_period_is_learned_only_if_asked():

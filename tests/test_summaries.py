@@ -220,6 +220,7 @@ def test_what_is_refused():
     batch = jax.vmap(lambda weights: kbp.Belief(BELIEF.points, weights))(jnp.stack([BELIEF.weights] * 2))
     calls = {
         "node": (lambda: BELIEF[4], r"nodes: must be among 4 nodes; got \[4\]"),
+        "nodes": (lambda: BELIEF[[7, 6, 5, 4]], r"nodes: must be among 4 nodes; got \[7, 6, 5\]\."),
         "negative": (lambda: BELIEF[[0, -5]], r"nodes: must be among 4 nodes; got \[-5\]"),
         "float": (lambda: BELIEF[1.0], "nodes: must be numbers, a slice or a mask of 4 nodes"),
         "mask": (lambda: BELIEF[np.ones(9, bool)], "nodes: must be numbers, a slice or a mask"),

@@ -254,9 +254,9 @@ def test_frozen_numbers_stay_to_the_bit():
 
 def test_data_of_kernels_are_not_learned():
     known = kbp.kernels.Precomputed(np.eye(3) + 1)
-    projected = 2.0 * kbp.kernels.RandomProjection(4, 3) + kbp.RBF(0.5)
+    projected = 2.0 * kbp.kernels.RandomProjection(4, 3) + kbp.kernels.Projected(np.eye(3), kbp.RBF(0.5))
     names = FreeNumbers.of(kbp.Hyperparameters(projected, known), lambda s: ()).names
-    assert {name for name in names if "kernel" in name} == {"kernel.left.weight", "kernel.right.bandwidth"}
+    assert {name for name in names if "kernel" in name} == {"kernel.left.weight", "kernel.right.base.bandwidth"}
 
 
 def test_only_what_is_named_is_frozen_of_kernels_that_are_one_object():

@@ -24,6 +24,7 @@ from kbpjax.kernels.euclidean import Linear as Linear
 from kbpjax.kernels.euclidean import Matern as Matern
 from kbpjax.kernels.euclidean import Periodic as Periodic
 from kbpjax.kernels.euclidean import Polynomial as Polynomial
+from kbpjax.kernels.euclidean import Projected as Projected
 from kbpjax.kernels.euclidean import RandomProjection as RandomProjection
 from kbpjax.kernels.euclidean import RationalQuadratic as RationalQuadratic
 from kbpjax.kernels.euclidean import median_bandwidth as median_bandwidth

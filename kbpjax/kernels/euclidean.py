@@ -317,6 +317,57 @@ class RandomProjection(Kernel):
         return matmul(x, self.matrix.T.astype(x.dtype))
 
 
+class Projected(Kernel):
+    r"""A kernel of linear features of vectors, $k(A x, A y)$.
+
+    `fit` chooses it for observations of many coordinates, with the matrix of a ridge regression of the variables on
+    the observations.
+
+    Args:
+        matrix: the matrix A [feature, dim].
+        base: the kernel of the features [feature]; if A has one row, of the number.
+
+    Raises:
+        ValueError: matrix is not a finite matrix, base is not a kernel, or points are not vectors of length dim.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> kernel = kbp.kernels.Projected([[1.0, -1.0, 0.0]], kbp.RBF(2.0))
+        >>> round(float(kernel(jnp.array([1.0, 0.0, 5.0]), jnp.array([4.0, 1.0, 7.0]))), 4)  # RBF(2)(1, 3)
+        0.6065
+    """
+
+    matrix: Float[Array, "feature dim"]
+    base: Kernel
+
+    def __init__(self, matrix: Numbers, base: Any):
+        array = _checks.as_array("matrix", matrix)
+        fix = "Pass [feature, dim]."
+        _checks.require(array.ndim == 2 and array.size > 0, "matrix", "must be a matrix", f"shape {array.shape}", fix)
+        _checks.require_finite("matrix", array, "Drop those rows or columns.")
+        fix = "Pass for instance kbpjax.RBF(1.0)."
+        _checks.require(isinstance(base, Kernel), "base", "must be a kernel", repr(base), fix)
+        self.matrix = as_floats(array)
+        self.base = base
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """The matrix, which is data."""
+        return ("matrix",)
+
+    def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
+        """Return k(A x, A y)."""
+        rule, fix = f"must be vectors of length {self.matrix.shape[1]}", "Pass points of the columns of the matrix."
+        _checks.require(x.shape == self.matrix.shape[1:], "points", rule, x.shape, fix)
+        return self.base(self.features(x), self.features(y))
+
+    def features(self, x: Shaped[Array, "*sample dim"]) -> Float[Array, "..."]:
+        """Return A x of one or more points; numbers if A has one row."""
+        x = as_floats(x)
+        features = matmul(x, self.matrix.T.astype(x.dtype))
+        return features[..., 0] if len(self.matrix) == 1 else features
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _matern(order: int, square: Float[Array, ""]) -> Float[Array, ""]:
     """Return the Matern kernel of smoothness order + 1/2 as a function of s^2, with correct derivatives at 0.

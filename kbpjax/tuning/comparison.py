@@ -5,7 +5,7 @@
 numbers, so that the function is compiled once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,9 +16,10 @@ import numpy as np
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
+from kbpjax._misc import matmul
 from kbpjax.features import Basis, LandmarkSelector, cholesky_basis, incomplete_cholesky
 from kbpjax.kernels import RBF, Kernel, gram, median_bandwidth
-from kbpjax.kernels.euclidean import ARD
+from kbpjax.kernels.euclidean import ARD, Projected
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import ObservationModel, candidate_points, learn_model
 from kbpjax.learning.nonnegative import Clipped
@@ -30,12 +31,16 @@ from kbpjax.posterior.summaries import temper
 from kbpjax.tuning.answering import Recipe, beliefs_at, recipe, solve
 from kbpjax.tuning.held_out import HeldOut, hold_out
 from kbpjax.tuning.losses import energy_score
+from kbpjax.tuning.projections import MANY, regression_matrix
 
 RANK, VECTOR_RANK = 48, 96
 """Ranks of the compared models: of scalar variables, and of others."""
 
 TEMPERATURES = (0.04, 0.06, 0.09, 0.13, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
 """Temperatures that are compared."""
+
+INSIDE = 0.9
+"""Probability of the regions whose share of true values says whether a temperature is right."""
 
 ITERATIONS = 40
 """Most iterations of message passing of a compared model."""
@@ -65,10 +70,14 @@ class Choice(NamedTuple):
 
 
 class ScaledKernels(eqx.Module):
-    """Kernels of all types: given, or Gaussian with bandwidths in units of the median distances of the samples."""
+    """Kernels of all types: given, or Gaussian with bandwidths in units of the median distances of the samples.
+
+    Of types with a matrix, the Gaussian kernels are those of projected samples.
+    """
 
     given: dict[int, Kernel]
     scales: dict[int, Array]
+    matrices: dict[int, Array] = eqx.field(default_factory=dict)
 
     @classmethod
     def of(cls, argument: str, kernel: Any, samples: Mapping[int, Array]) -> "ScaledKernels":
@@ -85,7 +94,28 @@ class ScaledKernels(eqx.Module):
             v: (ARD if scale.ndim else RBF)(scale * jnp.asarray(factor, scale.dtype))
             for v, scale in self.scales.items()
         }
-        return self.given | gaussian
+        projected = {v: Projected(matrix, gaussian[v]) for v, matrix in self.matrices.items()}
+        return self.given | gaussian | projected
+
+    def projected(self, data: TrainingData, numbers: Iterable[int]) -> "ScaledKernels | None":
+        """Return kernels of linear features of observations of many coordinates; None if there are none.
+
+        The features are those of a ridge regression of the variables on their observations.
+
+        Args:
+            data: the data of the regression.
+            numbers: the node types whose variables are numbers or vectors of numbers.
+        """
+        wide = {v: data.observations[v] for v in self.scales if v in numbers and v in data.observations}
+        wide = {v: (x, y) for v, (x, y) in wide.items() if y.ndim == 2 and x.size // len(x) < MANY <= y.shape[1]}
+        found = {v: regression_matrix(np.asarray(x), np.asarray(y)) for v, (x, y) in wide.items()}
+        matrices = {v: matrix for v, matrix in found.items() if matrix is not None}
+        if not matrices:
+            return None
+        features = {v: jnp.asarray(np.asarray(wide[v][1], float) @ matrix.T) for v, matrix in matrices.items()}
+        scales = {v: _scale(f"obs_kernel[{v}]", f[:, 0] if f.shape[1] == 1 else f) for v, f in features.items()}
+        dtype = jnp.result_type(float)
+        return ScaledKernels(self.given, self.scales | scales, {v: jnp.asarray(m, dtype) for v, m in matrices.items()})
 
 
 def _scale(argument: str, x: Array) -> Array:
@@ -140,6 +170,22 @@ class _Either(Expectation):
         return jnp.where(self.ratio > 0.5, *both)
 
 
+class Outcome(NamedTuple):
+    """How good the beliefs on the held-out problems are.
+
+    Attributes:
+        scores: energy score at each of `TEMPERATURES`.
+        inside: share of the true values in regions that hold `INSIDE` of a belief, at each temperature.
+        converged: whether the messages converged.
+        residual: the largest residual of a basis.
+    """
+
+    scores: Any
+    inside: Any
+    converged: Any
+    residual: Any
+
+
 class Problem(eqx.Module):
     """All that one evaluation of the score needs, as arguments of the compiled function."""
 
@@ -156,8 +202,8 @@ class Problem(eqx.Module):
     recipe: Recipe | None
     rank: int = eqx.field(static=True)
 
-    def score(self, choice: Choice) -> tuple[Array, Array, Array]:
-        """Return the score at each temperature, whether messages converged, and the largest residual of a basis."""
+    def score(self, choice: Choice) -> "Outcome":
+        """Return how good the beliefs are at each temperature."""
         model = learn_model(
             self.data,
             kernel=self.kernels.scaled(choice.bandwidth),
@@ -182,27 +228,33 @@ class Problem(eqx.Module):
                 evidence = evidence * part
         solution = solve(model, graph, evidence, self.recipe, tol=TOL, num_iters=ITERATIONS)
         computed = beliefs_at(model, graph, evidence, solution, self.points)
-        energy = partial(self._energy, computed, self.distances())
-        at = jax.lax.map(energy, jnp.asarray(TEMPERATURES, evidence.local.dtype))
+        at = partial(self._at, computed, self.distances())
+        scores, inside = jax.lax.map(at, jnp.asarray(TEMPERATURES, evidence.local.dtype))
         residual = jnp.max(jnp.stack([jnp.max(jnp.stack(pair)) for pair in model.residuals.values()]))
-        return at, solution.converged, residual
+        return Outcome(scores, inside, solution.converged, residual)
 
     def distances(self) -> dict[int, tuple[Array, Array]]:
         """Return {node type: distances between the points, and from each true value to the points}."""
         return {v: (self._distances(v, x), self._distances(v, x, self.held.truth[v])) for v, x in self.points.items()}
 
-    def _energy(
+    def _at(
         self, computed: dict[int, Belief], distances: dict[int, tuple[Array, Array]], temperature: Array
-    ) -> Array:
-        """Return the mean energy score over the scored nodes, at one temperature."""
-        total, count = jnp.zeros_like(temperature), jnp.zeros_like(temperature)
+    ) -> tuple[Array, Array]:
+        """Return, over the scored nodes at one temperature, the mean energy score and the share inside of regions.
+
+        A region holds `INSIDE` of a belief, the points of smallest mean distance from a draw: for numbers, an interval.
+        """
+        total, inside, count = (jnp.zeros_like(temperature) for _ in range(3))
         for v, belief in computed.items():
             weights = temper(belief, temperature).weights
             between, to_truth = (distance.astype(weights.dtype) for distance in distances[v])
             mask = self.scored[v]
             total = total + jnp.sum(jnp.where(mask, energy_score(weights, to_truth, between), 0))
+            at_truth, at_points = jnp.sum(weights * to_truth, axis=1, keepdims=True), matmul(weights, between)
+            nearer = jnp.sum(jnp.where(at_points < at_truth, weights, 0), axis=1)
+            inside = inside + jnp.sum(mask & (nearer <= INSIDE), dtype=count.dtype)
             count = count + jnp.sum(mask, dtype=count.dtype)
-        return total / jnp.maximum(count, 1)
+        return total / jnp.maximum(count, 1), inside / jnp.maximum(count, 1)
 
     def _distances(self, node_type: int, points: Array, truth: Array | None = None) -> Array:
         """Return distances between points, or from each true value to the points, in median distances."""
@@ -223,16 +275,25 @@ def _are_values(values: Any, observations: Any) -> bool:
 
 
 @jax.jit
-def evaluate(problem: Problem, choice: Choice) -> tuple[Array, Array, Array]:
-    """Return the score at each of `TEMPERATURES`, whether messages converged, and the largest residual of a basis."""
+def evaluate(problem: Problem, choice: Choice) -> Outcome:
+    """Return how good the beliefs of a choice are at each of `TEMPERATURES`."""
     return problem.score(choice)
 
 
 def make_problem(
-    data: TrainingData, kernels: ScaledKernels, obs_kernels: ScaledKernels, ridge: Any, obs_ridge: Any, floor: Any
+    data: TrainingData,
+    kernels: ScaledKernels,
+    obs_kernels: ScaledKernels,
+    ridge: Any,
+    obs_ridge: Any,
+    floor: Any,
+    *,
+    projected: bool = False,
 ) -> Problem:
-    """Hold out problems, and return what the score needs."""
+    """Hold out problems, and return what the score needs; with `projected`, for kernels of projected observations."""
     train, held = hold_out(data)
+    if projected:
+        obs_kernels = obs_kernels.projected(train, kernels.scales) or obs_kernels
     graph, scored, clamped = held.graph, dict(held.present), None
     rng = np.random.default_rng(1)
     for v, seen in held.observed.items():

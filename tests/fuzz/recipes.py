@@ -195,6 +195,7 @@ recipe("kernels.Periodic", kernels.Periodic, 24.0, 1.0)
 recipe("Linear", kbp.Linear)
 recipe("kernels.Polynomial", kernels.Polynomial, 2, 1.0)
 recipe("kernels.RandomProjection", kernels.RandomProjection, 5, 2)
+recipe("kernels.Projected", kernels.Projected, [[1.0, -1.0]], kbp.RBF(1.0))
 recipe("median_bandwidth", kbp.median_bandwidth, VECTORS, max_points=10)
 recipe("Delta", kbp.Delta)
 recipe("kernels.Jaccard", kernels.Jaccard)
@@ -238,6 +239,7 @@ DOMAINS = {
     "Linear": (kbp.Linear(), VECTORS),
     "Polynomial": (kernels.Polynomial(2), VECTORS),
     "RandomProjection": (kernels.RandomProjection(5, 2), VECTORS),
+    "Projected": (kernels.Projected([[1.0, -1.0]], kbp.RBF(1.0)), VECTORS),
     "Delta": (kbp.Delta(), np.array([0, 1, 2])),
     "Jaccard": (kernels.Jaccard(), SETS),
     "Kendall": (kernels.Kendall(), RANKINGS),

@@ -80,6 +80,7 @@ A = np.random.default_rng(5).normal(size=(20, 3))
 KNOWN = np.random.default_rng(6).normal(size=(40, 4))
 KNOWN /= np.linalg.norm(KNOWN, axis=1, keepdims=True)
 PROJECTION = kernels.RandomProjection(7, 3, seed=1)
+ROWS = np.random.default_rng(8).normal(size=(2, 3))
 CASES = {
     "laplace": (kernels.Laplace(0.7), vectors, lambda x, y: math.exp(-np.abs(x - y).sum() / 0.7)),
     "matern 1/2": (kernels.Matern(0.7, 0.5), vectors, matern(0.5)),
@@ -105,6 +106,16 @@ CASES = {
         kernels.ARD([0.5, 4.0], [0, 1, 0]),
         vectors,
         lambda x, y: math.exp(-0.5 * sum(((x - y) / [0.5, 4, 0.5]) ** 2)),
+    ),
+    "projected": (
+        kernels.Projected(ROWS, kbp.RBF(0.7)),
+        vectors,
+        lambda x, y: math.exp(-(((ROWS @ x - ROWS @ y) / 0.7) ** 2).sum() / 2),
+    ),
+    "projected to a number": (
+        kernels.Projected(ROWS[:1], kernels.Periodic(2.0, 1.0)),
+        vectors,
+        lambda x, y: math.exp(-2 * math.sin(math.pi * float(ROWS[0] @ (x - y)) / 2) ** 2),
     ),
     "random projection": (
         PROJECTION,
@@ -410,6 +421,13 @@ WRONG = {
         "points: must have at least 4 entries",
     ),
     "projection": (lambda: kernels.RandomProjection(5, 0), "dim: must be an integer >= 1"),
+    "matrix": (lambda: kernels.Projected([1.0, 2.0], kbp.Linear()), r"matrix: must be a matrix; got shape \(2,\)"),
+    "matrix of NaN": (lambda: kernels.Projected([[np.nan]], kbp.Linear()), "matrix: must be finite; got 1 NaN"),
+    "base of projected": (lambda: kernels.Projected(ROWS, 1), "base: must be a Kernel; got 1"),
+    "too long": (
+        lambda: kernels.Projected(ROWS, kbp.Linear())(zeros(4), zeros(4)),
+        "points: must be vectors of length 3",
+    ),
     "seed": (lambda: kernels.RandomProjection(5, 3, seed=-1), "seed: must be an integer >= 0"),
     "projected": (
         lambda: PROJECTION(zeros(4), zeros(4)),
