@@ -12,6 +12,7 @@ from experiments.kjit import forests
 from experiments.kjit.config import TARGETS, Row, Settings, describe, exact, log_kl, problems
 from experiments.lib import command_line
 from experiments.lib.datasets import evenly
+from experiments.lib.results import standard_error
 from kbpjax import ep, kernels
 from kbpjax.features import (
     Concatenated,
@@ -43,11 +44,12 @@ KEY = 17
 
 
 class Messages(NamedTuple):
-    """Incoming messages of the factor, and the exact beliefs of z and p."""
+    """Incoming messages of the factor, the exact beliefs of z and p, and the problem that each message is from."""
 
     incoming: tuple[ep.Beta, ep.Gaussian]
     belief: ep.Gaussian
     belief_p: ep.Beta
+    problem: np.ndarray
 
     def part(self, rows: Any) -> "Messages":
         return jax.tree.map(lambda leaf: leaf[rows], self)
@@ -66,10 +68,14 @@ def batch(settings: Settings, sweeps: str) -> Batch:
     rng = np.random.default_rng([settings.seed, 1])
     _, x, y = problems(settings, settings.sets, rng, shared=False)
     record = exact(jnp.asarray(x), jnp.asarray(y), settings.collected).record
-    incoming = jax.tree.map(lambda leaf: leaf[:, SWEEPS[sweeps] :].reshape(-1), record.incoming)
+    kept = jax.tree.map(lambda leaf: leaf[:, SWEEPS[sweeps] :], record.incoming)
+    shape = kept[1].shift.shape
+    problem = np.broadcast_to(np.arange(shape[0]).reshape(-1, *(1,) * (len(shape) - 1)), shape).reshape(-1)
+    incoming = jax.tree.map(lambda leaf: leaf.reshape(-1), kept)
     rows = rng.permutation(len(incoming[1].shift))[: settings.train + settings.test]
     chosen = jax.tree.map(lambda leaf: leaf[rows], incoming)
-    whole = Messages(chosen, *_truth(chosen))
+    belief, belief_p = _truth(chosen)
+    whole = Messages(chosen, belief, belief_p, problem[rows])
     return Batch(whole.part(slice(settings.train)), whole.part(slice(settings.train, None)))
 
 
@@ -239,17 +245,37 @@ def quality(settings: Settings) -> tuple[list[Row], dict[Any, np.ndarray]]:
     for name, draw in command_line.progress(chosen, "features"):
         data = batch(settings, "all")
         found["all", f"{name}, absolute"] = log_kl(data.test.belief, by_features(settings, data, draw))
-    rows = [_row(settings, *label, "z", values, options.get(label)) for label, values in found.items()]
+    rows = []
+    for (sweeps, method), values in found.items():
+        targets = method.rpartition(", ")[2]
+        ours = None if targets not in TARGETS or "KJIT" in method else found[sweeps, f"KJIT, {targets}"]
+        problem = batch(settings, sweeps).test.problem
+        chosen_options = options.get((sweeps, method))
+        rows.append(_row(sweeps, method, "z", values, chosen_options) | _over_problems(values, problem, ours))
     test = batch(settings, "all").test
     for targets in list(TARGETS)[: 1 if settings.quick else None]:
         guess = predict(operator(settings, "all", targets, 0), test.incoming)
-        rows.append(_row(settings, "all", f"KJIT, {targets}", "p", log_kl(test.belief_p, guess.belief), None))
+        values = log_kl(test.belief_p, guess.belief)
+        rows.append(_row("all", f"KJIT, {targets}", "p", values, None) | _over_problems(values, test.problem, None))
     repeat = log_kl(test.belief_p, test.incoming[0])
-    rows.append(_row(settings, "all", "the incoming message", "p", repeat, None))
+    rows.append(_row("all", "the incoming message", "p", repeat, None) | _over_problems(repeat, test.problem, None))
     return rows, found
 
 
-def _row(settings: Settings, sweeps: str, method: str, to: str, values: np.ndarray, options: str | None) -> Row:
+def _over_problems(values: np.ndarray, problem: np.ndarray, ours: np.ndarray | None) -> Row:
+    """Return the standard error of the mean over problems, whose messages depend on each other.
+
+    With the values of our operator of the same targets, also the mean of the paired differences and its error.
+    """
+    means = lambda x: np.array([np.nanmean(x[problem == number]) for number in np.unique(problem)])
+    row: Row = {"standard_error": standard_error(means(values)), "difference": None, "difference_error": None}
+    if ours is not None:
+        apart = means(values - ours)
+        row |= {"difference": float(np.mean(apart)), "difference_error": standard_error(apart)}
+    return row
+
+
+def _row(sweeps: str, method: str, to: str, values: np.ndarray, options: str | None) -> Row:
     published = PUBLISHED.get(method, (None, None)) if (sweeps, to) == ("all", "z") else (None, None)
     row = {"part": "batch", "method": method, "to": to, "sweeps": sweeps, **describe(values), "options": options}
     return row | {"published_mean": published[0], "published_sd": published[1]}

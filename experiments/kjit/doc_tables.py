@@ -11,13 +11,16 @@ def tables(results: Results) -> dict[str, str]:
 
 def kjit_batch(rows: list[Row]) -> str:
     """Return a table of log KL of learned messages, a line for each method, range of sweeps and variable."""
-    header = ["method", "to", "sweeps", "mean", "sd", "5 %", "median", "95 %", "99 %", "published mean (sd)"]
+    header = ["method", "to", "sweeps", "mean", "minus KJIT", "sd", "5 %", "median", "95 %", "99 %"]
+    header.append("published mean (sd)")
     body = []
     for row in _of(rows, "batch", "method"):
         published = row["published_mean"]
         theirs = "" if published is None else f"{published:.2f} ({row['published_sd']:.2f})"
-        cells = [or_blank(row[key], ".2f") for key in ("mean", "sd", "q5", "median", "q95", "q99")]
-        body.append([row["method"], row["to"], row["sweeps"], *cells, theirs])
+        cells = [or_blank(row[key], ".2f") for key in ("sd", "q5", "median", "q95", "q99")]
+        mean = f"{row['mean']:.2f} ± {row['standard_error']:.2f}"
+        apart = "" if row["difference"] is None else f"{row['difference']:+.2f} ± {row['difference_error']:.2f}"
+        body.append([row["method"], row["to"], row["sweeps"], mean, apart, *cells, theirs])
     return markdown_table(header, body)
 
 

@@ -11,7 +11,13 @@ from kbpjax import ep
 from kbpjax.ep.targets import Targets
 
 FORESTS = {"Breiman forest": RandomForestRegressor, "extra trees": ExtraTreesRegressor}
-GRID = [{"min_samples_leaf": leaf, "max_features": share} for leaf in (1, 3) for share in (1.0, 0.5)]
+GRID = [
+    {"min_samples_leaf": leaf, "max_features": share, "bootstrap": bootstrap}
+    for leaf in (1, 2, 3, 5, 8)
+    for share in (1.0, 0.7, 0.5, 0.3)
+    for bootstrap in (True, False)
+]
+"""As many settings as operators have widths and noises."""
 LEAST = 1e-4
 """Variance of trees that agree, as much as operators have of noise at least: the logarithm of 0 would be a step."""
 
@@ -43,7 +49,7 @@ def fit(name: str, messages: Any, targets: Targets, trees: int, seed: int) -> tu
         guess = decode(few.predict(x[cut:]), held_out, targets)
         return float(np.nanmean(log_kl(held_out.belief, guess)))
 
-    best = min(GRID if trees > 20 else GRID[:1], key=quality)
+    best = min(GRID if trees > 20 else GRID[:2], key=quality)
     return FORESTS[name](trees, n_jobs=2, random_state=seed, **best).fit(x, y), best
 
 

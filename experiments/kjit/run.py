@@ -19,7 +19,8 @@ from experiments.lib import command_line, datasets, results, steps, tables
 
 PARTS = {"a": "batch", "b": "uncertainty", "c": "online", "d": "gamma", "e": "real"}
 COLUMNS: dict[str, str] = {
-    "batch": "method to sweeps mean sd q5 median q95 q99 not_finite published_mean published_sd",
+    "batch": "method to sweeps mean standard_error difference difference_error sd q5 median q95 q99 not_finite "
+    "published_mean published_sd",
     "uncertainty": "method sweeps pearson spearman quartile_1 quartile_4 step_line step_parabola line_above rise_line "
     "rise_parabola",
     "online": "targets oracle bits problems queries failed queries_1 queries_2 error exact_error largest_gap kl_median "
