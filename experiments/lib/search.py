@@ -31,6 +31,7 @@ def coordinate_search(
     *,
     budget: int | None = None,
     extensions: int = 0,
+    limits: Mapping[str, float] | None = None,
 ) -> tuple[Options, list[Trial]]:
     """Return the best options and all trials of a coordinate search.
 
@@ -45,6 +46,7 @@ def coordinate_search(
             values added to the grids, until it has made so many, or none is left. None: one pass over the grids.
         extensions: How often at most the grid of an option is continued in each direction, by the ratio of its last
             two values, while its best value is at that end. Only grids of numbers above 0 are continued.
+        limits: Largest values to which grids are continued, of options whose time or memory grows with them.
     """
     if budget is not None and budget < 1:
         raise ValueError(f"budget must be at least 1; got {budget}. Give the number of trials.")
@@ -66,7 +68,7 @@ def coordinate_search(
                     if trials[-1].loss < lowest:
                         best, lowest = options, trials[-1].loss
                 if not queue:
-                    queue = _continued(grid, best[option], ends[option])
+                    queue = _continued(grid, best[option], ends[option], (limits or {}).get(option, math.inf))
         refined = {option: _refined(grid) for option, grid in grids.items()}
         if budget is None or (len(trials) == before and refined == grids):
             return best, trials
@@ -85,13 +87,13 @@ def _numbers(values: Sequence[Any]) -> bool:
     return all(isinstance(x, (int, float)) and not isinstance(x, bool) and x > 0 for x in values)
 
 
-def _continued(grid: list[Any], best: Any, left: list[int]) -> list[Any]:
+def _continued(grid: list[Any], best: Any, left: list[int], limit: float) -> list[Any]:
     """Extend a grid, in place, where its best value is at an end; return the values that were added, at most one."""
     if len(grid) < 2 or not _numbers(grid) or best not in grid:
         return []
     values = sorted(grid)
     for side, (last, other) in enumerate(((values[0], values[1]), (values[-1], values[-2]))):
-        new = _like(last * last / other, grid)
+        new = _like(min(last * last / other, limit), grid)
         if best == last and left[side] and new not in grid:
             left[side] -= 1
             grid.append(new)

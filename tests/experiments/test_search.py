@@ -38,6 +38,12 @@ def test_budget_is_spent_and_edges_are_extended():
     assert 1e-5 <= best["ridge"] <= 1e-4 and on_edge(best, trials) == []
 
 
+def test_grids_are_extended_up_to_their_limits():
+    given = {"budget": 9, "extensions": 3, "limits": {"n": 10}}
+    _, trials = coordinate_search({"n": 2}, {"n": (2, 4)}, lambda of: -of["n"], **given)
+    assert max(trial.value for trial in trials) == 10
+
+
 def test_search_ends_where_nothing_is_left_to_try():
     best, trials = coordinate_search({"a": "x"}, {"a": ("x", "y")}, lambda of: 0.0, budget=9, extensions=2)
     assert best == {"a": "x"} and len(trials) == 2 and on_edge(best, trials) == []
