@@ -110,6 +110,12 @@ def test_random_pivots_of_a_kernel_that_vanishes_are_none():
     assert int(pivots.rank) == 0 and float(pivots.residual) == 0
 
 
+def test_residuals_up_to_eight_roundings_count_as_nothing():
+    for roundings, rank in ((8, 1), (10, 2)):
+        vectors = jnp.array([[1.0, 0.0], [1.0, (roundings * jnp.finfo(float).eps) ** 0.5]])
+        assert int(incomplete_cholesky(kbp.Linear(), vectors, 0.0, 2).rank) == rank
+
+
 def test_a_residual_near_rounding_error_is_drawn_where_there_is_no_larger_one():
     """Two vectors that differ by a few roundings: the second to be drawn is the other, not the same again."""
     vectors = jnp.array([[1.0, 0.0], [1.0, (12 * jnp.finfo(float).eps) ** 0.5]])
