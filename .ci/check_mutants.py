@@ -3,7 +3,7 @@
 Mutants are made by cosmic-ray's operators: of each place in a module that one of them can change, one change, drawn at
 random; annotations are left alone. One run of the tests of a module that `make test` runs, with coverage, says which
 tests execute which line, and how long they take. A mutant is killed where one of those that execute its line fails, or
-uses more CPU seconds than it may (so that a busy machine kills none). They run from the quickest, up to `--tests`
+uses more CPU seconds than it may (so that a busy machine kills none). They run up to `--tests`
 seconds in all, which can only spare mutants. Each outcome is written at once, to `.ci/mutants.json`, and a run goes on
 where the last one stopped, with the code that has changed since: `--shard 2/5` does the second fifth of what is left to
 do, `--again --tests 60` tries the survivors on more tests, `--fresh` begins again.
@@ -12,6 +12,7 @@ do, `--again --tests 60` tries the survivors on more tests, `--fresh` begins aga
 import argparse
 import ast
 import difflib
+import itertools
 import json
 import os
 import random
@@ -234,11 +235,17 @@ class Place:
 
 
 def chosen_tests(mutant, seconds, tests, limit):
-    """Choose the tests that execute a mutant's lines (all, if at import), the quickest first, up to a limit."""
+    """Choose the tests that execute a mutant's lines (all, if at import), up to a limit.
+
+    The quickest of each file come first, then the second of each, and so on: files test different things.
+    """
     executed = [tests[line] for line in mutant.lines if line in tests]
     found = set().union(*executed) or set(seconds if executed else ())
-    total, chosen = 0.0, []
+    files = defaultdict(list)
     for name in sorted(found, key=lambda name: seconds.get(name, 0.0)):
+        files[name.partition("::")[0]].append(name)
+    total, chosen = 0.0, []
+    for name in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*files.values()))):
         total += seconds.get(name, 0.0)
         if chosen and total > limit:
             break
