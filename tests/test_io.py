@@ -156,6 +156,12 @@ def test_a_model_of_this_release_is_read():
     np.testing.assert_array_equal(kept["graph"].senders, kbp.grid_graph(4, 5).senders)
 
 
+def test_the_residual_of_a_solution_of_0_1_is_that_of_its_last_iteration():
+    saved = {"messages": np.ones((2, 1)), "residuals": np.array([3.0, 2.0, 1.0, np.nan]), "num_iters": 2}
+    assert kbp.Solution._upgrade(dict(saved))["residual"] == 2.0
+    assert kbp.Solution._upgrade({**saved, "residual": 0.5})["residual"] == 0.5
+
+
 def test_classes_of_ones_own_are_passed(tmp_path):
     kernel = Heavy(jnp.array(2.0))
     kbp.save(tmp_path / "own.kbp", kernel)
