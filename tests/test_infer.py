@@ -250,6 +250,7 @@ def test_the_projection_is_the_ridge_regression_of_smallest_cross_validation_err
     np.testing.assert_allclose(projections.regression_matrix(x, y), matrices[best], rtol=1e-9)
     assert projections.regression_matrix(x[:, 0], y).shape == (1, 40)
     assert projections.regression_matrix(x[:40], y[:40]) is None
+    assert projections.regression_matrix(x, 0 * y) is None and projections.regression_matrix(0 * x, y) is None
     constant = projections.regression_matrix(x, np.concatenate([y, np.ones((300, 1))], axis=1))
     np.testing.assert_array_equal(constant[:, 40], 0)
 

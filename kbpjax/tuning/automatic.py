@@ -279,17 +279,14 @@ def _search(
         "power": bool(data.observations),
     }
     names = [name for name, varies in free.items() if varies]
+    compared = [(obs_kernels, _Scores(make_problem(*given)), STARTS)]
     projected = obs_kernels.projected(data, kernels.scales)
-    if projected is None:
-        found, score = obs_kernels, _Scores(make_problem(*given))
-        best = _coarse(score, STARTS, names)
-    else:
-        compared = [
-            (obs_kernels, _Scores(make_problem(*given)), STARTS | OF_MANY),
-            (projected, _Scores(make_problem(*given, projected=True)), STARTS),
-        ]
-        coarse = [(found, score, _coarse(score, starts, names)) for found, score, starts in compared]
-        found, score, best = min(coarse, key=lambda one: one[1](one[2]))
+    if projected is not None:
+        problem = make_problem(*given, projected=True)
+        if problem.obs_kernels.matrices:  # else too few samples are not held out
+            compared = [(*compared[0][:2], STARTS | OF_MANY), (projected, _Scores(problem), STARTS)]
+    coarse = [(found, score, _coarse(score, starts, names)) for found, score, starts in compared]
+    found, score, best = min(coarse, key=lambda one: one[1](one[2]))
     best = _by_coordinates(score, best, [name for name in names if name in REFINED], 0.5)
     fix = "Pass kernels and ridges."
     _checks.require(np.isfinite(score(best)), "data", "must give finite beliefs on held-out problems", "NaN", fix)

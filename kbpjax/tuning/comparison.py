@@ -202,7 +202,7 @@ class Problem(eqx.Module):
     recipe: Recipe | None
     rank: int = eqx.field(static=True)
 
-    def score(self, choice: Choice) -> "Outcome":
+    def score(self, choice: Choice) -> Outcome:
         """Return how good the beliefs are at each temperature."""
         model = learn_model(
             self.data,

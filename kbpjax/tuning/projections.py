@@ -18,7 +18,9 @@ RIDGES = 10.0 ** np.arange(-7, 1)
 def regression_matrix(
     x: Float[NDArray, "sample *dim"], y: Float[NDArray, "sample obs_dim"]
 ) -> Float[NDArray, "feature obs_dim"] | None:
-    """Return the coefficients of x in a ridge regression on y; None unless there are more samples than coordinates.
+    """Return the coefficients of x in a ridge regression on y.
+
+    None unless there are more samples than coordinates, and both x and y vary.
 
     The ridge is that of the smallest generalized cross-validation error (Golub, Heath and Wahba 1979).
     """
@@ -26,7 +28,7 @@ def regression_matrix(
     count, width = y.shape
     spread = np.std(y, axis=0)
     spread = np.where(spread > 0, spread, 1.0)
-    if count <= width:
+    if count <= width or not (np.ptp(x, axis=0).any() and np.ptp(y, axis=0).any()):
         return None
     x, y = x - np.mean(x, axis=0), (y - np.mean(y, axis=0)) / spread
     values, vectors = np.linalg.eigh(y.T @ y / count)
