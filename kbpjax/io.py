@@ -374,7 +374,7 @@ def _build_array(description: dict[str, Any], arrays: dict[str, np.ndarray]) -> 
         return array
     if description["kind"] == "number":
         return array[()]
-    made = jnp.asarray(array)
+    made = _checks.to_jax(array)
     fix = 'Call jax.config.update("jax_enable_x64", True) first.'
     _checks.require(made.dtype == dtype, "path", f"must fit the precision of {made.dtype}", dtype.name, fix)
     return made

@@ -327,7 +327,7 @@ def _states_of(data: TrainingData, states: States | None) -> dict[int, Array]:
     if states is None:
         fix = "Pass states, which must be known where data are traced."
         _checks.require(not _checks.is_traced(data.nodes), "states", "must be given inside jax.jit", "None", fix)
-        return {v: jnp.asarray(np.unique(np.asarray(x), axis=0)) for v, x in data.nodes.items()}
+        return {v: _checks.to_jax(np.unique(np.asarray(x), axis=0)) for v, x in data.nodes.items()}
     given = states if isinstance(states, Mapping) else dict.fromkeys(data.nodes, states)
     fix = "Pass states for each node type, of the shape of its samples."
     for v, x in data.nodes.items():

@@ -21,6 +21,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 from numpy.typing import NDArray
 
+from kbpjax import _checks
+
 OVERHEAD = 64
 """Cost of one more row, in cells."""
 
@@ -88,13 +90,13 @@ class Forest(eqx.Module):
         message_place[(edge + ~back * num_pairs)[real]] = layout.position[real] + layout.size
 
         def index(array: NDArray) -> Array:
-            return jnp.asarray(array, jnp.int32)
+            return _checks.to_jax(array, np.int32)
 
         return cls(
             direction=index(np.maximum(direction[first], 0)),
             sender_type=index(node_type[cells.owner[first]]),
             receiver_type=index(node_type[cells.receiver[first]]),
-            copies=jnp.asarray(~real[first]),
+            copies=_checks.to_jax(~real[first]),
             sender=index(layout.to_rows(np.where(real, cells.owner, num_nodes), num_nodes)),
             owner=index(layout.to_rows(cells.owner, num_nodes)),
             receiver=index(layout.to_rows(cells.receiver, num_nodes)),

@@ -235,7 +235,7 @@ class Graph(Checked):
         _checks.require(node_type in counts, "node_type", f"must be one of {list(counts)}", node_type, fix)
         if _checks.is_traced(self.node_type):
             return jnp.nonzero(self.node_type == node_type, size=counts[node_type])[0].astype(jnp.int32)
-        return jnp.asarray(np.flatnonzero(np.asarray(self.node_type) == node_type).astype(np.int32))
+        return _checks.to_jax(np.flatnonzero(np.asarray(self.node_type) == node_type), np.int32)
 
     @classmethod
     def _upgrade(cls, fields: dict[str, Any]) -> dict[str, Any]:
@@ -257,7 +257,7 @@ class Graph(Checked):
         degree = np.bincount(receivers, minlength=num_nodes)
 
         def index(array: NDArray) -> Array:
-            return jnp.asarray(array, jnp.int32)
+            return _checks.to_jax(array, np.int32)
 
         return cls(
             senders=index(senders),

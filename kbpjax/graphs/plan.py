@@ -18,6 +18,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 from numpy.typing import NDArray
 
+from kbpjax import _checks
+
 TILE = 64
 """Largest tile size if the types have uneven sizes."""
 
@@ -302,7 +304,7 @@ def _positions(
 
 
 def _index(array: NDArray) -> Array:
-    return jnp.asarray(array, jnp.int32)
+    return _checks.to_jax(array, np.int32)
 
 
 INBOX = 8

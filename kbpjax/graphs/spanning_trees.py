@@ -84,7 +84,7 @@ def tree_reweighting(
         values = _resistances(pairs, component)
     else:
         values = _sampled(pairs, graph.num_nodes, num_trees or NUM_TREES, seed)
-    return jnp.asarray(np.minimum(values, 1), jnp.result_type(float))
+    return _checks.to_jax(np.minimum(values, 1), jnp.result_type(float))
 
 
 def _components(pairs: NDArray, num_nodes: int) -> NDArray:

@@ -163,7 +163,7 @@ def encode_graphs(graphs: Any, num_nodes: Any = None) -> Int[Array, "graph node 
         point[: len(labels), 0] = labels + 1
         first, second = edges.T
         point[first, 1 + second] = point[second, 1 + first] = edge_labels + 1
-    return jnp.asarray(encoded)
+    return _checks.to_jax(encoded)
 
 
 def _read(argument: str, graph: Any) -> tuple[NDArray, NDArray, NDArray]:

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Shaped
 
@@ -96,7 +95,7 @@ class Alphabet:
             got = f"{unknown!r} in string {i}, {string[:40]!r}"
             _checks.require(unknown is None, "strings", "must have symbols of the alphabet", got, fix)
             codes[i, : len(string)] = [code_of[symbol] for symbol in string]
-        return jnp.asarray(codes)
+        return _checks.to_jax(codes)
 
     @public
     def decode(self, codes: Shaped[Array, "string length"]) -> list[str]:

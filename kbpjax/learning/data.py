@@ -188,7 +188,7 @@ def _rows(pair: Any, forward: bool) -> tuple[Array, Array]:
     fix = "Pass the rows of both ends for every edge type, or leave rows out."
     ok = isinstance(pair, tuple | list) and len(pair) == 2
     _checks.require(ok, "rows", "must hold a pair of index arrays for each edge type", type(pair).__name__, fix)
-    first, second = (jnp.asarray(rows, jnp.int32) for rows in pair)
+    first, second = (_checks.to_jax(rows, np.int32) for rows in pair)
     return (first, second) if forward else (second, first)
 
 

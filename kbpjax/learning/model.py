@@ -221,11 +221,11 @@ def candidate_points(x: Shaped[Array, "sample *dim"], count: int | None = None) 
     values = np.asarray(x)
     count = (256 if values.ndim == 1 else 512) if count is None else count
     if values.ndim > 1:
-        return jnp.asarray(values[random_rows(len(values), count)])
+        return _checks.to_jax(values[random_rows(len(values), count)])
     distinct = np.unique(values)
     if len(distinct) > count and np.issubdtype(values.dtype, np.floating):
-        return jnp.asarray(np.linspace(distinct[0], distinct[-1], count, dtype=values.dtype))
-    return jnp.asarray(distinct[random_rows(len(distinct), count)])
+        return _checks.to_jax(np.linspace(distinct[0], distinct[-1], count, dtype=values.dtype))
+    return _checks.to_jax(distinct[random_rows(len(distinct), count)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -314,7 +314,7 @@ class Regression:
             first, second = (bases[v] for v in ends[types[0]])
             learned = _learn_pairs(first, second, sums, [self.ridges[k] for k in types], self.nonnegative)
             project, joints, tables = _place((project, joints, tables), np.array(types, np.int32), learned)
-        return jnp.asarray(project), jnp.asarray(joints), None if tables is None else jnp.asarray(tables)
+        return _checks.to_jax(project), _checks.to_jax(joints), None if tables is None else _checks.to_jax(tables)
 
 
 @partial(jax.jit, static_argnames="nonnegative")

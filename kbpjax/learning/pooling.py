@@ -226,7 +226,7 @@ class _GraphSamples:
             observations={v: (row[v][observed[v]], _select(array, observed[v])) for v, array in y.arrays.items()},
             ends={k: (a, b) for k, a, b in graph.edge_types},
             degrees={v: degree + (v in y.arrays) for v, _, degree in graph.node_types},
-            cases=Cases(graph, *jax.tree.map(jnp.asarray, (x.arrays, y.arrays, x.present, y.present))),
+            cases=Cases(graph, *jax.tree.map(_checks.to_jax, (x.arrays, y.arrays, x.present, y.present))),
         )
 
 

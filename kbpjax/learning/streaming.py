@@ -381,7 +381,7 @@ def _totals(
     def totals(kind: str, types: list[int], of: Any, dtype: Any, **other: Any) -> Any:
         names = [field.name for field in dataclasses.fields(of)]
         stacks = {name: np.stack([arrays[f"{kind}/{k}/{name}"] for k in types]) for name in names}
-        return of(**{name: jnp.asarray(stack, other.get(name, dtype)) for name, stack in stacks.items()})
+        return of(**{name: _checks.to_jax(stack, other.get(name, dtype)) for name, stack in stacks.items()})
 
     edges = []
     for a, b in sorted({(a, b) for _, a, b in ends}):

@@ -260,7 +260,7 @@ def observe(
     _checks.require(bool(model.observations), "model", "must have learned observations", "none", fix)
     fix = f"Pass a boolean for each node, True where it is observed. {BATCH}"
     shape = (graph.num_nodes,)
-    observed = jnp.asarray(np.ones(shape, bool) if mask is None else _checks.as_mask("mask", mask, shape, fix=fix))
+    observed = _checks.to_jax(np.ones(shape, bool) if mask is None else _checks.as_mask("mask", mask, shape, fix=fix))
     observable = [v for v, *_ in graph.node_types if v in model.observations]
     if isinstance(y, Mapping):
         unknown = [v for v in y if v not in observable]
@@ -276,7 +276,7 @@ def observe(
         _check_shape(model, graph, v, arrays[v], by_type)
         if hidden is not None:
             nodes = graph.nodes_of_type(v)
-            there = jnp.asarray(_all_axes(~hidden))
+            there = _checks.to_jax(_all_axes(~hidden))
             observed = observed.at[nodes].set(observed[nodes] & (there if by_type else there[nodes]))
     _check_values(model, graph, arrays, observed, by_type, nan_missing, some)
     return _observe(model, graph, arrays, observed, evidence_model, by_type, nan_missing)
@@ -303,8 +303,8 @@ def nothing(model: Model, graph: Graph) -> Evidence:
     """Return empty evidence: all local factors 1."""
     nodes, (points, rank, dtype) = graph.num_nodes, model.sizes
     arrays = np.ones((nodes, points)), np.zeros((0, nodes, rank)), np.zeros((0, nodes), bool), np.zeros(0)
-    local, messages, observed, exponents = (jnp.asarray(a.astype(bool if a.dtype == bool else dtype)) for a in arrays)
-    return Evidence(local, messages, observed, exponents, (), jnp.asarray(np.zeros(nodes, bool)), {})
+    local, messages, observed, exponents = (_checks.to_jax(a, bool if a.dtype == bool else dtype) for a in arrays)
+    return Evidence(local, messages, observed, exponents, (), _checks.to_jax(np.zeros(nodes, bool)), {})
 
 
 def check_evidence_model(evidence_model: Any) -> None:

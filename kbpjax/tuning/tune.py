@@ -465,7 +465,7 @@ class _Search:
 
 
 def _on_device(arrays: Sequence[Any]) -> list[Array]:
-    return [jnp.asarray(array) for array in arrays]
+    return [_checks.to_jax(array) for array in arrays]
 
 
 def _fit(best: Hyperparameters, data: TrainingData, interrupted: bool) -> KernelMRF:

@@ -38,7 +38,7 @@ def one_or_each(
 def observations(graph: Graph, y: Numbers, mask: Numbers | None, dtype: Any = None) -> tuple[Array, Array]:
     """Return which nodes are observed [node], and their observations, 0 elsewhere [node, obs_dim]."""
     count = graph.num_nodes
-    seen = jnp.ones(count, bool) if mask is None else jnp.asarray(_checks.as_mask("mask", mask, (count,)))
+    seen = _checks.to_jax(np.ones(count, bool) if mask is None else _checks.as_mask("mask", mask, (count,)))
     values = _checks.as_array("y", y)
     fix = "Give one observation for each node."
     ok = values.ndim >= 1 and len(values) == count

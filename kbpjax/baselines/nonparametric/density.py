@@ -152,7 +152,7 @@ class RegressionLikelihood(Checked):
             [1.0, 0.0]
         """
         count, size = graph.num_nodes, self.centers.shape[1]
-        seen = jnp.ones(count, bool) if mask is None else jnp.asarray(_checks.as_mask("mask", mask, (count,)))
+        seen = _checks.to_jax(np.ones(count, bool) if mask is None else _checks.as_mask("mask", mask, (count,)))
         values = _checks.as_array("y", y)
         values = values.reshape(len(values), -1) if values.ndim else values[None]
         rule, fix = f"must have shape ({count}, {size})", "Pass one observation for each node."
