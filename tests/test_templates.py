@@ -71,21 +71,23 @@ def large():
     """Return a grid with two directed types a row of edges, training data on it and a model of them."""
     graph = kbp.grid_graph(HEIGHT, WIDTH, edge_type=row_types(HEIGHT, WIDTH))
     data = kbp.pool(graph, *images(2, HEIGHT, WIDTH))
-    before = mrf._learn_pairs._cache_size()
+    before = mrf._learn_pairs.program()._cache_size()
     model = kbp.fit(data, rule=RULE, **KERNELS, **OPTIONS)
-    return graph, data, model, mrf._learn_pairs._cache_size() - before
+    return graph, data, model, mrf._learn_pairs.program()._cache_size() - before
 
 
 @pytest.mark.slow
 def test_hundreds_of_types_are_learned_in_one_program():
     graph, data, _, compiled = large()
     assert len(graph.edge_types) == 2 * HEIGHT - 1 and compiled <= 2  # as all have 170 or 172 pairs
-    before = mrf._learn_pairs._cache_size()
+    before = mrf._learn_pairs.program()._cache_size()
     more = kbp.pool(graph, *images(2, HEIGHT, WIDTH, seed=1))
     kbp.fit(more, kernel=kbp.RBF(0.8), obs_kernel=kbp.RBF(0.6), rule=kbp.ConstantTime(eps=1e-9, max_rank=3))
-    after = mrf._learn_pairs._cache_size()
+    after = mrf._learn_pairs.program()._cache_size()
     kbp.fit(data, kernel=kbp.RBF(0.7), obs_kernel=kbp.RBF(0.6), rule=kbp.ConstantTime(eps=1e-9, max_rank=3), ridge=1e-2)
-    assert after - before <= 2 and mrf._learn_pairs._cache_size() == after  # for other data of the same shapes none
+    assert (
+        after - before <= 2 and mrf._learn_pairs.program()._cache_size() == after
+    )  # for other data of the same shapes none
 
 
 def sizes(jaxpr):

@@ -57,8 +57,12 @@ def infer(model: kbp.KernelMRF, graph: kbp.Graph, draw: Draw) -> tuple[Found, np
             belief = kbp.infer(model, graph, y)
             return {v: part.weights for v, part in _by_type(belief).items()}, _converged(belief)
 
-        run = jax.jit(lambda y: jax.lax.map(one, y, batch_size=min(BATCH, len(first))))
-        weights, converged = run(jax.tree.map(jnp.asarray, draw.y))
+        count, batch = len(first), min(BATCH, len(first))
+        full = np.arange(-(-count // batch) * batch) % count  # a last batch that is not full would be compiled too
+        run = jax.jit(lambda y: jax.lax.map(one, y, batch_size=batch))
+        weights, converged = jax.tree.map(
+            lambda a: a[:count], run(jax.tree.map(lambda y: jnp.asarray(y)[full], draw.y))
+        )
     points = {v: np.asarray(model.candidates[v]) for v in weights}
     return {v: Distribution(points[v], np.asarray(w)) for v, w in weights.items()}, np.asarray(converged)
 

@@ -13,6 +13,7 @@ The selection of landmarks has no gradient. For fixed landmarks, everything here
 """
 
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -21,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, ScalarLike, Shaped
 
 from kbpjax import _checks
-from kbpjax._misc import matmul, show_fields
+from kbpjax._misc import matmul, quick_jit, show_fields
 from kbpjax._public import Checked, public
 from kbpjax.features.base import FeatureMap, LandmarkSelector
 from kbpjax.kernels import Kernel, diagonal, gram
@@ -93,7 +94,7 @@ class Pivots(Checked):
 
 
 @public
-@partial(jax.jit, static_argnames="max_rank")
+@partial(quick_jit, static_argnames="max_rank")
 def incomplete_cholesky(
     kernel: Kernel,
     x: Shaped[Array, "sample *dim"],
@@ -299,6 +300,6 @@ def _landmark_basis(kernel: Kernel, x: Array, eps: ScalarLike, max_rank: int, se
     return _basis_at(kernel, x, indices[:rank]), pivots.residual
 
 
-@jax.jit
-def _basis_at(kernel: Kernel, x: Array, indices: Array) -> Basis:
+@quick_jit
+def _basis_at(kernel: Kernel, x: Array, indices: Any) -> Basis:
     return cholesky_basis(kernel, x[indices])

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
-from kbpjax._misc import matmul, show, show_fields, show_lines, show_list, values_or_shapes
+from kbpjax._misc import matmul, quick_jit, show, show_fields, show_lines, show_list, values_or_shapes
 from kbpjax._public import Checked
 from kbpjax.features import FeatureMap, features
 from kbpjax.graphs.graph import Graph
@@ -317,7 +317,7 @@ class Regression:
         return _checks.to_jax(project), _checks.to_jax(joints), None if tables is None else _checks.to_jax(tables)
 
 
-@partial(jax.jit, static_argnames="nonnegative")
+@partial(quick_jit, static_argnames="nonnegative")
 def _learn_nodes(
     bases: Mapping[int, NodeBasis],
     obs_bases: Mapping[int, tuple[FeatureMap, Array]],
@@ -350,8 +350,8 @@ def _learn_nodes(
     )
 
 
-@jax.jit
-def _place(arrays: tuple[Any, ...], types: Array, learned: tuple[Any, ...]) -> tuple[Any, ...]:
+@quick_jit
+def _place(arrays: tuple[Any, ...], types: Any, learned: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the arrays of all edge types with the learned operators of some types written into them."""
 
     def write(array: Array, direction: int, new: Array) -> Array:
@@ -364,7 +364,7 @@ def _place(arrays: tuple[Any, ...], types: Array, learned: tuple[Any, ...]) -> t
     return project, jnp.asarray(joints).at[types, : joint.shape[1], : joint.shape[2]].set(joint), tables
 
 
-@jax.jit
+@quick_jit
 def _learn_pairs(
     first: NodeBasis,
     second: NodeBasis,

@@ -15,6 +15,8 @@ spacing of the points exceeds the width of the conditional distributions, neithe
 better.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -22,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kbpjax import _checks
-from kbpjax._misc import matmul
+from kbpjax._misc import matmul, quick_jit
 from kbpjax._public import Checked
 from kbpjax.inference.operators import Operators
 
@@ -85,7 +87,12 @@ def clipped(
     receivers = np.zeros(len(operators.project), np.int32)
     for k, first, second in edge_types:
         receivers[2 * k], receivers[2 * k + 1] = second, first
-    positive = jnp.maximum(matmul(operators.evaluate[receivers], operators.project), 0)
+    return _clipped(operators.evaluate, operators.project, receivers)
+
+
+@quick_jit
+def _clipped(evaluate: Array, project: Array, receivers: Any) -> Array:
+    positive = jnp.maximum(matmul(evaluate[receivers], project), 0)
     total = jnp.sum(positive, axis=-1, keepdims=True)
     return positive / jnp.where(total > 0, total, 1)
 

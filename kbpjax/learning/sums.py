@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from kbpjax import _checks
-from kbpjax._misc import matmul
+from kbpjax._misc import matmul, quick_jit
 from kbpjax.features import FeatureMap
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.embedding import covariances, sum_chunks
@@ -149,7 +149,7 @@ def _pad(arrays: list[Array], size: int) -> Any:
     return np.stack([np.concatenate([row, row[: size - len(row)]]) for row in rows])
 
 
-@partial(jax.jit, static_argnames="sharding")
+@partial(quick_jit, static_argnames="sharding")
 def _sum_pairs(
     first: NodeBasis, second: NodeBasis, columns: Any, counts: Any, sharding: NamedSharding | None
 ) -> EdgeSums:
@@ -198,7 +198,7 @@ def _at_samples(basis: NodeBasis, points: int, x: Array, indices: Array, count: 
     return matmul(at_pairs.T, at_pairs), cross
 
 
-@partial(jax.jit, static_argnames="sharding")
+@partial(quick_jit, static_argnames="sharding")
 def _sum_samples(basis: NodeBasis, x: Array, sharding: NamedSharding | None) -> NodeSums:
     def products(valid: Array, x: Array) -> NodeSums:
         phi = jnp.where(valid, basis.messages(x), 0)
@@ -209,7 +209,7 @@ def _sum_samples(basis: NodeBasis, x: Array, sharding: NamedSharding | None) -> 
     return _over_devices(lambda shard: sum_chunks(products, shard), (x,), sharding)
 
 
-@partial(jax.jit, static_argnames="sharding")
+@partial(quick_jit, static_argnames="sharding")
 def _sum_observations(
     basis: FeatureMap, observed: FeatureMap, x: Array, y: Array, sharding: NamedSharding | None
 ) -> ObservationSums:

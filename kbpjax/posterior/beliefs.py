@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import einsum, matmul, show, show_fields, values_or_shapes, vary_like, warn
+from kbpjax._misc import einsum, matmul, quick_jit, show, show_fields, values_or_shapes, vary_like, warn
 from kbpjax._public import Checked, public
 from kbpjax.features import FAR, Basis, features, represented
 from kbpjax.graphs.graph import Graph
@@ -239,7 +239,12 @@ def _weights(
 def lengths_of(points: Shaped[Array, "point *dim"], dtype: Any) -> Float[Array, " point"] | None:
     """Return `spacing` of scalar points of floats; None for others."""
     scalar = points.shape[1:] in ((), (1,)) and jnp.issubdtype(points.dtype, jnp.floating)
-    return jax.jit(spacing)(points).astype(dtype) if scalar else None
+    return _lengths(points, dtype) if scalar else None
+
+
+@partial(quick_jit, static_argnames="dtype")
+def _lengths(points: Array, dtype: Any) -> Array:
+    return spacing(points).astype(dtype)
 
 
 def spacing(points: Shaped[Array, "point *dim"]) -> Float[Array, " point"]:
@@ -506,7 +511,7 @@ def _within_reach(model: KernelMRF, node_type: int, candidates: Array) -> _check
     return facts, check
 
 
-@jax.jit
+@quick_jit
 def _facts(basis: Any, samples: Array, candidates: Array) -> tuple[Array, Array, Array]:
     """Return whether candidates are finite, whether some are near samples, and the share of samples between them."""
     finite = jnp.all(jnp.isfinite(candidates)) if jnp.issubdtype(candidates.dtype, jnp.floating) else jnp.array(True)

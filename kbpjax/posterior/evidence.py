@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import matmul, show, show_fields, values_or_shapes, warn
+from kbpjax._misc import matmul, quick_jit, show, show_fields, values_or_shapes, warn
 from kbpjax._public import Checked, public
 from kbpjax.features import FAR, Basis, features, represented
 from kbpjax.graphs.graph import Graph
@@ -162,10 +162,8 @@ class Evidence(Checked):
         """Raise all factors to a power > 0 (likelihood tempering): below 1 flatter, above 1 sharper. Clamps stay."""
         _checks.require_number("power", power, above=0, fix="To ignore evidence, leave it out.")
         power = _checks.in_range("power", power, self.local.dtype)
-        positive = self.local > 0  # 0 ** power is 0, and its derivative too
-        local = jnp.where(positive, jnp.where(positive, self.local, 1) ** power, 0)
         return Evidence(
-            jnp.where(self.clamped[:, None], self.local, local),
+            _raised(self.local, self.clamped, power),
             self.messages,
             self.observed,
             self.exponents * power,
@@ -337,9 +335,10 @@ def _check_values(
         return
     shares = {}
     for v, y in arrays.items():
-        if isinstance(model.observations[v].basis, Basis) and not _checks.is_traced(model):
+        basis = model.observations[v].basis
+        if isinstance(basis, Basis) and not _checks.is_traced(model):
             with constants():
-                shares[v] = represented_shares(model.observations[v].basis, y)
+                shares[v] = represented_shares(basis, y)
     ys, observed_, node_type, shares = jax.device_get((arrays, observed, graph.node_type, shares))
     count = 0
     for v, y in ys.items():
@@ -357,7 +356,15 @@ def _check_values(
     _checks.require(not some or count > 0, "y", "must have at least one observation", "all missing", fix)
 
 
-@jax.jit
+@quick_jit
+def _raised(local: Array, clamped: Array, power: Array) -> Array:
+    """Return local factors to a power, except those of clamped nodes."""
+    positive = local > 0  # 0 ** power is 0, and its derivative too
+    raised = jnp.where(positive, jnp.where(positive, local, 1) ** power, 0)
+    return jnp.where(clamped[:, None], local, raised)
+
+
+@quick_jit
 def represented_shares(basis: Basis, x: Array) -> Array:
     """Return `represented` of points, where NaN counts as 0."""
     return represented(basis, like(jnp.where(x == x, x, jnp.zeros_like(x)), basis.point.dtype))
@@ -384,7 +391,7 @@ def _all_axes(ok: Any) -> Any:
     return ok.reshape(len(ok), -1).all(axis=1)
 
 
-@partial(jax.jit, static_argnames=("by_type", "nan_missing"))
+@partial(quick_jit, static_argnames=("by_type", "nan_missing"))
 def _observe(
     model: KernelMRF,
     graph: Graph,

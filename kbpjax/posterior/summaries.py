@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import einsum, matmul
+from kbpjax._misc import einsum, matmul, quick_jit
 from kbpjax._public import public
 from kbpjax.kernels import Kernel, gram
 from kbpjax.posterior.beliefs import Belief, log_or_zero, raise_logs, spacing
@@ -147,12 +147,17 @@ def temper(belief: Belief, temperature: ScalarLike) -> Belief:
     """
     check_belief(belief)
     temperature = jnp.asarray(_checks.in_range("temperature", temperature, belief.weights.dtype))
+    return Belief(belief.points, _tempered(belief, temperature), lengths=belief.lengths)
+
+
+@quick_jit
+def _tempered(belief: Belief, temperature: Array) -> Array:
     logs = log_or_zero(belief.heights)
     logs = logs - jax.lax.stop_gradient(jnp.max(logs, axis=-1, keepdims=True))  # else -inf at low temperatures
     raised = raise_logs(logs, 1 / temperature)
     if belief.lengths is not None:
         raised = raised + log_or_zero(belief.lengths)[..., None, :]
-    return Belief(belief.points, jax.nn.softmax(raised, axis=-1), lengths=belief.lengths)
+    return jax.nn.softmax(raised, axis=-1)
 
 
 @by_type

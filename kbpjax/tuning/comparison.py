@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
-from kbpjax._misc import matmul
+from kbpjax._misc import matmul, quick_jit
 from kbpjax.features import Basis, LandmarkSelector, cholesky_basis, incomplete_cholesky
 from kbpjax.kernels import RBF, Kernel, gram, median_bandwidth
 from kbpjax.kernels.euclidean import ARD, Projected
@@ -274,7 +274,7 @@ def _are_values(values: Any, observations: Any) -> bool:
     return len(values) > 0 and values.shape == observations.shape and np.array_equal(values, observations)
 
 
-@jax.jit
+@quick_jit
 def evaluate(problem: Problem, choice: Choice) -> Outcome:
     """Return how good the beliefs of a choice are at each of `TEMPERATURES`."""
     return problem.score(choice)

@@ -1,0 +1,52 @@
+"""Programs that are compiled quickly: the same answers, inside other compiled functions too."""
+
+from functools import partial
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kbpjax import _misc
+
+
+@partial(_misc.quick_jit, static_argnames="power")
+def powers(x, power):
+    return jnp.cumsum(x**power)
+
+
+X = np.linspace(0.1, 1.0, 7)
+EXPECTED = np.cumsum(X**3)
+
+
+@pytest.mark.parametrize(
+    "nested",
+    [
+        lambda: jax.jit(lambda x: powers(x, 3))(X),
+        lambda: jax.jit(lambda zero: zero + powers(jnp.asarray(X), 3))(0.0),  # of a constant
+        lambda: jax.vmap(partial(powers, power=3))(X[None])[0],
+        lambda: jax.lax.map(partial(powers, power=3), X[None])[0],
+    ],
+    ids=["argument", "constant", "vmap", "map"],
+)
+def test_inside_of_other_functions(nested):
+    chex.assert_trees_all_close(nested(), EXPECTED, rtol=1e-12)
+
+
+def test_outside():
+    chex.assert_trees_all_close(powers(X, power=3), EXPECTED, rtol=1e-12)
+    before = powers.program()._cache_size()
+    powers(2 * X, power=3)
+    assert powers.program()._cache_size() == before
+
+
+def test_derivatives():
+    gradient = jax.grad(lambda x: powers(x, 3)[-1])(X)
+    chex.assert_trees_all_close(gradient, 3 * X**2, rtol=1e-12)
+
+
+def test_options_that_this_version_lacks_are_left_out(monkeypatch):
+    assert _misc._known_options() == _misc.QUICK
+    monkeypatch.setattr(_misc, "QUICK", {"xla_no_such_option": True})
+    assert _misc._known_options.__wrapped__() == {}
