@@ -10,6 +10,13 @@ import pytest
 
 from kbpjax import _misc
 
+OPTIMISED = True  # else the options are left out
+
+
+@pytest.fixture(autouse=True)
+def forget_what_other_tests_found():
+    _misc._known_options.cache_clear()
+
 
 @partial(_misc.quick_jit, static_argnames="power")
 def powers(x, power):
@@ -50,3 +57,9 @@ def test_options_that_this_version_lacks_are_left_out(monkeypatch):
     assert _misc._known_options() == _misc.QUICK
     monkeypatch.setattr(_misc, "QUICK", {"xla_no_such_option": True})
     assert _misc._known_options.__wrapped__() == {}
+
+
+def test_settings_of_the_user_stay():
+    jax.config.update("jax_disable_most_optimizations", True)
+    assert _misc._known_options.__wrapped__() == {}
+    jax.config.update("jax_disable_most_optimizations", False)
