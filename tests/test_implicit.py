@@ -139,8 +139,9 @@ def differ(strength):
 
 def test_gmres_solves_dense_systems_or_says_that_it_has_not():
     rng = np.random.default_rng(0)
-    for n, shape in ((3, (3,)), (40, (8, 5))):  # fewer than one cycle, and several
-        matrix, rhs = np.eye(n) + 0.7 * rng.normal(size=(n, n)) / n**0.5, rng.normal(size=shape)
+    # Fewer than one cycle, and several; steps that halve the residual, that do not at once, and that increase it.
+    for n, shape, scale in ((3, (3,), 0.7), (40, (8, 5), 0.1), (40, (8, 5), 0.7), (3, (3,), 30.0)):
+        matrix, rhs = np.eye(n) + scale * rng.normal(size=(n, n)) / n**0.5, rng.normal(size=shape)
 
         def apply(v, matrix=matrix):
             return (matrix @ v.reshape(-1)).reshape(v.shape)
