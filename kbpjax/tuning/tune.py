@@ -22,7 +22,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, PRNGKeyArray
 
 from kbpjax import _checks
-from kbpjax._misc import show_lines
+from kbpjax._misc import quick_jit, show_lines
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.schedules import Colored
@@ -316,7 +316,7 @@ def _same_count(argument: str, cases: Any, count: int) -> None:
 
 def _compiled(of_cases: Callable[..., Array], optimizer: optax.GradientTransformation) -> tuple[Callable, Callable]:
     """Return two functions: the validation loss, and a gradient step."""
-    loss, loss_and_slopes = jax.jit(of_cases), jax.jit(jax.value_and_grad(of_cases))
+    loss, loss_and_slopes = quick_jit(of_cases), quick_jit(jax.value_and_grad(of_cases))
     draw = jax.jit(_Cases.draw)
 
     def validate(free: list[Array], rule: Rule, data: TrainingData, cases: _Cases) -> Array:
