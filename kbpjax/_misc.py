@@ -40,13 +40,14 @@ kernel, and no more for 100,000 pairs (`benchmarks/fit.py`). Message passing sta
 def quick_jit(function: Callable[P, R], **options: Any) -> Callable[P, R]:
     """Return `jax.jit` of a function that is compiled with `QUICK`, except inside other compiled functions.
 
-    `program()` of what is returned is the compiled function that is called outside of others.
+    `program()` of what is returned is the compiled function that is called outside of others. Where JAX is set to
+    compile even more quickly (`jax_disable_most_optimizations`), `QUICK` is left out.
     """
     inside = jax.jit(function, **options)
+    quick = functools.cache(lambda: jax.jit(function, compiler_options=_known_options(), **options))
 
-    @functools.cache
     def program() -> Any:
-        return jax.jit(function, compiler_options=_known_options(), **options)
+        return inside if jax.config.read("jax_disable_most_optimizations") else quick()
 
     @functools.wraps(function)
     def call(*args: P.args, **keywords: P.kwargs) -> R:
@@ -60,9 +61,7 @@ def quick_jit(function: Callable[P, R], **options: Any) -> Callable[P, R]:
 
 @functools.cache
 def _known_options() -> dict[str, Any]:
-    """Return `QUICK`; no options if this version of XLA lacks one, or JAX is set to compile even more quickly."""
-    if jax.config.read("jax_disable_most_optimizations"):
-        return {}
+    """Return `QUICK`, or no options if this version of XLA lacks one."""
     try:
         jax.jit(lambda: 0, compiler_options=QUICK)()
     except jax.errors.JaxRuntimeError:

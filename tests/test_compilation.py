@@ -1,5 +1,6 @@
 """Programs that are compiled quickly: the same answers, inside other compiled functions too."""
 
+import contextlib
 from functools import partial
 
 import chex
@@ -13,9 +14,13 @@ from kbpjax import _misc
 OPTIMISED = True  # else the options are left out
 
 
-@pytest.fixture(autouse=True)
-def forget_what_other_tests_found():
-    _misc._known_options.cache_clear()
+@contextlib.contextmanager
+def as_users_may_set_it():
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
 
 
 @partial(_misc.quick_jit, static_argnames="power")
@@ -60,6 +65,8 @@ def test_options_that_this_version_lacks_are_left_out(monkeypatch):
 
 
 def test_settings_of_the_user_stay():
-    jax.config.update("jax_disable_most_optimizations", True)
-    assert _misc._known_options.__wrapped__() == {}
-    jax.config.update("jax_disable_most_optimizations", False)
+    quick = powers.program()
+    with as_users_may_set_it():
+        plain = powers.program()
+        chex.assert_trees_all_close(powers(X, 3), EXPECTED, rtol=1e-12)
+    assert plain is not quick and powers.program() is quick

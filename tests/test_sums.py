@@ -77,7 +77,7 @@ def test_other_numbers_do_not_trace_again():
         jax.block_until_ready([found.first for _, found in sums.edge_sums(bases, data)])
         sums.node_sums(bases[0], data.nodes[0])
         sums.observation_sums(bases[0].messages, seen[0][0], *data.observations[0])
-        before.append([program._cache_size() for program in programs])
+        before.append([program.program()._cache_size() for program in programs])
     assert before[0] == before[1] == before[2]
 
 

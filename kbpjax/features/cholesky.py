@@ -161,7 +161,7 @@ def incomplete_cholesky(
 
 
 @public
-@jax.jit
+@quick_jit
 def cholesky_basis(
     kernel: Kernel,
     landmarks: Shaped[Array, "rank *dim"],
