@@ -33,8 +33,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
-"""Options of XLA for programs that run for less time than they take to compile: a third less time of `fit` without a
-kernel, and no more for 100,000 pairs (`benchmarks/fit.py`). Message passing stays as it is: it would take 2.7 times."""
+"""Options of XLA on CPUs for programs that run for less time than they take to compile (`fit_s`, `infer_s` of
+`benchmarks.first_try`; `benchmarks/fit.py` for many pairs). Message passing is optimized: it would run for longer."""
 
 
 def quick_jit(function: Callable[P, R], **options: Any) -> Callable[P, R]:
@@ -61,7 +61,9 @@ def quick_jit(function: Callable[P, R], **options: Any) -> Callable[P, R]:
 
 @functools.cache
 def _known_options() -> dict[str, Any]:
-    """Return `QUICK`, or no options if this version of XLA lacks one."""
+    """Return `QUICK`, or no options if this version of XLA lacks one, or on devices on which they were not measured."""
+    if jax.default_backend() != "cpu":
+        return {}
     try:
         jax.jit(lambda: 0, compiler_options=QUICK)()
     except jax.errors.JaxRuntimeError:

@@ -85,9 +85,8 @@ def test_hundreds_of_types_are_learned_in_one_program():
     kbp.fit(more, kernel=kbp.RBF(0.8), obs_kernel=kbp.RBF(0.6), rule=kbp.ConstantTime(eps=1e-9, max_rank=3))
     after = mrf._learn_pairs.program()._cache_size()
     kbp.fit(data, kernel=kbp.RBF(0.7), obs_kernel=kbp.RBF(0.6), rule=kbp.ConstantTime(eps=1e-9, max_rank=3), ridge=1e-2)
-    assert (
-        after - before <= 2 and mrf._learn_pairs.program()._cache_size() == after
-    )  # for other data of the same shapes none
+    assert after - before <= 2
+    assert mrf._learn_pairs.program()._cache_size() == after  # for other data of the same shapes none
 
 
 def sizes(jaxpr):
