@@ -1,5 +1,6 @@
 """Anderson acceleration, and damping, for `kbpjax.run`."""
 
+from functools import reduce
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, ScalarLike
 from kbpjax import _checks
 from kbpjax._misc import show_fields
 from kbpjax._public import Checked
-from kbpjax.inference.operators import normalize
+from kbpjax.inference.operators import normalize, split
 
 ENOUGH = 20_000
 """Number of coordinates that Anderson mixing compares; all of them would cost as much as the message products."""
@@ -27,7 +28,7 @@ class History(NamedTuple):
     """The memory of `Anderson`.
 
     Attributes:
-        updates: the last updates, one per row.
+        updates: the last updates.
         differences: update minus old message, for a sample of the messages, one row per update.
         taken: iterations since the last restart.
         least: smallest residual since the last restart.
@@ -35,7 +36,7 @@ class History(NamedTuple):
         waited: iterations since `mark` was set.
     """
 
-    updates: Float[Array, "depth coefficient"]
+    updates: Float[Array, "depth coordinate column"]
     differences: Float[Array, "depth some"]
     taken: Int[Array, ""]
     least: Float[Array, ""]
@@ -78,7 +79,7 @@ class Anderson(Checked):
 
     def start(self, messages: Float[Array, "coordinate column"]) -> History:
         """Return an empty memory."""
-        updates = jnp.zeros((self.depth, messages.size), messages.dtype)
+        updates = jnp.zeros((self.depth, *messages.shape), messages.dtype)
         differences = jnp.zeros((self.depth, _some(messages).size), messages.dtype)
         least = mark = jnp.array(jnp.inf, messages.dtype)
         return History(updates, differences, jnp.int32(0), least, mark, jnp.int32(0))
@@ -97,12 +98,12 @@ class Anderson(Checked):
         steady = (residual <= GROWTH * history.least) & (waited < patience)  # False for NaN
         slot = jnp.where(steady, history.taken, 0) % self.depth
         difference = _some(new - old)
-        updates = history.updates.at[slot].set(new.reshape(-1))
+        updates = history.updates.at[slot].set(new)
         differences = history.differences.at[slot].set(difference)
         taken = jnp.where(steady, history.taken + 1, 1)
         filled = jnp.arange(self.depth, dtype=jnp.int32) < taken
         weights = _weights(differences, filled)
-        mixed = normalize(jnp.sum(weights[:, None] * updates, axis=0).reshape(new.shape))
+        mixed = normalize(reduce(jnp.add, map(jnp.multiply, split(weights, 0), split(updates, 0))))
         accept = steady & (taken > 1) & jnp.all(jnp.isfinite(weights))
         least = jnp.where(steady, jnp.minimum(history.least, residual), residual)
         return History(updates, differences, taken, least, mark, waited), jnp.where(accept, mixed, new)
