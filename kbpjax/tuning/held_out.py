@@ -24,13 +24,14 @@ SHARE = 4
 MOST_NODES = 2500
 """Largest number of nodes that are left out."""
 
-BLOCK = 600
-"""Number of nodes of a block. Those at its edge lack messages and are not scored."""
+BLOCK = 300
+"""Number of nodes of a block. Those at its edge lack messages and are not scored; fewer, larger blocks would leave out
+whole regions of a picture, and with them values that the rest does not have."""
 
 MARGIN = 1
 """Distance from the edge of a block, in edges, up to which a node is not scored."""
 
-MOST_PAIRS = 4000
+MOST_PAIRS = 16_000
 """Largest number of pairs of each type from which the compared models are learned."""
 
 
