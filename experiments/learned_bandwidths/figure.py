@@ -16,8 +16,8 @@ def draw(rows: list[dict], pictures: dict[str, Any]) -> Any:
     """Draw RMSE over gray levels, what each lever is worth, transfer, and pictures."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(15, 11), layout="constrained")
-    panels: Any = figure.subfigures(2, 1, height_ratios=[2, 3])
+    figure = Figure(figsize=(15, 8), layout="constrained")
+    panels: Any = figure.subfigures(2, 1, height_ratios=[3, 2])
     above, below = panels
     left, middle, right = above.subplots(1, 3, width_ratios=[3, 2, 2])
     _draw_levels(left, [row for row in rows if row["study"] == "sunset"])
