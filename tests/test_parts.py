@@ -121,9 +121,12 @@ def test_large_graphs_are_cut_by_default_and_others_are_not(picture, monkeypatch
     mine = lambda settings, model, graph, y, points: settings.answer(model, graph, y, points)
     kbp.tune(*picture, **options, answer=mine)
     assert asked == []
+    start, *rest = picture
+    early = kbp.Hyperparameters(start.kernel, start.obs_kernel, ridge=1e-3, rule=start.rule, num_iters=2, tol=None)
+    kbp.tune(early, *rest, **options)
+    assert asked == []
     kbp.tune(*picture, **options)
     assert asked == [400]
-    start, *rest = picture
     for own in ({"schedule": kbp.colored(picture[2])}, {"exponents": np.full(picture[2].num_edges // 2, 0.7)}):
         given = kbp.Hyperparameters(start.kernel, start.obs_kernel, ridge=1e-3, rule=start.rule, **own)
         wrong = complaints("nodes: must be None with exponents of single edges or", kbp.tune, given, *rest, nodes=400)

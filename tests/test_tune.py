@@ -307,6 +307,23 @@ def test_a_step_that_is_not_finite_is_retried_halfway_back():
     assert "retried" in repr(tuned) and "retried" not in repr(tune())
 
 
+def test_a_start_without_a_derivative_is_retried_at_larger_ridges_and_floor():
+    """The toy's answer is NaN in all steps for small ridges, but not in the check, of case 0 only."""
+
+    def answer(settings, model, graph, y, points):
+        small = (settings.ridge < 3e-2) | (settings.floor < 5e-3)
+        return jnp.where(small & (y[0] != Y[0, 0]), jnp.nan, settings.kernel.bandwidth * y)
+
+    only = {"observations": Y[1:2], "truth": 0.5 * Y[1:2], "validation": (0.5 * Y[:1], Y[:1])}
+    tuned = tune(settings(ridge=1e-3, floor=1e-3), answer=answer, **only)
+    ridges, floors = tuned.history["ridge"], tuned.history["floor"]
+    np.testing.assert_allclose(ridges[:2], [1e-3, 1e-3 * 1000**0.5], rtol=1e-10)
+    np.testing.assert_allclose(floors[1] / (1 - floors[1]), 10 * 1e-3 / (1 - 1e-3), rtol=1e-10)
+    assert np.isfinite(tuned.losses).tolist() == [False, True, True, True]
+    assert tuned.stopped == "all steps done" and tuned.retried == 1
+    assert min(tuned.checks.values()) < tuned.checks[0]
+
+
 def test_steps_that_are_never_finite_end_it_with_the_best_so_far():
     tuned = tune(answer=fine_above(1.9999), steps=50, every=50)
     assert tuned.stopped == "not finite"

@@ -2,7 +2,7 @@
 
 The task of `experiments.denoising`: learn from one image and a noisy copy, clean new noisy images. Bandwidths, ridges
 and the rest are learned by `kbpjax.tune` on fresh noise over the training image; test noise is never seen. Answers are
-those of messages that have converged; the ablation also has iterations that are stopped early.
+those of messages that have converged; the ablation has iterations that are stopped early.
 The baselines are given the standard deviation of the noise, and their options are tuned on a noisy copy of the training
 image. Kernel belief propagation is trained with noise of the same standard deviation.
 
@@ -30,6 +30,12 @@ from experiments.learned_bandwidths import baselines, figure, photographs
 from experiments.learned_bandwidths.records import numbers_of
 from experiments.lib import command_line, datasets, gray_images, results, steps, tables
 from experiments.lib.datasets import evenly
+
+COPIES = 12
+"""Noisy copies of the training image from which the operators of the observations are learned."""
+
+HELD_OUT = 4
+"""Further noisy copies, on which the learned hyperparameters are compared with those of the start."""
 
 PLACES = {"tv": "total variation", "nlm": "non-local means", "bm3d": "BM3D"}
 
@@ -62,23 +68,35 @@ ABLATION = (
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """An image to learn from with a noisy copy, and candidates of the beliefs, as kbpjax takes them."""
+    """An image to learn from with noisy copies [copy, h, w], and candidates of the beliefs, as kbpjax takes them."""
 
     name: str
     image: np.ndarray
-    noisy: np.ndarray
+    copies: np.ndarray
     points: np.ndarray
 
-    def graph(self, separate_types: bool, shape: tuple[int, ...] | None = None) -> kbp.Graph:
+    @property
+    def noisy(self) -> np.ndarray:
+        """The first noisy copy."""
+        return self.copies[0]
+
+    def graph(self, separate_types: bool) -> kbp.Graph:
         """Return the grid, with edge type 0 in rows, and 1 in columns if `separate_types`."""
-        height, width = shape or self.image.shape
+        height, width = self.image.shape
         across = height * (width - 1)
         edge_type = np.repeat([0, int(separate_types)], [across, (height - 1) * width])
         return kbp.grid_graph(height, width, edge_type=edge_type)
 
     def training(self, separate_types: bool) -> kbp.TrainingData:
-        """Return the training data."""
+        """Return the training data of the image and its first noisy copy."""
         return kbp.pool(self.graph(separate_types), self.image.reshape(1, -1), self.noisy.reshape(1, -1))
+
+    def training_of_copies(self) -> kbp.TrainingData:
+        """Return the training data of the image and all its noisy copies; pairs of neighbors are the same in all."""
+        one, copies = self.training(separate_types=False), self.copies.reshape(len(self.copies), -1)
+        observed = np.broadcast_to(self.image.ravel(), copies.shape)
+        observations = {0: (observed.ravel(), copies.ravel())}
+        return kbp.TrainingData(one.edges, one.nodes, observations, degrees=dict(one.degrees))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -90,7 +108,8 @@ def main(argv: list[str] | None = None) -> int:
     whole = gray_images.SUNSET_LEVELS
     parser.add_argument("--levels", type=int, nargs="+", help=f"gray levels, of {whole} (default: all; 10 if quick)")
     parser.add_argument("--draws", type=int, help="noisy images to clean (default: 10; 2 if quick)")
-    parser.add_argument("--steps", type=int, help="gradient steps (default: 60; 3 if quick)")
+    about = "gradient steps of the ablation, a sixth of them otherwise (default: 60; 3 if quick)"
+    parser.add_argument("--steps", type=int, help=about)
     parts = ("sunset", "photographs")
     parser.add_argument("--part", nargs="+", choices=parts, default=parts, help="parts to run (default: both)")
     parser.add_argument(
@@ -156,8 +175,9 @@ def report(args: argparse.Namespace, rows: list[dict], pictures: dict[str, Any])
 
 def task_of(image: np.ndarray, name: str, seed: int) -> Task:
     """Make the training task of an image; candidates are its gray levels."""
-    noisy = add_noise(np.random.default_rng([seed, 0]), image)
-    return Task(name, image, noisy, np.unique(image).astype(np.float32))
+    rng = np.random.default_rng([seed, 0])
+    copies = np.stack([add_noise(rng, image) for _ in range(COPIES)])
+    return Task(name, image, copies, np.unique(image).astype(np.float32))
 
 
 def tests_of(image: np.ndarray, args: argparse.Namespace) -> np.ndarray:
@@ -208,17 +228,23 @@ def start(task: Task, ablation_step: AblationStep) -> kbp.Hyperparameters:
 
 def learn_early(task: Task, ablation_step: AblationStep, args: argparse.Namespace) -> tuple[kbp.Tuned, float]:
     """Learn settings of a row of the ablation; return them with the seconds that it took."""
-    options = {"frozen": ablation_step.frozen, "steps": args.steps}
+    options = {"frozen": ablation_step.frozen, "steps": args.steps, "every": min(15, args.steps)}
+    options |= {"optimizer": optax.adam(optax.cosine_decay_schedule(0.1, args.steps, alpha=0.1))}
     settings, name = start(task, ablation_step), f"{task.name}, {ablation_step.name}"
-    return steps.step(f"learn {name}", _learn, task, settings, ablation_step.separate_types, options, args, name)
+    graph, data = task.graph(ablation_step.separate_types), task.training(ablation_step.separate_types)
+    return steps.step(f"learn {name}", _learn, task, settings, graph, data, options, args, name)
 
 
 def learn(task: Task, args: argparse.Namespace) -> tuple[kbp.Tuned, float]:
     """Learn settings for messages that converge; return them with the seconds that it took.
 
     The kernels are narrow at the start: the training image is the one to clean, and operators of narrow kernels
-    remember more of it. Steps are taken at messages with a residual of 1e-2, answers are given at 1e-3.
+    remember more of it. Steps are taken at messages with a residual of 1e-2, answers are given at 1e-3. A few long
+    steps suffice; whether they have improved on the start is decided on several noisy copies.
     """
+    count, truth = -(-args.steps // 6), task.image.reshape(1, -1)
+    rng = np.random.default_rng([args.seed, 3])
+    held_out = np.concatenate([add_noise(rng, truth) for _ in range(HELD_OUT)])
     settings = kbp.Hyperparameters(
         kbp.RBF(0.05 * kbp.median_bandwidth(evenly(task.image.ravel()))),
         kbp.RBF(0.2 * kbp.median_bandwidth(evenly(task.noisy.ravel()))),
@@ -229,9 +255,11 @@ def learn(task: Task, args: argparse.Namespace) -> tuple[kbp.Tuned, float]:
         rule=kbp.ConstantTime(eps=1e-3, max_rank=128),
         tol=1e-2,
     )
-    options = {"loss": kbp.CRPS(), "steps": -(-args.steps // 2)}
-    name = f"{task.name}, converged"
-    tuned, seconds = steps.step(f"learn {name}", _learn, task, settings, False, options, args, name)
+    options = {"loss": kbp.CRPS(), "steps": count, "every": count}
+    options |= {"validation": (np.repeat(truth, HELD_OUT, axis=0), held_out)}
+    options |= {"optimizer": optax.adam(optax.cosine_decay_schedule(0.2, count, alpha=0.1))}
+    name, graph, data = f"{task.name}, converged", task.graph(separate_types=False), task.training_of_copies()
+    tuned, seconds = steps.step(f"learn {name}", _learn, task, settings, graph, data, options, args, name)
     answered = dataclasses.replace(tuned.hyperparameters, tol=1e-3, num_iters=400)
     return dataclasses.replace(tuned, hyperparameters=answered), seconds
 
@@ -239,7 +267,8 @@ def learn(task: Task, args: argparse.Namespace) -> tuple[kbp.Tuned, float]:
 def _learn(
     task: Task,
     settings: kbp.Hyperparameters,
-    separate_types: bool,
+    graph: kbp.Graph,
+    data: kbp.TrainingData,
     options: dict[str, Any],
     args: argparse.Namespace,
     name: str,
@@ -252,13 +281,11 @@ def _learn(
 
     tuned = kbp.tune(
         settings,
-        task.training(separate_types),
-        task.graph(separate_types),
+        data,
+        graph,
         truth,
         observations,
         task.points,
-        optimizer=optax.adam(optax.cosine_decay_schedule(0.1, options["steps"], alpha=0.1)),
-        every=min(15, args.steps),
         key=jax.random.key(args.seed),
         checkpoint=steps.path(f"tune {name}", ".npz"),
         **options,
@@ -290,7 +317,7 @@ def by_kbp(
         seconds.append(time.perf_counter() - begin)
     mean, mode, low, high, deviation, converged = (np.stack(column) for column in zip(*answers, strict=True))
     found = {"mean": mean, "mode": mode, "low": low, "high": high, "run_s": statistics.median(seconds)}
-    found["converged"] = float(converged.mean())
+    found["converged"] = None if settings.tol is None else float(converged.mean())  # None: stopped early
     return found, mean[0].reshape(noisy.shape[1:]), deviation[0].reshape(noisy.shape[1:])
 
 
@@ -335,19 +362,20 @@ def compare(image: np.ndarray, name: str, args: argparse.Namespace) -> tuple[lis
     """Compare three ways to choose hyperparameters with the baselines on a sunset image."""
     task, ablation_step, noisy = task_of(image, name, args.seed), ABLATION[-1], tests_of(image, args)
     training = task.training(ablation_step.separate_types)
-    variants = {"authors' bandwidths": (authors(task), False, 0.0)}
+    variants: dict[str, Any] = {"authors' bandwidths": (authors(task), None, 0.0)}
     begin = steps.clock()
     plain = dataclasses.replace(start(task, ablation_step), exponents=None)
     variants["leave-one-out"] = (
         steps.step(f"select {task.name}", partial(kbp.select, plain, training, steps=min(40, args.steps))),
-        True,
+        None,
         steps.clock() - begin,
     )
     tuned, seconds = learn(task, args)
-    variants["learned"] = (tuned.hyperparameters, False, seconds)
+    variants["learned"] = (tuned.hyperparameters, tuned.model, seconds)
     rows, pictures = [], {"clean": image, "noisy": noisy[0]}
-    for method, (settings, split, learn_s) in variants.items():
-        graph, model = task.graph(split), settings.fit(task.training(split))
+    for method, (settings, model, learn_s) in variants.items():
+        split = method == "leave-one-out"
+        graph, model = task.graph(split), model or settings.fit(task.training(split))
         found, mean, deviation = by_kbp(settings, model, graph, task.points, noisy)
         rows.append(row_of("sunset", name, method, found, image, learn_s, **numbers_of(settings)))
         pictures |= {method: mean, f"{method}, deviation": deviation}

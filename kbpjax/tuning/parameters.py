@@ -1,6 +1,8 @@
 """Unconstrained parametrization of hyperparameters: logarithms of positive numbers, logits of shares."""
 
 import dataclasses
+import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +17,8 @@ from kbpjax.kernels import Kernel
 
 KERNELS = ("kernel", "obs_kernel")
 SHARES = ("floor", "damping")
+SMOOTHING = {"ridge": 1e3, "obs_ridge": 1e3, "floor": 1e2}
+"""Factors with which messages converge that otherwise do not: of floors, the odds are multiplied."""
 OTHERS = ("ridge", "obs_ridge", "exponents", "evidence_power", "temperature")
 
 
@@ -60,6 +64,11 @@ class FreeNumbers:
         leaves = jax.tree.leaves(self.start)
         # Strong types: a step would change a weak type and be compiled twice.
         return [into(leaf := leaves[i]).astype(leaf.dtype) for i, into, _ in self._forms]
+
+    def smoother(self) -> list[Array]:
+        """Return the initial parameters with much larger ridges and floor, where learned: messages converge there."""
+        factors = [SMOOTHING.get(re.split(r"\W", name)[0], 1.0) for name in self.names]
+        return [value + math.log(factor) for value, factor in zip(self.free(), factors, strict=True)]
 
     def values(self, free: list[Array]) -> list[Array]:
         """Return the constrained numbers of unconstrained parameters."""

@@ -50,7 +50,7 @@ class Tuned:
         hyperparameters: those with the lowest validation loss.
         model: the model fitted with these hyperparameters.
         losses: loss of each step [step]; NaN where it or its gradient was not finite, because messages did not
-            converge: the next step is then taken halfway back.
+            converge: the next step is then taken halfway back, or from the start, halfway to larger ridges and floor.
         checks: {step: validation loss before the step, with newly selected landmarks}.
         history: {name of an optimized number: its values before each step [step, ...]}.
         stopped: stop reason: "all steps done", "no better", "interrupted" or "not finite".
@@ -138,10 +138,12 @@ def tune(
     The optimized numbers are bandwidths, ridges, floor, damping, exponents, evidence power and temperature. Each step
     fits a model to `data`, infers beliefs from `observations` and compares them with `truth`. Messages are those of
     `infer`, at their fixed point, unless the hyperparameters have a schedule. A step whose loss or gradient is not
-    finite, because messages did not converge, is retried halfway back to the last one that was.
+    finite, because messages did not converge, is retried halfway back to the last one that was; before there is one,
+    halfway to ridges that are 1000 times and a floor that is 100 times larger.
 
-    On graphs with more than 2000 nodes, steps use a part of the graph. An interrupt (Ctrl-C) ends the descent and
-    returns the best hyperparameters so far, or raises KeyboardInterrupt before the first check.
+    On graphs with more than 2000 nodes, steps use a part of the graph, if messages are iterated to `tol`. An interrupt
+    (Ctrl-C) ends the descent and returns the best hyperparameters so far, or raises KeyboardInterrupt before the first
+    check.
 
     Args:
         hyperparameters: initial hyperparameters. Kernel parameters are optimized by their logarithms, or directly if an
@@ -167,8 +169,9 @@ def tune(
         batch: number of cases per step, drawn at random; None: all cases.
         nodes: number of nodes that are used of a larger graph: three connected pieces at random places (from `key`), of
             which nodes within 4 edges of the rest are not scored if `truth` has floats. `answer` gets the graph of this
-            part. None: 2000 with the default `answer`, else all, as for hyperparameters with exponents of single edges
-            or the schedule of one graph.
+            part. None: 2000 with the default `answer`, else all, as for hyperparameters with exponents of single edges,
+            the schedule of one graph, or without `tol`: the best number of iterations depends on the distance to the
+            rest.
         patience: number of checks without a lower validation loss before stopping, >= 1.
         key: random key of noise and batches; None: `jax.random.key(0)`.
         progress: whether to show a progress bar if standard error is a terminal (and tqdm is installed).
@@ -234,7 +237,8 @@ def _nodes(nodes: int | None, hyperparameters: Hyperparameters, answer: Callable
     schedule, exponents = hyperparameters.schedule, hyperparameters.exponents
     one_graph = isinstance(schedule, Colored) or getattr(exponents, "ndim", 0) == 1
     if nodes is None:
-        return None if one_graph or answer is not Hyperparameters.answer else NODES
+        whole = one_graph or hyperparameters.tol is None or answer is not Hyperparameters.answer
+        return None if whole else NODES
     _checks.require_count("nodes", nodes)
     fix = "Leave nodes out, or pass exponents by edge type and no colored schedule."
     rule = "must be None with exponents of single edges or the schedule of one graph"
@@ -350,8 +354,9 @@ class Descent:
         losses: loss of each step.
         checks: step and validation loss of each check.
         stopped: why the descent has ended; "": it has not.
-        arrays: unconstrained numbers: `free`, the last `good` ones, with a finite gradient, those of the `last` check
-            and the `best` ones; leaves of the `optimizer`; `history` of the optimized numbers.
+        arrays: unconstrained numbers: `free`, the last `good` ones, with a finite gradient (before there are any,
+            those of `FreeNumbers.smoother`), those of the `last` check and the `best` ones; leaves of the `optimizer`;
+            `history` of the optimized numbers.
     """
 
     FORMAT: ClassVar[str] = "kbpjax.tune 2"
@@ -387,7 +392,7 @@ class _Search:
         leaves, self.structure = jax.tree.flatten(self.optimizer.init(free))
         if not self.state.arrays:
             history = [np.empty((0, *np.shape(value))) for value in self.learned.values(free)]
-            lists = {"free": free, "good": free, "last": free, "best": free}
+            lists = {"free": free, "good": self.learned.smoother(), "last": free, "best": free}
             lists |= {"optimizer": leaves, "history": history}
             self.state = self.state.replace(lists)
         shapes = [np.shape(leaf) for leaf in leaves]

@@ -30,18 +30,30 @@ def test_quick_run_compares_all_methods_on_all_studies(quick):
 def test_noise_of_the_test_is_no_noise_of_the_training():
     image = np.zeros((50, 50), np.float32)
     args = type("Args", (), {"seed": 0, "draws": 2})
-    tests, copy = learned_bandwidths.tests_of(image, args), learned_bandwidths.task_of(image + 1, "", 0).noisy - 1
-    noises = [*tests, copy]
-    correlations = np.corrcoef([noise.ravel() for noise in noises]) - np.eye(3)
+    tests, copies = learned_bandwidths.tests_of(image, args), learned_bandwidths.task_of(image + 1, "", 0).copies - 1
+    noises = [*tests, *copies]
+    correlations = np.corrcoef([noise.ravel() for noise in noises]) - np.eye(len(noises))
     assert np.abs(correlations).max() < 0.1
+
+
+def test_copies_add_observations_and_no_pairs_of_neighbors():
+    task = learned_bandwidths.task_of(gray_images.rings(10).astype(np.float32)[30:40, 30:40], "", 0)
+    one, many = task.training(separate_types=False), task.training_of_copies()
+    np.testing.assert_array_equal(many.edges[0][0], one.edges[0][0])
+    x, y = many.observations[0]
+    assert len(x) == learned_bandwidths.COPIES * 100 and many.degrees == one.degrees
+    np.testing.assert_array_equal(y[:100], one.observations[0][1])
+    np.testing.assert_array_equal(x[-100:], task.image.ravel())
+    assert np.std(y - x) == pytest.approx(30, rel=0.1)
 
 
 def test_turned_and_plain_grids_have_the_types_of_the_model():
     task = learned_bandwidths.task_of(gray_images.rings(10).astype(np.float32), "", 0)
     assert [k for k, *_ in task.graph(True).edge_types] == [0, 1]
     assert [k for k, *_ in task.graph(False).edge_types] == [0]
-    counts = np.bincount(np.asarray(task.graph(True, (4, 6)).edge_type))
-    assert counts.tolist() == [2 * 4 * 5, 2 * 3 * 6]  # rows first
+    edge_type = np.asarray(task.graph(True).edge_type)
+    apart = np.abs(np.asarray(task.graph(True).senders) - np.asarray(task.graph(True).receivers))
+    np.testing.assert_array_equal(apart, np.where(edge_type == 0, 1, 100))  # in rows, in columns
 
 
 def test_committed_results_have_all_images():
