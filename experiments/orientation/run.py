@@ -27,6 +27,15 @@ from experiments.orientation.figure import paint, paint_beliefs
 from experiments.orientation.models import Estimates, Options, propagate
 from experiments.orientation.rendering import degrees_between
 
+TRIALS = 20
+"""Settings that are tried for each method."""
+
+EXTENSIONS = 2
+"""How often the grid of an option is extended at each end."""
+
+LIMITS = {"components": 160, "neighbors": 400}
+"""To which grids are extended: frames have 192 pixels, and time grows with the square of the number of neighbors."""
+
 PAIRED = {"": "degrees", "_stderr": "stderr"}
 """Endings of the columns of paired differences, and the statistics of `summary` that they hold."""
 
@@ -117,7 +126,8 @@ def search(method: Method, train: Frames, validation: Frames) -> tuple[Options, 
         rotations = method.estimate(train, validation, options).rotations[""]
         return float(np.mean(degrees_between(rotations, validation.rotations)))
 
-    best, trials = coordinate_search(method.start, method.search, degrees)
+    given = {"budget": TRIALS, "extensions": EXTENSIONS, "limits": LIMITS}
+    best, trials = coordinate_search(method.start, method.search, degrees, **given)
     return best, [{"option": trial.option, "value": str(trial.value), "degrees": trial.loss} for trial in trials]
 
 
