@@ -411,6 +411,7 @@ def chain_solved():
     return model, graph, evidence, kbp.run_tree(model, graph, evidence)
 
 
+@pytest.mark.slow
 def test_empirical_beliefs_on_training_samples_are_the_gaussian_posterior():
     """Weights on samples of the marginal: their weighted means are conditional expectations, with no density at all."""
     graph, x, model = chain()
@@ -475,6 +476,7 @@ def two_peaks(points):
     return jnp.stack([both(points), both(-points)])
 
 
+@pytest.mark.slow
 def test_refining_from_several_candidates_finds_the_higher_of_two_modes():
     model, graph = chain()[2], kbp.Graph.from_edges([], 2)
     evidence = kbp.likelihood(model, graph, two_peaks)
@@ -564,6 +566,7 @@ def square(low, high, count):
     return np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
+@pytest.mark.slow
 def test_refined_modes_of_vectors_equal_a_very_fine_grid():
     answer = kbp.beliefs(*plane(), square(-2, 2, 6))
     got = kbp.refine_mode(*plane(), answer, num_steps=100)

@@ -119,6 +119,7 @@ def two_domains():
     return kbp.fit(data, kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.3), rule=rule, ridge=1e-4)
 
 
+@pytest.mark.slow
 def test_types_on_different_domains():
     graph = kbp.Graph.from_edges([(0, 1), (1, 2)], 3, node_type=[0, 1, 0])
     learned = two_domains()
@@ -521,6 +522,7 @@ def test_query_points_must_fit_the_variables_in_log_belief():
             kbp.log_belief(loopy_model(), GRAPH, evidence, solution, points)
 
 
+@pytest.mark.slow
 def test_uneven_candidates_change_neither_mode_nor_tempered_beliefs_nor_sets():
     """A weight is a density times the length around its candidate; modes and powers are those of the density."""
     rng = np.random.default_rng(0)

@@ -270,7 +270,11 @@ def errors(kernel, products, x, partner, eps, ridges, max_rank):
 
 # One exponent is compiled for both of these tests, and the other for one kernel of each kind of samples.
 @pytest.mark.parametrize(
-    ("name", "exponent"), [*((name, 3) for name in CASES), ("middle", 1), ("delta", 1), ("sum", 1)]
+    ("name", "exponent"),
+    [
+        *((name, 3) for name in CASES),
+        *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("middle", "delta", "sum")),
+    ],
 )
 def test_the_bound_holds(name, exponent):
     kernel, x = CASES[name]

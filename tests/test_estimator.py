@@ -34,6 +34,7 @@ def fitted():
     return given().fit(*walks(60))
 
 
+@pytest.mark.slow
 def test_chain_is_near_the_best_linear_answer(fitted):
     x, y = walks(200, seed=1)
     precision = np.eye(10) + np.linalg.inv(np.minimum.outer(np.arange(1, 11), np.arange(1, 11)).astype(float))
@@ -70,6 +71,7 @@ def test_predictions_are_those_of_the_library(fitted):
     np.testing.assert_allclose(fitted.predict_interval(x, 0.7)[0][1], kbp.interval(belief, 0.7)[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_hyperparameters_that_are_none_are_chosen(monkeypatch):
     x, y = walks(40, length=4)
     asked = []
@@ -120,6 +122,7 @@ def images():
     return np.stack([y + 0.5 * rng.normal(size=y.shape), -y + 0.5 * rng.normal(size=y.shape)], axis=-1), y
 
 
+@pytest.mark.slow
 def test_images_and_several_numbers_a_pixel():
     x, y = images()
     model = given(kernel=kbp.RBF(0.5), ridge=1e-2).fit(x[:20], y[:20])
@@ -154,6 +157,7 @@ def test_a_given_graph(fitted):
     np.testing.assert_allclose(shuffled.predict(x[:, order]), fitted.predict(x)[:, order], atol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::kbpjax.RankWarning")
 def test_grid_search_pipeline_clone_and_pickle():
     x, y = walks(24, 6)

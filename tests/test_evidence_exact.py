@@ -281,7 +281,14 @@ def test_the_evidence_of_these_tests_matters():
 # All evidence with one rule, and with the others what shows that they give operators alike.
 @pytest.mark.parametrize(
     "rule, name",
-    [*(("constant", name) for name in PIECES), *itertools.product(["linear", "full"], ["nothing", "mixed"])],
+    [
+        *(("constant", name) for name in PIECES),
+        *(
+            pytest.param(rule, name, marks=pytest.mark.slow)
+            for rule in ("linear", "full")
+            for name in ("nothing", "mixed")
+        ),
+    ],
 )
 def test_beliefs_equal_the_joint(rule, name):
     model = delta_model(rule)

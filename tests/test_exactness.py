@@ -297,6 +297,7 @@ def permuted(edges, order, *per_node):
     return new, *(np.asarray(values)[back] for values in per_node)
 
 
+@pytest.mark.slow
 def test_beliefs_follow_a_renumbering_of_the_nodes():
     edges, node_type, edge_type = LOOPY, [0, 1, 0, 0], [2, 2, 1, 1, 2]
     edges = [(a, b) if node_type[a] == 0 else (b, a) for a, b in edges]

@@ -103,6 +103,7 @@ def test_jitted_gradient_equals_finite_differences(data, in_double, differences)
     check(in_double(AT, data["seen"])[0][0], differences)
 
 
+@pytest.mark.slow
 def test_eager_gradient_equals_finite_differences(data, differences):
     rule = held(data)
     gradients = jax.grad(lambda parameters: losses(parameters, data["seen"], data, rule)[0])(AT)
@@ -172,6 +173,7 @@ def in_single(data):
     return value_and_gradients(single(data))
 
 
+@pytest.mark.slow
 def test_single_precision_gradient_is_near_the_double_one(data, differences, in_single):
     gradients = in_single(single(AT), single(data["seen"]))[0][0]
     for name, slopes in differences.items():

@@ -53,7 +53,9 @@ def same(one, other, **tolerance):
 # --- holding landmarks ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    "rule", ["constant", *(pytest.param(x, marks=pytest.mark.slow) for x in RULES if x != "constant")]
+)
 def test_at_the_same_kernels_the_held_rule_gives_the_plain_model(rule):
     held = kbp.fix_landmarks(DATA, rule=RULES[rule], **KERNELS)
     same(fit(held), fit(RULES[rule]), rtol=0, atol=0)
@@ -126,6 +128,7 @@ def test_what_needs_no_landmarks_is_fitted_inside_transformations():
         )
 
 
+@pytest.mark.slow
 def test_held_padded_equals_held_as_they_are(padded):
     rule, inside = padded
     outside = kbp.fix_landmarks(DATA, rule=rule, **KERNELS)
@@ -182,6 +185,7 @@ def crossing(data, low=0.6, high=1.6):
     return middle
 
 
+@pytest.mark.slow
 def test_with_held_landmarks_the_loss_is_smooth_where_the_choice_would_change():
     data = chain_data()
     at = crossing(data)

@@ -110,6 +110,7 @@ def test_derivatives_are_nan_unless_converged():
     assert np.isnan(jax.jit(lambda at: jax.jvp(lambda x: loss(AT[0], x, AT[2], **few), (at,), (at,))[1])(LOCAL))
 
 
+@pytest.mark.slow
 def test_derivatives_at_a_fixed_point_that_the_plain_iteration_leaves():
     """Neighbors that must differ, all of them neighbors: the plain iteration swings, others find its fixed point."""
     graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)

@@ -83,6 +83,7 @@ def test_model_graph_and_solution_come_back_bit_by_bit(saved, tmp_path):
     assert bits(resumed.messages) == bits(solution.messages)
 
 
+@pytest.mark.slow
 def test_answers_need_no_training_data(saved, tmp_path):
     model, graph, _, y = saved
     kbp.save(tmp_path / "model.kbp", model)

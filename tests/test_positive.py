@@ -160,6 +160,7 @@ def test_messages_are_coefficients_of_one_more_projection(rule):
     np.testing.assert_allclose(solution.projected, expected, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_positive_and_plain_delta_models_have_the_same_beliefs():
     graph, local = discrete.grid(), discrete.likelihoods(6)
     options = {"num_iters": 400, "damping": 0.2, "tol": 1e-11, "exponents": kbp.tree_reweighting(graph)}

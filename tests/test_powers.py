@@ -188,6 +188,7 @@ def sure():
 FACTOR = np.array([[1.0, 0.0, 0.5], [1.0, 1.0, 1.0], [0.4, 1.0, 0.6]])
 
 
+@pytest.mark.slow
 def test_gradients_in_powers_are_finite_and_right_at_zero_factors_and_zero_messages(sure):
     def of(power):
         product = np.array([1, 2, 1]) * np.prod(FACTOR**power, axis=0)

@@ -166,7 +166,7 @@ def test_every_sample_is_a_point_of_the_full_rank_rule():
 # --- the three agree --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sampler", [draw, rounded])
+@pytest.mark.parametrize("sampler", [draw, pytest.param(rounded, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rule", NAMES)
 def test_without_tolerance_all_rules_are_equation_12(rule, sampler):
     """Samples that repeat do not matter to eq. 12, whatever stands for them."""
@@ -230,7 +230,7 @@ def message_error(low, full, direction):
 compiled_error = jax.jit(operator_error)
 
 
-@pytest.mark.parametrize("rule", [kbp.LinearTime, kbp.ConstantTime])
+@pytest.mark.parametrize("rule", [pytest.param(kbp.LinearTime, marks=pytest.mark.slow), kbp.ConstantTime])
 def test_updates_and_beliefs_approach_full_rank_within_the_bound(rule):
     graph, kernel = graph_of(GRAPHS["chain"]), kbp.RBF(BANDWIDTHS[0])
     pairs = tuple(map(jnp.asarray, reference.pool(GRAPHS["chain"], draw()[0][:, :3])[0][0]))
@@ -314,7 +314,7 @@ def test_random_pivots_are_those_of_their_seed():
     assert all(float(residual) <= 0.05 for both in seeds[0].residuals.values() for residual in both)
 
 
-@pytest.mark.parametrize("rule", [kbp.LinearTime, kbp.ConstantTime])
+@pytest.mark.parametrize("rule", [pytest.param(kbp.LinearTime, marks=pytest.mark.slow), kbp.ConstantTime])
 def test_random_pivots_to_a_small_eps_give_the_same_answers(rule):
     data, graph = pooled("chain")
     got = answers(data, graph, rule(eps=1e-6, max_rank=200, features=kbp.RandomlyPivotedCholesky(seed=3)))
@@ -360,7 +360,9 @@ def test_whole_numbers_and_vectors_as_samples(rule):
 SINGLE = {"full": FULL, "linear": kbp.LinearTime(eps=1e-3), "constant": kbp.ConstantTime(eps=1e-3)}
 
 
-@pytest.mark.parametrize("rule", NAMES)
+@pytest.mark.parametrize(
+    "rule", ["constant", *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("full", "linear"))]
+)
 def test_single_precision(rule):
     for sampler in (draw, rounded):
         data, graph = pooled("chain", sampler, np.float32)

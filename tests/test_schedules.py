@@ -229,6 +229,7 @@ def test_share_out_of_range(share):
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_thirty_steps_are_one_run_of_a_learned_model_with_evidence():
     """With the defaults of both; observed, clamped and free nodes."""
     graph, x = kbp.grid_graph(3, 3), np.cumsum(np.random.default_rng(0).normal(size=(40, 9)), axis=1)

@@ -23,7 +23,7 @@ def problem(graph, arithmetic, dtype=jnp.float64):
 
 
 @pytest.mark.parametrize("arithmetic", [kbp.SumProduct(), kbp.MaxProduct(), kbp.InLogs()], ids=["sum", "max", "logs"])
-@pytest.mark.parametrize("graph", [COMPLETE, HUB], ids=["complete", "hub"])
+@pytest.mark.parametrize("graph", [pytest.param(COMPLETE, marks=pytest.mark.slow), HUB], ids=["complete", "hub"])
 @pytest.mark.parametrize("damping", DAMPINGS)
 def test_scales_of_tables_and_evidence_change_no_message(arithmetic, graph, damping):
     """With damping 0.5 a complete graph converged or not by these scales, when damping compared raw updates."""

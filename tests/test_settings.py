@@ -190,7 +190,10 @@ def loss(values, held, data):
     return kbp.SquaredError()(belief, jnp.asarray(TRUTH)) + 0.3 * kbp.NegativeLogBelief()(belief, jnp.asarray(TRUTH))
 
 
-@pytest.fixture(scope="module", params=RULES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[] if name == "constant" else [pytest.mark.slow]) for name in RULES],
+)
 def of_rule(request):
     """Pad landmarks, so that their number is the same for all data, and compile the loss once."""
     rule = RULES[request.param]

@@ -301,6 +301,7 @@ def sharded(data):
     return jax.device_put(data, NamedSharding(mesh, PartitionSpec("sample")))
 
 
+@pytest.mark.slow
 def test_fit_sums_where_samples_lie(expected):
     spread = sharded(DATA)
     assert len(spread.nodes[0].sharding.device_set) == 4

@@ -150,6 +150,7 @@ def test_a_type_for_each_row_equals_twin():
     assert_same_inference(model, graph, twin_model, twin, images(1, 5, 4, seed=3)[1][0])
 
 
+@pytest.mark.slow
 def test_a_type_for_each_edge_equals_twin():
     graph, twin = grid_twin(5, 4, np.random.default_rng(0).permutation(31))
     x, y = images(9, 5, 4)
@@ -357,6 +358,7 @@ def test_pool_of_several_graphs_names_what_is_wrong():
     assert not wrong
 
 
+@pytest.mark.slow
 def test_a_forest_of_chains_is_each_chain_alone():
     _, _, model, _ = by_rows()
     rng = np.random.default_rng(0)

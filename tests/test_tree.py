@@ -323,7 +323,9 @@ def test_evidence_and_types_are_checked():
 # --- transforms -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["forest", "star", "chain"])
+@pytest.mark.parametrize(
+    "name", ["forest", *(pytest.param(name, marks=pytest.mark.slow) for name in ("star", "chain"))]
+)
 def test_jit_with_a_traced_graph_and_vmap_over_local(name):
     graph = typed(name, seed=2, kinds=2)
     operators = operators_for(graph, 1, 0.1)
@@ -352,7 +354,7 @@ def directional(loss, at, seed, h=1e-6):
     np.testing.assert_allclose(forward, sum(slopes), rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["forest", "star"])
+@pytest.mark.parametrize("name", ["forest", pytest.param("star", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("zeros", [False, True])
 def test_gradients_equal_finite_differences(name, zeros):
     # The loss is smooth at the zeros of the local factors: with positive operators, no floor is reached.
@@ -367,6 +369,7 @@ def test_gradients_equal_finite_differences(name, zeros):
     directional(loss, (operators.evaluate, operators.project, local), seed=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["triple", "attachment"])
 def test_gradients_where_values_are_clipped_to_exactly_zero(name):
     graph = typed(name, seed=4)
@@ -393,7 +396,7 @@ def test_gradient_through_a_long_chain_is_finite():
 # --- nodes that ignore their incoming messages -----------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["all", "star", "chain"])
+@pytest.mark.parametrize("name", ["all", *(pytest.param(name, marks=pytest.mark.slow) for name in ("star", "chain"))])
 def test_marked_nodes_ignore_their_incoming_messages(name):
     graph = typed(name, seed=7, kinds=2)
     operators, local = operators_for(graph, 1, 0.1), local_for(graph, 2)

@@ -114,6 +114,7 @@ def test_plot_draws_losses_and_numbers_on_labelled_axes(learned):
     assert learned.plot(axes=axes)[1] is axes[1]
 
 
+@pytest.mark.slow
 def test_two_node_types_with_all_by_type_and_a_loss_over_types():
     graph = kbp.chain_graph(4, node_type=[0, 1, 0, 1])
     x = walks(KEYS[5], 18)[:, :4]
@@ -209,6 +210,7 @@ def test_shares_move_as_logits_others_as_logarithms_and_zeros_stay():
     np.testing.assert_allclose(tuned.hyperparameters.temperature, np.exp(-0.1 * (2 / 3) * (1 - 2)), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_noise_and_batches_are_those_of_the_key():
     def run(key):
         options = {"observations": lambda key: Y + 0.3 * jax.random.normal(key, Y.shape), "batch": 2, "key": key}

@@ -192,7 +192,14 @@ def messages(count=300):
     return jnp.asarray(np.stack([means, spread], axis=1))
 
 
-@pytest.mark.parametrize("inner,outer,most", [(300, 500, 0.06), (500, 1000, 0.045), (4000, 8000, 0.02)])
+@pytest.mark.parametrize(
+    "inner,outer,most",
+    [
+        (300, 500, 0.06),
+        pytest.param(500, 1000, 0.045, marks=pytest.mark.slow),
+        pytest.param(4000, 8000, 0.02, marks=pytest.mark.slow),
+    ],
+)
 def test_gram_errors_of_two_stages(inner, outer, most):
     x = messages().astype(np.float32)
     bandwidths, width = jax.jit(kernels.median_embedding)(x)
@@ -200,6 +207,7 @@ def test_gram_errors_of_two_stages(inner, outer, most):
     assert most / 10 < error <= most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count,mean,deviation", [(500, 0.022, 0.011), (10_000, 0.004, 0.003)])
 def test_figure_of_one_stage(count, mean, deviation):
     """Mean |error| over pairs of 400 messages: the band is four standard errors of a mean of five draws."""
@@ -213,6 +221,7 @@ def test_figure_of_one_stage(count, mean, deviation):
     assert abs(np.mean(errors) - mean) < 4 * deviation / 5**0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner,outer,mean,deviation", [(100, 100, 0.080, 0.036), (600, 700, 0.022, 0.012)])
 def test_figure_of_two_stages(inner, outer, mean, deviation):
     """The same of the root mean square over pairs of 300 Gaussians in space."""

@@ -523,6 +523,7 @@ def test_fit_observe_clamp_and_beliefs_refuse_points_outside_the_domain():
     assert bool(jnp.isfinite(kbp.beliefs(model, graph, evidence, solution, x[0]).weights).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rotations", "heat of quaternions", "mallows", "precomputed", "jaccard", "sphere"])
 def test_a_chain_of_any_domain_finds_the_middle_of_three_equal_values(name):
     kernel, draw, _ = CASES[name]

@@ -333,6 +333,7 @@ def test_molecules(kernel):
     assert accuracy > 0.78
 
 
+@pytest.mark.slow
 def test_a_model_of_graphs():
     """Two variables are rings of 3 to 6 nodes, the second one node larger than the first: seeing it tells the first."""
     graph, rings = kbp.chain_graph(2), encode_graphs([nx.cycle_graph(size) for size in range(3, 7)])

@@ -375,6 +375,7 @@ def test_single_points_of_other_shapes(kernel):
 # --- in a model -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_chain_of_strings_learns_its_topics():
     """Each sample has three words of one topic; the first word tells the topic of the last."""
     topics = [["ACACA", "CACAC", "ACAC"], ["GTGTG", "TGTG", "GTGTGT"]]

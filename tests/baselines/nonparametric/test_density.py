@@ -93,6 +93,7 @@ def test_the_table_equals_the_mixtures_and_a_stack_equals_its_parts(by_hand):
     assert np.abs(np.asarray(tables[0]) - np.asarray(tables[1])).max() > 0.1
 
 
+@pytest.mark.slow
 def test_densities_integrate_to_one(by_hand, learned):
     step = float(learned.bandwidth[0]) / 4
     v = np.arange(-5, 5, step)[:, None]
@@ -192,6 +193,7 @@ def best_of(v, u, key):
     return np.unravel_index(np.argmax(scores), scores.shape)
 
 
+@pytest.mark.slow
 def test_width_and_ridge_are_the_best_on_held_out_pairs():
     found = []
     for seed in range(4):

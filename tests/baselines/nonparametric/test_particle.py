@@ -270,6 +270,7 @@ def test_keys_decide_and_transforms_change_nothing(number):
     assert np.all(np.abs(np.asarray(one.particles) - np.asarray(other.particles)).max(axis=(1, 2)) > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1], ids=NAMES)
 def test_vectors_in_single_precision_beside_likelihoods_that_underflow(number):
     """Two coordinates that know nothing of each other have the answers of two problems of numbers.
