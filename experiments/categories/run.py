@@ -31,6 +31,7 @@ from experiments.categories.models import (
     unit_mode,
 )
 from experiments.lib import command_line, datasets, results, steps, tables
+from experiments.lib.choices import Choices, add_use_argument
 from experiments.lib.results import standard_error
 from experiments.lib.search import coordinate_search, on_edge
 from kbpjax.kernels import RandomProjection
@@ -75,6 +76,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m experiments.categories", description=(__doc__ or "").split("\n")[0]
     )
     command_line.add_common_arguments(parser, "experiments/categories/results")
+    add_use_argument(parser)
     parser.add_argument("--set", choices=data.SETS, nargs="+", help="which papers (default: all; the first if quick)")
     parser.add_argument("--splits", type=int, help="random splits (default: 5; 1 if quick)")
     return command_line.main(run, parser, argv)
@@ -87,11 +89,12 @@ def run(args: argparse.Namespace) -> None:
     start = steps.clock()
     names = args.set or data.SETS[: 1 if args.quick else None]
     directory, rows, sets, trials = datasets.data_directory(args.data), [], [], []
+    choices = Choices(args.use)
     for name in names:
         papers = data.load(directory, name)
         papers = data.part(papers, QUICK_PAPERS) if args.quick else papers
         splits = args.splits or (1 if args.quick else SPLITS[name])
-        found, described, tried = predict_set(papers, splits, args.seed, args.quick)
+        found, described, tried = predict_set(papers, splits, args.seed, args.quick, choices)
         sets.append({"set": name, **data.counts(papers), **described})
         trials += [{"set": name, **trial} for trial in tried]
         rows += summarize(papers, found)
@@ -99,14 +102,14 @@ def run(args: argparse.Namespace) -> None:
         tables.print_table(table(rows, name))
         jax.clear_caches()
     config = {"seed": args.seed, "quick": args.quick, "iterations": ITERATIONS, "features": FEATURES}
-    seconds = steps.clock() - start
-    results.write_results(args.out / "categories.json", config, rows, sets=sets, trials=trials, seconds=seconds)
+    more = {"trials": trials, "chosen": choices.chosen, "seconds": steps.clock() - start}
+    results.write_results(args.out / "categories.json", config, rows, sets=sets, **more)
     results.save_figure(figure(rows), args.out / "categories.png")
     print(f"Wrote {args.out / 'categories.json'} and {args.out / 'categories.png'}")
 
 
 def predict_set(
-    papers: Papers, splits: int, seed: int, quick: bool
+    papers: Papers, splits: int, seed: int, quick: bool, choices: Choices
 ) -> tuple[list[Any], dict[str, Any], list[dict[str, Any]]]:
     """Choose options on the training part of an unreported split, then predict in the others.
 
@@ -122,7 +125,7 @@ def predict_set(
     first = np.random.default_rng([seed, 0])
     development = data.split(papers, first).train
     inner = data.hold_out(papers, development, first)
-    settings, trials = steps.step(f"{papers.name} options", choose, papers, graph, exponents, inner, quick)
+    settings, trials = choices.search(papers.name, choose, papers, graph, exponents, inner, quick)
     seconds: dict[str, list[float]] = {}
 
     def predict(number: int) -> Any:

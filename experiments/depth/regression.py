@@ -81,7 +81,13 @@ def draw_cells(scenes: Scenes, most: int, seed: int) -> np.ndarray:
 
 
 def regress(
-    scenes: Scenes, features: np.ndarray, drawn: np.ndarray, start: Options, seed: int, trials: int
+    scenes: Scenes,
+    features: np.ndarray,
+    drawn: np.ndarray,
+    start: Options,
+    seed: int,
+    trials: int,
+    given: dict[str, Any] | None = None,
 ) -> Regressions:
     """Learn all regressions, with settings of least mean absolute error out of fold, and predict all cells.
 
@@ -94,6 +100,7 @@ def regress(
         start: settings of gradient boosting that the search begins with.
         seed: of boosting.
         trials: number of settings to try for each regression.
+        given: {name: settings} of an earlier run; None: they are searched.
     """
     log_depth = np.log10(scenes.depth)
     fold_of = np.broadcast_to(scenes.folds[:, None, None], log_depth.shape).ravel()
@@ -108,6 +115,9 @@ def regress(
         of[name] = _predict(kind(chosen[name]), cells, scenes, seen)
 
     def choose(name: str, space: str, begin: Options, error: Callable[[Options], float]) -> None:
+        if given is not None:
+            chosen[name] = given[name]
+            return
         chosen[name], found = coordinate_search(begin, SEARCH[space], error, budget=trials, extensions=EXTENSIONS)
         tried.extend({"method": name, "option": one.option, "value": str(one.value), "mae": one.loss} for one in found)
 

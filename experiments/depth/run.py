@@ -22,6 +22,7 @@ from experiments.depth.data import Scenes
 from experiments.depth.features import patch_features
 from experiments.depth.regression import BOOSTING, TRIALS, Regressions, draw_cells, regress, standardize
 from experiments.lib import command_line, datasets, results, steps, tables, timing
+from experiments.lib.choices import Choices, add_use_argument
 
 BANDS = 9
 FEW = 2
@@ -127,6 +128,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m experiments.depth", description=(__doc__ or "").split("\n")[0])
     command_line.add_common_arguments(parser, "experiments/depth/results")
+    add_use_argument(parser)
     every = [name for name in data.SETS if name != "make3d"]
     parser.add_argument("--sets", nargs="+", choices=data.SETS, default=every, help="scenes (default: all but make3d)")
     parser.add_argument("--feature-kernel", choices=KERNELS, default="linear", help="kernel of the features themselves")
@@ -135,21 +137,20 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> None:
     """Run the experiment: a table on standard output, a JSON and a PNG file in `args.out`."""
-    directory = datasets.data_directory(args.data)
+    directory, choices = datasets.data_directory(args.data), Choices(args.use)
     start, rows, pictures, configs, trials = steps.clock(), [], {}, [], []
     names = ("quick", "seed", "feature_kernel")
     config = {name: getattr(args, name) for name in names} | {"iterations": models.NUM_ITERS, "trials": TRIALS}
     loaded = [data.load(name, directory) for name in (args.sets[:1] if args.quick else args.sets)]
     for some in loaded:
-        problem = prepare(some, args)
-        found, chosen, tried = compare(problem, methods(args), args.quick)
+        problem = prepare(some, args, choices)
+        found, settings, tried = compare(problem, methods(args), args.quick, choices)
         rows += table(problem, found)
         trials += [{"set": some.name, **trial} for trial in (*problem.regressions.trials, *tried)]
         pictures[some.name] = (problem, found)
-        configs.append({**some.describe(), **problem.regressions.chosen, **chosen})
-        results.write_results(
-            args.out / "depth.json", config, rows, sets=configs, trials=trials, seconds=steps.clock() - start
-        )
+        configs.append({**some.describe(), **problem.regressions.chosen, **settings})
+        more = {"trials": trials, "chosen": choices.chosen, "seconds": steps.clock() - start}
+        results.write_results(args.out / "depth.json", config, rows, sets=configs, **more)
         results.save_figure(figure.draw(rows, pictures), args.out / "depth.png")
     tables.print_table(rows, ["set", "method", "scenes", "mae", "se", "relative", "cover", "answer_s"])
     for one in configs:
@@ -157,7 +158,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"Wrote {args.out / 'depth.json'} and {args.out / 'depth.png'}")
 
 
-def prepare(some: Scenes, args: argparse.Namespace) -> Problem:
+def prepare(some: Scenes, args: argparse.Namespace, choices: Choices) -> Problem:
     """Compute features, and regressions in and out of fold."""
     if args.quick:
         some = some.part(np.arange(len(some.ids)) % 16 == 0)
@@ -165,8 +166,10 @@ def prepare(some: Scenes, args: argparse.Namespace) -> Problem:
     begin = BOOSTING | {"max_iter": 40} if args.quick else BOOSTING
     drawn = draw_cells(some, 8_000 if args.quick else 80_000, args.seed)
     standardize(features, drawn)
-    given = some, features, drawn, begin, args.seed, 1 if args.quick else TRIALS
-    regressions = steps.step(f"{some.name} regressions", regress, *given, classes=(Regressions,))
+    name = f"{some.name}, regressions"
+    given = some, features, drawn, begin, args.seed, 1 if args.quick else TRIALS, choices.of(name)
+    regressions = steps.step(name, regress, *given, classes=(Regressions,))
+    choices.chosen[name] = regressions.chosen
     log_depth = np.log10(some.depth)
     points = jnp.linspace(np.nanmin(log_depth[some.train]), np.nanmax(log_depth[some.train]), models.CANDIDATES)
     validation = {}
@@ -181,7 +184,7 @@ def prepare(some: Scenes, args: argparse.Namespace) -> Problem:
 
 
 def compare(
-    problem: Problem, kinds: list[Method], quick: bool
+    problem: Problem, kinds: list[Method], quick: bool, choices: Choices
 ) -> tuple[dict[str, tuple[np.ndarray, Any, np.ndarray]], dict[str, Any], list[dict[str, Any]]]:
     """Compare all methods on the test scenes.
 
@@ -197,10 +200,9 @@ def compare(
         name = f"{problem.scenes.name}, {method.name}"
         if method.search in settings:
             setting, tried = settings[method.search], []
-        elif quick:
-            setting, tried = models.START[method.search], []
         else:
-            setting, tried = steps.step(f"choose {name}", choose, problem, method, classes=(models.Setting,))
+            options, tried = choices.search(name, choose, problem, method, quick)
+            setting = models.Setting(**options)
         settings[method.name] = setting
         trials += tried
         found |= steps.step(name, predict, problem, method, setting)
@@ -210,11 +212,13 @@ def compare(
     return found, {name: dataclasses.asdict(setting) for name, setting in settings.items()}, trials
 
 
-def choose(problem: Problem, method: Method) -> tuple[models.Setting, list[dict[str, Any]]]:
+def choose(problem: Problem, method: Method, quick: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Choose the setting of least error on held-out folds, of models learned from the other folds; return all trials.
 
     The temperature is chosen on the scenes that are neither learned from nor tested, or else on the folds.
     """
+    if quick:
+        return dataclasses.asdict(models.START[method.search]), []
     rng, folds = np.random.default_rng(problem.seed), problem.scenes.folds
     grid = problem.grid(method.bands)
     graph, samples = grid.graph, {}
@@ -237,7 +241,7 @@ def choose(problem: Problem, method: Method) -> tuple[models.Setting, list[dict[
     best, tried = models.search(method.search, partial(score, "mae"))
     best = models.calibrate(partial(score, "cover", parts=problem.calibration), best)
     records = [{"option": one.option, "value": str(one.value), "mae": one.loss} for one in tried]
-    return best, [{"method": method.name, **record} for record in records]
+    return dataclasses.asdict(best), [{"method": method.name, **record} for record in records]
 
 
 def draw(problem: Problem, grid: models.Grid, method: Method, numbers: np.ndarray, rng: Any) -> models.Sample:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from experiments.lib import command_line, results, steps, tables
+from experiments.lib.choices import Choices, add_use_argument
 from experiments.lib.search import coordinate_search
 from experiments.orientation import rendering
 from experiments.orientation.baselines import link, nearest, regress
@@ -63,6 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     first = (__doc__ or "").split("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m experiments.orientation", description=first)
     command_line.add_common_arguments(parser, "experiments/orientation/results")
+    add_use_argument(parser)
     add = parser.add_argument
     add("--kernels", nargs="+", choices=("trace", "heat"), help="on the rotations (default: both; trace if quick)")
     add("--seeds", type=int, help="number of training and test sets (default: 10; 1 if quick)")
@@ -84,21 +86,21 @@ def run(args: argparse.Namespace) -> None:
     if min(counts) < 1 or not 0 <= args.noise < np.inf:
         rule = "--seeds, --trajectories, --tests and --rank must be at least 1, --noise a number >= 0"
         raise ValueError(f"{rule}; got {counts} and {args.noise:g}.")
-    methods, best, searches, rows, found, ours = methods_of(args), {}, [], [], {}, None
+    methods, searches, rows, found, ours = methods_of(args), [], [], {}, None
+    choices = Choices(args.use)
     draws = [draw(args, seed) for seed in range(args.seed, args.seed + args.seeds)]
     tests = [test for *_, test in draws]
     for name, method in command_line.progress(methods.items(), "methods"):
-        given = method, *draws[0][:2]
-        best[name], trials = (method.start, []) if args.quick else steps.step(f"search {name}", search, *given)
+        best, trials = choices.search(name, search, method, *draws[0][:2], args.quick)
         searches += [{"method": name, **trial} for trial in trials]
         estimates = [
-            steps.step(f"{name} {i}", method.estimate, train, test, best[name], classes=(Estimates,))
+            steps.step(f"{name} {i}", method.estimate, train, test, best, classes=(Estimates,))
             for i, (train, _, test) in enumerate(draws)
         ]
         found[name] = estimates[0]
         ours = estimates if ours is None else ours
         rows += rows_of(name, estimates, tests, ours)
-    report(args, rows, best, searches, paint(rows, found, tests[0]), paint_beliefs(found, tests[0]))
+    report(args, rows, choices.chosen, searches, paint(rows, found, tests[0]), paint_beliefs(found, tests[0]))
 
 
 def methods_of(args: argparse.Namespace) -> dict[str, Method]:
@@ -119,8 +121,10 @@ def methods_of(args: argparse.Namespace) -> dict[str, Method]:
     }
 
 
-def search(method: Method, train: Frames, validation: Frames) -> tuple[Options, list[dict[str, Any]]]:
+def search(method: Method, train: Frames, validation: Frames, quick: bool) -> tuple[Options, list[dict[str, Any]]]:
     """Choose options by the mean error on validation frames, one after the other; return them and all trials."""
+    if quick:
+        return method.start, []
 
     def degrees(options: Options) -> float:
         rotations = method.estimate(train, validation, options).rotations[""]
@@ -169,7 +173,7 @@ def summary(errors: np.ndarray, chosen: np.ndarray) -> dict[str, float]:
 def report(
     args: argparse.Namespace,
     rows: list[dict],
-    best: dict[str, Options],
+    chosen: dict[str, Options],
     searches: list[dict],
     picture: Any,
     beliefs: Any,
@@ -177,8 +181,8 @@ def report(
     """Write JSON and PNG files, print the table and where they are."""
     path, image = args.out / "orientation.json", args.out / "orientation.png"
     camera = dataclasses.asdict(rendering.Camera())
-    config = {**vars(args), "camera": camera, "walls": rendering.PICTURES, "ambiguous": AMBIGUOUS, "options": best}
-    results.write_results(path, config, rows, searches=searches)
+    config = {**vars(args), "camera": camera, "walls": rendering.PICTURES, "ambiguous": AMBIGUOUS}
+    results.write_results(path, config, rows, searches=searches, chosen=chosen)
     results.save_figure(picture, image)
     results.save_figure(beliefs, args.out / "orientation_beliefs.png")
     tables.print_table(rows)

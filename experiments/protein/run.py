@@ -26,6 +26,7 @@ import numpy as np
 
 import kbpjax as kbp
 from experiments.lib import command_line, datasets, results, steps, tables, timing
+from experiments.lib.choices import Choices, add_use_argument
 from experiments.lib.search import coordinate_search, on_edge
 from experiments.protein import baselines, data, network
 from experiments.protein.baselines import PART, Options, Task, graph_of, part_of
@@ -128,6 +129,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m experiments.protein", description=(__doc__ or "").split("\n")[0])
     command_line.add_common_arguments(parser, "experiments/protein/results")
+    add_use_argument(parser)
     add = parser.add_argument
     add("--folds", type=int, help=f"folds to test, at most {FOLDS} (default: {FOLDS}; 1 if quick)")
     add("--windows", type=int, nargs="+", metavar="N", help="residues in a window, odd (default: 1 7; 7 if quick)")
@@ -145,12 +147,13 @@ def run(args: argparse.Namespace) -> None:
         every = every.part(np.random.default_rng(args.seed).permutation(len(every.offsets) - 1)[:56])
     counts = every.counts()
     tables.print_table([counts])
+    choices = Choices(args.use)
     rows: list[dict[str, Any]] = []
     shown: list[Any] = []
     for width in widths:
         x = data.windows(every, width)
         development = Task(every, x, groups(every, range(FOLDS), args), width)
-        best, tried = steps.step(f"choose {width}", choose, development, args.quick)
+        best, tried = choices.search(f"window of {width}", choose, development, args.quick)
         rows += [{"study": "trial", "window": width, **row} for row in tried]
         for fold in command_line.progress(range(folds), f"folds, window of {width}"):
             task = Task(every, x, groups(every, [fold], args), width)
@@ -162,7 +165,8 @@ def run(args: argparse.Namespace) -> None:
     rows += summarize(rows)
     tables.print_table([{k: v for k, v in row.items() if k != "study"} for row in rows if row["study"] == "summary"])
     config = {"folds": folds, "windows": " ".join(map(str, widths)), "seed": args.seed, "quick": args.quick, **counts}
-    results.write_results(args.out / "protein.json", config, rows, seconds=steps.clock() - start)
+    more = {"chosen": choices.chosen, "seconds": steps.clock() - start}
+    results.write_results(args.out / "protein.json", config, rows, **more)
     results.save_figure(paint(rows, *shown), args.out / "protein.png")
     print(f"Wrote {args.out / 'protein.json'} and {args.out / 'protein.png'}")
 

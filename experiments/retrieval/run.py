@@ -17,6 +17,7 @@ import numpy as np
 
 import kbpjax as kbp
 from experiments.lib import command_line, datasets, results, steps, tables
+from experiments.lib.choices import Choices, add_use_argument
 from experiments.lib.results import standard_error
 from experiments.lib.search import coordinate_search, on_edge
 from experiments.retrieval import data
@@ -50,6 +51,8 @@ class Regime(NamedTuple):
     blocks: int
 
 
+Chosen = dict[str, dict[str, dict[str, Any]]]
+"""Options of each method in each split."""
 REGIMES = (Regime("same 300", 300, 1), Regime("same 50", 50, 1), Regime("apart 150", 150, 2))
 """The same documents on every edge, few of them, and documents that no two neighboring edges share."""
 
@@ -69,6 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m experiments.retrieval", description=(__doc__ or "").split("\n")[0])
     command_line.add_common_arguments(parser, "experiments/retrieval/results")
+    add_use_argument(parser)
     parser.add_argument("--splits", type=int, help="random splits into training and test (default: 10; 1 if quick)")
     parser.add_argument(
         "--lengths", type=int, nargs="+", help="edges from English to Swedish (default: 1 2 3 5; 2 if quick)"
@@ -87,26 +91,34 @@ def run(args: argparse.Namespace) -> None:
     start = steps.clock()
     jobs = [(regime, "length", n) for regime in regimes for n in lengths]
     jobs += [(regime, "leaves", n) for regime in regimes for n in range(1, most + 1)]
-    rows, trials = [], []
+    choices, rows, trials = Choices(args.use), [], []
     for regime, kind, count in command_line.progress(jobs, "retrieval"):
         name = f"{regime.name}, {kind} {count}"
-        found, tried = steps.step(name, compare, documents, regime, kind, count, splits, args.seed)
+        given = documents, regime, kind, count, splits, args.seed, choices.of(name)
+        found, tried, choices.chosen[name] = steps.step(name, compare, *given)
         rows, trials = rows + found, trials + tried
     rows += [steps.step("length", length_only, documents, splits, args.seed)]
     config = {"splits": splits, "lengths": list(lengths), "seed": args.seed, "quick": args.quick}
     tables.print_table(rows)
-    results.write_results(args.out / "retrieval.json", config, rows, trials=trials, seconds=steps.clock() - start)
+    more = {"trials": trials, "chosen": choices.chosen, "seconds": steps.clock() - start}
+    results.write_results(args.out / "retrieval.json", config, rows, **more)
     results.save_figure(figure(rows), args.out / "retrieval.png")
     print(f"Wrote {args.out / 'retrieval.json'} and {args.out / 'retrieval.png'}")
 
 
 def compare(
-    documents: Any, regime: Regime, kind: str, count: int, splits: int, seed: int
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the recall of all methods on one tree in one regime, and all trials of their options."""
+    documents: Any, regime: Regime, kind: str, count: int, splits: int, seed: int, given: Chosen | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Chosen]:
+    """Return the recall of all methods on one tree in one regime, all trials of their options, and those chosen.
+
+    Options are searched in each split if none are given.
+    """
     found: dict[str, list[np.ndarray]] = {}
     edges_of: dict[str, list[str]] = {}
     trials: list[dict[str, Any]] = []
+    chosen: Chosen = {}
+    if given is not None and len(given) < splits:
+        raise ValueError(f"--use: must hold {splits} splits; got {len(given)}. Ask for fewer --splits.")
     for split in range(1, splits + 1):
         rng = np.random.default_rng([seed, split])
         tree = draw_tree(documents, kind, count, rng)
@@ -120,7 +132,11 @@ def compare(
             space, rank = SPACES[method], RANKERS[method]
             start = {option: values[0] for option, values in space.items()}
             loss = lambda options, rank=rank, inner=inner: -float(np.mean(1 / rank(inner, **options)))
-            best, tried = coordinate_search(start, space, loss, budget=TRIALS, extensions=2)
+            if given is None:
+                best, tried = coordinate_search(start, space, loss, budget=TRIALS, extensions=2)
+            else:
+                best, tried = given[str(split)][method], []
+            chosen.setdefault(str(split), {})[method] = best
             found.setdefault(method, []).append(rank(task, **best))
             edges_of.setdefault(method, []).extend(on_edge(best, tried))
             about = {"regime": regime.name, "tree": kind, "count": count, "split": split, "method": method}
@@ -132,7 +148,7 @@ def compare(
         row = {"regime": regime.name, "tree": kind, "count": count, "method": method, **scores(ranks)}
         row |= {AHEAD: float(less.mean()), f"{AHEAD}, se": standard_error(less)}
         rows.append(row | {"options on an edge": len(edges_of[method]) / splits})
-    return rows, trials
+    return rows, trials, chosen
 
 
 class Tree(NamedTuple):

@@ -7,6 +7,7 @@ in both languages, from pairs of equal words: 147 concepts are too few to learn 
 """
 
 import argparse
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +18,9 @@ from rapidfuzz.distance import Levenshtein
 
 import kbpjax as kbp
 from experiments.lib import command_line, datasets, results, steps, tables
+from experiments.lib.choices import Choices, add_use_argument
 from experiments.lib.results import standard_error
+from experiments.lib.search import coordinate_search, on_edge
 from experiments.words import data
 from kbpjax.kernels import Alphabet, Normalized, Precomputed, Spectrum
 
@@ -39,17 +42,16 @@ TREE = (
 OBSERVED = (1, 3, 6, 12)
 """Numbers of languages, drawn for each question, in which the word is known."""
 TRAIN = 147
-RIDGES = ((1e-3, 3e-3), (1e-3, 1e-2), (3e-3, 1e-2), (3e-3, 3e-2))
+SPACE = {"ridge": (1e-3, 3e-3), "obs_ridge": (3e-3, 1e-2)}
 """Of the messages between languages, and of the observed words."""
+TRIALS = 10
+"""Of each of the two variants; edit distances have no options."""
 KERNEL = Normalized(Spectrum(1) + Spectrum(2))
 RULE = kbp.ConstantTime(eps=3e-3, max_rank=600)
-METHODS = (
-    "kernel belief propagation",
-    "the same, without pairs of equal words",
-    "edit distance, nearest",
-    "edit distance, best",
-    "edit distance, mean",
-)
+OURS = {"kernel belief propagation": True, "the same, without pairs of equal words": False}
+"""Whether edges learn from pairs of equal words."""
+BY_EDITS = ("edit distance, nearest", "edit distance, best", "edit distance, mean")
+METHODS = (*OURS, *BY_EDITS)
 SIZES = {"samples": 1000, "pairs": 1200, "candidates": 160}
 """Lengths to which lists are repeated, so that programs are compiled once and not for each split."""
 
@@ -87,6 +89,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m experiments.words", description=(__doc__ or "").split("\n")[0])
     command_line.add_common_arguments(parser, "experiments/words/results")
+    add_use_argument(parser)
     parser.add_argument("--splits", type=int, help="random splits of the concepts (default: 10; 1 if quick)")
     return command_line.main(run, parser, argv)
 
@@ -101,39 +104,36 @@ def run(args: argparse.Namespace) -> None:
     languages = sorted({language for edge in TREE for language in edge})
     words = [flatten(lists[language]) for language in languages]
     edits, tree = similarities(words), grow(words, languages)
-    counts, grid = (OBSERVED[1:2], RIDGES[:1]) if args.quick else (OBSERVED, RIDGES)
-    chosen, answers = [grid[0], grid[0]], []
+    counts = OBSERVED[1:2] if args.quick else OBSERVED
+    choices, answers, trials = Choices(args.use), [], []
 
-    def answer(split: int) -> list[Any]:
+    def draw(split: int, counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray, list[Queries]]:
         rng = np.random.default_rng([args.seed, split])
         order = rng.permutation(len(lists[languages[0]]))
         known, test = np.sort(order[:TRAIN]), np.sort(order[TRAIN:])
-        queries = [draw_queries(words, test, count, rng) for count in (counts if split else [3])]
-        if split == 0:  # it chooses the ridges, and does not count
-            return [choose(tree, queries[0], known, test, grid, equal) for equal in (True, False)]
-        models, found = (
-            [learn(tree, known, *ridges, equal) for ridges, equal in zip(chosen, (True, False), strict=True)],
-            [],
-        )
+        return known, test, [draw_queries(words, test, count, rng) for count in counts]
+
+    def answer(split: int) -> list[Any]:
+        known, test, queries = draw(split, counts)
+        models = {method: learn(tree, known, **choices.chosen[method], equal=equal) for method, equal in OURS.items()}
+        found = []
         for count, some in zip(counts, queries, strict=True):
-            ranked = dict(zip(METHODS, (rank_by_beliefs(tree, model, some, test) for model in models), strict=False))
+            ranked = {method: rank_by_beliefs(tree, model, some, test) for method, model in models.items()}
             ranked |= rank_by_edits(words, edits, some, known, test)
             found += [(count, method, some.targets, ranks) for method, ranks in ranked.items()]
         return found
 
-    for split in command_line.progress(range(1 if args.quick else 0, splits + 1), "words"):
-        found = steps.step(f"split {split}", answer, split)
-        chosen, answers = (found, answers) if split == 0 else (chosen, answers + found)
+    for method, equal in command_line.progress(OURS.items(), "search"):
+        known, test, (queries,) = draw(0, [3])  # a split that is not reported
+        _, tried = choices.search(method, choose, tree, queries, known, test, equal, args.quick)
+        trials += [{"method": method, **trial} for trial in tried]
+    for split in command_line.progress(range(1, splits + 1), "splits"):
+        answers += steps.step(f"split {split}", answer, split)
     rows = summarize(answers, languages)
-    names = ("ridge", "obs_ridge", "ridge_without", "obs_ridge_without")
-    config = {
-        "splits": splits,
-        "seed": args.seed,
-        "quick": args.quick,
-        **dict(zip(names, sum(chosen, ()), strict=True)),
-    }
+    config = {"splits": splits, "seed": args.seed, "quick": args.quick, "trials": TRIALS}
     tables.print_table([row for row in rows if row["target"] == "all"])
-    results.write_results(args.out / "words.json", config, rows, seconds=steps.clock() - start)
+    more = {"searches": trials, "chosen": choices.chosen, "seconds": steps.clock() - start}
+    results.write_results(args.out / "words.json", config, rows, **more)
     results.save_figure(figure(rows, languages), args.out / "words.png")
     print(f"Wrote {args.out / 'words.json'} and {args.out / 'words.png'}")
 
@@ -183,13 +183,23 @@ def draw_queries(words: list[Words], test: np.ndarray, observed: int, rng: np.ra
     return Queries(*map(np.array, (targets, concepts, known, given)))
 
 
-def choose(tree: Tree, queries: Queries, known: Any, test: Any, grid: Any, equal: bool) -> Any:
-    """Return the ridges of the best mean reciprocal rank."""
+def choose(
+    tree: Tree, queries: Queries, known: np.ndarray, test: np.ndarray, equal: bool, quick: bool
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Return the ridges of the best mean reciprocal rank, and all trials."""
+    start = {option: values[0] for option, values in SPACE.items()}
+    if quick:
+        return start, []
 
-    def quality(ridges: tuple[float, float]) -> float:
-        return float(np.mean(1 / rank_by_beliefs(tree, learn(tree, known, *ridges, equal), queries, test)))
+    def loss(options: dict[str, float]) -> float:
+        return -float(np.mean(1 / rank_by_beliefs(tree, learn(tree, known, **options, equal=equal), queries, test)))
 
-    return max(grid, key=quality)
+    best, trials = coordinate_search(start, SPACE, loss, budget=TRIALS, extensions=2)
+    edges = ", ".join(on_edge(best, trials))
+    return best, [
+        {**trial.options, "reciprocal_rank": -trial.loss} | ({"on_edge": edges} if trial.options == best else {})
+        for trial in trials
+    ]
 
 
 def learn(tree: Tree, known: np.ndarray, ridge: float, obs_ridge: float, equal: bool) -> kbp.KernelMRF:
@@ -262,12 +272,12 @@ def pairs_of(left: np.ndarray, right: np.ndarray, known: np.ndarray) -> tuple[np
 def rank_by_edits(words: Any, edits: Any, queries: Queries, known: Any, test: Any) -> dict[str, np.ndarray]:
     """Rank by edit distance to the word of the nearest observed language, to the most similar one, and on average."""
     near = nearness(words, edits, known)
-    ranks = {method: np.empty(len(queries.targets)) for method in METHODS[2:]}
+    ranks = {method: np.empty(len(queries.targets)) for method in BY_EDITS}
     for q, (target, concept, some, given) in enumerate(zip(*queries, strict=True)):
         candidates = np.flatnonzero(np.isin(words[target].concepts, test))
         similar = np.stack([edits[of, target][word, candidates] for of, word in zip(some, given, strict=True)])
         nearest = max(range(len(some)), key=lambda i, some=some, target=target: near[some[i], target])
-        for method, score in zip(METHODS[2:], (similar[nearest], similar.max(0), similar.mean(0)), strict=True):
+        for method, score in zip(BY_EDITS, (similar[nearest], similar.max(0), similar.mean(0)), strict=True):
             found = rank_of_concept(score[None], words[target].concepts[candidates], np.array([concept]))
             ranks[method][q] = found[0]
     return ranks

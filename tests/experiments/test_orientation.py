@@ -211,7 +211,7 @@ def test_committed_results_name_every_option_that_was_searched():
     results = json.loads((ROOT / "experiments/orientation/results/orientation.json").read_text())
     assert not results["config"]["quick"]
     tried = {(trial["method"], trial["option"]) for trial in results["searches"]}
-    for name, options in results["config"]["options"].items():
+    for name, options in results["chosen"].items():
         assert {option for method, option in tried if method == name} == set(options)
 
 
