@@ -37,6 +37,6 @@ def categories(rows: list[Row]) -> str:
         of = {(row["papers"], row["k"]): row for row in rows if row["method"] == method}
         cells = [with_error(of[key]["recall"], of[key]["stderr"], 3) for key in columns]
         main = [of["all", k] for k in compared]
-        less = ["" if method == HEADLINE else with_error(row[AHEAD], row[f"{AHEAD}, se"], 3, "+") for row in main]
+        less = ["" if method == HEADLINE else with_error(row[AHEAD], row[f"{AHEAD}, se"], 4, "+") for row in main]
         body.append([method, *cells, *less])
     return markdown_table([*header, *(f"ahead by, @{k}" for k in compared)], body)

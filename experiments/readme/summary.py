@@ -126,7 +126,7 @@ def _citations(rows: list[Row]) -> list[Line]:
             mine = [row for row in rows if (row["set"], row["papers"], row["k"]) == (name, "all", k)]
             others = [row["method"] for row in mine if not row["method"].startswith("KBP")]
             words: Row = {"task": f"topics of papers, {text}", "page": "docs/real_data.md", "measure": f"recall at {k}"}
-            words |= {"less": False, "shape": ".3f"}
+            words |= {"less": False, "shape": ".4f"}
             lines.append(_line(mine, ("recall", "stderr"), ours, f"{ours}, no links", others, ahead, **words))
     return lines
 
