@@ -1,8 +1,10 @@
 """The comparison of Figure 1 runs on the real data, and its committed results are those of a full run."""
 
+import collections
 import json
 from pathlib import Path
 
+import chex
 import numpy as np
 import pytest
 
@@ -38,10 +40,21 @@ def test_quick_run_compares_the_fast_methods(tmp_path):
 
 def test_options_are_searched_one_after_the_other():
     image = gray_images.rings(10, 24).astype(np.float32)
-    best, trials = figure1.search(METHODS["Gaussian BP"], image, 0)
+    best, trials = figure1.search(METHODS["Gaussian BP"], image, "whole", 0, trials=8)
     least = min(trials, key=lambda trial: trial["rmse"])
     assert str(best[least["option"]]) == least["value"]
-    assert len(trials) == 6 + 3 - 1  # the best of the first option is not tried again with the second
+    assert len(trials) == 8
+
+
+def test_a_table_smoothed_by_nothing_is_that_of_the_counts():
+    pair = figure1.training_pair_of(gray_images.rings(10, 24).astype(np.float32), 0)
+    options = {**METHODS["discrete BP"].paper, "width": 1e-3}
+    names = "discrete BP", "discrete BP, smoothed table"
+    ours, theirs = (METHODS[name].learn(pair, options) for name in names)
+    chex.assert_trees_all_close(ours.operators, theirs.operators, rtol=1e-5)
+    chex.assert_trees_all_close(ours.joints, theirs.joints, rtol=1e-5)
+    wide = METHODS[names[1]].learn(pair, {**options, "width": 1e4})
+    assert np.allclose(wide.joints, np.outer(wide.marginals[0], wide.marginals[0]), rtol=1e-4)  # no dependence is left
 
 
 def test_committed_results_have_all_methods_at_all_levels(committed):
@@ -51,7 +64,10 @@ def test_committed_results_have_all_methods_at_all_levels(committed):
         assert list(whole) == FAST and list(part) == [*FAST, *SLOW]
         assert all(len(found) == len(gray_images.SUNSET_LEVELS) for found in (*whole.values(), *part.values()))
         assert all(row["draws"] == 10 for found in whole.values() for row in found.values())
-    assert {trial["method"] for trial in committed["searches"]} == set(METHODS)
+    counts = collections.Counter((x["method"], x["image"], x["levels"]) for x in committed["searches"])
+    at = [(name, size, n) for name in METHODS for size in figure1.TUNED_AT for n in figure1.TUNED_AT[size]]
+    assert set(counts) == {(name, size, n) for name, size, n in at if size == "part" or name in FAST}
+    assert set(counts.values()) == {figure1.TRIALS}
 
 
 @pytest.mark.parametrize("option", [["--draws", "0"], ["--part-draws", "0"], ["--levels", "7"], ["--methods", "x"]])
@@ -64,6 +80,8 @@ def test_keeping_leaves_the_results_of_other_methods(tmp_path):
     with pytest.raises(ValueError, match="--keep: needs results in figure1.json; got none"):
         figure1.kept(path, FAST)
     records = [{"method": name} for name in METHODS]
-    path.write_text(json.dumps({"rows": records, "searches": records}))
-    rows, searches = figure1.kept(path, FAST)
+    chosen = {f"part 10: {name}": {} for name in METHODS}
+    path.write_text(json.dumps({"rows": records, "searches": records, "chosen": chosen}))
+    rows, searches, chosen = figure1.kept(path, FAST)
+    assert [key.split(": ")[1] for key in chosen] == SLOW
     assert [row["method"] for row in rows] == [row["method"] for row in searches] == SLOW
