@@ -156,7 +156,9 @@ def _with_solver(run: Callable[..., Any], *names: str) -> Callable[..., Any]:
 
     def solve(model: pairwise.PairwiseMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
         evidence = kbp.likelihood(model, graph, known_noise(y))
-        return run(model, graph, evidence, key=key, **{name: options[name] for name in names})
+        given = {name: options[name] for name in names}
+        given |= {"sampler": SAMPLERS[given["sampler"]]} if "sampler" in given else {}
+        return run(model, graph, evidence, key=key, **given)
 
     return solve
 
@@ -172,6 +174,9 @@ def _with_beliefs(beliefs: Callable[..., kbp.Belief]) -> Callable[..., kbp.Belie
 
 LOOP = {"reweighted": (False, True), "agreement": (False, True)}
 """Searched for messages that are tables or functions: exponents of `tree_reweighting`, and `AgreementDamping`."""
+
+SAMPLERS = {"multiscale": nonparametric.MultiscaleSampler(capacity=32), "Gibbs": nonparametric.GibbsSampler(5)}
+"""Of products of mixtures."""
 
 KERNEL = Method(
     "kernel BP",
@@ -223,12 +228,12 @@ MIXTURE = Method(
         "num_components": 30,
         "num_iters": 10,
         "damping": 0.0,
-        "sampler": nonparametric.MultiscaleSampler(capacity=32),
+        "sampler": "multiscale",
     },
     {
         "min_bandwidth": (1e-3, 0.1, 0.2, 0.3),
         "damping": (0.0, 0.5),
-        "sampler": (nonparametric.MultiscaleSampler(capacity=32), nonparametric.GibbsSampler(5)),
+        "sampler": tuple(SAMPLERS),
     },
     slow=True,
 )

@@ -11,6 +11,7 @@ import pytest
 from experiments.figure1 import run as figure1
 from experiments.figure1.methods import METHODS
 from experiments.lib import gray_images
+from experiments.lib.results import plain
 
 RESULTS = Path(__file__).resolve().parents[2] / "experiments/figure1/results/figure1.json"
 FAST = [name for name, method in METHODS.items() if not method.slow]
@@ -36,6 +37,13 @@ def test_quick_run_compares_the_fast_methods(tmp_path):
     assert [row["method"] for row in rows if row["image"] == "whole"] == FAST
     assert all(0 < row["rmse"] < 30 for row in rows)  # the noise has 30
     assert (tmp_path / "figure1.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_options_are_what_results_can_hold(name):
+    method = METHODS[name]
+    for options in (method.paper, *({key: value} for key, values in method.search.items() for value in values)):
+        assert plain(options) == dict(options)
 
 
 def test_options_are_searched_one_after_the_other():
