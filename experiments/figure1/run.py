@@ -8,11 +8,9 @@ fast ones that part too, with options that were searched on it.
 
 import argparse
 import functools
-import json
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -41,7 +39,7 @@ TRIALS = 20
 EXTENSIONS = 2
 """How often the grid of an option is extended at each end, for fast methods."""
 
-COLORS = ("#D55E00", "#0072B2", "#000000", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLORS = ("#D55E00", "#8B3A00", "#0072B2", "#000000", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -52,8 +50,6 @@ def main(argv: list[str] | None = None) -> int:
     levels = f"gray levels of the image, of {gray_images.SUNSET_LEVELS} (default: all; 10 if quick)"
     parser.add_argument("--levels", type=int, nargs="+", help=levels)
     parser.add_argument("--methods", nargs="+", choices=METHODS, help="methods (default: all; the fast if quick)")
-    keep = "keep what the results file has of other methods: it was interrupted, or one method has changed"
-    parser.add_argument("--keep", action="store_true", help=keep)
     parser.add_argument("--draws", type=int, help="noisy images to clean, of whole images (default: 10; 2 if quick)")
     parser.add_argument("--part-draws", type=int, default=3, help="the same of parts (default: 3)")
     return command_line.main(run, parser, argv)
@@ -71,7 +67,8 @@ def run(args: argparse.Namespace) -> None:
     images = {count: gray_images.sunset(count, directory)[0].astype(np.float32) for count in levels}
     path = args.out / "figure1.json"
     choices = Choices(args.use)
-    rows, searches, choices.chosen = kept(path, names) if args.keep else ([], [], {})
+    rows: list[dict[str, Any]] = []
+    searches: list[dict[str, Any]] = []
     config = {**vars(args), "levels": levels, "methods": names, "draws": draws, "tuned_at": dict(TUNED_AT)}
     config |= {"part": [[cut.start, cut.stop] for cut in PART], "trials": TRIALS, "extensions": EXTENSIONS}
     for name in command_line.progress(names, "methods"):
@@ -93,18 +90,6 @@ def run(args: argparse.Namespace) -> None:
     tables.print_table(rows, [key for key in rows[0] if key not in ("options", "errors")])
     print("\nRMSE of gray values 0 .. 255, mean over the noisy images; run_s: seconds per image, after compilation.")
     print(f"Figures: {path}\nPicture: {args.out / 'figure1.png'}")
-
-
-def kept(
-    path: Path, names: Sequence[str]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Read the rows, searches and chosen options of other methods."""
-    if not path.exists():
-        raise ValueError(f"--keep: needs results in {path.name}; got none. Leave it out.")
-    found = json.loads(path.read_text(encoding="utf-8"))
-    rows, searches = ([row for row in found[key] if row["method"] not in names] for key in ("rows", "searches"))
-    chosen = {key: options for key, options in found["chosen"].items() if key.split(": ")[1] not in names}
-    return rows, searches, chosen
 
 
 def training_pair_of(image: np.ndarray, seed: int) -> TrainingPair:
@@ -131,13 +116,15 @@ def search(
     estimates: list[str] = []
 
     def loss(options: dict[str, Any]) -> float:
-        errors = clean(method, training_pair, target, noisy, options)[0]
+        errors = clean(method, training_pair, target, noisy, options, warm_up=False)[0]
         error, estimate = min((float(errors[key][0]), key) for key in ("mode", "mean"))
         estimates.append(estimate)
         return error
 
     extensions = 0 if method.slow else EXTENSIONS
-    best, tried = coordinate_search(method.paper, method.search, loss, budget=trials, extensions=extensions)
+    best, tried = coordinate_search(
+        {**method.paper, **method.start}, method.search, loss, budget=trials, extensions=extensions
+    )
     records = [
         {"option": trial.option, "value": str(trial.value), "estimate": estimate, "rmse": trial.loss}
         for trial, estimate in zip(tried, estimates, strict=True)
@@ -160,7 +147,9 @@ def measure(
             options = {**method.paper, "estimate": "mode"} if setting == "paper" else tuned.get(size)
             if options is None:
                 continue
-            errors, learn_s, compile_s, run_s = clean(method, training_pair, image[SIZES[size]], noisy[size], options)
+            warm_up = not method.slow or counts[size] == 1  # else the fastest image tells the seconds
+            given = training_pair, image[SIZES[size]], noisy[size], options
+            errors, learn_s, compile_s, run_s = clean(method, *given, warm_up=warm_up)
             record = {"method": method.name, "setting": setting, "levels": len(training_pair.gray), "image": size}
             record |= {"draws": len(noisy[size]), "iters": options["num_iters"], "estimate": options["estimate"]}
             means = {key: float(np.sqrt(np.mean(each**2))) for key, each in errors.items()}
@@ -172,9 +161,15 @@ def measure(
 
 
 def clean(
-    method: Method, training_pair: TrainingPair, target: np.ndarray, noisy: np.ndarray, options: Mapping[str, Any]
+    method: Method,
+    training_pair: TrainingPair,
+    target: np.ndarray,
+    noisy: np.ndarray,
+    options: Mapping[str, Any],
+    *,
+    warm_up: bool,
 ) -> tuple[dict[str, np.ndarray], float, float, float]:
-    """Learn, and clean noisy images.
+    """Learn, and clean noisy images, the first of them twice with `warm_up`, so that no seconds contain compilation.
 
     Returns:
         RMSE of modes and of means of each image, and seconds to learn, to compile, and for an image.
@@ -186,7 +181,7 @@ def clean(
     images, keys = jnp.asarray(noisy.reshape(len(noisy), -1)), jax.random.split(jax.random.key(1), len(noisy))
     gray, estimates, seconds = jnp.asarray(training_pair.gray), [], []
     start = time.perf_counter()
-    if not method.slow or len(noisy) == 1:  # the first image of slow ones is cleaned once only
+    if warm_up:
         compiled(model, images[0], keys[0], gray)
     compile_s = time.perf_counter() - start
     for y, key in zip(images, keys, strict=True):

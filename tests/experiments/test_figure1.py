@@ -1,6 +1,7 @@
 """The comparison of Figure 1 runs on the real data, and its committed results are those of a full run."""
 
 import collections
+import dataclasses
 import json
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import chex
 import numpy as np
 import pytest
 
+from experiments.denoising.models import SETTINGS
+from experiments.figure1 import doc_tables
 from experiments.figure1 import run as figure1
 from experiments.figure1.methods import METHODS
 from experiments.lib import gray_images
@@ -42,8 +45,17 @@ def test_quick_run_compares_the_fast_methods(tmp_path):
 @pytest.mark.parametrize("name", METHODS)
 def test_options_are_what_results_can_hold(name):
     method = METHODS[name]
-    for options in (method.paper, *({key: value} for key, values in method.search.items() for value in values)):
+    for options in (
+        method.paper,
+        method.start,
+        *({key: value} for key, values in method.search.items() for value in values),
+    ):
         assert plain(options) == dict(options)
+
+
+def test_the_papers_settings_are_those_of_its_program():
+    expected = dataclasses.asdict(SETTINGS["paper"])
+    assert {name: METHODS["kernel BP"].paper[name] for name in expected} == expected
 
 
 def test_options_are_searched_one_after_the_other():
@@ -83,13 +95,15 @@ def test_wrong_arguments_are_refused(option, tmp_path):
     assert figure1.main(["--quick", "--out", str(tmp_path), *option]) == 2
 
 
-def test_keeping_leaves_the_results_of_other_methods(tmp_path):
-    path = tmp_path / "figure1.json"
-    with pytest.raises(ValueError, match="--keep: needs results in figure1.json; got none"):
-        figure1.kept(path, FAST)
-    records = [{"method": name} for name in METHODS]
-    chosen = {f"part 10: {name}": {} for name in METHODS}
-    path.write_text(json.dumps({"rows": records, "searches": records, "chosen": chosen}))
-    rows, searches, chosen = figure1.kept(path, FAST)
-    assert [key.split(": ")[1] for key in chosen] == SLOW
-    assert [row["method"] for row in rows] == [row["method"] for row in searches] == SLOW
+def test_the_smallest_error_is_bold_only_if_ahead_by_two_standard_errors():
+    errors = {"kernel BP": "3.0 3.2 3.1", "kernel BP, true likelihood": "2.9 3.3 3.0", "discrete BP": "4.0 4.1 4.2"}
+    rows = [
+        {"method": name, "setting": "tuned", "image": "part", "levels": 10, "run_s": 0.1, "errors": each}
+        | {"rmse": float(np.mean([float(error) for error in each.split()]))}
+        for name, each in errors.items()
+    ]
+    assert "**" not in doc_tables.figure1(rows, "part", "tuned")
+    assert "**3.10**" in doc_tables.figure1(
+        [rows[0], rows[2], {**rows[1], "errors": "4 4 4", "rmse": 4}], "part", "tuned"
+    )
+    assert doc_tables.ahead(rows[0], rows[2]) == pytest.approx((1.0, 0.1 / 3**0.5))
