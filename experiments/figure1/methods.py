@@ -1,6 +1,6 @@
 """The methods of Figure 1 as functions of one shape: learn from an image, then clean noisy copies.
 
-Every method gets the same gray levels as candidates and the same training image. All but kernel belief propagation are
+Every method gets the same gray levels as candidates and the same training image. All but `KERNEL`, which learns it, are
 given the true likelihood, Gaussian noise of standard deviation `SIGMA`, as in the paper.
 """
 
@@ -46,12 +46,14 @@ class Method:
 
     Attributes:
         name: as in tables.
-        learn: from a lesson and options to a model.
+        learn: from a training pair and options to a model.
         solve: from a model, a graph, options, a noisy image [node] and a random key to a solution.
         beliefs: from a model, a graph, a noisy image, a solution and gray levels to the belief.
         paper: options as in the paper, or near them where it is silent.
-        search: {option: values to try}, one option after the other, each with the best of those before.
-        slow: whether it takes minutes for an image: measured on a part of it.
+        search: {option: values to try}, one after the other, each with the best of those before; grids with a 0 are
+            neither extended nor refined.
+        start: options with which the search starts, where they differ from the paper's.
+        slow: whether it takes minutes for an image: measured on a part of it, with grids that are not extended.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Method:
     beliefs: Callable[[Any, kbp.Graph, jax.Array, Any, jax.Array], kbp.Belief]
     paper: Options
     search: Mapping[str, tuple]
+    start: Options = dataclasses.field(default_factory=dict)
     slow: bool = False
 
 
@@ -71,13 +74,21 @@ def known_noise(y: jax.Array) -> Callable[[jax.Array], jax.Array]:
 def _learn_kernel(training_pair: TrainingPair, options: Options) -> kbp.KernelMRF:
     names = [field.name for field in dataclasses.fields(Setting)]
     unset = argparse.Namespace(bandwidth=None, obs_bandwidth=None, ridge=None, eps=1e-2)
-    return learn(training_pair.clean, training_pair.noisy, Setting(**{name: options[name] for name in names}), unset)[0]
+    setting = Setting(**{name: options[name] for name in names})
+    positive = kbp.Clipped() if options["reweighted"] else None
+    return learn(training_pair.clean, training_pair.noisy, setting, unset, positive)[0]
 
 
 def _solve_kernel(model: kbp.KernelMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
     del key
     evidence = kbp.observe(model, graph, y)
-    return kbp.run(model, graph, evidence, num_iters=options["num_iters"], damping=options["damping"])
+    return _run(model, graph, evidence, options)
+
+
+def _run(model: kbp.KernelMRF, graph: kbp.Graph, evidence: kbp.Evidence, options: Options) -> kbp.Solution:
+    damping = kbp.AgreementDamping(options["damping"]) if options["agreement"] else options["damping"]
+    exponents = kbp.tree_reweighting(graph) if options["reweighted"] else None
+    return kbp.run(model, graph, evidence, num_iters=options["num_iters"], damping=damping, exponents=exponents)
 
 
 def _beliefs_kernel(model: kbp.KernelMRF, graph: kbp.Graph, y: jax.Array, solution: Any, gray: jax.Array) -> kbp.Belief:
@@ -88,15 +99,27 @@ def _learn_discrete(training_pair: TrainingPair, options: Options) -> kbp.Kernel
     return discrete.fit(training_pair.data, training_pair.gray, pseudo_count=options["pseudo_count"])
 
 
-def _solve_discrete(model: kbp.KernelMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
+def _learn_smoothed(training_pair: TrainingPair, options: Options) -> kbp.KernelMRF:
+    """Return the pseudo-moment potentials of counts that a Gaussian of a width in gray values has smoothed."""
+    gray, (edges,) = training_pair.gray, training_pair.data.edges.values()
+    spread = np.exp(-0.5 * ((gray[:, None] - gray) / options["width"]) ** 2)
+    spread /= spread.sum(0)
+    first, second = (np.searchsorted(gray, np.asarray(x)) for x in edges)
+    counts = np.zeros((len(gray), len(gray)))
+    np.add.at(counts, (first, second), 1)
+    joint = spread @ counts @ spread.T + options["pseudo_count"]
+    nodes = spread @ np.bincount(np.searchsorted(gray, training_pair.clean.ravel()), minlength=len(gray))
+    nodes += options["pseudo_count"] * len(gray)
+    ratio = joint * joint.sum() / (joint.sum(1, keepdims=True) * joint.sum(0))
+    return discrete.from_potentials(gray, *(x.astype(np.float32) for x in (nodes, ratio[None])))
+
+
+def _solve_known(model: kbp.KernelMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
     del key
-    evidence = kbp.likelihood(model, graph, known_noise(y))
-    return kbp.run(model, graph, evidence, num_iters=options["num_iters"], damping=options["damping"])
+    return _run(model, graph, kbp.likelihood(model, graph, known_noise(y)), options)
 
 
-def _beliefs_discrete(
-    model: kbp.KernelMRF, graph: kbp.Graph, y: jax.Array, solution: Any, gray: jax.Array
-) -> kbp.Belief:
+def _beliefs_known(model: kbp.KernelMRF, graph: kbp.Graph, y: jax.Array, solution: Any, gray: jax.Array) -> kbp.Belief:
     return kbp.beliefs(model, graph, kbp.likelihood(model, graph, known_noise(y)), solution, gray)
 
 
@@ -133,7 +156,9 @@ def _with_solver(run: Callable[..., Any], *names: str) -> Callable[..., Any]:
 
     def solve(model: pairwise.PairwiseMRF, graph: kbp.Graph, options: Options, y: jax.Array, key: jax.Array) -> Any:
         evidence = kbp.likelihood(model, graph, known_noise(y))
-        return run(model, graph, evidence, key=key, **{name: options[name] for name in names})
+        given = {name: options[name] for name in names}
+        given |= {"sampler": SAMPLERS[given["sampler"]]} if "sampler" in given else {}
+        return run(model, graph, evidence, key=key, **given)
 
     return solve
 
@@ -147,31 +172,52 @@ def _with_beliefs(beliefs: Callable[..., kbp.Belief]) -> Callable[..., kbp.Belie
     return at_levels
 
 
+LOOP = {"reweighted": (False, True), "agreement": (False, True)}
+"""Searched for messages that are tables or functions: exponents of `tree_reweighting`, and `AgreementDamping`."""
+
+SAMPLERS = {"multiscale": nonparametric.MultiscaleSampler(capacity=32), "Gibbs": nonparametric.GibbsSampler(5)}
+"""Of products of mixtures."""
+
 KERNEL = Method(
     "kernel BP",
     _learn_kernel,
     _solve_kernel,
     _beliefs_kernel,
-    {**dataclasses.asdict(SETTINGS["paper"]), "num_iters": 30},
+    {**dataclasses.asdict(SETTINGS["paper"]), "reweighted": False, "num_iters": 30},
     {
-        "bandwidth": (1.0, 0.5, 0.25, 0.125),
-        "obs_bandwidth": (0.5**0.5, 0.5**1.5, 0.5**2.5),
-        "ridge_m": (1e-2, 1.0, 10.0),
-        "damping": (0.8, 0.5, 0.2),
-        "num_iters": (30, 12, 6),
+        "bandwidth": (1.0, 0.5, 0.25),
+        "obs_bandwidth": (0.5**0.5, 0.5**1.5),
+        "ridge_m": (1e-2, 1.0),
+        "damping": (0.8, 0.2, 0.0),
+        **LOOP,
+        "num_iters": (30, 15),
     },
+    {"agreement": False},
+)
+KERNEL_KNOWN = Method(
+    "kernel BP, true likelihood",
+    _learn_kernel,
+    _solve_known,
+    _beliefs_known,
+    KERNEL.paper,
+    {option: values for option, values in KERNEL.search.items() if option != "obs_bandwidth"},
+    KERNEL.start,
 )
 DISCRETE = Method(
     "discrete BP",
     _learn_discrete,
-    _solve_discrete,
-    _beliefs_discrete,
-    {"pseudo_count": 1.0, "damping": 0.2, "num_iters": 30},
-    {
-        "pseudo_count": (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-6),
-        "damping": (0.2, 0.0, 0.5, 0.8),
-        "num_iters": (30, 12, 6, 100),
-    },
+    _solve_known,
+    _beliefs_known,
+    {"pseudo_count": 1.0, "damping": 0.2, "reweighted": False, "agreement": False, "num_iters": 30},
+    {"pseudo_count": (1.0, 1e-2, 1e-4), "damping": (0.2, 0.8, 0.0), **LOOP, "num_iters": (30, 15)},
+)
+SMOOTHED = Method(
+    "discrete BP, smoothed table",
+    _learn_smoothed,
+    _solve_known,
+    _beliefs_known,
+    {**DISCRETE.paper, "pseudo_count": 1e-2, "width": 8.0},
+    {"width": (8.0, 4.0, 2.0), **DISCRETE.search},
 )
 GAUSSIAN = Method(
     "Gaussian BP",
@@ -179,7 +225,7 @@ GAUSSIAN = Method(
     _solve_gaussian,
     _beliefs_gaussian,
     {"stiffness": 1.0, "prior": 1.0, "num_iters": 100},
-    {"stiffness": (1.0, 0.5, 0.25, 2.0, 4.0, 8.0), "prior": (1.0, 0.1, 0.01)},
+    {"stiffness": (1.0, 0.5, 2.0), "prior": (1.0, 0.1)},
 )
 MIXTURE = Method(
     "mixture BP",
@@ -192,11 +238,12 @@ MIXTURE = Method(
         "num_components": 30,
         "num_iters": 10,
         "damping": 0.0,
-        "sampler": nonparametric.MultiscaleSampler(capacity=32),
+        "sampler": "multiscale",
     },
     {
         "min_bandwidth": (1e-3, 0.1, 0.2, 0.3),
-        "sampler": (nonparametric.MultiscaleSampler(capacity=32), nonparametric.GibbsSampler(5)),
+        "damping": (0.0, 0.5),
+        "sampler": tuple(SAMPLERS),
     },
     slow=True,
 )
@@ -218,6 +265,7 @@ PARTICLE = Method(
         "damping": (0.0, 0.5, 0.8),
         "resample_every": (15, 5),
         "num_particles": (30, 50),
+        "num_moves": (10, 20),
     },
     slow=True,
 )
@@ -230,4 +278,5 @@ EXPECTATION = Method(
     {"potentials": ("ratios", "conditionals"), "damping": (0.5, 0.8), "num_particles": (30, 50)},
     slow=True,
 )
-METHODS = {method.name: method for method in (KERNEL, DISCRETE, GAUSSIAN, MIXTURE, PARTICLE, EXPECTATION)}
+_ALL = (KERNEL, KERNEL_KNOWN, DISCRETE, SMOOTHED, GAUSSIAN, MIXTURE, PARTICLE, EXPECTATION)
+METHODS = {method.name: method for method in _ALL}

@@ -1,17 +1,16 @@
 """Compare kernel belief propagation with discrete, Gaussian, mixture and particle belief propagation: Figure 1 again.
 
 Denoising of the sunset images as in section 7 of the paper, each method at the paper's settings and at settings tuned
-on noise of their own: options are searched one after the other at a few numbers of gray levels, and each image takes
-those of the nearest. Methods that take minutes for an image clean a part of it, and the fast ones that part too.
+on noise of their own, with the same number of trials: options are searched one after the other at a few numbers of gray
+levels, and each image takes those of the nearest. Methods that take minutes for an image clean a part of it, and the
+fast ones that part too, with options that were searched on it.
 """
 
 import argparse
 import functools
-import json
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -20,34 +19,39 @@ import numpy as np
 
 import kbpjax as kbp
 from experiments.denoising.data import add_noise
-from experiments.denoising.models import rmse
 from experiments.figure1.methods import METHODS, Method, TrainingPair
 from experiments.lib import command_line, datasets, gray_images, results, steps, tables
+from experiments.lib.choices import Choices, add_use_argument
 from experiments.lib.search import coordinate_search
 
 PART = (slice(20, 60), slice(30, 70))
 """The part of an image that slow methods clean: 40 x 40 pixels, rings and the black below the horizon."""
 
-SMALL = (slice(26, 54), slice(36, 64))
-"""The part on which their options are searched, 28 x 28 pixels."""
+SIZES = {"part": PART, "whole": (slice(None), slice(None))}
+"""What is cleaned, by name; slow methods clean parts only."""
 
-TUNED_AT = {False: (10, 100, 250), True: (10, 100)}
-"""Numbers of gray levels at which options are searched: of fast methods and of slow ones."""
+TUNED_AT = {"part": (10, 100), "whole": (10, 50, 100, 250)}
+"""Numbers of gray levels at which options are searched."""
 
-COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+TRIALS = 20
+"""Settings that are tried for each method, size and number of gray levels of `TUNED_AT`."""
+
+EXTENSIONS = 2
+"""How often the grid of an option is extended at each end, for fast methods."""
+
+COLORS = ("#D55E00", "#8B3A00", "#0072B2", "#000000", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m experiments.figure1", description=(__doc__ or "").split("\n")[0])
     command_line.add_common_arguments(parser, "experiments/figure1/results")
+    add_use_argument(parser)
     levels = f"gray levels of the image, of {gray_images.SUNSET_LEVELS} (default: all; 10 if quick)"
     parser.add_argument("--levels", type=int, nargs="+", help=levels)
     parser.add_argument("--methods", nargs="+", choices=METHODS, help="methods (default: all; the fast if quick)")
-    keep = "keep what the results file has of other methods: it was interrupted, or one method has changed"
-    parser.add_argument("--keep", action="store_true", help=keep)
     parser.add_argument("--draws", type=int, help="noisy images to clean, of whole images (default: 10; 2 if quick)")
-    parser.add_argument("--part-draws", type=int, default=2, help="the same of parts (default: 2)")
+    parser.add_argument("--part-draws", type=int, default=3, help="the same of parts (default: 3)")
     return command_line.main(run, parser, argv)
 
 
@@ -62,34 +66,30 @@ def run(args: argparse.Namespace) -> None:
     directory = datasets.data_directory(args.data)
     images = {count: gray_images.sunset(count, directory)[0].astype(np.float32) for count in levels}
     path = args.out / "figure1.json"
-    rows, searches = kept(path, names) if args.keep else ([], [])
+    choices = Choices(args.use)
+    rows: list[dict[str, Any]] = []
+    searches: list[dict[str, Any]] = []
     config = {**vars(args), "levels": levels, "methods": names, "draws": draws, "tuned_at": dict(TUNED_AT)}
-    config |= {"part": [[cut.start, cut.stop] for cut in PART], "small": [[cut.start, cut.stop] for cut in SMALL]}
+    config |= {"part": [[cut.start, cut.stop] for cut in PART], "trials": TRIALS, "extensions": EXTENSIONS}
     for name in command_line.progress(names, "methods"):
         compile_once.cache_clear()
         jax.clear_caches()  # a process can only map so many programs
-        found: dict[int, dict[str, Any]] = {}
-        at = [count for count in TUNED_AT[METHODS[name].slow] if count in levels] or levels[:1]
-        for count in () if args.quick else at:
-            found[count], trials = steps.step(f"search {name} {count}", search, METHODS[name], images[count], args.seed)
-            searches += [{"method": name, "levels": count, **trial} for trial in trials]
+        method, best = METHODS[name], {}
+        for size in () if args.quick and args.use is None else sizes_of(method):
+            searched = [count for count in TUNED_AT[size] if count in levels] or levels[:1]
+            at = searched if args.use is None else TUNED_AT[size]
+            for count in command_line.progress(at, f"search {name}, {size}"):
+                given = method, images.get(count), size, args.seed
+                best[size, count], trials = choices.search(f"{size} {count}: {name}", search, *given)
+                searches += [{"method": name, "image": size, "levels": count, **trial} for trial in trials]
         for count in command_line.progress(levels, name):
-            tuned = found[min(found, key=lambda other: abs(other - count))] if found else None
-            rows += steps.step(f"{name} {count}", measure, METHODS[name], images[count], tuned, draws, args)
-            results.write_results(path, config, rows, searches=searches)
+            tuned = {size: nearest(best, size, count) for size in sizes_of(method) if best}
+            rows += steps.step(f"{name} {count}", measure, method, images[count], tuned, draws, args)
+            results.write_results(path, config, rows, searches=searches, chosen=choices.chosen)
     results.save_figure(draw(rows), args.out / "figure1.png")
-    tables.print_table(rows, [key for key in rows[0] if key != "options"])
+    tables.print_table(rows, [key for key in rows[0] if key not in ("options", "errors")])
     print("\nRMSE of gray values 0 .. 255, mean over the noisy images; run_s: seconds per image, after compilation.")
     print(f"Figures: {path}\nPicture: {args.out / 'figure1.png'}")
-
-
-def kept(path: Path, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Read the rows and searches of other methods."""
-    if not path.exists():
-        raise ValueError(f"--keep: needs results in {path.name}; got none. Leave it out.")
-    found = json.loads(path.read_text(encoding="utf-8"))
-    rows, searches = ([row for row in found[key] if row["method"] not in names] for key in ("rows", "searches"))
-    return rows, searches
 
 
 def training_pair_of(image: np.ndarray, seed: int) -> TrainingPair:
@@ -97,54 +97,83 @@ def training_pair_of(image: np.ndarray, seed: int) -> TrainingPair:
     return TrainingPair(image, add_noise(np.random.default_rng([seed, 0]), image))
 
 
-def search(method: Method, image: np.ndarray, seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def sizes_of(method: Method) -> list[str]:
+    """Return what a method cleans: parts, and whole images if it is fast."""
+    return [size for size in SIZES if not (method.slow and size == "whole")]
+
+
+def nearest(best: Mapping[tuple[str, int], dict[str, Any]], size: str, levels: int) -> dict[str, Any]:
+    """Return the options searched for images of a size at the nearest number of gray levels."""
+    return best[min((key for key in best if key[0] == size), key=lambda key: abs(key[1] - levels))]
+
+
+def search(
+    method: Method, image: np.ndarray, size: str, seed: int, trials: int = TRIALS
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the best options of a coordinate search on a separate noisy image, and all trials."""
-    training_pair, target = training_pair_of(image, seed), image[SMALL] if method.slow else image
+    training_pair, target = training_pair_of(image, seed), image[SIZES[size]]
     noisy = add_noise(np.random.default_rng([seed, 1]), target)[None]
     estimates: list[str] = []
 
     def loss(options: dict[str, Any]) -> float:
-        errors = clean(method, training_pair, target, noisy, options)[0]
-        error, estimate = min((errors[key], key) for key in ("mode", "mean"))
+        errors = clean(method, training_pair, target, noisy, options, warm_up=False)[0]
+        error, estimate = min((float(errors[key][0]), key) for key in ("mode", "mean"))
         estimates.append(estimate)
         return error
 
-    best, trials = coordinate_search(method.paper, method.search, loss)
+    extensions = 0 if method.slow else EXTENSIONS
+    best, tried = coordinate_search(
+        {**method.paper, **method.start}, method.search, loss, budget=trials, extensions=extensions
+    )
     records = [
         {"option": trial.option, "value": str(trial.value), "estimate": estimate, "rmse": trial.loss}
-        for trial, estimate in zip(trials, estimates, strict=True)
+        for trial, estimate in zip(tried, estimates, strict=True)
     ]
-    lowest = min(range(len(trials)), key=lambda i: trials[i].loss)
+    lowest = min(range(len(tried)), key=lambda i: tried[i].loss)
     return {**best, "estimate": estimates[lowest]}, records
 
 
 def measure(
-    method: Method, image: np.ndarray, tuned: Mapping[str, Any] | None, draws: int, args: argparse.Namespace
+    method: Method, image: np.ndarray, tuned: Mapping[str, Mapping[str, Any]], draws: int, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Return flat records of both settings on full images and on parts."""
+    """Return flat records of both settings, the paper's and those tuned for each size, on parts and whole images."""
     training_pair = training_pair_of(image, args.seed)
     rng = np.random.default_rng([args.seed, 2])
-    parts = np.stack([add_noise(rng, image[PART]) for _ in range(args.part_draws)])
-    wholes = np.stack([add_noise(rng, image) for _ in range(draws)])
+    counts = {"part": args.part_draws, "whole": draws}
+    noisy = {size: np.stack([add_noise(rng, image[cut]) for _ in range(counts[size])]) for size, cut in SIZES.items()}
     rows = []
-    for setting, options in (("paper", {**method.paper, "estimate": "mode"}), ("tuned", tuned)):
-        for size, target, noisy in (("part", image[PART], parts), ("whole", image, wholes)):
-            if options is None or (method.slow and size == "whole"):
+    for setting in ("paper", "tuned"):
+        for size in sizes_of(method):
+            options = {**method.paper, "estimate": "mode"} if setting == "paper" else tuned.get(size)
+            if options is None:
                 continue
-            errors, learn_s, compile_s, run_s = clean(method, training_pair, target, noisy, options)
-            configured = {name: str(value) for name, value in options.items()}
+            warm_up = not method.slow or counts[size] == 1  # else the fastest image tells the seconds
+            given = training_pair, image[SIZES[size]], noisy[size], options
+            errors, learn_s, compile_s, run_s = clean(method, *given, warm_up=warm_up)
             record = {"method": method.name, "setting": setting, "levels": len(training_pair.gray), "image": size}
-            record |= {"draws": len(noisy), "iters": options["num_iters"], "estimate": options["estimate"]}
-            record |= {"rmse": errors[options["estimate"]], "rmse_mode": errors["mode"], "rmse_mean": errors["mean"]}
+            record |= {"draws": len(noisy[size]), "iters": options["num_iters"], "estimate": options["estimate"]}
+            means = {key: float(np.sqrt(np.mean(each**2))) for key, each in errors.items()}
+            record |= {"rmse": means[options["estimate"]], "rmse_mode": means["mode"], "rmse_mean": means["mean"]}
+            record |= {"errors": " ".join(f"{error:.4f}" for error in errors[options["estimate"]])}
             record |= {"learn_s": learn_s, "compile_s": compile_s, "run_s": run_s}
-            rows.append({**record, "options": ", ".join(f"{name} {value}" for name, value in configured.items())})
+            rows.append({**record, "options": ", ".join(f"{name} {value}" for name, value in options.items())})
     return rows
 
 
 def clean(
-    method: Method, training_pair: TrainingPair, target: np.ndarray, noisy: np.ndarray, options: Mapping[str, Any]
-) -> tuple[dict[str, float], float, float, float]:
-    """Learn, and clean noisy images; return RMSE of modes and means, seconds to learn, to compile, and for an image."""
+    method: Method,
+    training_pair: TrainingPair,
+    target: np.ndarray,
+    noisy: np.ndarray,
+    options: Mapping[str, Any],
+    *,
+    warm_up: bool,
+) -> tuple[dict[str, np.ndarray], float, float, float]:
+    """Learn, and clean noisy images, the first of them twice with `warm_up`, so that no seconds contain compilation.
+
+    Returns:
+        RMSE of modes and of means of each image, and seconds to learn, to compile, and for an image.
+    """
     start = time.perf_counter()
     model = jax.block_until_ready(method.learn(training_pair, options))
     learn_s = time.perf_counter() - start
@@ -152,7 +181,7 @@ def clean(
     images, keys = jnp.asarray(noisy.reshape(len(noisy), -1)), jax.random.split(jax.random.key(1), len(noisy))
     gray, estimates, seconds = jnp.asarray(training_pair.gray), [], []
     start = time.perf_counter()
-    if not method.slow or len(noisy) == 1:  # the first image of slow ones is cleaned once only
+    if warm_up:
         compiled(model, images[0], keys[0], gray)
     compile_s = time.perf_counter() - start
     for y, key in zip(images, keys, strict=True):
@@ -161,7 +190,7 @@ def clean(
         seconds.append(time.perf_counter() - start)
     modes, means = map(np.stack, zip(*estimates, strict=True))
     truth = target.reshape(1, -1)
-    errors = {"mode": rmse(modes, truth), "mean": rmse(means, truth)}
+    errors = {name: np.sqrt(np.mean((x - truth) ** 2, axis=1)) for name, x in (("mode", modes), ("mean", means))}
     return errors, learn_s, compile_s, min(seconds) if method.slow else statistics.median(seconds)
 
 
@@ -188,7 +217,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
     figure = Figure(figsize=(12, 8), layout="constrained")
     panels = figure.subplots(2, 2, sharex=True, sharey="row")
-    titles = {"whole": "whole images (100 x 100), ten draws", "part": "parts (40 x 40), two draws, all methods"}
+    titles = {"whole": "whole images (100 x 100), ten draws", "part": "parts (40 x 40), three draws, all methods"}
     for column, size in zip(panels.T, titles, strict=True):
         for name, color in zip(METHODS, COLORS, strict=True):
             for setting, style in (("paper", "-"), ("tuned", "--")):
