@@ -382,7 +382,7 @@ def test_batches_that_cannot_be_split():
 
 @pytest.mark.usefixtures("optimized")
 def test_thousands_of_problems_in_the_memory_of_a_few():
-    """As docs/parallel.md has it: one call, memory of one batch besides inputs and outputs."""
+    """As docs/sharded.md has it: one call, memory of one batch besides inputs and outputs."""
     messages, operators, many = many_problems(19)  # a last batch that is not full
 
     def first(local):
@@ -403,7 +403,7 @@ def test_thousands_of_problems_in_the_memory_of_a_few():
 
 @pytest.mark.usefixtures("optimized")
 def test_batches_in_bounded_memory_on_each_device():
-    """As docs/parallel.md has it: the batch axis is split, the other is gone through in turn."""
+    """As docs/sharded.md has it: the batch axis is split, the other is gone through in turn."""
     messages, operators, many = many_problems(12)
     by_device = sharded.shard_batch(many.reshape(3, 4, *many.shape[1:]).swapaxes(0, 1))
     solve = jax.jit(jax.vmap(lambda some: jax.lax.map(partial(messages, operators), some)))
@@ -413,7 +413,7 @@ def test_batches_in_bounded_memory_on_each_device():
 
 
 def test_donated_messages_are_used_again():
-    """As docs/parallel.md has it: going on from earlier messages without a second copy of them."""
+    """As docs/sharded.md has it: going on from earlier messages without a second copy of them."""
     graph = GRAPHS["grid"]
     operators, local, _ = random_problem(graph)
 

@@ -66,7 +66,7 @@ SPACES: dict[str, dict[str, tuple]] = {
 """Options that are searched, for the best recall on papers set aside; in this order. Searches start at the first
 values, extend a grid twice at most at each end, and refine it until all trials are made."""
 TRIALS = {"citeulike_t": 6, "cora_hierarchical": 10, "acmv9": 10}
-"""Trials of each method. Those of the largest set take minutes each, and lack the converged messages."""
+"""Trials of each method. Those of the largest set are the slowest, and lack the converged messages."""
 Settings = dict[str, dict[str, Any]]
 
 
