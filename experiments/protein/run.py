@@ -42,6 +42,8 @@ HEADLINE = ON_NETWORK
 EVIDENCE = {LINEAR: "windows", OURS: "kernel regression", ON_STACKING: "stacking", ON_NETWORK: "network"}
 TRIALS, PARTS, FOLDS = 6, 10, 5
 """Trials of the search for the options of each method; parts of the chains; those of them that are tested."""
+LEVELS = (0.5, 0.9)
+"""Levels of the credible sets."""
 TEMPERATURES = (0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0)
 # Concentration and bandwidth in multiples of the median rule; the first value of each option is where a search starts.
 OF_MODEL = {
@@ -241,11 +243,11 @@ def alone(rows: np.ndarray) -> tuple[kbp.Graph, float]:
 
 
 def temperature(task: Task, belief: kbp.Belief) -> float:
-    """Return the temperature whose credible sets of the test residues hold nearest to 90 %."""
+    """Return the temperature whose credible sets of the test residues hold nearest to 50 % and 90 %."""
     known = task.chains.scored[task.test]
     belief = kbp.Belief(belief.points, belief.weights[known])
     true = task.chains.vectors[task.test][known]
-    return min(TEMPERATURES, key=lambda value: abs(held(belief, true, value, 0.9) - 0.9))
+    return min(TEMPERATURES, key=lambda value: sum(abs(held(belief, true, value, level) - level) for level in LEVELS))
 
 
 def held(belief: kbp.Belief, true: np.ndarray, temperature: float, level: float) -> float:
@@ -360,8 +362,8 @@ def score(task: Task, predictions: dict[str, Prediction]) -> list[dict[str, Any]
         if found.belief is not None:
             belief = kbp.Belief(found.belief.points, found.belief.weights[known])
             row["cosine_mode"] = np.mean(np.sum(found.mode[known] * true, axis=1))
-            row["untempered"] = held(belief, true, 1.0, 0.9)
-            row["coverage"], row["half"] = (held(belief, true, found.temperature, level) for level in (0.9, 0.5))
+            row["untempered"] = held(belief, true, 1.0, LEVELS[1])
+            row["half"], row["coverage"] = (held(belief, true, found.temperature, level) for level in LEVELS)
             row["temperature"] = found.temperature
         row |= found.seconds
         rows.append({key: float(v) if isinstance(v, np.floating) else v for key, v in row.items()})
