@@ -18,7 +18,7 @@
 # what each needs to be given, how accurate it is here and how long it takes. It runs in about a minute.
 #
 # All methods learn from one picture and clean another. Bandwidths, pseudo-count and precision were chosen by a small grid search
-# on a third picture; the particle method runs with its defaults.
+# on a third picture, which is not part of this notebook; the settings of the particle method were not searched.
 
 # %%
 import time

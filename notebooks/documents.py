@@ -253,7 +253,7 @@ plt.show()
 # - **Ridge with direct pairs**: ridge regression from all known languages to Tolu, trained on as many documents that are translated into all of them. Such direct pairs
 #   are often not available.
 #
-# Hyperparameters of each method are the best of a small grid on split 0. Results are means over five other splits of the same texts. The bandwidth
+# Hyperparameters of each method are the best of a small grid on split 0, some of them at its edge. Results are means over five other splits of the same texts. The bandwidth
 # is part of the grid.
 
 

@@ -149,7 +149,7 @@ for month, (seconds, exact_seconds) in enumerate(times):
     print(f"month {month}: operator {seconds:5.2f} s, sampler {exact_seconds:5.2f} s")
 
 # %% [markdown]
-# The time of month 0 includes compilation. Queries become rare, and the time falls with them. The posterior means stay about as close to
+# The time of month 0 includes compilation. Queries become rare, and the time falls with them. The posterior means stay nearly as close to
 # those of the sampler as two runs of the sampler are to each other.
 #
 # ## When the data change

@@ -356,7 +356,7 @@ print(f"{len(library)} molecules, {len(copies)} copies")
 print(f"encoded as {points.shape}: a column of atoms and a matrix of bonds for each")
 
 # %% [markdown]
-# `WeisfeilerLehman` counts equal neighborhoods of atoms, whatever their order. The cosines of these counts are all large, and their fourth power
+# `WeisfeilerLehman` counts equal neighborhoods of atoms, whatever their order. The cosines of these counts are mostly above one half, and their fourth power
 # separates them better. The same matrix compares molecules with molecules (for messages) and copies with copies (for evidence).
 
 # %%
@@ -414,8 +414,8 @@ for name, weights in (("without messages", alone), ("with messages", together)):
     print(f"{'belief ' + name:25}{copied:8.0%}{missing:9.0%}")
 
 # %% [markdown]
-# Messages raise the share from 42 % to 68 %, and find a third of the steps without a copy. For a single copy, the nearest molecule in the library is slightly
-# better than the belief without messages, which has to learn the similarity of copy and molecule. Below is a copy that is identified only by the chain.
+# Messages raise the share from 42 % to 68 %, and find a third of the steps without a copy. For a single copy, the nearest molecule in the library is about as good
+# as the belief without messages, which has to learn the similarity of copy and molecule. Below is a copy that is identified only by the chain.
 
 # %%
 best, best_alone = np.argmax(together, axis=-1), np.argmax(alone, axis=-1)
@@ -523,7 +523,7 @@ for name, rows in results.items():
     print(f"{name:25}", "".join(f"{row[0]:6.0%}" for row in rows))
 
 # %% [markdown]
-# The kernel on hidden graphs is better than `Delta` for every number of chains. The hidden Markov model, whose likelihood is given, stays ahead for steps with a copy.
+# The kernel on hidden graphs is better than `Delta` for every number of chains. The hidden Markov model, whose likelihood is given, is ahead for steps with a copy with eight chains, and by less than these steps can tell with more.
 #
 # ## Which kernel?
 #
