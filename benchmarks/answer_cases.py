@@ -758,7 +758,7 @@ def by_type(kbp: Any) -> Any:
     solution = solve(kbp, model, graph, evidence)
     points = {0: floats(POINTS), 1: floats(np.random.default_rng(1).normal(size=(7, 2)))}
     belief = kbp.beliefs(model, graph, evidence, solution, points)
-    pairs = kbp.edge_beliefs(model, graph, evidence, solution, [(0, 3), (2, 3)], points)
+    pairs = kbp.edge_beliefs(kbp.Posterior.of(model, graph, evidence, solution, points), [(0, 3), (2, 3)])
     found = {f"beliefs {v}": belief[v].weights for v in (0, 1)} | {"pairs": pairs.weights}
     return found | {"messages": passed_on(solution), "local": evidence.local}
 
@@ -866,15 +866,18 @@ def log_belief(kbp: Any) -> Any:
     given = solved(kbp)
     own = floats(np.random.default_rng(5).normal(size=(9, 3)))
     return {
-        "logs": kbp.log_belief(*given, own),
-        "slopes": jax.grad(lambda own: jnp.sum(kbp.log_belief(*given, own)))(own),
+        "logs": kbp.log_belief(kbp.Posterior.of(*given), own),
+        "slopes": jax.grad(lambda own: jnp.sum(kbp.log_belief(kbp.Posterior.of(*given), own)))(own),
     }
 
 
 @case("edge_beliefs/observed and clamped ends")
 def pair_beliefs(kbp: Any) -> Any:
     edges = [(0, 1), (4, 1), (2, 5), (7, 6)]
-    return {name: kbp.edge_beliefs(*solved(kbp, name), edges, floats(POINTS)).weights for name in ("product", "clamps")}
+    return {
+        name: kbp.edge_beliefs(kbp.Posterior.of(*solved(kbp, name), floats(POINTS)), edges).weights
+        for name in ("product", "clamps")
+    }
 
 
 @case("edge_beliefs/with exponents")
@@ -882,7 +885,11 @@ def pair_beliefs_reweighted(kbp: Any) -> Any:
     model, graph = model_of(kbp)
     evidence = kbp.observe(model, graph, floats(SEEN))
     solution = solve(kbp, model, graph, evidence, exponents=kbp.tree_reweighting(graph))
-    return {"pairs": kbp.edge_beliefs(model, graph, evidence, solution, [(0, 1), (4, 1)], floats(POINTS)).weights}
+    return {
+        "pairs": kbp.edge_beliefs(
+            kbp.Posterior.of(model, graph, evidence, solution, floats(POINTS)), [(0, 1), (4, 1)]
+        ).weights
+    }
 
 
 @case("log_partition/learned")
@@ -914,7 +921,7 @@ def quantiles(kbp: Any) -> Any:
 @case("beliefs/refine_mode")
 def refined(kbp: Any) -> Any:
     given = solved(kbp)
-    return {"modes": kbp.refine_mode(*given, kbp.beliefs(*given, floats(POINTS)))}
+    return {"modes": kbp.refine_mode(kbp.Posterior.of(*given, kbp.beliefs(*given, floats(POINTS)).points))}
 
 
 @case("gradient/bandwidths, ridge and observations")

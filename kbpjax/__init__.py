@@ -11,6 +11,7 @@ from kbpjax._checks import skip_value_checks as skip_value_checks
 from kbpjax.features import PivotedCholesky as PivotedCholesky
 from kbpjax.features import RandomFourier as RandomFourier
 from kbpjax.features import RandomlyPivotedCholesky as RandomlyPivotedCholesky
+from kbpjax.fitting import fit as fit
 from kbpjax.graphs.graph import Graph as Graph
 from kbpjax.graphs.graph import chain_graph as chain_graph
 from kbpjax.graphs.graph import grid_graph as grid_graph
@@ -59,6 +60,8 @@ from kbpjax.learning.data import TrainingData as TrainingData
 from kbpjax.learning.model import KernelMRF as KernelMRF
 from kbpjax.learning.nonnegative import Clipped as Clipped
 from kbpjax.learning.nonnegative import ConstrainedFit as ConstrainedFit
+from kbpjax.learning.observations import DensityRatio as DensityRatio
+from kbpjax.learning.observations import Expectation as Expectation
 from kbpjax.learning.pooling import pool as pool
 from kbpjax.learning.rules import ConstantTime as ConstantTime
 from kbpjax.learning.rules import FullRank as FullRank
@@ -68,14 +71,12 @@ from kbpjax.learning.streaming import chunked as chunked
 from kbpjax.learning.streaming import fit_chunks as fit_chunks
 from kbpjax.posterior.beliefs import Belief as Belief
 from kbpjax.posterior.beliefs import beliefs as beliefs
-from kbpjax.posterior.beliefs import log_belief as log_belief
 from kbpjax.posterior.clamp import clamp as clamp
 from kbpjax.posterior.edge_beliefs import EdgeBelief as EdgeBelief
 from kbpjax.posterior.edge_beliefs import edge_beliefs as edge_beliefs
-from kbpjax.posterior.evidence import DensityRatio as DensityRatio
 from kbpjax.posterior.evidence import Evidence as Evidence
-from kbpjax.posterior.evidence import Expectation as Expectation
 from kbpjax.posterior.evidence import observe as observe
+from kbpjax.posterior.infer import infer as infer
 from kbpjax.posterior.intervals import circular_interval as circular_interval
 from kbpjax.posterior.intervals import circular_mean as circular_mean
 from kbpjax.posterior.intervals import coverage as coverage
@@ -86,6 +87,8 @@ from kbpjax.posterior.likelihood import likelihood as likelihood
 from kbpjax.posterior.marginals import Empirical as Empirical
 from kbpjax.posterior.marginals import MeanEmbedding as MeanEmbedding
 from kbpjax.posterior.marginals import Parzen as Parzen
+from kbpjax.posterior.posterior import Posterior as Posterior
+from kbpjax.posterior.refine import log_belief as log_belief
 from kbpjax.posterior.refine import refine_mode as refine_mode
 from kbpjax.posterior.summaries import covariance as covariance
 from kbpjax.posterior.summaries import entropy as entropy
@@ -99,9 +102,7 @@ from kbpjax.posterior.summaries import sample as sample
 from kbpjax.posterior.summaries import std as std
 from kbpjax.posterior.summaries import temper as temper
 from kbpjax.posterior.summaries import variance as variance
-from kbpjax.tuning.answering import infer as infer
 from kbpjax.tuning.automatic import choose_hyperparameters as choose_hyperparameters
-from kbpjax.tuning.automatic import fit as fit
 from kbpjax.tuning.calibration import calibrate as calibrate
 from kbpjax.tuning.hyperparameters import Hyperparameters as Hyperparameters
 from kbpjax.tuning.losses import CRPS as CRPS

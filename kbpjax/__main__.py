@@ -133,8 +133,8 @@ def _denoise(args: argparse.Namespace, model: kbp.KernelMRF, noisy: np.ndarray) 
 
     @jax.jit
     def clean(model: kbp.KernelMRF, y: jax.Array) -> tuple[jax.Array, jax.Array, kbp.Solution]:
-        belief = kbp.infer(model, graph, y, num_iters=args.iters)
-        return kbp.mean(belief), kbp.std(belief), belief.solution
+        posterior = kbp.infer(model, graph, y, num_iters=args.iters)
+        return kbp.mean(posterior), kbp.std(posterior), posterior.solution
 
     start = time.perf_counter()
     means, deviations, solutions = [], [], []

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,8 +17,8 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import warn
 from kbpjax._public import describe, public
-from kbpjax.tuning.answering import StaticGraph
-from kbpjax.tuning.automatic import warn_of_rank
+from kbpjax.fitting import fit_chosen
+from kbpjax.posterior.infer import StaticGraph
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
@@ -130,12 +129,8 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
             "rule": kbp.ConstantTime(max_rank=self.max_rank),
             "nonnegative": None if self.graph_.forest is not None else kbp.Clipped(),
         }
-        if all(value is not None for value in (self.kernel, self.obs_kernel, self.ridge, self.obs_ridge)):
-            return kbp.fit(data, **options)
-        chosen = kbp.choose_hyperparameters(data, **options)
-        model = chosen.fit(data)
-        warn_of_rank(model, options["rule"])
-        return eqx.tree_at(lambda m: m.hyperparameters, model, chosen, is_leaf=lambda leaf: leaf is None)
+        given = all(value is not None for value in (self.kernel, self.obs_kernel, self.ridge, self.obs_ridge))
+        return kbp.fit(data, **options) if given else fit_chosen(data, **options)
 
     @public
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -249,7 +244,8 @@ def _summaries(
     """Return posterior summaries and whether messages converged, computed one sample at a time to bound memory."""
 
     def summarize(sample: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Array]:
-        belief = kbp.infer(model, graph.graph, sample, num_iters=num_iters)
-        return (kbp.mean(belief), kbp.std(belief), *kbp.interval(belief, coverage)), belief.solution.converged
+        posterior = kbp.infer(model, graph.graph, sample, num_iters=num_iters)
+        summaries = kbp.mean(posterior), kbp.std(posterior), *kbp.interval(posterior, coverage)
+        return summaries, posterior.solution.converged
 
     return jax.lax.map(summarize, y)

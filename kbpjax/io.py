@@ -79,6 +79,13 @@ RENAMED = {
     "kbpjax.positivity.ConstrainedFit": "kbpjax.learning.nonnegative.ConstrainedFit",
     "kbpjax.rules.Held": "kbpjax.learning.rules.FixedLandmarks",
     "kbpjax.settings.Settings": "kbpjax.tuning.hyperparameters.Hyperparameters",
+    **{
+        f"kbpjax.{old}": f"kbpjax.learning.observations.{old.rpartition('.')[2]}"
+        for old in (
+            *("evidence.Expectation", "posterior.evidence.Expectation", "mrf.ObservationModel"),
+            *("evidence.DensityRatio", "posterior.evidence.DensityRatio", "learning.model.ObservationModel"),
+        )
+    },
 } | {
     f"kbpjax.baselines.{old}": f"kbpjax.baselines.{new}"
     for old, new in {

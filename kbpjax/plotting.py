@@ -14,10 +14,11 @@ from kbpjax._checks import Numbers
 from kbpjax._misc import need
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
-from kbpjax.inference.loopy import Solution, init
+from kbpjax.inference.loopy import Solution, init, solved
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.beliefs import Belief
 from kbpjax.posterior.intervals import coverage, interval
+from kbpjax.posterior.posterior import Posterior, as_belief
 from kbpjax.posterior.summaries import marginal, mean, mode, std
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "0.4"
@@ -25,7 +26,13 @@ BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "0.
 
 @public
 def plot_belief(
-    belief: Belief, node: int, *, truth: float | None = None, coverage: float = 0.9, label: str = "x", ax: Any = None
+    belief: Belief | Posterior,
+    node: int,
+    *,
+    truth: float | None = None,
+    coverage: float = 0.9,
+    label: str = "x",
+    ax: Any = None,
 ) -> Any:
     """Plot the density of one scalar variable with mode, mean and credible interval; return the axes.
 
@@ -54,6 +61,7 @@ def plot_belief(
         ('belief of node 0', 'height (m)')
         >>> plt.close(ax.figure)
     """
+    belief = as_belief(belief)
     _numbers(belief, node)
     _checks.require(node >= 0, "node", f"must be one of {len(belief)} nodes", node, "Count from 0.")
     one = marginal(belief[node])
@@ -77,7 +85,9 @@ def plot_belief(
 
 
 @public
-def plot_grid(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes: Sequence[Any] | None = None) -> Any:
+def plot_grid(
+    belief: Belief | Posterior, shape: tuple[int, int], *, label: str = "x", axes: Sequence[Any] | None = None
+) -> Any:
     """Plot means and standard deviations of a grid of scalar variables; return the two axes.
 
     Args:
@@ -101,6 +111,7 @@ def plot_grid(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes:
         ('mean', 'standard deviation')
         >>> plt.close(left.figure)
     """
+    belief = as_belief(belief)
     _numbers(belief, 0)
     count = belief.weights.shape[0]
     rule, fix = f"must have {count} cells, one per node", "Pass (rows, columns) of the grid."
@@ -116,11 +127,13 @@ def plot_grid(belief: Belief, shape: tuple[int, int], *, label: str = "x", axes:
 
 
 @public
-def plot_residuals(solutions: Solution | Mapping[str, Solution], *, tol: float | None = None, ax: Any = None) -> Any:
+def plot_residuals(
+    solutions: Solution | Posterior | Mapping[str, Solution], *, tol: float | None = None, ax: Any = None
+) -> Any:
     """Plot the residual of each iteration, which shows convergence; return the axes.
 
     Args:
-        solutions: a solution, or {name: solution}.
+        solutions: a solution or a posterior, or {name: solution}.
         tol: tolerance to mark by a line; None: no line.
         ax: axes; None: new axes.
 
@@ -137,6 +150,7 @@ def plot_residuals(solutions: Solution | Mapping[str, Solution], *, tol: float |
         ['a loop of four', 'tolerance 0.001']
         >>> plt.close(ax.figure)
     """
+    solutions = solutions.solution if isinstance(solutions, Posterior) else solutions
     named = solutions if isinstance(solutions, Mapping) else {"": solutions}
     ax = _axes(ax)
     colors = (BLUE, ORANGE, GREEN, RED, GREY)
@@ -160,15 +174,17 @@ def plot_residuals(solutions: Solution | Mapping[str, Solution], *, tol: float |
 
 
 @public
-def plot_messages(model: KernelMRF, graph: Graph, solution: Solution, *, ax: Any = None) -> Any:
+def plot_messages(
+    model: KernelMRF | Posterior, graph: Graph | None = None, solution: Solution | None = None, *, ax: Any = None
+) -> Any:
     """Plot the sorted distances of messages from the uninformative message; return the axes.
 
     Messages have norm 1, so distances are between 0 (uninformative) and 2.
 
     Args:
-        model: the model.
-        graph: the graph.
-        solution: solution of `run` or `run_tree`.
+        model: a posterior; or a model, with
+        graph: the graph, and
+        solution: the solution of `run` or `run_tree`.
         ax: axes; None: new axes.
 
     Returns:
@@ -185,6 +201,7 @@ def plot_messages(model: KernelMRF, graph: Graph, solution: Solution, *, ax: Any
         4
         >>> plt.close(ax.figure)
     """
+    model, graph, _, solution = solved(model, graph, None, solution)
     uninformative = init(model, graph).messages
     same = uninformative.shape == solution.messages.shape
     fix = "Pass the model, graph and solution of one run."
@@ -200,7 +217,12 @@ def plot_messages(model: KernelMRF, graph: Graph, solution: Solution, *, ax: Any
 
 @public
 def plot_graph(
-    graph: Graph, belief: Belief, *, positions: Numbers | None = None, label: str = "mean of x", ax: Any = None
+    graph: Graph,
+    belief: Belief | Posterior,
+    *,
+    positions: Numbers | None = None,
+    label: str = "mean of x",
+    ax: Any = None,
 ) -> Any:
     """Plot a graph with nodes colored by mean and sized by certainty; return the axes.
 
@@ -226,6 +248,7 @@ def plot_graph(
         (2, 3)
         >>> plt.close(ax.figure)
     """
+    belief = as_belief(belief)
     _numbers(belief, 0)
     count = graph.num_nodes
     rule, fix = f"must have {count} nodes", "Pass the belief of the nodes of this graph."
@@ -302,7 +325,7 @@ def plot_landmarks(model: KernelMRF, *, node_type: int = 0, samples: Numbers | N
 
 @public
 def plot_reliability(
-    belief: Belief | Mapping[int, Belief],
+    belief: Belief | Posterior | Mapping[int, Belief],
     truth: Numbers | Mapping[int, Numbers],
     *,
     levels: Numbers = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
@@ -338,7 +361,7 @@ def plot_reliability(
         ['calibrated', 'wide', 'tempered']
         >>> plt.close(ax.figure)
     """
-    by_type = isinstance(belief, Mapping)
+    by_type = isinstance(belief, Mapping) or (isinstance(belief, Posterior) and len(belief.by_type) > 1)
     curves: Any = coverage(belief, truth, levels)
     curves = curves if by_type else {0: curves}
     truths = truth if isinstance(truth, Mapping) else dict.fromkeys(curves, truth)

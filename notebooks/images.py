@@ -224,7 +224,7 @@ with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "landscapes.kbp"
     kbp.save(path, model)
     loaded = kbp.load(path)
-    same = bool(jnp.all(loaded.joints == model.joints))
+    same = bool(jnp.all(loaded.operators.project == model.operators.project))
     print(f"{path.stat().st_size / 1024:.0f} KiB; loaded model is equal: {same}")
 
 # %% [markdown]

@@ -149,7 +149,10 @@ MISTAKES = {
     "a temperature of 0": (lambda m, e, s, b: kbp.temper(b, 0.0), "temperature"),
     "samples of a belief, none": (lambda m, e, s, b: kbp.sample(jax.random.key(0), b, 0), "num_samples"),
     "samples of no key": (lambda m, e, s, b: kbp.sample(0, b, 3), "key"),
-    "a mode of no type": (lambda m, e, s, b: kbp.refine_mode(m, CHAIN, e, s, b, node_type=3), "node_type"),
+    "a mode of no type": (
+        lambda m, e, s, b: kbp.refine_mode(kbp.Posterior.of(m, CHAIN, e, s, b.points), node_type=3),
+        "node_type",
+    ),
     "a Parzen estimate of a width": (lambda m, e, s, b: kbp.Parzen(1.0, X[:, 0]), "kernel"),
     # baselines
     "a density of no key": (lambda m, e, s, b: density.fit_conditional(0, X[:, 0], Y[:, 0]), "key"),

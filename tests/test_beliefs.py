@@ -10,7 +10,7 @@ import kbpjax as kbp
 from kbpjax.features import features
 from kbpjax.posterior.beliefs import raise_logs
 from tests import reference
-from tests.loopy import GRAPH, SAMPLES, TWIN_GRAPH, Y, loopy_model, twin_model
+from tests.loopy import GRAPH, TWIN_GRAPH, Y, loopy_model, twin_model
 from tests.refusals import complaints
 
 POINTS = np.linspace(-1.5, 1.5, 9)
@@ -356,34 +356,38 @@ def test_a_belief_that_is_nan_has_no_finite_answer():
 # --- beliefs of edges, and what is refused ---------------------------------------------------------------------------
 
 
-def test_edge_beliefs_equal_twin():
-    """The joint's embedding, floored, times all that each end knows but from the other."""
-    twin, (evidence, solution) = twin_model(), solved(True)
-    edges, nodes, _, _ = reference.pool(TWIN_GRAPH, SAMPLES)
-    observed, messages = twin_solved(True)
-    points = {v: np.linspace(-1.2, 1.2, 4 + v) for v in nodes}
+def interactions(table):
+    """Return the log odds of all pairs of rows and columns, relative to the first."""
+    logs = np.log(table)
+    return logs - logs[:1] - logs[:, :1] + logs[:1, :1]
 
-    def features_of(v, x):
-        return reference.gram_schmidt(twin.kernels[v], twin.landmarks[v], x)
 
-    def end(s, other):
-        at_points = features_of(TWIN_GRAPH.node_type[s], points[TWIN_GRAPH.node_type[s]])
-        known = [observed[s]] + [messages[u, s] for u in TWIN_GRAPH.neighbors(s) if u != other]
-        return np.prod([np.maximum(at_points @ message, twin.floor) for message in known], axis=0)
+def test_edge_beliefs_have_the_interactions_of_the_operators_and_the_margins_of_the_nodes():
+    model, (evidence, solution) = loopy_model(), solved(True)
+    points = {v: np.linspace(-0.8, 0.8, 4 + v) for v in model.bases}
+    posterior = kbp.Posterior.of(model, GRAPH, evidence, solution, points)
+    phi = {v: np.asarray(model.bases[v](jnp.asarray(x))) for v, x in points.items()}
 
-    def weights_of(own):
-        return kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, own, points).weights
+    def ratio(row, sender, receiver):
+        """Return the message to each point of the receiver of a point mass, relative to P*, at each of the sender."""
+        (rank, count), rows = model.ranks[sender], model.ranks[receiver][0]
+        moment = np.asarray(model.moments[sender]) + float(model.ridges[sender]) * np.eye(rank)
+        at_points = np.asarray(model.operators.evaluate[sender, :count, :rank]) @ np.linalg.solve(moment, phi[sender].T)
+        return phi[receiver] @ np.asarray(model.operators.project[row, :rows, :count]) @ at_points
 
-    for k, (v, w) in TWIN_GRAPH.ends().items():
+    for k, v, w in model.edge_types:
         own = [(a, b) for kind, a, b in TWIN_GRAPH.oriented() if kind == k][::-1]
-        got, back = np.asarray(weights_of(own)), np.asarray(weights_of([(b, a) for a, b in own]))
+        got = np.asarray(kbp.edge_beliefs(posterior, own).weights)
+        back = np.asarray(kbp.edge_beliefs(posterior, [(b, a) for a, b in own]).weights)
         np.testing.assert_allclose(back, got.transpose(0, 2, 1), atol=1e-12)
-        assert got.shape == (len(own), len(points[v]), len(points[w]))
-        joint = np.mean([np.outer(a, b) for a, b in zip(features_of(v, edges[k][0]), features_of(w, edges[k][1]))], 0)
-        joint = np.maximum(features_of(v, points[v]) @ joint @ features_of(w, points[w]).T, twin.floor**2)
-        for (a, b), weights in zip(own, got, strict=True):
-            expected = joint * end(a, b)[:, None] * end(b, a)[None]
-            np.testing.assert_allclose(weights, expected / expected.sum(), atol=1e-8)
+        both = (ratio(2 * k, v, w).T + ratio(2 * k + 1, w, v)) / 2
+        both = np.maximum(both, float(model.floor_of(v) * model.floor_of(w)) * both.max())
+        for (a, b), table in zip(own, got, strict=True):
+            np.testing.assert_allclose(interactions(table), interactions(both), atol=1e-5)
+            for node, margin in ((a, table.sum(1)), (b, table.sum(0))):
+                v_of = int(GRAPH.node_type[node])
+                place = np.asarray(GRAPH.nodes_of_type(v_of)).tolist().index(node)
+                np.testing.assert_allclose(margin, posterior[v_of].weights[place], atol=1e-9)
 
 
 def test_edge_beliefs_name_what_is_wrong_with_edges():
@@ -405,7 +409,8 @@ def test_edge_beliefs_name_what_is_wrong_with_edges():
         ([(0, 1, 2)], r"must be integers \[some, 2\]; got shape \(1, 3\)"),
         (0, r"must be integers \[some, 2\]; got shape \(\)"),
     ]:
-        wrong += complaints(f"edges: {rule}", kbp.edge_beliefs, loopy_model(), GRAPH, *solved(True), edges, POINTS)
+        posterior = kbp.Posterior.of(loopy_model(), GRAPH, *solved(True), POINTS)
+        wrong += complaints(f"edges: {rule}", kbp.edge_beliefs, posterior, edges)
     assert not wrong
 
 
@@ -414,24 +419,29 @@ def test_edge_beliefs_name_what_else_is_wrong():
     small = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
     for points in (np.zeros((2, 1)), [np.nan], {0: POINTS}):
         with pytest.raises(ValueError, match="^points: must"):
-            kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, [(0, 1)], points)
+            kbp.edge_beliefs(kbp.Posterior.of(loopy_model(), GRAPH, evidence, solution, points), [(0, 1)])
     with pytest.raises(ValueError, match=r"^solution: messages must be \(14, "):
-        kbp.edge_beliefs(loopy_model(), GRAPH, None, kbp.run(loopy_model(), small, num_iters=1), [(0, 1)], POINTS)
+        kbp.edge_beliefs(
+            kbp.Posterior.of(loopy_model(), GRAPH, None, kbp.run(loopy_model(), small, num_iters=1), POINTS), [(0, 1)]
+        )
     with pytest.raises(ValueError, match="^evidence: messages must have shape"):
         kbp.edge_beliefs(
-            loopy_model(), GRAPH, kbp.observe(loopy_model(), small, np.zeros(2)), solution, [(0, 1)], POINTS
+            kbp.Posterior.of(loopy_model(), GRAPH, kbp.observe(loopy_model(), small, np.zeros(2)), solution, POINTS),
+            [(0, 1)],
         )
     with pytest.raises(ValueError, match="^edges: must be known; got a tracer"):
-        jax.jit(lambda e: kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, e, POINTS).weights)(
-            jnp.array([[0, 1]])
-        )
+        jax.jit(
+            lambda e: kbp.edge_beliefs(kbp.Posterior.of(loopy_model(), GRAPH, evidence, solution, POINTS), e).weights
+        )(jnp.array([[0, 1]]))
 
 
 def test_edge_beliefs_inside_jit():
     evidence, solution = solved(True)
 
     def weights(solution, points):
-        return kbp.edge_beliefs(loopy_model(), GRAPH, evidence, solution, [(1, 0), (4, 3)], points).weights
+        return kbp.edge_beliefs(
+            kbp.Posterior.of(loopy_model(), GRAPH, evidence, solution, points), [(1, 0), (4, 3)]
+        ).weights
 
     expected = weights(solution, POINTS)
     np.testing.assert_allclose(jax.jit(weights)(solution, jnp.asarray(POINTS)), expected, rtol=1e-9)
@@ -454,10 +464,12 @@ def test_edge_beliefs_of_a_graph_that_is_an_argument(exponent):
 
     @functools.partial(jax.jit, static_argnums=3)
     def weights(graph, evidence, solution, edges):
-        return kbp.edge_beliefs(model, graph, evidence, solution, edges, POINTS).weights
+        return kbp.edge_beliefs(kbp.Posterior.of(model, graph, evidence, solution, POINTS), edges).weights
 
     of_type = [tuple(map(tuple, pairs[k::2].tolist())) for k in (0, 1)]
-    expected = [kbp.edge_beliefs(model, graph, evidence, solution, own, POINTS).weights for own in of_type]
+    expected = [
+        kbp.edge_beliefs(kbp.Posterior.of(model, graph, evidence, solution, POINTS), own).weights for own in of_type
+    ]
     mixed = sum(of_type, ())  # pairs of both types, which only a traced graph admits: types are not known there
     got = weights(graph, evidence, solution, mixed)
     np.testing.assert_allclose(got, np.concatenate(expected), rtol=1e-7, atol=1e-12)
@@ -475,7 +487,9 @@ def test_edge_beliefs_of_a_traced_graph_need_one_node_type_at_edges():
     evidence, solution = solved(True)
     rule = r"^graph: must have edges of one node type if it is traced; got \[0, 1, 2\]. Build the graph outside jax.jit"
     with pytest.raises(ValueError, match=rule):
-        jax.jit(lambda g: kbp.edge_beliefs(loopy_model(), g, evidence, solution, [(0, 1)], POINTS).weights)(GRAPH)
+        jax.jit(
+            lambda g: kbp.edge_beliefs(kbp.Posterior.of(loopy_model(), g, evidence, solution, POINTS), [(0, 1)]).weights
+        )(GRAPH)
 
 
 @functools.cache
@@ -499,8 +513,8 @@ def test_a_belief_that_is_zero_everywhere():
     with pytest.raises(ValueError, match=rule):
         weights(np.array([0]))
     assert np.isnan(jax.jit(weights)(np.array([0, 0]))).all()
-    with pytest.raises(ValueError, match=r"^edges: must have a belief > 0 .*; got 0 everywhere for \[\[0, 1\]\]"):
-        kbp.edge_beliefs(model, graph, evidence, solution, [(0, 1)], np.array([0]))
+    with pytest.raises(ValueError, match=rule):
+        kbp.edge_beliefs(kbp.Posterior.of(model, graph, evidence, solution), [(0, 1)], np.array([0]))
 
 
 def test_contradicting_evidence_names_only_the_nodes_it_makes_impossible():
@@ -519,7 +533,7 @@ def test_query_points_must_fit_the_variables_in_log_belief():
     evidence, solution = solved(True)
     for points in (jnp.zeros((3, 4)), jnp.zeros((2, 4, 1))):  # there are two nodes of type 0
         with pytest.raises(ValueError, match=r"^points: must have shape \[2, own, \*\(\)\]; got shape"):
-            kbp.log_belief(loopy_model(), GRAPH, evidence, solution, points)
+            kbp.log_belief(kbp.Posterior.of(loopy_model(), GRAPH, evidence, solution), points)
 
 
 @pytest.mark.slow

@@ -124,7 +124,6 @@ def test_observe_names_what_is_wrong():
         (0.0, None, "y", r"must have shape \(7,\); got \(\)"),
         (np.where(np.arange(7) == 2, np.inf, 0), None, "y", "must be finite; got 1 NaN or infinite of 7"),
         (np.where(np.arange(7) == 2, np.nan, 0), [True] * 7, "y", "must be finite; got 1 NaN or infinite of 7"),
-        (np.full(7, np.nan), None, "y", "must have at least one observation; got all missing"),
         (np.zeros((9, 7)), None, "y", r"must have shape \(7,\); got \(9, 7\). For a batch of cases, use jax.vmap"),
         (np.full(7, np.inf), [True] + 6 * [False], "y", "must be finite; got 1 NaN or infinite of 1"),
         (Y, [True] * 6, "mask", r"must be boolean, or 0 and 1, of shape \(7,\)"),

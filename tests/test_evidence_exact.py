@@ -316,7 +316,7 @@ def test_edge_beliefs_equal_the_pairs_of_the_joint(rule, solver, name):
     for v, w in itertools.product((0, 1), repeat=2):
         both_ways = [*EDGES, *(edge[::-1] for edge in EDGES)]
         edges = [(a, b) for a, b in both_ways if (NODE_TYPE[a], NODE_TYPE[b]) == (v, w)]
-        pairs = kbp.edge_beliefs(model, graph, evidence, solution, edges, STATES_OF_TYPE)
+        pairs = kbp.edge_beliefs(kbp.Posterior.of(model, graph, evidence, solution, STATES_OF_TYPE), edges)
         np.testing.assert_array_equal(pairs.first, np.arange(3 + v))
         np.testing.assert_array_equal(pairs.second, np.arange(3 + w))
         for (a, b), weights in zip(edges, np.asarray(pairs.weights), strict=True):
@@ -386,7 +386,9 @@ def test_a_likelihood_of_zero_leaves_exactly_no_belief(rule, solver):
     assert got[3][0] == got[3][2] == got[4][1] == got[8][2] == 0
     assert got[3][1] > 1e-3 and got[3][3] > 1e-3
     solution = SOLVERS[solver](model, graph, evidence)
-    pair = np.asarray(kbp.edge_beliefs(model, graph, evidence, solution, [(3, 4)], STATES_OF_TYPE).weights[0])
+    pair = np.asarray(
+        kbp.edge_beliefs(kbp.Posterior.of(model, graph, evidence, solution, STATES_OF_TYPE), [(3, 4)]).weights[0]
+    )
     assert not pair[[0, 2]].any() and not pair[:, 1].any()
 
 
@@ -441,7 +443,7 @@ def test_everything_at_once_on_one_node_type(rule, solver):
     assert_equal_to_joint(shared_beliefs(model, evidence, solver), factors, joint)
     solution = SOLVERS[solver](model, graph, evidence)
     edges = [SHARED[4], SHARED[0][::-1], SHARED[5], SHARED[1][::-1]]
-    pairs = kbp.edge_beliefs(model, graph, evidence, solution, edges, np.arange(3))
+    pairs = kbp.edge_beliefs(kbp.Posterior.of(model, graph, evidence, solution, np.arange(3)), edges)
     for edge, weights in zip(edges, pairs.weights, strict=True):
         np.testing.assert_allclose(weights, joint.given(factors).of(*edge), atol=TOL, rtol=0)
 
@@ -536,17 +538,16 @@ def test_clamped_with_a_smoothing_kernel(rule, solver):
 @one_rule
 @every_solver
 def test_edge_beliefs_with_a_smoothing_kernel(rule, solver):
-    """Only the pair's own joint is blurred, by the kernel at both ends; messages and evidence are not."""
+    """Neither the interaction of the pair nor its margins are blurred by the kernel."""
     model, (graph, joint), seen = smooth_model(rule), shared(), LIKELIHOOD[0]
     y, edges = np.array(Y0), [SHARED[5], SHARED[1], SHARED[0][::-1], SHARED[2]]
     evidence = kbp.observe(model, graph, y.astype(float), evidence_model=kbp.DensityRatio())
-    got = kbp.edge_beliefs(model, graph, evidence, SOLVERS[solver](model, graph, evidence), edges, np.arange(3.0))
+    solution, frequencies = SOLVERS[solver](model, graph, evidence), data().nodes[0].astype(float)
+    marginal = kbp.Parzen(kbp.Delta(), frequencies)
+    posterior = kbp.Posterior.of(model, graph, evidence, solution, np.arange(3.0), marginal=marginal)
     given = joint.given({s: seen[:, y[s]] for s in range(NUM_SHARED)})
-    pair, kernel = PAIRS[0, 0], rbf(WIDTH)
-    for edge, weights in zip(edges, got.weights, strict=True):
-        own = pair if edge in SHARED else pair.T
-        expected = given.of(*edge) / own * (kernel @ own @ kernel)
-        np.testing.assert_allclose(weights, expected / expected.sum(), atol=TOL, rtol=0)
+    for edge, weights in zip(edges, kbp.edge_beliefs(posterior, edges).weights, strict=True):
+        np.testing.assert_allclose(weights, given.of(*edge), atol=TOL, rtol=0)
 
 
 # --- sensors of different kinds ---------------------------------------------------------------------------------------

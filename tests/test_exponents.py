@@ -199,7 +199,7 @@ def test_learned_grid_equals_the_oracle(rule):
     np.testing.assert_allclose(kbp.log_partition(model, GRID, evidence, solution), value(twin, oracle, rho), atol=1e-7)
     for e in (0, 3, 6):
         a, b = discrete.EDGES[e]
-        table = kbp.edge_beliefs(model, GRID, evidence, solution, [(a, b)], np.arange(3)).weights[0]
+        table = kbp.edge_beliefs(kbp.Posterior.of(model, GRID, evidence, solution, np.arange(3)), [(a, b)]).weights[0]
         np.testing.assert_allclose(table, oracle.edge_beliefs[e], atol=1e-7)
         np.testing.assert_allclose(table.sum(axis=1), got.weights[a], atol=1e-7)
         np.testing.assert_allclose(table.sum(axis=0), got.weights[b], atol=1e-7)

@@ -42,7 +42,7 @@ def fit(rule, kernels=KERNELS, data=DATA, **options):
 
 def same(one, other, **tolerance):
     """Compare models but for the residuals, which a held rule does not know."""
-    for field in ("points", "operators", "observations", "marginals", "moments", "joints", "ridges", "bases"):
+    for field in ("points", "operators", "observations", "marginals", "moments", "ridges", "bases"):
         left, right = (getattr(model, field) for model in (one, other))
         if field == "observations":
             left, right = ({v: (o.basis, o.expectation, o.ratio) for v, o in side.items()} for side in (left, right))

@@ -377,7 +377,9 @@ def test_what_the_fuzzer_of_calls_found_is_refused(model, solution):
         ),
         "no edges": (lambda: kbp.kernels.encode_graphs([[[0, 0], 2.0]]), r"graphs\[0\]: must have edges \[edge, 2\]"),
         "text of retract": (
-            lambda: kbp.refine_mode(model, GRAPH, None, solution, belief, retract=lambda x: "text"),
+            lambda: kbp.refine_mode(
+                kbp.Posterior.of(model, GRAPH, None, solution, belief.points), retract=lambda x: "text"
+            ),
             "retract: must hold real numbers; got dtype <U4",
         ),
         "period": (lambda: kbp.circular_mean(BELIEF, 1e-310), "period: must be finite and >= "),

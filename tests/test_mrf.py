@@ -201,7 +201,7 @@ def answers(model, dtype, **options):
 def test_floats_keep_their_precision(dtype):
     model = model_of(dtype)
     learned = [(seen.expectation, seen.ratio, seen.residual) for seen in model.observations.values()]
-    arrays = (model.operators, learned, model.marginals, model.moments, model.joints, model.residuals, model.ridges)
+    arrays = (model.operators, learned, model.marginals, model.moments, model.residuals, model.ridges)
     found = [leaf.dtype for leaf in float_leaves((arrays, answers(model, dtype)))]
     assert len(found) > 20 and set(found) == {np.dtype(dtype)}
     bases = [*model.bases.values(), *(seen.basis for seen in model.observations.values())]
@@ -396,11 +396,17 @@ def test_fit_names_what_is_wrong():
     assert not wrong
 
 
-@pytest.mark.parametrize("obs_kernel", [None, {}, {1: kbp.RBF(1.0)}], ids=str)
-def test_observations_need_a_kernel(obs_kernel):
+@pytest.mark.parametrize("obs_kernel", [None, {}], ids=str)
+def test_a_kernel_of_observations_that_is_not_given_is_chosen(obs_kernel):
+    x = np.linspace(0, 1, 12)
+    model = kbp.fit(small_data(observations={0: (x, x)}), kernel=kbp.RBF(0.5), obs_kernel=obs_kernel)
+    assert float(model.bases[0].kernel.bandwidth) == 0.5 and model.observations[0].basis.kernel.bandwidth > 0
+
+
+def test_a_kernel_of_observations_that_there_are_not():
     x = np.linspace(0, 1, 12)
     with pytest.raises(ValueError, match=r"^obs_kernel: must be a kernel, or one kernel per node type \[0\]"):
-        kbp.fit(small_data(observations={0: (x, x)}), kernel=kbp.RBF(0.5), obs_kernel=obs_kernel)
+        kbp.fit(small_data(observations={0: (x, x)}), kernel=kbp.RBF(0.5), obs_kernel={1: kbp.RBF(1.0)})
 
 
 def test_rule_names_what_is_wrong():

@@ -171,7 +171,7 @@ def test_positive_and_plain_delta_models_have_the_same_beliefs():
         solution = kbp.run(model, graph, evidence, **options)
         assert bool(solution.converged) and (solution.projected is None) == (positive is None)
         node = kbp.beliefs(model, graph, evidence, solution, np.arange(3)).weights
-        pair = kbp.edge_beliefs(model, graph, evidence, solution, [(4, 1)], np.arange(3)).weights[0]
+        pair = kbp.edge_beliefs(kbp.Posterior.of(model, graph, evidence, solution, np.arange(3)), [(4, 1)]).weights[0]
         np.testing.assert_allclose(pair.sum(axis=1), node[4], atol=1e-6)
         np.testing.assert_allclose(pair.sum(axis=0), node[1], atol=1e-6)
         answers.append((node, pair, kbp.log_partition(model, graph, evidence, solution)))
@@ -191,7 +191,7 @@ def test_tree_of_a_positive_model_is_where_a_run_ends(positive):
     np.testing.assert_allclose(exact.messages, run.messages, atol=1e-9)
     assert float(exact.residuals[0]) < 1e-12 and (np.asarray(exact.messages) >= 0).all()
     weights = np.asarray(kbp.beliefs(model, CHAIN, evidence, exact, POINTS).weights)
-    pair = np.asarray(kbp.edge_beliefs(model, CHAIN, evidence, exact, [(0, 1)], POINTS).weights[0])
+    pair = np.asarray(kbp.edge_beliefs(kbp.Posterior.of(model, CHAIN, evidence, exact, POINTS), [(0, 1)]).weights[0])
     assert np.isfinite(weights).all() and np.isfinite(pair).all()
     np.testing.assert_allclose([weights[0].sum(), pair.sum()], 1, atol=1e-12)
     mean = (weights * POINTS).sum(axis=1)

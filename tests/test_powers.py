@@ -98,7 +98,7 @@ def test_powers_reach_log_beliefs_at_own_points(model):
     evidence = observed(model) ** 1.7
     solution = kbp.run(model, CHAIN, evidence, num_iters=3)
     own = jnp.asarray(np.tile(POINTS, (4, 1)))
-    logs = kbp.log_belief(model, CHAIN, evidence, solution, own)
+    logs = kbp.log_belief(kbp.Posterior.of(model, CHAIN, evidence, solution), own)
     np.testing.assert_allclose(jax.nn.softmax(logs, axis=-1), answer(model, evidence), atol=1e-10)
 
 
@@ -137,7 +137,9 @@ def test_likelihoods_to_a_power_equal_the_oracle(power, rho):
     assert oracle.residual < 1e-11
     got = kbp.beliefs(model, GRID, evidence, solution, np.arange(3)).weights
     np.testing.assert_allclose(got, oracle.node_beliefs, atol=1e-7)
-    table = kbp.edge_beliefs(model, GRID, evidence, solution, [discrete.EDGES[3]], np.arange(3)).weights[0]
+    table = kbp.edge_beliefs(
+        kbp.Posterior.of(model, GRID, evidence, solution, np.arange(3)), [discrete.EDGES[3]]
+    ).weights[0]
     np.testing.assert_allclose(table, oracle.edge_beliefs[3], atol=1e-7)
 
 

@@ -107,7 +107,7 @@ def test_a_held_rule_reads_the_chunks_once(expected):
     model = learn(chunks, rule=held)
     assert np.isnan(model.residuals[0][0])  # a held rule does not look at them
     same(model.operators, expected.operators, rtol=1e-9, atol=1e-9)
-    same(model.joints, expected.joints, rtol=1e-9, atol=1e-9)
+    same(model.moments, expected.moments, rtol=1e-9, atol=1e-9)
     assert len(reads) == len(CHUNKS) + 1  # the first one twice: it tells the types
 
 
@@ -134,7 +134,7 @@ def test_single_precision_stays_and_is_added_in_double():
     np.testing.assert_array_equal(state.arrays["nodes/0/moment"], 9 * np.asarray(once.moment, np.float64))
     np.testing.assert_array_equal(state.arrays["edges/0/count"] - before.arrays["edges/0/count"], 40)
     model = fit_chunks([data], kernel=kbp.RBF(1.0), rule=held)
-    assert {a.dtype for a in (model.operators.project, model.joints, model.moments[0])} == {np.dtype(np.float32)}
+    assert {a.dtype for a in (model.operators.project, model.moments[0])} == {np.dtype(np.float32)}
 
 
 def test_arrays_on_disk_are_read_in_pieces(tmp_path, expected):

@@ -499,7 +499,7 @@ def test_every_option_of_run_in_shard_map(landmarks, thetas, options):
     def messages(theta):
         evidence = kbp.observe(model, CHAIN, theta[1:]) * kbp.clamp(model, CHAIN, np.array([0]), theta[:1])
         solution = kbp.run(model, CHAIN, evidence, **options)
-        pairs = kbp.edge_beliefs(model, CHAIN, evidence, solution, [(0, 1)], jnp.asarray(POINTS))
+        pairs = kbp.edge_beliefs(kbp.Posterior.of(model, CHAIN, evidence, solution, jnp.asarray(POINTS)), [(0, 1)])
         return solution.messages, pairs.weights
 
     mapped = jax.shard_map(

@@ -48,14 +48,14 @@ def infer(model: kbp.KernelMRF, graph: kbp.Graph, draw: Draw) -> tuple[Found, np
     """
     first = jax.tree.leaves(draw.y)[0]
     if len(first) == 1:
-        belief = kbp.infer(model, graph, jax.tree.map(lambda y: y[0], draw.y))
-        weights = {v: one.weights[None] for v, one in _by_type(belief).items()}
-        converged = _converged(belief)[None]
+        posterior = kbp.infer(model, graph, jax.tree.map(lambda y: y[0], draw.y))
+        weights = {v: weights[None] for v, weights in posterior.probabilities.items()}
+        converged = posterior.solution.converged[None]
     else:
 
         def one(y: Any) -> tuple[Any, Any]:
-            belief = kbp.infer(model, graph, y)
-            return {v: part.weights for v, part in _by_type(belief).items()}, _converged(belief)
+            posterior = kbp.infer(model, graph, y)
+            return posterior.probabilities, posterior.solution.converged
 
         count, batch = len(first), min(BATCH, len(first))
         full = np.arange(-(-count // batch) * batch) % count  # a last batch that is not full would be compiled too
@@ -65,14 +65,6 @@ def infer(model: kbp.KernelMRF, graph: kbp.Graph, draw: Draw) -> tuple[Found, np
         )
     points = {v: np.asarray(model.candidates[v]) for v in weights}
     return {v: Distribution(points[v], np.asarray(w)) for v, w in weights.items()}, np.asarray(converged)
-
-
-def _by_type(belief: Any) -> dict[int, kbp.Belief]:
-    return {0: belief} if isinstance(belief, kbp.Belief) else belief
-
-
-def _converged(belief: Any) -> jax.Array:
-    return next(iter(_by_type(belief).values())).solution.converged
 
 
 class Scales(NamedTuple):
@@ -119,8 +111,7 @@ def search(problem: Problem, data: kbp.TrainingData, quick: bool) -> tuple[dict[
         marginal = kbp.Empirical() if vectors else kbp.MeanEmbedding()
 
         def one(y: Any) -> dict[int, Any]:
-            belief = kbp.infer(model, graph, y, points=points, marginal=marginal, num_iters=100)
-            return {v: part.weights for v, part in belief.items()}
+            return kbp.infer(model, graph, y, points=points, marginal=marginal, num_iters=100).probabilities
 
         return jax.lax.map(one, y, batch_size=BATCH)
 

@@ -131,5 +131,12 @@ def calibrate(model: kbp.KernelMRF, train: np.ndarray, noisy: Any, setting: Sett
 
 
 def rmse(estimates: np.ndarray, truth: np.ndarray) -> float:
-    """Return the root mean squared error of each image, averaged over images."""
+    """Return the root mean squared error of each image, averaged over images.
+
+    Args:
+        estimates: estimates [image, pixel]; each image is one row.
+        truth: the true image [pixel], or [1, pixel].
+    """
+    if estimates.ndim != 2 or truth.reshape(-1).shape != estimates.shape[1:]:
+        raise ValueError(f"must be [image, pixel] and [pixel]; got {estimates.shape} and {truth.shape}")
     return float(np.mean(np.sqrt(np.mean((estimates - truth) ** 2, axis=1))))

@@ -122,8 +122,8 @@ def denoise(problem: Problem, setting: Setting | None, draws: int, args: argpars
         temperature, damping = float(cast(Any, model.hyperparameters).temperature), 0.0
 
         def automatic(model, y):
-            belief = kbp.infer(model, graph, y)
-            return belief, belief.solution
+            found = kbp.infer(model, graph, y)
+            return found.belief, found.solution
 
         posterior = automatic
     else:

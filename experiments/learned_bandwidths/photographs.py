@@ -54,6 +54,11 @@ SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
 """Values of each option, at first the first; every space has `TRIALS` trials."""
 
 
+def rmse_of_picture(image: np.ndarray, clean: np.ndarray) -> float:
+    """Return the root mean squared error over all pixels of a picture [row, column]."""
+    return rmse(image.reshape(1, -1), clean.reshape(-1))
+
+
 def run(args: argparse.Namespace) -> None:
     """Run this part: tables on standard output, a JSON file and a PNG file in `args.out`."""
     given = None if args.use is None else _read(args.use)
@@ -138,7 +143,7 @@ class Level:
 
     def row(self, method: str, name: str, image: np.ndarray, run_s: float, learn_s: float) -> dict[str, Any]:
         """Make the record of a cleaned picture."""
-        error = rmse(image, self.pictures[name])
+        error = rmse_of_picture(image, self.pictures[name])
         where = {"study": "photographs", "sigma": self.sigma, "image": name, "method": method}
         return {**where, "rmse": error, "run_s": run_s, "learn_s": learn_s}
 
@@ -163,7 +168,9 @@ class Level:
 
         def loss(options: dict[str, Any]) -> float:
             denoiser = baselines.Denoiser(key, options, float("nan"), self.sigma)
-            return float(np.mean([rmse(denoiser(self.noisy(name, 0)), self.pictures[name]) for name in train]))
+            return float(
+                np.mean([rmse_of_picture(denoiser(self.noisy(name, 0)), self.pictures[name]) for name in train])
+            )
 
         space = {name: values[:1] for name, values in SPACES[key].items()} if self.args.quick else SPACES[key]
         best, trials = coordinate_search({name: values[0] for name, values in space.items()}, space, loss)

@@ -304,7 +304,7 @@ def by_kbp(
     def clean(y: jax.Array) -> tuple[jax.Array, ...]:
         evidence = settings.observe(model, graph, y)
         solution = settings.run(model, graph, evidence)
-        belief = kbp.temper(kbp.beliefs(model, graph, evidence, solution, points), settings.temperature)
+        belief = kbp.beliefs(model, graph, evidence, solution, points, temperature=settings.temperature)
         estimates = kbp.mean(belief), kbp.mode(belief), *kbp.interval(belief, 0.9), kbp.std(belief)
         return *estimates, solution.converged
 

@@ -301,8 +301,6 @@ def _model(
     scale = jnp.maximum(jnp.max(jnp.sum(forth, axis=2), axis=1), jnp.max(jnp.sum(back, axis=2), axis=1))
     project = jnp.stack([forth, back], axis=1) / jnp.where(scale > 0, scale, 1)[:, None, None, None]
     project = project.reshape(-1, size, size)
-    joints = own[first][:, :, None] * back
-    total = jnp.sum(joints, axis=(1, 2), keepdims=True)
     zero = jnp.zeros((), dtype)
     return KernelMRF(
         bases={v: Indicators(x, dtype) for v, x in states.items()},
@@ -311,7 +309,6 @@ def _model(
         observations={},
         marginals=nodes,
         moments={v: jnp.diag(psi) for v, psi in nodes.items()},
-        joints=joints / jnp.where(total > 0, total, 1),
         residuals=dict.fromkeys(states, (zero, zero)),
         ridges=dict.fromkeys(states, zero),
         edge_types=ends,

@@ -1,6 +1,7 @@
 """Convergence diagnostics: checks with advice, the spectral radius of an iteration, oscillations."""
 
 from functools import partial
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,11 @@ from kbpjax._public import Checked, public
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.acceleration import check_damping
-from kbpjax.inference.loopy import Solution, check_messages, prepare_inputs
+from kbpjax.inference.loopy import Solution, Solved, check_messages, prepare_inputs, solved
 from kbpjax.inference.operators import AnyEvidence, AnyModel, Operators
 from kbpjax.inference.schedules import Problem, Schedule, Synchronous
+
+T = TypeVar("T", bound=Solution | Solved)
 
 LOOK_BACK = 10
 """Number of iterations over which the trend of the residual is estimated."""
@@ -139,10 +142,10 @@ class Diagnosis(Checked):
 
 @public
 def diagnose(
-    model: AnyModel,
-    graph: Graph,
-    evidence: AnyEvidence,
-    solution: Solution,
+    model: AnyModel | Solved,
+    graph: Graph | None = None,
+    evidence: AnyEvidence = None,
+    solution: Solution | None = None,
     *,
     damping: ScalarLike = 0.2,
     schedule: Schedule = Synchronous(),
@@ -152,7 +155,7 @@ def diagnose(
     """Return the spectral radius of an iteration at a solution, and whether messages oscillate.
 
     Args:
-        model: the model of `run`.
+        model: a posterior; no graph, evidence and solution are then needed. Or the model of `run`.
         graph: the graph.
         evidence: the evidence of `run`.
         solution: the solution of `run`.
@@ -177,6 +180,7 @@ def diagnose(
         >>> bool(kbp.diagnose(differ, graph, local, solution, damping=0.0).oscillates)
         True
     """
+    model, graph, evidence, solution = solved(model, graph, evidence, solution)
     _checks.require_count("num_iters", num_iters)
     key = _checks.random_key(key)
     check_damping(damping)
@@ -219,15 +223,15 @@ def _diagnose(
 
 
 @public
-def check(solution: Solution, diagnosis: Diagnosis | None = None) -> Solution:
-    """Return the solution if its messages converged, and raise with advice if they did not; outside `jax.jit`.
+def check(solution: T, diagnosis: Diagnosis | None = None) -> T:
+    """Return a solution or posterior if its messages converged, and raise with advice if not; outside `jax.jit`.
 
     Args:
-        solution: the solution of `run` or `run_tree`, or a batch of solutions from `jax.vmap`.
+        solution: the solution of `run` or `run_tree`, or a posterior; or a batch of them from `jax.vmap`.
         diagnosis: the result of `diagnose` (for a single problem), for more specific advice.
 
     Returns:
-        The solution, unchanged.
+        The same object.
 
     Raises:
         NotConverged: messages that are not at a fixed point, or are NaN.
@@ -239,11 +243,12 @@ def check(solution: Solution, diagnosis: Diagnosis | None = None) -> Solution:
         >>> bool(kbp.check(kbp.run(tables, kbp.chain_graph(3))).converged)
         True
     """
+    given, solution = solution, getattr(solution, "solution", solution)
     fix = "Return the solution from the compiled function, and check it there."
     _checks.require(not _checks.is_traced(solution), "solution", "must be known", "a tracer", fix)
     converged = np.asarray(solution.converged).reshape(-1)
     if np.all(converged):
-        return solution
+        return given
     failed = np.flatnonzero(~converged)
     count = np.asarray(solution.num_iters).reshape(-1)[failed]
     last = np.asarray(solution.residual).reshape(-1)[failed]

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from kbpjax import _checks
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
-from kbpjax.inference.loopy import Solution, check_messages, prepare_inputs
+from kbpjax.inference.loopy import Solution, Solved, check_messages, prepare_inputs, solved
 from kbpjax.inference.operators import (
     AnyEvidence,
     AnyModel,
@@ -38,7 +38,12 @@ from kbpjax.inference.update import evaluate, gather, in_order_sent, parts_of
 
 
 @public
-def log_partition(model: AnyModel, graph: Graph, evidence: AnyEvidence, solution: Solution) -> Float[Array, ""]:
+def log_partition(
+    model: AnyModel | Solved,
+    graph: Graph | None = None,
+    evidence: AnyEvidence = None,
+    solution: Solution | None = None,
+) -> Float[Array, ""]:
     r"""Return an estimate of the log-partition function: minus the Bethe or tree-reweighted free energy.
 
     With $Z_s$ and $Z_{st}$ the normalizers of the beliefs of nodes and edges, and exponents $\rho_{st}$, it is
@@ -53,7 +58,8 @@ def log_partition(model: AnyModel, graph: Graph, evidence: AnyEvidence, solution
     psi^(1 / rho) as `project`, it estimates log sum_x prod psi.
 
     Args:
-        model: a `KernelMRF`, or custom `Operators`.
+        model: a posterior without clamps, whose messages should have converged; no other argument is then needed. Or a
+            `KernelMRF`, or custom `Operators`.
         graph: the graph.
         evidence: the evidence of `run`, without clamps, or local factors [node, point], or None.
         solution: the solution of `run` or `run_tree`; it should have converged.
@@ -71,6 +77,7 @@ def log_partition(model: AnyModel, graph: Graph, evidence: AnyEvidence, solution
         >>> round(float(jnp.exp(kbp.log_partition(agree, kbp.chain_graph(2), None, solution))), 4)
         8.0
     """
+    model, graph, evidence, solution = solved(model, graph, evidence, solution)
     fix = "Use kbpjax.likelihood with a narrow likelihood around the value instead."
     _checks.require(not getattr(evidence, "values", None), "evidence", "must have no clamps", "some", fix)
     operators, local, _ = prepare_inputs(model, graph, evidence)

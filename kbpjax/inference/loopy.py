@@ -5,7 +5,7 @@ derivatives of a fixed point in `implicit`. Clamped nodes ignore their incoming 
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -369,6 +369,46 @@ def _projected(operators: Operators, plan: Plan, parts: PlanPart, messages: Arra
     columns = plan.columns(messages)
     coefficients = lambda part: normalize(update(operators, part, columns, operators.project))
     return plan.rows(each_part(coefficients, parts))
+
+
+@runtime_checkable
+class Solved(Protocol):
+    """A problem with its solution, such as `kbpjax.Posterior`."""
+
+    @property
+    def model(self) -> Any:
+        """The model."""
+        ...
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        ...
+
+    @property
+    def evidence(self) -> Any:
+        """The evidence; None: none."""
+        ...
+
+    @property
+    def solution(self) -> Solution:
+        """The messages."""
+        ...
+
+
+def solved(model: Any, graph: Any, evidence: Any, solution: Any) -> tuple[Any, Graph, Any, Solution]:
+    """Return model, graph, evidence and solution: those of a posterior, or the arguments."""
+    if isinstance(model, Solved):
+        ok = graph is None and evidence is None and solution is None
+        _checks.require(ok, "graph", "must be left out with a posterior", "one", "Pass the posterior alone.")
+        batch = jnp.shape(model.solution.residual)
+        fix = "Call this inside the function that jax.vmap maps over the posterior."
+        _checks.require(not batch, "posterior", "must be of one problem", f"batch axes {batch}", fix)
+        return model.model, model.graph, model.evidence, model.solution
+    for name, value, kind in (("graph", graph, Graph), ("solution", solution, Solution)):
+        fix = "Pass a posterior, or (model, graph, evidence, solution)."
+        _checks.require(isinstance(value, kind), name, f"must be a {kind.__name__}", type(value).__name__, fix)
+    return model, graph, evidence, solution
 
 
 class Inputs(NamedTuple):

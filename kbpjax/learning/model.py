@@ -31,28 +31,21 @@ from kbpjax.kernels.base import random_rows
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.embedding import ridge_solve
 from kbpjax.learning.nonnegative import Clipped, ConstrainedFit, positivity
+from kbpjax.learning.observations import EvidenceModel, Expectation, ObservationModel
 from kbpjax.learning.rules import ConstantTime, NodeBasis, Rule, build_bases
 from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 
 Positive = Clipped | ConstrainedFit
 
 
-class ObservationModel(Checked):
-    """The observation model of one node type.
+CHOSEN = ("evidence_model", "evidence_power", "temperature")
+"""What `fit` chooses for inference: fields of `KernelMRF` and of `Hyperparameters`."""
 
-    Attributes:
-        basis: features of observations.
-        expectation: map from features of an observation to the message E[k(y, Y) | x] [rank, observation_rank].
-        ratio: map from features of an observation to the message P(y | x) / P(y) [rank, observation_rank].
-        residual: maximum residual norm of training observations, relative to the maximum feature norm.
-    """
 
-    basis: FeatureMap
-    expectation: Float[Array, "rank observation_rank"]
-    ratio: Float[Array, "rank observation_rank"]
-    residual: Float[Array, ""]
-
-    __repr__ = show_fields
+def _number(value: Any) -> Array:
+    """Return a number as a strongly typed array of floats."""
+    number = jnp.asarray(value)
+    return number if jnp.issubdtype(number.dtype, jnp.floating) else number.astype(jnp.result_type(float))
 
 
 class KernelMRF(Checked):
@@ -66,15 +59,18 @@ class KernelMRF(Checked):
         marginals: {node type: mean embedding [rank]}; `features(x) @ marginal` is the marginal density smoothed by the
             kernel.
         moments: {node type: second moment of the features, E[phi(X) phi(X)'] [rank, rank]}.
-        joints: joint embedding E[phi(X_first) phi(X_second)'] of each edge type, padded with zeros to a common rank
-            [edge_type, rank, rank].
         residuals: {node type: (message basis, product basis)}, the maximum residual norm of each basis, relative to the
             maximum feature norm. A value well above `eps` means that `max_rank` is too small for the bandwidth.
         ridges: {node type: ridge parameter of its observation and clamping operators}.
         edge_types: (type, node type of first end, node type of second end) of each edge type.
         candidates: {node type: candidate points of beliefs [point, *dim]}, chosen from the training samples; None for a
             model that was fitted inside `jax.jit` or from chunks.
-        hyperparameters: the `Hyperparameters` that `fit` chose; None if it chose none.
+        evidence_model: evidence model of observations and clamps, the default of `observe` and `clamp`.
+        evidence_power: power of the evidence of observations, the default of `observe`.
+        temperature: temperature of the beliefs, the default of `beliefs`: they are proportional to
+            density ** (1 / temperature).
+        hyperparameters: the `Hyperparameters` that `fit` chose, which can fit other data; None if it chose none.
+            Inference does not read it.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -93,12 +89,23 @@ class KernelMRF(Checked):
     observations: dict[int, ObservationModel]
     marginals: dict[int, Array]
     moments: dict[int, Array]
-    joints: Float[Array, "edge_type rank rank"]
     residuals: dict[int, tuple[Array, Array]]
     ridges: dict[int, Float[Array, ""]]
     edge_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
     candidates: dict[int, Array] | None = None
+    evidence_model: EvidenceModel = Expectation()
+    evidence_power: Float[Array, ""] = eqx.field(default=1.0, converter=_number)
+    temperature: Float[Array, ""] = eqx.field(default=1.0, converter=_number)
     hyperparameters: Any = None
+
+    @staticmethod
+    def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a model that was saved by kbpjax 0.1 (see `kbpjax.io`)."""
+        if "joints" not in fields:
+            return fields
+        chosen, defaults = fields.get("hyperparameters"), (Expectation(), _number(1.0), _number(1.0))
+        values = {name: getattr(chosen, name, default) for name, default in zip(CHOSEN, defaults, strict=True)}
+        return {name: value for name, value in fields.items() if name != "joints"} | values
 
     @property
     def ranks(self) -> dict[int, tuple[int, int]]:
@@ -127,6 +134,29 @@ class KernelMRF(Checked):
                 directions.append(positivity(matmul(at_points, update)))
             shares[k] = tuple(directions)
         return shares
+
+    def interaction(self, edge_type: int) -> Float[Array, "first_rank second_rank"]:
+        r"""Return R with phi(x)' R phi(y) = P*(x, y) / (P*(x) P*(y)) at the ends x, y of an edge, up to a scale.
+
+        It is derived from the operators of both directions, which map a point mass at one end, relative to P*, to the
+        ratio at the other: R = (A + B') / 2 with
+
+        $$A = \mathrm{project}_{ts}\, \mathrm{evaluate}_t\, (\mathcal{C}_{tt} + \lambda I)^{-1}.$$
+        """
+        first, second = {k: (a, b) for k, a, b in self.edge_types}[edge_type]
+        to_second, to_first = (
+            self._ratio(2 * edge_type, first, second),
+            self._ratio(2 * edge_type + 1, second, first),
+        )
+        return (to_first + to_second.T) / 2
+
+    def _ratio(self, direction: int, sender: int, receiver: int) -> Array:
+        """Return the map from features of a value of the sender to the message of a point mass there."""
+        (rank, points), rows = self.ranks[sender], self.ranks[receiver][0]
+        project = self.operators.project[direction, :rows, :points]
+        project = matmul(project, self.operators.evaluate[sender, :points, :rank])
+        penalized = self.moments[sender] + self.ridges[sender] * jnp.eye(rank, dtype=self.moments[sender].dtype)
+        return matmul(project.astype(penalized.dtype), _pseudo_inverse(penalized))
 
     def floor_of(self, node_type: int) -> Float[Array, ""]:
         """Return the minimum value of an evaluated message of a node type."""
@@ -166,10 +196,25 @@ class KernelMRF(Checked):
         chosen = self.hyperparameters
         if chosen is not None:
             lines.append(
-                f"chosen from the data: ridge {show(chosen.ridge)}, {chosen.evidence_model!r} with power"
-                f" {show(chosen.evidence_power)}, temperature {show(chosen.temperature)}"
+                f"chosen from the data: ridge {show(chosen.ridge)}, {self.evidence_model!r} with power"
+                f" {show(self.evidence_power)}, temperature {show(self.temperature)}"
             )
         return show_lines("KernelMRF", [*lines, f"updates: {sign}"])
+
+
+def _pseudo_inverse(moment: Float[Array, "rank rank"]) -> Float[Array, "rank rank"]:
+    """Return the inverse of a second moment, without its null space: bases of all samples have one.
+
+    The moment is scaled to diagonal 1, so that rare states have full precision. The derivative is that of an inverse.
+    """
+    diagonal = jnp.diagonal(moment)
+    scale = jnp.where(diagonal > 0, jax.lax.rsqrt(jnp.where(diagonal > 0, diagonal, 1)), 0)
+    scaled = scale[:, None] * moment * scale[None]
+    values, vectors = jnp.linalg.eigh(jax.lax.stop_gradient(scaled))
+    kept = values > len(moment) * jnp.finfo(moment.dtype).eps * values[-1]
+    inverse = matmul(vectors * jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)[None], vectors.T)
+    inverse = 2 * inverse - matmul(inverse, matmul(scaled, inverse))  # the same, with d(A^-1) = -A^-1 dA A^-1
+    return scale[:, None] * inverse * scale[None]
 
 
 def _show_features(basis: FeatureMap) -> str:
@@ -205,6 +250,15 @@ def learn_model(
         return model
     candidates = {v: candidate_points(x) for v, x in data.nodes.items()}
     return eqx.tree_at(lambda m: m.candidates, model, candidates, is_leaf=lambda leaf: leaf is None)
+
+
+def with_chosen(
+    model: KernelMRF, evidence_model: EvidenceModel, evidence_power: ScalarLike, temperature: ScalarLike
+) -> KernelMRF:
+    """Return the model with another evidence model, power of the evidence and temperature of the beliefs."""
+    return dataclasses.replace(
+        model, evidence_model=evidence_model, evidence_power=evidence_power, temperature=temperature
+    )
 
 
 def candidate_points(x: Shaped[Array, "sample *dim"], count: int | None = None) -> Shaped[Array, "point *dim"]:
@@ -258,10 +312,8 @@ class Regression:
     ) -> "Regression":
         """Return the options of `fit`, checked against the edge and node types of the training data."""
         ridges = _ridges("ridge", ridge, [k for k, *_ in ends], "edge")
-        fix = "Pass obs_ridge too if ridges differ between edge types."
-        ok = obs_ridge is not None or not isinstance(ridge, Mapping)
-        _checks.require(ok, "obs_ridge", "must be given with {edge type: ridge}", "None", fix)
-        obs_ridges = _ridges("obs_ridge", ridge if obs_ridge is None else obs_ridge, nodes, "node")
+        of_observations = 1e-6 if obs_ridge is None and isinstance(ridge, Mapping) else obs_ridge
+        obs_ridges = _ridges("obs_ridge", ridge if of_observations is None else of_observations, nodes, "node")
         _checks.require_number("floor", floor, least=0, below=1)
         fix = "Pass kbpjax.Clipped(), kbpjax.ConstrainedFit() or None."
         ok = nonnegative is None or isinstance(nonnegative, Positive)
@@ -287,7 +339,7 @@ class Regression:
         """
         sums = bases, obs_bases, nodes, observations, self.obs_ridges, self.floor
         evaluate, floor, prior, averages, observed, ridges = _learn_nodes(*sums, self.nonnegative is not None)
-        project, joints, tables = self._edges(bases, edges, evaluate.shape[1:][::-1], evaluate.dtype)
+        project, tables = self._edges(bases, edges, evaluate.shape[1:][::-1], evaluate.dtype)
         return KernelMRF(
             bases={v: basis.messages for v, basis in bases.items()},
             points={v: basis.points for v, basis in bases.items()},
@@ -295,7 +347,6 @@ class Regression:
             observations=observed,
             marginals={v: mean for v, (mean, _) in averages.items()},
             moments={v: moment for v, (_, moment) in averages.items()},
-            joints=joints,
             residuals={v: basis.residuals for v, basis in bases.items()},
             ridges=ridges,
             edge_types=self.ends,
@@ -303,18 +354,17 @@ class Regression:
 
     def _edges(
         self, bases: Mapping[int, NodeBasis], edges: Iterable[Any], size: tuple[int, int], dtype: jnp.dtype
-    ) -> tuple[Array, Array, Array | None]:
-        """Return updates [2 type + direction, rank, point], joint embeddings [type, rank, rank], nonnegative tables."""
+    ) -> tuple[Array, Array | None]:
+        """Return updates [2 type + direction, rank, point], and nonnegative tables."""
         ends = {k: (a, b) for k, a, b in self.ends}
         num_types, (rank, points) = 1 + max(ends, default=0), size
         project: Any = np.zeros((2 * num_types, rank, points), dtype)
-        joints: Any = np.zeros((num_types, rank, rank), dtype)
         tables: Any = None if self.nonnegative is None else np.zeros((2 * num_types, points, points), dtype)
         for types, sums in edges:
             first, second = (bases[v] for v in ends[types[0]])
             learned = _learn_pairs(first, second, sums, [self.ridges[k] for k in types], self.nonnegative)
-            project, joints, tables = _place((project, joints, tables), np.array(types, np.int32), learned)
-        return _checks.to_jax(project), _checks.to_jax(joints), None if tables is None else _checks.to_jax(tables)
+            project, tables = _place((project, tables), np.array(types, np.int32), learned)
+        return _checks.to_jax(project), None if tables is None else _checks.to_jax(tables)
 
 
 @partial(quick_jit, static_argnames="nonnegative")
@@ -357,11 +407,11 @@ def _place(arrays: tuple[Any, ...], types: Any, learned: tuple[Any, ...]) -> tup
     def write(array: Array, direction: int, new: Array) -> Array:
         return jnp.asarray(array).at[2 * types + direction, : new.shape[1], : new.shape[2]].set(new)
 
-    (project, joints, tables), (forth, back, joint) = arrays, learned
-    for direction, (update, table) in enumerate((forth, back)):
+    project, tables = arrays
+    for direction, (update, table) in enumerate(learned):
         project = write(project, direction, update)
         tables = None if tables is None else write(tables, direction, table)
-    return project, jnp.asarray(joints).at[types, : joint.shape[1], : joint.shape[2]].set(joint), tables
+    return project, tables
 
 
 @quick_jit
@@ -379,7 +429,7 @@ def _learn_pairs(
         penalty = ridge * sums.count.astype(ridge.dtype)
         forth = _update_operator(second, first, sums.second, sums.forth, penalty, nonnegative)
         back = _update_operator(first, second, sums.first, sums.back, penalty, nonnegative)
-        return forth, back, sums.joint / sums.count.astype(sums.joint.dtype)
+        return forth, back
 
     return jax.lax.map(learn, (sums, jnp.stack([jnp.asarray(ridge, jnp.result_type(float)) for ridge in ridges])))
 

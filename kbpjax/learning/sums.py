@@ -19,7 +19,7 @@ from kbpjax import _checks
 from kbpjax._misc import matmul, quick_jit
 from kbpjax.features import FeatureMap
 from kbpjax.learning.data import TrainingData
-from kbpjax.learning.embedding import covariances, sum_chunks
+from kbpjax.learning.embedding import sum_chunks
 from kbpjax.learning.rules import NodeBasis
 
 T = TypeVar("T")
@@ -37,7 +37,6 @@ class EdgeSums(eqx.Module):
         forth: sum of phi(x_second) psi(x_first)' [rank, point]; if products are evaluated at samples, psi is 1 at the
             point of the sample and 0 elsewhere.
         back: sum of phi(x_first) psi(x_second)' [rank, point].
-        joint: sum of phi(x_first) phi(x_second)' [rank, rank].
     """
 
     count: Any
@@ -45,7 +44,6 @@ class EdgeSums(eqx.Module):
     second: Any
     forth: Any
     back: Any
-    joint: Any
 
 
 class NodeSums(eqx.Module):
@@ -170,8 +168,7 @@ def _pairs(
     if first.products is None or second.products is None:
         covariance_second, forth = _at_samples(second, len(first.points), x_second, indices[0], count)
         covariance_first, back = _at_samples(first, len(second.points), x_first, indices[1], count)
-        _, joint = covariances(first.messages, second.messages, x_first, x_second, count)
-        return EdgeSums(count, covariance_first, covariance_second, forth, back, joint)
+        return EdgeSums(count, covariance_first, covariance_second, forth, back)
     maps = (first.messages, first.products), (second.messages, second.products)
 
     def products(valid: Array, *ends: Array) -> EdgeSums:
@@ -184,7 +181,6 @@ def _pairs(
             matmul(phi_.T, phi_),
             matmul(phi_.T, psi.astype(phi_.dtype)),
             matmul(phi.T, psi_.astype(phi.dtype)),
-            matmul(phi.T, phi_.astype(phi.dtype)),
         )
 
     return sum_chunks(products, (x_first, x_second), count)

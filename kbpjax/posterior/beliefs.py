@@ -2,11 +2,12 @@
 
 A belief is a distribution on candidate points (a grid, gray levels, training samples): normalized weights
 
-    b_s(x)  ~  p(x) local_s(x) prod_{u in G(s)} m_us(x)^rho_us,
+    b_s(x)  ~  (p(x) local_s(x) prod_{u in G(s)} m_us(x)^rho_us)^(1 / T),
 
-where rho are the exponents of the solution (1 for belief propagation) and p is an estimate of the marginal, by default
-`MeanEmbedding()`. Weights of numbers are multiplied by the spacing of the candidates, so that more candidates in one
-region do not make it more probable. If candidates are samples of the marginal, pass `marginal=Empirical()`.
+where rho are the exponents of the solution (1 for belief propagation), T is the temperature and p is an estimate of the
+marginal, by default `MeanEmbedding()`. Weights of numbers are multiplied by the spacing of the candidates, so that more
+candidates in one region do not make it more probable. If candidates are samples of the marginal, pass
+`marginal=Empirical()`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,7 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
@@ -48,7 +49,6 @@ class Belief(Checked):
     Attributes:
         points: candidates [point, *dim].
         weights: probabilities [node, point]; each row sums to 1.
-        solution: the messages from which `infer` computed the beliefs; None otherwise.
         lengths: length of the interval that each candidate stands for [point], relative to their mean: a weight is a
             density times a length. None: weights are those of states or samples.
 
@@ -68,8 +68,12 @@ class Belief(Checked):
 
     points: Shaped[Array, "point *dim"]
     weights: Float[Array, "node point"]
-    solution: Solution | None = None
     lengths: Float[Array, " point"] | None = None
+
+    @staticmethod
+    def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of beliefs that were saved by kbpjax 0.1, with the solution (see `kbpjax.io`)."""
+        return {name: value for name, value in fields.items() if name != "solution"}
 
     def __len__(self) -> int:
         return self.weights.shape[-2]
@@ -83,19 +87,19 @@ class Belief(Checked):
         fix = "For a batch of beliefs, index inside the function that jax.vmap maps."
         _checks.require(len(shape) == 2, "belief", "must have weights [node, point]", shape, fix)
         if isinstance(nodes, slice):
-            return Belief(self.points, self.weights[nodes], lengths=self.lengths)
+            return Belief(self.points, self.weights[nodes], self.lengths)
         chosen = nodes if isinstance(nodes, jax.Array) else np.asarray(nodes, None if np.size(nodes) else int)
         is_mask = chosen.dtype == bool
         ok = chosen.shape == (count,) if is_mask else chosen.ndim <= 1 and jnp.issubdtype(chosen.dtype, jnp.integer)
         rule, fix = f"must be numbers, a slice or a mask of {count} nodes", "Pass for instance belief[[1, 2]]."
         _checks.require(ok, "nodes", rule, f"shape {chosen.shape}, dtype {chosen.dtype}", fix)
         if is_mask:
-            return Belief(self.points, self.weights[chosen], lengths=self.lengths)
+            return Belief(self.points, self.weights[chosen], self.lengths)
         chosen = chosen.reshape(-1)
         if not _checks.is_unread(chosen):
             outside = [node for node in chosen.tolist() if not -count <= node < count]
             _checks.require(not outside, "nodes", f"must be among {count} nodes", outside[:3], "Count from 0.")
-        return Belief(self.points, self.weights[chosen], lengths=self.lengths)
+        return Belief(self.points, self.weights[chosen], self.lengths)
 
     @property
     def heights(self) -> Float[Array, "node point"]:
@@ -123,7 +127,8 @@ def beliefs(
     solution: Solution,
     points: Numbers,
     *,
-    marginal: Marginal = MeanEmbedding(),
+    marginal: Marginal | None = None,
+    temperature: ScalarLike | None = None,
 ) -> Belief: ...
 
 
@@ -135,8 +140,22 @@ def beliefs(
     solution: Solution,
     points: Mapping[int, Numbers],
     *,
-    marginal: Marginal = MeanEmbedding(),
+    marginal: Marginal | None = None,
+    temperature: ScalarLike | None = None,
 ) -> dict[int, Belief]: ...
+
+
+@overload
+def beliefs(
+    model: KernelMRF,
+    graph: Graph,
+    evidence: Evidence | None,
+    solution: Solution,
+    points: None = None,
+    *,
+    marginal: Marginal | None = None,
+    temperature: ScalarLike | None = None,
+) -> Belief | dict[int, Belief]: ...
 
 
 @public
@@ -145,9 +164,10 @@ def beliefs(
     graph: Graph,
     evidence: Evidence | None,
     solution: Solution,
-    points: Numbers | Mapping[int, Numbers],
+    points: Numbers | Mapping[int, Numbers] | None = None,
     *,
-    marginal: Marginal = MeanEmbedding(),
+    marginal: Marginal | None = None,
+    temperature: ScalarLike | None = None,
 ) -> Belief | dict[int, Belief]:
     """Return the beliefs of all nodes on candidate points.
 
@@ -159,10 +179,15 @@ def beliefs(
         evidence: the evidence of `run`, or None.
         solution: the solution of `run`.
         points: candidates [point, *dim], for all nodes; or {node type: candidates}, if types have different domains.
-        marginal: the estimate of P*(x): `MeanEmbedding()`, `Parzen(kernel, samples)` or `Empirical()`.
+            None: those of the model, chosen from its training samples (`model.candidates`).
+        marginal: the estimate of P*(x): `MeanEmbedding()`, `Parzen(kernel, samples)` or `Empirical()`. None:
+            `Empirical()` for vectors at the points of the model, which are training samples; else `MeanEmbedding()`.
+        temperature: beliefs are proportional to density ** (1 / temperature), as by `temper`, > 0. None: that of the
+            model, which `fit` may have chosen.
 
     Returns:
-        The beliefs of all nodes; for points given by type, {node type: beliefs of its nodes, in order of node number}.
+        The beliefs of all nodes. If points are given by type, or are those of the model and the graph has several node
+        types: {node type: beliefs of its nodes, in order of node number}.
 
     Raises:
         ValueError: points of another shape than the model's variables, no points, NaN or infinity; a solution or
@@ -180,25 +205,48 @@ def beliefs(
         ((3, 5), [0.5, 0.5, 0.5])
     """
     check_problem(model, graph, evidence, solution)
-    check_marginal(marginal)
     types = {v: count for v, count, *_ in graph.node_types}
+    estimates = marginals_of(model, graph, points, marginal)
+    by_type = isinstance(points, Mapping) or (points is None and len(types) > 1)
+    heat = model.temperature
+    if temperature is not None:
+        heat = jnp.asarray(_checks.in_range("temperature", temperature, solution.messages.dtype))
     checks: list[_checks.Check] = []  # done together at the end: one wait for the device
-    candidates = candidates_by_type(model, graph, points, checks)
+    candidates = candidates_by_type(model, graph, known_points(model, graph) if points is None else points, checks)
     weights = {}
     for v, count in types.items():
         x = candidates[v]
         likelihoods = log_likelihoods(evidence, v, x, count, solution.messages.dtype, checks)
         given = learned_factors(evidence), likelihoods, clamped_values(evidence, v)
-        weights[v], impossible = _weights(model, graph, given, solution, x, marginal, v)
+        weights[v], impossible = _weights(model, graph, given, solution, x, estimates[v], heat, v)
         checks.append(somewhere_positive("nodes", partial(graph.nodes_of_type, v), impossible))
     _checks.read_and_check(checks)
-    of_samples = isinstance(marginal, Empirical)
-    lengths = {v: None if of_samples else lengths_of(candidates[v], weights[v].dtype) for v in types}
-    if isinstance(points, Mapping):
-        return {v: Belief(candidates[v], weights[v], lengths=lengths[v]) for v in types}
+    lengths = {
+        v: None if isinstance(estimates[v], Empirical) else lengths_of(candidates[v], weights[v].dtype) for v in types
+    }
+    if by_type:
+        return {v: Belief(candidates[v], weights[v], lengths[v]) for v in types}
     first = min(types)
     together = weights[first] if len(types) == 1 else _by_node(weights, {v: graph.nodes_of_type(v) for v in types})
-    return Belief(candidates[first], together, lengths=lengths[first])
+    return Belief(candidates[first], together, lengths[first])
+
+
+def known_points(model: KernelMRF, graph: Graph) -> dict[int, Array]:
+    """Return the candidates of the model for each node type of the graph."""
+    types, known = [v for v, *_ in graph.node_types], model.candidates or {}
+    missing = [v for v in types if v not in known]
+    fix = "Pass points=; a model that was fitted inside jax.jit or from chunks has no candidates."
+    _checks.require(not missing, "points", "must be given if the model has no candidates", f"types {missing}", fix)
+    return {v: known[v] for v in types}
+
+
+def marginals_of(model: KernelMRF, graph: Graph, points: Any, marginal: Marginal | None) -> dict[int, Marginal]:
+    """Return the estimate of the marginal of each node type, as `beliefs` selects it."""
+    if marginal is not None:
+        check_marginal(marginal)
+        return {v: marginal for v, *_ in graph.node_types}
+    sampled = {v: points is None and model.points[v].ndim > 1 for v, *_ in graph.node_types}
+    return {v: Empirical() if is_sample else MeanEmbedding() for v, is_sample in sampled.items()}
 
 
 @jax.jit
@@ -215,6 +263,7 @@ def _weights(
     solution: Solution,
     points: Array,
     marginal: Marginal,
+    temperature: Array,
     node_type: int,
 ) -> tuple[Array, Array]:
     """Return the beliefs of all nodes of a type, and a mask of those that are 0 at all points.
@@ -225,9 +274,10 @@ def _weights(
     at_points = features(model.bases[node_type], points)[None]
     logs = _log_messages(model, graph, learned, solution, at_points, node_type)
     logs = logs if likelihoods is None else logs + likelihoods
-    prior = log_or_zero(marginal.density(model, node_type, points))
-    prior = prior if isinstance(marginal, Empirical) else prior + jnp.log(spacing(points)).astype(prior.dtype)
-    logs = logs + prior[None].astype(logs.dtype)
+    logs = logs + log_or_zero(marginal.density(model, node_type, points))[None].astype(logs.dtype)
+    largest = jax.lax.stop_gradient(jnp.max(logs, axis=-1, keepdims=True))  # subtracted, else -inf at low temperatures
+    logs = raise_logs(logs - jnp.where(largest == -jnp.inf, 0, largest), 1 / temperature.astype(logs.dtype))
+    logs = logs if isinstance(marginal, Empirical) else logs + jnp.log(spacing(points))[None].astype(logs.dtype)
     if clamped is None:
         return jax.nn.softmax(logs, axis=-1), jnp.all(logs == -jnp.inf, axis=-1)
     mask = clamped[0][:, None]
@@ -265,44 +315,16 @@ def spacing(points: Shaped[Array, "point *dim"]) -> Float[Array, " point"]:
     return jnp.where(mean > 0, ones.at[order].set(lengths / jnp.where(mean > 0, mean, 1)), ones)
 
 
-@public
-def log_belief(
+def log_density_at(
     model: KernelMRF,
     graph: Graph,
     evidence: Evidence | None,
     solution: Solution,
-    points: Shaped[Array, "node own *dim"],
-    *,
-    node_type: int = 0,
-    marginal: Marginal = MeanEmbedding(),
+    points: Array,
+    node_type: int,
+    marginal: Marginal,
 ) -> Float[Array, "node own"]:
-    """Return the logarithms of unnormalized beliefs at separate points for each node; differentiable in the points.
-
-    Args:
-        model: the model.
-        graph: the graph.
-        evidence: the evidence of `run`, or None.
-        solution: the solution of `run`.
-        points: points of each node of the type [node_of_type, own, *dim].
-        node_type: the node type.
-        marginal: as in `beliefs`.
-
-    Returns:
-        log p(x) + log local(x) + sum_u log m_us(x), up to one constant per node [node_of_type, own]; -inf where the
-        belief is 0. Clamps are ignored. A known likelihood that does not broadcast (see `kbpjax.likelihood`) costs the
-        number of nodes squared.
-
-    Examples:
-        >>> import jax, jax.numpy as jnp, numpy as np, kbpjax as kbp
-        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
-        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
-        >>> evidence = kbp.clamp(model, graph, [0], [0.5])
-        >>> solution = kbp.run_tree(model, graph, evidence)
-        >>> slope = jax.grad(lambda own: kbp.log_belief(model, graph, evidence, solution, own).sum())
-        >>> (slope(jnp.array([[0.0], [0.0], [0.9]]))[1:] > 0).tolist()  # the belief peaks at 0.5
-        [[True], [False]]
-    """
-    check_problem(model, graph, evidence, solution)
+    """Return the logarithms of beliefs at separate points for each node, up to a constant (see `log_belief`)."""
     num_nodes, shape = len(graph.nodes_of_type(node_type)), model.points[node_type].shape[1:]
     ok = points.ndim >= 2 and len(points) == num_nodes and points.shape[2:] == shape
     fix = "Give points for each node of the type."
@@ -312,10 +334,9 @@ def log_belief(
     flat = like(points, model.points[node_type].dtype).reshape(-1, *shape)
     dtype = solution.messages.dtype
     likelihoods = pointwise_log_likelihoods(evidence, node_type, flat.reshape(*count, *shape)).astype(dtype)
-    check_marginal(marginal)
-    return likelihoods + _log_density(
-        model, graph, learned_factors(evidence), solution, flat, marginal, node_type, count
-    )
+    learned = learned_factors(evidence)
+    logs = likelihoods + _log_density(model, graph, learned, solution, flat, marginal, node_type, count)
+    return raise_logs(logs, 1 / model.temperature.astype(dtype))
 
 
 @partial(jax.jit, static_argnames=("node_type", "count"))

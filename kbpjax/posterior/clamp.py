@@ -1,6 +1,8 @@
 """Hard evidence: clamp variables to observed values, which blocks messages through them."""
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,25 +17,19 @@ from kbpjax._public import public
 from kbpjax.features import FAR, Basis, FeatureMap, features
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.model import KernelMRF
-from kbpjax.posterior.evidence import (
-    DensityRatio,
-    Evidence,
-    Expectation,
-    check_evidence_model,
-    constants,
-    nothing,
-    represented_shares,
-)
+from kbpjax.learning.observations import EvidenceModel, check_evidence_model
+from kbpjax.posterior.evidence import Evidence, constants, expand, nothing, represented_shares
 
 
 @public
 def clamp(
     model: KernelMRF,
     graph: Graph,
-    nodes: Numbers,
-    values: Numbers,
+    nodes: Numbers | None,
+    values: Numbers | Mapping[int, Numbers],
     *,
-    evidence_model: Expectation | DensityRatio = Expectation(),
+    mask: Numbers | None = None,
+    evidence_model: EvidenceModel | None = None,
 ) -> Evidence:
     """Return evidence that fixes variables at known values: their outgoing messages ignore the incoming ones.
 
@@ -44,13 +40,17 @@ def clamp(
     Args:
         model: the model.
         graph: the graph.
-        nodes: numbers of the clamped nodes [some], each once.
-        values: their values [some, *dim].
-        evidence_model: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel.
+        nodes: numbers of the clamped nodes [some], each once. None: `values` has an entry for every node, and those
+            that are NaN, or where `mask` is False, are not clamped.
+        values: their values [some, *dim]; or {node type: values of its nodes among `nodes`, in their order}; without
+            `nodes`, [node, *dim] or {node type: values [node_of_type, *dim]}.
+        mask: clamped nodes [node], boolean or 0 and 1; only without `nodes`. None: all nodes without NaN.
+        evidence_model: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel. None: that of the
+            model, which `fit` may have chosen.
 
     Raises:
-        ValueError: nodes out of range or repeated, values of another shape than the nodes' variables, NaN or infinity,
-            or far from all training samples.
+        ValueError: nodes out of range or repeated, values of another shape than the nodes' variables, infinity, NaN
+            with `nodes` or `mask`, values far from all training samples, a mask beside `nodes`.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -58,19 +58,100 @@ def clamp(
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
         >>> kbp.clamp(model, graph, [0], [0.25]).clamped.tolist()
         [True, False, False]
+        >>> kbp.clamp(model, graph, None, [0.25, np.nan, 0.5]).clamped.tolist()
+        [True, False, True]
+        >>> kbp.clamp(model, graph, None, {0: [0.25, np.nan, 0.5]}).clamped.tolist()
+        [True, False, True]
     """
     model.check_types(graph)
+    evidence_model = model.evidence_model if evidence_model is None else evidence_model
     check_evidence_model(evidence_model)
+    fix = "Leave it out, or pass nodes=None and a value for every node."
+    _checks.require(mask is None or nodes is None, "mask", "must be None where nodes are given", "a mask", fix)
+    if isinstance(values, Mapping):
+        return _clamp_by_type(model, graph, nodes, values, mask, evidence_model)
+    shapes = {v: model.points[v].shape[1:] for v, *_ in graph.node_types}
+    if nodes is None:
+        return _clamp_where(model, graph, None, values, mask, shapes, evidence_model)
     numbers, given = _checks.as_array("nodes", nodes), _checks.as_array("values", values)
     fix = "Pass node numbers [some] and one value for each [some, *dim]."
     whole = jnp.issubdtype(numbers.dtype, jnp.integer) or numbers.size == 0
     _checks.require(numbers.ndim == 1 and whole, "nodes", "must be integers [some]", f"{numbers.dtype}", fix)
     count = f"must hold a value for each of the {len(numbers)} nodes"
     _checks.require(given.ndim > 0 and len(given) == len(numbers), "values", count, f"shape {given.shape}", fix)
-    shapes = {v: model.points[v].shape[1:] for v, *_ in graph.node_types}
     _check_clamped(model, graph, numbers, given, shapes)
     types = tuple(v for v, shape in shapes.items() if shape == given.shape[1:])
     return _clamp(model, graph, numbers, given, evidence_model, types)
+
+
+def _clamp_by_type(
+    model: KernelMRF, graph: Graph, nodes: Any, values: Mapping[int, Any], mask: Any, evidence_model: EvidenceModel
+) -> Evidence:
+    """Return the clamps of nodes of several types, whose values are given by type."""
+    types = [v for v, *_ in graph.node_types]
+    unknown, fix = [v for v in values if v not in types], "Leave the others out."
+    _checks.require(not unknown, "values", f"must have node types among {types} as keys", unknown, fix)
+    evidence = nothing(model, graph)
+    if nodes is None:
+        for v, given in values.items():
+            where = None if mask is None else _checks.to_jax(_mask(graph, mask)[np.asarray(graph.nodes_of_type(v))])
+            shapes = {v: model.points[v].shape[1:]}
+            evidence = evidence * _clamp_where(model, graph, v, given, where, shapes, evidence_model)
+        return evidence
+    fix = "Call clamp outside jax.jit, or pass nodes=None and values for every node of a type."
+    _checks.require(not _checks.is_traced((nodes, graph)), "nodes", "must be known", "a traced array", fix)
+    numbers = _checks.as_numpy("nodes", nodes)
+    fix = "Pass integers [some]."
+    within = numbers.ndim == 1 and np.issubdtype(numbers.dtype, np.integer)
+    within = within and bool(np.all((numbers >= 0) & (numbers < graph.num_nodes)))
+    _checks.require(within, "nodes", f"must be numbers of {graph.num_nodes} nodes", numbers[:5].tolist(), fix)
+    kinds = np.asarray(graph.node_type)[numbers]
+    missing = sorted(set(kinds.tolist()) - set(values))
+    _checks.require(not missing, "values", "must have the types of all nodes", f"none of {missing}", "Add them.")
+    for v, given in values.items():
+        evidence = evidence * clamp(model, graph, numbers[kinds == v], given, evidence_model=evidence_model)
+    return evidence
+
+
+def _mask(graph: Graph, mask: Any) -> np.ndarray:
+    fix = "Pass a boolean for each node, True where it is clamped."
+    return _checks.as_mask("mask", mask, (graph.num_nodes,), fix=fix)
+
+
+def _clamp_where(
+    model: KernelMRF,
+    graph: Graph,
+    node_type: int | None,
+    values: Any,
+    mask: Any,
+    shapes: dict[int, tuple[int, ...]],
+    evidence_model: EvidenceModel,
+) -> Evidence:
+    """Return the clamps of values of all nodes, or of all nodes of a type, where they are not NaN or masked."""
+    array, hidden = _checks.read("values", values)
+    given = _checks.as_array("values", array)
+    count = graph.num_nodes if node_type is None else {v: n for v, n, *_ in graph.node_types}[node_type]
+    rule = f"must have an entry for each of the {count} nodes{'' if node_type is None else f' of type {node_type}'}"
+    types = tuple(v for v, shape in shapes.items() if shape == given.shape[1:])
+    ok, fix = given.ndim > 0 and len(given) == count and bool(types), "Or pass the numbers of the clamped nodes."
+    _checks.require(ok, "values", rule, f"shape {given.shape}", fix)
+    where = jnp.ones(count, bool)
+    if mask is not None:
+        where = mask if node_type is not None else _checks.to_jax(_mask(graph, mask))
+    elif jnp.issubdtype(given.dtype, jnp.floating):
+        where = ~jnp.any(jnp.isnan(given).reshape(count, -1), axis=1)
+    if hidden is not None:
+        where = where & ~_checks.to_jax(hidden).reshape(count, -1).any(axis=1)
+    if not _checks.is_unread((where, given, graph)):
+        chosen = np.flatnonzero(np.asarray(where))
+        numbers = chosen if node_type is None else np.asarray(graph.nodes_of_type(node_type))[chosen]
+        _check_clamped(model, graph, _checks.to_jax(numbers, np.int32), given[chosen], shapes)
+    given = jnp.where(expand(where, given.ndim), given, jnp.zeros_like(given))
+    if node_type is not None:
+        nodes = graph.nodes_of_type(node_type)
+        where = jnp.zeros(graph.num_nodes, bool).at[nodes].set(where)
+        given = jnp.zeros((graph.num_nodes, *given.shape[1:]), given.dtype).at[nodes].set(given)
+    return _fixed(model, graph, where, given, evidence_model, types)
 
 
 def _check_clamped(
@@ -118,18 +199,30 @@ def _check_nodes(
             _checks.require(False, "values", rule, f"{far}, far from all", fix)
 
 
-@partial(jax.jit, static_argnames="types")
 def _clamp(
     model: KernelMRF,
     graph: Graph,
     numbers: Array,
     values: Array,
-    evidence_model: Expectation | DensityRatio,
+    evidence_model: EvidenceModel,
     types: tuple[int, ...],
 ) -> Evidence:
     numbers = numbers.astype(jnp.int32)
     clamped = jnp.zeros(graph.num_nodes, bool).at[numbers].set(True)
     of_nodes = jnp.zeros((graph.num_nodes, *values.shape[1:]), values.dtype).at[numbers].set(values)
+    return _fixed(model, graph, clamped, of_nodes, evidence_model, types)
+
+
+@partial(jax.jit, static_argnames="types")
+def _fixed(
+    model: KernelMRF,
+    graph: Graph,
+    clamped: Array,
+    of_nodes: Array,
+    evidence_model: EvidenceModel,
+    types: tuple[int, ...],
+) -> Evidence:
+    """Return the evidence of a mask of clamped nodes [node] and their values [node, *dim], of some node types."""
     evidence = nothing(model, graph)
     local, by_type = evidence.local, {}
     for v in types:

@@ -7,34 +7,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Bool, Float, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import matmul, values_or_shapes, vary_like
+from kbpjax._misc import matmul, values_or_shapes
 from kbpjax._public import Checked, public
 from kbpjax.features import features
 from kbpjax.graphs.graph import Graph
-from kbpjax.inference.loopy import Solution
-from kbpjax.inference.update import of_edges
+from kbpjax.inference.operators import InLogs, MaxProduct
 from kbpjax.learning.model import KernelMRF
-from kbpjax.posterior.beliefs import (
-    candidates_by_type,
-    check_problem,
-    clamped_values,
-    learned_factors,
-    log_factors,
-    log_likelihoods,
-    log_or_zero,
-    log_values,
-    nearest_candidate,
-    raise_logs,
-    somewhere_positive,
-)
-from kbpjax.posterior.evidence import Evidence
+from kbpjax.posterior.beliefs import log_or_zero, log_values, raise_logs, somewhere_positive
+from kbpjax.posterior.posterior import Posterior
 
-CHUNK = 8192
-"""Number of messages that are evaluated at a time."""
+SWEEPS = 100
+"""Number of times that both margins are fitted."""
 
 
 class EdgeBelief(Checked):
@@ -66,140 +53,174 @@ class EdgeBelief(Checked):
 
 @public
 def edge_beliefs(
-    model: KernelMRF,
-    graph: Graph,
-    evidence: Evidence | None,
-    solution: Solution,
-    edges: Numbers,
-    points: Numbers | Mapping[int, Numbers],
+    posterior: Posterior,
+    edges: Numbers | None = None,
+    points: Numbers | Mapping[int, Numbers] | None = None,
 ) -> EdgeBelief:
-    """Return the pairwise beliefs of edges: P*(x_s, x_t) times all evidence and the messages from other neighbors.
+    r"""Return the pairwise beliefs of edges, whose margins are the beliefs of their nodes.
 
-    With exponents rho, messages from other neighbors are raised to rho, and those along the edge itself to rho - 1.
+    Without its margins, the belief of an edge is the ratio of the pair, r(x, y) = P*(x, y) / (P*(x) P*(y)), of which
+    the operators of the messages are made (`KernelMRF.interaction`). Of all tables with these interactions, it is the
+    one whose margins are the beliefs of the nodes, with all evidence in them:
 
-    The joint P* is estimated by its embedding, smoothed by the model's kernel at both ends.
+    $$b_{st}(x, y) = f(x)\, r(x, y)^{1/T}\, g(y), \qquad \sum_y b_{st}(x, y) = b_s(x), \quad
+    \sum_x b_{st}(x, y) = b_t(y),$$
+
+    with the temperature T of the beliefs. The functions f and g are found by fitting the margins in turn (iterative
+    proportional fitting), from the beliefs without the messages along the edge: where those messages are exact, as for
+    states, this start is the answer. On trees, and at fixed points with exponents, it is the belief of the edge. With
+    `MaxProduct`, maxima take the place of the sums.
 
     A graph may be an argument of `jax.jit` if its edges join nodes of one type. Pairs may then have different edge
     types, and the belief of a pair that is not an edge is NaN.
 
     Args:
-        model: the model.
-        graph: the graph.
-        evidence: the evidence of `run`, or None. A clamped end has all weight on the candidate nearest to its value.
-        solution: the solution of `run`.
-        edges: pairs of neighbors [some, 2], all of one edge type and, if node types differ, in one orientation.
-        points: candidates of both ends [point, *dim], or {node type: candidates}.
+        posterior: the posterior, of `infer` or `Posterior.of`.
+        edges: pairs of neighbors [some, 2], all of one edge type and, if node types differ, in one orientation. None:
+            all edges, in the order in which they were given.
+        points: candidates of both ends [point, *dim], or {node type: candidates}. None: those of the posterior.
 
     Returns:
         The beliefs of the pairs, with ends in the given order.
 
     Raises:
-        ValueError: pairs that are not edges or are of several types; a traced graph with several node types at its
-            edges; as `beliefs`.
+        ValueError: pairs that are not edges or are of several types; a posterior with batch axes (use `jax.vmap`); a
+            traced graph with several node types at its edges; as `beliefs`.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
-        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
-        >>> pair = kbp.edge_beliefs(model, graph, None, kbp.run(model, graph), [(0, 1), (2, 1)], np.linspace(-1, 1, 5))
+        >>> posterior = kbp.infer(kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5)), graph)
+        >>> pair = kbp.edge_beliefs(posterior, [(0, 1), (2, 1)], np.linspace(-1, 1, 5))
         >>> pair.weights.shape
         (2, 5, 5)
     """
-    check_problem(model, graph, evidence, solution)
-    checks: list[_checks.Check] = []
-    candidates = candidates_by_type(model, graph, points, checks)
-    pairs = _checked_pairs(graph, edges)
+    posterior.require_one()
+    model, graph = posterior.model, posterior.graph
+    pairs = _all_pairs(graph) if edges is None else _checked_pairs(graph, edges)
     found = _traced_pairs(graph, pairs) if _checks.is_traced(graph) else _known_pairs(graph, pairs)
-    counts, ends = {v: count for v, count, _ in graph.node_types}, []
-    for v, nodes, position, incoming in zip(found.types, pairs.T, found.positions, found.incoming, strict=True):
-        likelihoods = log_likelihoods(evidence, v, candidates[v], counts[v], solution.messages.dtype, checks)
-        ends.append(_End(nodes, position, incoming, likelihoods, clamped_values(evidence, v)))
-    forward = found.numbers < graph.num_edges // 2
-    points = tuple(candidates[v] for v in found.types)
-    given = learned_factors(evidence), solution, tuple(ends), forward, found.kind, points
-    weights, impossible = _pair_weights(model, *given, found.edge_types, found.types)
+    beliefs: Any = posterior.by_type
+    if points is not None:
+        types = [v for v, *_ in graph.node_types]
+        beliefs = posterior.at(points if isinstance(points, Mapping) else dict.fromkeys(types, points))
+    at_points, weights = ({v: getattr(one, name) for v, one in beliefs.items()} for name in ("points", "weights"))
+    first, second = found.types
+    size = len(pairs) * len(at_points[first]) * len(at_points[second])
+    fix = "Pass some of the edges, or fewer points."
+    _checks.require_memory("edges", "the tables of all pairs", 3 * size * weights[first].dtype.itemsize, fix)
+    margins = tuple(weights[v][position] for v, position in zip(found.types, found.positions, strict=True))
+    tables, impossible = _pair_tables(model, posterior.solution, found, margins, (at_points[first], at_points[second]))
     if found.present is None:
-        checks.append(somewhere_positive("edges", lambda: pairs, impossible))
+        _checks.read_and_check([somewhere_positive("edges", lambda: pairs, impossible)])
     else:
-        weights = jnp.where(found.present[:, None, None], weights, jnp.nan)
-    _checks.read_and_check(checks)
-    return EdgeBelief(points[0], points[1], weights)
+        tables = jnp.where(found.present[:, None, None], tables, jnp.nan)
+    return EdgeBelief(at_points[first], at_points[second], tables)
 
 
 class _Pairs(NamedTuple):
-    """The directed edges of some pairs of neighbors, and the messages to both ends.
+    """The directed edges of some pairs of neighbors.
 
     Attributes:
-        numbers: directed edge of each pair [some].
+        numbers, reverse: the directed edge from the first to the second end of each pair, and back [some].
+        forward: whether the first end of the pair is that of the edge's orientation [some].
         edge_types: edge types that occur, at least.
         kind: place of each pair's type among `edge_types` [some].
         types: node types of both ends.
         positions: places of both ends among the nodes of their types [some].
-        incoming: incoming edges of both ends, the place of the pair of each, and a mask of edges along the pair.
         present: True for pairs that are edges [some]; None if all are.
     """
 
     numbers: Any
+    reverse: Any
+    forward: Any
     edge_types: tuple[int, ...]
     kind: Any
     types: tuple[int, int]
     positions: tuple[Any, Any]
-    incoming: tuple[Any, Any]
-    present: Array | None
+    present: Bool[Array, " some"] | None
 
 
-class _End(NamedTuple):
-    """One end of each of some edges: node numbers, positions among the nodes of the type, messages and evidence."""
-
-    nodes: Any
-    position: Any
-    incoming: tuple[Any, Any, Any]
-    likelihoods: Array | None
-    clamped: tuple[Array, Array] | None
+def _pair_tables(
+    model: KernelMRF, solution: Any, pairs: _Pairs, margins: tuple[Array, Array], points: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    arrays = pairs.numbers, pairs.reverse, pairs.forward, pairs.kind
+    return _fitted(model, solution, arrays, margins, points, pairs.edge_types, pairs.types)
 
 
 @partial(jax.jit, static_argnames=("edge_types", "types"))
-def _pair_weights(
+def _fitted(
     model: KernelMRF,
-    learned: Any,
-    solution: Solution,
-    ends: tuple[_End, _End],
-    forward: Array,
-    kind: Array,
+    solution: Any,
+    pairs: tuple[Any, ...],
+    margins: tuple[Array, Array],
     points: tuple[Array, Array],
     edge_types: tuple[int, ...],
     types: tuple[int, int],
 ) -> tuple[Array, Array]:
     """Return the beliefs of some edges, and a mask of those that are 0 at all pairs of points."""
-    logs = []
-    for v, end, x in zip(types, ends, points, strict=True):
-        at_points, floor = features(model.bases[v], x)[None].astype(solution.messages.dtype), model.floor_of(v)
-        total = log_factors(learned, end.nodes, at_points, floor)
-        total = _add_logs(total, solution, *end.incoming, at_points, floor)
-        total = total if end.likelihoods is None else total + end.likelihoods[end.position]
-        if end.clamped is not None:
-            mask, values = (array[end.position] for array in end.clamped)
-            total = jnp.where(mask[:, None], log_or_zero(nearest_candidate(model, values, v, x)), total)
-        logs.append(total)
-    each = [_log_joints(model, edge_type, types, points) for edge_type in edge_types]
-    forth, back = (jnp.stack(joints)[kind if len(each) > 1 else np.zeros(1, np.int32)] for joints in zip(*each))
-    joint = jnp.where(forward[:, None, None], forth, back)
-    total = logs[0][:, :, None] + logs[1][:, None, :] + joint.astype(logs[0].dtype)
-    return jax.nn.softmax(total, axis=(1, 2)), jnp.all(total == -jnp.inf, axis=(1, 2))
+    forth, back, forward, kind = pairs
+    dtype = margins[0].dtype
+    heat = model.temperature.astype(dtype)
+    each = [_log_ratios(model, edge_type, types, points) for edge_type in edge_types]
+    of_kind, of_reverse = (jnp.stack(tables)[kind if len(each) > 1 else np.zeros(1, np.int32)] for tables in zip(*each))
+    total = raise_logs(jnp.where(forward[:, None, None], of_kind, of_reverse).astype(dtype), 1 / heat)
+    for axis, incoming, v, x, margin in zip((2, 1), (back, forth), types, points, margins, strict=True):
+        at_points = features(model.bases[v], x)[None].astype(dtype)
+        owner = jnp.zeros(len(incoming), jnp.int32)
+        message = log_values(solution.coefficients[incoming], owner, at_points, model.floor_of(v))
+        own = log_or_zero(margin)
+        own = jnp.where(own == -jnp.inf, own, own - jnp.where(message == -jnp.inf, 0, message) / heat)
+        total = total + jnp.expand_dims(own, axis)
+    impossible = jnp.all(total == -jnp.inf, axis=(1, 2))
+    arithmetic = model.operators.arithmetic
+    addition = arithmetic.addition if isinstance(arithmetic, InLogs) else arithmetic
+    add = jnp.max if isinstance(addition, MaxProduct) else jnp.sum
+    return fit_margins(jax.nn.softmax(total, axis=(1, 2)), *margins, add), impossible
 
 
-def _log_joints(
+def fit_margins(
+    table: Float[Array, "some first second"],
+    first: Float[Array, "some first"],
+    second: Float[Array, "some second"],
+    add: Any = jnp.sum,
+) -> Float[Array, "some first second"]:
+    """Return tables with given margins and the interactions of others, by iterative proportional fitting.
+
+    Args:
+        table: the tables of the interactions, >= 0.
+        first: margins of the first ends.
+        second: margins of the second ends.
+        add: `jnp.sum`; with `jnp.max`, the margins are maxima, up to a scale.
+    """
+
+    def scale(wanted: Array, got: Array) -> Array:
+        return jnp.where(got > 0, wanted / jnp.where(got > 0, got, 1), 0)
+
+    def sweep(right: Array, _: None) -> tuple[Array, None]:
+        left = scale(first, add(table * right[:, None], axis=2))
+        return scale(second, add(table * left[:, :, None], axis=1)), None
+
+    right, _ = jax.lax.scan(jax.checkpoint(sweep), jnp.ones_like(second), length=SWEEPS)
+    left = scale(first, add(table * right[:, None], axis=2))
+    fitted = table * left[:, :, None] * right[:, None]
+    return fitted / jnp.sum(fitted, axis=(1, 2), keepdims=True)
+
+
+def _log_ratios(
     model: KernelMRF, edge_type: int, types: tuple[int, int], points: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Return the logarithms of P* at pairs of candidates, for pairs in the edge's orientation and in the reverse."""
+    """Return the logarithms of r at pairs of candidates, for pairs in the edge's orientation and in the reverse."""
     first, second = (features(model.bases[v], x) for v, x in zip(types, points, strict=True))
-    joint, least = model.joints[edge_type], model.floor_of(types[0]) * model.floor_of(types[1])
+    ends = {k: (a, b) for k, a, b in model.edge_types}[edge_type]
+    ratio, least = model.interaction(edge_type), model.floor_of(types[0]) * model.floor_of(types[1])
 
     def at_pairs(matrix: Array) -> Array:
-        values = matmul(matmul(first, matrix[: first.shape[1], : second.shape[1]]), second.T)
-        return log_or_zero(jnp.maximum(values, least))
+        values = matmul(matmul(first, matrix), second.T)
+        return log_or_zero(jnp.maximum(values, least * jnp.max(values)))
 
-    return at_pairs(joint), at_pairs(joint.T)
+    forth = at_pairs(ratio) if types == ends else None
+    back = at_pairs(ratio.T) if types == ends[::-1] else None
+    return (back if forth is None else forth), (forth if back is None else back)  # type: ignore[return-value]
 
 
 NEIGHBORS = "Pass pairs of neighbors, for instance [(0, 1)]."
@@ -217,6 +238,15 @@ def _checked_pairs(graph: Graph, edges: Numbers) -> np.ndarray:
     return pairs.astype(np.int32)
 
 
+def _all_pairs(graph: Graph) -> np.ndarray:
+    """Return the ends of all undirected edges [pair, 2]."""
+    fix = "Pass edges, pairs of node numbers."
+    _checks.require(not _checks.is_traced(graph), "edges", "must be given if the graph is traced", "None", fix)
+    half = graph.num_edges // 2
+    _checks.require(half > 0, "posterior", "must be of a graph with edges", "none", "Use its node beliefs.")
+    return np.stack([np.asarray(graph.senders), np.asarray(graph.receivers)], axis=1)[:half]
+
+
 def _known_pairs(graph: Graph, pairs: np.ndarray) -> _Pairs:
     """Find pairs of neighbors in a graph whose index arrays are known."""
     count = graph.num_nodes
@@ -230,81 +260,23 @@ def _known_pairs(graph: Graph, pairs: np.ndarray) -> _Pairs:
     rule = "must be of one (edge type, first node type, second node type)"
     _checks.require(len(kinds) == 1, "edges", rule, sorted(kinds), "Call edge_beliefs once for each of them.")
     ((edge_type, *ends),) = kinds
-    along = np.asarray(graph.reverse)[numbers], numbers
     positions = [(np.cumsum(node_type == v) - 1)[nodes].astype(np.int32) for v, nodes in zip(ends, pairs.T)]
-    incoming = [_incoming(graph, nodes, edge) for nodes, edge in zip(pairs.T, along)]
-    types, kind = (ends[0], ends[1]), np.zeros(len(pairs), np.int32)
-    return _Pairs(numbers, (edge_type,), kind, types, (positions[0], positions[1]), (incoming[0], incoming[1]), None)
+    reverse, forward = np.asarray(graph.reverse)[numbers], numbers < graph.num_edges // 2
+    kind, types = np.zeros(len(pairs), np.int32), (ends[0], ends[1])
+    return _Pairs(numbers, reverse, forward, (edge_type,), kind, types, (positions[0], positions[1]), None)
 
 
 def _traced_pairs(graph: Graph, pairs: np.ndarray) -> _Pairs:
-    """Find pairs of neighbors in a traced graph; the lists of incoming edges are padded to the largest degree."""
+    """Find pairs of neighbors in a traced graph."""
     at_edges = sorted({v for _, *ends in graph.edge_types for v in ends})
     fix = "Build the graph outside jax.jit, and close over it in the compiled function."
     _checks.require(len(at_edges) == 1, "graph", "must have edges of one node type if it is traced", at_edges, fix)
     (node_type,) = at_edges
-    degree = {v: most for v, _, most in graph.node_types}[node_type]
-    order = jnp.argsort(graph.receivers).astype(jnp.int32)
-    receivers, own = graph.receivers[order], np.arange(len(pairs), dtype=np.int32)
-
-    def incoming(nodes: np.ndarray) -> tuple[Array, Array]:
-        """Return the incoming edges of nodes [some, slot], and a mask of those that are not padding."""
-        start, stop = (jnp.searchsorted(receivers, nodes, side=side).astype(jnp.int32) for side in ("left", "right"))
-        slots = start[:, None] + np.arange(degree, dtype=np.int32)[None]
-        return order[jnp.minimum(slots, graph.num_edges - 1)], slots < stop[:, None]
-
-    both = [incoming(nodes) for nodes in pairs.T]
-    edges, present = both[1]
-    along = present & (graph.senders[edges] == pairs[:, :1])
-    numbers = edges[own, jnp.argmax(along, axis=1)]
-    lists = []
-    for (edges, present), edge in zip(both, (graph.reverse[numbers], numbers), strict=True):
-        owner = jnp.where(present, own[:, None], len(pairs))  # padding is dropped
-        lists.append((edges.reshape(-1), owner.reshape(-1), (edges == edge[:, None]).reshape(-1)))
+    same = (graph.senders[None] == pairs[:, :1]) & (graph.receivers[None] == pairs[:, 1:])
+    numbers = jnp.argmax(same, axis=1).astype(jnp.int32)
     position = (jnp.cumsum(graph.node_type == node_type) - 1).astype(jnp.int32)
     edge_types = tuple(k for k, *_ in graph.edge_types)
     kind = jnp.searchsorted(np.array(edge_types, np.int32), graph.edge_type[numbers]).astype(jnp.int32)
-    positions = position[pairs[:, 0]], position[pairs[:, 1]]
-    types = node_type, node_type
-    return _Pairs(numbers, edge_types, kind, types, positions, (lists[0], lists[1]), jnp.any(along, axis=1))
-
-
-def _incoming(graph: Graph, nodes: np.ndarray, exclude: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the incoming edges of some nodes, the index of each edge's node, and a mask of excluded edges."""
-    receivers = np.asarray(graph.receivers)
-    order = np.argsort(receivers, kind="stable")
-    start, stop = (np.searchsorted(receivers[order], nodes, side) for side in ("left", "right"))
-    owner = np.repeat(np.arange(len(nodes)), stop - start)
-    within = np.arange(len(owner)) - np.repeat(np.cumsum(stop - start) - (stop - start), stop - start)
-    edge = order[np.repeat(start, stop - start) + within]
-    return edge.astype(np.int32), owner.astype(np.int32), edge == exclude[owner]
-
-
-def _add_logs(
-    total: Array, solution: Solution, edges: Array, owner: Array, own: Array, at_points: Array, floor: Array
-) -> Array:
-    """Add the logarithm of each edge's message, times its exponent, to the row `owner` of the edge.
-
-    The exponent of messages along the pair itself (mask `own`) is reduced by 1. Edges are processed in chunks.
-    """
-    powers = jnp.ones(len(edges), total.dtype)
-    if solution.exponents is not None:
-        powers = of_edges(solution.exponents)[edges].astype(total.dtype)
-    powers = powers - own.astype(total.dtype)
-    if len(edges) == 0:
-        return total
-    chunk = min(CHUNK, len(edges))
-    padding = -len(edges) % chunk
-
-    def chunks(numbers: Array, value: int) -> Array:
-        return jnp.pad(numbers, (0, padding), constant_values=value).reshape(-1, chunk)
-
-    @jax.checkpoint
-    def add(total: Array, rows: tuple[Array, ...]) -> tuple[Array, None]:
-        edge, row, power = rows
-        values = log_values(solution.coefficients[edge], row, at_points, floor)
-        values = jnp.where(power[:, None] == 0, 0, raise_logs(values, power[:, None]))  # not 0 * -inf
-        return total.at[row].add(values, mode="drop"), None
-
-    rows = chunks(edges, 0), chunks(owner, len(total)), chunks(powers, 0)
-    return jax.lax.scan(add, vary_like(total, (solution, at_points, floor, rows)), rows)[0]
+    positions, forward = (position[pairs[:, 0]], position[pairs[:, 1]]), numbers < graph.num_edges // 2
+    present, types = jnp.any(same, axis=1), (node_type, node_type)
+    return _Pairs(numbers, graph.reverse[numbers], forward, edge_types, kind, types, positions, present)

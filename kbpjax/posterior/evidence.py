@@ -30,8 +30,8 @@ from kbpjax.inference.operators import log_or_zero as log_or_zero
 from kbpjax.inference.operators import normalize
 from kbpjax.inference.update import evaluate_local
 from kbpjax.kernels.base import as_floats, like
-from kbpjax.learning.embedding import ridge_solve
-from kbpjax.learning.model import KernelMRF, ObservationModel
+from kbpjax.learning.model import KernelMRF
+from kbpjax.learning.observations import EvidenceModel, check_evidence_model
 
 OUTLIERS = 0.05
 """Share of far observations above which `EvidenceWarning` is given."""
@@ -54,52 +54,6 @@ class Model(Protocol):
     def check_types(self, graph: Graph) -> None:
         """Raise ValueError unless the model has all types of a graph."""
         ...
-
-
-class Expectation(Checked):
-    """The expectation E[k(y, Y) | x]: the likelihood smoothed by the kernel of y; use a narrow bandwidth.
-
-    Examples:
-        >>> import numpy as np, kbpjax as kbp
-        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
-        >>> data, y = kbp.pool(graph, x, observations=x), np.zeros(3)
-        >>> options = dict(kernel=kbp.RBF(0.5), rule=kbp.FullRank())
-        >>> models = [kbp.fit(data, obs_kernel=kbp.RBF(s), **options) for s in (0.5, 0.1)]
-        >>> wide, narrow = (kbp.observe(model, graph, y, evidence_model=kbp.Expectation()).local[0] for model in models)
-        >>> bool((narrow > narrow.max() / 2).sum() < (wide > wide.max() / 2).sum())
-        True
-    """
-
-    def operator(self, observation: ObservationModel) -> Array:
-        """Return the matrix that maps features of an observation to a message."""
-        return observation.expectation
-
-    def point_mass(self, at_value: Array, moment: Array, ridge: Array) -> Array:
-        """Return the local factor for x_t = value, k(value, x_t), as coefficients [node, rank]."""
-        del moment, ridge
-        return at_value
-
-
-class DensityRatio(Checked):
-    """The density ratio P(y | x) / P(y) (Song et al. 2010): not smoothed, but sensitive to the ridge.
-
-    Examples:
-        >>> import numpy as np, kbpjax as kbp
-        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
-        >>> model = kbp.fit(kbp.pool(graph, x, observations=x), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5))
-        >>> kinds = kbp.Expectation(), kbp.DensityRatio()
-        >>> smooth, sharp = (kbp.observe(model, graph, np.zeros(3), evidence_model=kind).local[0] for kind in kinds)
-        >>> bool((sharp > sharp.max() / 2).sum() < (smooth > smooth.max() / 2).sum())
-        True
-    """
-
-    def operator(self, observation: ObservationModel) -> Array:
-        """Return the matrix that maps features of an observation to a message."""
-        return observation.ratio
-
-    def point_mass(self, at_value: Array, moment: Array, ridge: Array) -> Array:
-        """Return the local factor for x_t = value, the point mass relative to P, as coefficients [node, rank]."""
-        return ridge_solve(moment, at_value.T, ridge).T
 
 
 class Evidence(Checked):
@@ -217,14 +171,15 @@ def observe(
     y: Numbers | Mapping[int, Numbers],
     *,
     mask: Numbers | None = None,
-    evidence_model: Expectation | DensityRatio = Expectation(),
+    evidence_model: EvidenceModel | None = None,
+    power: ScalarLike | None = None,
 ) -> Evidence:
     """Return the evidence of observations: E[k(y, Y) | x] on each node, a smoothed likelihood, or P(y | x) / P(y).
 
     An observation far from all training observations, with all kernel values 0, counts as missing; an `EvidenceWarning`
-    is given if many are far. For several
-    observations of a node, multiply their evidence. For observations of several kinds, make each a separate node,
-    joined by an edge, and `clamp` it.
+    is given if many are far. For several observations of a node, multiply their evidence. For observations of several
+    kinds, make each a separate node, joined by an edge, and `clamp` it. Without any observation, the evidence is empty,
+    and beliefs are those of the model alone.
 
     Args:
         model: the model.
@@ -234,14 +189,16 @@ def observe(
             array are missing.
         mask: observed nodes [node], boolean or 0 and 1. Entries of y elsewhere are ignored, and may be NaN. None: all
             nodes without NaN in y.
-        evidence_model: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel of y.
+        evidence_model: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel of y. None: that of
+            the model, which `fit` may have chosen.
+        power: the power to which the evidence is raised, > 0. None: that of the model.
 
     Returns:
         The evidence. Node types without observations in the training data have no evidence.
 
     Raises:
-        ValueError: a model without observations, a shape that does not fit, infinity in an observed node, NaN in a node
-            that the mask says is observed, or no mask and no observation.
+        ValueError: a model without observations, a shape that does not fit, infinity in an observed node, or NaN in a
+            node that the mask says is observed.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -253,7 +210,11 @@ def observe(
         [0.5, 0.5, 0.5]
     """
     model.check_types(graph)
+    evidence_model = model.evidence_model if evidence_model is None else evidence_model
     check_evidence_model(evidence_model)
+    if power is not None:
+        _checks.require_number("power", power, above=0, fix="To ignore evidence, leave it out.")
+    exponent = model.evidence_power if power is None else jnp.asarray(power)
     fix = "Fit it on data with observations and pass obs_kernel."
     _checks.require(bool(model.observations), "model", "must have learned observations", "none", fix)
     fix = f"Pass a boolean for each node, True where it is observed. {BATCH}"
@@ -267,8 +228,7 @@ def observe(
         read = {v: _checks.read(f"y[{v}]", y[v]) for v in observable if v in y}
     else:
         read = dict.fromkeys(observable, _checks.read("y", y))
-    by_type, nan_missing = isinstance(y, Mapping), mask is None
-    arrays, some = {}, nan_missing and bool(read)
+    by_type, nan_missing, arrays = isinstance(y, Mapping), mask is None, {}
     for v, (array, hidden) in read.items():
         arrays[v] = _checks.as_array(f"y[{v}]" if by_type else "y", array)
         _check_shape(model, graph, v, arrays[v], by_type)
@@ -276,8 +236,8 @@ def observe(
             nodes = graph.nodes_of_type(v)
             there = _checks.to_jax(_all_axes(~hidden))
             observed = observed.at[nodes].set(observed[nodes] & (there if by_type else there[nodes]))
-    _check_values(model, graph, arrays, observed, by_type, nan_missing, some)
-    return _observe(model, graph, arrays, observed, evidence_model, by_type, nan_missing)
+    _check_values(model, graph, arrays, observed, by_type, nan_missing)
+    return _observe(model, graph, arrays, observed, evidence_model, exponent, by_type, nan_missing)
 
 
 def likelihood_values(
@@ -305,13 +265,6 @@ def nothing(model: Model, graph: Graph) -> Evidence:
     return Evidence(local, messages, observed, exponents, (), _checks.to_jax(np.zeros(nodes, bool)), {})
 
 
-def check_evidence_model(evidence_model: Any) -> None:
-    """Raise ValueError unless `evidence_model` is an evidence model."""
-    ok = isinstance(evidence_model, Expectation | DensityRatio)
-    fix = "Pass kbpjax.Expectation() or kbpjax.DensityRatio()."
-    _checks.require(ok, "evidence_model", "must be an evidence model", repr(evidence_model), fix)
-
-
 def _check_shape(model: KernelMRF, graph: Graph, node_type: int, y: Array, by_type: bool) -> None:
     """Check the shape of observations, given for the nodes of a type (`by_type`) or for all nodes."""
     count = {v: n for v, n, *_ in graph.node_types}[node_type]
@@ -328,9 +281,8 @@ def _check_values(
     observed: Array,
     by_type: bool,
     nan_missing: bool,
-    some: bool,
 ) -> None:
-    """Check observations {node type: y}; if `some`, at least one node must have one. Tracers pass."""
+    """Check observations {node type: y}; tracers pass."""
     if _checks.is_unread((arrays, observed, graph)):
         return
     shares = {}
@@ -340,7 +292,6 @@ def _check_values(
             with constants():
                 shares[v] = represented_shares(basis, y)
     ys, observed_, node_type, shares = jax.device_get((arrays, observed, graph.node_type, shares))
-    count = 0
     for v, y in ys.items():
         mask = observed_[node_type == v] if by_type else observed_
         if nan_missing and np.issubdtype(y.dtype, np.floating):
@@ -348,12 +299,8 @@ def _check_values(
         fix = "Pass mask=, False where nothing was observed, or NaN there and no mask."
         _checks.require_finite("y", y[mask], fix)
         model.observations[v].basis.check("y", jnp.asarray(y[mask]))
-        own = mask if by_type else mask & (node_type == v)
-        count += int(np.sum(own))
         if v in shares:
-            _warn_of_far(shares[v][own], v)
-    fix = "Pass evidence=None to run, or a mask."
-    _checks.require(not some or count > 0, "y", "must have at least one observation", "all missing", fix)
+            _warn_of_far(shares[v][mask if by_type else mask & (node_type == v)], v)
 
 
 @quick_jit
@@ -397,7 +344,8 @@ def _observe(
     graph: Graph,
     observations: dict[int, Array],
     mask: Array,
-    evidence_model: Expectation | DensityRatio,
+    evidence_model: EvidenceModel,
+    power: Array,
     by_type: bool,
     nan_missing: bool,
 ) -> Evidence:
@@ -417,5 +365,6 @@ def _observe(
     messages = normalize(messages.T).T
     observed = jnp.any(messages != 0, axis=1)  # True for NaN, which stays NaN
     local = jnp.where(observed[:, None], evaluate_local(operators, graph.plan, messages), 1)
-    clamped = jnp.zeros(graph.num_nodes, bool)
-    return Evidence(local, messages[None], observed[None], jnp.ones(1, local.dtype), (), clamped, {})
+    clamped, power = jnp.zeros(graph.num_nodes, bool), power.astype(local.dtype)
+    local = jnp.where(power == 1, local, raise_values(local, power))  # x ** 1 may differ from x in the last digit
+    return Evidence(local, messages[None], observed[None], power[None], (), clamped, {})

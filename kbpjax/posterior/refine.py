@@ -1,120 +1,105 @@
-"""Modes of continuous beliefs, by gradient ascent from the best candidates."""
+"""Beliefs of continuous variables at any points, and their modes, by gradient ascent from the best candidates."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from kbpjax import _checks
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution
 from kbpjax.learning.model import KernelMRF
-from kbpjax.posterior.beliefs import Belief, log_belief
+from kbpjax.posterior.beliefs import Belief, log_density_at
 from kbpjax.posterior.evidence import Evidence, expand
-from kbpjax.posterior.marginals import Marginal, MeanEmbedding
-from kbpjax.posterior.summaries import check_belief
+from kbpjax.posterior.marginals import Marginal
+from kbpjax.posterior.posterior import Posterior
 
 
-@overload
-def refine_mode(
-    model: KernelMRF,
-    graph: Graph,
-    evidence: Evidence | None,
-    solution: Solution,
-    belief: Belief,
-    *,
-    node_type: int = 0,
-    num_starts: int = 3,
-    num_steps: int = 50,
-    marginal: Marginal = MeanEmbedding(),
-    retract: Callable[[Array], Array] = lambda x: x,
-) -> Float[Array, "node *dim"]: ...
+@public
+def log_belief(
+    posterior: Posterior, points: Shaped[Array, "node own *dim"], *, node_type: int = 0
+) -> Float[Array, "node own"]:
+    """Return the logarithms of unnormalized beliefs at separate points for each node; differentiable in the points.
 
+    Args:
+        posterior: the posterior; its estimate of the marginal is used.
+        points: points of each node of the type [node_of_type, own, *dim].
+        node_type: the node type.
 
-@overload
-def refine_mode(
-    model: KernelMRF,
-    graph: Graph,
-    evidence: Evidence | None,
-    solution: Solution,
-    belief: Mapping[int, Belief],
-    *,
-    node_type: int = 0,
-    num_starts: int = 3,
-    num_steps: int = 50,
-    marginal: Marginal = MeanEmbedding(),
-    retract: Callable[[Array], Array] = lambda x: x,
-) -> dict[int, Float[Array, "node *dim"]]: ...
+    Returns:
+        (log p(x) + log local(x) + sum_u log m_us(x)) / temperature, up to one constant per node [node_of_type, own];
+        -inf where the belief is 0. Clamps are ignored. A known likelihood that does not broadcast (see
+        `kbpjax.likelihood`) costs the number of nodes squared.
+
+    Raises:
+        ValueError: points of another shape, NaN or infinity; a posterior with batch axes.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
+        >>> posterior = kbp.infer(model, graph, evidence=kbp.clamp(model, graph, [0], [0.5]))
+        >>> slope = jax.grad(lambda own: kbp.log_belief(posterior, own).sum())
+        >>> (slope(jnp.array([[0.0], [0.0], [0.9]]))[1:] > 0).tolist()  # the belief peaks at 0.5
+        [[True], [False]]
+    """
+    posterior.require_one()
+    problem = posterior.model, posterior.graph, posterior.evidence, posterior.solution
+    types = [v for v, *_ in posterior.graph.node_types]
+    _checks.require(node_type in types, "node_type", f"must be one of {types}", node_type, "Choose one of the graph's.")
+    return log_density_at(*problem, points, node_type, posterior.marginals[node_type])
 
 
 @public
 def refine_mode(
-    model: KernelMRF,
-    graph: Graph,
-    evidence: Evidence | None,
-    solution: Solution,
-    belief: Belief | Mapping[int, Belief],
+    posterior: Posterior,
     *,
-    node_type: int = 0,
     num_starts: int = 3,
     num_steps: int = 50,
-    marginal: Marginal = MeanEmbedding(),
     retract: Callable[[Array], Array] = lambda x: x,
-) -> Float[Array, "node *dim"] | dict[int, Float[Array, "node *dim"]]:
+) -> Any:
     """Return the modes of continuous beliefs, by gradient ascent on the log belief from the best few candidates.
 
     A step is accepted only if it increases the belief; steps grow after success and shrink otherwise. So the result is
     never worse than the best candidate. A clamped node keeps its value.
 
     Args:
-        model: the model.
-        graph: the graph.
-        evidence: the evidence of `run`, or None.
-        solution: the solution of `run`.
-        belief: the beliefs of the nodes of one type, on numeric candidates or vectors; or {node type: beliefs}.
-        node_type: that type; ignored for {node type: beliefs}.
+        posterior: the posterior, of variables that are numbers or vectors.
         num_starts: number of candidates of largest belief to start from, >= 1; if there are fewer, from all of them.
         num_steps: number of steps from each, >= 1.
-        marginal: as in `beliefs`.
         retract: maps a point [*dim] back to the domain after a step; for unit vectors lambda x: x / |x|.
 
     Returns:
-        The refined modes [node_of_type, *dim]; or {node type: modes}.
+        The refined modes [node, *dim]; for a graph with several node types {node type: modes [node_of_type, *dim]}.
 
     Raises:
-        ValueError: candidates that are integers, beliefs of other nodes, a node type that the graph does not have,
-            an option out of range.
+        ValueError: candidates that are integers, an option out of range, a posterior with batch axes.
 
     Examples:
         >>> import jax, numpy as np, kbpjax as kbp
         >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
         >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
         >>> evidence = kbp.clamp(model, graph, [0], [0.3])
-        >>> solution = kbp.run(model, graph, evidence)
-        >>> belief = kbp.beliefs(model, graph, evidence, solution, np.linspace(-1, 1, 5))
-        >>> modes = jax.jit(kbp.refine_mode)(model, graph, evidence, solution, belief)
-        >>> kbp.mode(belief).tolist(), [round(float(x), 1) for x in modes]
+        >>> posterior = kbp.infer(model, graph, evidence=evidence, points=np.linspace(-1, 1, 5))
+        >>> modes = jax.jit(kbp.refine_mode)(posterior)
+        >>> kbp.mode(posterior).tolist(), [round(float(x), 1) for x in modes]
         ([0.5, 0.5, 0.5], [0.3, 0.3, 0.3])
     """
     _checks.require_count("num_starts", num_starts)
     _checks.require_count("num_steps", num_steps)
-    if isinstance(belief, Mapping):
-        climb = partial(refine_mode, model, graph, evidence, solution, num_starts=num_starts, num_steps=num_steps)
-        return {v: climb(one, node_type=v, marginal=marginal, retract=retract) for v, one in belief.items()}
-    check_belief(belief)
-    points, nodes = belief.points, graph.nodes_of_type(node_type)
-    real = jnp.issubdtype(points.dtype, jnp.floating)
-    fix = "Use kbpjax.mode for integer points, or convert them to float."
-    _checks.require(real, "belief", "must have points of floats", points.dtype, fix)
-    rule = f"must hold the {len(nodes)} nodes of type {node_type}"
-    fix = "Pass the beliefs of that type, as kbpjax.beliefs returns them for points given by type."
-    _checks.require(len(belief.weights) == len(nodes), "belief", rule, len(belief.weights), fix)
-    problem = model, graph, evidence, solution, belief, marginal
-    return _refine(*problem, node_type, num_starts, num_steps, retract)
+    posterior.require_one()
+    problem = posterior.model, posterior.graph, posterior.evidence, posterior.solution
+    modes = {}
+    for v, one in posterior.by_type.items():
+        real = jnp.issubdtype(one.points.dtype, jnp.floating)
+        fix = "Use kbpjax.mode for integer points, or convert them to float."
+        _checks.require(real, "posterior", "must have points of floats", one.points.dtype, fix)
+        modes[v] = _refine(*problem, one, posterior.marginals[v], v, num_starts, num_steps, retract)
+    return modes if len(modes) > 1 else next(iter(modes.values()))
 
 
 @partial(jax.jit, static_argnames=("node_type", "num_starts", "num_steps", "retract"))
@@ -137,7 +122,7 @@ def _refine(
         return point
 
     def height(x):
-        return log_belief(model, graph, evidence, solution, x, node_type=node_type, marginal=marginal)
+        return log_density_at(model, graph, evidence, solution, x, node_type, marginal)
 
     points = belief.points
     start = points[jax.lax.top_k(belief.heights, min(num_starts, len(points)))[1]]

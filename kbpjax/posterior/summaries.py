@@ -1,7 +1,8 @@
 """Posterior summaries of beliefs: point estimates, variances, expectations, samples.
 
-Every summary of a belief takes {node type: belief} too, as `beliefs` returns for points given by type, and then returns
-{node type: summary}. Its other arguments may then be {node type: argument}.
+Every summary takes a `Posterior`, or a belief. It also takes {node type: belief}, as `beliefs` returns for points given
+by type, or a posterior with several node types, and then returns {node type: summary}. Its other arguments may then be
+{node type: argument}. Of a posterior with batch axes, summaries have these axes, too.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from kbpjax._misc import einsum, matmul, quick_jit
 from kbpjax._public import public
 from kbpjax.kernels import Kernel, gram
 from kbpjax.posterior.beliefs import Belief, log_or_zero, raise_logs, spacing
+from kbpjax.posterior.posterior import Posterior
 
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
@@ -26,7 +28,10 @@ Result = TypeVar("Result")
 
 @runtime_checkable
 class Summary(Protocol[Options, Result]):
-    """A function of one belief, or of {node type: belief}."""
+    """A function of a posterior, of one belief, or of {node type: belief}."""
+
+    @overload
+    def __call__(self, belief: Posterior, *args: Options.args, **options: Options.kwargs) -> Any: ...
 
     @overload
     def __call__(self, belief: Belief, *args: Options.args, **options: Options.kwargs) -> Result: ...
@@ -38,11 +43,13 @@ class Summary(Protocol[Options, Result]):
 
 
 def by_type(summary: Callable[Concatenate[Belief, Options], Result]) -> Summary[Options, Result]:
-    """Return a summary that also takes {node type: belief}, and then any argument as {node type: argument}."""
+    """Return a summary that also takes a posterior or {node type: belief}, and arguments as {node type: argument}."""
     call: Any = public(summary)
 
     @wraps(call)
     def apply(belief: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(belief, Posterior):
+            return belief.map_cases(apply, args, options)
         if not isinstance(belief, Mapping):
             return call(belief, *args, **options)
 
@@ -147,7 +154,7 @@ def temper(belief: Belief, temperature: ScalarLike) -> Belief:
     """
     check_belief(belief)
     temperature = jnp.asarray(_checks.in_range("temperature", temperature, belief.weights.dtype))
-    return Belief(belief.points, _tempered(belief, temperature), lengths=belief.lengths)
+    return Belief(belief.points, _tempered(belief, temperature), belief.lengths)
 
 
 @quick_jit
@@ -335,26 +342,17 @@ def _log_density(belief: Belief, values: Array) -> Array:
     return keep_nan(belief, log_or_zero(density))
 
 
-@overload
-def sample(key: PRNGKeyArray, belief: Belief, num_samples: int) -> Shaped[Array, "sample node *dim"]: ...
-
-
-@overload
-def sample(
-    key: PRNGKeyArray, belief: Mapping[int, Belief], num_samples: int
-) -> dict[int, Shaped[Array, "sample node *dim"]]: ...
-
-
 @public
-def sample(
-    key: PRNGKeyArray, belief: Belief | Mapping[int, Belief], num_samples: int
-) -> Shaped[Array, "sample node *dim"] | dict[int, Shaped[Array, "sample node *dim"]]:
+def sample(key: PRNGKeyArray, belief: Posterior | Belief | Mapping[int, Belief], num_samples: int) -> Any:
     """Return independent samples from the belief of each node; nodes are independent of each other.
 
     Args:
         key: random key.
-        belief: the beliefs.
+        belief: the posterior, or beliefs.
         num_samples: samples of each node, >= 1.
+
+    Returns:
+        The samples [sample, node, *dim]; for several node types {node type: samples}.
 
     Raises:
         ValueError: an invalid key, or num_samples out of range.
@@ -367,6 +365,9 @@ def sample(
     """
     _checks.require_key(key)
     _checks.require_count("num_samples", num_samples)
+    if isinstance(belief, Posterior):
+        keys = (jax.random.split(key, belief.batch) if belief.batch else key,)
+        return belief.map_cases(lambda belief, key: sample(key, belief, num_samples), keys, {})
     if isinstance(belief, Mapping):
         return {v: sample(jax.random.fold_in(key, v), one, num_samples) for v, one in belief.items()}
     check_belief(belief)

@@ -1,4 +1,4 @@
-"""`fit` with hyperparameters chosen from the data: those whose beliefs are best on held-out problems.
+"""Hyperparameters chosen from the data, for `fit`: those whose beliefs are best on held-out problems.
 
 The score is the energy score of the beliefs (for numbers: the continuous ranked probability score, CRPS), after message
 passing on held-out cases or blocks of nodes (`kbpjax.tuning.held_out`). It is a proper score: in expectation it is
@@ -10,21 +10,18 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ScalarLike
 
 from kbpjax import _checks
-from kbpjax._misc import warn
 from kbpjax._public import public
-from kbpjax.inference.diagnostics import RankWarning, ScaleWarning
-from kbpjax.kernels import RBF, Kernel
+from kbpjax.kernels import Kernel
 from kbpjax.learning.data import TrainingData
-from kbpjax.learning.model import KernelMRF, Positive, learn_model
-from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
-from kbpjax.posterior.evidence import DensityRatio, Expectation
+from kbpjax.learning.model import Positive
+from kbpjax.learning.observations import DensityRatio, Expectation
+from kbpjax.learning.rules import ConstantTime, Rule
 from kbpjax.tuning.comparison import (
     INSIDE,
     TEMPERATURES,
@@ -55,15 +52,11 @@ FACTORS = Choice(2.0, 2.0, 4.0, 4.0, 1.0, 2.0**0.5)
 REFINED = ("bandwidth", "obs_bandwidth", "power")
 """What fine steps vary."""
 
-SCALES = 30
-"""Ratio of the standard deviations of two coordinates above which `ScaleWarning` is given."""
-
-COARSE = 0.1
-"""Residual of a basis, relative to the largest feature norm, above which `RankWarning` is given."""
-
-
 FLAT = 0.02
 """Relative difference from the best score up to which temperatures score about as well."""
+
+TIE = 0.005
+"""Difference of shares up to which regions hold equally well: of their temperatures, the nearest to 1 is taken."""
 
 STARTS = {"bandwidth": (0.125, 0.25, 0.5), "obs_bandwidth": (0.125, 0.25), "power": (1.0, 2.0)}
 """Values whose combinations are compared before the search."""
@@ -73,114 +66,6 @@ OF_MANY = {"obs_bandwidth": (0.5,)}
 
 FEWEST = 20
 """Number of values of variables below which nothing is held out."""
-
-
-@public
-def fit(
-    data: TrainingData,
-    *,
-    kernel: Kernel | Mapping[int, Kernel] | None = None,
-    obs_kernel: Kernel | Mapping[int, Kernel] | None = None,
-    rule: Rule = ConstantTime(),
-    ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
-    obs_ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
-    floor: ScalarLike = 1e-6,
-    nonnegative: Positive | None = None,
-) -> KernelMRF:
-    r"""Return a kernel Markov random field fitted to training data (eq. 11 and 14).
-
-    For each edge type and direction, ridge regression estimates the operator from features $\psi$ of the receiver to
-    features $\phi$ of the sender. With m pairs of the edge type and ridge $\lambda$, the operator is
-
-    $$\mathcal{C}_{ts} (\mathcal{C}_{ss} + \lambda I)^{-1}, \qquad
-    \mathcal{C}_{ts} = \frac{1}{m} \sum_i \phi(x_t^i) \otimes \psi(x_s^i).$$
-
-    Without `kernel`, hyperparameters are chosen from the data (`choose_hyperparameters`); what is given is kept. With
-    kernels, nothing is chosen, and `ridge` is 1e-6 by default.
-
-    Time is linear in the number of samples, except for `FullRank`. With given kernels, differentiable in the kernel
-    parameters, `ridge` and `floor`. Inside `jax.jit`, `jax.vmap` and `jax.grad`, pass kernels, and a rule whose
-    landmarks `fix_landmarks` selected outside: the number of landmarks depends on values.
-
-    Args:
-        data: training data.
-        kernel: kernel of the variables, or {node type: kernel}. A mapping may lack node types, whose kernels are then
-            chosen. None: chosen.
-        obs_kernel: kernel of the observations, or {node type: kernel}. None: chosen if `kernel` is, else required if
-            the data have observations.
-        rule: the update rule: `ConstantTime`, `LinearTime` or `FullRank`.
-        ridge: lambda of eq. 11, >= 0, or {edge type: lambda}; multiplied by the number of pairs of each operator. None:
-            chosen, or 1e-6.
-        obs_ridge: lambda of the observation and clamping operators, or {node type: lambda}. None: chosen, or `ridge`,
-            which must then be one number.
-        floor: minimum value of an evaluated message, relative to the maximum value that a message of its norm can have,
-            in [0, 1). Estimated messages may be negative; the floor makes their products densities.
-        nonnegative: `Clipped()` or `ConstrainedFit()`, which make updates nonnegative; None: as estimated. `infer`
-            makes them nonnegative where it needs to.
-
-    Returns:
-        The model. If hyperparameters were chosen, they are in `model.hyperparameters`, which can fit other data:
-        `model.hyperparameters.fit(data)`.
-
-    Raises:
-        ValueError: an option is out of range, a type has no kernel, the matrices would not fit in memory, or landmarks
-            would be selected from traced data or kernels.
-
-    Examples:
-        >>> import numpy as np, kbpjax as kbp
-        >>> x = np.linspace(0, 1, 200).reshape(20, 10)
-        >>> data = kbp.pool(kbp.chain_graph(10), x, observations=x)
-        >>> model = kbp.fit(data, kernel=kbp.RBF(0.3), obs_kernel=kbp.RBF(0.2), rule=kbp.ConstantTime(eps=1e-2))
-        >>> model.ranks[0][0] < 10
-        True
-    """
-    options: Any = {"rule": rule, "floor": floor, "nonnegative": nonnegative}
-    for argument, given, types in (("kernel", kernel, data.nodes), ("obs_kernel", obs_kernel, data.observations)):
-        extra = sorted(set(given) - set(types)) if isinstance(given, Mapping) else []
-        rule_of = f"must be a kernel, or one kernel per node type {sorted(types)}"
-        _checks.require(not extra, argument, rule_of, f"kernels of the types {extra}", "Leave them out.")
-    partly = isinstance(kernel, Mapping) and any(v not in kernel for v in data.nodes)
-    if kernel is not None and not partly:
-        ridge = 1e-6 if ridge is None else ridge
-        model = learn_model(data, kernel=kernel, obs_kernel=obs_kernel, ridge=ridge, obs_ridge=obs_ridge, **options)
-        warn_of_rank(model, rule)
-        _warn_of_scales(data, kernel)
-        return model
-    chosen = choose_hyperparameters(
-        data, kernel=kernel, obs_kernel=obs_kernel, ridge=ridge, obs_ridge=obs_ridge, **options
-    )
-    model = chosen.fit(data)
-    warn_of_rank(model, rule)
-    return eqx.tree_at(lambda m: m.hyperparameters, model, chosen, is_leaf=lambda leaf: leaf is None)
-
-
-def _warn_of_scales(data: TrainingData, kernel: Kernel | Mapping[int, Kernel]) -> None:
-    """Warn if an RBF kernel is used for vectors whose coordinates differ much in scale."""
-    for v, x in data.nodes.items():
-        of_type = kernel if isinstance(kernel, Kernel) else kernel.get(v)
-        if not isinstance(of_type, RBF) or x.ndim != 2 or _checks.is_traced(x):
-            continue
-        spread = np.std(np.asarray(x, float), axis=0)
-        spread = spread[spread > 0]
-        if len(spread) and spread.max() > SCALES * spread.min():
-            got = f"standard deviations from {spread.min():.2g} to {spread.max():.2g}"
-            fix = "Standardize them, or pass kernel=kbpjax.kernels.ARD(bandwidths)."
-            text = f"coordinates of node type {v} have {got}: RBF ignores the small ones. {fix}"
-            warn(text, ScaleWarning)
-
-
-def warn_of_rank(model: KernelMRF, rule: Rule) -> None:
-    """Warn if a basis has the maximum rank and a large residual; under tracing, do nothing."""
-    if not isinstance(rule, ConstantTime | LinearTime) or _checks.is_traced(model):
-        return
-    limit = max(COARSE, 10 * rule.eps)
-    worst = {v: max(float(residual) for residual in pair) for v, pair in model.residuals.items()}
-    coarse = {v: residual for v, residual in worst.items() if residual > limit}
-    if coarse:
-        v = max(coarse, key=lambda v: coarse[v])
-        text = f"{rule.max_rank} landmarks leave a residual of {coarse[v]:.2g} of node type {v} (eps={rule.eps:g})"
-        fix = "Pass a wider kernel, or a larger rank: rule=kbpjax.ConstantTime(max_rank=...)."
-        warn(f"{text}: messages are coarse. {fix}", RankWarning)
 
 
 @public
@@ -339,8 +224,9 @@ class _Scores:
         The energy score is flat around its minimum, while the share of true values inside of a region is not.
         """
         found = self.outcome(choice)
-        near = found.scores <= (1 + FLAT) * np.min(found.scores)
-        return TEMPERATURES[int(np.argmin(np.where(near, np.abs(found.inside - INSIDE), np.inf)))]
+        gaps = np.where(found.scores <= (1 + FLAT) * np.min(found.scores), np.abs(found.inside - INSIDE), np.inf)
+        right = np.flatnonzero(gaps <= np.min(gaps) + TIE)
+        return TEMPERATURES[min(right, key=lambda number: abs(np.log(TEMPERATURES[number])))]
 
 
 def _line(score: Callable[[Choice], float], best: Choice, name: str, root: float) -> Choice:

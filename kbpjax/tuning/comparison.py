@@ -21,14 +21,15 @@ from kbpjax.features import Basis, LandmarkSelector, cholesky_basis, incomplete_
 from kbpjax.kernels import RBF, Kernel, gram, median_bandwidth
 from kbpjax.kernels.euclidean import ARD, Projected
 from kbpjax.learning.data import TrainingData
-from kbpjax.learning.model import ObservationModel, candidate_points, learn_model
+from kbpjax.learning.model import candidate_points, learn_model
 from kbpjax.learning.nonnegative import Clipped
+from kbpjax.learning.observations import DensityRatio, Expectation, ObservationModel
 from kbpjax.learning.rules import ConstantTime
-from kbpjax.posterior.beliefs import Belief
+from kbpjax.posterior.beliefs import Belief, beliefs
 from kbpjax.posterior.clamp import clamp
-from kbpjax.posterior.evidence import DensityRatio, Expectation, observe
+from kbpjax.posterior.evidence import observe
+from kbpjax.posterior.infer import Recipe, recipe, solve
 from kbpjax.posterior.summaries import temper
-from kbpjax.tuning.answering import Recipe, beliefs_at, recipe, solve
 from kbpjax.tuning.held_out import HeldOut, hold_out
 from kbpjax.tuning.losses import energy_score
 from kbpjax.tuning.projections import MANY, regression_matrix
@@ -41,6 +42,9 @@ TEMPERATURES = (0.04, 0.06, 0.09, 0.13, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.
 
 INSIDE = 0.9
 """Probability of the regions whose share of true values says whether a temperature is right."""
+
+SAME = 1e-5
+"""Relative difference up to which mean distances count as equal."""
 
 ITERATIONS = 40
 """Most iterations of message passing of a compared model."""
@@ -219,15 +223,17 @@ class Problem(eqx.Module):
             observed = jnp.zeros(graph.num_nodes, bool)
             for v, mask in self.held.observed.items():
                 observed = observed.at[graph.nodes_of_type(v)].set(mask)
-            evidence = observe(model, graph, self.held.observations, mask=observed, evidence_model=either)
-            evidence = evidence**choice.power
+            options: Any = {"mask": observed, "evidence_model": either, "power": choice.power}
+            evidence = observe(model, graph, self.held.observations, **options)
         else:
             parts = [clamp(model, graph, nodes, values, evidence_model=either) for nodes, values in self.clamped]
             evidence = parts[0]
             for part in parts[1:]:
                 evidence = evidence * part
         solution = solve(model, graph, evidence, self.recipe, tol=TOL, num_iters=ITERATIONS)
-        computed = beliefs_at(model, graph, evidence, solution, self.points)
+        model = eqx.tree_at(lambda m: m.candidates, model, self.points, is_leaf=lambda leaf: leaf is None)
+        found = beliefs(model, graph, evidence, solution)
+        computed = found if isinstance(found, dict) else dict.fromkeys(self.points, found)
         at = partial(self._at, computed, self.distances())
         scores, inside = jax.lax.map(at, jnp.asarray(TEMPERATURES, evidence.local.dtype))
         residual = jnp.max(jnp.stack([jnp.max(jnp.stack(pair)) for pair in model.residuals.values()]))
@@ -243,6 +249,8 @@ class Problem(eqx.Module):
         """Return, over the scored nodes at one temperature, the mean energy score and the share inside of regions.
 
         A region holds `INSIDE` of a belief, the points of smallest mean distance from a draw: for numbers, an interval.
+        Of states at its boundary, it has the share that makes it hold exactly that much: whole states would make it
+        hold more, and temperatures below 1 seem right.
         """
         total, inside, count = (jnp.zeros_like(temperature) for _ in range(3))
         for v, belief in computed.items():
@@ -251,8 +259,12 @@ class Problem(eqx.Module):
             mask = self.scored[v]
             total = total + jnp.sum(jnp.where(mask, energy_score(weights, to_truth, between), 0))
             at_truth, at_points = jnp.sum(weights * to_truth, axis=1, keepdims=True), matmul(weights, between)
-            nearer = jnp.sum(jnp.where(at_points < at_truth, weights, 0), axis=1)
-            inside = inside + jnp.sum(mask & (nearer <= INSIDE), dtype=count.dtype)
+            same = jnp.abs(at_points - at_truth) <= SAME * at_truth
+            nearer = jnp.sum(jnp.where((at_points < at_truth) & ~same, weights, 0), axis=1)
+            level = jnp.sum(jnp.where(same, weights, 0), axis=1)
+            share = jnp.clip((INSIDE - nearer) / jnp.where(level > 0, level, 1), 0, 1)
+            held = jnp.where(level > 0, share, (nearer <= INSIDE).astype(share.dtype))
+            inside = inside + jnp.sum(jnp.where(mask, held, 0)).astype(count.dtype)
             count = count + jnp.sum(mask, dtype=count.dtype)
         return total / jnp.maximum(count, 1), inside / jnp.maximum(count, 1)
 

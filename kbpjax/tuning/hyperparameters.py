@@ -17,13 +17,13 @@ from kbpjax.inference.schedules import Schedule
 from kbpjax.kernels import Kernel
 from kbpjax.kernels.base import as_floats
 from kbpjax.learning.data import TrainingData
-from kbpjax.learning.model import KernelMRF, Positive, learn_model
+from kbpjax.learning.model import KernelMRF, Positive, learn_model, with_chosen
+from kbpjax.learning.observations import EvidenceModel, Expectation
 from kbpjax.learning.rules import ConstantTime, Rule, fix_landmarks
-from kbpjax.posterior.beliefs import Belief, beliefs
-from kbpjax.posterior.evidence import DensityRatio, Evidence, Expectation, observe
+from kbpjax.posterior.beliefs import beliefs
+from kbpjax.posterior.evidence import Evidence, observe
+from kbpjax.posterior.infer import recipe, solve
 from kbpjax.posterior.marginals import Marginal, MeanEmbedding
-from kbpjax.posterior.summaries import temper
-from kbpjax.tuning.answering import recipe, solve
 
 Number = Float[Array, ""]
 
@@ -94,7 +94,7 @@ class Hyperparameters(Checked):
     rule: Rule = ConstantTime(eps=1e-3, max_rank=32)
     nonnegative: Positive | None = None
     schedule: Schedule | None = None
-    evidence_model: Expectation | DensityRatio = Expectation()
+    evidence_model: EvidenceModel = Expectation()
     num_iters: int = eqx.field(static=True, converter=_checks.whole, default=200)
     tol: float | None = eqx.field(static=True, default=1e-3)
 
@@ -109,8 +109,8 @@ class Hyperparameters(Checked):
             _checks.require_number(name, getattr(self, name), above=0)
 
     def fit(self, data: TrainingData) -> KernelMRF:
-        """Return the model fitted to the data (`kbpjax.fit`)."""
-        return learn_model(
+        """Return the model fitted to the data (`kbpjax.fit`), with this evidence model, power and temperature."""
+        model = learn_model(
             data,
             kernel=self.kernel,
             obs_kernel=self.obs_kernel,
@@ -120,6 +120,7 @@ class Hyperparameters(Checked):
             floor=self.floor,
             nonnegative=self.nonnegative,
         )
+        return with_chosen(model, self.evidence_model, self.evidence_power, self.temperature)
 
     def fix_landmarks(self, data: TrainingData, *, pad: bool = False) -> Rule:
         """Select landmarks, and return the rule with these landmarks fixed (`kbpjax.fix_landmarks`)."""
@@ -138,7 +139,7 @@ class Hyperparameters(Checked):
         self, model: KernelMRF, graph: Graph, y: Numbers | Mapping[int, Numbers], *, mask: Numbers | None = None
     ) -> Evidence:
         """Return the evidence of observations (`kbpjax.observe`), raised to `evidence_power`."""
-        return observe(model, graph, y, mask=mask, evidence_model=self.evidence_model) ** self.evidence_power
+        return observe(model, graph, y, mask=mask, evidence_model=self.evidence_model, power=self.evidence_power)
 
     def answer(
         self,
@@ -155,10 +156,9 @@ class Hyperparameters(Checked):
         Observations that are NaN, or where `mask` is False, are missing.
         """
         evidence = self.observe(model, graph, y, mask=mask)
-        computed = beliefs(model, graph, evidence, self.run(model, graph, evidence), points, marginal=marginal)
-        if isinstance(computed, Belief):
-            return temper(computed, self.temperature)
-        return {v: temper(belief, self.temperature) for v, belief in computed.items()}
+        solution = self.run(model, graph, evidence)
+        options: Any = {"marginal": marginal, "temperature": self.temperature}
+        return beliefs(model, graph, evidence, solution, points, **options)
 
     def _exponents(self, graph: Graph) -> Array | None:
         """Return the exponent of each undirected edge [pair], or `exponents` if it is not a mapping."""

@@ -12,6 +12,7 @@ from kbpjax._misc import matmul
 from kbpjax._public import Checked
 from kbpjax.posterior.beliefs import Belief, log_or_zero
 from kbpjax.posterior.intervals import quantile
+from kbpjax.posterior.posterior import Posterior, as_belief
 from kbpjax.posterior.summaries import known_values, mean
 
 
@@ -27,8 +28,9 @@ class SquaredError(Checked):
 
     holds_nan = True  # true values that are unknown
 
-    def __call__(self, belief: Belief, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
+    def __call__(self, belief: Belief | Posterior, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
         """Return the mean loss over nodes."""
+        belief = as_belief(belief)
         values, known = known_values(belief, truth)
         squares = (mean(belief) - values) ** 2
         return _average(jnp.sum(squares.reshape(len(squares), -1), axis=1), known)
@@ -48,8 +50,9 @@ class NegativeLogBelief(Checked):
 
     holds_nan = True  # true values that are unknown
 
-    def __call__(self, belief: Belief, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
+    def __call__(self, belief: Belief | Posterior, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
         """Return the mean loss over nodes."""
+        belief = as_belief(belief)
         values, known = known_values(belief, truth)
         dtype = belief.weights.dtype
         points, values = (a.reshape(len(a), -1).astype(dtype) for a in (belief.points, values))
@@ -81,8 +84,9 @@ class IntervalScore(Checked):
     def __check_init__(self) -> None:
         _checks.require_number("coverage", self.coverage, above=0, below=1)
 
-    def __call__(self, belief: Belief, truth: Shaped[Array, "node *one"]) -> Float[Array, ""]:
+    def __call__(self, belief: Belief | Posterior, truth: Shaped[Array, "node *one"]) -> Float[Array, ""]:
         """Return the mean score over nodes, for scalar points [point] or [point, 1]."""
+        belief = as_belief(belief)
         scalar = belief.points.shape[1:] in ((), (1,))
         fix = "Use CRPS() or NegativeLogBelief()."
         _checks.require(scalar, "belief", "must have scalar points", f"shape {belief.points.shape}", fix)
@@ -112,8 +116,9 @@ class CRPS(Checked):
 
     holds_nan = True  # true values that are unknown
 
-    def __call__(self, belief: Belief, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
+    def __call__(self, belief: Belief | Posterior, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
         """Return the mean score over nodes."""
+        belief = as_belief(belief)
         values, known = known_values(belief, truth)
         weights = belief.weights
         points = belief.points.astype(weights.dtype).reshape(len(belief.points), -1)

@@ -75,7 +75,7 @@ def edge_beliefs(known, graph, evidence, solution, edges, x):
 
     @jax.jit
     def of(known, evidence, solution):
-        return kbp.edge_beliefs(known, graph, told(known, graph, evidence), solution, edges, x)
+        return kbp.edge_beliefs(kbp.Posterior.of(known, graph, told(known, graph, evidence), solution, x), edges)
 
     return of(known, evidence, solution)
 

@@ -46,6 +46,12 @@ def test_given_results_are_used_without_a_search_and_clean_a_picture(quick, tmp_
     assert cleaned.shape == noisy.shape and np.std(cleaned) < np.std(noisy) / 2
 
 
+def test_the_error_of_a_picture_is_over_all_its_pixels():
+    image = np.zeros((2, 3))
+    image[0] = 3.0  # one of two rows is wrong by 3: the mean over rows of their errors would be 1.5
+    assert photographs.rmse_of_picture(image, np.zeros((2, 3))) == pytest.approx(np.sqrt(4.5))
+
+
 def test_no_picture_is_on_both_sides():
     names = photographs.NAMES
     assert len(names) == 20 and not set(names[::2]) & set(names[1::2])

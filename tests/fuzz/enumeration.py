@@ -414,7 +414,7 @@ def learned_cases(rng, problem, count, kind, variant="constant"):
         weights = [{v: belief.weights for v, belief in one.items()} for one in nodes]
         if not tree:
             return weights, (), ()
-        joint = kbp.edge_beliefs(model, graph, evidence, solutions[-1], pairs, states).weights
+        joint = kbp.edge_beliefs(kbp.Posterior.of(model, graph, evidence, solutions[-1], states), pairs).weights
         return weights, joint, kbp.log_partition(model, graph, evidence, solutions[-1]) if kind == "likelihood" else ()
 
     sampled = [random_samples(rng, problem, positive=kind != "likelihood") for _ in range(count)]

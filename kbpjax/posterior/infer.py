@@ -1,11 +1,10 @@
-"""`infer`: beliefs in one call, by the method that suits the graph.
+"""`infer`: the posterior in one call, by the method that suits the graph.
 
 A forest is solved exactly. On a graph with cycles, nonnegative tree-reweighted messages are iterated to a tolerance,
 color by color and with Anderson acceleration: of the methods that `experiments.convergence` compares, the one that
 converged in all cases.
 """
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -29,10 +28,9 @@ from kbpjax.inference.schedules import Colored, colored
 from kbpjax.inference.tree import run_tree
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.nonnegative import clipped
-from kbpjax.posterior.beliefs import Belief, beliefs
-from kbpjax.posterior.evidence import Evidence, Expectation, observe
-from kbpjax.posterior.marginals import Empirical, Marginal, MeanEmbedding
-from kbpjax.posterior.summaries import temper
+from kbpjax.posterior.evidence import Evidence, observe
+from kbpjax.posterior.marginals import Marginal
+from kbpjax.posterior.posterior import Posterior
 
 DENSE = 2000
 """Largest number of nodes with exact edge appearance probabilities; those of larger graphs are sampled."""
@@ -50,33 +48,31 @@ def infer(
     marginal: Marginal | None = None,
     tol: ScalarLike = 1e-3,
     num_iters: int = 200,
-) -> Any:
-    """Return the beliefs of all nodes given observations, by the method that suits the graph.
+) -> Posterior:
+    """Return the posterior of all nodes given observations, by the method that suits the graph.
 
     A forest is solved exactly (`run_tree`). On a graph with cycles, nonnegative tree-reweighted messages are iterated
-    to a tolerance, with the schedule `colored(graph)` and Anderson acceleration. The evidence model, the power of the
-    observations and the temperature of the beliefs are those that `fit` chose, in `model.hyperparameters`.
+    to a tolerance, with the schedule `colored(graph)` and Anderson acceleration. Evidence model, power and temperature
+    are the model's. The long form gives the same numbers: `observe`, `run_tree` or `run`, and `Posterior.of`.
 
-    Works under `jax.jit`, `jax.vmap` and `jax.grad` for a graph that is not traced. There, no warning is given: return
-    `belief.solution.converged` from the compiled function.
+    Works under `jax.jit`, `jax.vmap` and `jax.grad` for a graph that is not traced. There, no warning is given: look at
+    `posterior.solution.converged` of the result.
 
     Args:
         model: the model.
         graph: the graph; the model must have all its types.
         y: observations, as in `observe`: one for each node [node, *obs_dim], or {node type: observations}; NaN where
-            missing. None: no observations.
+            missing. None, or all missing: no observations, so that beliefs are those of the model alone.
         mask: observed nodes [node]; None: all nodes whose observation is not NaN.
         evidence: further evidence, of `clamp`, `likelihood` or `observe`; it is multiplied with that of y.
         points: candidate points of the beliefs, as in `beliefs`. None: those of the model, chosen from its training
             samples (`model.candidates`).
-        marginal: the estimate of the marginal, as in `beliefs`. None: `Empirical()` for vectors at the points of the
-            model, which are training samples; else `MeanEmbedding()`.
+        marginal: the estimate of the marginal, as in `beliefs`.
         tol: largest residual at which iterations stop.
         num_iters: largest number of iterations.
 
     Returns:
-        The beliefs, with the solution in `belief.solution`; {node type: beliefs} if `points` is a mapping or the
-        candidates of node types differ.
+        The posterior, which every summary takes: `mean(posterior)`, `interval(posterior, 0.9)`, and so on.
 
     Raises:
         ValueError: as `observe`, `run` and `beliefs`; no candidates.
@@ -88,33 +84,19 @@ def infer(
         >>> model = kbp.fit(
         ...     kbp.pool(graph, x, x + rng.normal(size=x.shape)), kernel=kbp.RBF(0.7), obs_kernel=kbp.RBF(0.7)
         ... )
-        >>> belief = kbp.infer(model, graph, np.full(16, 1.0))
-        >>> bool(belief.solution.converged), bool((kbp.mean(belief) > 0.4).all())
+        >>> posterior = kbp.infer(model, graph, np.full(16, 1.0))
+        >>> bool(posterior.solution.converged), bool((kbp.mean(posterior) > 0.4).all())
         (True, True)
     """
-    chosen = model.hyperparameters
-    evidence_model = Expectation() if chosen is None else chosen.evidence_model
     if y is not None:
-        observed = observe(model, graph, y, mask=mask, evidence_model=evidence_model)
-        observed = observed if chosen is None else observed**chosen.evidence_power
+        observed = observe(model, graph, y, mask=mask)
         evidence = observed if evidence is None else observed * evidence
     else:
         _checks.require(mask is None, "mask", "must be None without y", "a mask", "Pass y, or leave mask out.")
     solution = solve(model, graph, evidence, recipe(graph), tol=tol, num_iters=num_iters)
-    if points is not None or marginal is not None:
-        candidates = _candidates(model, graph) if points is None else points
-        computed: Any = beliefs(model, graph, evidence, solution, candidates, marginal=marginal or MeanEmbedding())
-    else:
-        computed = beliefs_at(model, graph, evidence, solution, _candidates(model, graph))
-    if points is None and len(graph.node_types) == 1:
-        (computed,) = computed.values()
+    posterior = Posterior.of(model, graph, evidence, solution, points, marginal=marginal)
     warn_unless_converged(solution)
-
-    def finish(belief: Belief) -> Belief:
-        tempered = belief if chosen is None else temper(belief, chosen.temperature)
-        return dataclasses.replace(tempered, solution=solution)
-
-    return finish(computed) if isinstance(computed, Belief) else {v: finish(one) for v, one in computed.items()}
+    return posterior
 
 
 class Recipe(eqx.Module):
@@ -202,26 +184,3 @@ def warn_unless_converged(solution: Solution) -> None:
         )
         reason = str(error).partition(". ")[0]
         warn(f"the messages have not converged: {reason}. {advice}", ConvergenceWarning)
-
-
-def beliefs_at(
-    model: KernelMRF, graph: Graph, evidence: Evidence | None, solution: Solution, points: dict[int, Array]
-) -> dict[int, Belief]:
-    """Return the beliefs at candidates of `candidate_points`: numbers cover a range, vectors are samples."""
-    estimates: dict[bool, Marginal] = {False: MeanEmbedding(), True: Empirical()}
-    is_sample = {v: points[v].ndim > 1 for v, *_ in graph.node_types}
-    by_kind = {
-        kind: beliefs(model, graph, evidence, solution, points, marginal=estimates[kind])
-        for kind in set(is_sample.values())
-    }
-    return {v: by_kind[kind][v] for v, kind in is_sample.items()}
-
-
-def _candidates(model: KernelMRF, graph: Graph) -> dict[int, Array]:
-    """Return the candidates of each node type of the graph."""
-    types = [v for v, *_ in graph.node_types]
-    known = model.candidates or {}
-    missing = [v for v in types if v not in known]
-    fix = "Pass points=; a model that was fitted inside jax.jit or from chunks has no candidates."
-    _checks.require(not missing, "points", "must be given if the model has no candidates", f"types {missing}", fix)
-    return {v: known[v] for v in types}

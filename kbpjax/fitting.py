@@ -1,0 +1,140 @@
+"""`fit`: a model learned from training data, with what is not given chosen from the data."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import ScalarLike
+
+from kbpjax import _checks
+from kbpjax._misc import warn
+from kbpjax._public import public
+from kbpjax.inference.diagnostics import RankWarning, ScaleWarning
+from kbpjax.kernels import RBF, Kernel
+from kbpjax.learning.data import TrainingData
+from kbpjax.learning.model import KernelMRF, Positive, learn_model
+from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
+from kbpjax.tuning.automatic import choose_hyperparameters
+
+SCALES = 30
+"""Ratio of the standard deviations of two coordinates above which `ScaleWarning` is given."""
+
+COARSE = 0.1
+"""Residual of a basis, relative to the largest feature norm, above which `RankWarning` is given."""
+
+
+@public
+def fit(
+    data: TrainingData,
+    *,
+    kernel: Kernel | Mapping[int, Kernel] | None = None,
+    obs_kernel: Kernel | Mapping[int, Kernel] | None = None,
+    rule: Rule = ConstantTime(),
+    ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
+    obs_ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
+    floor: ScalarLike = 1e-6,
+    nonnegative: Positive | None = None,
+) -> KernelMRF:
+    r"""Return a kernel Markov random field fitted to training data (eq. 11 and 14).
+
+    For each edge type and direction, ridge regression estimates the operator from features $\psi$ of the receiver to
+    features $\phi$ of the sender. With m pairs of the edge type and ridge $\lambda$, the operator is
+
+    $$\mathcal{C}_{ts} (\mathcal{C}_{ss} + \lambda I)^{-1}, \qquad
+    \mathcal{C}_{ts} = \frac{1}{m} \sum_i \phi(x_t^i) \otimes \psi(x_s^i).$$
+
+    What is given is kept. If a kernel is not given, of the variables or of the observations of a node type, all that is
+    not given is chosen from the data (`choose_hyperparameters`). With all kernels, nothing is chosen: `ridge` is 1e-6
+    by default, the evidence model is `Expectation()`, and power and temperature are 1.
+
+    Time is linear in the number of samples, except for `FullRank`. With given kernels, differentiable in the kernel
+    parameters, `ridge` and `floor`. Inside `jax.jit`, `jax.vmap` and `jax.grad`, pass kernels, and a rule whose
+    landmarks `fix_landmarks` selected outside: the number of landmarks depends on values.
+
+    Args:
+        data: training data.
+        kernel: kernel of the variables, or {node type: kernel}. Kernels of node types that are not in a mapping are
+            chosen. None: all chosen.
+        obs_kernel: kernel of the observations, or {node type: kernel}, in the same way.
+        rule: the update rule: `ConstantTime`, `LinearTime` or `FullRank`.
+        ridge: lambda of eq. 11, >= 0, or {edge type: lambda}; multiplied by the number of pairs of each operator. None:
+            chosen, or 1e-6.
+        obs_ridge: lambda of the observation and clamping operators, or {node type: lambda}. None: chosen, or `ridge` if
+            that is one number, else 1e-6.
+        floor: minimum value of an evaluated message, relative to the maximum value that a message of its norm can have,
+            in [0, 1). Estimated messages may be negative; the floor makes their products densities.
+        nonnegative: `Clipped()` or `ConstrainedFit()`, which make updates nonnegative; None: as estimated. `infer`
+            makes them nonnegative where it needs to.
+
+    Returns:
+        The model. If hyperparameters were chosen, they are in `model.hyperparameters`, which can fit other data:
+        `model.hyperparameters.fit(data)`.
+
+    Raises:
+        ValueError: an option is out of range, a type has no kernel, the matrices would not fit in memory, or landmarks
+            would be selected from traced data or kernels.
+
+    Examples:
+        >>> import numpy as np, kbpjax as kbp
+        >>> x = np.linspace(0, 1, 200).reshape(20, 10)
+        >>> data = kbp.pool(kbp.chain_graph(10), x, observations=x)
+        >>> model = kbp.fit(data, kernel=kbp.RBF(0.3), obs_kernel=kbp.RBF(0.2), rule=kbp.ConstantTime(eps=1e-2))
+        >>> model.ranks[0][0] < 10
+        True
+    """
+    options: Any = {"rule": rule, "floor": floor, "nonnegative": nonnegative}
+    given = {"kernel": kernel, "obs_kernel": obs_kernel, "ridge": ridge, "obs_ridge": obs_ridge}
+    if not (_misses("kernel", kernel, data.nodes) | _misses("obs_kernel", obs_kernel, data.observations)):
+        model = learn_model(data, **(given | options | {"ridge": 1e-6 if ridge is None else ridge}))
+        warn_of_rank(model, rule)
+        _warn_of_scales(data, kernel or {})
+        return model
+    return fit_chosen(data, **given, **options)
+
+
+def fit_chosen(data: TrainingData, *, rule: Rule, **options: Any) -> KernelMRF:
+    """Return the model of `choose_hyperparameters`, which chooses what is None, also if all kernels are given."""
+    chosen = choose_hyperparameters(data, rule=rule, **options)
+    model = chosen.fit(data)
+    warn_of_rank(model, rule)
+    return eqx.tree_at(lambda m: m.hyperparameters, model, chosen, is_leaf=lambda leaf: leaf is None)
+
+
+def _misses(argument: str, kernel: Any, types: Mapping[int, Any]) -> bool:
+    """Return whether a node type has no kernel; raise ValueError for kernels of types that the data lack."""
+    if isinstance(kernel, Kernel):
+        return False
+    extra = sorted(set(kernel or {}) - set(types))
+    rule = f"must be a kernel, or one kernel per node type {sorted(types)}"
+    _checks.require(not extra, argument, rule, f"kernels of the types {extra}", "Leave them out.")
+    return any(v not in (kernel or {}) for v in types)
+
+
+def _warn_of_scales(data: TrainingData, kernel: Kernel | Mapping[int, Kernel]) -> None:
+    """Warn if an RBF kernel is used for vectors whose coordinates differ much in scale."""
+    for v, x in data.nodes.items():
+        of_type = kernel if isinstance(kernel, Kernel) else kernel.get(v)
+        if not isinstance(of_type, RBF) or x.ndim != 2 or _checks.is_traced(x):
+            continue
+        spread = np.std(np.asarray(x, float), axis=0)
+        spread = spread[spread > 0]
+        if len(spread) and spread.max() > SCALES * spread.min():
+            got = f"standard deviations from {spread.min():.2g} to {spread.max():.2g}"
+            fix = "Standardize them, or pass kernel=kbpjax.kernels.ARD(bandwidths)."
+            text = f"coordinates of node type {v} have {got}: RBF ignores the small ones. {fix}"
+            warn(text, ScaleWarning)
+
+
+def warn_of_rank(model: KernelMRF, rule: Rule) -> None:
+    """Warn if a basis has the maximum rank and a large residual; under tracing, do nothing."""
+    if not isinstance(rule, ConstantTime | LinearTime) or _checks.is_traced(model):
+        return
+    limit = max(COARSE, 10 * rule.eps)
+    worst = {v: max(float(residual) for residual in pair) for v, pair in model.residuals.items()}
+    coarse = {v: residual for v, residual in worst.items() if residual > limit}
+    if coarse:
+        v = max(coarse, key=lambda v: coarse[v])
+        text = f"{rule.max_rank} landmarks leave a residual of {coarse[v]:.2g} of node type {v} (eps={rule.eps:g})"
+        fix = "Pass a wider kernel, or a larger rank: rule=kbpjax.ConstantTime(max_rank=...)."
+        warn(f"{text}: messages are coarse. {fix}", RankWarning)

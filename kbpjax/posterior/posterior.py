@@ -1,0 +1,276 @@
+"""The posterior of one problem: its model, graph, evidence and messages, and the beliefs of all nodes.
+
+Whatever is asked of a posterior is computed from these parts, so that all answers belong together: summaries, beliefs
+of edges, modes, the evidence of the data, diagnostics, plots.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from kbpjax import _checks
+from kbpjax._checks import Numbers
+from kbpjax._misc import show_lines, values_or_shapes
+from kbpjax._public import Checked, public
+from kbpjax.graphs.graph import Graph
+from kbpjax.inference.loopy import Solution
+from kbpjax.learning.model import KernelMRF
+from kbpjax.posterior.beliefs import Belief, beliefs, known_points, lengths_of, marginals_of
+from kbpjax.posterior.evidence import Evidence
+from kbpjax.posterior.marginals import Empirical, Marginal
+
+ARRAYS = (jax.Array, np.ndarray)
+
+
+class Constants:
+    """Arrays that are not traced where a posterior is made; equal if they are the same objects.
+
+    `jax.vmap` and `jax.jit` hand them on as they are: a batch of posteriors has one model, not a copy for each case.
+    """
+
+    def __init__(self, tree: Any):
+        self.tree = tree
+        leaves, self.structure = jax.tree.flatten(tree)
+        self.identity = tuple(map(id, leaves))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constants) and (self.identity, self.structure) == (other.identity, other.structure)
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    def __repr__(self) -> str:
+        return f"Constants({len(self.identity)} arrays)"
+
+
+class Posterior(Checked):
+    """What is known of all variables of a graph, given evidence; returned by `infer`, made by `Posterior.of`.
+
+    All summaries take a posterior, as do `edge_beliefs`, `log_partition`, `log_belief`, `refine_mode`, `diagnose` and
+    `check`. It is a pytree. `jax.vmap` of `infer` returns a posterior with batch axes, which all summaries take, too.
+
+    Attributes:
+        model: the model.
+        graph: the graph.
+        evidence: the evidence; None: none.
+        solution: the messages.
+        marginals: {node type: the estimate of the marginal in its beliefs}.
+        probabilities: {node type: probabilities of its nodes on the candidates [node_of_type, point]}.
+        belief: the beliefs of all nodes, a `Belief`; for a graph with several node types, {node type: `Belief`}.
+        points: the candidates [point, *dim]; for several node types, {node type: candidates}.
+        weights: the probabilities [node, point]; for several node types, {node type: probabilities}.
+
+    `posterior[key]` is `posterior.belief[key]`: the belief of some nodes, or of a node type.
+
+    Examples:
+        >>> import numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
+        >>> posterior = kbp.infer(model, graph, evidence=kbp.clamp(model, graph, [0], [0.5]))
+        >>> kbp.mean(posterior).round(1).tolist()
+        [0.5, 0.5, 0.5]
+        >>> pair = kbp.edge_beliefs(posterior, [(0, 1)])
+        >>> bool(np.allclose(pair.weights[0].sum(axis=0), posterior[1].weights[0], atol=1e-5))
+        True
+    """
+
+    evidence: Evidence | None
+    solution: Solution
+    probabilities: dict[int, Float[Array, "node_of_type point"]]
+    traced: Any
+    constants: Constants | None = eqx.field(static=True)
+
+    @classmethod
+    @public
+    def of(
+        cls,
+        model: KernelMRF,
+        graph: Graph,
+        evidence: Evidence | None,
+        solution: Solution,
+        points: Numbers | Mapping[int, Numbers] | None = None,
+        *,
+        marginal: Marginal | None = None,
+    ) -> "Posterior":
+        """Return the posterior of messages that `run` or `run_tree` has computed.
+
+        Args:
+            model: the model of `run`.
+            graph: the graph.
+            evidence: the evidence of `run`, or None.
+            solution: the solution of `run`.
+            points: candidates, as in `beliefs`. None: those of the model.
+            marginal: the estimate of the marginal, as in `beliefs`.
+
+        Raises:
+            ValueError: as `beliefs`.
+
+        Examples:
+            >>> import numpy as np, kbpjax as kbp
+            >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+            >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
+            >>> posterior = kbp.Posterior.of(model, graph, None, kbp.run_tree(model, graph))
+            >>> posterior.weights.shape
+            (3, 60)
+        """
+        types = [v for v, *_ in graph.node_types]
+        given = known_points(model, graph) if points is None else points
+        by_type = given if isinstance(given, Mapping) else dict.fromkeys(types, given)
+        estimates = marginals_of(model, graph, points, marginal)
+        computed = {}
+        for estimate in {type(one): one for one in estimates.values()}.values():
+            found = beliefs(model, graph, evidence, solution, by_type, marginal=estimate)
+            computed |= {v: one for v, one in found.items() if isinstance(estimates[v], type(estimate))}
+        weights = {v: computed[v].weights for v in types}
+        parts = model, graph, {v: computed[v].points for v in types}, estimates
+        traced, constants = parts, None
+        if _checks.is_traced((weights, solution)):
+            traced, rest = eqx.partition(parts, lambda leaf: _checks.is_traced(leaf))
+            constants = Constants(rest)
+        return cls(evidence, solution, weights, traced, constants)
+
+    @property
+    def _parts(self) -> Any:
+        return self.traced if self.constants is None else eqx.combine(self.traced, self.constants.tree)
+
+    @property
+    def model(self) -> KernelMRF:
+        """The model."""
+        return self._parts[0]
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        return self._parts[1]
+
+    @property
+    def points(self) -> Any:
+        """The candidates of all nodes [point, *dim]; {node type: candidates} for a graph with several node types."""
+        return _only(self._parts[2])
+
+    @property
+    def weights(self) -> Any:
+        """The probabilities of all nodes [node, point]; {node type: those of its nodes} for several node types."""
+        return _only(self.probabilities)
+
+    @property
+    def marginals(self) -> dict[int, Marginal]:
+        """The estimate of the marginal of each node type."""
+        return self._parts[3]
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The sizes of the batch axes; () for one problem."""
+        return self.solution.residual.shape
+
+    @property
+    def belief(self) -> Any:
+        """The beliefs of all nodes: a `Belief`, or {node type: `Belief`} for a graph with several node types."""
+        return _only(self.by_type)
+
+    @property
+    def by_type(self) -> dict[int, Belief]:
+        """The beliefs of each node type, also if there is one."""
+        return {v: self._belief(v) for v in self.probabilities}
+
+    def _belief(self, node_type: int) -> Belief:
+        points, weights = self._parts[2][node_type], self.probabilities[node_type]
+        if isinstance(self.marginals[node_type], Empirical):
+            return Belief(points, weights)
+        lengths = lambda x: lengths_of(x, weights.dtype)
+        for _ in self._batched(node_type):
+            lengths = jax.vmap(lengths)
+        return Belief(points, weights, lengths(points))
+
+    def _batched(self, node_type: int) -> tuple[int, ...]:
+        """Return the batch axes of the candidates: all of the posterior's if they are traced, else none."""
+        constant = self.constants is not None and self.constants.tree[2][node_type] is not None
+        return () if constant else self.batch
+
+    @public
+    def at(
+        self, points: Numbers | Mapping[int, Numbers], *, marginal: Marginal | None = None
+    ) -> Belief | dict[int, Belief]:
+        """Return the beliefs at other candidates, as `beliefs` does.
+
+        Args:
+            points: candidates [point, *dim], or {node type: candidates}.
+            marginal: the estimate of the marginal; None: `MeanEmbedding()`.
+
+        Examples:
+            >>> import numpy as np, kbpjax as kbp
+            >>> graph, x = kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3)
+            >>> model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))
+            >>> kbp.infer(model, graph).at([-1.0, 0.0, 1.0])
+            Belief(3 nodes on 3 points from -1 to 1)
+        """
+        self.require_one()
+        return beliefs(self.model, self.graph, self.evidence, self.solution, points, marginal=marginal)
+
+    def require_one(self) -> None:
+        """Raise ValueError for a posterior with batch axes."""
+        fix = "Call this inside the function that jax.vmap maps over the posterior."
+        _checks.require(not self.batch, "posterior", "must be of one problem", f"batch axes {self.batch}", fix)
+
+    @property
+    def only_belief(self) -> Belief:
+        """The beliefs of a problem whose nodes have one type; raises ValueError for others."""
+        self.require_one()
+        types, fix = list(self.probabilities), "Pass the belief of one type: posterior[node_type]."
+        _checks.require(len(types) == 1, "belief", "must be of one node type", f"types {types}", fix)
+        return self._belief(types[0])
+
+    def map_cases(self, summary: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Return a summary of the beliefs, mapped over the batch axes; arguments with these axes are mapped, too."""
+        if not self.batch:
+            return summary(self.belief, *args, **options)
+        one = self.by_type
+        at = {v: (one[v].points, one[v].lengths) for v in one if self._batched(v)}
+        leaves, structure = jax.tree.flatten((args, options))
+        axes = len(self.batch)
+        mapped = [x if isinstance(x, ARRAYS) and x.shape[:axes] == self.batch else None for x in leaves]
+
+        def of_case(weights: dict[int, Array], at: dict[int, Any], mapped: list[Any]) -> Any:
+            own = {
+                v: Belief(at.get(v, (x.points,))[0], weights[v], at.get(v, (0, x.lengths))[1]) for v, x in one.items()
+            }
+            given = [whole if case is None else case for case, whole in zip(mapped, leaves, strict=True)]
+            args, options = jax.tree.unflatten(structure, given)
+            return summary(_only(own), *args, **options)
+
+        for _ in self.batch:
+            of_case = jax.vmap(of_case)
+        return of_case(self.probabilities, at, mapped)
+
+    def __getitem__(self, key: Any) -> Belief:
+        return self.belief[key]
+
+    def __len__(self) -> int:
+        return len(self.belief)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.belief)
+
+    @values_or_shapes
+    def __repr__(self) -> str:
+        lines = [repr(self.graph).partition("\n")[0]]
+        if self.batch:
+            lines.append(f"batch axes {self.batch}")
+        else:
+            several = len(self.probabilities) > 1
+            lines += [f"node type {v}: {one!r}" if several else repr(one) for v, one in self.by_type.items()]
+        return show_lines("Posterior", [*lines, repr(self.solution)])
+
+
+def _only(by_type: dict[int, Any]) -> Any:
+    """Return the entry of the only node type, or all entries."""
+    return next(iter(by_type.values())) if len(by_type) == 1 else by_type
+
+
+def as_belief(belief: Belief | Posterior) -> Belief:
+    """Return the belief of a posterior with one node type, and beliefs unchanged."""
+    return belief.only_belief if isinstance(belief, Posterior) else belief
