@@ -13,7 +13,7 @@ from typing import Any
 PACKAGES = ("", "kernels", "features", "ep")
 """Modules whose functions and classes are all public."""
 MODULES = (
-    *("plotting", "io", "estimator", "baselines", "learning.data", "learning.model"),
+    *("plotting", "io", "estimator", "baselines", "learning.data", "learning.model", "learning.observations"),
     *("learning.rules", "learning.embedding", "inference.operators", "sharded", "graphs.partition", "tuning.scores"),
 )
 BASELINES = (
@@ -72,7 +72,7 @@ PAGES = {
         "Learning",
         "From training data to a model: update rules, marginals and conditional embedding operators.",
         {
-            "Models": "fit choose_hyperparameters fit_chunks KernelMRF Operators learning.model.ObservationModel",
+            "Models": "fit choose_hyperparameters fit_chunks KernelMRF Operators learning.observations.ObservationModel",
             "Update rules": "ConstantTime LinearTime FullRank fix_landmarks learning.rules.FixedLandmarks",
             "Marginals": "Parzen MeanEmbedding Empirical",
             "Nonnegative operators": "Clipped ConstrainedFit",
@@ -108,13 +108,13 @@ PAGES = {
     ),
     "posterior": (
         "Posterior summaries",
-        "Beliefs on candidate points, and what to compute from them; all summaries also take {node type: belief}.",
+        "The posterior of `infer`, and what to compute from it; all summaries also take beliefs, and {node type: belief}.",
         {
-            "Beliefs": "beliefs Belief log_belief edge_beliefs EdgeBelief marginal temper",
+            "Beliefs": "Posterior beliefs Belief log_belief edge_beliefs EdgeBelief marginal temper",
             "Point estimates": "mode refine_mode mean circular_mean expectation",
             "Uncertainty": "std variance covariance quantile interval circular_interval highest_density entropy"
             " coverage log_density",
-            "Samples": "sample herd",
+            "Samples": "sample",
         },
     ),
     "hyperparameters": (

@@ -908,7 +908,6 @@ def summaries(kbp: Any) -> Any:
         "expectation": kbp.expectation(belief, lambda x: x**3),
         "temper": kbp.temper(belief, 1.5).weights,
         "log_density": kbp.log_density(belief, floats(SEEN / 2)),
-        "herd": kbp.herd(belief, kbp.RBF(0.5), 4),
     }
 
 

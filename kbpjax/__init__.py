@@ -93,7 +93,6 @@ from kbpjax.posterior.refine import refine_mode as refine_mode
 from kbpjax.posterior.summaries import covariance as covariance
 from kbpjax.posterior.summaries import entropy as entropy
 from kbpjax.posterior.summaries import expectation as expectation
-from kbpjax.posterior.summaries import herd as herd
 from kbpjax.posterior.summaries import log_density as log_density
 from kbpjax.posterior.summaries import marginal as marginal
 from kbpjax.posterior.summaries import mean as mean

@@ -151,9 +151,8 @@ def test_log_density_has_a_gradient():
         lambda b: kbp.expectation(b, lambda x: x),
         lambda b: kbp.log_density(b, jnp.array([1.5, 1.5])),
         lambda b: kbp.sample(jax.random.key(0), b, 2)[0],
-        lambda b: kbp.herd(b, kbp.RBF(1.0), 2)[0],
     ],
-    ids=["variance", "expectation", "log_density", "sample", "herd"],
+    ids=["variance", "expectation", "log_density", "sample"],
 )
 def test_a_belief_that_is_nan_has_no_number_as_answer(ask):
     unknown = jax.jit(belief)(jnp.array([1.0, 2.0]), jnp.array([[np.nan, np.nan], [0.0, 1.0]]))
@@ -188,46 +187,9 @@ def test_frequencies_of_samples_are_the_weights():
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_counts_of_samples_must_be_positive(count):
-    for ask in (lambda: kbp.sample(jax.random.key(0), belief(LINE), count), lambda: kbp.herd(belief(LINE), K, count)):
+    for ask in (lambda: kbp.sample(jax.random.key(0), belief(LINE), count),):
         with pytest.raises(ValueError, match=f"^num_samples: must be an integer >= 1; got {count}"):
             ask()
-
-
-K = kbp.RBF(0.8)
-herd = jax.jit(kbp.herd, static_argnums=2)
-
-
-@pytest.mark.parametrize("points", [LINE, PLANE], ids=["line", "plane"])
-def test_herding_equals_a_greedy_loop(points):
-    got = np.asarray(herd(belief(points), K, 12))
-    between = reference.gram(reference.rbf(0.8), points, points)
-    for node, weights in enumerate(WEIGHTS):
-        chosen = []
-        for t in range(12):
-            scores = [weights @ between[i] - sum(between[i, j] for j in chosen) / (t + 1) for i in range(9)]
-            best = int(np.argmax(scores))
-            assert np.sort(scores)[-1] - np.sort(scores)[-2] > 1e-12  # no tie that rounding decides
-            chosen.append(best)
-        np.testing.assert_array_equal(got[:, node], points[chosen])
-    assert len(np.unique(got[:, 2], axis=0)) > 3
-
-
-def test_averages_over_super_samples_converge_faster():
-    points = np.linspace(-4, 4, 161)
-    weights = np.exp(-((points - 1) ** 2) / 0.5) + 0.7 * np.exp(-((points + 1.5) ** 2))
-    weights /= weights.sum()
-    between = np.exp(-(np.subtract.outer(points, points) ** 2) / (2 * 0.8**2))
-    chosen = np.searchsorted(points, np.asarray(herd(belief(points, weights[None]), K, 200))[:, 0] - 1e-9)
-    drawn = np.random.default_rng(0).choice(len(points), p=weights, size=(400, 200))
-    for center in (40, 75, 100):
-        f = between[center]
-
-        def error(indices, f=f):
-            return np.abs(f[indices].mean(axis=-1) - weights @ f)
-
-        assert error(chosen[:50]) < np.median(error(drawn[:, :50])) / 3
-        assert error(chosen) < np.median(error(drawn)) / 5
-        assert error(chosen) < 0.6 * error(chosen[:50]) + 1e-4
 
 
 # --- log beliefs and marginals, against the twin --------------------------------------------------------------------
@@ -651,7 +613,6 @@ def test_everything_under_jit_and_vmap():
             **{name: ask(result) for name, ask in ASK.items()},
             "log_density": kbp.log_density(line, y[:, 0]),
             "sample": kbp.sample(key, result, 3),
-            "herd": kbp.herd(result, K, 4),
             "refined": kbp.refine_mode(kbp.Posterior.of(model, graph, evidence, solution, result.points), num_steps=20),
             "log_belief": kbp.log_belief(kbp.Posterior.of(model, graph, evidence, solution), y[:, None]),
             "parzen": kbp.beliefs(

@@ -178,7 +178,6 @@ def test_objects_of_other_kinds_are_refused_by_name(model, solution):
             lambda: kbp.step(EYE, GRAPH, local, kbp.init(EYE, GRAPH), schedule=None),
             "schedule: must be a Synchron",
         ),
-        "herd": (lambda: kbp.herd(BELIEF, None, 2), "kernel: must be a Kernel or .integer: a Kernel.; got None"),
         "expectation": (lambda: kbp.expectation(BELIEF, None), "fn: must be a function or"),
         "gram": (lambda: kbp.gram(None, X, X), "kernel: must be a Kernel; got None"),
         "gram words": (lambda: kbp.gram(kbp.RBF(1.0), ["a"], ["b"]), "x: must hold real numbers; got dtype <U1"),

@@ -173,7 +173,7 @@ def test_summaries_of_a_batch_equal_those_of_its_cases():
 def test_a_compiled_posterior_is_compiled_once_and_differentiable():
     model, y = fitted(CHAIN)
     compiled = jax.jit(kbp.infer)
-    posterior = [compiled(model, CHAIN, case) for case in y[:3]][0]
+    posterior, *_ = [compiled(model, CHAIN, case) for case in y[:3]]
     assert compiled._cache_size() == 1
     np.testing.assert_allclose(kbp.mean(posterior), kbp.mean(kbp.infer(model, CHAIN, y[0])), atol=1e-4)
     mean = jax.jit(lambda p: kbp.mean(p)[0])

@@ -37,7 +37,6 @@ SUMMARIES = {
     "highest density": lambda b: kbp.highest_density(b, 0.5),
     "temper": lambda b: kbp.temper(b, 2.0),
     "expectation": lambda b: kbp.expectation(b, jnp.cos),
-    "herd": lambda b: kbp.herd(b, kbp.RBF(1.0), 3),
 }
 
 
@@ -57,7 +56,6 @@ def test_other_arguments_may_be_given_by_type():
     same(kbp.log_density(by_type, x), expected)
     same(kbp.log_density(by_type, x=x), expected)
     kernels = {0: kbp.RBF(1.0), 3: kbp.Delta()}
-    same(kbp.herd(by_type, kernels, 3), {v: kbp.herd(belief, kernels[v], 3) for v, belief in by_type.items()})
     functions = {0: jnp.sin, 3: lambda x: x == 2}
     got = kbp.expectation(by_type, functions)
     same(got, {v: kbp.expectation(belief, functions[v]) for v, belief in by_type.items()})

@@ -16,9 +16,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import einsum, matmul, quick_jit
+from kbpjax._misc import einsum, quick_jit
 from kbpjax._public import public
-from kbpjax.kernels import Kernel, gram
 from kbpjax.posterior.beliefs import Belief, log_or_zero, raise_logs, spacing
 from kbpjax.posterior.posterior import Posterior
 
@@ -379,46 +378,6 @@ def sample(key: PRNGKeyArray, belief: Posterior | Belief | Mapping[int, Belief],
 def _sample(key: PRNGKeyArray, belief: Belief, num_samples: int) -> Array:
     logits = jnp.log(belief.weights)
     chosen = jax.random.categorical(key, logits, axis=-1, shape=(num_samples, len(logits)))
-    return jax.vmap(partial(keep_nan, belief))(belief.points[chosen])
-
-
-@by_type
-def herd(belief: Belief, kernel: Kernel | Mapping[int, Kernel], num_samples: int) -> Shaped[Array, "sample node *dim"]:
-    """Return kernel herding samples of each node (Chen, Welling, Smola 2010), which are deterministic.
-
-    Sample t + 1 is the point of largest E[k(x, X)] - sum_{i <= t} k(x, x_i) / (t + 1). Averages over herding samples
-    converge to expectations faster than averages over random samples. Any first few samples are herding samples too.
-
-    Args:
-        belief: the beliefs.
-        kernel: kernel whose RKHS contains the functions to average; for beliefs by type also {node type: kernel}.
-        num_samples: samples of each node, >= 1.
-
-    Examples:
-        >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 9.0]), jnp.array([[0.5, 0.0, 0.5]]))
-        >>> sorted(kbp.herd(belief, kbp.RBF(1.0), 2)[:, 0].tolist())
-        [0.0, 9.0]
-    """
-    check_belief(belief)
-    fix = "Pass for instance kbpjax.RBF(1.0)."
-    _checks.require(isinstance(kernel, Kernel), "kernel", "must be a kernel", repr(kernel), fix)
-    _checks.require_count("num_samples", num_samples)
-    refuse_nan(belief)
-    return _herd(belief, kernel, num_samples)
-
-
-@partial(jax.jit, static_argnames="num_samples")
-def _herd(belief: Belief, kernel: Any, num_samples: int) -> Array:
-    between = gram(kernel, belief.points, belief.points).astype(belief.weights.dtype)
-    target = matmul(belief.weights, between)
-
-    def choose(total, number):
-        chosen = jnp.argmax(target - total / number, axis=-1)
-        return total + between[chosen], chosen
-
-    numbers = jnp.arange(1, num_samples + 1, dtype=target.dtype)
-    chosen = jax.lax.scan(choose, jnp.zeros_like(target), numbers)[1]
     return jax.vmap(partial(keep_nan, belief))(belief.points[chosen])
 
 

@@ -363,13 +363,24 @@ recipe("log_partition", kbp.log_partition, TABLES, GRAPH, LOCAL, tables_solution
 
 recipe("beliefs", kbp.beliefs, model, GRAPH, evidence, solution, POINTS)
 recipe("Belief", kbp.Belief, np.array([0.0, 1.0, 2.0], np.float32), WEIGHTS)
-recipe("log_belief", kbp.log_belief, model, GRAPH, evidence, solution, np.zeros((3, 2), np.float32))
-recipe("edge_beliefs", kbp.edge_beliefs, model, GRAPH, evidence, solution, [(0, 1), (2, 1)], POINTS)
+posterior = Late(lambda: kbp.Posterior.of(model(), GRAPH, evidence(), solution(), POINTS))
+recipe(
+    "Posterior",
+    kbp.Posterior,
+    evidence,
+    solution,
+    Late(lambda: posterior().probabilities),
+    Late(lambda: posterior().traced),
+)
+recipe("Posterior.of", kbp.Posterior.of, model, GRAPH, evidence, solution, POINTS)
+recipe("Posterior.at", Late(lambda: posterior().at), POINTS)
+recipe("log_belief", kbp.log_belief, posterior, np.zeros((3, 2), np.float32))
+recipe("edge_beliefs", kbp.edge_beliefs, posterior, [(0, 1), (2, 1)], POINTS)
 recipe("EdgeBelief", kbp.EdgeBelief, np.arange(3.0), np.arange(3.0), np.full((1, 3, 3), 1 / 9, np.float32))
 recipe("marginal", kbp.marginal, plane, 1)
 recipe("temper", kbp.temper, belief, 2.0)
 recipe("mode", kbp.mode, belief)
-recipe("refine_mode", kbp.refine_mode, model, GRAPH, evidence, solution, belief_of_model, num_starts=2, num_steps=2)
+recipe("refine_mode", kbp.refine_mode, posterior, num_starts=2, num_steps=2)
 recipe("mean", kbp.mean, belief)
 recipe("circular_mean", kbp.circular_mean, belief, 24.0)
 recipe("expectation", kbp.expectation, belief, jnp.square)
@@ -384,7 +395,6 @@ recipe("coverage", kbp.coverage, belief, np.array([0.5, 1.5], np.float32), [0.5,
 recipe("entropy", kbp.entropy, belief)
 recipe("log_density", kbp.log_density, belief, np.array([0.5, 1.5], np.float32))
 recipe("sample", kbp.sample, KEY, belief, 4)
-recipe("herd", kbp.herd, belief, RBF, 4)
 
 # --- tuning -----------------------------------------------------------------------------------------------------------
 
@@ -714,7 +724,7 @@ NOT_CALLED = {
     "Graph": RECORD,
     "learning.data.Cases": RECORD,
     "KernelMRF": RECORD,
-    "learning.model.ObservationModel": RECORD,
+    "learning.observations.ObservationModel": RECORD,
     "learning.rules.FixedLandmarks": RECORD,
     "features.Basis": RECORD,
     "features.Pivots": RECORD,
