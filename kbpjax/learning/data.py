@@ -13,6 +13,7 @@ from kbpjax._checks import Numbers
 from kbpjax._misc import show_lines, show_list, values_or_shapes
 from kbpjax._public import Checked
 from kbpjax.graphs.graph import Graph
+from kbpjax.learning.labels import ByType
 
 
 class Cases(Checked):
@@ -59,6 +60,8 @@ class TrainingData(Checked):
         rows: {edge type: (rows of first ends, rows of second ends)}, indices into `nodes` of the samples of each pair.
             With them, the full-rank and linear-time rules share points between edges. None: unknown.
         cases: the samples before pooling, one entry per graph; (): unknown. `fit` does not use them.
+        labels, obs_labels: {node type: labels}, of variables and of observations whose values are codes 0, 1, 2, ... of
+            labels, as `pool` makes them of texts. Types without labels are left out.
 
     Raises:
         ValueError: no complete samples of a type, infinite samples, or their numbers or shapes do not match.
@@ -78,6 +81,8 @@ class TrainingData(Checked):
     degrees: tuple[tuple[int, int], ...] = eqx.field(static=True)
     rows: dict[int, tuple[Array, Array]] | None
     cases: tuple[Cases, ...] = ()
+    labels: ByType = eqx.field(static=True, default=())
+    obs_labels: ByType = eqx.field(static=True, default=())
 
     def __init__(
         self,
@@ -89,6 +94,8 @@ class TrainingData(Checked):
         degrees: Mapping[int, int] | None = None,
         rows: Mapping[int, tuple[Any, Any]] | None = None,
         cases: Sequence[Cases] = (),
+        labels: Mapping[int, Sequence[Any]] | None = None,
+        obs_labels: Mapping[int, Sequence[Any]] | None = None,
     ):
         _checks.require(bool(nodes), "nodes", "must hold samples of at least one node type", "none", "Pass {0: x}.")
         drop = rows is None
@@ -117,6 +124,9 @@ class TrainingData(Checked):
         kinds, fix = [type(one).__name__ for one in cases], "Leave them out, or build the data with kbpjax.pool."
         _checks.require(all(isinstance(one, Cases) for one in cases), "cases", "must be Cases", kinds, fix)
         self.cases = tuple(cases)
+        self.labels, self.obs_labels = (
+            tuple((v, tuple(own)) for v, own in sorted((given or {}).items())) for given in (labels, obs_labels)
+        )
         self._check()
 
     def points(self, node_type: int) -> Array:

@@ -30,6 +30,7 @@ from kbpjax.kernels import Kernel
 from kbpjax.kernels.base import random_rows
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.embedding import ridge_solve
+from kbpjax.learning.labels import ByType
 from kbpjax.learning.nonnegative import Clipped, ConstrainedFit, positivity
 from kbpjax.learning.observations import EvidenceModel, Expectation, ObservationModel
 from kbpjax.learning.rules import ConstantTime, NodeBasis, Rule, build_bases
@@ -71,6 +72,7 @@ class KernelMRF(Checked):
             density ** (1 / temperature).
         hyperparameters: the `Hyperparameters` that `fit` chose, which can fit other data; None if it chose none.
             Inference does not read it.
+        labels, obs_labels: (node type, labels) of the variables and of the observations that are codes of labels.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -97,6 +99,8 @@ class KernelMRF(Checked):
     evidence_power: Float[Array, ""] = eqx.field(default=1.0, converter=_number)
     temperature: Float[Array, ""] = eqx.field(default=1.0, converter=_number)
     hyperparameters: Any = None
+    labels: ByType = eqx.field(static=True, default=())
+    obs_labels: ByType = eqx.field(static=True, default=())
 
     @staticmethod
     def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:
@@ -246,6 +250,8 @@ def learn_model(
         {v: node_sums(basis, data.nodes[v]) for v, basis in bases.items()},
         {v: observation_sums(bases[v].messages, obs_bases[v][0], *pair) for v, pair in data.observations.items()},
     )
+    if data.labels or data.obs_labels:
+        model = dataclasses.replace(model, labels=data.labels, obs_labels=data.obs_labels)
     if _checks.is_traced(data):
         return model
     candidates = {v: candidate_points(x) for v, x in data.nodes.items()}

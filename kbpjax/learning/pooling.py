@@ -13,20 +13,24 @@ from kbpjax._checks import Numbers
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import Cases, TrainingData, with_numbers
+from kbpjax.learning.labels import Labels, Values, are_labels, encode, labels_in
 
-ByType = Numbers | Mapping[int, Numbers]
+Masks = Numbers | Mapping[int, Numbers]
 
 
 @public
 def pool(
     graph: Graph | Sequence[Graph],
-    samples: ByType | Sequence[ByType],
-    observations: ByType | Sequence[ByType | None] | None = None,
+    samples: Values | Mapping[int, Values] | Sequence[Values],
+    observations: Values | Mapping[int, Values] | Sequence[Values] | None = None,
     *,
-    mask: ByType | Sequence[ByType | None] | None = None,
-    observation_mask: ByType | Sequence[ByType | None] | None = None,
+    mask: Masks | Sequence[Masks | None] | None = None,
+    observation_mask: Masks | Sequence[Masks | None] | None = None,
 ) -> TrainingData:
     """Return training data pooled by node and edge type from samples on one or more graphs.
+
+    Texts and categories of pandas are labels: they are encoded as numbers, the model keeps the labels, and `mode` and
+    `sample` return them. Their kernel is `Delta`, unless another one is given. A label that is None or NaN is missing.
 
     Values may be missing: NaN in arrays of floats, masked entries of NumPy masked arrays, or False in a mask. A vector
     with a missing entry is missing. A pair of neighbors is used if both are present, a pair of a sample and its
@@ -68,13 +72,41 @@ def pool(
         (5, 3)
     """
     if isinstance(graph, Graph):
-        return _join([_GraphSamples.of("", graph, samples, observations, mask, observation_mask)])
+        types = [v for v, *_ in graph.node_types]
+        (samples,), labels = _encoded("samples", [samples], types)
+        (observations,), obs_labels = _encoded("observations", [observations], types)
+        return _join([_GraphSamples.of("", graph, samples, observations, mask, observation_mask)], labels, obs_labels)
     graphs: list[Any] = list(graph)
     rule = "must be a graph or a sequence of graphs"
     _checks.require(bool(graphs), "graph", rule, "none", "Pass at least one graph.")
     given = {"samples": samples, "observations": observations, "mask": mask, "observation_mask": observation_mask}
     columns = [_per_graph(name, values, len(graphs)) for name, values in given.items()]
-    return _join([_GraphSamples.of(f"[{i}]", *one) for i, one in enumerate(zip(graphs, *columns, strict=True))])
+    types = sorted({v for one in graphs if isinstance(one, Graph) for v, *_ in one.node_types})
+    columns[0], labels = _encoded("samples", columns[0], types)
+    columns[1], obs_labels = _encoded("observations", columns[1], types)
+    parts = [_GraphSamples.of(f"[{i}]", *one) for i, one in enumerate(zip(graphs, *columns, strict=True))]
+    return _join(parts, labels, obs_labels)
+
+
+def _encoded(argument: str, values: Sequence[Any], types: list[int]) -> tuple[list[Any], dict[int, Labels]]:
+    """Return values of each graph with labels as codes, and {node type: its labels}; types in one array share them."""
+    groups: dict[Any, list[Any]] = {}
+    for given in values:
+        for v, one in given.items() if isinstance(given, Mapping) else ((None, given),):
+            if are_labels(one):
+                groups.setdefault(v, []).append(one)
+    if not groups:
+        return list(values), {}
+    known = {v: labels_in(argument if v is None else f"{argument}[{v}]", own) for v, own in groups.items()}
+
+    def code(v: int | None, one: Any) -> Any:
+        return encode(argument if v is None else f"{argument}[{v}]", one, known.get(v))
+
+    found = [
+        {v: code(v, one) for v, one in given.items()} if isinstance(given, Mapping) else code(None, given)
+        for given in values
+    ]
+    return found, dict.fromkeys(types, known[None]) if None in known else known
 
 
 def _per_graph(argument: str, arrays: Any, count: int) -> Sequence[Any]:
@@ -236,7 +268,7 @@ def _select(array: Any, used: np.ndarray) -> Any:
     return flat if used.all() else flat[np.flatnonzero(used)]
 
 
-def _join(parts: list[_GraphSamples]) -> TrainingData:
+def _join(parts: list[_GraphSamples], labels: Mapping[int, Labels], obs_labels: Mapping[int, Labels]) -> TrainingData:
     """Concatenate the samples of each type over graphs."""
     ends: dict[int, tuple[int, int]] = {}
     for i, part in enumerate(parts):
@@ -278,6 +310,8 @@ def _join(parts: list[_GraphSamples]) -> TrainingData:
         degrees=degrees,
         rows=indices,
         cases=[part.cases for part in parts],
+        labels=labels,
+        obs_labels={v: own for v, own in obs_labels.items() if v in seen},
     )
 
 

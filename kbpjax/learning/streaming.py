@@ -118,7 +118,9 @@ def fit_chunks(
     _checks.require(ok, "chunks", f"must have the same number in both passes, {state.total}", state.done, fix)
     if state.stage == "sum":
         saved.save(dataclasses.replace(state, stage="done", total=state.done))
-    return regression.model(bases, obs_bases, *_totals(ends, bases, obs_bases, state.arrays))
+    model = regression.model(bases, obs_bases, *_totals(ends, bases, obs_bases, state.arrays))
+    labels = {name: tuple((v, tuple(own)) for v, own in types.get(name, ())) for name in ("labels", "obs_labels")}
+    return dataclasses.replace(model, **labels) if any(labels.values()) else model
 
 
 @public
@@ -304,7 +306,8 @@ def _types(data: TrainingData) -> str:
         "nodes": [[v, *point(x)] for v, x in sorted(data.nodes.items())],
         "observations": [[v, *point(y)] for v, (_, y) in sorted(data.observations.items())],
     }
-    return json.dumps(description)
+    labels = {"labels": data.labels, "obs_labels": data.obs_labels}
+    return json.dumps(description | {name: own for name, own in labels.items() if own})
 
 
 def _training_data(types: dict[str, Any], arrays: Mapping[str, Any]) -> TrainingData:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, overload
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +30,7 @@ from kbpjax.inference.diagnostics import CandidateWarning
 from kbpjax.inference.loopy import Solution
 from kbpjax.inference.update import of_edges
 from kbpjax.kernels.base import like
+from kbpjax.learning.labels import Values, encode
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.evidence import Evidence, constants, likelihood_values
 from kbpjax.posterior.evidence import log_or_zero as log_or_zero
@@ -51,6 +53,8 @@ class Belief(Checked):
         weights: probabilities [node, point]; each row sums to 1.
         lengths: length of the interval that each candidate stands for [point], relative to their mean: a weight is a
             density times a length. None: weights are those of states or samples.
+        labels: labels whose codes the candidates are, so that `labels[points[i]]` is the label of candidate i; None:
+            candidates are values. `mode` and `sample` return labels outside of `jax.jit`.
 
     `len(belief)` is the number of nodes. `belief[3]`, `belief[[1, 2]]`, `belief[:10]` and `belief[mask]` are the
     beliefs of some nodes.
@@ -69,6 +73,7 @@ class Belief(Checked):
     points: Shaped[Array, "point *dim"]
     weights: Float[Array, "node point"]
     lengths: Float[Array, " point"] | None = None
+    labels: tuple[Any, ...] | None = eqx.field(static=True, default=None)
 
     @staticmethod
     def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:
@@ -87,19 +92,19 @@ class Belief(Checked):
         fix = "For a batch of beliefs, index inside the function that jax.vmap maps."
         _checks.require(len(shape) == 2, "belief", "must have weights [node, point]", shape, fix)
         if isinstance(nodes, slice):
-            return Belief(self.points, self.weights[nodes], self.lengths)
+            return Belief(self.points, self.weights[nodes], self.lengths, self.labels)
         chosen = nodes if isinstance(nodes, jax.Array) else np.asarray(nodes, None if np.size(nodes) else int)
         is_mask = chosen.dtype == bool
         ok = chosen.shape == (count,) if is_mask else chosen.ndim <= 1 and jnp.issubdtype(chosen.dtype, jnp.integer)
         rule, fix = f"must be numbers, a slice or a mask of {count} nodes", "Pass for instance belief[[1, 2]]."
         _checks.require(ok, "nodes", rule, f"shape {chosen.shape}, dtype {chosen.dtype}", fix)
         if is_mask:
-            return Belief(self.points, self.weights[chosen], self.lengths)
+            return Belief(self.points, self.weights[chosen], self.lengths, self.labels)
         chosen = chosen.reshape(-1)
         if not _checks.is_unread(chosen):
             outside = [node for node in chosen.tolist() if not -count <= node < count]
             _checks.require(not outside, "nodes", f"must be among {count} nodes", outside[:3], "Count from 0.")
-        return Belief(self.points, self.weights[chosen], self.lengths)
+        return Belief(self.points, self.weights[chosen], self.lengths, self.labels)
 
     @property
     def heights(self) -> Float[Array, "node point"]:
@@ -113,6 +118,8 @@ class Belief(Checked):
     def __repr__(self) -> str:
         if self.weights.ndim != 2:
             return show_fields(self)
+        if self.labels is not None:
+            return f"Belief({len(self)} nodes on {len(self.points)} of {len(self.labels)} labels)"
         dim = self.points.shape[1:]
         points = f"{len(self.points)} points" + (f" of shape {dim}" if dim else "")
         ends = [show(end).removesuffix(".0") for end in (self.points.min(axis=0), self.points.max(axis=0))]
@@ -125,7 +132,7 @@ def beliefs(
     graph: Graph,
     evidence: Evidence | None,
     solution: Solution,
-    points: Numbers,
+    points: Values,
     *,
     marginal: Marginal | None = None,
     temperature: ScalarLike | None = None,
@@ -138,7 +145,7 @@ def beliefs(
     graph: Graph,
     evidence: Evidence | None,
     solution: Solution,
-    points: Mapping[int, Numbers],
+    points: Mapping[int, Values],
     *,
     marginal: Marginal | None = None,
     temperature: ScalarLike | None = None,
@@ -164,7 +171,7 @@ def beliefs(
     graph: Graph,
     evidence: Evidence | None,
     solution: Solution,
-    points: Numbers | Mapping[int, Numbers] | None = None,
+    points: Values | Mapping[int, Values] | None = None,
     *,
     marginal: Marginal | None = None,
     temperature: ScalarLike | None = None,
@@ -224,11 +231,13 @@ def beliefs(
     lengths = {
         v: None if isinstance(estimates[v], Empirical) else lengths_of(candidates[v], weights[v].dtype) for v in types
     }
+    labels = dict(model.labels)
     if by_type:
-        return {v: Belief(candidates[v], weights[v], lengths[v]) for v in types}
+        return {v: Belief(candidates[v], weights[v], lengths[v], labels.get(v)) for v in types}
     first = min(types)
     together = weights[first] if len(types) == 1 else _by_node(weights, {v: graph.nodes_of_type(v) for v in types})
-    return Belief(candidates[first], together, lengths[first])
+    own = {labels.get(v) for v in types}
+    return Belief(candidates[first], together, lengths[first], own.pop() if len(own) == 1 else None)
 
 
 def known_points(model: KernelMRF, graph: Graph) -> dict[int, Array]:
@@ -490,7 +499,8 @@ def candidates_by_type(
 
 
 def _candidates_of(model: KernelMRF, node_type: int, points: Numbers, checks: list[_checks.Check]) -> Array:
-    array = _checks.as_array("points", points)
+    codes = encode("points", points, dict(model.labels).get(node_type))
+    array = _checks.as_array("points", codes)
     shape = model.points[node_type].shape[1:]
     rule = f"must have shape [point, *{shape}], as the variables of node type {node_type}"
     ok = array.ndim >= 1 and len(array) > 0 and array.shape[1:] == shape

@@ -16,6 +16,7 @@ from kbpjax._misc import matmul
 from kbpjax._public import public
 from kbpjax.features import FAR, Basis, FeatureMap, features
 from kbpjax.graphs.graph import Graph
+from kbpjax.learning.labels import Values, are_labels, encode
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.observations import EvidenceModel, check_evidence_model
 from kbpjax.posterior.evidence import Evidence, constants, expand, nothing, represented_shares
@@ -26,7 +27,7 @@ def clamp(
     model: KernelMRF,
     graph: Graph,
     nodes: Numbers | None,
-    values: Numbers | Mapping[int, Numbers],
+    values: Values | Mapping[int, Values],
     *,
     mask: Numbers | None = None,
     evidence_model: EvidenceModel | None = None,
@@ -43,7 +44,7 @@ def clamp(
         nodes: numbers of the clamped nodes [some], each once. None: `values` has an entry for every node, and those
             that are NaN, or where `mask` is False, are not clamped.
         values: their values [some, *dim]; or {node type: values of its nodes among `nodes`, in their order}; without
-            `nodes`, [node, *dim] or {node type: values [node_of_type, *dim]}.
+            `nodes`, [node, *dim] or {node type: values [node_of_type, *dim]}. Labels, if the training data have them.
         mask: clamped nodes [node], boolean or 0 and 1; only without `nodes`. None: all nodes without NaN.
         evidence_model: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel. None: that of the
             model, which `fit` may have chosen.
@@ -68,6 +69,8 @@ def clamp(
     check_evidence_model(evidence_model)
     fix = "Leave it out, or pass nodes=None and a value for every node."
     _checks.require(mask is None or nodes is None, "mask", "must be None where nodes are given", "a mask", fix)
+    if are_labels(values):
+        values = _codes(model, graph, nodes, values)
     if isinstance(values, Mapping):
         return _clamp_by_type(model, graph, nodes, values, mask, evidence_model)
     shapes = {v: model.points[v].shape[1:] for v, *_ in graph.node_types}
@@ -84,6 +87,22 @@ def clamp(
     return _clamp(model, graph, numbers, given, evidence_model, types)
 
 
+def _codes(model: KernelMRF, graph: Graph, nodes: Any, values: Any) -> Any:
+    """Return the codes of labels; without `nodes`, hidden where they are missing."""
+    labels = [dict(model.labels).get(v) for v, *_ in graph.node_types]
+    fix = "Pass {node type: values}."
+    _checks.require(len(set(labels)) == 1, "values", "must be by type where labels of types differ", "one list", fix)
+    codes = encode("values", values, labels[0])
+    return codes if nodes is None else _complete(codes)
+
+
+def _complete(codes: Any) -> Any:
+    """Return codes without missing ones."""
+    missing = int(np.ma.getmaskarray(codes).sum()) if isinstance(codes, np.ma.MaskedArray) else 0
+    _checks.require(missing == 0, "values", "must be known", f"{missing} missing", "Leave these nodes out.")
+    return np.ma.getdata(codes) if isinstance(codes, np.ma.MaskedArray) else codes
+
+
 def _clamp_by_type(
     model: KernelMRF, graph: Graph, nodes: Any, values: Mapping[int, Any], mask: Any, evidence_model: EvidenceModel
 ) -> Evidence:
@@ -91,7 +110,8 @@ def _clamp_by_type(
     types = [v for v, *_ in graph.node_types]
     unknown, fix = [v for v in values if v not in types], "Leave the others out."
     _checks.require(not unknown, "values", f"must have node types among {types} as keys", unknown, fix)
-    evidence = nothing(model, graph)
+    evidence, labels = nothing(model, graph), dict(model.labels)
+    values = {v: encode(f"values[{v}]", given, labels.get(v)) for v, given in values.items()}
     if nodes is None:
         for v, given in values.items():
             where = None if mask is None else _checks.to_jax(_mask(graph, mask)[np.asarray(graph.nodes_of_type(v))])
@@ -109,7 +129,8 @@ def _clamp_by_type(
     missing = sorted(set(kinds.tolist()) - set(values))
     _checks.require(not missing, "values", "must have the types of all nodes", f"none of {missing}", "Add them.")
     for v, given in values.items():
-        evidence = evidence * clamp(model, graph, numbers[kinds == v], given, evidence_model=evidence_model)
+        own = _complete(given) if v in labels else given
+        evidence = evidence * clamp(model, graph, numbers[kinds == v], own, evidence_model=evidence_model)
     return evidence
 
 

@@ -16,6 +16,7 @@ from kbpjax._public import Checked, public
 from kbpjax.features import features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import InLogs, MaxProduct
+from kbpjax.learning.labels import Values
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.beliefs import log_or_zero, log_values, raise_logs, somewhere_positive
 from kbpjax.posterior.posterior import Posterior
@@ -55,7 +56,7 @@ class EdgeBelief(Checked):
 def edge_beliefs(
     posterior: Posterior,
     edges: Numbers | None = None,
-    points: Numbers | Mapping[int, Numbers] | None = None,
+    points: Values | Mapping[int, Values] | None = None,
 ) -> EdgeBelief:
     r"""Return the pairwise beliefs of edges, whose margins are the beliefs of their nodes.
 

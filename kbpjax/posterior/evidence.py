@@ -30,6 +30,7 @@ from kbpjax.inference.operators import log_or_zero as log_or_zero
 from kbpjax.inference.operators import normalize
 from kbpjax.inference.update import evaluate_local
 from kbpjax.kernels.base import as_floats, like
+from kbpjax.learning.labels import Values, are_labels, encode
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.observations import EvidenceModel, check_evidence_model
 
@@ -168,7 +169,7 @@ BATCH = "For a batch of cases, use jax.vmap(lambda y: kbpjax.observe(model, grap
 def observe(
     model: KernelMRF,
     graph: Graph,
-    y: Numbers | Mapping[int, Numbers],
+    y: Values | Mapping[int, Values],
     *,
     mask: Numbers | None = None,
     evidence_model: EvidenceModel | None = None,
@@ -186,7 +187,7 @@ def observe(
         graph: the graph.
         y: one observation for each node [node, *obs_dim]; or {node type: one for each of its nodes, in order of node
             number}, if observations differ in shape or only some types have them. Masked entries of a NumPy masked
-            array are missing.
+            array are missing. Labels, if the training data have them; None is missing.
         mask: observed nodes [node], boolean or 0 and 1. Entries of y elsewhere are ignored, and may be NaN. None: all
             nodes without NaN in y.
         evidence_model: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel of y. None: that of
@@ -220,12 +221,14 @@ def observe(
     fix = f"Pass a boolean for each node, True where it is observed. {BATCH}"
     shape = (graph.num_nodes,)
     observed = _checks.to_jax(np.ones(shape, bool) if mask is None else _checks.as_mask("mask", mask, shape, fix=fix))
-    observable = [v for v, *_ in graph.node_types if v in model.observations]
+    observable, labels = [v for v, *_ in graph.node_types if v in model.observations], dict(model.obs_labels)
     if isinstance(y, Mapping):
         unknown = [v for v in y if v not in observable]
         fix = "Leave them out, or fit the model on observations of them."
         _checks.require(not unknown, "y", f"must have node types among {observable} as keys", unknown, fix)
-        read = {v: _checks.read(f"y[{v}]", y[v]) for v in observable if v in y}
+        read = {v: _checks.read(f"y[{v}]", encode(f"y[{v}]", y[v], labels.get(v))) for v in observable if v in y}
+    elif are_labels(y):
+        read = {v: _checks.read("y", encode("y", y, labels.get(v), used=_own(graph, v, y))) for v in observable}
     else:
         read = dict.fromkeys(observable, _checks.read("y", y))
     by_type, nan_missing, arrays = isinstance(y, Mapping), mask is None, {}
@@ -238,6 +241,12 @@ def observe(
             observed = observed.at[nodes].set(observed[nodes] & (there if by_type else there[nodes]))
     _check_values(model, graph, arrays, observed, by_type, nan_missing)
     return _observe(model, graph, arrays, observed, evidence_model, exponent, by_type, nan_missing)
+
+
+def _own(graph: Graph, node_type: int, y: Any) -> Any:
+    """Return a mask of the nodes of a type, if y has an entry for each node of the graph."""
+    own = np.asarray(graph.node_type) == node_type
+    return own if len(own) == len(y) else None
 
 
 def likelihood_values(

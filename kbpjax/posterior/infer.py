@@ -26,6 +26,7 @@ from kbpjax.inference.diagnostics import ConvergenceWarning, NotConverged, check
 from kbpjax.inference.loopy import Solution, run
 from kbpjax.inference.schedules import Colored, colored
 from kbpjax.inference.tree import run_tree
+from kbpjax.learning.labels import Values
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.nonnegative import clipped
 from kbpjax.posterior.evidence import Evidence, observe
@@ -40,11 +41,11 @@ DENSE = 2000
 def infer(
     model: KernelMRF,
     graph: Graph,
-    y: Numbers | Mapping[int, Numbers] | None = None,
+    y: Values | Mapping[int, Values] | None = None,
     *,
     mask: Numbers | None = None,
     evidence: Evidence | None = None,
-    points: Numbers | Mapping[int, Numbers] | None = None,
+    points: Values | Mapping[int, Values] | None = None,
     marginal: Marginal | None = None,
     tol: ScalarLike = 1e-3,
     num_iters: int = 200,

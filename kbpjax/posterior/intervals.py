@@ -15,7 +15,7 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import einsum
 from kbpjax.posterior.beliefs import Belief
-from kbpjax.posterior.summaries import by_type, check_belief, keep_nan, known_values, refuse_nan
+from kbpjax.posterior.summaries import by_type, check_belief, keep_nan, known_values, refuse_nan, require_numbers
 
 TWO_PI = 2 * math.pi
 
@@ -174,6 +174,7 @@ def circular_mean(belief: Belief, period: ScalarLike = TWO_PI) -> Float[Array, "
         [23.5]
     """
     check_belief(belief)
+    require_numbers(belief)
     return _circular_mean(belief, _checks.in_range("period", period, belief.weights.dtype))
 
 
@@ -276,6 +277,7 @@ def _highest_density(weights: Array, heights: Array, coverage: Array) -> Array:
 
 def _check_scalar(belief: Belief) -> None:
     check_belief(belief)
+    require_numbers(belief)
     scalar = belief.points.shape[1:] in ((), (1,))
     fix = "Use kbpjax.marginal(belief, coordinate), or mean and std."
     _checks.require(scalar, "belief", "must have scalar points", f"points of shape {belief.points.shape}", fix)

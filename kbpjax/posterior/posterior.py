@@ -13,11 +13,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kbpjax import _checks
-from kbpjax._checks import Numbers
 from kbpjax._misc import show_lines, values_or_shapes
 from kbpjax._public import Checked, public
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution
+from kbpjax.learning.labels import Values
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.beliefs import Belief, beliefs, known_points, lengths_of, marginals_of
 from kbpjax.posterior.evidence import Evidence
@@ -92,7 +92,7 @@ class Posterior(Checked):
         graph: Graph,
         evidence: Evidence | None,
         solution: Solution,
-        points: Numbers | Mapping[int, Numbers] | None = None,
+        points: Values | Mapping[int, Values] | None = None,
         *,
         marginal: Marginal | None = None,
     ) -> "Posterior":
@@ -179,12 +179,13 @@ class Posterior(Checked):
 
     def _belief(self, node_type: int) -> Belief:
         points, weights = self._parts[2][node_type], self.probabilities[node_type]
+        labels = dict(self.model.labels).get(node_type)
         if isinstance(self.marginals[node_type], Empirical):
-            return Belief(points, weights)
+            return Belief(points, weights, labels=labels)
         lengths = lambda x: lengths_of(x, weights.dtype)
         for _ in self._batched(node_type):
             lengths = jax.vmap(lengths)
-        return Belief(points, weights, lengths(points))
+        return Belief(points, weights, lengths(points), labels)
 
     def _batched(self, node_type: int) -> tuple[int, ...]:
         """Return the batch axes of the candidates: all of the posterior's if they are traced, else none."""
@@ -193,7 +194,7 @@ class Posterior(Checked):
 
     @public
     def at(
-        self, points: Numbers | Mapping[int, Numbers], *, marginal: Marginal | None = None
+        self, points: Values | Mapping[int, Values], *, marginal: Marginal | None = None
     ) -> Belief | dict[int, Belief]:
         """Return the beliefs at other candidates, as `beliefs` does.
 
@@ -235,9 +236,8 @@ class Posterior(Checked):
         mapped = [x if isinstance(x, ARRAYS) and x.shape[:axes] == self.batch else None for x in leaves]
 
         def of_case(weights: dict[int, Array], at: dict[int, Any], mapped: list[Any]) -> Any:
-            own = {
-                v: Belief(at.get(v, (x.points,))[0], weights[v], at.get(v, (0, x.lengths))[1]) for v, x in one.items()
-            }
+            parts = {v: at.get(v, (x.points, x.lengths)) for v, x in one.items()}
+            own = {v: Belief(parts[v][0], weights[v], parts[v][1], x.labels) for v, x in one.items()}
             given = [whole if case is None else case for case, whole in zip(mapped, leaves, strict=True)]
             args, options = jax.tree.unflatten(structure, given)
             return summary(_only(own), *args, **options)

@@ -18,6 +18,7 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import einsum, quick_jit
 from kbpjax._public import public
+from kbpjax.learning.labels import decode
 from kbpjax.posterior.beliefs import Belief, log_or_zero, raise_logs, spacing
 from kbpjax.posterior.posterior import Posterior
 
@@ -41,14 +42,22 @@ class Summary(Protocol[Options, Result]):
     ) -> dict[int, Result]: ...
 
 
-def by_type(summary: Callable[Concatenate[Belief, Options], Result]) -> Summary[Options, Result]:
-    """Return a summary that also takes a posterior or {node type: belief}, and arguments as {node type: argument}."""
-    call: Any = public(summary)
+def by_type(
+    summary: Callable[Concatenate[Belief, Options], Result], *, has_points: bool = False
+) -> Summary[Options, Result]:
+    """Return a summary that also takes a posterior or {node type: belief}, and arguments as {node type: argument}.
+
+    With `has_points`, its values are candidates, and are returned as labels if the candidates are codes of labels.
+    """
+    checked: Any = public(summary)
+    call: Any = wraps(checked)(lambda b, *args, **options: with_labels(b, checked(b, *args, **options)))
+    call = call if has_points else checked
 
     @wraps(call)
     def apply(belief: Any, *args: Any, **options: Any) -> Any:
         if isinstance(belief, Posterior):
-            return belief.map_cases(apply, args, options)
+            found = belief.map_cases(apply, args, options)
+            return with_labels(belief, found) if has_points and belief.batch else found
         if not isinstance(belief, Mapping):
             return call(belief, *args, **options)
 
@@ -67,7 +76,19 @@ def by_type(summary: Callable[Concatenate[Belief, Options], Result]) -> Summary[
     return apply
 
 
-@by_type
+def with_labels(belief: Any, values: Any) -> Any:
+    """Return candidates as labels where they are codes of labels; unchanged under tracing."""
+    if isinstance(belief, Posterior):
+        return (
+            {v: with_labels(belief.by_type[v], x) for v, x in values.items()}
+            if isinstance(values, dict)
+            else (with_labels(next(iter(belief.by_type.values())), values))
+        )
+    labels = getattr(belief, "labels", None)
+    return values if labels is None or _checks.is_traced(values) else decode(values, labels)
+
+
+@partial(by_type, has_points=True)
 def mode(belief: Belief) -> Shaped[Array, "node *dim"]:
     """Return the mode of each node: the candidate of largest belief; of numbers, of largest density.
 
@@ -97,6 +118,7 @@ def mean(belief: Belief) -> Float[Array, "node *dim"]:
         0.75
     """
     check_belief(belief)
+    require_numbers(belief)
     return _mean(belief)
 
 
@@ -119,6 +141,7 @@ def covariance(belief: Belief) -> Float[Array, "node dim dim"]:
         [[[1.0, 1.0], [1.0, 1.0]]]
     """
     check_belief(belief)
+    require_numbers(belief)
     fix = "Use kbpjax.variance, or reshape the points to vectors."
     got = f"points of shape {belief.points.shape}"
     _checks.require(belief.points.ndim == 2, "belief", "must have points [point, dim]", got, fix)
@@ -153,7 +176,7 @@ def temper(belief: Belief, temperature: ScalarLike) -> Belief:
     """
     check_belief(belief)
     temperature = jnp.asarray(_checks.in_range("temperature", temperature, belief.weights.dtype))
-    return Belief(belief.points, _tempered(belief, temperature), belief.lengths)
+    return Belief(belief.points, _tempered(belief, temperature), belief.lengths, belief.labels)
 
 
 @quick_jit
@@ -199,6 +222,7 @@ def variance(belief: Belief) -> Float[Array, "node *dim"]:
         0.25
     """
     check_belief(belief)
+    require_numbers(belief)
     return _variance(belief)
 
 
@@ -221,6 +245,7 @@ def std(belief: Belief) -> Float[Array, "node *dim"]:
         [0.5]
     """
     check_belief(belief)
+    require_numbers(belief)
     return _std(belief)
 
 
@@ -315,6 +340,7 @@ def log_density(belief: Belief, x: Numbers | Mapping[int, Numbers]) -> Float[Arr
         0.5
     """
     check_belief(belief)
+    require_numbers(belief)
     values = _checks.as_array("x", x)
     _checks.require_finite("x", values, "Leave out nodes without a true value: belief[nodes].")
     scalar = belief.points.shape[1:] in ((), (1,)) and belief.points.size > 1
@@ -366,12 +392,13 @@ def sample(key: PRNGKeyArray, belief: Posterior | Belief | Mapping[int, Belief],
     _checks.require_count("num_samples", num_samples)
     if isinstance(belief, Posterior):
         keys = (jax.random.split(key, belief.batch) if belief.batch else key,)
-        return belief.map_cases(lambda belief, key: sample(key, belief, num_samples), keys, {})
+        drawn = belief.map_cases(lambda belief, key: sample(key, belief, num_samples), keys, {})
+        return with_labels(belief, drawn) if belief.batch else drawn
     if isinstance(belief, Mapping):
         return {v: sample(jax.random.fold_in(key, v), one, num_samples) for v, one in belief.items()}
     check_belief(belief)
     refuse_nan(belief)
-    return _sample(key, belief, num_samples)
+    return with_labels(belief, _sample(key, belief, num_samples))
 
 
 @partial(jax.jit, static_argnames="num_samples")
@@ -386,6 +413,12 @@ def check_belief(belief: Belief) -> None:
     shape, count = belief.weights.shape, len(belief.points)
     fix = "For a batch of beliefs, call this inside the function that jax.vmap maps."
     _checks.require(len(shape) == 2 and shape[1] == count, "belief", f"must have weights [node, {count}]", shape, fix)
+
+
+def require_numbers(belief: Belief) -> None:
+    """Raise ValueError if the candidates are codes of labels, which have no mean or quantile."""
+    got, fix = f"{len(belief.labels or ())} labels", "Use kbpjax.mode, or belief.weights, the probabilities."
+    _checks.require(belief.labels is None, "belief", "must be of numbers", got, fix)
 
 
 def refuse_nan(belief: Belief) -> None:

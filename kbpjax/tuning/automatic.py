@@ -17,7 +17,7 @@ from jaxtyping import ScalarLike
 
 from kbpjax import _checks
 from kbpjax._public import public
-from kbpjax.kernels import Kernel
+from kbpjax.kernels import Delta, Kernel
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import Positive
 from kbpjax.learning.observations import DensityRatio, Expectation
@@ -89,9 +89,10 @@ def choose_hyperparameters(
     Of the temperatures that score about as well as the best, the one is taken whose regions of 90 % hold nearest to
     90 % of the held-out values.
 
-    Kernels that are chosen are RBF (numbers) or ARD (vectors whose coordinates differ in scale). Other domains, such as
-    angles, strings or categories, need a kernel. Observations of 16 coordinates or more may get an RBF of their
-    projection (`kernels.Projected`) by a ridge regression of the variables on them, if held-out beliefs are better.
+    Kernels that are chosen are RBF (numbers), ARD (vectors whose coordinates differ in scale) or Delta (labels and
+    booleans). Other domains, such as angles or strings that resemble each other, need a kernel. Observations of 16
+    coordinates or more may get an RBF of their projection (`kernels.Projected`) by a ridge regression of the variables
+    on them, if held-out beliefs are better.
 
     Args:
         data: training data of `pool`. From a `TrainingData` without cases, nothing can be held out: bandwidths are then
@@ -127,6 +128,8 @@ def choose_hyperparameters(
         for value in jax.tree.leaves(given):
             _checks.require_number(name, value, least=0)
     observed = {v: y for v, (_, y) in data.observations.items()}
+    kernel = _with_delta(kernel, data.nodes, dict(data.labels))
+    obs_kernel = _with_delta(obs_kernel, observed, dict(data.obs_labels))
     kernels = ScaledKernels.of("kernel", kernel, data.nodes)
     obs_kernels = ScaledKernels.of("obs_kernel", obs_kernel, observed)
     if sum(x.size and len(x) * x.shape[1] for one in data.cases for x in one.samples.values()) < FEWEST:
@@ -145,6 +148,14 @@ def choose_hyperparameters(
         evidence_power=choice.power,
         temperature=temperature,
     )
+
+
+def _with_delta(kernel: Any, samples: Mapping[int, Any], labels: Mapping[int, Any]) -> Any:
+    """Return kernels with `Delta` for labels and booleans that have none."""
+    if isinstance(kernel, Kernel):
+        return kernel
+    own = {v: Delta() for v, x in samples.items() if v in labels or x.dtype == bool}
+    return own | dict(kernel or {})
 
 
 def _search(

@@ -1,0 +1,140 @@
+"""Labels as values: texts, categories of pandas, booleans, integers with gaps; in, and out again."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+from kbpjax.learning import labels
+
+GRAPH = kbp.chain_graph(5)
+CODES = np.random.default_rng(0).integers(0, 3, size=(40, 5))
+Y = CODES + 0.3 * np.random.default_rng(1).normal(size=CODES.shape)
+WEATHER = np.array(["cloudy", "rain", "sun"])
+OPTIONS = {"kernel": kbp.Delta(), "obs_kernel": kbp.RBF(0.3), "ridge": 1e-3}
+
+
+def kinds():
+    pandas = pytest.importorskip("pandas")
+    ordered = pandas.CategoricalDtype(["sun", "cloudy", "rain"], ordered=True)
+    texts = WEATHER[CODES]
+    frame = pandas.DataFrame({f"day {i}": pandas.Series(texts[:, i], dtype=ordered) for i in range(5)})
+    return {"texts": texts, "objects": texts.astype(object), "lists": texts.tolist(), "categories": frame}
+
+
+@pytest.mark.parametrize("kind", ["texts", "objects", "lists", "categories"])
+def test_texts_and_categories_come_back_as_labels(kind):
+    x = kinds()[kind]
+    data = kbp.pool(GRAPH, x, Y)
+    model, numbers = kbp.fit(data, **OPTIONS), kbp.fit(kbp.pool(GRAPH, CODES, Y), **OPTIONS)
+    known = ("sun", "cloudy", "rain") if kind == "categories" else tuple(WEATHER.tolist())
+    assert dict(data.labels) == dict(model.labels) == {0: known}
+    posterior, expected = kbp.infer(model, GRAPH, Y[0]), kbp.infer(numbers, GRAPH, Y[0])
+    np.testing.assert_array_equal(kbp.mode(posterior), WEATHER[kbp.mode(expected)])
+    order = [known.index(label) for label in WEATHER]
+    np.testing.assert_allclose(posterior.weights[:, order], expected.weights, atol=1e-5)
+    assert set(np.unique(kbp.sample(jax.random.key(0), posterior, 20))) <= set(WEATHER.tolist())
+    assert repr(posterior.belief) == "Belief(5 nodes on 3 of 3 labels)"
+    batch = jax.vmap(lambda y: kbp.infer(model, GRAPH, y))(Y[:3])
+    np.testing.assert_array_equal(kbp.mode(batch)[0], kbp.mode(posterior))
+    assert kbp.sample(jax.random.key(0), batch, 2).dtype.kind == "U"
+    assert jax.jit(lambda y: kbp.mode(kbp.infer(model, GRAPH, y)))(Y[0]).dtype.kind == "i"  # codes inside
+
+
+def test_labels_are_observed_and_clamped():
+    x = WEATHER[CODES]
+    model = kbp.fit(kbp.pool(GRAPH, x, x), **(OPTIONS | {"obs_kernel": kbp.Delta()}))
+    numbers = kbp.fit(kbp.pool(GRAPH, CODES, CODES), **(OPTIONS | {"obs_kernel": kbp.Delta()}))
+    seen = np.array(["sun", None, "rain", None, "sun"], object)
+    there = np.array([True, False, True, False, True])
+    expected = kbp.observe(numbers, GRAPH, [2, 0, 1, 0, 2], mask=there)
+    for y in (seen, seen.tolist(), {0: seen}):
+        np.testing.assert_allclose(kbp.observe(model, GRAPH, y).local, expected.local, rtol=1e-5)
+    expected = kbp.clamp(numbers, GRAPH, [0, 3], [2, 1]).local
+    for nodes, values in (
+        ([0, 3], ["sun", "rain"]),
+        ([0, 3], {0: ["sun", "rain"]}),
+        (None, ["sun", None, None, "rain", None]),
+    ):
+        np.testing.assert_allclose(kbp.clamp(model, GRAPH, nodes, values).local, expected, rtol=1e-5)
+    clamped = kbp.infer(model, GRAPH, evidence=kbp.clamp(model, GRAPH, [1], ["rain"]), points=["rain", "sun"])
+    assert kbp.mode(clamped)[1] == "rain" and clamped.weights.shape == (5, 2)
+
+
+def test_booleans_and_integers_with_gaps_are_values():
+    for x in (CODES > 0, np.array([3, 10, 700])[CODES]):
+        model = kbp.fit(kbp.pool(GRAPH, x, Y), **OPTIONS)
+        got = np.asarray(kbp.mode(kbp.infer(model, GRAPH, Y[0])))
+        assert got.dtype.kind == x.dtype.kind and np.isin(got, x).all() and (got == x[0]).mean() >= 0.8
+
+
+def test_types_have_their_own_labels_and_missing_ones_are_missing():
+    graph = kbp.chain_graph(4, node_type=[0, 1, 0, 1])
+    colors, sizes = np.array(["blue", "red"]), np.array(["large", "medium", "small"])
+    first, second = colors[CODES[:, :2] % 2].astype(object), sizes[CODES[:, 2:4]]
+    first[0, 0] = None
+    data = kbp.pool(graph, {0: first, 1: second})
+    assert dict(data.labels) == {0: ("blue", "red"), 1: ("large", "medium", "small")}
+    assert len(data.nodes[0]) == 79 and len(data.nodes[1]) == 80
+    model = kbp.fit(data, kernel=kbp.Delta(), ridge=1e-3)
+    posterior = kbp.infer(model, graph, evidence=kbp.clamp(model, graph, [0, 1], {0: ["red"], 1: ["small"]}))
+    modes = kbp.mode(posterior)
+    assert modes[0][0] == "red" and modes[1][0] == "small"
+    two = kbp.pool([graph, graph], [{0: first, 1: second}, {0: np.full((1, 2), "green"), 1: second[:1]}])
+    assert dict(two.labels)[0] == ("blue", "green", "red")
+
+
+@pytest.mark.slow  # a search
+def test_without_a_kernel_labels_have_delta(tmp_path):
+    model = kbp.fit(kbp.pool(GRAPH, WEATHER[CODES], Y))
+    assert isinstance(model.bases[0].kernel, kbp.Delta)
+    kbp.save(tmp_path / "weather.kbp", model)
+    again = kbp.load(tmp_path / "weather.kbp")
+    assert again.labels == model.labels
+    np.testing.assert_array_equal(kbp.mode(kbp.infer(again, GRAPH, Y[0])), kbp.mode(kbp.infer(model, GRAPH, Y[0])))
+
+
+def test_what_is_wrong_with_labels_is_named():
+    x = WEATHER[CODES]
+    model = kbp.fit(kbp.pool(GRAPH, x, x), **(OPTIONS | {"obs_kernel": kbp.Delta()}))
+    numbers = kbp.fit(kbp.pool(GRAPH, CODES, CODES), **(OPTIONS | {"obs_kernel": kbp.Delta()}))
+    belief = kbp.infer(model, GRAPH)
+    calls = {
+        "y: must be one of the 3 labels of the training data, such as .* got 'snow'": lambda: kbp.observe(
+            model, GRAPH, ["snow"] * 5
+        ),
+        "values: must be one of the 3 labels .* got 'snow'": lambda: kbp.clamp(model, GRAPH, [0], ["snow"]),
+        "y: must be numbers, as in the training data; got texts": lambda: kbp.observe(numbers, GRAPH, ["sun"] * 5),
+        "values: must be known; got 1 missing": lambda: (
+            kbp.clamp(model, GRAPH, [0], np.array([None, "sun"], object)[:1])
+            if False
+            else kbp.clamp(model, GRAPH, [0, 1], ["sun", None])
+        ),
+        "samples: must have labels of one type; got .'int', 'str'.": lambda: kbp.pool(
+            GRAPH, np.array([["a", 1, "b", "a", "b"]], object)
+        ),
+        "belief: must be of numbers; got 3 labels": lambda: kbp.mean(belief),
+        "belief: must be of numbers": lambda: kbp.interval(belief),
+    }
+    for text, call in calls.items():
+        with pytest.raises(ValueError, match=f"^{text}"):
+            call()
+
+
+def test_chunks_have_the_same_labels():
+    x = WEATHER[CODES]
+    chunks = [kbp.pool(GRAPH, half) for half in (x[:20], x[20:])]
+    model = kbp.fit_chunks(lambda: chunks, kernel=kbp.Delta(), ridge=1e-3)
+    assert dict(model.labels) == {0: tuple(WEATHER.tolist())}
+    other = [chunks[0], kbp.pool(GRAPH, np.full((2, 5), "snow"))]
+    with pytest.raises(ValueError, match="^chunk 1: must match the first chunk"):
+        kbp.fit_chunks(lambda: other, kernel=kbp.Delta(), ridge=1e-3)
+
+
+def test_encoding_is_undone_by_decoding():
+    known = labels.labels_in("x", [WEATHER, ["sun", None]])
+    codes = labels.encode("x", ["rain", None, "sun"], known)
+    assert codes.mask.tolist() == [False, True, False]
+    assert labels.decode(codes.data, known)[[0, 2]].tolist() == ["rain", "sun"]
+    assert not labels.are_labels(jnp.ones(2)) and not labels.are_labels([[1.0], [1.0, 2.0]])
