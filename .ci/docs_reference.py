@@ -72,7 +72,8 @@ PAGES = {
         "Learning",
         "From training data to a model: update rules, marginals and conditional embedding operators.",
         {
-            "Models": "fit choose_hyperparameters fit_chunks KernelMRF Operators learning.observations.ObservationModel",
+            "Models": "fit choose_hyperparameters fit_chunks KernelMRF Operators"
+            " learning.observations.ObservationModel",
             "Update rules": "ConstantTime LinearTime FullRank fix_landmarks learning.rules.FixedLandmarks",
             "Marginals": "Parzen MeanEmbedding Empirical",
             "Nonnegative operators": "Clipped ConstrainedFit",
@@ -108,7 +109,7 @@ PAGES = {
     ),
     "posterior": (
         "Posterior summaries",
-        "The posterior of `infer`, and what to compute from it; all summaries also take beliefs, and {node type: belief}.",
+        "The posterior of `infer`, and what to compute from it; summaries also take beliefs, and {node type: belief}.",
         {
             "Beliefs": "Posterior beliefs Belief log_belief edge_beliefs EdgeBelief marginal temper",
             "Point estimates": "mode refine_mode mean circular_mean expectation",

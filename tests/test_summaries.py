@@ -55,7 +55,6 @@ def test_other_arguments_may_be_given_by_type():
     expected = {v: kbp.log_density(belief, x[v]) for v, belief in by_type.items()}
     same(kbp.log_density(by_type, x), expected)
     same(kbp.log_density(by_type, x=x), expected)
-    kernels = {0: kbp.RBF(1.0), 3: kbp.Delta()}
     functions = {0: jnp.sin, 3: lambda x: x == 2}
     got = kbp.expectation(by_type, functions)
     same(got, {v: kbp.expectation(belief, functions[v]) for v, belief in by_type.items()})
