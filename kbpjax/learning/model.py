@@ -72,9 +72,11 @@ class KernelMRF(Checked):
             maximum feature norm. A value well above `eps` means that `max_rank` is too small for the bandwidth.
         ridges: {node type: ridge parameter of its observation and clamping operators}.
         edge_types: (type, node type of first end, node type of second end) of each edge type.
-        candidates: {node type: candidate points of beliefs [point, *dim]}, chosen from the training samples; None for a
-            model that was fitted inside `jax.jit` or from chunks.
+        candidates: {node type: candidate points of beliefs [point, *dim]}, chosen from the training samples, or all
+            states; None for a model that was fitted inside `jax.jit` or from chunks.
         hyperparameters: the `Hyperparameters` that `fit` chose; None if it chose none.
+        has_potentials: whether the edges have given or counted tables (`kbpjax.baselines.discrete`), to which `infer`
+            applies plain belief propagation; False: operators learned with `fit`.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -99,6 +101,13 @@ class KernelMRF(Checked):
     edge_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
     candidates: dict[int, Array] | None = None
     hyperparameters: Any = None
+    has_potentials: bool = eqx.field(static=True, default=False)
+
+    @staticmethod
+    def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a model that was saved before `has_potentials` (see `kbpjax.io`)."""
+        given = bool(fields["bases"]) and all(type(one).__name__ == "Indicators" for one in fields["bases"].values())
+        return {"has_potentials": given} | fields
 
     @property
     def ranks(self) -> dict[int, tuple[int, int]]:
@@ -161,7 +170,7 @@ class KernelMRF(Checked):
             f" residual {float(observation.residual):.2g}"
             for v, observation in self.observations.items()
         ]
-        sign = "as estimated" if self.operators.nonnegative is None else "nonnegative"
+        sign = "as estimated" if self.operators.nonnegative is None and not self.has_potentials else "nonnegative"
         lines = [line for part in (nodes, edges, observed) for line in show_list(part)]
         chosen = self.hyperparameters
         if chosen is not None:

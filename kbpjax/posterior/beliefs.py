@@ -26,6 +26,7 @@ from kbpjax.features import FAR, Basis, features, represented
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.diagnostics import CandidateWarning
 from kbpjax.inference.loopy import Solution
+from kbpjax.inference.operators import raise_logs as raise_logs
 from kbpjax.inference.update import of_edges
 from kbpjax.kernels.base import like
 from kbpjax.learning.model import KernelMRF
@@ -388,12 +389,6 @@ def log_values(messages: Array, owner: Array, at_points: Array, floor: Array) ->
     return log_or_zero(jnp.maximum(values, floor.astype(values.dtype)))
 
 
-def raise_logs(logs: Array, power: Array) -> Array:
-    """Multiply logarithms by a power, with a derivative of 0 where they are -inf."""
-    is_zero = logs == -jnp.inf
-    return jnp.where(is_zero, -jnp.inf, jnp.where(is_zero, 0, logs) * power)
-
-
 def check_marginal(marginal: Any) -> None:
     """Raise ValueError unless `marginal` is an estimate of the marginal."""
     fix = "Pass kbpjax.MeanEmbedding(), kbpjax.Parzen(kernel, samples) or kbpjax.Empirical()."
@@ -434,7 +429,10 @@ def somewhere_positive(argument: str, numbers: Callable[[], Any], impossible: Ar
 
     def check(impossible: np.ndarray) -> None:
         zero = np.asarray(numbers())[impossible] if impossible.any() else []
-        fix = "Add candidate points that the evidence and the messages allow, or fit with a floor > 0."
+        fix = (
+            "The evidence is impossible under the tables: correct either. Otherwise add candidate points that the "
+            "evidence and the messages allow, or fit with a floor > 0."
+        )
         rule = "must have a belief > 0 at one point at least"
         _checks.require(len(zero) == 0, argument, rule, f"0 everywhere for {np.asarray(zero[:5]).tolist()}", fix)
 
