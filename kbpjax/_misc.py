@@ -208,7 +208,8 @@ def show_fields(self: Any) -> str:
     """Return "Name(field=value, ...)" of a dataclass, with values where they are known; `__repr__` of many classes."""
     fields = [field for field in dataclasses.fields(self) if not field.name.startswith("_")]
     values = {field.name: getattr(self, field.name, None) for field in fields}
-    absent = {field.name for field in fields if field.default is None and values[field.name] is None}
+    hidden = (None, False)
+    absent = {f.name for f in fields if any(f.default is x and values[f.name] is x for x in hidden)}
     return show_parts(type(self).__name__, [f"{name}={show(v)}" for name, v in values.items() if name not in absent])
 
 

@@ -35,7 +35,14 @@ from kbpjax.inference.loopy import (
     strong_damping,
 )
 from kbpjax.inference.operators import AnyEvidence, AnyModel, Operators, normalize
-from kbpjax.inference.schedules import Synchronous, first_messages, largest_change, reference_sizes, scaled
+from kbpjax.inference.schedules import (
+    Synchronous,
+    all_possible,
+    first_messages,
+    largest_change,
+    reference_sizes,
+    scaled,
+)
 from kbpjax.inference.update import PlanPart, lay_out, of_edges, send, update
 
 Batch = TypeVar("Batch")
@@ -265,7 +272,7 @@ def _run(
     last, residuals = iterate(iteration.sweep, messages, damping, None, tol, num_iters if tol is None else most)
 
     iteration, messages = devices(operators, local, exponents), last.messages
-    converged = last.residual <= threshold
+    converged = (last.residual <= threshold) & all_possible(operators, last.messages, plan)
     if tol is not None and partition.graph.num_edges > 0:
         messages = trust(fixed_point(iteration, messages), converged)
     everywhere = NamedSharding(partition.mesh, PartitionSpec())

@@ -104,6 +104,20 @@ def test_the_first_messages_are_the_update_of_one(addition, wrap):
     np.testing.assert_allclose(first.messages[0], expected / np.linalg.norm(expected), rtol=1e-12)
 
 
+def test_the_first_messages_are_ones_for_values_or_as_given():
+    operators, graph, _ = problem(kbp.chain_graph(2), kbp.SumProduct())
+    tables = operators.evaluate, operators.project
+    for options, expected in (
+        ({"values": True}, np.full(3, 1 / np.sqrt(3))),
+        ({"constant": jnp.array([[3.0, 4.0, 0.0]])}, [0.6, 0.8, 0.0]),
+    ):
+        messages = kbp.init(kbp.Operators(*tables, **options), graph).messages
+        np.testing.assert_allclose(messages, [expected] * 2, rtol=1e-12)
+    values = kbp.Operators(*tables, values=True)
+    one, other = (kbp.run(model, graph, num_iters=5, damping=0.0).messages for model in (values, operators))
+    np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
 @pytest.mark.parametrize("damping", ["plain", "agreement"])
 @pytest.mark.parametrize("name", ["synchronous", "colored", "residual first"])
 def test_thirty_steps_are_one_run(damping, name):

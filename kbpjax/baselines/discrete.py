@@ -3,8 +3,8 @@ r"""Discrete belief propagation: variables with finitely many states and tables 
     p(x) ~ prod_s psi_s(x_s) prod_st psi_st(x_s, x_t),
     m_ts(x_s) = sum_{x_t} psi_st(x_s, x_t) psi_t(x_t) local_t(x_t) prod_{u in G(t) \ s} m_ut(x_t),
 
-in a `KernelMRF` whose features are indicators of the states, so evidence, `kbpjax.run`, `run_tree`, schedules, beliefs
-of nodes and edges and `log_partition` apply. Tables are given, or estimated by pseudo-moment matching (Wainwright,
+in a `KernelMRF` whose features are indicators of the states, so evidence, `kbpjax.infer`, `run`, `run_tree`, schedules,
+beliefs of nodes and edges and `log_partition` apply. Tables are given, or estimated by pseudo-moment matching (Wainwright,
 Jaakkola, Willsky 2003; supplement, section 2), which makes the marginals of the data a fixed point:
 
     psi_s = P(x_s),    psi_st = P(x_s, x_t) / (P(x_s) P(x_t)).
@@ -139,12 +139,12 @@ def fit(
         states: states or centers of bins [state, *dim], or {node type: states}; a sample counts for the nearest state.
             None: all values in the data.
         pseudo_count: number added to the count of every pair of states, >= 0; the count of a state grows by this times
-            the number of states of a neighbor. With 0, pairs that are not in the data are impossible.
+            the number of states of a neighbor. With 0, states and pairs that are not in the data are impossible.
         arithmetic: `SumProduct()`, `MaxProduct()`, or either `InLogs`.
 
     Raises:
-        ValueError: an option out of range, states of another shape than the variables, or with pseudo_count 0 a state
-            that is not in the data.
+        ValueError: an option out of range, states of another shape than the variables, or with pseudo_count 0 a type
+            without data.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -161,15 +161,17 @@ def fit(
         first, second = (indicators[v].nearest(x) for v, x in zip((a, b), data.edges[k], strict=True))
         sizes = indicators[a].rank, indicators[b].rank
         joints[k] = _counts(first * sizes[1] + second, sizes[0] * sizes[1]).reshape(sizes) + pseudo_count
-        _check_seen(k, joints[k])
         neighbors[a].append(sizes[1])
         neighbors[b].append(sizes[0])
     nodes = {}
     for v, x in data.nodes.items():
         mean_states = sum(neighbors[v]) / len(neighbors[v]) if neighbors[v] else 1
-        nodes[v] = _counts(indicators[v].nearest(x), indicators[v].rank) + pseudo_count * mean_states
-    edges = {k: joint / (joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)) for k, joint in joints.items()}
-    edges = {k: psi * jnp.sum(joints[k]) for k, psi in edges.items()}
+        counts = _counts(indicators[v].nearest(x), indicators[v].rank) + pseudo_count * mean_states
+        nodes[v] = counts / jnp.maximum(jnp.sum(counts), 1)
+    edges = {}
+    for k, joint in joints.items():
+        independent = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
+        edges[k] = joint * jnp.sum(joint) / jnp.where(independent > 0, independent, 1)
     ends = {k: (a, b) for k, a, b in data.ends}
     return from_potentials(
         {v: own.states for v, own in indicators.items()}, nodes, edges, ends=ends, arithmetic=arithmetic
@@ -187,7 +189,7 @@ def run(
     tol: ScalarLike | None = None,
     key: Key[Array, ""] | None = None,
 ) -> Solution:
-    """Run synchronous belief propagation; the same as `kbpjax.run`, which has more options.
+    """Run synchronous belief propagation from constant messages; the same as `kbpjax.run`, which has more options.
 
     Args:
         model: the model, of `fit` or `from_potentials`.
@@ -230,19 +232,27 @@ def from_potentials(
 ) -> KernelMRF:
     """Return the model with given potentials: a template for any graph with its types.
 
-    Potentials of single nodes are evidence: `kbpjax.likelihood` with a table. With exponents rho, the potential of an
-    edge is psi ** rho: for `kbpjax.tree_reweighting` pass psi ** (1 / rho).
+    Potentials of single nodes are evidence: `kbpjax.likelihood` with a table. `kbpjax.log_partition` estimates
+    log sum_x prod psi_s prod psi_st prod likelihoods, of potentials of any scale; on trees it is exact.
+
+    `kbpjax.infer` uses exponents 1. In `kbpjax.run` with exponents rho, the potential of an edge is psi ** rho: for
+    `kbpjax.tree_reweighting` pass psi ** (1 / rho).
+
+    Zeros are hard constraints. A row or column of zeros is a state that no neighbor allows: its belief is 0. If
+    evidence leaves no joint state, log Z is -inf, `kbpjax.beliefs` and `kbpjax.infer` raise an error that names nodes,
+    and `kbpjax.check` one that names messages.
 
     Args:
         states: the states [state, *dim], or {node type: states}.
         nodes: potential of each state [state], >= 0, or {node type: potentials}.
-        edges: potential of each pair of states [edge_type, first, second], >= 0, or {edge type: [first, second]}.
+        edges: potential of each pair of states [edge_type, first, second], >= 0, or {edge type: [first, second]}; at
+            least one entry of each table is > 0.
         ends: {edge type: (node type of first end, node type of second end)}. None: allowed with one node type.
         arithmetic: `SumProduct()`, `MaxProduct()`, or either `InLogs`.
 
     Raises:
-        ValueError: negative entries, NaN, a state without possible pairs (a row or column of zeros), numbers of states
-            that do not match, or node types without potentials.
+        ValueError: negative entries, NaN, a table of zeros, numbers of states that do not match, or node types without
+            potentials.
 
     Examples:
         >>> import kbpjax as kbp
@@ -287,31 +297,40 @@ def _model(
 ) -> KernelMRF:
     size, count = edges.shape[1], 1 + max(states)
     dtype = jnp.result_type(edges.dtype, *(psi.dtype for psi in nodes.values()))
-    nodes = {v: psi.astype(dtype) / jnp.sum(psi).astype(dtype) for v, psi in nodes.items()}
-    own, identity = jnp.zeros((count, size), dtype), jnp.zeros((count, size, size), dtype)
+    nodes, totals = {v: psi.astype(dtype) for v, psi in nodes.items()}, jnp.ones(count, dtype)
+    own, present = jnp.zeros((count, size), dtype), jnp.zeros((count, size), dtype)
     for v, psi in nodes.items():
-        own = own.at[v, : len(psi)].set(psi)
-        identity = identity.at[v].set(jnp.diag((jnp.arange(size) < len(psi)).astype(dtype)))
+        totals = totals.at[v].set(jnp.sum(psi))
+        nodes[v] = psi / totals[v]
+        own = own.at[v, : len(psi)].set(nodes[v])
+        present = present.at[v, : len(psi)].set(1)
+    identity = jax.vmap(jnp.diag)(present)
     first, second = (np.zeros(len(edges), np.int32) for _ in range(2))
     for k, a, b in ends:
         first[k], second[k] = a, b
     forth = edges.mT.astype(dtype) * own[first][:, None]
     back = edges.astype(dtype) * own[second][:, None]
-    # Updates of size at most 1; `log_scale` records the factor for `log_partition`.
+    # Updates of size at most 1; `log_scale` records the factor for `log_partition`, as `totals` does for nodes.
     scale = jnp.maximum(jnp.max(jnp.sum(forth, axis=2), axis=1), jnp.max(jnp.sum(back, axis=2), axis=1))
-    project = jnp.stack([forth, back], axis=1) / jnp.where(scale > 0, scale, 1)[:, None, None, None]
+    scale = jnp.where(scale > 0, scale, 1)
+    project = jnp.stack([forth, back], axis=1) / scale[:, None, None, None]
     project = project.reshape(-1, size, size)
+    constant = jnp.stack([present[second], present[first]], axis=1).reshape(-1, size)
     zero = jnp.zeros((), dtype)
     return KernelMRF(
         bases={v: Indicators(x, dtype) for v, x in states.items()},
         points=states,
-        operators=Operators(identity, project, zero, project, own, arithmetic, jnp.log(scale)),
+        operators=Operators(
+            identity, project, zero, None, own, arithmetic, jnp.log(scale), jnp.log(totals), constant, values=True
+        ),
         observations={},
         marginals=nodes,
         moments={v: jnp.diag(psi) for v, psi in nodes.items()},
         residuals=dict.fromkeys(states, (zero, zero)),
         ridges=dict.fromkeys(states, zero),
         edge_types=ends,
+        candidates=states,
+        has_potentials=True,
     )
 
 
@@ -340,16 +359,6 @@ def _counts(numbers: Array, length: int) -> Float[Array, " length"]:
     return jnp.bincount(numbers, length=length).astype(jnp.result_type(float))
 
 
-def _check_seen(edge_type: int, joint: Array) -> None:
-    if _checks.is_traced(joint):
-        return
-    table = np.asarray(joint)
-    unseen = [np.flatnonzero(table.sum(axis) == 0)[:5].tolist() for axis in (1, 0)]
-    fix = "Pass pseudo_count > 0, or states that the data have at both ends."
-    rule = f"must be > 0 where a state is not in the pairs of edge type {edge_type}"
-    _checks.require(not any(unseen), "pseudo_count", rule, f"0, and states number {unseen[0] or unseen[1]}", fix)
-
-
 def _check_node(node_type: int, psi: Array, states: Array) -> None:
     argument = f"nodes[{node_type}]"
     fix = "Give one potential for each state."
@@ -373,7 +382,7 @@ def _check_edges(tables: Any, ends: Mapping[int, tuple[int, int]], sizes: dict[i
         argument, got = f"edges[{k}]" if isinstance(tables, Mapping) else "edges", table.shape[-2:]
         _checks.require(got == expected, argument, f"must have {expected} states", f"shape {table.shape}", fix)
         _check_entries(argument, table)
-        _check_rows(argument, table)
+        _check_possible(argument, table)
 
 
 def _check_entries(argument: str, table: Array) -> None:
@@ -386,13 +395,13 @@ def _check_entries(argument: str, table: Array) -> None:
     )
 
 
-def _check_rows(argument: str, table: Array) -> None:
-    if _checks.is_traced(table):
+def _check_possible(argument: str, tables: Array) -> None:
+    """Raise ValueError for a table of zeros [.., first, second]; rows and columns of zeros are impossible states."""
+    if _checks.is_traced(tables):
         return
-    values = np.asarray(table)
-    ok = bool(np.all(values.max(-1, initial=0) > 0) and np.all(values.max(-2, initial=0) > 0))
-    fix = "Leave out states that are never possible, or add a small number."
-    _checks.require(ok, argument, "must have an entry > 0 in every row and column", "a row or column of zeros", fix)
+    possible = np.asarray(tables).max(axis=(-2, -1), initial=0) > 0
+    got = "zeros" if possible.ndim == 0 else f"zeros for edge types {np.flatnonzero(~possible)[:5].tolist()}"
+    _checks.require(bool(possible.all()), argument, "must have an entry > 0 in each table", got, "Allow some pair.")
 
 
 def _stack(tables: Mapping[int, Array], size: int) -> Float[Array, "edge_type first second"]:

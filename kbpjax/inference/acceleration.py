@@ -106,6 +106,7 @@ class Anderson(Checked):
         mixed = normalize(reduce(jnp.add, map(jnp.multiply, split(weights, 0), split(updates, 0))))
         accept = steady & (taken > 1) & jnp.all(jnp.isfinite(weights))
         least = jnp.where(steady, jnp.minimum(history.least, residual), residual)
+        mixed = jnp.where(new == 0, 0, mixed)  # values of impossible states stay 0
         return History(updates, differences, taken, least, mark, waited), jnp.where(accept, mixed, new)
 
     __repr__ = show_fields

@@ -29,6 +29,12 @@ WAYS_OUT = (
 )
 
 
+IMPOSSIBLE = (
+    "The evidence is impossible under the tables: correct either. If potentials are sharp, products may underflow: use "
+    "kbpjax.InLogs() or double precision."
+)
+
+
 class KbpWarning(UserWarning):
     """Base class of all warnings of kbpjax; `warnings.filterwarnings` filters them by their class.
 
@@ -234,7 +240,7 @@ def check(solution: T, diagnosis: Diagnosis | None = None) -> T:
         The same object.
 
     Raises:
-        NotConverged: messages that are not at a fixed point, or are NaN.
+        NotConverged: messages that are not at a fixed point, are NaN, or are 0 everywhere (impossible evidence).
         ValueError: a traced solution.
 
     Examples:
@@ -254,7 +260,11 @@ def check(solution: T, diagnosis: Diagnosis | None = None) -> T:
     last = np.asarray(solution.residual).reshape(-1)[failed]
     worst = int(np.argmax(np.where(np.isnan(last), np.inf, last)))
     residuals = np.asarray(solution.residuals).reshape(len(converged), -1)[failed[worst]]
+    edges = np.asarray(solution.messages).reshape(len(converged), *solution.messages.shape[-2:])[failed[worst]]
+    empty = np.flatnonzero((edges == 0).all(axis=-1))[:5].tolist()
     which = "" if len(converged) == 1 else f"{len(failed)} of {len(converged)} problems; number {failed[worst]}: "
+    if empty:
+        raise NotConverged(f"{which}messages of directed edges {empty} are 0 everywhere. {IMPOSSIBLE}")
     raise NotConverged(which + _advice(residuals, int(count[worst]), float(last[worst]), diagnosis))
 
 

@@ -29,10 +29,12 @@ from kbpjax.inference.operators import (
     InLogs,
     Operators,
     SumProduct,
+    add_others,
     by_tile,
-    log_or_least,
+    finite_logs,
     log_or_zero,
     of_type,
+    raise_logs,
 )
 from kbpjax.inference.update import evaluate, gather, in_order_sent, parts_of
 
@@ -54,8 +56,10 @@ def log_partition(
     nonnegative operators whose two directions belong to one joint table. For a learned model on a tree it is
     $\log E^*[\mathrm{evidence}]$, up to the scale of the learned evidence (messages of norm 1). With cycles it
     estimates the logarithm of the integral of the learned potentials and the evidence; without evidence that integral
-    is 1 only in the Bethe approximation. For custom `Operators`, with node potentials as local factors and
-    psi^(1 / rho) as `project`, it estimates log sum_x prod psi.
+    is 1 only in the Bethe approximation. For models of `kbpjax.baselines.discrete` it estimates
+    log sum_x prod psi_s prod psi_st prod likelihoods, where node tables, edge tables and known likelihoods have the
+    scale that was given. For custom `Operators`, with node potentials as local factors and psi^(1 / rho) as `project`,
+    it estimates log sum_x prod psi.
 
     Args:
         model: a posterior without clamps, whose messages should have converged; no other argument is then needed. Or a
@@ -65,7 +69,7 @@ def log_partition(
         solution: the solution of `run` or `run_tree`; it should have converged.
 
     Returns:
-        log Z; NaN if estimated messages with negative values give a negative normalizer.
+        log Z; -inf for impossible evidence; NaN if estimated messages with negative values give a negative normalizer.
 
     Raises:
         ValueError: a clamp, a max-product model, or a solution of another model or graph.
@@ -85,12 +89,18 @@ def log_partition(
     fix = "Max-product has no partition function: run the same model with sums."
     _checks.require(sums, "model", "must add with sums", repr(operators.arithmetic), fix)
     check_messages("solution", solution.messages, operators, graph)
-    return _log_partition(operators, graph, local, solution.messages, solution.exponents)
+    log_scale = getattr(evidence, "log_scale", None)
+    return _log_partition(operators, graph, local, log_scale, solution.messages, solution.exponents)
 
 
 @jax.jit
 def _log_partition(
-    operators: Operators, graph: Graph, local: Array, messages: Array, exponents: Array | None
+    operators: Operators,
+    graph: Graph,
+    local: Array,
+    log_scale: Array | None,
+    messages: Array,
+    exponents: Array | None,
 ) -> Float[Array, ""]:
     dtype = messages.dtype
     powers = jnp.ones(graph.num_edges // 2, dtype) if exponents is None else exponents.astype(dtype)
@@ -100,18 +110,24 @@ def _log_partition(
     log_z, cavities = jnp.zeros(graph.num_nodes, dtype), []
     incoming = gather(part, columns)
     for block, received, factor, exponent in zip(part.blocks, incoming, part.local, part.exponents or (), strict=True):
-        logs = log_or_least(evaluate(operators, block, received, columns.shape[1]))
-        total = log_or_zero(factor) + jnp.sum(exponent[None] * logs, axis=2)
+        logs = log_or_zero(evaluate(operators, block, received, columns.shape[1]))
+        local_logs = log_or_zero(factor)
+        total = local_logs + jnp.sum(raise_logs(logs, jnp.broadcast_to(exponent[None], logs.shape)), axis=2)
         weights = of_type(prior, block.types).T[..., None]
         log_z = log_z.at[block.nodes].set(jax.scipy.special.logsumexp(total, b=weights, axis=0), mode="drop")
-        cavities.append(total[:, :, None] - logs)
+        # As in the updates, so that their sizes are those of the messages also where states are impossible.
+        cavity = add_others(logs, local_logs) if exponents is None else total[:, :, None] - finite_logs(logs)
+        cavities.append(cavity)
 
     outgoing = in_order_sent(part, cavities)
-    largest = jnp.max(outgoing, axis=0)
+    largest = finite_logs(jnp.max(outgoing, axis=0))
     update = by_tile(operators.update, part.kinds, jnp.exp(outgoing - largest[None]))
     sizes = (largest + jnp.log(jnp.linalg.norm(update, axis=0))).reshape(-1)
     log_c = sizes[plan.position]
     if operators.log_scale is not None:
         log_c = log_c + operators.log_scale[graph.edge_type]
     both = jnp.concatenate([powers, powers])
-    return jnp.sum(log_z) + jnp.sum(both * (log_c - log_z[graph.senders])) / 2
+    total = jnp.sum(log_z) + jnp.sum(both * (log_c - log_z[graph.senders])) / 2
+    if operators.prior_log_scale is not None:
+        total = total + jnp.sum(of_type(operators.prior_log_scale, graph.node_type))
+    return jnp.where(jnp.any(log_z == -jnp.inf), -jnp.inf, total if log_scale is None else total + jnp.sum(log_scale))

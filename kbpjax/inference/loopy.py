@@ -21,7 +21,7 @@ from kbpjax.inference.acceleration import AdaptiveDamping, AgreementDamping, And
 from kbpjax.inference.implicit import Iteration, fixed_point, most_products, plan_in_parts, trust
 from kbpjax.inference.loop import iterate
 from kbpjax.inference.operators import AnyEvidence, AnyModel, LocalFactors, Operators, normalize
-from kbpjax.inference.schedules import Problem, Schedule, Synchronous, first_messages
+from kbpjax.inference.schedules import Problem, Schedule, Synchronous, all_possible, first_messages
 from kbpjax.inference.update import PlanPart, each_part, parts_of, update
 
 Exponents = _checks.Numbers | ScalarLike | None
@@ -61,7 +61,8 @@ class Solution(Checked):
     Attributes:
         messages: message of each directed edge [edge, coordinate]: coefficients in the basis of its receiver; with
             nonnegative operators, values at the points of its receiver.
-        converged: whether the last residual is at most the tolerance (1e-3 without one).
+        converged: whether the last residual is at most the tolerance (1e-3 without one), and no message of
+            tables is 0 everywhere, as messages are if the evidence is impossible.
         num_iters: number of iterations done.
         residual: residual of the last iteration (see `BPState`).
         residuals: residual of each iteration [num_iters]. With a tolerance, the length is 1,000, with NaN after the
@@ -118,7 +119,7 @@ class Solution(Checked):
 def init(model: AnyModel, graph: Graph) -> BPState:
     """Return the state before the first iteration, with constant messages.
 
-    For custom operators, each message is the update of the constant 1.
+    For custom operators, see `Operators.constant`.
 
     Args:
         model: a `KernelMRF`, or custom `Operators`.
@@ -246,7 +247,7 @@ def run(
         schedule: `Synchronous()`, `colored(graph)` or `ResidualFirst(share)`.
         acceleration: `Anderson(depth)`, or None. Best with damping 0.
         start: initial messages: a previous solution (of any number of iterations, evidence or damping), or an array of
-            the shape of `Solution.messages`, of any scale. None: constant messages.
+            the shape of `Solution.messages`, of any scale. None: constant messages (see `Operators.constant`).
 
     Returns:
         The solution. No error is raised if it has not converged: see `check`, `Solution.converged` and `residuals`.
@@ -307,7 +308,7 @@ def _run(
     last, residuals = iterate(sweep, messages, weight, acceleration, tol, num_iters if tol is None else most)
 
     messages = plan.rows(last.messages)
-    converged = last.residual <= (1e-3 if tol is None else tol)
+    converged = (last.residual <= (1e-3 if tol is None else tol)) & all_possible(operators, last.messages, plan)
     differentiated = parts is not None
     parts = parts.without_incoming(clamped) if differentiated else plan
     laid_out = parts_of(parts, local, exponents)
@@ -356,9 +357,8 @@ def solution_of(
     powers = pair_exponents(graph, exponents, local.dtype)
     plan = graph.plan.without_incoming(clamped)
     projected = _projected(operators, plan, parts_of(plan, local, powers), state.messages)
-    return Solution(
-        state.messages, state.residual <= tol, state.count, state.residual, state.residual[None], powers, projected
-    )
+    converged = (state.residual <= tol) & all_possible(operators, plan.columns(state.messages), plan)
+    return Solution(state.messages, converged, state.count, state.residual, state.residual[None], powers, projected)
 
 
 @jax.jit

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, ScalarLike
+from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._misc import einsum, show_fields, vary_like
@@ -29,9 +30,6 @@ SHORT = 8
 
 TERMS = 64
 """Most terms of one sum; longer sums are nested."""
-
-FAINT = 40.0
-"""In logarithms, products smaller than exp(-FAINT) are scaled up to that size."""
 
 
 class Products(NamedTuple):
@@ -128,11 +126,10 @@ class InLogs(Checked):
     def cavity_products(
         self, values: Float[Array, "point tile slot size"], local: Float[Array, "point tile size"]
     ) -> "Products":
-        """Return the cavity products, scaled up where they are very small."""
-        logs = log_or_least(values)
-        cavity = repeat(sum_slots(logs) + log_or_least(local), logs.shape[2]) - logs
-        removed = jnp.minimum(jax.lax.stop_gradient(fold(jnp.maximum, cavity)) + FAINT, 0)
-        return Products(jnp.where(local[:, :, None] > 0, jnp.exp(cavity - removed), 0), removed)
+        """Return the cavity products, scaled to maximum 1; 0 only where a factor is 0."""
+        cavity = add_others(log_or_zero(values), log_or_zero(local))
+        removed = finite_logs(jax.lax.stop_gradient(fold(jnp.maximum, cavity)))
+        return Products(exp_or_zero(cavity - removed), removed)
 
     def apply(
         self, matrices: Float[Array, "type out point"], types: Int[Array, "*tiles"], x: Float[Array, "point *tiles row"]
@@ -193,6 +190,13 @@ class Operators(Checked):
         arithmetic: `SumProduct()`, `MaxProduct()`, or either `InLogs`.
         log_scale: logarithm of the scale divided out of the updates of each edge type; None: 0. Only `log_partition`
             uses it.
+        prior_log_scale: logarithm of the scale divided out of the prior of each node type; None: 0. Only
+            `log_partition` uses it.
+        constant: the first messages of each direction [edge_direction, coordinate], of any scale; leading size 1:
+            shared by all. None: 1 if `values`; otherwise the update of the constant 1, which in a learned model is the
+            constant.
+        values: True if messages are values at the points, as for tables of states: `evaluate` is the identity, and is
+            not applied.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -210,11 +214,19 @@ class Operators(Checked):
     prior: Float[Array, "node_type point"] | None = None
     arithmetic: Arithmetic = SumProduct()
     log_scale: Float[Array, " edge_type"] | None = None
+    prior_log_scale: Float[Array, " node_type"] | None = None
+    constant: Float[Array, "edge_direction coordinate"] | None = None
+    values: bool = eqx.field(static=True, default=False)
 
     @property
     def update(self) -> Float[Array, "edge_direction coordinate point"]:
         """The matrices that map cavity products to messages: `nonnegative`, or else `project`."""
         return self.project if self.nonnegative is None else self.nonnegative
+
+    @property
+    def sends_values(self) -> bool:
+        """Whether messages are values at the points of their receivers, not coefficients to evaluate."""
+        return self.values or self.nonnegative is not None
 
     @property
     def floors(self) -> Float[Array, " node_type"]:
@@ -282,15 +294,25 @@ def multiply_others(values: Float[Array, "point tile slot size"], local: Float[A
     """
     if values.shape[2] > SHORT:
         return Products(*_halve(values, jnp.zeros_like(values[:1]), local[:, :, None], 0))
-    return Products(jnp.stack(_each(split(values, 2), local), axis=2))
+    return Products(jnp.stack(_each(jnp.multiply, split(values, 2), local), axis=2))
 
 
-def _each(values: list[Array], local: Array) -> list[Array]:
+def add_others(logs: Float[Array, "point tile slot size"], local: Float[Array, "point tile size"]) -> Array:
+    """Return, for each slot, `local` plus the logarithms of the other slots, exact at -inf."""
+    num_slots = logs.shape[2]
+    if num_slots <= SHORT:
+        return jnp.stack(_each(jnp.add, split(logs, 2), local), axis=2)
+    left, right = jnp.split(jnp.pad(logs, ((0, 0), (0, 0), (0, num_slots % 2), (0, 0))), 2, axis=2)
+    cavity = add_others(left + right, local)
+    return jnp.concatenate([cavity + right, cavity + left], axis=2)[:, :, :num_slots]
+
+
+def _each(combine: Callable[[Array, Array], Array], values: list[Array], local: Array) -> list[Array]:
     if len(values) == 1:
         return [local]
     left, right = values[: len(values) // 2], values[len(values) // 2 :]
-    of_right, of_left = reduce(jnp.multiply, right), reduce(jnp.multiply, left)
-    return _each(left, local * of_right) + _each(right, local * of_left)
+    of_right, of_left = reduce(combine, right), reduce(combine, left)
+    return _each(combine, left, combine(local, of_right)) + _each(combine, right, combine(local, of_left))
 
 
 def _halve(values: Array, removed: Array, local: Array, level: int) -> tuple[Array, Array]:
@@ -321,12 +343,14 @@ def weighted_products(
 ) -> Products:
     """Return, for each slot, `local` times all slots raised to their exponents, divided by the slot itself.
 
-    With more than eight slots, the product of the messages is scaled to maximum 1, to prevent underflow.
+    A state with a value 0 is impossible: all products are 0 there, also that of the slot with the 0. With more than
+    eight slots, the product of the messages is scaled to maximum 1, to prevent underflow.
     """
-    logs = jax.lax.optimization_barrier(log_or_least(values))  # otherwise XLA computes them once for each slot
+    logs = jax.lax.optimization_barrier(log_or_zero(values))  # otherwise XLA computes them once for each slot
     count = values.shape[2]
-    cavity = repeat(sum_slots(logs * spread(exponents[None], len(logs))), count) - logs
-    removed = fold(jnp.maximum, cavity) if count > SHORT else None
+    total = sum_slots(raise_logs(logs, spread(exponents[None], len(logs))))
+    cavity = repeat(total, count) - finite_logs(logs)
+    removed = finite_logs(fold(jnp.maximum, cavity)) if count > SHORT else None
     return Products(repeat(local, count) * jnp.exp(cavity if removed is None else cavity - removed), removed)
 
 
@@ -336,9 +360,20 @@ def log_or_zero(values: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
     return jnp.where(is_zero, -jnp.inf, jnp.log(jnp.where(is_zero, 1, values)))
 
 
-def log_or_least(values: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-    """Return logarithms of values clipped below at the smallest normal number; NaN stays NaN."""
-    return jnp.log(jnp.maximum(values, jnp.finfo(values.dtype).tiny))
+def finite_logs(logs: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
+    """Return logarithms with 0 in place of -inf, to subtract from sums that are -inf there."""
+    return jnp.where(logs == -jnp.inf, 0, logs)
+
+
+def exp_or_zero(logs: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
+    """Return exponentials that are 0 only where logarithms are -inf: others do not underflow, also times a table."""
+    limits = jnp.finfo(logs.dtype)
+    return jnp.where(logs == -jnp.inf, 0, jnp.maximum(jnp.exp(logs), limits.tiny / limits.eps))
+
+
+def raise_logs(logs: Array, power: Array) -> Array:
+    """Multiply logarithms by a power, with a derivative of 0 where they are -inf."""
+    return jnp.where(logs == -jnp.inf, -jnp.inf, finite_logs(logs) * power)
 
 
 def split(array: Array, axis: int) -> list[Array]:
@@ -413,6 +448,11 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
     ones = jnp.ones((1, len(columns)), columns.dtype)
     along = jnp.tensordot(ones, unit * scaled, axes=1, precision="highest")
     return unit, scaled - unit * spread(along, len(columns))  # d(x / |x|) = (dx - u (u . dx)) / |x|
+
+
+def is_zero(columns: Float[Array, "coordinate *axes"]) -> Bool[Array, "one *axes"]:
+    """Return whether `normalize` of each column is 0."""
+    return fold(jnp.add, jnp.abs(columns)) < jnp.finfo(columns.dtype).tiny  # false for NaN
 
 
 def _scale(columns: Array) -> Float[Array, "one *axes"]:

@@ -16,7 +16,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import NDArray
 
 from kbpjax import _checks
@@ -25,7 +25,7 @@ from kbpjax._public import Checked, public
 from kbpjax.graphs.coloring import color_nodes
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
-from kbpjax.inference.operators import Operators, fold, normalize, sum_rows
+from kbpjax.inference.operators import Operators, fold, is_zero, normalize, sum_rows
 from kbpjax.inference.update import PlanPart, parts_of, send
 
 TIE = 1e-3
@@ -68,23 +68,42 @@ def scaled(local: Float[Array, "node point"]) -> Float[Array, "node point"]:
     return local / jnp.where(largest > 0, largest, 1)
 
 
-def updates_of_one(operators: Operators, plan: Plan) -> Float[Array, "coordinate column"]:
-    """Return the update of 1, not normalized, in each column; 0 in padding."""
-    ones = operators.arithmetic.apply_to_one(operators.update).T
-    kinds = plan.kinds if len(operators.update) > 1 else jnp.zeros_like(plan.kinds)
+def in_columns(messages: Float[Array, "edge_direction coordinate"], plan: Plan) -> Float[Array, "coordinate column"]:
+    """Return the message of the direction of each column; 0 in padding."""
+    rows = messages.T
+    kinds = plan.kinds if len(messages) > 1 else jnp.zeros_like(plan.kinds)
     size = len(plan.edges) // max(1, plan.kinds.size)
-    columns = jnp.broadcast_to(ones[:, kinds, None], (len(ones), *plan.kinds.shape, size)).reshape(len(ones), -1)
+    columns = jnp.broadcast_to(rows[:, kinds, None], (len(rows), *plan.kinds.shape, size)).reshape(len(rows), -1)
     return jnp.where(plan.present.reshape(1, -1), columns, 0)
 
 
+def updates_of_one(operators: Operators) -> Float[Array, "edge_direction coordinate"]:
+    """Return the update of 1 of each direction, not normalized."""
+    return operators.arithmetic.apply_to_one(operators.update)
+
+
 def first_messages(operators: Operators, plan: Plan) -> Float[Array, "coordinate column"]:
-    """Return the messages before the first iteration: the update of 1, in a learned model the constant."""
-    return normalize(updates_of_one(operators, plan))
+    """Return the messages before the first iteration, which are constant (see `Operators.constant`)."""
+    return normalize(in_columns(constants(operators), plan))
+
+
+def constants(operators: Operators) -> Float[Array, "edge_direction coordinate"]:
+    """Return the constant message of each direction, not normalized."""
+    if operators.constant is not None:
+        return operators.constant
+    return jnp.ones_like(operators.update[..., 0]) if operators.values else updates_of_one(operators)
+
+
+def all_possible(operators: Operators, columns: Float[Array, "coordinate column"], plan: Plan) -> Bool[Array, ""]:
+    """Return whether no message is 0 everywhere, as they are if the evidence is impossible under tables of values."""
+    if not operators.values:
+        return jnp.array(True)
+    return jnp.all(~is_zero(columns)[0] | ~plan.present.reshape(-1))
 
 
 def reference_sizes(operators: Operators, plan: Plan) -> Float[Array, "part one sent"]:
     """Return the norm of the update of 1 of each column, which `AgreementDamping` compares sizes with."""
-    ones = updates_of_one(operators, plan)
+    ones = in_columns(updates_of_one(operators), plan)
     return sum_rows(ones * normalize(ones)).reshape(plan.num_parts, 1, -1)
 
 

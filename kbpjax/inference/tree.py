@@ -28,8 +28,18 @@ from kbpjax.graphs.forest import Forest
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.loopy import Solution, prepare_inputs
-from kbpjax.inference.operators import AnyEvidence, AnyModel, InLogs, Operators, log_or_zero, normalize, of_type
-from kbpjax.inference.schedules import Problem, Synchronous
+from kbpjax.inference.operators import (
+    AnyEvidence,
+    AnyModel,
+    InLogs,
+    Operators,
+    exp_or_zero,
+    finite_logs,
+    log_or_zero,
+    normalize,
+    of_type,
+)
+from kbpjax.inference.schedules import Problem, Synchronous, all_possible
 from kbpjax.inference.update import update
 
 
@@ -44,7 +54,7 @@ def run_tree(model: AnyModel, graph: Graph, evidence: AnyEvidence = None) -> Sol
 
     Returns:
         The solution. `residuals` has one entry, the residual of an undamped `step` from the messages: rounding error.
-        `converged` is True if it is at most 1e-3. `num_iters` counts the levels of both passes, including those that
+        `converged` is True if it is at most 1e-3, and no message of tables is 0 everywhere. `num_iters` counts the levels of both passes, including those that
         merge the messages of nodes with many neighbors.
 
     Raises:
@@ -83,7 +93,8 @@ def _run_tree(operators: Operators, forest: Forest | None, plan: Plan, local: Ar
         part = jax.tree.map(lambda array: array[0], problem.parts)
         projected = plan.rows(normalize(update(operators, part, columns, operators.project)))
     count = jnp.int32(2 * height)
-    return Solution(messages, residual <= 1e-3, count, residual, residual[None], None, projected)
+    converged = (residual <= 1e-3) & all_possible(operators, columns, plan)
+    return Solution(messages, converged, count, residual, residual[None], None, projected)
 
 
 def _messages(operators: Operators, forest: Forest, local: Array) -> Float[Array, "edge coordinate"]:
@@ -126,13 +137,13 @@ def _pass_on(
     in_logs = isinstance(operators.arithmetic, InLogs)
     largest = jax.lax.stop_gradient(jnp.max(product if in_logs else jnp.abs(product), axis=-1, keepdims=True))
     if in_logs:
-        copied, product = product, jnp.exp(product - jnp.where(jnp.isneginf(largest), 0, largest))
+        copied, product = product, exp_or_zero(product - finite_logs(largest))
     else:
         copied = product / jnp.where(largest > 0, largest, 1)
     matrix = of_type(operators.update, direction)[None]
     message = normalize(operators.arithmetic.apply(matrix, jnp.zeros_like(direction), product.T)).T
     values = message
-    if operators.nonnegative is None:
+    if not operators.sends_values:
         values = matmul(message, of_type(operators.evaluate, receiver_type).T)
     values = jnp.maximum(values, of_type(operators.floors, receiver_type))
     return jnp.where(copies, copied, log_or_zero(values) if in_logs else values), message

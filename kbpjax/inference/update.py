@@ -195,7 +195,7 @@ def evaluate(
     operators: Operators, block: Block, incoming: Float[Array, "coordinate tile slot size"], num_columns: int
 ) -> Float[Array, "point tile slot size"]:
     """Return the values of incoming messages (of `gather`) at the node's points, at least the floor; 1 in padding."""
-    values = incoming if operators.nonnegative is not None else by_tile(operators.evaluate, block.types, incoming)
+    values = incoming if operators.sends_values else by_tile(operators.evaluate, block.types, incoming)
     floor = of_type(operators.floors, block.types)[None, :, None, None]
     return jnp.where(block.incoming < num_columns, at_least(values, floor), 1)
 
@@ -225,12 +225,14 @@ def damp(
     """Return the damped messages, and the undamped change normalize(raw) - m.
 
     m <- d m + (1 - d) normalize(raw); with sizes of the updates, m <- normalize(d m + (1 - d) size normalize(raw)).
+    Coordinates whose update is 0 are not damped: states that a neighbor forbids have the value 0 at once.
     """
     new = normalize(raw)
     change = jax.lax.stop_gradient(new - old)
+    kept = jnp.where(new == 0, 0, damping * old)
     if size is None:
-        return damping * old + (1 - damping) * new, change
-    return normalize(damping * old + (1 - damping) * size * new), change
+        return kept + (1 - damping) * new, change
+    return normalize(kept + (1 - damping) * size * new), change
 
 
 def send(

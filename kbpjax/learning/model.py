@@ -64,8 +64,8 @@ class KernelMRF(Checked):
             maximum feature norm. A value well above `eps` means that `max_rank` is too small for the bandwidth.
         ridges: {node type: ridge parameter of its observation and clamping operators}.
         edge_types: (type, node type of first end, node type of second end) of each edge type.
-        candidates: {node type: candidate points of beliefs [point, *dim]}, chosen from the training samples; None for a
-            model that was fitted inside `jax.jit` or from chunks.
+        candidates: {node type: candidate points of beliefs [point, *dim]}, chosen from the training samples, or all
+            states; None for a model that was fitted inside `jax.jit` or from chunks.
         evidence_model: evidence model of observations and clamps, the default of `observe` and `clamp`.
         evidence_power: power of the evidence of observations, the default of `observe`.
         temperature: temperature of the beliefs, the default of `beliefs`: they are proportional to
@@ -73,6 +73,8 @@ class KernelMRF(Checked):
         hyperparameters: the `Hyperparameters` that `fit` chose, which can fit other data; None if it chose none.
             Inference does not read it.
         labels, obs_labels: (node type, labels) of the variables and of the observations that are codes of labels.
+        has_potentials: whether the edges have given or counted tables (`kbpjax.baselines.discrete`), to which `infer`
+            applies plain belief propagation; False: operators learned with `fit`.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -101,6 +103,7 @@ class KernelMRF(Checked):
     hyperparameters: Any = None
     labels: ByType = eqx.field(static=True, default=())
     obs_labels: ByType = eqx.field(static=True, default=())
+    has_potentials: bool = eqx.field(static=True, default=False)
 
     @staticmethod
     def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +112,9 @@ class KernelMRF(Checked):
             return fields
         chosen, defaults = fields.get("hyperparameters"), (Expectation(), _number(1.0), _number(1.0))
         values = {name: getattr(chosen, name, default) for name, default in zip(CHOSEN, defaults, strict=True)}
-        return {name: value for name, value in fields.items() if name != "joints"} | values
+        given = bool(fields["bases"]) and all(type(one).__name__ == "Indicators" for one in fields["bases"].values())
+        kept = {name: value for name, value in fields.items() if name != "joints"}
+        return kept | values | {"has_potentials": given}
 
     @property
     def ranks(self) -> dict[int, tuple[int, int]]:
@@ -195,7 +200,7 @@ class KernelMRF(Checked):
             f" residual {float(observation.residual):.2g}"
             for v, observation in self.observations.items()
         ]
-        sign = "as estimated" if self.operators.nonnegative is None else "nonnegative"
+        sign = "as estimated" if self.operators.nonnegative is None and not self.has_potentials else "nonnegative"
         lines = [line for part in (nodes, edges, observed) for line in show_list(part)]
         chosen = self.hyperparameters
         if chosen is not None:

@@ -28,6 +28,7 @@ from kbpjax.features import FAR, Basis, features, represented
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.diagnostics import CandidateWarning
 from kbpjax.inference.loopy import Solution
+from kbpjax.inference.operators import raise_logs as raise_logs
 from kbpjax.inference.update import of_edges
 from kbpjax.kernels.base import like
 from kbpjax.learning.labels import Values, encode
@@ -228,9 +229,8 @@ def beliefs(
         weights[v], impossible = _weights(model, graph, given, solution, x, estimates[v], heat, v)
         checks.append(somewhere_positive("nodes", partial(graph.nodes_of_type, v), impossible))
     _checks.read_and_check(checks)
-    lengths = {
-        v: None if isinstance(estimates[v], Empirical) else lengths_of(candidates[v], weights[v].dtype) for v in types
-    }
+    sized = {v: has_lengths(model, estimates[v]) for v in types}
+    lengths = {v: lengths_of(candidates[v], weights[v].dtype) if sized[v] else None for v in types}
     labels = dict(model.labels)
     if by_type:
         return {v: Belief(candidates[v], weights[v], lengths[v], labels.get(v)) for v in types}
@@ -254,7 +254,8 @@ def marginals_of(model: KernelMRF, graph: Graph, points: Any, marginal: Marginal
     if marginal is not None:
         check_marginal(marginal)
         return {v: marginal for v, *_ in graph.node_types}
-    sampled = {v: points is None and model.points[v].ndim > 1 for v, *_ in graph.node_types}
+    chosen = points is None and not model.has_potentials
+    sampled = {v: chosen and model.points[v].ndim > 1 for v, *_ in graph.node_types}
     return {v: Empirical() if is_sample else MeanEmbedding() for v, is_sample in sampled.items()}
 
 
@@ -286,13 +287,19 @@ def _weights(
     logs = logs + log_or_zero(marginal.density(model, node_type, points))[None].astype(logs.dtype)
     largest = jax.lax.stop_gradient(jnp.max(logs, axis=-1, keepdims=True))  # subtracted, else -inf at low temperatures
     logs = raise_logs(logs - jnp.where(largest == -jnp.inf, 0, largest), 1 / temperature.astype(logs.dtype))
-    logs = logs if isinstance(marginal, Empirical) else logs + jnp.log(spacing(points))[None].astype(logs.dtype)
+    if has_lengths(model, marginal):
+        logs = logs + jnp.log(spacing(points))[None].astype(logs.dtype)
     if clamped is None:
         return jax.nn.softmax(logs, axis=-1), jnp.all(logs == -jnp.inf, axis=-1)
     mask = clamped[0][:, None]
     logs = jnp.where(mask, 0, logs)
     nearest = nearest_candidate(model, clamped[1], node_type, points).astype(logs.dtype)
     return jnp.where(mask, nearest, jax.nn.softmax(logs, axis=-1)), jnp.all(logs == -jnp.inf, axis=-1)
+
+
+def has_lengths(model: KernelMRF, marginal: Marginal) -> bool:
+    """Return whether candidates stand for intervals, and are not samples, or states of tables."""
+    return not (isinstance(marginal, Empirical) or model.has_potentials)
 
 
 def lengths_of(points: Shaped[Array, "point *dim"], dtype: Any) -> Float[Array, " point"] | None:
@@ -418,12 +425,6 @@ def log_values(messages: Array, owner: Array, at_points: Array, floor: Array) ->
     return log_or_zero(jnp.maximum(values, floor.astype(values.dtype)))
 
 
-def raise_logs(logs: Array, power: Array) -> Array:
-    """Multiply logarithms by a power, with a derivative of 0 where they are -inf."""
-    is_zero = logs == -jnp.inf
-    return jnp.where(is_zero, -jnp.inf, jnp.where(is_zero, 0, logs) * power)
-
-
 def check_marginal(marginal: Any) -> None:
     """Raise ValueError unless `marginal` is an estimate of the marginal."""
     fix = "Pass kbpjax.MeanEmbedding(), kbpjax.Parzen(kernel, samples) or kbpjax.Empirical()."
@@ -464,7 +465,10 @@ def somewhere_positive(argument: str, numbers: Callable[[], Any], impossible: Ar
 
     def check(impossible: np.ndarray) -> None:
         zero = np.asarray(numbers())[impossible] if impossible.any() else []
-        fix = "Add candidate points that the evidence and the messages allow, or fit with a floor > 0."
+        fix = (
+            "The evidence is impossible under the tables: correct either. Otherwise add candidate points that the "
+            "evidence and the messages allow, or fit with a floor > 0."
+        )
         rule = "must have a belief > 0 at one point at least"
         _checks.require(len(zero) == 0, argument, rule, f"0 everywhere for {np.asarray(zero[:5]).tolist()}", fix)
 

@@ -70,6 +70,8 @@ class Evidence(Checked):
         clamped: mask of the nodes with a known value [node].
         values: {node type: (mask of its clamped nodes [node_of_type], their values [node_of_type, *dim])}, for the node
             types whose variables have the shape of the values.
+        log_scale: logarithm of the scale that `likelihood` divided out of the local factor of each node [node]; None:
+            0. Only `log_partition` uses it.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -88,6 +90,7 @@ class Evidence(Checked):
     likelihoods: tuple[dict[int, Partial], ...]
     clamped: Bool[Array, " node"]
     values: dict[int, tuple[Array, Array]]
+    log_scale: Float[Array, " node"] | None = None
 
     def __mul__(self, other: "Evidence") -> "Evidence":
         """Combine independent evidence terms; a clamped value overrides all other evidence of its node."""
@@ -103,6 +106,7 @@ class Evidence(Checked):
         for v in set(self.values) & set(other.values):
             (mask, value), (other_mask, other_value) = self.values[v], other.values[v]
             values[v] = mask | other_mask, jnp.where(expand(mask, value.ndim), value, other_value)
+        scales = [scale for scale in (self.log_scale, other.log_scale) if scale is not None]
         return Evidence(
             jnp.where(first, self.local, jnp.where(second, other.local, self.local * other.local)),
             jnp.concatenate([self.messages, other.messages]),
@@ -111,6 +115,7 @@ class Evidence(Checked):
             self.likelihoods + other.likelihoods,
             self.clamped | other.clamped,
             values,
+            sum(scales[1:], scales[0]) if scales else None,
         )
 
     def __pow__(self, power: ScalarLike) -> "Evidence":
@@ -125,6 +130,7 @@ class Evidence(Checked):
             tuple({v: Partial(raised, power, fn) for v, fn in by_type.items()} for by_type in self.likelihoods),
             self.clamped,
             self.values,
+            None if self.log_scale is None else self.log_scale * power,
         )
 
     @values_or_shapes

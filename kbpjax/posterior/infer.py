@@ -2,7 +2,8 @@
 
 A forest is solved exactly. On a graph with cycles, nonnegative tree-reweighted messages are iterated to a tolerance,
 color by color and with Anderson acceleration: of the methods that `experiments.convergence` compares, the one that
-converged in all cases.
+converged in all cases. Models of given tables (`kbpjax.baselines.discrete`) are solved by belief propagation with
+damping 1/2, color by color: exponents would change the potentials.
 """
 
 import functools
@@ -33,6 +34,9 @@ from kbpjax.posterior.evidence import Evidence, observe
 from kbpjax.posterior.marginals import Marginal
 from kbpjax.posterior.posterior import Posterior
 
+DAMPING = 0.5
+"""Damping for models of given tables: of 0, 0.5, 0.9, `AdaptiveDamping` and `Anderson`, it converged most often."""
+
 DENSE = 2000
 """Largest number of nodes with exact edge appearance probabilities; those of larger graphs are sampled."""
 
@@ -55,6 +59,9 @@ def infer(
     A forest is solved exactly (`run_tree`). On a graph with cycles, nonnegative tree-reweighted messages are iterated
     to a tolerance, with the schedule `colored(graph)` and Anderson acceleration. Evidence model, power and temperature
     are the model's. The long form gives the same numbers: `observe`, `run_tree` or `run`, and `Posterior.of`.
+
+    A model of tables, of `kbpjax.baselines.discrete`, is solved by belief propagation (exponents 1) with damping 1/2
+    and that schedule, so that the potentials are those that were given.
 
     Works under `jax.jit`, `jax.vmap` and `jax.grad` for a graph that is not traced. There, no warning is given: look at
     `posterior.solution.converged` of the result.
@@ -94,16 +101,17 @@ def infer(
         evidence = observed if evidence is None else observed * evidence
     else:
         _checks.require(mask is None, "mask", "must be None without y", "a mask", "Pass y, or leave mask out.")
-    solution = solve(model, graph, evidence, recipe(graph), tol=tol, num_iters=num_iters)
+    by = recipe(graph, reweighted=not model.has_potentials)
+    solution = solve(model, graph, evidence, by, tol=tol, num_iters=num_iters)
     posterior = Posterior.of(model, graph, evidence, solution, points, marginal=marginal)
-    warn_unless_converged(solution)
+    warn_unless_converged(solution, of_tables=model.has_potentials)
     return posterior
 
 
 class Recipe(eqx.Module):
-    """What the iterations on a graph with cycles need: the exponents of `tree_reweighting`, and the schedule."""
+    """What the iterations on a graph with cycles need: exponents of `tree_reweighting` or None, and the schedule."""
 
-    exponents: Array
+    exponents: Array | None
     schedule: Colored
 
 
@@ -122,22 +130,22 @@ class StaticGraph:
         return hash(self.key)
 
 
-def recipe(graph: Graph, *, exact: bool = True) -> Recipe | None:
+def recipe(graph: Graph, *, exact: bool = True, reweighted: bool = True) -> Recipe | None:
     """Return how `infer` solves a graph with cycles; None for a forest to be solved exactly, and without edges."""
     if (exact and graph.forest is not None) or graph.num_edges == 0:
         return None
     fix = "Leave the graph out of the arguments of jax.jit, or choose a schedule: kbpjax.run(..., schedule=...)."
     _checks.require(not _checks.is_traced(graph), "graph", "must be known", "a traced graph", fix)
-    return _recipe(StaticGraph(graph), jnp.result_type(float))
+    return _recipe(StaticGraph(graph), jnp.result_type(float), reweighted)
 
 
 @functools.lru_cache(maxsize=8)
-def _recipe(fixed: StaticGraph, dtype: Any) -> Recipe:
+def _recipe(fixed: StaticGraph, dtype: Any, reweighted: bool) -> Recipe:
     del dtype  # of the exponents: another one after jax_enable_x64 has changed
     graph = fixed.graph
     with jax.ensure_compile_time_eval():  # of index work, inside jax.jit
-        exponents = tree_reweighting(graph, num_trees=None if graph.num_nodes <= DENSE else NUM_TREES)
-        return Recipe(exponents, colored(graph))
+        num_trees = None if graph.num_nodes <= DENSE else NUM_TREES
+        return Recipe(tree_reweighting(graph, num_trees=num_trees) if reweighted else None, colored(graph))
 
 
 def solve(
@@ -153,7 +161,7 @@ def solve(
     """Return the solution by `recipe(graph)`, exact without one; with other exponents than the recipe's if given."""
     if by is None:
         return run_tree(with_nonnegative(model, None), graph, evidence)
-    if model.operators.nonnegative is None:
+    if model.operators.nonnegative is None and not model.has_potentials:
         model = with_nonnegative(model, clipped(model.operators, model.edge_types))
     return run(
         model,
@@ -161,10 +169,10 @@ def solve(
         evidence,
         num_iters=num_iters,
         tol=tol,
-        damping=0.0,
+        damping=DAMPING if model.has_potentials else 0.0,
         exponents=by.exponents if exponents is None else exponents,
         schedule=by.schedule,
-        acceleration=Anderson(),
+        acceleration=None if model.has_potentials else Anderson(),
     )
 
 
@@ -173,15 +181,15 @@ def with_nonnegative(model: KernelMRF, tables: Any) -> KernelMRF:
     return eqx.tree_at(lambda m: m.operators.nonnegative, model, tables, is_leaf=lambda leaf: leaf is None)
 
 
-def warn_unless_converged(solution: Solution) -> None:
+def warn_unless_converged(solution: Solution, *, of_tables: bool = False) -> None:
     """Warn if the messages have not converged; under tracing, do nothing."""
     if _checks.is_traced(solution.converged) or bool(jnp.all(solution.converged)):
         return
     try:
         check(solution)
     except NotConverged as error:
-        advice = (
-            "More iterations: num_iters=1000. Otherwise smoother operators: a larger ridge or a wider kernel in fit."
-        )
+        smoother = "a larger ridge or a wider kernel in fit"
+        otherwise = "kbpjax.run with other dampings" if of_tables else f"smoother operators: {smoother}"
+        advice = f"More iterations: num_iters=1000. Otherwise {otherwise}."
         reason = str(error).partition(". ")[0]
         warn(f"the messages have not converged: {reason}. {advice}", ConvergenceWarning)

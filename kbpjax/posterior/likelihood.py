@@ -57,16 +57,16 @@ def likelihood(
         _checks.require(callable(fn), "fn", "must be a function of points", repr(fn), "Pass fn(points [point, *dim]).")
         functions = {v: Partial(of_all_nodes, _partial(fn), graph.node_type, graph.nodes_of_type(v)) for v in types}
     evidence = nothing(model, graph)
-    local, checks = evidence.local, []
+    local, log_scale, checks = evidence.local, jnp.zeros(graph.num_nodes, evidence.local.dtype), []
     for v, function in functions.items():
         nodes, points = graph.nodes_of_type(v), model.points[v]
         if len(points) == 0:  # nonparametric models have no evaluation points: they evaluate it at their particles
             continue
         values = likelihood_values(function, points, len(nodes), checks).astype(local.dtype)
-        local, zero = _with_values(local, nodes, values)
+        local, log_scale, zero = _with_values(local, log_scale, nodes, values)
         checks.append(((nodes, zero), _check_positive))
     _checks.read_and_check(checks)
-    return dataclasses.replace(evidence, local=local, likelihoods=(functions,))
+    return dataclasses.replace(evidence, local=local, likelihoods=(functions,), log_scale=log_scale)
 
 
 def _check_positive(values: tuple[np.ndarray, np.ndarray]) -> None:
@@ -82,11 +82,16 @@ def _partial(fn: Callable[[Array], Array]) -> Partial:
 
 
 @jax.jit
-def _with_values(local: Array, nodes: Array, values: Array) -> tuple[Array, Array]:
-    """Return local factors with those of some nodes replaced, scaled to maximum 1, and a mask of all-zero nodes."""
+def _with_values(local: Array, log_scale: Array, nodes: Array, values: Array) -> tuple[Array, Array, Array]:
+    """Return local factors with those of some nodes replaced, scaled to maximum 1, and a mask of all-zero nodes.
+
+    The logarithms of their maxima are returned in `log_scale`.
+    """
     largest = jnp.max(values, axis=-1, keepdims=True)
-    scaled = values / jnp.where(largest > 0, largest, 1)
-    return local.at[nodes, : values.shape[1]].set(scaled), largest[:, 0] == 0
+    zero = largest[:, 0] == 0
+    scale = jnp.where(largest > 0, largest, 1)
+    log_scale = log_scale.at[nodes].set(jnp.log(scale[:, 0]))
+    return local.at[nodes, : values.shape[1]].set(values / scale), log_scale, zero
 
 
 def of_all_nodes(fn: Callable[[Array], Array], every: Array, nodes: Array, points: Array) -> Array:

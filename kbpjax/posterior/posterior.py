@@ -19,9 +19,9 @@ from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution
 from kbpjax.learning.labels import Values
 from kbpjax.learning.model import KernelMRF
-from kbpjax.posterior.beliefs import Belief, beliefs, known_points, lengths_of, marginals_of
+from kbpjax.posterior.beliefs import Belief, beliefs, has_lengths, known_points, lengths_of, marginals_of
 from kbpjax.posterior.evidence import Evidence
-from kbpjax.posterior.marginals import Empirical, Marginal
+from kbpjax.posterior.marginals import Marginal
 
 ARRAYS = (jax.Array, np.ndarray)
 
@@ -180,7 +180,7 @@ class Posterior(Checked):
     def _belief(self, node_type: int) -> Belief:
         points, weights = self._parts[2][node_type], self.probabilities[node_type]
         labels = dict(self.model.labels).get(node_type)
-        if isinstance(self.marginals[node_type], Empirical):
+        if not has_lengths(self.model, self.marginals[node_type]):
             return Belief(points, weights, labels=labels)
         lengths = lambda x: lengths_of(x, weights.dtype)
         for _ in self._batched(node_type):

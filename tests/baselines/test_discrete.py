@@ -107,11 +107,8 @@ def test_sums_on_a_tree_are_the_marginals(arithmetic):
     solution, _ = answers[1]
     pair = edge_beliefs(known, graph, evidence, solution, [(1, 3)], np.arange(3))
     np.testing.assert_allclose(pair.weights[0], rw.enumerate_edge_marginals(model)[2], atol=1e-9)
-    # `likelihood` scales the local factors of each node to maximum 1.
-    scale = sum(np.log(psi.max()) for psi in model.node) + len(model.node) * np.log(3)
-    # Potentials of nodes are 1 / 3 in the model, which has them sum to 1.
     log_z = log_partition(known, graph, evidence, solution)
-    np.testing.assert_allclose(log_z + scale, rw.enumerate_log_partition(model), atol=1e-9)
+    np.testing.assert_allclose(log_z, rw.enumerate_log_partition(model), atol=1e-9)
 
 
 @pytest.mark.parametrize("arithmetic", [MaxProduct(), InLogs(MaxProduct())], ids=["plain", "logs"])
@@ -171,8 +168,7 @@ def test_node_types_may_have_different_numbers_of_states():
     np.testing.assert_allclose(belief[0].weights[0], expected[0], atol=1e-12)
     np.testing.assert_allclose(belief[1].weights, np.stack(expected[1:]), atol=1e-12)
     log_z = log_partition(known, graph, None, solution)
-    scale = np.log(a.sum()) + 2 * np.log(b.sum())
-    np.testing.assert_allclose(log_z + scale, rw.enumerate_log_partition(model), atol=1e-9)
+    np.testing.assert_allclose(log_z, rw.enumerate_log_partition(model), atol=1e-9)
 
 
 def test_logs_keep_what_plain_products_lose():
@@ -301,8 +297,14 @@ def test_single_precision():
 TABLES = np.ones((1, 2, 2))
 BAD = {
     "negative": ([0, 1], [1.0, 1.0], -TABLES, None, r"edges: must have no negative entries; got -1.*not logarithms"),
-    "zero row": ([0, 1], [1.0, 1.0], TABLES * [[1], [0]], None, r"edges: .*every row and column; got a row"),
-    "zero column": ([0, 1], [1.0, 1.0], {3: np.array([[1, 0], [1, 0]])}, None, r"edges\[3\]: .*every row and column"),
+    "zeros": (
+        [0, 1],
+        [1.0, 1.0],
+        TABLES * [[[1]], [[0]]],
+        None,
+        r"edges: .*each table; got zeros for edge types \[1\]",
+    ),
+    "zeros by type": ([0, 1], [1.0, 1.0], {3: np.zeros((2, 2))}, None, r"edges\[3\]: must have an entry > 0 in each"),
     "states": ([0, 1, 2], [1.0, 1.0, 1.0], TABLES, None, r"edges: must have \(3, 3\) states; got shape \(1, 2, 2\)"),
     "node states": ([0, 1], [1.0, 1.0, 1.0], TABLES, None, r"nodes\[0\]: must have shape \(2,\)"),
     "node negative": ([0, 1], [1.0, -1.0], TABLES, None, r"nodes\[0\]: must have no negative entries"),
@@ -323,10 +325,8 @@ def test_bad_potentials_are_refused():
 
 def test_bad_data_are_refused():
     data = kbp.pool(kbp.chain_graph(2), np.array([[0, 1], [0, 0]]))
-    unseen = r"pseudo_count: must be > 0 where a state is not in .* states number \[1\]"
     assert not not_refused({
         "negative": (lambda: discrete.fit(data, pseudo_count=-1), r"pseudo_count: must be finite and >= 0; got -1"),
-        "unseen": (lambda: discrete.fit(data, pseudo_count=0), unseen),
         "states": (lambda: discrete.fit(data, [[0, 1]]), r"states: .* shape \[state, \*\(\)\]; got shape \(1, 2\)"),
         "bins": (lambda: discrete.bins([1.0], 0), "num_bins: must be an integer >= 1"),
         "numbers": (lambda: discrete.bins([[1.0]], 2), r"x: must be numbers \[sample\]"),
