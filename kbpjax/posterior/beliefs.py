@@ -221,15 +221,15 @@ def beliefs(
         heat = jnp.asarray(_checks.in_range("temperature", temperature, solution.messages.dtype))
     checks: list[_checks.Check] = []  # done together at the end: one wait for the device
     candidates = candidates_by_type(model, graph, known_points(model, graph) if points is None else points, checks)
+    sized = {v: stand_for_intervals(model, points, estimates[v]) for v in types}
     weights = {}
     for v, count in types.items():
         x = candidates[v]
         likelihoods = log_likelihoods(evidence, v, x, count, solution.messages.dtype, checks)
         given = learned_factors(evidence), likelihoods, clamped_values(evidence, v)
-        weights[v], impossible = _weights(model, graph, given, solution, x, estimates[v], heat, v)
+        weights[v], impossible = _weights(model, graph, given, solution, x, estimates[v], heat, v, sized[v])
         checks.append(somewhere_positive("nodes", partial(graph.nodes_of_type, v), impossible))
     _checks.read_and_check(checks)
-    sized = {v: has_lengths(model, estimates[v]) for v in types}
     lengths = {v: lengths_of(candidates[v], weights[v].dtype) if sized[v] else None for v in types}
     labels = dict(model.labels)
     if by_type:
@@ -265,7 +265,7 @@ def _by_node(weights: dict[int, Array], nodes: dict[int, Array]) -> Array:
     return jnp.zeros_like(together).at[jnp.concatenate(list(nodes.values()))].set(together)
 
 
-@partial(jax.jit, static_argnames="node_type")
+@partial(jax.jit, static_argnames=("node_type", "has_lengths"))
 def _weights(
     model: KernelMRF,
     graph: Graph,
@@ -275,6 +275,7 @@ def _weights(
     marginal: Marginal,
     temperature: Array,
     node_type: int,
+    has_lengths: bool,
 ) -> tuple[Array, Array]:
     """Return the beliefs of all nodes of a type, and a mask of those that are 0 at all points.
 
@@ -287,7 +288,7 @@ def _weights(
     logs = logs + log_or_zero(marginal.density(model, node_type, points))[None].astype(logs.dtype)
     largest = jax.lax.stop_gradient(jnp.max(logs, axis=-1, keepdims=True))  # subtracted, else -inf at low temperatures
     logs = raise_logs(logs - jnp.where(largest == -jnp.inf, 0, largest), 1 / temperature.astype(logs.dtype))
-    if has_lengths(model, marginal):
+    if has_lengths:
         logs = logs + jnp.log(spacing(points))[None].astype(logs.dtype)
     if clamped is None:
         return jax.nn.softmax(logs, axis=-1), jnp.all(logs == -jnp.inf, axis=-1)
@@ -297,9 +298,9 @@ def _weights(
     return jnp.where(mask, nearest, jax.nn.softmax(logs, axis=-1)), jnp.all(logs == -jnp.inf, axis=-1)
 
 
-def has_lengths(model: KernelMRF, marginal: Marginal) -> bool:
-    """Return whether candidates stand for intervals, and are not samples, or states of tables."""
-    return not (isinstance(marginal, Empirical) or model.has_potentials)
+def stand_for_intervals(model: KernelMRF, points: Any, marginal: Marginal) -> bool:
+    """Return whether candidates stand for intervals, and are not samples, or the states of tables (without points)."""
+    return not (isinstance(marginal, Empirical) or (model.has_potentials and points is None))
 
 
 def lengths_of(points: Shaped[Array, "point *dim"], dtype: Any) -> Float[Array, " point"] | None:

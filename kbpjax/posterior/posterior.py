@@ -19,9 +19,9 @@ from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution
 from kbpjax.learning.labels import Values
 from kbpjax.learning.model import KernelMRF
-from kbpjax.posterior.beliefs import Belief, beliefs, has_lengths, known_points, lengths_of, marginals_of
+from kbpjax.posterior.beliefs import Belief, beliefs, lengths_of, marginals_of
 from kbpjax.posterior.evidence import Evidence
-from kbpjax.posterior.marginals import Marginal
+from kbpjax.posterior.marginals import Empirical, Marginal
 
 ARRAYS = (jax.Array, np.ndarray)
 
@@ -82,7 +82,8 @@ class Posterior(Checked):
     solution: Solution
     probabilities: dict[int, Float[Array, "node_of_type point"]]
     traced: Any
-    constants: Constants | None = eqx.field(static=True)
+    constants: Constants | None = eqx.field(static=True, default=None)
+    of_states: bool = eqx.field(static=True, default=False)
 
     @classmethod
     @public
@@ -118,20 +119,17 @@ class Posterior(Checked):
             (3, 60)
         """
         types = [v for v, *_ in graph.node_types]
-        given = known_points(model, graph) if points is None else points
-        by_type = given if isinstance(given, Mapping) else dict.fromkeys(types, given)
         estimates = marginals_of(model, graph, points, marginal)
-        computed = {}
-        for estimate in {type(one): one for one in estimates.values()}.values():
-            found = beliefs(model, graph, evidence, solution, by_type, marginal=estimate)
-            computed |= {v: one for v, one in found.items() if isinstance(estimates[v], type(estimate))}
+        given = dict.fromkeys(types, points) if points is not None and not isinstance(points, Mapping) else points
+        computed: Any = beliefs(model, graph, evidence, solution, given, marginal=marginal)
+        computed = computed if isinstance(computed, dict) else dict.fromkeys(types, computed)
         weights = {v: computed[v].weights for v in types}
         parts = model, graph, {v: computed[v].points for v in types}, estimates
         traced, constants = parts, None
         if _checks.is_traced((weights, solution)):
             traced, rest = eqx.partition(parts, lambda leaf: _checks.is_traced(leaf))
             constants = Constants(rest)
-        return cls(evidence, solution, weights, traced, constants)
+        return cls(evidence, solution, weights, traced, constants, model.has_potentials and points is None)
 
     @property
     def _parts(self) -> Any:
@@ -180,7 +178,7 @@ class Posterior(Checked):
     def _belief(self, node_type: int) -> Belief:
         points, weights = self._parts[2][node_type], self.probabilities[node_type]
         labels = dict(self.model.labels).get(node_type)
-        if not has_lengths(self.model, self.marginals[node_type]):
+        if self.of_states or isinstance(self.marginals[node_type], Empirical):
             return Belief(points, weights, labels=labels)
         lengths = lambda x: lengths_of(x, weights.dtype)
         for _ in self._batched(node_type):
