@@ -126,7 +126,7 @@ def infer(
 
 
 class Recipe(eqx.Module):
-    """What the iterations on a graph with cycles need: the exponents of `tree_reweighting` or None, and the schedule."""
+    """What the iterations on a graph with cycles need: exponents of `tree_reweighting`, or None, and the schedule."""
 
     exponents: Array | None
     schedule: Colored
@@ -215,7 +215,7 @@ def warn_unless_converged(solution: Solution, *, of_tables: bool = False) -> Non
 def beliefs_at(
     model: KernelMRF, graph: Graph, evidence: Evidence | None, solution: Solution, points: dict[int, Array]
 ) -> dict[int, Belief]:
-    """Return the beliefs at the model's candidates: numbers cover a range, vectors are samples (or states, of tables)."""
+    """Return the beliefs at a model's candidates: numbers cover a range, vectors are samples, or states of tables."""
     estimates: dict[bool, Marginal] = {False: MeanEmbedding(), True: Empirical()}
     is_sample = {v: points[v].ndim > 1 and not model.has_potentials for v, *_ in graph.node_types}
     by_kind = {
