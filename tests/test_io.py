@@ -1,5 +1,6 @@
 """Files: what is saved is read again bit by bit; what is damaged, newer or foreign is refused; nothing is lost."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -15,7 +16,7 @@ import pytest
 import kbpjax as kbp
 from kbpjax import ep, io
 from kbpjax._misc import replacing
-from kbpjax.baselines import gaussian, nonparametric, particle
+from kbpjax.baselines import discrete, gaussian, nonparametric, particle
 from tests.programs import python
 from tests.refusals import not_refused
 
@@ -484,6 +485,30 @@ def test_graphs_and_solutions_of_the_first_release_are_made_anew():
     np.testing.assert_allclose(again.messages, found["ps"].messages, atol=1e-6)
     np.testing.assert_allclose(again.projected, found["ps"].projected, atol=1e-6)
     assert kbp.run_tree(found["m"], found["c"]).messages.shape == (4, solution.messages.shape[1])
+
+
+def test_discrete_models_and_evidence_of_earlier_versions_have_the_new_fields(tmp_path):
+    """Files without them: `infer` keeps the exponents at 1, and scales that were not recorded count as 1."""
+    graph, table = kbp.grid_graph(2, 2), np.array([[[3.0, 1.0], [1.0, 2.0]]])
+    model = discrete.from_potentials([0, 1], [1.0, 2.0], table)
+    evidence = kbp.likelihood(model, graph, lambda x: jnp.ones((4, len(x))))
+    evidence = dataclasses.replace(evidence, likelihoods=())
+    io.save(tmp_path / "new.kbp", [model, evidence])
+    with zipfile.ZipFile(tmp_path / "new.kbp") as new, zipfile.ZipFile(tmp_path / "old.kbp", "w") as old:
+        header = json.loads(new.read(io.HEADER))
+        of_model, of_evidence = (described["fields"] for described in header["root"]["list"])
+        del of_model["has_potentials"], of_evidence["log_scale"]
+        for name in ("constant", "values", "prior_log_scale"):
+            del of_model["operators"]["fields"][name]
+        for name in new.namelist():
+            old.writestr(name, json.dumps(header) if name == io.HEADER else new.read(name))
+    again, given = io.load(tmp_path / "old.kbp")
+    assert again.has_potentials and given.log_scale is None and again.operators.constant is None
+    belief, expected = (kbp.infer(one, graph, evidence=given, tol=1e-9) for one in (again, model))
+    np.testing.assert_allclose(belief.weights, expected.weights, atol=1e-7)
+    assert (given * evidence).log_scale.shape == (4,) and (given**2).log_scale is None
+    log_z = [kbp.log_partition(one, graph, given, belief.solution) for one in (again, model)]
+    np.testing.assert_allclose(log_z[1] - log_z[0], 4 * np.log(3), rtol=1e-9)
 
 
 def test_renamed_classes_exist():

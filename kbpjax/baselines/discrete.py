@@ -4,8 +4,8 @@ r"""Discrete belief propagation: variables with finitely many states and tables 
     m_ts(x_s) = sum_{x_t} psi_st(x_s, x_t) psi_t(x_t) local_t(x_t) prod_{u in G(t) \ s} m_ut(x_t),
 
 in a `KernelMRF` whose features are indicators of the states, so evidence, `kbpjax.infer`, `run`, `run_tree`, schedules,
-beliefs of nodes and edges and `log_partition` apply. Tables are given, or estimated by pseudo-moment matching (Wainwright,
-Jaakkola, Willsky 2003; supplement, section 2), which makes the marginals of the data a fixed point:
+beliefs of nodes and edges and `log_partition` apply. Tables are given, or estimated by pseudo-moment matching
+(Wainwright, Jaakkola, Willsky 2003; supplement, section 2), which makes the marginals of the data a fixed point:
 
     psi_s = P(x_s),    psi_st = P(x_s, x_t) / (P(x_s) P(x_t)).
 

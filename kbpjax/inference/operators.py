@@ -8,6 +8,7 @@ as short rows. Sums over the short first axis are formed term by term (`sum_rows
 slowly (jax 0.10.2).
 """
 
+import math
 from collections.abc import Callable
 from functools import reduce
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -346,10 +347,13 @@ def weighted_products(
     A state with a value 0 is impossible: all products are 0 there, also that of the slot with the 0. With more than
     eight slots, the product of the messages is scaled to maximum 1, to prevent underflow.
     """
-    logs = jax.lax.optimization_barrier(log_or_zero(values))  # otherwise XLA computes them once for each slot
+    logs = jax.lax.optimization_barrier(log_or_least(values))  # otherwise XLA computes them once for each slot
     count = values.shape[2]
-    total = sum_slots(raise_logs(logs, spread(exponents[None], len(logs))))
-    cavity = repeat(total, count) - finite_logs(logs)
+    total = sum_slots(logs * spread(exponents[None], len(logs)))
+    least = reduce(jnp.minimum, split(logs, 2)) if count <= SHORT else jnp.min(logs, axis=2)
+    zero = math.log(jnp.finfo(logs.dtype).tiny) * (1 - 1e-5)  # not exactly: logarithms are rounded
+    impossible = least < zero  # false for NaN, which stays
+    cavity = repeat(jnp.where(impossible, -jnp.inf, total), count) - logs
     removed = finite_logs(fold(jnp.maximum, cavity)) if count > SHORT else None
     return Products(repeat(local, count) * jnp.exp(cavity if removed is None else cavity - removed), removed)
 
@@ -358,6 +362,11 @@ def log_or_zero(values: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
     """Return logarithms; -inf, with derivative 0, where values are <= 0; NaN stays NaN."""
     is_zero = values <= 0
     return jnp.where(is_zero, -jnp.inf, jnp.log(jnp.where(is_zero, 1, values)))
+
+
+def log_or_least(values: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
+    """Return logarithms of values clipped below at the smallest normal number; NaN stays NaN."""
+    return jnp.log(jnp.maximum(values, jnp.finfo(values.dtype).tiny))
 
 
 def finite_logs(logs: Float[Array, "*axes"]) -> Float[Array, "*axes"]:

@@ -54,8 +54,8 @@ def run_tree(model: AnyModel, graph: Graph, evidence: AnyEvidence = None) -> Sol
 
     Returns:
         The solution. `residuals` has one entry, the residual of an undamped `step` from the messages: rounding error.
-        `converged` is True if it is at most 1e-3, and no message of tables is 0 everywhere. `num_iters` counts the levels of both passes, including those that
-        merge the messages of nodes with many neighbors.
+        `converged` is True if it is at most 1e-3, and no message of tables is 0 everywhere. `num_iters` counts the
+        levels of both passes, including those that merge the messages of nodes with many neighbors.
 
     Raises:
         ValueError: a graph with a cycle, a type that the model does not have, or evidence of another shape.

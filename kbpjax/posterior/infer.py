@@ -35,7 +35,7 @@ from kbpjax.posterior.marginals import Marginal
 from kbpjax.posterior.posterior import Posterior
 
 DAMPING = 0.5
-"""Damping for models of given tables: of 0, 0.5, 0.9, `AdaptiveDamping` and `Anderson`, it converged most often."""
+"""Damping for models of given tables: they keep their zeros, which extrapolation by `Anderson` would move."""
 
 DENSE = 2000
 """Largest number of nodes with exact edge appearance probabilities; those of larger graphs are sampled."""

@@ -105,11 +105,9 @@ def test_edges_with_zeros_are_exact(name):
         np.testing.assert_allclose(pair, expected / expected.sum(), atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ARITHMETICS)
+@pytest.mark.parametrize("name", ["sum", "sum in logs"])
 def test_reweighted_messages_and_zeros(name):
     """With exponents below 1 and psi^(1 / rho) a state that a neighbor forbids stays impossible."""
-    if "max" in name:
-        pytest.skip("exponents of sums only")
     table = np.array([[2.0, 1.0, 0.0], [1.0, 3.0, 0.0], [0.0, 0.0, 0.0]])
     ring = [(0, 1), (1, 2), (0, 2)]
     model = rw.Discrete(ring, list(np.random.default_rng(0).uniform(0.5, 2, (3, 3))), [table] * 3)

@@ -351,7 +351,7 @@ def factors_of(problem, sampled, kind, evidence):
         if kind == "everything" and other[s]:
             factors[s] = factors[s] * sampled.likelihoods[v][:, again[s]]
         if kind in ("likelihood", "everything"):
-            factors[s] = factors[s] * (table[s, : STATES[v]] / table[s, : STATES[v]].max()) ** power
+            factors[s] = factors[s] * table[s, : STATES[v]] ** power
     for s, value in zip(clamped, values, strict=True):
         if s in fixed:
             factors[s] = factors[s] * np.eye(len(factors[s]))[value]
