@@ -66,6 +66,8 @@ class Belief(Checked):
         [0.75, 0.0]
     """
 
+    requires_finite = True
+
     points: Shaped[Array, "point *dim"]
     weights: Float[Array, "node point"]
     solution: Solution | None = None
@@ -83,19 +85,19 @@ class Belief(Checked):
         fix = "For a batch of beliefs, index inside the function that jax.vmap maps."
         _checks.require(len(shape) == 2, "belief", "must have weights [node, point]", shape, fix)
         if isinstance(nodes, slice):
-            return Belief(self.points, self.weights[nodes], lengths=self.lengths)
+            return Belief.trusted(self.points, self.weights[nodes], lengths=self.lengths)
         chosen = nodes if isinstance(nodes, jax.Array) else np.asarray(nodes, None if np.size(nodes) else int)
         is_mask = chosen.dtype == bool
         ok = chosen.shape == (count,) if is_mask else chosen.ndim <= 1 and jnp.issubdtype(chosen.dtype, jnp.integer)
         rule, fix = f"must be numbers, a slice or a mask of {count} nodes", "Pass for instance belief[[1, 2]]."
         _checks.require(ok, "nodes", rule, f"shape {chosen.shape}, dtype {chosen.dtype}", fix)
         if is_mask:
-            return Belief(self.points, self.weights[chosen], lengths=self.lengths)
+            return Belief.trusted(self.points, self.weights[chosen], lengths=self.lengths)
         chosen = chosen.reshape(-1)
         if not _checks.is_unread(chosen):
             outside = [node for node in chosen.tolist() if not -count <= node < count]
             _checks.require(not outside, "nodes", f"must be among {count} nodes", outside[:3], "Count from 0.")
-        return Belief(self.points, self.weights[chosen], lengths=self.lengths)
+        return Belief.trusted(self.points, self.weights[chosen], lengths=self.lengths)
 
     @property
     def heights(self) -> Float[Array, "node point"]:
@@ -195,10 +197,10 @@ def beliefs(
     of_samples = isinstance(marginal, Empirical)
     lengths = {v: None if of_samples else lengths_of(candidates[v], weights[v].dtype) for v in types}
     if isinstance(points, Mapping):
-        return {v: Belief(candidates[v], weights[v], lengths=lengths[v]) for v in types}
+        return {v: Belief.trusted(candidates[v], weights[v], lengths=lengths[v]) for v in types}
     first = min(types)
     together = weights[first] if len(types) == 1 else _by_node(weights, {v: graph.nodes_of_type(v) for v in types})
-    return Belief(candidates[first], together, lengths=lengths[first])
+    return Belief.trusted(candidates[first], together, lengths=lengths[first])
 
 
 @jax.jit

@@ -54,6 +54,8 @@ class EdgeBelief(Checked):
         [0.75]
     """
 
+    requires_finite = True
+
     first: Shaped[Array, "first ..."]
     second: Shaped[Array, "second ..."]
     weights: Float[Array, "edge first second"]
@@ -123,7 +125,7 @@ def edge_beliefs(
     else:
         weights = jnp.where(found.present[:, None, None], weights, jnp.nan)
     _checks.read_and_check(checks)
-    return EdgeBelief(points[0], points[1], weights)
+    return EdgeBelief.trusted(points[0], points[1], weights)
 
 
 class _Pairs(NamedTuple):
