@@ -5,6 +5,7 @@ Elsewhere, `skip_value_checks` does the same for arrays of JAX.
 """
 
 import functools
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,9 +33,14 @@ Numbers = jax.Array | np.ndarray | np.generic | float | int | Sequence[Any] | Fr
 """Type of array-like arguments: arrays, numbers, nested lists or tuples, and frames of pandas or polars."""
 
 
+ARRAYS = (jax.Array, np.ndarray, np.generic)
+NUMBERS = (int, float, complex, *ARRAYS)
+FLOAT32 = float(np.finfo(np.float32).max)
+
+
 def is_traced(value: Any) -> bool:
     """Return True if any array in a pytree is a tracer, so its values are not available."""
-    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
+    return isinstance(value, Tracer) or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
 
 
 _skips_values: ContextVar[bool] = ContextVar("skips_values", default=False)
@@ -107,37 +113,58 @@ def require_number(
     fix: str = "",
 ) -> None:
     """Raise ValueError unless a scalar is finite, > above, >= least, < below and <= most; tracers pass."""
+    if type(value) is not float:
+        require(np.ndim(value) == 0, argument, "must be a single number", f"shape {np.shape(value)}", "Pass a scalar.")
+        if is_unread(value):
+            return
+        array = np.asarray(value)
+        if not is_real(array.dtype) or array.dtype == bool:
+            require(False, argument, "must be a real number", repr(value), "Pass a float.")
+    given = float(value)  # in single precision, the largest bounds overflow
+    lower = (above is None or given > above) and (least is None or given >= least)
+    upper = (below is None or given < below) and (most is None or given <= most)
+    if not (math.isfinite(given) and lower and upper):
+        bounds = {">": above, ">=": least, "<": below, "<=": most}
+        interval = " and ".join(f"{sign} {bound}" for sign, bound in bounds.items() if bound is not None)
+        require(False, argument, f"must be finite and {interval}", f"{value}", fix or f"Pass a value {interval}.")
+
+
+def number(argument: str, value: Any) -> Any:
+    """Return a single real number, or an array of shape () of one; raise ValueError if it overflows in float32."""
+    if type(value) is float and -FLOAT32 <= value <= FLOAT32:
+        return value
+    if isinstance(value, (list, tuple)):
+        value = read(argument, value)[0]
     require(np.ndim(value) == 0, argument, "must be a single number", f"shape {np.shape(value)}", "Pass a scalar.")
-    if is_unread(value):
-        return
-    number = np.asarray(value)  # NumPy, so that no operation below is traced
-    dtype = number.dtype
-    real = np.issubdtype(dtype, np.integer) or np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"
-    require(real, argument, "must be a real number", repr(value), "Pass a float.")
-    number = number.astype(np.float64)  # in single precision, the largest bounds overflow
-    bounds = {
-        f"> {above}": above is None or number > above,
-        f">= {least}": least is None or number >= least,
-        f"< {below}": below is None or number < below,
-        f"<= {most}": most is None or number <= most,
-    }
-    interval = " and ".join(bound for bound in bounds if not bound.endswith("None"))
-    inside = bool(np.isfinite(number)) and all(map(bool, bounds.values()))
-    require(inside, argument, f"must be finite and {interval}", f"{value}", fix or f"Pass a value {interval}.")
+    if isinstance(value, complex) or (isinstance(value, ARRAYS) and not is_real(value.dtype)):
+        got = repr(value) if isinstance(value, complex) else f"an array {value.dtype}[]"
+        require(False, argument, "must be a real number", got, "Pass a float.")
+    if isinstance(value, np.ndarray):
+        return as_array(argument, value)
+    if isinstance(value, int | np.integer) and not -(2**31) <= int(value) < 2**31:
+        value = float(value) if abs(int(value)) < FLOAT32 else np.inf
+    if isinstance(value, (float, np.floating)):
+        require_range(argument, np.asarray(value))
+    return value
 
 
-def in_range(argument: str, value: Any, dtype: Any) -> jax.Array:
-    """Return a number > 0 in a precision; raise ValueError if it, or its inverse, is 0 or infinite there."""
+def require_in_range(argument: str, value: Any, dtype: Any) -> None:
+    """Raise ValueError unless a number is > 0, and it and its inverse are neither 0 nor infinite in a precision."""
     require_number(argument, value, above=0)
     limits = jnp.finfo(dtype)
     least, most = (float(f"{bound:.3g}") for bound in (1.01 / limits.max, 0.99 * limits.max))
     require_number(argument, value, least=max(least, float(limits.tiny)), most=most)
+
+
+def in_range(argument: str, value: Any, dtype: Any) -> jax.Array:
+    """Return a number in a precision, by `require_in_range`."""
+    require_in_range(argument, value, dtype)
     return jnp.asarray(value, dtype)
 
 
 def require_count(argument: str, value: Any) -> None:
     """Raise ValueError unless a value is a Python or NumPy integer >= 1 that fits in 32 bits."""
-    ok = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
+    ok = is_whole(value) and value >= 1
     require(ok, argument, "must be an integer >= 1", repr(value)[:80], "Pass a positive integer.")
     require(value < 2**31, argument, "must be an integer >= 1 and < 2^31", repr(value)[:80], "Pass a smaller one.")
 
@@ -181,6 +208,11 @@ def require_types(argument: str, largest: int) -> None:
     require(largest < MOST_TYPES, argument, "must be numbered from 0", got, "Number the types 0, 1, 2, ...")
 
 
+def is_whole(value: Any) -> bool:
+    """Return whether a value is a Python or NumPy integer."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def whole(value: Any) -> Any:
     """Return a NumPy integer as a Python integer, which may be a static field; return other values unchanged."""
     return int(value) if isinstance(value, np.integer) else value
@@ -188,16 +220,17 @@ def whole(value: Any) -> Any:
 
 def require_seed(seed: Any) -> None:
     """Raise ValueError unless a seed is an integer >= 0 and < 2^32."""
-    ok = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= seed < 2**32
+    ok = is_whole(seed) and 0 <= seed < 2**32
     require(ok, "seed", "must be an integer >= 0 and < 2^32", repr(seed), "Pass for instance 0.")
 
 
-def require_key(key: Any) -> None:
-    """Raise ValueError unless a value is a JAX random key, typed or raw."""
+def require_key(key: Any) -> Any:
+    """Return a JAX random key, typed or raw; raise ValueError for other values."""
     dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
     typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ()
     ok = typed or (dtype == np.uint32 and shape is not None and len(shape) == 1)
     require(ok, "key", "must be a random key", repr(key)[:80], "Pass jax.random.key(0).")
+    return key
 
 
 def as_path(argument: str, path: Any) -> Path:
@@ -364,16 +397,28 @@ def host_seed(key: Any) -> int:
     return sum(word << 32 * i for i, word in enumerate(reversed(words_of_key(key))))
 
 
-def require_finite(argument: str, array: Any, fix: str) -> None:
-    """Raise ValueError if an array has NaN, infinite or non-real values; tracers pass."""
-    if is_unread(array):
+def require_finite(argument: str, array: Any, fix: str = "") -> None:
+    """Raise ValueError if an array or number has NaN, infinite or non-real values; tracers pass."""
+    if (type(array) is float and -FLOAT32 <= array <= FLOAT32) or is_unread(array):
         return
     values = np.asarray(as_numpy(argument, array))
     require_real(argument, values)
-    bad = int(np.size(values) - np.sum(np.isfinite(values)))
-    got = f"{bad} NaN or infinite of {values.size} values" if values.ndim else f"{values}"
-    require(bad == 0, argument, "must be finite", got, fix)
+    finite = np.isfinite(values)
+    if not finite.all():
+        bad = f"{np.sum(~finite)} NaN or infinite of {values.size} values"
+        fix = fix or ("Drop or correct these values." if values.ndim else "Pass a finite number.")
+        require(False, argument, "must be finite", bad if values.ndim else f"{values}", fix)
     require_range(argument, values)
+
+
+def finite_result(arguments: str, made: Any) -> Any:
+    """Return an object that was computed from arguments; raise ValueError if it has NaN or infinity."""
+    arrays = [leaf for leaf in jax.tree.leaves(made) if jnp.issubdtype(leaf.dtype, np.floating)]
+    if not is_unread(arrays):
+        bad = sum(int(np.sum(~np.isfinite(np.asarray(array)))) for array in arrays)
+        rule, got = f"must give a finite {type(made).__name__}", f"{bad} parameters that are NaN or infinite"
+        require(bad == 0, arguments, rule, got, "Check their range; rescale them if they are extreme.")
+    return made
 
 
 def require_finite_or_nan(argument: str, array: Any) -> None:
@@ -389,6 +434,7 @@ def require_squares(argument: str, array: Any) -> None:
     """Raise ValueError if the sum of the squares of an array overflows in its precision; tracers pass."""
     if is_unread(array):
         return
+    require_finite(argument, array)
     values = np.asarray(array)
     most = float(f"{(float(jnp.finfo(values.dtype).max) / max(values.size, 1)) ** 0.5:.2g}")
     largest = float(np.max(np.abs(values), initial=0))

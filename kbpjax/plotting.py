@@ -365,13 +365,13 @@ def plot_reliability(
     curves: Any = coverage(belief, truth, levels)
     curves = curves if by_type else {0: curves}
     truths = truth if isinstance(truth, Mapping) else dict.fromkeys(curves, truth)
-    nominal = np.asarray(levels, float)
+    nominal = np.asarray(_checks.as_numpy("levels", levels), float)
     ax = _axes(ax)
     if not any(line.get_label() == "calibrated" for line in ax.lines):
         ax.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--", label="calibrated")
     for v, shares in curves.items():
         inside = np.asarray(shares, float)
-        known = np.sum(~np.isnan(np.asarray(truths[v], float)))
+        known = np.sum(~np.isnan(np.asarray(_checks.as_numpy("truth", truths[v]), float)))
         bars = 2 * np.sqrt(inside * (1 - inside) / max(known, 1))
         name = ", ".join(part for part in (label, f"type {v}" if by_type else "") if part)
         number = len(ax.containers)

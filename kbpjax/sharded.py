@@ -86,7 +86,8 @@ def shard_batch(batch: Batch, devices: Mesh | int | None = None) -> Batch:
         fix = f"Pad it to {-(-shape[0] // mesh.size) * mesh.size} and drop the results of the padding."
         rule = f"must have a first axis that {mesh.size} devices divide"
         _checks.require(shape[0] % mesh.size == 0, "batch", rule, f"shape {shape}", fix)
-    return jax.device_put(batch, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
+    native = lambda leaf: leaf.astype(leaf.dtype.newbyteorder("=")) if isinstance(leaf, np.ndarray) else leaf
+    return jax.device_put(jax.tree.map(native, batch), NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
 
 
 @public

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Key, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._public import public
+from kbpjax._public import finite, public
 from kbpjax.features import FeatureMap
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference import loopy
@@ -57,6 +57,8 @@ class Indicators(FeatureMap):
         [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
     """
 
+    requires_finite = True
+
     states: Shaped[Array, "state *dim"]
     dtype: Any = eqx.field(static=True)
 
@@ -69,6 +71,7 @@ class Indicators(FeatureMap):
         """Return the indicators of points [sample, *dim]."""
         return jax.nn.one_hot(self.nearest(x), len(self.states), dtype=self.dtype)
 
+    @finite("x")
     def nearest(self, x: Shaped[Array, "sample *dim"]) -> Array:
         """Return the index of the nearest state of each point [sample].
 
@@ -155,7 +158,7 @@ def fit(
         [0.5, 0.5]
     """
     _checks.require_number("pseudo_count", pseudo_count, least=0)
-    indicators = {v: Indicators(x, jnp.result_type(float)) for v, x in _states_of(data, states).items()}
+    indicators = {v: Indicators.trusted(x, jnp.result_type(float)) for v, x in _states_of(data, states).items()}
     joints, neighbors = {}, {v: [] for v in indicators}
     for k, a, b in data.ends:
         first, second = (indicators[v].nearest(x) for v, x in zip((a, b), data.edges[k], strict=True))
@@ -318,9 +321,9 @@ def _model(
     constant = jnp.stack([present[second], present[first]], axis=1).reshape(-1, size)
     zero = jnp.zeros((), dtype)
     return KernelMRF(
-        bases={v: Indicators(x, dtype) for v, x in states.items()},
+        bases={v: Indicators.trusted(x, dtype) for v, x in states.items()},
         points=states,
-        operators=Operators(
+        operators=Operators.trusted(
             identity, project, zero, None, own, arithmetic, jnp.log(scale), jnp.log(totals), constant, values=True
         ),
         observations={},

@@ -9,7 +9,8 @@ from jaxtyping import Array, Bool, Float, Key
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul
-from kbpjax.ep.messages import Self, TwoPositive, as_parameters, require_positive, sample_moments
+from kbpjax._public import finite
+from kbpjax.ep.messages import Self, TwoPositive, as_parameters, require_positive, require_samples, sample_moments
 
 NEWTON_STEPS = 60
 """Newton steps of the projection; each changes a logarithm by at most 1."""
@@ -65,7 +66,7 @@ class Beta(TwoPositive):
         require_positive("variance", variance)
         _require_room(mean, variance)
         total = mean * (1 - mean) / variance - 1
-        return cls(total * mean, total * (1 - mean))
+        return _checks.finite_result("mean, variance", cls.trusted(total * mean, total * (1 - mean)))
 
     @property
     def mean(self) -> Float[Array, "*batch"]:
@@ -82,13 +83,13 @@ class Beta(TwoPositive):
         """Return the product."""
         if not isinstance(other, type(self)):
             return NotImplemented
-        return type(self)(self.alpha + other.alpha - 1, self.beta + other.beta - 1)
+        return type(self).trusted(self.alpha + other.alpha - 1, self.beta + other.beta - 1)
 
     def __truediv__(self, other: Self) -> Self:
         """Return the ratio; its parameters may be <= 0."""
         if not isinstance(other, type(self)):
             return NotImplemented
-        return type(self)(self.alpha - other.alpha + 1, self.beta - other.beta + 1)
+        return type(self).trusted(self.alpha - other.alpha + 1, self.beta - other.beta + 1)
 
     def exceeds(self, other: Self) -> Bool[Array, "*batch"]:
         """Return whether neither parameter is less than another's."""
@@ -97,12 +98,13 @@ class Beta(TwoPositive):
     def keep_mean(self, other: Self) -> Self:
         """Return the message with smallest parameters whose product with another has the mean of this."""
         scale = jnp.maximum(jnp.maximum(other.alpha / self.alpha, other.beta / self.beta), jnp.ones_like(self.alpha))
-        return type(self)(scale * self.alpha, scale * self.beta) / other
+        return type(self).trusted(scale * self.alpha, scale * self.beta) / other
 
     def uniform(self) -> Self:
         """Return alpha = beta = 1."""
-        return type(self)(jnp.ones_like(self.alpha), jnp.ones_like(self.beta))
+        return type(self).trusted(jnp.ones_like(self.alpha), jnp.ones_like(self.beta))
 
+    @finite("x")
     def log_density(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """Return the log density on (0, 1); -inf elsewhere."""
         inside = (x > 0) & (x < 1)
@@ -113,17 +115,20 @@ class Beta(TwoPositive):
     @classmethod
     def project(cls, x: Float[Array, "*batch draw"], weights: Float[Array, "*batch draw"]) -> Self:
         """Match the means of log x and log(1 - x)."""
+        require_samples(x, weights)
         tiny = jnp.finfo(x.dtype).tiny
         log_x, log_rest = jnp.log(jnp.maximum(x, tiny)), jnp.log(jnp.maximum(1 - x, jnp.finfo(x.dtype).epsneg))
         logs = jnp.sum(weights * log_x, axis=-1), jnp.sum(weights * log_rest, axis=-1)
-        return cls.from_statistics(*logs, cls._matching(*sample_moments(x, weights)))
+        made = cls._of_statistics(jnp.stack(logs, axis=-1), cls._matching(*sample_moments(x, weights)))
+        return _checks.finite_result("x, weights", made)
 
     @classmethod
     def _matching(cls, mean: Float[Array, "*batch"], variance: Float[Array, "*batch"]) -> Self:
         total = mean * (1 - mean) / variance - 1
-        return cls(total * mean, total * (1 - mean))
+        return cls.trusted(total * mean, total * (1 - mean))
 
     @classmethod
+    @finite("mean_log", "mean_log_complement")
     def from_statistics(
         cls, mean_log: Float[Array, "*batch"], mean_log_complement: Float[Array, "*batch"], start: Self
     ) -> Self:
@@ -142,7 +147,12 @@ class Beta(TwoPositive):
         fix = "Pass one of each for every member."
         names = "mean_log, mean_log_complement, start"
         _checks.require(len(set(shapes)) == 1, names, "must have one shape", shapes, fix)
-        target = jnp.stack([mean_log, mean_log_complement], axis=-1)
+        made = cls._of_statistics(jnp.stack([mean_log, mean_log_complement], axis=-1), start)
+        return _checks.finite_result(names, made)
+
+    @classmethod
+    def _of_statistics(cls, target: Float[Array, "*batch 2"], start: Self) -> Self:
+        """Return the member with given means of log x and log(1 - x) [*batch, 2], by Newton's method."""
 
         def improve(_: Array, logs: Float[Array, "*batch 2"]) -> Float[Array, "*batch 2"]:
             shapes, total = jnp.exp(logs), jnp.sum(jnp.exp(logs), axis=-1, keepdims=True)
@@ -154,13 +164,15 @@ class Beta(TwoPositive):
             step = (missing + shared * inner / spread) / own / shapes
             return logs - jnp.clip(step, -1, 1)
 
-        return cls.from_outputs(jax.lax.fori_loop(0, NEWTON_STEPS, improve, start.outputs))
+        logs = jax.lax.fori_loop(0, NEWTON_STEPS, improve, start.outputs)
+        return cls.trusted(jnp.exp(logs[..., 0]), jnp.exp(logs[..., 1]))
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "draw *batch"]:
         """Draw samples [draw, *batch]."""
         _checks.require_draws(num_samples, self.alpha.size)
         return jax.random.beta(key, self.alpha, self.beta, (num_samples, *self.alpha.shape), self.alpha.dtype)
 
+    @finite("frequencies")
     def characteristic(self, frequencies: Float[Array, " feature"]) -> tuple[Array, Array]:
         """Return E cos(w x) and E sin(w x) [feature], of 1F1(alpha; alpha + beta; i w), by quadrature in log odds."""
         spread = 9 * jnp.sqrt(1 / self.alpha + 1 / self.beta)

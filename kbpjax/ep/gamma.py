@@ -7,7 +7,8 @@ from jaxtyping import Array, Bool, Float, Key
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax.ep.messages import Self, TwoPositive, as_parameters, require_positive
+from kbpjax._public import finite
+from kbpjax.ep.messages import Self, TwoPositive, as_parameters, require_positive, require_samples
 
 NEWTON_STEPS = 60
 """Newton steps of the projection; each changes a logarithm by at most 1."""
@@ -38,7 +39,7 @@ class Gamma(TwoPositive):
         mean, variance = as_parameters("mean, variance", mean, variance)
         require_positive("mean", mean)
         require_positive("variance", variance)
-        return cls(mean**2 / variance, mean / variance)
+        return _checks.finite_result("mean, variance", cls.trusted(mean**2 / variance, mean / variance))
 
     @property
     def mean(self) -> Float[Array, "*batch"]:
@@ -54,13 +55,13 @@ class Gamma(TwoPositive):
         """Return the product."""
         if not isinstance(other, type(self)):
             return NotImplemented
-        return type(self)(self.shape + other.shape - 1, self.rate + other.rate)
+        return type(self).trusted(self.shape + other.shape - 1, self.rate + other.rate)
 
     def __truediv__(self, other: Self) -> Self:
         """Return the ratio; its parameters may be <= 0."""
         if not isinstance(other, type(self)):
             return NotImplemented
-        return type(self)(self.shape - other.shape + 1, self.rate - other.rate)
+        return type(self).trusted(self.shape - other.shape + 1, self.rate - other.rate)
 
     def exceeds(self, other: Self) -> Bool[Array, "*batch"]:
         """Return whether neither parameter is less than another's."""
@@ -70,12 +71,13 @@ class Gamma(TwoPositive):
         """Return a message of rate 0, or else of shape 1, whose product with another has the mean of this."""
         shape = self.mean * other.rate + 1 - other.shape
         rate = jnp.where(shape < 1, other.shape / self.mean - other.rate, 0)
-        return type(self)(jnp.maximum(shape, jnp.ones_like(shape)), rate)
+        return type(self).trusted(jnp.maximum(shape, jnp.ones_like(shape)), rate)
 
     def uniform(self) -> Self:
         """Return shape 1 and rate 0."""
-        return type(self)(jnp.ones_like(self.shape), jnp.zeros_like(self.rate))
+        return type(self).trusted(jnp.ones_like(self.shape), jnp.zeros_like(self.rate))
 
+    @finite("x")
     def log_density(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """Return the log density on (0, inf); -inf elsewhere."""
         inside = x > 0
@@ -86,12 +88,20 @@ class Gamma(TwoPositive):
     @classmethod
     def project(cls, x: Float[Array, "*batch draw"], weights: Float[Array, "*batch draw"]) -> Self:
         """Match the means of x and log x."""
+        require_samples(x, weights)
         logs = jnp.log(jnp.maximum(x, jnp.finfo(x.dtype).tiny))
-        return cls.from_statistics(jnp.sum(weights * x, axis=-1), jnp.sum(weights * logs, axis=-1))
+        made = cls._of_statistics(jnp.sum(weights * x, axis=-1), jnp.sum(weights * logs, axis=-1))
+        return _checks.finite_result("x, weights", made)
 
     @classmethod
+    @finite("mean", "mean_log")
     def from_statistics(cls, mean: Float[Array, "*batch"], mean_log: Float[Array, "*batch"]) -> Self:
         """Return the member with given means of x and log x [*batch]: the KL projection."""
+        return _checks.finite_result("mean, mean_log", cls._of_statistics(mean, mean_log))
+
+    @classmethod
+    def _of_statistics(cls, mean: Float[Array, "*batch"], mean_log: Float[Array, "*batch"]) -> Self:
+        """Return the member with given means of x and log x, by Newton's method."""
         gap = jnp.log(mean) - mean_log
         start = jnp.log((3 - gap + jnp.sqrt((gap - 3) ** 2 + 24 * gap)) / (12 * gap))
 
@@ -101,7 +111,7 @@ class Gamma(TwoPositive):
             return log_shape - jnp.clip(missing / (shape * polygamma(1, shape) - 1), -1, 1)
 
         shape = jnp.exp(jax.lax.fori_loop(0, NEWTON_STEPS, improve, start))
-        return cls(shape, shape / mean)
+        return cls.trusted(shape, shape / mean)
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "draw *batch"]:
         """Draw samples [draw, *batch]."""
@@ -109,6 +119,7 @@ class Gamma(TwoPositive):
         drawn = jax.random.gamma(key, self.shape, (num_samples, *self.shape.shape), self.shape.dtype)
         return drawn / self.rate[None]
 
+    @finite("frequencies")
     def characteristic(self, frequencies: Float[Array, " feature"]) -> tuple[Array, Array]:
         """Return E cos(w x) and E sin(w x) [feature], of (1 - i w / rate)^-shape."""
         scaled = frequencies / self.rate

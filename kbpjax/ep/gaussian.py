@@ -8,8 +8,16 @@ from jaxtyping import Array, Bool, Float, Key
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import show_fields
-from kbpjax._public import Checked
-from kbpjax.ep.messages import Distribution, Self, as_parameters, require_positive, require_two, sample_moments
+from kbpjax._public import Checked, finite
+from kbpjax.ep.messages import (
+    Distribution,
+    Self,
+    as_parameters,
+    require_positive,
+    require_samples,
+    require_two,
+    sample_moments,
+)
 from kbpjax.kernels.base import as_floats
 
 
@@ -38,7 +46,7 @@ class Gaussian(Distribution):
         """Return the Gaussian of a mean and a variance > 0 [*batch]; raise ValueError for others."""
         mean, variance = as_parameters("mean, variance", mean, variance)
         require_positive("variance", variance)
-        return cls(1 / variance, mean / variance)
+        return _checks.finite_result("mean, variance", cls.trusted(1 / variance, mean / variance))
 
     @property
     def mean(self) -> Float[Array, "*batch"]:
@@ -60,7 +68,7 @@ class Gaussian(Distribution):
         """Return the Gaussians of mean and log variance [*batch, 2]."""
         require_two(outputs)
         precision = jnp.exp(-outputs[..., 1])
-        return cls(precision, precision * outputs[..., 0])
+        return _checks.finite_result("outputs", cls.trusted(precision, precision * outputs[..., 0]))
 
     def relative_outputs(self, reference: Self) -> Float[Array, "*batch out"]:
         """Return (mean - m) / sqrt(v) and log(variance / v) for a reference N(m, v) [*batch, 2]."""
@@ -72,19 +80,20 @@ class Gaussian(Distribution):
         """Invert `relative_outputs`."""
         require_two(outputs)
         precision = reference.precision * jnp.exp(-outputs[..., 1])
-        return cls(precision, precision * (reference.mean + outputs[..., 0] / jnp.sqrt(reference.precision)))
+        mean = reference.mean + outputs[..., 0] / jnp.sqrt(reference.precision)
+        return _checks.finite_result("outputs, reference", cls.trusted(precision, precision * mean))
 
     def __mul__(self, other: Self) -> Self:
         """Return the product."""
         if not isinstance(other, type(self)):
             return NotImplemented
-        return type(self)(self.precision + other.precision, self.shift + other.shift)
+        return type(self).trusted(self.precision + other.precision, self.shift + other.shift)
 
     def __truediv__(self, other: Self) -> Self:
         """Return the ratio; its precision may be <= 0."""
         if not isinstance(other, type(self)):
             return NotImplemented
-        return type(self)(self.precision - other.precision, self.shift - other.shift)
+        return type(self).trusted(self.precision - other.precision, self.shift - other.shift)
 
     def exceeds(self, other: Self) -> Bool[Array, "*batch"]:
         """Return whether this is at most as wide as another."""
@@ -92,12 +101,13 @@ class Gaussian(Distribution):
 
     def keep_mean(self, other: Self) -> Self:
         """Return a message of precision 0 whose product with another has the mean of this."""
-        return type(self)(jnp.zeros_like(self.precision), self.mean * other.precision - other.shift)
+        return type(self).trusted(jnp.zeros_like(self.precision), self.mean * other.precision - other.shift)
 
     def uniform(self) -> Self:
         """Return precision 0 and shift 0."""
-        return type(self)(jnp.zeros_like(self.precision), jnp.zeros_like(self.shift))
+        return type(self).trusted(jnp.zeros_like(self.precision), jnp.zeros_like(self.shift))
 
+    @finite("x")
     def log_density(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """Return log N(x; mean, variance)."""
         return 0.5 * (jnp.log(self.precision / (2 * jnp.pi)) - self.precision * (x - self.mean) ** 2)
@@ -105,8 +115,9 @@ class Gaussian(Distribution):
     @classmethod
     def project(cls, x: Float[Array, "*batch draw"], weights: Float[Array, "*batch draw"]) -> Self:
         """Match mean and variance."""
+        require_samples(x, weights)
         mean, variance = sample_moments(x, weights)
-        return cls(1 / variance, mean / variance)
+        return _checks.finite_result("x, weights", cls.trusted(1 / variance, mean / variance))
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "draw *batch"]:
         """Draw samples [draw, *batch]."""
@@ -114,6 +125,7 @@ class Gaussian(Distribution):
         noise = jax.random.normal(key, (num_samples, *self.shift.shape), self.shift.dtype)
         return self.mean[None] + noise * jnp.sqrt(self.variance)[None]
 
+    @finite("frequencies")
     def characteristic(self, frequencies: Float[Array, " feature"]) -> tuple[Array, Array]:
         """Return E cos(w x) and E sin(w x) [feature]."""
         modulus = jnp.exp(-0.5 * frequencies**2 * self.variance)
@@ -142,6 +154,8 @@ class MultivariateGaussian(Checked):
         >>> (prior * prior).covariance.tolist()
         [[0.5, 0.0], [0.0, 0.5]]
     """
+
+    requires_finite = True
 
     precision: Float[Array, "*batch dim dim"]
     shift: Float[Array, "*batch dim"]
@@ -174,7 +188,8 @@ class MultivariateGaussian(Checked):
             least = np.linalg.eigvalsh(array).min(initial=np.inf)
             got = f"{least:.3g} as the least eigenvalue" if symmetric else "an asymmetric matrix"
             _checks.require(symmetric and least > 0, "covariance", rule, got, fix)
-        return cls(precision, jnp.einsum("...ij,...j->...i", precision, center))
+        made = cls.trusted(precision, jnp.einsum("...ij,...j->...i", precision, center))
+        return _checks.finite_result("mean, covariance", made)
 
     @property
     def covariance(self) -> Float[Array, "*batch dim dim"]:
@@ -190,13 +205,13 @@ class MultivariateGaussian(Checked):
         """Return the product."""
         if not isinstance(other, type(self)):
             return NotImplemented
-        return type(self)(self.precision + other.precision, self.shift + other.shift)
+        return type(self).trusted(self.precision + other.precision, self.shift + other.shift)
 
     def __truediv__(self, other: Self) -> Self:
         """Return the ratio; its precision may not be positive definite."""
         if not isinstance(other, type(self)):
             return NotImplemented
-        return type(self)(self.precision - other.precision, self.shift - other.shift)
+        return type(self).trusted(self.precision - other.precision, self.shift - other.shift)
 
     def kl(self, other: Self) -> Float[Array, "*batch"]:
         """Return KL(self || other) [*batch], in nats."""

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Key, ScalarLike
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul, show_fields
-from kbpjax._public import Checked, public
+from kbpjax._public import Checked, finite, public
 from kbpjax.ep.beta import Beta
 from kbpjax.ep.gaussian import Gaussian
 from kbpjax.ep.just_in_time import Record, scan, step
@@ -188,7 +188,7 @@ def logistic_regression(
     return linear_model(x, Beta(1 + ones, 2 - ones), oracle=oracle, operator=operator, **options)
 
 
-@public
+@finite("x")
 @jax.jit
 def logistic_predictive(posterior: LinearPosterior, x: Float[Array, "datum dim"]) -> Float[Array, " datum"]:
     """Return P(y = 1) at new inputs: the logistic function averaged over the posterior of w'x, exactly.
@@ -235,7 +235,7 @@ def _infer(
         mean, _ = _posterior(x, sites, prior)
         return (sites, operator, mean), (jnp.max(jnp.abs(mean - before)), record)
 
-    start = Gaussian(zeros, zeros), operator, jnp.zeros(x.shape[1], x.dtype)
+    start = Gaussian.trusted(zeros, zeros), operator, jnp.zeros(x.shape[1], x.dtype)
     (sites, operator, mean), (changes, record) = jax.lax.scan(body, start, jax.random.split(key, num_sweeps))
     return LinearPosterior(mean, _posterior(x, sites, prior)[1], sites, changes, operator, record)
 
@@ -250,7 +250,7 @@ def _posterior(x: Array, sites: Gaussian, prior: Array) -> tuple[Array, Array]:
 
 def _cavity(mean: Array, variance: Array, site: Gaussian) -> Gaussian:
     """Return the cavity message of z to its factor: its marginal divided by the site."""
-    return Gaussian(1 / variance, mean / variance) / site
+    return Gaussian.trusted(1 / variance, mean / variance) / site
 
 
 def _damped(new: Distribution, old: Gaussian, damping: Array) -> Gaussian:

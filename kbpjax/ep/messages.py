@@ -42,6 +42,8 @@ class Distribution(Checked):
         Gamma 3.0 3.0 True
     """
 
+    requires_finite = True
+
     @property
     @abc.abstractmethod
     def mean(self) -> Float[Array, "..."]:
@@ -134,8 +136,8 @@ class TwoPositive(Distribution):
     def from_outputs(cls, outputs: Float[Array, "*batch out"]) -> Self:
         """Return the members with these logarithms of parameters [*batch, 2]."""
         require_two(outputs)
-        make: Any = cls
-        return make(jnp.exp(outputs[..., 0]), jnp.exp(outputs[..., 1]))
+        made = cls.trusted(jnp.exp(outputs[..., 0]), jnp.exp(outputs[..., 1]))
+        return _checks.finite_result("outputs", made)
 
     def relative_outputs(self, reference: Self) -> Float[Array, "*batch out"]:
         """Return the logarithms of the ratios of both parameters [*batch, 2]."""
@@ -150,6 +152,7 @@ class TwoPositive(Distribution):
 
 def require_two(outputs: Float[Array, "*batch out"]) -> None:
     """Raise ValueError unless the outputs of a family of two parameters have shape [*batch, 2]."""
+    _checks.require_finite("outputs", outputs)
     ok, fix = outputs.ndim > 0 and outputs.shape[-1] == 2, "Pass two numbers for each member."
     _checks.require(ok, "outputs", "must have shape [*batch, 2]", f"shape {outputs.shape}", fix)
 
@@ -180,6 +183,14 @@ def require_positive(argument: str, values: Any, *, fix: str = IMPROPER) -> None
     if not _checks.is_traced(values):
         least = float(np.min(np.asarray(values), initial=np.inf))  # NumPy, so that nothing is traced
         _checks.require(least > 0, argument, "must be > 0", f"{least} as the least", fix)
+
+
+def require_samples(x: Float[Array, "*batch draw"], weights: Float[Array, "*batch draw"]) -> None:
+    """Raise ValueError unless there are finite samples and a weight for each."""
+    _checks.require_finite("x", x)
+    _checks.require_finite("weights", weights)
+    ok, fix = x.shape == weights.shape and x.size > 0, "Pass a weight for each sample."
+    _checks.require(ok, "x, weights", "must have one shape, not empty", f"{x.shape} and {weights.shape}", fix)
 
 
 def sample_moments(

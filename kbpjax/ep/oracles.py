@@ -122,11 +122,11 @@ class MatchingMoments(Projection):
     def beta(self, found: "LogisticIntegrals") -> Beta:
         """Keep E p and Var p."""
         total = found.mean * (1 - found.mean) / found.variance - 1
-        return Beta(total * found.mean, total * (1 - found.mean))
+        return Beta.trusted(total * found.mean, total * (1 - found.mean))
 
     def gamma(self, found: "CompoundGammaIntegrals") -> Gamma:
         """Keep E t and Var t."""
-        return Gamma(found.mean**2 / found.variance, found.mean / found.variance)
+        return Gamma.trusted(found.mean**2 / found.variance, found.mean / found.variance)
 
 
 class LogisticIntegrals(NamedTuple):
@@ -196,7 +196,7 @@ def logistic_integrals(p: Beta, z: Gaussian, *, num_nodes: int | None = None) ->
     expected = mean(at)
     return LogisticIntegrals(
         log_total + log_step - log_beta(a[..., 0], b[..., 0]),
-        Gaussian(1 / variance, (m[..., 0] + center) / variance),
+        Gaussian.trusted(1 / variance, (m[..., 0] + center) / variance),
         expected,
         mean((at - expected[..., None]) ** 2),
         mean(log_p),

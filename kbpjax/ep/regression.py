@@ -57,7 +57,8 @@ class BayesianRegression(Checked):
         _checks.require_number("variance", variance, above=0)
         kind = jnp.result_type(float)
         covariance = jnp.asarray(variance, kind) * jnp.eye(num_features, dtype=kind)
-        return cls(jnp.zeros(num_features, kind), covariance, jnp.asarray(noise, kind))
+        made = cls(jnp.zeros(num_features, kind), covariance, jnp.asarray(noise, kind))
+        return _checks.finite_result("num_features, noise, variance", made)
 
     def predict(self, phi: Float[Array, "sample feature"]) -> tuple[Float[Array, " sample"], Float[Array, " sample"]]:
         """Return mean and variance of an observation, noise included, at features [sample, feature]."""
@@ -68,6 +69,7 @@ class BayesianRegression(Checked):
     def update(self, phi: Float[Array, " feature"], y: Float[Array, ""]) -> Self:
         """Return the posterior after one observation, in O(feature^2); the gain form is stable in single precision."""
         _require_shape("phi", phi, self.mean.shape)
+        _require_shape("y", y, ())
         gain = matmul(self.covariance, phi)
         total = self.noise + jnp.dot(phi, gain, precision="highest")
         missing = y - jnp.dot(phi, self.mean, precision="highest")
@@ -193,6 +195,7 @@ def _log_evidence(phi: Array, y: Array, noise: ScalarLike, variance: ScalarLike)
 def _require_shape(argument: str, array: Array, shape: tuple[int, ...]) -> None:
     fix = "Pass one y for each row of phi, and a number for each feature."
     _checks.require(array.shape == shape, argument, f"must have shape {shape}", f"shape {array.shape}", fix)
+    _checks.require_finite(argument, array)
 
 
 def _check(phi: Array, y: Array, **numbers: ScalarLike) -> None:
@@ -202,7 +205,7 @@ def _check(phi: Array, y: Array, **numbers: ScalarLike) -> None:
     _checks.require_squares("phi", phi)
     _checks.require_squares("y", y)
     for name, value in numbers.items():
-        _checks.require_number(name, value, above=0)
+        _checks.require_in_range(name, value, phi.dtype)
 
 
 def _normal(phi: Float[Array, "sample feature"], ridge: Array) -> tuple[tuple[Array, bool], Array]:

@@ -6,7 +6,7 @@ import jax
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax._misc import show_fields
-from kbpjax._public import Checked, public
+from kbpjax._public import Checked, finite
 from kbpjax.kernels import Kernel
 
 
@@ -87,7 +87,7 @@ class LandmarkSelector(Checked):
     __repr__ = show_fields
 
 
-@public
+@finite("x")
 @jax.jit
 def features(feature_map: FeatureMap, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
     r"""Return the features $\phi$ of points; $\langle \phi(x), \phi(y) \rangle$ is close to $k(x, y)$.

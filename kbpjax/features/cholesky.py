@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._misc import matmul, quick_jit, show_fields
-from kbpjax._public import Checked, public
+from kbpjax._public import Checked, finite
 from kbpjax.features.base import FeatureMap, LandmarkSelector
 from kbpjax.kernels import Kernel, diagonal, gram
 
@@ -50,6 +50,7 @@ class Basis(FeatureMap):
     kernel: Kernel
     transform: Float[Array, "rank rank"]
 
+    @finite("x")
     def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
         """Return the coordinates r(x) of points [sample, *dim] in the basis."""
         return matmul(gram(self.kernel, x, self.landmarks), self.transform)
@@ -93,7 +94,7 @@ class Pivots(Checked):
     __repr__ = show_fields
 
 
-@public
+@finite("x")
 @partial(quick_jit, static_argnames="max_rank")
 def incomplete_cholesky(
     kernel: Kernel,
@@ -160,7 +161,7 @@ def incomplete_cholesky(
     return Pivots(indices, rank, jnp.sqrt(jnp.max(residual) / jnp.where(scale > 0, scale, 1)))
 
 
-@public
+@finite("landmarks")
 @quick_jit
 def cholesky_basis(
     kernel: Kernel,
@@ -205,7 +206,7 @@ FAR = 1e-3
 """Share of the squared norm of a feature that a basis must represent for its point to be near the training samples."""
 
 
-@public
+@finite("x")
 @jax.jit
 def represented(basis: Basis, x: Shaped[Array, "sample *dim"]) -> Float[Array, " sample"]:
     """Return the share of the squared norm of each feature that a basis represents, in [0, 1].

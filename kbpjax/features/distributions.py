@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, ScalarLike, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul
-from kbpjax._public import public
+from kbpjax._public import finite, public
 from kbpjax.features.base import FeatureMap
 from kbpjax.kernels.base import as_floats, positive_number
 from kbpjax.kernels.distributions import (
@@ -78,8 +78,10 @@ class EmbeddingFeatures(_Cosines):
             ValueError: an argument is out of range.
         """
         _checks.require_count("num_coordinates", num_coordinates)
-        return cls(*_draw(key, num_features, (num_coordinates,), positive_numbers("bandwidths", bandwidths)))
+        drawn = _draw(key, num_features, (num_coordinates,), positive_numbers("bandwidths", bandwidths))
+        return _checks.finite_result("key, num_features, num_coordinates, bandwidths", cls(*drawn))
 
+    @finite("x")
     def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
         """Return the features of distributions [sample, 2, d] or [sample, 1 + d, d]."""
         check_shape("points", x.shape[1:])
@@ -120,6 +122,7 @@ class SampleFeatures(_Cosines):
         drawn = EmbeddingFeatures.draw(key, num_features, num_coordinates, bandwidths)
         return cls(drawn.frequencies, drawn.phases)
 
+    @finite("x")
     def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
         """Return the features of draws [sample, draw, d]."""
         self.check("points", x)
@@ -170,8 +173,10 @@ class TwoStage(FeatureMap):
         Use another key than for the inner map.
         """
         scale = positive_number("width", width).astype(jax.eval_shape(as_floats, inner.point).dtype)
-        return cls(inner, *_draw(key, num_features, (inner.rank,), scale))
+        made = cls(inner, *_draw(key, num_features, (inner.rank,), scale))
+        return _checks.finite_result("key, num_features, inner, width", made)
 
+    @finite("x")
     def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
         """Return the features of points of the inner map."""
         return cosines(self.inner(x), self.frequencies, self.phases)
@@ -210,8 +215,10 @@ class MeanVarianceFeatures(_Cosines):
         means = _broadcast("mean_widths", mean_widths, num_coordinates)
         variances = _broadcast("variance_widths", variance_widths, num_coordinates)
         widths = jnp.stack([means, variances.astype(means.dtype)])
-        return cls(*_draw(key, num_features, (2, num_coordinates), widths))
+        names = "key, num_features, num_coordinates, mean_widths, variance_widths"
+        return _checks.finite_result(names, cls(*_draw(key, num_features, (2, num_coordinates), widths)))
 
+    @finite("x")
     def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
         """Return the features of means and variances [sample, 2, d]."""
         check_independent("points", x.shape[1:])
@@ -372,7 +379,7 @@ def draw_phases(key: PRNGKeyArray, num_features: int, dtype: np.dtype) -> Float[
     return 2 * jnp.pi * jax.random.uniform(key, (num_features,), jnp.float32).astype(dtype)
 
 
-@public
+@finite("x", "frequencies", "phases")
 def cosines(
     x: Float[Array, "sample coordinate"],
     frequencies: Float[Array, "feature coordinate"],
@@ -385,6 +392,7 @@ def cosines(
         >>> round(float(kbp.features.cosines(jnp.zeros((1, 2)), jnp.ones((1, 2)), jnp.zeros(1))[0, 0]), 3)
         1.414
     """
+    _checks.require(len(phases) > 0, "phases", "must have at least one feature", 0, "Pass one for each frequency.")
     angles = matmul(x, frequencies.T.astype(x.dtype)) + phases.astype(x.dtype)[None]
     return _amplitude(phases) * jnp.cos(angles)
 

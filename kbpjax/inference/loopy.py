@@ -20,7 +20,7 @@ from kbpjax.graphs.plan import Plan
 from kbpjax.inference.acceleration import AdaptiveDamping, AgreementDamping, Anderson, check_damping
 from kbpjax.inference.implicit import Iteration, fixed_point, most_products, plan_in_parts, trust
 from kbpjax.inference.loop import iterate
-from kbpjax.inference.operators import AnyEvidence, AnyModel, LocalFactors, Operators, normalize
+from kbpjax.inference.operators import AnyEvidence, AnyModel, Operators, normalize
 from kbpjax.inference.schedules import Problem, Schedule, Synchronous, all_possible, first_messages
 from kbpjax.inference.update import PlanPart, each_part, parts_of, update
 
@@ -45,8 +45,6 @@ class BPState(Checked):
         >>> int(state.count), state.messages.shape, bool(state.residual > 0)
         (1, (4, 2), True)
     """
-
-    holds_nan = True  # as they record messages that diverge, and residuals not computed
 
     messages: Float[Array, "edge coordinate"]
     residual: Float[Array, ""]
@@ -80,8 +78,6 @@ class Solution(Checked):
         >>> bool(solution.residual <= 1e-4)
         True
     """
-
-    holds_nan = True  # as they record messages that diverge, and residuals not computed
 
     messages: Float[Array, "edge coordinate"]
     converged: Bool[Array, ""]
@@ -184,7 +180,7 @@ def step(
     check_messages("state", state.messages, operators, graph)
     damping = strong_damping(damping, local.dtype)
     powers = pair_exponents(graph, exponents, local.dtype)
-    return _step(operators, schedule.plan(graph), local, clamped, state, damping, powers, schedule)
+    return _step(operators, type(schedule).plan(schedule, graph), local, clamped, state, damping, powers, schedule)
 
 
 @jax.jit
@@ -272,12 +268,13 @@ def run(
     first = None if start is None else check_start(start, operators, graph)
     damping = strong_damping(damping, local.dtype)
     given = operators, local, clamped, first, powers, damping
+    plan = type(schedule).plan(schedule, graph)
     if tol is None:
-        return _run(schedule.plan(graph), None, *given, schedule, acceleration, None, None, num_iters)
+        return _run(plan, None, *given, schedule, acceleration, None, None, num_iters)
     differentiated = graph.num_edges > 0 and _checks.is_traced((operators, local, powers))
     parts = plan_in_parts(graph) if differentiated else None
-    tol, most = jnp.asarray(tol, local.dtype), jnp.asarray(num_iters, jnp.int32)
-    return _run(schedule.plan(graph), parts, *given, schedule, acceleration, tol, most, None)
+    tol, most = strong(tol, local.dtype), np.int32(num_iters)
+    return _run(plan, parts, *given, schedule, acceleration, tol, most, None)
 
 
 @partial(jax.jit, static_argnames="num_iters")
@@ -432,17 +429,18 @@ def prepare_inputs(model: AnyModel, graph: Graph, evidence: AnyEvidence) -> Inpu
         _checks.require(fine, "model", "must be a KernelMRF or Operators", type(model).__name__, fix)
         operators = model.operators
         model.check_types(graph)
-    operators.check_types(graph)
+    Operators.check_types(operators, graph)  # by the class: the bound method of a module is slow to make
     shape, dtype = (graph.num_nodes, operators.evaluate.shape[1]), operators.evaluate.dtype
+    is_array = evidence is not None and not hasattr(evidence, "local")  # `isinstance` of a protocol is slow
     if evidence is None:
-        local = jnp.ones(shape, dtype)
-    elif isinstance(evidence, LocalFactors):
-        local = jnp.asarray(evidence.local, dtype)
+        local: Any = jnp.ones(shape, dtype)
     else:
-        local = _checks.as_array("evidence", evidence).astype(dtype)
-    fix = "Make the evidence with the same model and graph."
-    _checks.require(local.shape == shape, "evidence", f"local factors must have shape {shape}", local.shape, fix)
-    if evidence is not None and not isinstance(evidence, LocalFactors):
+        local = _checks.as_array("evidence", evidence) if is_array else evidence.local
+        local = local if local.dtype == dtype else local.astype(dtype)
+    if local.shape != shape:
+        fix = "Make the evidence with the same model and graph."
+        _checks.require(False, "evidence", f"local factors must have shape {shape}", local.shape, fix)
+    if is_array:
         _check_factors(local)
     has_clamps = bool(getattr(evidence, "values", None))
     clamped = getattr(evidence, "clamped", None) if has_clamps else None
@@ -454,12 +452,14 @@ def _check_factors(local: Array) -> None:
     _checks.require_finite("evidence", local, "Use factors >= 0, 1 for nodes without evidence.")
     if _checks.is_traced(local):
         return
-    values, fix = np.asarray(local), "Factors are likelihoods, not logarithms."
-    rule = "local factors must be >= 0"
-    _checks.require(bool((values >= 0).all()), "evidence", rule, f"{values.min():.4g} as the least", fix)
-    empty = np.flatnonzero(~(values > 0).any(axis=1))[:3].tolist()
-    rule, fix = "local factors must be > 0 at a point of each node", "Pass 1 for nodes without evidence."
-    _checks.require(not empty, "evidence", rule, f"0 at all points of nodes {empty}", fix)
+    values = np.asarray(local)
+    if not (values >= 0).all():
+        fix = "Factors are likelihoods, not logarithms."
+        _checks.require(False, "evidence", "local factors must be >= 0", f"{values.min():.4g} as the least", fix)
+    if not (values > 0).any(axis=1).all():
+        empty = np.flatnonzero(~(values > 0).any(axis=1))[:3].tolist()
+        rule, fix = "local factors must be > 0 at a point of each node", "Pass 1 for nodes without evidence."
+        _checks.require(False, "evidence", rule, f"0 at all points of nodes {empty}", fix)
 
 
 def strong_damping(damping: Any, dtype: Any) -> Any:
@@ -467,8 +467,13 @@ def strong_damping(damping: Any, dtype: Any) -> Any:
     if isinstance(damping, AdaptiveDamping):
         return damping
     if isinstance(damping, AgreementDamping):
-        return AgreementDamping(jnp.asarray(damping.damping, dtype))
-    return jnp.asarray(damping, dtype)
+        return AgreementDamping(strong(damping.damping, dtype))
+    return strong(damping, dtype)
+
+
+def strong(value: Any, dtype: Any) -> Any:
+    """Return a number as an array of a dtype: of NumPy, whose transfer is part of the call, if it is not one of JAX."""
+    return jnp.asarray(value, dtype) if isinstance(value, jax.Array) else np.asarray(value, dtype)
 
 
 def check_start(start: Any, operators: Operators, graph: Graph) -> Float[Array, "edge coordinate"]:
@@ -511,8 +516,9 @@ def check_options(num_iters: int, damping: Any, tol: Any, schedule: Any, acceler
         check_damping(damping)
     if tol is not None:
         _checks.require_number("tol", tol, above=0)
-    fix = "Pass kbpjax.Synchronous(), kbpjax.colored(graph) or kbpjax.ResidualFirst(share)."
-    _checks.require(isinstance(schedule, Schedule), "schedule", "must be a schedule", repr(schedule), fix)
-    ok = acceleration is None or isinstance(acceleration, Anderson)
-    fix = "Pass kbpjax.Anderson(depth) or None."
-    _checks.require(ok, "acceleration", "must be an acceleration", repr(acceleration), fix)
+    if not isinstance(schedule, Schedule):
+        fix = "Pass kbpjax.Synchronous(), kbpjax.colored(graph) or kbpjax.ResidualFirst(share)."
+        _checks.require(False, "schedule", "must be a schedule", repr(schedule), fix)
+    if not (acceleration is None or isinstance(acceleration, Anderson)):
+        fix = "Pass kbpjax.Anderson(depth) or None."
+        _checks.require(False, "acceleration", "must be an acceleration", repr(acceleration), fix)

@@ -208,6 +208,8 @@ class Operators(Checked):
         3.0
     """
 
+    requires_finite = True
+
     evaluate: Float[Array, "node_type point rank"]
     project: Float[Array, "edge_direction rank point"]
     floor: ScalarLike | Float[Array, " node_type"] = 0.0

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import show, show_fields
-from kbpjax._public import Checked, public
+from kbpjax._public import Checked, finite, public
 
 
 def _on_arrays(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,6 +70,8 @@ class Kernel(Checked):
         [[1.0], [0.0]]
         >>> kernel = (Angle() + kbp.RBF(1.0)) ** 2  # also a kernel
     """
+
+    requires_finite = True
 
     __array_ufunc__ = None  # so that NumPy defers `number * kernel` to the kernel
 
@@ -422,7 +424,7 @@ def _gram(kernel: Kernel, x: Array, y: Array, block_size: int | None) -> Array:
     return jax.vmap(lambda a: jax.vmap(lambda b: kernel(a, b))(y))(x)
 
 
-@public
+@finite("x")
 def diagonal(kernel: Kernel, x: Shaped[Array, "sample *dim"]) -> Float[Array, " sample"]:
     """Return the diagonal of the Gram matrix: k(x_i, x_i).
 
@@ -462,10 +464,23 @@ def _is_number(value: Any) -> bool:
 def positive_number(argument: str, value: ScalarLike) -> Float[Array, ""]:
     """Return a parameter as a float array; raise ValueError unless it is finite and > 0 in its precision."""
     _checks.require_number(argument, value, above=0)
-    given = as_floats(jnp.asarray(value))
-    array = given.astype(given.dtype)  # strong type: a weak type would compile twice
+    array = as_floats(value) if isinstance(value, jax.Array) else _as_known(value)
     _checks.require_number(argument, array, above=0, fix="Scale the data: it vanishes in this precision.")
-    return array
+    return _strong(array)
+
+
+def _as_known(value: Any) -> np.ndarray:
+    """Return a number of Python or NumPy in the precision that JAX gives it, without the device."""
+    array = np.asarray(value)
+    dtype = array.dtype if jnp.issubdtype(array.dtype, np.floating) else np.float64
+    with np.errstate(over="ignore"):
+        return array.astype(jax.dtypes.canonicalize_dtype(dtype))
+
+
+@jax.jit
+def _strong(array: Array) -> Array:
+    """Return an array with a strong type, for a weak one would compile twice; the call is the quickest transfer."""
+    return array.astype(array.dtype)
 
 
 def _inverse_root(value: Float[Array, ""]) -> Float[Array, ""]:

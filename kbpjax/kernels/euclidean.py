@@ -375,6 +375,7 @@ def _matern(order: int, square: Float[Array, ""]) -> Float[Array, ""]:
     The derivative in s^2 is -1/2 or -1/6 times the kernel of the next lower order. Differentiation through s would lose
     second derivatives at 0, because ds/d(s^2) is infinite there.
     """
+    square = jnp.minimum(square, 1e6)  # where the kernel is 0 in any precision
     s = jnp.sqrt(square)
     factor = (1, 1 + s, 1 + s + square / 3)[order]
     return factor * jnp.exp(-s)

@@ -362,7 +362,7 @@ def _antidiagonals(y: Int[Array, " length"]) -> Int[Array, "diagonal length"]:
 def _checked_scores(scores: Numbers, beta: ScalarLike) -> tuple[tuple[float, ...], ...]:
     """Return a substitution matrix as tuples; raise ValueError unless exp(beta scores) is positive semidefinite."""
     _checks.require_finite("scores", scores, "Pass a finite score for each pair of symbols.")
-    matrix = np.asarray(scores, np.float64)
+    matrix = np.asarray(_checks.as_numpy("scores", scores), np.float64)
     square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] > 0
     fix = "Pass one row and one column per symbol."
     _checks.require(square, "scores", "must be a matrix [symbol, symbol]", f"shape {matrix.shape}", fix)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._misc import matmul, vary_like
-from kbpjax._public import public
+from kbpjax._public import finite, public
 from kbpjax.features import Basis, FeatureMap, features
 from kbpjax.kernels import Kernel, diagonal, gram
 from kbpjax.kernels.base import as_floats
@@ -26,7 +26,7 @@ CHUNK = 8192
 """Number of pairs whose features are in memory at the same time."""
 
 
-@public
+@finite("x_given", "x_target")
 def conditional_operator(
     given: Callable[[Array], Array],
     target: Callable[[Array], Array],
@@ -127,7 +127,7 @@ def sum_chunks(products: Callable[..., Any], columns: Sequence[Array], count: Sc
     return jax.lax.scan(add, vary_like(zeros, shapes), starts)[0]
 
 
-@public
+@finite("covariance", "cross")
 def ridge_solve(
     covariance: Float[Array, "rank rank"],
     cross: Float[Array, "rank target_rank"],
@@ -189,7 +189,7 @@ def error_bound(eps: ScalarLike, ridge: ScalarLike) -> Float[Array, ""]:
     return bound
 
 
-@public
+@finite("x")
 def feature_residual(kernel: Kernel, feature_map: FeatureMap, x: Shaped[Array, "sample *dim"]) -> Float[Array, ""]:
     """Return the maximum residual norm of features on a basis over points: max_x sqrt(k(x, x) - ||r(x)||^2).
 
@@ -212,10 +212,11 @@ def feature_residual(kernel: Kernel, feature_map: FeatureMap, x: Shaped[Array, "
         1.0
     """
     _check_basis("feature_map", feature_map)
+    _checks.require(len(x) > 0, "x", "must have at least one point", 0, "Pass points.")
     return _feature_residual(kernel, feature_map, x)
 
 
-@public
+@finite("x_given", "x_target")
 def operator_error(
     kernel: Kernel,
     product_kernel: Kernel,

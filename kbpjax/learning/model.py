@@ -354,7 +354,7 @@ class Regression:
         return KernelMRF(
             bases={v: basis.messages for v, basis in bases.items()},
             points={v: basis.points for v, basis in bases.items()},
-            operators=Operators(evaluate, project, floor, tables, prior),
+            operators=Operators.trusted(evaluate, project, floor, tables, prior),
             observations=observed,
             marginals={v: mean for v, (mean, _) in averages.items()},
             moments={v: moment for v, (_, moment) in averages.items()},

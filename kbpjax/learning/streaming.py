@@ -201,7 +201,7 @@ class _Source:
     """A source of chunks: a sequence, or a function that returns an iterator."""
 
     def __init__(self, chunks: Any, progress: Callable[[Iterable], Iterable] | None):
-        ok = isinstance(chunks, Sequence) or callable(chunks)
+        ok = isinstance(chunks, Sequence) or (callable(chunks) and not isinstance(chunks, type))
         fix = "Pass a function that returns a new iterator, or a list; an iterator can be read only once."
         _checks.require(ok, "chunks", "must be a function or a sequence", type(chunks).__name__, fix)
         self.chunks: Any = chunks

@@ -71,6 +71,8 @@ class Belief(Checked):
         [0.75, 0.0]
     """
 
+    requires_finite = True
+
     points: Shaped[Array, "point *dim"]
     weights: Float[Array, "node point"]
     lengths: Float[Array, " point"] | None = None
@@ -93,19 +95,19 @@ class Belief(Checked):
         fix = "For a batch of beliefs, index inside the function that jax.vmap maps."
         _checks.require(len(shape) == 2, "belief", "must have weights [node, point]", shape, fix)
         if isinstance(nodes, slice):
-            return Belief(self.points, self.weights[nodes], self.lengths, self.labels)
+            return Belief.trusted(self.points, self.weights[nodes], self.lengths, self.labels)
         chosen = nodes if isinstance(nodes, jax.Array) else np.asarray(nodes, None if np.size(nodes) else int)
         is_mask = chosen.dtype == bool
         ok = chosen.shape == (count,) if is_mask else chosen.ndim <= 1 and jnp.issubdtype(chosen.dtype, jnp.integer)
         rule, fix = f"must be numbers, a slice or a mask of {count} nodes", "Pass for instance belief[[1, 2]]."
         _checks.require(ok, "nodes", rule, f"shape {chosen.shape}, dtype {chosen.dtype}", fix)
         if is_mask:
-            return Belief(self.points, self.weights[chosen], self.lengths, self.labels)
+            return Belief.trusted(self.points, self.weights[chosen], self.lengths, self.labels)
         chosen = chosen.reshape(-1)
         if not _checks.is_unread(chosen):
             outside = [node for node in chosen.tolist() if not -count <= node < count]
             _checks.require(not outside, "nodes", f"must be among {count} nodes", outside[:3], "Count from 0.")
-        return Belief(self.points, self.weights[chosen], self.lengths, self.labels)
+        return Belief.trusted(self.points, self.weights[chosen], self.lengths, self.labels)
 
     @property
     def heights(self) -> Float[Array, "node point"]:
@@ -233,11 +235,11 @@ def beliefs(
     lengths = {v: lengths_of(candidates[v], weights[v].dtype) if sized[v] else None for v in types}
     labels = dict(model.labels)
     if by_type:
-        return {v: Belief(candidates[v], weights[v], lengths[v], labels.get(v)) for v in types}
+        return {v: Belief.trusted(candidates[v], weights[v], lengths[v], labels.get(v)) for v in types}
     first = min(types)
     together = weights[first] if len(types) == 1 else _by_node(weights, {v: graph.nodes_of_type(v) for v in types})
     own = {labels.get(v) for v in types}
-    return Belief(candidates[first], together, lengths[first], own.pop() if len(own) == 1 else None)
+    return Belief.trusted(candidates[first], together, lengths[first], own.pop() if len(own) == 1 else None)
 
 
 def known_points(model: KernelMRF, graph: Graph) -> dict[int, Array]:

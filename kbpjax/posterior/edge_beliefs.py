@@ -42,6 +42,8 @@ class EdgeBelief(Checked):
         [0.75]
     """
 
+    requires_finite = True
+
     first: Shaped[Array, "first ..."]
     second: Shaped[Array, "second ..."]
     weights: Float[Array, "edge first second"]
@@ -115,7 +117,7 @@ def edge_beliefs(
         _checks.read_and_check([somewhere_positive("edges", lambda: pairs, impossible)])
     else:
         tables = jnp.where(found.present[:, None, None], tables, jnp.nan)
-    return EdgeBelief(at_points[first], at_points[second], tables)
+    return EdgeBelief.trusted(at_points[first], at_points[second], tables)
 
 
 class _Pairs(NamedTuple):

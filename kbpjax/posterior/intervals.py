@@ -223,7 +223,7 @@ def circular_interval(
 @jax.jit
 def _circular_interval(belief: Belief, coverage: Array, period: Array) -> tuple[Array, Array]:
     points = belief.points.reshape(-1).astype(belief.weights.dtype)
-    center = _circular_mean(Belief(points, belief.weights), period)
+    center = _circular_mean(Belief.trusted(points, belief.weights), period)
     deviations = jnp.mod(points[None] - center[:, None] + period / 2, period) - period / 2
     order = jnp.argsort(deviations, axis=-1)
     deviations, weights = (jnp.take_along_axis(a, order, axis=-1) for a in (deviations, belief.weights))

@@ -129,7 +129,7 @@ class Posterior(Checked):
         if _checks.is_traced((weights, solution)):
             traced, rest = eqx.partition(parts, lambda leaf: _checks.is_traced(leaf))
             constants = Constants(rest)
-        return cls(evidence, solution, weights, traced, constants, model.has_potentials and points is None)
+        return cls.trusted(evidence, solution, weights, traced, constants, model.has_potentials and points is None)
 
     @property
     def _parts(self) -> Any:
@@ -179,11 +179,11 @@ class Posterior(Checked):
         points, weights = self._parts[2][node_type], self.probabilities[node_type]
         labels = dict(self.model.labels).get(node_type)
         if self.of_states or isinstance(self.marginals[node_type], Empirical):
-            return Belief(points, weights, labels=labels)
+            return Belief.trusted(points, weights, labels=labels)
         lengths = lambda x: lengths_of(x, weights.dtype)
         for _ in self._batched(node_type):
             lengths = jax.vmap(lengths)
-        return Belief(points, weights, lengths(points), labels)
+        return Belief.trusted(points, weights, lengths(points), labels)
 
     def _batched(self, node_type: int) -> tuple[int, ...]:
         """Return the batch axes of the candidates: all of the posterior's if they are traced, else none."""
@@ -235,7 +235,7 @@ class Posterior(Checked):
 
         def of_case(weights: dict[int, Array], at: dict[int, Any], mapped: list[Any]) -> Any:
             parts = {v: at.get(v, (x.points, x.lengths)) for v, x in one.items()}
-            own = {v: Belief(parts[v][0], weights[v], parts[v][1], x.labels) for v, x in one.items()}
+            own = {v: Belief.trusted(parts[v][0], weights[v], parts[v][1], x.labels) for v, x in one.items()}
             given = [whole if case is None else case for case, whole in zip(mapped, leaves, strict=True)]
             args, options = jax.tree.unflatten(structure, given)
             return summary(_only(own), *args, **options)

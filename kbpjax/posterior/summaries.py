@@ -176,7 +176,7 @@ def temper(belief: Belief, temperature: ScalarLike) -> Belief:
     """
     check_belief(belief)
     temperature = jnp.asarray(_checks.in_range("temperature", temperature, belief.weights.dtype))
-    return Belief(belief.points, _tempered(belief, temperature), belief.lengths, belief.labels)
+    return Belief.trusted(belief.points, _tempered(belief, temperature), belief.lengths, belief.labels)
 
 
 @quick_jit
@@ -311,7 +311,7 @@ def marginal(belief: Belief, coordinate: int = 0) -> Belief:
     _checks.require(not _checks.is_traced(belief.points), "belief", "must have known points", "a tracer", fix)
     column = np.asarray(belief.points).reshape(len(belief.points), count)[:, coordinate]
     values, place = np.unique(column, return_inverse=True)
-    return Belief(jnp.asarray(values), _merge(belief.weights, place.reshape(-1), len(values)))
+    return Belief.trusted(jnp.asarray(values), _merge(belief.weights, place.reshape(-1), len(values)))
 
 
 @partial(jax.jit, static_argnames="count")

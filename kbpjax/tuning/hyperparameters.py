@@ -82,6 +82,8 @@ class Hyperparameters(Checked):
         (10, 21)
     """
 
+    requires_finite = True
+
     kernel: Kernel | dict[int, Kernel]
     obs_kernel: Kernel | dict[int, Kernel] | None = None
     ridge: Number | dict[int, Number] = eqx.field(default=1e-6, converter=_number)

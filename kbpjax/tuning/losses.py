@@ -26,12 +26,11 @@ class SquaredError(Checked):
         0.25
     """
 
-    holds_nan = True  # true values that are unknown
-
     def __call__(self, belief: Belief | Posterior, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
         """Return the mean loss over nodes."""
         belief = as_belief(belief)
         values, known = known_values(belief, truth)
+        _checks.require_squares("truth", values)
         squares = (mean(belief) - values) ** 2
         return _average(jnp.sum(squares.reshape(len(squares), -1), axis=1), known)
 
@@ -47,8 +46,6 @@ class NegativeLogBelief(Checked):
         >>> round(float(kbp.NegativeLogBelief()(belief, jnp.array([0.9]))), 4)  # -log 0.5
         0.6931
     """
-
-    holds_nan = True  # true values that are unknown
 
     def __call__(self, belief: Belief | Posterior, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
         """Return the mean loss over nodes."""
@@ -93,7 +90,8 @@ class IntervalScore(Checked):
         values, known = known_values(belief, truth)
         dtype, outside = belief.weights.dtype, 1 - self.coverage
         values = values.reshape(-1)
-        floats = Belief(belief.points.reshape(-1).astype(dtype), belief.weights)  # for integers it does not interpolate
+        points = belief.points.reshape(-1).astype(dtype)  # of integers, there is no interpolation
+        floats = Belief.trusted(points, belief.weights)
         low, high = (quantile(floats, level) for level in (outside / 2, 1 - outside / 2))
         penalty = jnp.maximum(low - values, 0) + jnp.maximum(values - high, 0)
         return _average(high - low + 2 / outside * penalty, known)
@@ -113,8 +111,6 @@ class CRPS(Checked):
         >>> [float(kbp.CRPS()(kbp.Belief(points, jnp.array([row])), truth)) for row in rows]
         [0.0, 0.125, 0.5]
     """
-
-    holds_nan = True  # true values that are unknown
 
     def __call__(self, belief: Belief | Posterior, truth: Shaped[Array, "node *dim"]) -> Float[Array, ""]:
         """Return the mean score over nodes."""

@@ -19,11 +19,11 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._misc import matmul
-from kbpjax._public import public
+from kbpjax._public import finite
 from kbpjax.learning.embedding import covariances
 
 
-@public
+@finite("x_given", "x_target")
 def leave_one_out(
     given: Callable[[Array], Array],
     target: Callable[[Array], Array],
@@ -75,7 +75,7 @@ def leave_one_out(
     return mean_square(leave_out)
 
 
-@public
+@finite("x_given", "x_target")
 def generalized_cross_validation(
     given: Callable[[Array], Array],
     target: Callable[[Array], Array],

@@ -64,6 +64,8 @@ MAY_GIVE_INFINITY = {
     "ep.learn.threshold": "as of `init_operator`",
     "sharded.shard_batch.batch": "only placed on devices; NaN marks missing observations",
     "*.tol": "residuals after the last iteration are NaN",
+    "windows.values": "NaN where missing stays",
+    "coverage.truth": "NaN if no true value is known",
 }
 """{function.argument: why the answer need not be finite}."""
 

@@ -38,6 +38,8 @@ class GaussianMRF(Checked):
         ((2, 1, 1), (1, 1, 1))
     """
 
+    requires_finite = True
+
     precision: Float[Array, "node dim dim"]
     information: Float[Array, "node dim"]
     coupling: Float[Array, "pair dim dim"]
@@ -111,7 +113,8 @@ class GaussianMRF(Checked):
         rule = f"must have shape {(size,)} or {(nodes, dim)}"
         _checks.require(vector.shape in ((size,), (nodes, dim)), "information", rule, vector.shape, fix)
         precision, coupling = _cut(graph, whole, dim)
-        return cls(precision, vector.reshape(nodes, dim), coupling)
+        made = cls.trusted(precision, vector.reshape(nodes, dim), coupling)
+        return _checks.finite_result("graph, matrix, information", made)
 
     __repr__ = show_fields
 
@@ -179,7 +182,7 @@ def thin_membrane(
     center = one_or_each("prior_mean", prior_mean, graph.num_nodes, dtype)
     degree = sum_to_senders(graph, jnp.concatenate([between, between]))
     unit = jnp.eye(dim, dtype=dtype)[None]
-    return GaussianMRF(
+    return GaussianMRF.trusted(
         (prior + degree)[:, None, None] * unit,
         jnp.broadcast_to((prior * center)[:, None], (graph.num_nodes, dim)),
         -between[:, None, None] * unit,

@@ -133,7 +133,7 @@ def _posterior(model: GaussianMRF, evidence: GaussianFactors | None) -> Gaussian
     if evidence is None:
         return model
     local = jax.tree.map(jnp.add, GaussianFactors(model.precision, model.information), evidence)
-    return GaussianMRF(local.precision, local.information, model.coupling)
+    return GaussianMRF.trusted(local.precision, local.information, model.coupling)
 
 
 def _advance(
@@ -330,7 +330,8 @@ def beliefs(
     rule = f"must have shape [point, {dim}]" + " or [point]" * (dim == 1)
     ok = flat.ndim == 2 and len(flat) > 0 and flat.shape[1] == dim
     _checks.require(ok, "points", rule, candidates.shape, "Pass candidates of the shape of a variable.")
-    return Belief(candidates, _weights(solution.mean, solution.covariance, flat))
+    _checks.require_squares("points", candidates)
+    return Belief.trusted(candidates, _weights(solution.mean, solution.covariance, flat))
 
 
 @jax.jit

@@ -74,7 +74,7 @@ class GaussianTemplate(Checked):
         """
         self.check_types(graph)
         powers = pair_exponents(graph, exponents, self.dtype)
-        return GaussianMRF(
+        return GaussianMRF.trusted(
             *_build(self, graph, jnp.ones(graph.num_edges // 2, self.dtype) if powers is None else powers)
         )
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul, show_fields
-from kbpjax._public import Checked, public
+from kbpjax._public import Checked, finite, public
 from kbpjax.baselines.nonparametric.mixtures import GaussianMixture, as_vectors, log_normal
 from kbpjax.graphs.graph import Graph
 from kbpjax.posterior.evidence import Evidence, Model
@@ -60,10 +60,12 @@ class ConditionalDensity(Checked):
 
     _upgrade = staticmethod(_american)
 
+    @finite("u")
     def mixture(self, u: Float[Array, " given_dim"]) -> GaussianMixture:
         """Return the density of v given one u [given_dim]."""
-        return GaussianMixture(jax.nn.softmax(self._logits(u[None])[0]), self.centers, self.bandwidth)
+        return GaussianMixture.trusted(jax.nn.softmax(self._logits(u[None])[0]), self.centers, self.bandwidth)
 
+    @finite("v", "u")
     def log_density(self, v: Float[Array, "point dim"], u: Float[Array, "given given_dim"]) -> Array:
         """Return the table log p(v_i | u_j) [point, given] of points v [point, dim] given u [given, given_dim].
 
@@ -75,6 +77,7 @@ class ConditionalDensity(Checked):
         sums = matmul(jnp.exp(near - highest), jax.nn.softmax(self._logits(u), axis=1).T)
         return highest + jnp.log(jnp.maximum(sums, jnp.finfo(sums.dtype).tiny))
 
+    @finite("u")
     def sample(self, key: Key[Array, ""], u: Float[Array, "given given_dim"]) -> Float[Array, "given dim"]:
         """Draw one v for each u [given, given_dim]."""
         which, noise = jax.random.split(key)
@@ -118,10 +121,12 @@ class RegressionLikelihood(Checked):
 
     _upgrade = staticmethod(_american)
 
+    @finite("y")
     def predict(self, y: Float[Array, "sample obs_dim"]) -> Float[Array, "sample dim"]:
         """Return the predicted mean of x for each observation [sample, obs_dim]."""
         return self.offset[None] + matmul(jnp.exp(-_apart(y, self.centers, self.bandwidth)), self.coefficients)
 
+    @finite("x", "y")
     def log_likelihood(self, x: Float[Array, "point dim"], y: Float[Array, "node obs_dim"]) -> Array:
         """Return log N(x_j; predict(y_i), diag(deviation^2)) [node, point] for all pairs."""
         return log_normal(self.predict(y), x, self.deviation)
@@ -154,7 +159,7 @@ class RegressionLikelihood(Checked):
         count, size = graph.num_nodes, self.centers.shape[1]
         seen = _checks.to_jax(np.ones(count, bool) if mask is None else _checks.as_mask("mask", mask, (count,)))
         values = _checks.as_array("y", y)
-        values = values.reshape(len(values), -1) if values.ndim else values[None]
+        values = values.reshape(len(values), -1) if values.size and values.ndim else values[None]
         rule, fix = f"must have shape ({count}, {size})", "Pass one observation for each node."
         _checks.require(values.shape == (count, size), "y", rule, values.shape, fix)
         values = jnp.where(seen[:, None], values, 0).astype(self.centers.dtype)
@@ -389,7 +394,7 @@ def _parzen(x: Array, key: Array | None, widths: Array, count: int) -> GaussianM
         return jnp.where(jnp.any(others), values, 0)  # the only center has no others to score it
 
     scores = jnp.mean(jax.lax.map(left_out, samples, batch_size=64), axis=0) - x.shape[1] * jnp.log(widths)
-    return GaussianMixture(jnp.full(count, 1 / count, x.dtype), centers, widths[jnp.argmax(scores)] * scale)
+    return GaussianMixture.trusted(jnp.full(count, 1 / count, x.dtype), centers, widths[jnp.argmax(scores)] * scale)
 
 
 @partial(jax.jit, static_argnums=5)

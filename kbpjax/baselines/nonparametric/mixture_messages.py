@@ -262,11 +262,11 @@ def _run(
     key, local_key = jax.random.split(key)
     local, deviation = _local_mixtures(model, graph, evidence, local_key, num_components)
     least = min_bandwidth.astype(deviation.dtype) * deviation
-    local = GaussianMixture(local.weights, local.means, jnp.maximum(local.bandwidth, least[None]))
+    local = GaussianMixture.trusted(local.weights, local.means, jnp.maximum(local.bandwidth, least[None]))
     cavity = _cavity_edges(graph)
     share = jnp.full((graph.num_edges, num_components), 1 / num_components, deviation.dtype)
     # Not read before the first iteration has replaced them.
-    start = GaussianMixture(
+    start = GaussianMixture.trusted(
         share,
         jnp.zeros((graph.num_edges, num_components, model.dim), deviation.dtype),
         jnp.ones((graph.num_edges, model.dim), deviation.dtype),
@@ -323,7 +323,7 @@ def _mix(keys: Array, old: GaussianMixture, new: GaussianMixture, damping: Array
         weights = jnp.concatenate([damping * p.weights, (1 - damping) * q.weights])
         chosen = _systematic(jax.random.fold_in(key, 2**31 - 1), weights, count)
         kept, share = jnp.concatenate([p.means, q.means])[chosen], jnp.full(count, 1 / count, weights.dtype)
-        return GaussianMixture(share, kept, rule_of_thumb(kept, share, least))
+        return GaussianMixture.trusted(share, kept, rule_of_thumb(kept, share, least))
 
     return jax.lax.map(one, (keys, old, new), batch_size=BATCH)
 
@@ -346,7 +346,7 @@ def _local_mixtures(
     def choose(node: tuple[Array, Array, Array]) -> GaussianMixture:
         key, x, log = node
         kept = x[_systematic(key, jax.nn.softmax(log), count)]
-        return GaussianMixture(share, kept, rule_of_thumb(kept, share, none))
+        return GaussianMixture.trusted(share, kept, rule_of_thumb(kept, share, none))
 
     return jax.vmap(choose)((keys[1], drawn, logs)), jnp.std(drawn, axis=(0, 1))
 
@@ -381,7 +381,7 @@ def _propagate(
         key, direction, x, logs = edge
         proposed, ratio = of_type(model.edges, direction).propose(key, x)
         weights = jax.nn.softmax(logs + ratio)
-        return GaussianMixture(weights, proposed, rule_of_thumb(proposed, weights, least))
+        return GaussianMixture.trusted(weights, proposed, rule_of_thumb(proposed, weights, least))
 
     return jax.lax.map(draw, (keys, directions(graph), drawn, log_weights), batch_size=BATCH)
 

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, Key
 
 from kbpjax import _checks
 from kbpjax._misc import einsum, show_fields
-from kbpjax._public import Checked
+from kbpjax._public import Checked, finite
 
 LEAST = -1e30
 """Smallest exponent of a normal density; below, squares of distances may overflow in single precision."""
@@ -30,10 +30,13 @@ class GaussianMixture(Checked):
         0.054
     """
 
+    requires_finite = True
+
     weights: Float[Array, " component"]
     means: Float[Array, "component dim"]
     bandwidth: Float[Array, " dim"]
 
+    @finite("x")
     def log_density(self, x: Float[Array, "point dim"]) -> Float[Array, " point"]:
         """Return the logarithm of the density at points [point, dim]."""
         return jax.nn.logsumexp(log_normal(x, self.means, self.bandwidth) + jnp.log(self.weights)[None], axis=1)

@@ -171,7 +171,8 @@ def fit(
 
 def _at_least_as_wide(marginal: GaussianMixture, conditional: ConditionalDensity) -> GaussianMixture:
     """Widen a marginal to the tails of a conditional density of the same variable, so that their ratio is bounded."""
-    return GaussianMixture(marginal.weights, marginal.means, jnp.maximum(marginal.bandwidth, conditional.bandwidth))
+    bandwidth = jnp.maximum(marginal.bandwidth, conditional.bandwidth)
+    return GaussianMixture.trusted(marginal.weights, marginal.means, bandwidth)
 
 
 def _stack(parts: dict[int, Any]) -> Any:
@@ -282,7 +283,7 @@ def as_belief(points: Array, logs: Float[Array, "node point"]) -> Belief:
     """Normalize logarithms of beliefs on common points."""
     weights, impossible = _normalize(logs)
     _checks.read_and_check([somewhere_positive("nodes", lambda: np.arange(len(logs)), impossible)])
-    return Belief(points, weights)
+    return Belief.trusted(points, weights)
 
 
 @jax.jit

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Key
 
 from kbpjax import _checks
 from kbpjax._misc import show_fields
-from kbpjax._public import Checked
+from kbpjax._public import Checked, finite
 from kbpjax.baselines.nonparametric.density import ConditionalDensity
 from kbpjax.baselines.nonparametric.mixtures import GaussianMixture, log_normal
 
@@ -111,12 +111,14 @@ class RatioEdge(EdgePotential):
     sender_marginal: GaussianMixture
     receiver_marginal: GaussianMixture
 
+    @finite("receiver", "sender")
     def log_table(
         self, receiver: Float[Array, "receiver_point dim"], sender: Float[Array, "sender_point dim"]
     ) -> Float[Array, "receiver_point sender_point"]:
         """Return log P(x_t | x_s) / P(x_t) at all pairs."""
         return self.sender.log_density(sender, receiver).T - self.sender_marginal.log_density(sender)[None]
 
+    @finite("receiver", "sender")
     def log_message(
         self,
         receiver: Float[Array, "receiver_point dim"],
@@ -132,6 +134,7 @@ class RatioEdge(EdgePotential):
         given = given + jnp.log(self.sender.weights)[None]
         return jax.nn.logsumexp(given + centers[None], axis=1) - jax.nn.logsumexp(given, axis=1)
 
+    @finite("sender")
     def propose(
         self, key: Key[Array, ""], sender: Float[Array, "point dim"]
     ) -> tuple[Float[Array, "point dim"], Float[Array, " point"]]:
@@ -149,12 +152,14 @@ class ConditionalEdge(EdgePotential):
 
     receiver: ConditionalDensity
 
+    @finite("receiver", "sender")
     def log_table(
         self, receiver: Float[Array, "receiver_point dim"], sender: Float[Array, "sender_point dim"]
     ) -> Float[Array, "receiver_point sender_point"]:
         """Return log P(x_s | x_t) at all pairs."""
         return self.receiver.log_density(receiver, sender)
 
+    @finite("receiver", "sender")
     def log_message(
         self,
         receiver: Float[Array, "receiver_point dim"],
@@ -170,6 +175,7 @@ class ConditionalEdge(EdgePotential):
         near = log_normal(receiver, self.receiver.centers, self.receiver.bandwidth)
         return jax.nn.logsumexp(near + centers[None], axis=1)
 
+    @finite("sender")
     def propose(
         self, key: Key[Array, ""], sender: Float[Array, "point dim"]
     ) -> tuple[Float[Array, "point dim"], Float[Array, " point"]]:

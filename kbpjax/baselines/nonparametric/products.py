@@ -96,7 +96,7 @@ def exact_product(
     log_labels, label_means, total = reduce(_times, zip(log_weights, means, precisions), nothing)
     scales = jnp.where(precisions > 0, jnp.log(jnp.where(precisions > 0, precisions, 1)) - jnp.log(2 * jnp.pi), 0)
     scale = 0.5 * (jnp.sum(scales) - jnp.sum(jnp.log(_or_one(total)) - jnp.log(2 * jnp.pi)))
-    product = GaussianMixture(jax.nn.softmax(log_labels), label_means + center[None], _or_one(total) ** -0.5)
+    product = GaussianMixture.trusted(jax.nn.softmax(log_labels), label_means + center[None], _or_one(total) ** -0.5)
     return product, jax.nn.logsumexp(log_labels) + scale
 
 
