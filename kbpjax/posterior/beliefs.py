@@ -469,8 +469,8 @@ def somewhere_positive(argument: str, numbers: Callable[[], Any], impossible: Ar
     def check(impossible: np.ndarray) -> None:
         zero = np.asarray(numbers())[impossible] if impossible.any() else []
         fix = (
-            "The evidence is impossible under the tables: correct either. Otherwise add candidate points that the "
-            "evidence and the messages allow, or fit with a floor > 0."
+            "Add candidate points that the evidence and the messages allow, or fit with a floor > 0. If the points are "
+            "all states of given tables, the evidence is impossible under them: correct either."
         )
         rule = "must have a belief > 0 at one point at least"
         _checks.require(len(zero) == 0, argument, rule, f"0 everywhere for {np.asarray(zero[:5]).tolist()}", fix)
