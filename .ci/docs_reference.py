@@ -92,9 +92,9 @@ PAGES = {
         "Messages on trees and on graphs with cycles.",
         {
             "One call": "infer",
-            "Belief propagation": "run run_tree Solution init step solution_of BPState",
-            "Schedules": "Synchronous Colored colored ResidualFirst",
-            "Damping and acceleration": "AgreementDamping AdaptiveDamping Anderson",
+            "Belief propagation": "run run_tree Solution",
+            "Schedules": "Schedule Synchronous Colored colored",
+            "Damping and acceleration": "AdaptiveDamping Anderson",
             "Tree reweighting": "tree_reweighting",
             "Sums, maxima and logarithms": "inference.operators.SumProduct MaxProduct InLogs",
         },
@@ -141,7 +141,7 @@ PAGES = {
         "Several devices",
         "Batches of problems side by side, or one graph in blocks that exchange their boundary messages.",
         {
-            "": "sharded.shard_batch sharded.partition_graph sharded.run sharded.Partition",
+            "": "sharded.shard_batch sharded.partition_graph sharded.Partition",
         },
     ),
     "estimator": (

@@ -220,9 +220,7 @@ def arithmetics(kbp: Any) -> dict[str, Any]:
 
 
 def schedule_of(kbp: Any, graph: Any, name: str) -> Any:
-    if name == "colored":
-        return kbp.colored(graph)
-    return kbp.ResidualFirst(0.3) if name == "residual first" else kbp.Synchronous()
+    return kbp.colored(graph) if name == "colored" else kbp.Synchronous()
 
 
 def solve(kbp: Any, operators: Any, graph: Any, local: Any, **options: Any) -> Any:
@@ -249,10 +247,7 @@ for _name in ("typed", "rows"):
 for _name in ("grid", "typed", "hub", "isolated"):
     for _kind in ("positive", "exponents"):
         case(f"run/{_name}, {_kind}")(partial(on_graph, of=GRAPHS[_name], kind=_kind))
-for _schedule, _names in (
-    ("colored", ("grid", "typed", "hub", "rows")),
-    ("residual first", ("grid", "typed", "isolated")),
-):
+for _schedule, _names in (("colored", ("grid", "typed", "hub", "rows")),):
     for _name in _names:
         case(f"{_schedule}/{_name}")(partial(on_graph, of=GRAPHS[_name], schedule=_schedule))
     for _kind in ("positive", "exponents"):
@@ -317,7 +312,7 @@ def warm(kbp: Any) -> Any:
 @case("run/residuals")
 def residuals(kbp: Any) -> Any:
     found = {}
-    for name in ("synchronous", "colored", "residual first"):
+    for name in ("synchronous", "colored"):
         operators, graph, local = problem(kbp, typed)
         found[name] = solve(kbp, operators, graph, local, schedule=schedule_of(kbp, graph, name)).residuals[:4]
     return found
@@ -360,16 +355,6 @@ def permuted(kbp: Any) -> Any:
 
     operators, graph, local = problem(kbp, made)
     return messages_of(solve(kbp, operators, graph, local)) | {"senders": graph.senders, "reverse": graph.reverse}
-
-
-@case("init and step")
-def steps(kbp: Any) -> Any:
-    operators, graph, local = problem(kbp, typed)
-    state = kbp.init(operators, graph)
-    found = {"first": state.messages}
-    for _ in range(3):
-        state = kbp.step(operators, graph, local, state, damping=0.0)
-    return found | {"third": state.messages}
 
 
 @case("colored/custom colors")
@@ -530,7 +515,6 @@ def gradient(
 for _name in ("grid", "typed", "hub", "isolated"):
     case(f"gradient/{_name}")(partial(gradient, of=GRAPHS[_name]))
 case("gradient/colored typed")(partial(gradient, of=typed, schedule="colored"))
-case("gradient/residual first")(partial(gradient, of=typed, schedule="residual first"))
 case("gradient/positive")(partial(gradient, of=typed, positive=True))
 case("gradient/exponents")(partial(gradient, of=hub, exponents=0.8))
 case("gradient/positive, exponents")(partial(gradient, of=grid, positive=True, exponents=0.8))
@@ -548,7 +532,6 @@ def implicit(kbp: Any, **options: Any) -> Any:
 for _name in ("typed", "hub"):
     case(f"implicit gradient/{_name}")(partial(implicit, of=GRAPHS[_name]))
 case("implicit gradient/colored")(partial(implicit, of=typed, schedule="colored"))
-case("implicit gradient/residual first")(partial(implicit, of=grid, schedule="residual first"))
 case("implicit gradient/Anderson")(partial(implicit, of=grid, anderson=True))
 case("implicit gradient/positive, exponents")(partial(implicit, of=grid, positive=True, exponents=0.8))
 
@@ -811,7 +794,7 @@ for _name in (
     "two observations",
 ):
     case(f"evidence/{_name}")(partial(evidence_case, name=_name))
-for _schedule in ("colored", "residual first"):
+for _schedule in ("colored",):
     case(f"evidence/product, {_schedule}")(partial(evidence_case, name="product", schedule=_schedule))
 
 
@@ -962,7 +945,7 @@ def blocks(kbp: Any, *, of: Any, positive: bool = False, exponents: float | None
     parts = np.arange(graph.num_nodes) * 7 % DEVICES if own else None
     partition = kbp.sharded.partition_graph(graph, DEVICES, parts=parts)
     given = {"num_iters": ITERS, "damping": 0.0, "exponents": exponents}
-    return messages_of(kbp.sharded.run(operators, partition, local, **given))
+    return messages_of(kbp.run(operators, graph, local, schedule=partition, **given))
 
 
 case("partition/grid")(partial(blocks, of=grid))
@@ -977,7 +960,7 @@ def blocks_with_clamps(kbp: Any) -> Any:
     model, graph = model_of(kbp)
     evidence = evidences(kbp, model, graph)["product"]()
     partition = kbp.sharded.partition_graph(graph, DEVICES)
-    return messages_of(kbp.sharded.run(model, partition, evidence, num_iters=ITERS, damping=0.0))
+    return messages_of(kbp.run(model, graph, evidence, schedule=partition, num_iters=ITERS, damping=0.0))
 
 
 def blocks_gradient(kbp: Any, **options: Any) -> Any:
@@ -985,7 +968,7 @@ def blocks_gradient(kbp: Any, **options: Any) -> Any:
     partition = kbp.sharded.partition_graph(graph, DEVICES)
 
     def loss(local: jax.Array) -> jax.Array:
-        return weighed(passed_on(kbp.sharded.run(operators, partition, local, damping=0.0, **options)))
+        return weighed(passed_on(kbp.run(operators, graph, local, schedule=partition, damping=0.0, **options)))
 
     return {"local": jax.jit(jax.grad(loss))(local)}
 

@@ -66,7 +66,6 @@ EXPECTED_DIFFERENCES: dict[str, Expected] = {
     "implicit gradient/hub": _SOLVED,
     "partition/implicit gradient": _SOLVED,
     "implicit gradient/colored": _SOLVED,
-    "implicit gradient/residual first": _SOLVED,
     "implicit gradient/Anderson": _SOLVED,
     "implicit gradient/positive, exponents": _SOLVED._replace(single=1e-4),
 }

@@ -36,6 +36,7 @@ import numpy as np
 
 import kbpjax as kbp
 from experiments.lib import command_line, results, tables, timing
+from kbpjax.inference.loopy import constant_messages
 
 RESULTS = Path("benchmarks/results")
 RANK, POINTS = 17, 31
@@ -226,7 +227,7 @@ def hand() -> Case:
             new.append(scale((1 - share) * old + share * direction)[0])
         return tuple(new), jnp.max(jnp.stack(changes))
 
-    start = kbp.init(operators, graph).messages
+    start = constant_messages(operators, graph)
     across = side * (side - 1)
     parts = [start[:across], start[2 * across : 3 * across], start[across : 2 * across], start[3 * across :]]
     wide, tall = (side, side - 1), (side - 1, side)
@@ -262,7 +263,7 @@ def partition() -> Case:
     graph, iters = kbp.grid_graph(300, 300), 30
     operators, local = problem(graph)
     blocks = kbp.sharded.partition_graph(graph)
-    ours = kbp.sharded.run(operators, blocks, local, num_iters=iters).messages
+    ours = kbp.run(operators, graph, local, schedule=blocks, num_iters=iters).messages
     whole = kbp.run(operators, graph, local, num_iters=iters).messages
     more = {
         "differ_by": float(jnp.max(jnp.abs(ours - jax.device_put(whole, ours.sharding)))),
@@ -270,7 +271,7 @@ def partition() -> Case:
     }
 
     def call() -> jax.Array:
-        return kbp.sharded.run(operators, blocks, local, num_iters=iters).messages
+        return kbp.run(operators, graph, local, schedule=blocks, num_iters=iters).messages
 
     return Case(call, bare(graph.num_edges, iters), graph.num_edges, iters, more)
 

@@ -20,7 +20,6 @@ from kbpjax.graphs.windows import grid_symmetries as grid_symmetries
 from kbpjax.graphs.windows import window_orbits as window_orbits
 from kbpjax.graphs.windows import windows as windows
 from kbpjax.inference.acceleration import AdaptiveDamping as AdaptiveDamping
-from kbpjax.inference.acceleration import AgreementDamping as AgreementDamping
 from kbpjax.inference.acceleration import Anderson as Anderson
 from kbpjax.inference.diagnostics import CandidateWarning as CandidateWarning
 from kbpjax.inference.diagnostics import ConvergenceWarning as ConvergenceWarning
@@ -33,18 +32,14 @@ from kbpjax.inference.diagnostics import ScaleWarning as ScaleWarning
 from kbpjax.inference.diagnostics import check as check
 from kbpjax.inference.diagnostics import diagnose as diagnose
 from kbpjax.inference.free_energy import log_partition as log_partition
-from kbpjax.inference.loopy import BPState as BPState
 from kbpjax.inference.loopy import Solution as Solution
-from kbpjax.inference.loopy import init as init
 from kbpjax.inference.loopy import run as run
-from kbpjax.inference.loopy import solution_of as solution_of
-from kbpjax.inference.loopy import step as step
 from kbpjax.inference.operators import InLogs as InLogs
 from kbpjax.inference.operators import MaxProduct as MaxProduct
 from kbpjax.inference.operators import Operators as Operators
 from kbpjax.inference.operators import SumProduct as SumProduct
 from kbpjax.inference.schedules import Colored as Colored
-from kbpjax.inference.schedules import ResidualFirst as ResidualFirst
+from kbpjax.inference.schedules import Schedule as Schedule
 from kbpjax.inference.schedules import Synchronous as Synchronous
 from kbpjax.inference.schedules import colored as colored
 from kbpjax.inference.tree import run_tree as run_tree

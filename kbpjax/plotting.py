@@ -14,7 +14,7 @@ from kbpjax._checks import Numbers
 from kbpjax._misc import need
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
-from kbpjax.inference.loopy import Solution, init, solved
+from kbpjax.inference.loopy import Solution, constant_messages, solved
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.beliefs import Belief
 from kbpjax.posterior.intervals import coverage, interval
@@ -202,7 +202,7 @@ def plot_messages(
         >>> plt.close(ax.figure)
     """
     model, graph, _, solution = solved(model, graph, None, solution)
-    uninformative = init(model, graph).messages
+    uninformative = constant_messages(model, graph)
     same = uninformative.shape == solution.messages.shape
     fix = "Pass the model, graph and solution of one run."
     rule = f"must have messages of {uninformative.shape[0]} directed edges"

@@ -9,7 +9,7 @@ import pytest
 
 import kbpjax as kbp
 import kbpjax.inference.acceleration
-from tests import discrete
+from tests import discrete, steps
 from tests import reweighted as rw
 
 SPINS = np.array([-1.0, 1.0])
@@ -127,7 +127,7 @@ def test_adaptive_damping_converges_where_plain_messages_swing():
     assert not bool(plain.converged) and int(plain.num_iters) == 2000
     damped = kbp.run(*SWINGING, **PLAIN | {"damping": kbp.AdaptiveDamping()})
     assert bool(damped.converged) and int(damped.num_iters) < 500
-    still = kbp.step(*SWINGING, kbp.BPState(damped.messages, jnp.array(np.inf), jnp.int32(0)), damping=0.0)
+    still = steps.step(*SWINGING, steps.State(damped.messages, jnp.array(np.inf), jnp.int32(0)), damping=0.0)
     assert float(still.residual) < 1e-10
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.inference.loopy import prepare_inputs
-from tests import discrete
+from tests import discrete, steps
 from tests import reweighted as rw
 
 SPINS = np.array([-1.0, 1.0])
@@ -55,8 +55,8 @@ def test_spectral_radius_is_that_of_the_dense_jacobian(damping, rho, name):
     solution = kbp.run(*CALM, num_iters=150, exponents=rho, **options)
 
     def iterate(messages):
-        state = kbp.BPState(messages, jnp.array(np.inf), jnp.int32(0))
-        return kbp.step(operators, graph, local, state, exponents=rho, **options).messages
+        state = steps.State(messages, jnp.array(np.inf), jnp.int32(0))
+        return steps.step(operators, graph, local, state, exponents=rho, **options).messages
 
     jacobian = np.asarray(jax.jit(jax.jacobian(iterate))(solution.messages)).reshape(24, 24)
     radius = np.abs(np.linalg.eigvals(jacobian)).max()

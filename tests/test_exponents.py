@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from tests import discrete
+from tests import discrete, steps
 from tests import reweighted as rw
 
 RUN = {"num_iters": 3000, "damping": 0.3, "tol": 1e-12}
@@ -168,9 +168,9 @@ def test_exponents_out_of_range_are_refused(exponents):
     operators, graph, local = discrete.problem(small_model())
     with pytest.raises(ValueError, match=r"^exponents: must be > 0 and finite"):
         kbp.run(operators, graph, local, exponents=exponents)
-    state = kbp.init(operators, graph)
+    state = steps.init(operators, graph)
     with pytest.raises(ValueError, match=r"^exponents: must be > 0 and finite"):
-        kbp.step(operators, graph, local, state, exponents=exponents)
+        steps.step(operators, graph, local, state, exponents=exponents)
 
 
 @pytest.mark.parametrize("shape", [(1,), (6,), (14,), (7, 1)])

@@ -168,14 +168,13 @@ def test_objects_of_other_kinds_are_refused_by_name(model, solution):
         "log_partition": (lambda: kbp.log_partition(EYE, GRAPH, None, None), "solution: must be a Solution; got None"),
         "tree_reweighting": (lambda: kbp.tree_reweighting(None), "graph: must be a Graph; got None"),
         "colored": (lambda: kbp.colored(None), "graph: must be a Graph; got None"),
-        "init": (lambda: kbp.init(GRAPH, model), "model: must be|graph: must be"),
         "run None": (lambda: kbp.run(None, GRAPH), "model: must be a KernelMRF or Operators|model: must be an? "),
         "run half a model": (
             lambda: inspect.unwrap(kbp.run)(types.SimpleNamespace(operators=EYE), GRAPH),
             "model: must be a KernelMRF or Operators; got SimpleNamespace",
         ),
         "step": (
-            lambda: kbp.step(EYE, GRAPH, local, kbp.init(EYE, GRAPH), schedule=None),
+            lambda: kbp.run(EYE, GRAPH, local, schedule=None),
             "schedule: must be a Synchron",
         ),
         "expectation": (lambda: kbp.expectation(BELIEF, None), "fn: must be a function or"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from experiments.lib.schedules import ResidualFirst
 from kbpjax.inference import loopy
 from kbpjax.inference.implicit import gmres
 from tests import discrete
@@ -52,7 +53,7 @@ def close(got, wanted, rtol=1e-9):
     [
         {"damping": 0.2},
         {"damping": 0.0, "schedule": kbp.colored(GRAPH), "acceleration": kbp.Anderson(3)},
-        {"damping": 0.0, "schedule": kbp.ResidualFirst(0.5)},
+        {"damping": 0.0, "schedule": ResidualFirst(0.5)},
         {"damping": kbp.AdaptiveDamping()},
     ],
     ids=["synchronous", "colored Anderson", "residual first", "adaptive"],
@@ -127,7 +128,7 @@ def test_derivatives_at_a_fixed_point_that_the_plain_iteration_leaves():
     for options in (
         {"damping": 0.5},
         {"damping": 0.0, "acceleration": kbp.Anderson(5)},
-        {"damping": 0.0, "schedule": kbp.ResidualFirst(0.25)},
+        {"damping": 0.0, "schedule": ResidualFirst(0.25)},
         {"damping": kbp.AdaptiveDamping()},
     ):
         got = jax.grad(lambda x, options=options: first(x, **options))(4.0)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from experiments.lib.schedules import ResidualFirst
 from kbpjax import ep, io
 from kbpjax._misc import replacing
 from kbpjax.baselines import discrete, gaussian, nonparametric, particle
@@ -445,7 +446,7 @@ def test_models_of_networks_are_data(tmp_path):
 
 
 def test_what_a_constructor_would_refuse_is_refused_when_loading(tmp_path):
-    schedule = kbp.ResidualFirst(0.5)
+    schedule = ResidualFirst(0.5)
     object.__setattr__(schedule, "share", 7.0)  # as a file that was edited
     kbp.save(tmp_path / "schedule.kbp", schedule)
     with pytest.raises(ValueError, match="^share: must be"):

@@ -9,6 +9,7 @@ import kbpjax as kbp
 from kbpjax.inference import loop
 from kbpjax.inference.implicit import Iteration, plan_in_parts
 from kbpjax.inference.update import parts_of
+from tests import steps
 
 OPTIMISED = True  # memory is that of programs as they are used
 pytestmark = pytest.mark.slow
@@ -91,13 +92,13 @@ def test_nested_loops_do_what_one_does(num_iters, monkeypatch):
         return jnp.sum(weights * solution.messages), solution
 
     def plain(local):
-        state, residuals = kbp.init(operators, graph), []
+        state, residuals = steps.init(operators, graph), []
         for _ in range(num_iters):
             state = one(state, local)
             residuals.append(state.residual)
         return jnp.sum(weights * state.messages), jnp.stack(residuals)
 
-    one = jax.jit(lambda state, local: kbp.step(operators, graph, local, state, damping=0.2))
+    one = jax.jit(lambda state, local: steps.step(operators, graph, local, state, damping=0.2))
     (value, solution), gradient = jax.value_and_grad(nested, has_aux=True)(local)
     (wanted, residuals), by_hand = jax.value_and_grad(plain, has_aux=True)(local)
     assert solution.residuals.shape == (num_iters,) and solution.num_iters == num_iters

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from experiments.lib.schedules import Agreement
 from kbpjax.features import features
 from tests import reference
 from tests.refusals import complaints
@@ -212,7 +213,7 @@ def test_floats_keep_their_precision(dtype):
 
 def test_single_precision_beliefs_are_close_to_double():
     # With plain damping 0 the rounding of the learned operators alone makes 3.5e-3.
-    options = {"damping": kbp.AgreementDamping(0.2)}
+    options = {"damping": 0.2, "schedule": Agreement()}
     single, double = (answers(model_of(dtype), dtype, **options) for dtype in (np.float32, np.float64))
     np.testing.assert_allclose(single[2].weights, double[2].weights, atol=2e-3)
     np.testing.assert_allclose(single[3], double[3], atol=2e-3)

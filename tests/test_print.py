@@ -67,7 +67,6 @@ TEXTS = {
         AGREE,
         "Operators(evaluate=f64[1,2,2], project=f64[1,2,2], floor=0.125, arithmetic=SumProduct())",
     ),
-    "state": (kbp.init(AGREE, GRAPH), "BPState(messages=f64[4,2], residual=inf, count=0)"),
     "converged": (solved(True, 3e-4), "Solution(converged in 12 iterations, residual 0.0003)"),
     "not converged": (solved(False, 0.5), "Solution(NOT converged after 12 iterations, residual 0.5)"),
     "batch": (

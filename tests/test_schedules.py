@@ -11,8 +11,9 @@ import pytest
 
 import kbpjax as kbp
 import kbpjax.graphs.plan
+from experiments.lib.schedules import ResidualFirst
 from kbpjax.graphs.coloring import color_nodes
-from tests import discrete
+from tests import discrete, steps
 from tests import reweighted as rw
 from tests.engine import without_incoming
 
@@ -61,8 +62,8 @@ def random_problem(graph, seed=0, rank=3, points=4):
 
 def sweep(graph, schedule, operators, local, messages, damping=0.0, **options):
     """Do one step; return the messages and the residual."""
-    state = kbp.BPState(jnp.asarray(messages), jnp.array(np.inf), jnp.int32(0))
-    new = kbp.step(operators, graph, jnp.asarray(local), state, schedule=schedule, damping=damping, **options)
+    state = steps.State(jnp.asarray(messages), jnp.array(np.inf), jnp.int32(0))
+    new = steps.step(operators, graph, jnp.asarray(local), state, schedule=schedule, damping=damping, **options)
     return np.asarray(new.messages), float(new.residual)
 
 
@@ -140,7 +141,7 @@ def test_marked_nodes_ignore_their_incoming_messages(name, monkeypatch):
 def test_clamped_learned_model_has_the_same_fixed_point(schedule):
     model, graph = discrete.learned(), discrete.grid()
     evidence = discrete.evidence(model, graph, discrete.likelihoods(4)) * kbp.clamp(model, graph, [1, 5], [2, 0])
-    chosen = {"colored": kbp.colored(graph), "residual": kbp.ResidualFirst(0.3)}[schedule]
+    chosen = {"colored": kbp.colored(graph), "residual": ResidualFirst(0.3)}[schedule]
     options = {"num_iters": 300, "tol": 1e-12}
     plain = kbp.run(model, graph, evidence, **options)
     other = kbp.run(model, graph, evidence, schedule=chosen, **options)
@@ -155,7 +156,7 @@ def test_all_schedules_have_the_same_fixed_point_and_coloured_is_faster(rho):
     operators, graph, local, _ = spins()
     options = {"num_iters": 1000, "damping": 0.0, "tol": 1e-12, "exponents": rho}
     plain = kbp.run(operators, graph, local, **options)
-    chosen = [kbp.colored(graph), kbp.ResidualFirst(0.25)]
+    chosen = [kbp.colored(graph), ResidualFirst(0.25)]
     colored, first = [kbp.run(operators, graph, local, schedule=schedule, **options) for schedule in chosen]
     for other in (colored, first):
         assert bool(other.converged)
@@ -178,7 +179,7 @@ def test_a_chain_is_solved_in_as_many_coloured_iterations_as_colours_alternate()
 @pytest.mark.parametrize("share", [None, 0.5])
 def test_graph_without_edges(share):
     graph = kbp.Graph.from_edges([], 3)
-    schedule = kbp.colored(graph) if share is None else kbp.ResidualFirst(share)
+    schedule = kbp.colored(graph) if share is None else ResidualFirst(share)
     operators, _, _, _ = spins()
     solution = kbp.run(operators, graph, schedule=schedule, num_iters=2)
     assert solution.messages.shape == (0, 2) and bool(solution.converged)
@@ -213,7 +214,7 @@ def test_only_the_messages_that_change_most_move(share, count):
     chosen = np.argsort(change)[-count:]
     damped, _ = sweep(graph, kbp.Synchronous(), operators, local, messages, damping=0.4)
     for damping, target in ((0.0, whole), (0.4, damped)):
-        got, residual = sweep(graph, kbp.ResidualFirst(share), operators, local, messages, damping=damping)
+        got, residual = sweep(graph, ResidualFirst(share), operators, local, messages, damping=damping)
         expected = messages.copy()
         expected[chosen] = target[chosen]
         np.testing.assert_allclose(got, expected, atol=1e-13)
@@ -223,7 +224,7 @@ def test_only_the_messages_that_change_most_move(share, count):
 @pytest.mark.parametrize("share", [0, -0.1, 1.1, np.nan])
 def test_share_out_of_range(share):
     with pytest.raises(ValueError, match="^share: must be finite and > 0 and <= 1"):
-        kbp.ResidualFirst(share)
+        ResidualFirst(share)
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -236,10 +237,10 @@ def test_thirty_steps_are_one_run_of_a_learned_model_with_evidence():
     kernels = {"kernel": kbp.RBF(2.0), "obs_kernel": kbp.RBF(2.0)}
     model = kbp.fit(kbp.pool(graph, x, x), **kernels, rule=kbp.ConstantTime(1e-2, 6), ridge=1e-2)
     evidence = kbp.observe(model, graph, x[0], mask=np.arange(9) != 3) * kbp.clamp(model, graph, [4, 8], x[0, [4, 8]])
-    for schedule in (kbp.Synchronous(), kbp.colored(graph), kbp.ResidualFirst()):
-        state = kbp.init(model, graph)
+    for schedule in (kbp.Synchronous(), kbp.colored(graph), ResidualFirst()):
+        state = steps.init(model, graph)
         for _ in range(30):
-            state = kbp.step(model, graph, evidence, state, schedule=schedule)
+            state = steps.step(model, graph, evidence, state, schedule=schedule)
         solution = kbp.run(model, graph, evidence, schedule=schedule)
         np.testing.assert_allclose(state.messages, solution.messages, atol=1e-12)
         np.testing.assert_allclose(state.residual, solution.residuals[-1], atol=1e-12)
@@ -251,11 +252,11 @@ def test_thirty_steps_are_one_run_of_a_learned_model_with_evidence():
 @pytest.mark.parametrize("kind", ["synchronous", "colored", "residual"])
 def test_a_step_is_a_run_of_one_iteration(kind):
     operators, graph, local, _ = spins(1)
-    schedules = {"colored": kbp.colored(graph), "residual": kbp.ResidualFirst(), "synchronous": kbp.Synchronous()}
-    state = kbp.init(operators, graph)
+    schedules = {"colored": kbp.colored(graph), "residual": ResidualFirst(), "synchronous": kbp.Synchronous()}
+    state = steps.init(operators, graph)
     for rho in (None, 0.7):
         options = {"damping": 0.2, "exponents": rho, "schedule": schedules[kind]}
-        one = kbp.step(operators, graph, local, state, **options)
+        one = steps.step(operators, graph, local, state, **options)
         run = kbp.run(operators, graph, local, num_iters=1, **options)
         np.testing.assert_allclose(run.messages, one.messages, atol=1e-14)
         np.testing.assert_allclose(run.residuals, [one.residual], atol=1e-14)
@@ -278,7 +279,7 @@ def test_wrong_colours_and_graphs_are_refused():
         jax.jit(lambda graph: kbp.colored(graph).colors.kinds)(graph)
     with pytest.raises(ValueError, match="^schedule: must be of a graph"):
         kbp.run(operators, graph, local, schedule=kbp.colored(kbp.grid_graph(3, 4)))
-    with pytest.raises(ValueError, match="^schedule: must be a schedule"):
+    with pytest.raises(ValueError, match="^schedule: must have the methods plan, init and sweep"):
         inspect.unwrap(kbp.run)(operators, graph, local, schedule="colored")  # past the type checks of tests
 
 

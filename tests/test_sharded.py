@@ -52,6 +52,11 @@ def positive_problem(graph, seed=0):
     return kbp.Operators(jnp.asarray(evaluate), jnp.asarray(project)), rng.uniform(0.5, 1.5, (graph.num_nodes, 4))
 
 
+def blocks(model, partition, evidence=None, **options):
+    """Run on the devices of a partition."""
+    return kbp.run(model, partition.graph, evidence, schedule=partition, **options)
+
+
 def same(got, expected, **tolerance):
     """Check that two pytrees have the same form and numbers."""
     chex.assert_trees_all_close(got, expected, **({"rtol": 1e-10, "atol": 1e-12} | tolerance))
@@ -69,9 +74,9 @@ def test_blocks_give_the_solution_of_one_device(name, count):
     for options in (
         {"num_iters": 5},
         {"num_iters": 7, "damping": 0.3, "exponents": powers},
-        {"num_iters": 6, "damping": kbp.AgreementDamping(0.2), "exponents": 0.8},
+        {"num_iters": 6, "damping": 0.2, "acceleration": kbp.Anderson(), "exponents": 0.8},
     ):
-        same(sharded.run(operators, partition, local, **options), kbp.run(operators, graph, local, **options))
+        same(blocks(operators, partition, local, **options), kbp.run(operators, graph, local, **options))
 
 
 def test_going_on_from_a_solution_is_one_run():
@@ -80,91 +85,86 @@ def test_going_on_from_a_solution_is_one_run():
     partition = sharded.partition_graph(graph, 4)
     part_way = kbp.run(operators, graph, local, num_iters=3)
     whole = kbp.run(operators, graph, local, num_iters=7)
-    same(sharded.run(operators, partition, local, num_iters=4, start=part_way).messages, whole.messages)
+    same(blocks(operators, partition, local, num_iters=4, start=part_way).messages, whole.messages)
     given = {"num_iters": 4, "start": 3 * part_way.messages}  # scaled to norm 1
-    same(sharded.run(operators, partition, local, **given), kbp.run(operators, graph, local, **given))
+    same(blocks(operators, partition, local, **given), kbp.run(operators, graph, local, **given))
 
 
 @pytest.mark.parametrize(
-    "damping",
-    [
-        0.3,
-        kbp.AgreementDamping(0.3),
-    ],
-    ids=["plain", "agreement"],
+    "exponents",
+    [None, 0.7],
 )
-def test_slots_of_other_widths_on_the_devices_change_nothing(damping):
+def test_slots_of_other_widths_on_the_devices_change_nothing(exponents):
     edges = [sorted((i, (i + step) % 56)) for i in range(56) for step in range(1, 5)]
     graph = kbp.Graph.from_edges(edges, 56, node_type=np.arange(56) % 4)
     partition = sharded.partition_graph(graph, 3)
-    widths = [plan.blocks[0].incoming.shape[-2] for plan in (graph.plan, partition.plan)]
+    widths = [plan.blocks[0].incoming.shape[-2] for plan in (graph.plan, partition.blocks.plan)]
     assert widths == [10, 8]  # only products of more than eight are rescaled on the way
     operators, local, _ = random_problem(graph)
-    options = {"num_iters": 3, "damping": damping}
-    same(sharded.run(operators, partition, local, **options), kbp.run(operators, graph, local, **options))
+    options = {"num_iters": 3, "damping": 0.3, "exponents": exponents}
+    same(blocks(operators, partition, local, **options), kbp.run(operators, graph, local, **options))
 
 
-@pytest.mark.parametrize("damping", [kbp.AdaptiveDamping(start=0.5), kbp.AgreementDamping(0.2)])
+@pytest.mark.parametrize("damping", [kbp.AdaptiveDamping(start=0.5), 0.2])
 def test_tolerance_damping_and_a_start(damping):
     graph = GRAPHS["grid"]
     operators, local = positive_problem(graph)
     partition = sharded.partition_graph(graph, 4, parts=np.random.default_rng(0).integers(0, 4, graph.num_nodes))
     options = {"num_iters": 80, "tol": 1e-6, "damping": damping}
     whole = kbp.run(operators, graph, local, **options)
-    solution = sharded.run(operators, partition, local, **options)
+    solution = blocks(operators, partition, local, **options)
     same(solution, whole)
     assert bool(solution.converged) and 2 < int(solution.num_iters) < 80
-    again = sharded.run(operators, partition, local, tol=1e-6, start=solution)
+    again = blocks(operators, partition, local, tol=1e-6, start=solution)
     assert bool(again.converged) and int(again.num_iters) == 1
 
 
-@pytest.mark.parametrize("damping", [0.2, kbp.AgreementDamping(0.2)], ids=["plain", "agreement"])
 @pytest.mark.parametrize("positive", [None, "clipped"])
-def test_learned_models_with_clamped_nodes(images, positive, damping):
+def test_learned_models_with_clamped_nodes(images, positive):
     models, graph, y, levels = images
     model, partition = models[positive], sharded.partition_graph(graph, 4)
     seen = kbp.observe(model, graph, y[0])
     evidence = seen * kbp.clamp(model, graph, [0, 13, 30], [0.5, -0.5, 0.0])
-    whole = kbp.run(model, graph, evidence, num_iters=8, damping=damping)
-    solution = sharded.run(model, partition, evidence, num_iters=8, damping=damping)
+    whole = kbp.run(model, graph, evidence, num_iters=8, damping=0.2)
+    solution = blocks(model, partition, evidence, num_iters=8, damping=0.2)
     same(solution, whole, rtol=1e-5, atol=1e-5)
     if positive:
         weights = [kbp.beliefs(model, graph, evidence, each, levels).weights for each in (solution, whole)]
         same(*weights, rtol=1e-5, atol=1e-5)
     else:  # the clamps matter
-        free = sharded.run(model, partition, seen.local, num_iters=8, damping=damping)
+        free = blocks(model, partition, seen.local, num_iters=8, damping=0.2)
         assert np.abs(free.messages - solution.messages).max() > 1e-3
 
 
-def loss(run, graph, kind, options):
+def loss(run, graph, options):
     """Return a function of everything that can be differentiated by."""
 
     def function(operators, local, powers, damping):
-        messages = run(operators, graph, local, damping=kind(damping), exponents=powers, **options).messages
+        messages = run(operators, graph, local, damping=damping, exponents=powers, **options).messages
         return jnp.sum(messages**3)
 
     return function
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    "options",
     [
-        (jnp.asarray, {"num_iters": 9}),
-        (jnp.asarray, {"num_iters": 200, "tol": 1e-11}),
-        (kbp.AgreementDamping, {"num_iters": 4}),
+        {"num_iters": 9},
+        {"num_iters": 200, "tol": 1e-11},
+        {"num_iters": 200, "tol": 1e-11, "acceleration": kbp.Anderson()},
     ],
-    ids=["iterations", "tol", "agreement"],
+    ids=["iterations", "tol", "accelerated"],
 )
-def test_gradients_are_those_of_one_device(kind, options):
+def test_gradients_are_those_of_one_device(options):
     graph = kbp.grid_graph(4, 3)
     operators, local = positive_problem(graph)
     powers = jnp.asarray(np.random.default_rng(1).uniform(0.5, 1, graph.num_edges // 2))
     args = operators, jnp.asarray(local), powers, jnp.array(0.3)
     partition = sharded.partition_graph(graph, 2)
-    functions = loss(kbp.run, graph, kind, options), loss(sharded.run, partition, kind, options)
-    whole, blocks = (jax.jit(jax.value_and_grad(function, argnums=(0, 1, 2, 3)))(*args) for function in functions)
-    same(blocks, whole, rtol=1e-7, atol=1e-9)
-    assert float(jnp.max(jnp.abs(blocks[1][1]))) > 1e-4
+    functions = loss(kbp.run, graph, options), loss(blocks, partition, options)
+    whole, parts = (jax.jit(jax.value_and_grad(function, argnums=(0, 1, 2, 3)))(*args) for function in functions)
+    same(parts, whole, rtol=1e-7, atol=1e-9)
+    assert float(jnp.max(jnp.abs(parts[1][1]))) > 1e-4
 
 
 @pytest.mark.parametrize("options", [{"num_iters": 3}, {"num_iters": 90, "tol": 1e-11}], ids=["iterations", "tol"])
@@ -175,7 +175,7 @@ def test_forward_derivatives_agree_with_finite_differences(options):
     direction = jnp.asarray(np.random.default_rng(2).normal(size=local.shape))
 
     def along(size):
-        return jnp.sum(sharded.run(operators, partition, local + size * direction, **options).messages ** 3)
+        return jnp.sum(blocks(operators, partition, local + size * direction, **options).messages ** 3)
 
     both = jax.jit(lambda at: jax.jvp(along, (at,), (jnp.ones(()),)))
     (ahead, _), (behind, _), (_, slope) = map(both, (1e-5, -1e-5, 0.0))
@@ -189,10 +189,9 @@ def test_gradients_through_a_positive_model(images):
     def total(run, where, local):
         return jnp.sum(run(models["clipped"].operators, where, local, num_iters=2).messages ** 3)
 
-    whole, blocks = (
-        jax.jit(jax.grad(partial(total, *args)))(local) for args in ((kbp.run, graph), (sharded.run, partition))
-    )
-    same(blocks, whole, rtol=1e-4, atol=1e-6)
+    ways = (kbp.run, graph), (blocks, partition)
+    whole, parts = (jax.jit(jax.grad(partial(total, *args)))(local) for args in ways)
+    same(parts, whole, rtol=1e-4, atol=1e-6)
 
 
 def test_batch_of_problems_on_one_partition():
@@ -200,7 +199,7 @@ def test_batch_of_problems_on_one_partition():
     operators, local, _ = random_problem(graph)
     partition = sharded.partition_graph(graph, 4)
     many = jnp.asarray(local[None] ** np.array([0.5, 1.0, 2.0])[:, None, None])
-    together = jax.jit(jax.vmap(lambda local: sharded.run(operators, partition, local, num_iters=5)))(many)
+    together = jax.jit(jax.vmap(lambda local: blocks(operators, partition, local, num_iters=5)))(many)
     expected = jax.jit(jax.vmap(lambda local: kbp.run(operators, graph, local, num_iters=5)))(many)
     same(together, expected)
 
@@ -210,7 +209,7 @@ def test_not_a_number_in_one_block_is_seen_by_all():
     operators, local, _ = random_problem(graph)
     local[-1] = np.nan
     partition = sharded.partition_graph(graph, 4)
-    run = jax.jit(lambda local: sharded.run(operators, partition, local, num_iters=30, tol=1e-3))
+    run = jax.jit(lambda local: blocks(operators, partition, local, num_iters=30, tol=1e-3))
     solution = run(local)  # where values are not checked
     assert int(solution.num_iters) == 1 and np.isnan(solution.residuals[0])
 
@@ -219,11 +218,11 @@ def test_is_traced_once(monkeypatch):
     graph = kbp.grid_graph(5, 4)
     operators, local, _ = random_problem(graph)
     partition, calls = sharded.partition_graph(graph, 2), []
-    sweep = sharded._Devices.sweep
-    monkeypatch.setattr(sharded._Devices, "sweep", lambda *args: calls.append(1) or sweep(*args))
-    first = sharded.run(operators, partition, local, num_iters=4)
+    sweep = sharded.Partition.sweep
+    monkeypatch.setattr(sharded.Partition, "sweep", lambda *args: calls.append(1) or sweep(*args))
+    first = blocks(operators, partition, local, num_iters=4)
     traced = len(calls)
-    second = sharded.run(operators, sharded.partition_graph(graph, 2), 2 * local, num_iters=4, damping=0.5)
+    second = blocks(operators, sharded.partition_graph(graph, 2), 2 * local, num_iters=4, damping=0.5)
     assert traced > 0 and len(calls) == traced
     assert np.abs(first.messages - second.messages).max() > 1e-3
 
@@ -232,8 +231,11 @@ def test_wrong_arguments_are_refused():
     graph, wrong = kbp.chain_graph(6), []
     operators, local, _ = random_problem(graph)
     given = {"partition": sharded.partition_graph(graph, 2), "evidence": local}
+    for other in (kbp.chain_graph(5), kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 4), (3, 5)], 6)):
+        wrong += complaints(
+            "schedule: must be of", kbp.run, operators, graph, local, schedule=sharded.partition_graph(other, 2)
+        )
     for change, words in [
-        ({"partition": kbp.chain_graph(3)}, "partition: must be a Partition; got a Graph"),
         ({"num_iters": 0}, "num_iters: must be an integer >= 1"),
         ({"damping": 1.0}, "damping: must be finite and >= 0 and < 1"),
         ({"tol": 0.0}, "tol: must be finite and > 0"),
@@ -241,7 +243,7 @@ def test_wrong_arguments_are_refused():
         ({"evidence": np.ones((2, 4))}, "evidence: local factors must have shape"),
         ({"start": np.ones((2, 4))}, "start: messages must have shape"),
     ]:
-        wrong += complaints(words, sharded.run, operators, **given | change)
+        wrong += complaints(words, blocks, operators, **given | change)
     assert not wrong
 
 
@@ -254,7 +256,7 @@ def compiled_run(graph, count, rank=3, points=4):
     partition = sharded.partition_graph(graph, count)
     operators, local = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (operators, local))
 
-    solve = jax.jit(partial(sharded.run, num_iters=10))
+    solve = jax.jit(partial(blocks, num_iters=10))
     return solve.lower(operators, partition, local).compile(), partition
 
 
@@ -425,3 +427,19 @@ def test_donated_messages_are_used_again():
     new = jax.jit(go_on, donate_argnums=0)(messages, local)
     assert messages.is_deleted()
     same(new, expected)
+
+
+@pytest.mark.parametrize("positive", [None, "clipped"])
+def test_the_recipe_of_infer_runs_on_a_partition(images, positive):
+    """Nonnegative tree-reweighted messages with Anderson acceleration, with missing values and clamps."""
+    models, graph, y, levels = images
+    model, partition = models[positive], sharded.partition_graph(graph, 4)
+    evidence = kbp.clamp(model, graph, [0, 13], [0.5, -0.5])
+    seen = jnp.where(jnp.arange(48) % 5 == 0, jnp.nan, y[0])
+    options = {"evidence": evidence, "points": levels, "tol": 1e-5, "num_iters": 400}
+    one = kbp.infer(model, graph, seen, **options)
+    several = kbp.infer(model, graph, seen, schedule=partition, **options)
+    assert bool(one.solution.converged) and bool(several.solution.converged)
+    np.testing.assert_allclose(several.weights, one.weights, atol=1e-3)
+    alone = kbp.infer(model, graph, seen, schedule=sharded.partition_graph(graph, 1), **options)
+    same(alone.weights, kbp.infer(model, graph, seen, schedule=kbp.Synchronous(), **options).weights, atol=1e-5)

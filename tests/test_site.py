@@ -30,7 +30,7 @@ def test_functions_with_the_name_of_a_module_are_described_by_the_name_that_user
 
     homes = {entry.name: docs_reference.home(entry.value) for entry in docs_reference.entries()}
     assert homes["kbpjax.beliefs"] == "kbpjax.posterior.beliefs.beliefs"
-    assert homes["kbpjax.sharded.run"] == "kbpjax.sharded.run"
+    assert homes["kbpjax.sharded.partition_graph"] == "kbpjax.sharded.partition_graph"
     assert homes["kbpjax.ep.linear_model"] == "kbpjax.ep.linear_model.linear_model"
     assert homes["kbpjax.features.features"] == "kbpjax.features.base.features"
 
@@ -74,7 +74,7 @@ def test_the_check_finds_defaults_that_a_signature_lacks():
         ("kbp.fit", "kbpjax.fit"),
         ("kbpjax.run(model, graph)", "kbpjax.run"),
         ("kbp.beliefs", "kbpjax.beliefs"),
-        ("kbp.sharded.run", "kbpjax.sharded.run"),
+        ("kbp.sharded.partition_graph", "kbpjax.sharded.partition_graph"),
         ("RBF", "kbpjax.kernels.RBF"),
         ("Evidence.local", "kbpjax.Evidence"),
         ("Graph.from_edges(edges)", "kbpjax.Graph.from_edges"),

@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from experiments.lib.schedules import ResidualFirst
+from tests import steps
 
 GRAPH = kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 0), (1, 3)], 4)
 KERNELS = {"kernel": kbp.RBF(1.2), "obs_kernel": kbp.RBF(1.0)}
@@ -302,7 +304,7 @@ def test_a_sharded_batch_stays_sharded_and_right(model, seen, expected):
 
 def test_all_that_users_hold_is_a_plain_pytree(data, model, seen):
     evidence, solution, belief = infer(model, jnp.asarray(seen[0]))
-    for tree in (data, model, GRAPH, evidence, solution, belief, kbp.init(model.operators, GRAPH)):
+    for tree in (data, model, GRAPH, evidence, solution, belief, steps.init(model.operators, GRAPH)):
         leaves, structure = jax.tree.flatten(tree)
         assert leaves and all(isinstance(leaf, jax.Array) for leaf in leaves)
         assert hash(structure) == hash(jax.tree.structure(tree))
@@ -489,7 +491,7 @@ def test_threads_answer_as_one_does(answer, thetas, plain):
     [
         {"acceleration": kbp.Anderson(3), "tol": 1e-8, "num_iters": 40},
         {"schedule": kbp.colored(CHAIN), "damping": kbp.AdaptiveDamping(), "num_iters": 4},
-        {"schedule": kbp.ResidualFirst(0.5), "damping": kbp.AgreementDamping(0.2), "exponents": 0.8, "num_iters": 11},
+        {"schedule": ResidualFirst(0.5), "damping": 0.2, "exponents": 0.8, "num_iters": 11},
     ],
 )
 @pytest.mark.slow

@@ -19,6 +19,8 @@ from experiments.denoising.data import add_noise
 from experiments.denoising.models import SETTINGS as BASE_SETTINGS
 from experiments.denoising.models import learn
 from experiments.lib import command_line, datasets, gray_images, results, steps, tables, timing
+from experiments.lib.schedules import ResidualFirst
+from kbpjax.inference.loopy import coefficients_of, constant_messages
 
 TOL = 1e-4
 MOST = 200
@@ -84,7 +86,7 @@ class Problem:
     def schedules(self) -> dict[str, Any]:
         """Return the schedules by name."""
         colored = kbp.colored(self.graph)
-        return {"synchronous": kbp.Synchronous(), "colored": colored, "residual": kbp.ResidualFirst(0.25)}
+        return {"synchronous": kbp.Synchronous(), "colored": colored, "residual": ResidualFirst(0.25)}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -222,25 +224,28 @@ def _follow(
     fixed = {"damping": options["damping"], "exponents": exponents, "schedule": options["schedule"]}
     levels = jnp.zeros(0) if truth is None else jnp.unique(truth)
 
-    def error(state: kbp.BPState) -> jax.Array:
+    def error(solution: kbp.Solution) -> jax.Array:
         assert truth is not None
-        solution = kbp.solution_of(operators, graph, evidence.local, state, exponents=exponents, tol=TOL)
+        projected = coefficients_of(operators, graph, evidence.local, solution.messages, exponents)
+        solution = dataclasses.replace(solution, exponents=exponents, projected=projected)
         mode = kbp.mode(kbp.beliefs(model, graph, evidence, solution, levels))
         return jnp.sqrt(jnp.mean((mode - truth) ** 2))
 
     def iterate(carry: Any, _: None) -> Any:
-        state, history = carry
-        new = kbp.step(operators, graph, evidence.local, state, **fixed)
+        before, history = carry
+        new = kbp.run(operators, graph, evidence.local, num_iters=1, start=before, **fixed)
         messages = new.messages
         if anderson is not None:
-            history, messages = anderson.advance(history, state.messages.T, messages.T, new.residual)
+            history, messages = anderson.advance(history, before.messages.T, messages.T, new.residual)
             messages = messages.T
-        new = dataclasses.replace(new, messages=messages)
-        return (new, history), (new.residual, jnp.zeros(0) if truth is None else error(new))
+        after = dataclasses.replace(before, messages=messages)
+        return (after, history), (new.residual, jnp.zeros(0) if truth is None else error(after))
 
     @jax.jit
     def follow() -> Any:
-        first = kbp.init(operators, graph)
+        messages = constant_messages(operators, graph)
+        none = jnp.full((), jnp.inf, messages.dtype)
+        first = kbp.Solution(messages, jnp.array(False), jnp.int32(0), none, none[None])
         history = None if anderson is None else anderson.start(first.messages.T)
         return jax.lax.scan(iterate, (first, history), length=iters)[1]
 

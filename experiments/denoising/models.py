@@ -11,6 +11,7 @@ import numpy as np
 
 import kbpjax as kbp
 from experiments.lib.datasets import evenly
+from experiments.lib.schedules import Agreement
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Setting:
     ridge_m: float
     damping: float
     agreement: bool = False
-    """Damping that moves a message less where its incoming messages disagree (`kbpjax.AgreementDamping`)."""
+    """Damping that moves a message less where its incoming messages disagree (`lib.schedules.Agreement`)."""
     convergent: bool = False
     """Nonnegative operators, tree-reweighted messages, colors in turn, Anderson acceleration, run to `TOL`."""
 
@@ -102,15 +103,15 @@ def infer(model: kbp.KernelMRF, graph: kbp.Graph, y: Any, points: Any, options: 
     return kbp.beliefs(model, graph, evidence, solution, points), solution
 
 
-def damping_of(setting: Setting) -> Any:
-    """Return the damping of a setting as `kbpjax.run` takes it."""
-    return kbp.AgreementDamping(setting.damping) if setting.agreement else setting.damping
+def damping_of(setting: Setting) -> dict[str, Any]:
+    """Return the damping of a setting, and the schedule that applies it, as options of `kbpjax.run`."""
+    return {"damping": setting.damping, "schedule": Agreement() if setting.agreement else kbp.Synchronous()}
 
 
 def loop_options(graph: kbp.Graph, setting: Setting, iters: int) -> dict[str, Any]:
     """Return the options of `kbpjax.run` that belong to a setting."""
     if not setting.convergent:
-        return {"num_iters": iters, "damping": damping_of(setting)}
+        return {"num_iters": iters, **damping_of(setting)}
     return {
         "num_iters": MAX_ITERS,
         "tol": TOL,

@@ -16,6 +16,7 @@ import numpy as np
 import kbpjax as kbp
 from experiments.denoising.data import SIGMA
 from experiments.denoising.models import SETTINGS, Setting, learn
+from experiments.lib.schedules import Agreement
 from kbpjax.baselines import discrete, expectation_particle, gaussian, nonparametric, pairwise, particle
 
 Options = Mapping[str, Any]
@@ -86,9 +87,10 @@ def _solve_kernel(model: kbp.KernelMRF, graph: kbp.Graph, options: Options, y: j
 
 
 def _run(model: kbp.KernelMRF, graph: kbp.Graph, evidence: kbp.Evidence, options: Options) -> kbp.Solution:
-    damping = kbp.AgreementDamping(options["damping"]) if options["agreement"] else options["damping"]
+    schedule = Agreement() if options["agreement"] else kbp.Synchronous()
     exponents = kbp.tree_reweighting(graph) if options["reweighted"] else None
-    return kbp.run(model, graph, evidence, num_iters=options["num_iters"], damping=damping, exponents=exponents)
+    how: Any = {"num_iters": options["num_iters"], "damping": options["damping"], "schedule": schedule}
+    return kbp.run(model, graph, evidence, exponents=exponents, **how)
 
 
 def _beliefs_kernel(model: kbp.KernelMRF, graph: kbp.Graph, y: jax.Array, solution: Any, gray: jax.Array) -> kbp.Belief:
@@ -173,7 +175,7 @@ def _with_beliefs(beliefs: Callable[..., kbp.Belief]) -> Callable[..., kbp.Belie
 
 
 LOOP = {"reweighted": (False, True), "agreement": (False, True)}
-"""Searched for messages that are tables or functions: exponents of `tree_reweighting`, and `AgreementDamping`."""
+"""Searched for messages that are tables or functions: exponents of `tree_reweighting`, and damping by agreement."""
 
 SAMPLERS = {"multiscale": nonparametric.MultiscaleSampler(capacity=32), "Gibbs": nonparametric.GibbsSampler(5)}
 """Of products of mixtures."""

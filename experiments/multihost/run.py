@@ -6,7 +6,7 @@ needs only these lines:
 
     jax.distributed.initialize()                # first of all, in every process; the library never does it
     partition = sharded.partition_graph(graph)  # over all devices of all processes
-    solution = sharded.run(model, partition, evidence)  # the whole solution, in every process
+    solution = kbp.run(model, graph, evidence, schedule=partition)  # the whole solution, in every process
 
 On a cluster, start one process for each host (or each accelerator) and let JAX find the others. Slurm and Open MPI tell
 it who it is, so that `--join` needs no address:
@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ import numpy as np
 
 import kbpjax as kbp
 from experiments.denoising.data import add_noise
-from experiments.denoising.models import SETTINGS, damping_of, learn, rmse
+from experiments.denoising.models import SETTINGS, learn, rmse
 from experiments.lib import command_line, gray_images, results, steps, tables, timing
 from kbpjax import sharded
 
@@ -100,12 +100,13 @@ def clean_up(args: argparse.Namespace, together: bool) -> tuple[np.ndarray, dict
     model, clean, noisy = problem(args)
     graph = kbp.grid_graph(*clean.shape)
     evidence = kbp.observe(model, graph, noisy.ravel())
-    options = {"num_iters": args.iters, "damping": damping_of(SETTING)}
+    options: dict[str, Any] = {"num_iters": args.iters, "damping": SETTING.damping}
     if together:
         partition = sharded.partition_graph(graph)
-        solve, boundary = partial(sharded.run, model, partition, evidence, **options), partition.boundary
+        options["schedule"], boundary = partition, partition.boundary
     else:
-        solve, boundary = partial(kbp.run, model, graph, evidence, **options), 0
+        boundary = 0
+    solve = partial(kbp.run, model, graph, evidence, **options)
 
     solution, first_s, run_s = timing.timed(solve)
     solution = jax.device_get(solution)  # each process has all of it

@@ -80,7 +80,7 @@ def compare(levels: int, side: int, rule: str, eps: float | None, args: argparse
 
     @jax.jit
     def infer(evidence):
-        return kbp.run(model, graph, evidence, num_iters=args.iters, damping=damping_of(setting))
+        return kbp.run(model, graph, evidence, num_iters=args.iters, **damping_of(setting))
 
     compiled = infer.lower(evidence).compile()
     start = time.perf_counter()

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._public import Checked, public
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Block, Plan
 
@@ -40,8 +39,8 @@ class Halo(eqx.Module):
     outgoing: tuple[Int[Array, "*device _"], ...]
 
 
-class Partition(Checked):
-    """A graph in blocks of nodes, one for each device; make it with `partition_graph`.
+class Blocks(eqx.Module):
+    """A graph in blocks of nodes, one for each device, with what they exchange.
 
     Attributes:
         graph: the graph.
@@ -72,32 +71,8 @@ class Partition(Checked):
         return self.mesh.axis_names[0]
 
 
-@public
-def partition_graph(graph: Graph, devices: Mesh | int | None = None, *, parts: Numbers | None = None) -> Partition:
-    """Return a partition of a graph into blocks of nodes, one per device, for `kbpjax.sharded.run`.
-
-    Build it once per graph, outside `jax.jit`, and pass it in.
-
-    Args:
-        graph: the graph.
-        devices: a mesh with one axis; or the number of devices, the first of `jax.devices()`; None: all of them.
-        parts: the block of each node [node], integers 0 .. devices - 1, each used at least once. None: equal blocks in
-            the order of node numbers (strips of a grid) or in the reverse Cuthill-McKee order, whichever cuts fewer
-            edges.
-
-    Returns:
-        The partition, with its arrays on the devices.
-
-    Raises:
-        ValueError: a traced graph, fewer nodes than devices, a mesh of several axes, parts of another shape or a device
-            without nodes.
-
-    Examples:
-        >>> import kbpjax as kbp
-        >>> from kbpjax.sharded import partition_graph
-        >>> partition_graph(kbp.grid_graph(4, 3), 1).boundary
-        0
-    """
+def blocks_of(graph: Graph, devices: Mesh | int | None, parts: Numbers | None) -> Blocks:
+    """Return the blocks of a graph (see `kbpjax.sharded.partition_graph`)."""
     fix = "Make the partition before you compile, and pass it in."
     _checks.require(not _checks.is_traced(graph), "graph", "must be known", "a traced graph", fix)
     mesh = mesh_of(devices)
@@ -106,7 +81,7 @@ def partition_graph(graph: Graph, devices: Mesh | int | None = None, *, parts: N
     count, fix = mesh.size, "Use fewer devices."
     _checks.require(count <= graph.num_nodes, "devices", f"must be at most {graph.num_nodes} nodes", count, fix)
     owner = _blocks(graph, count) if parts is None else _given(parts, graph.num_nodes, count)
-    return Partition(graph, *_localize(graph, owner, count, partial(_put, mesh), mesh.axis_names[0]), mesh)
+    return Blocks(graph, *_localize(graph, owner, count, partial(_put, mesh), mesh.axis_names[0]), mesh)
 
 
 def mesh_of(devices: Mesh | int | None) -> Mesh:

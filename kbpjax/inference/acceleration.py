@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, ScalarLike
+from jaxtyping import Array, Bool, Float, Int
 
 from kbpjax import _checks
 from kbpjax._misc import show_fields
@@ -135,34 +135,6 @@ def _weights(differences: Float[Array, "depth some"], filled: Bool[Array, " dept
     half = jax.scipy.linalg.solve_triangular(triangle, filled.astype(rows.dtype), trans="T")
     weights = jnp.where(filled, jax.scipy.linalg.solve_triangular(triangle, half), 0)
     return weights / jnp.sum(weights)
-
-
-class AgreementDamping(Checked):
-    """Damping that changes a message less where its incoming messages disagree, as in the authors' program of 2011.
-
-    m <- normalize(d m + (1 - d) u / u_1), with the update u not normalized, and u_1 the norm of the update of 1: where
-    incoming messages and the evidence, scaled to maximum 1, disagree, u is small.
-
-    Args:
-        damping: weight d of the old message, in [0, 1).
-
-    Raises:
-        ValueError: damping out of range.
-
-    Examples:
-        >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
-        >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
-        >>> bool(kbp.run(agree, graph, local, damping=kbp.AgreementDamping(0.2)).converged)
-        True
-    """
-
-    damping: ScalarLike = 0.2
-
-    def __check_init__(self) -> None:
-        check_damping(self.damping)
-
-    __repr__ = show_fields
 
 
 def check_damping(damping: Any) -> None:

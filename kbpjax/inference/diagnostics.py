@@ -16,7 +16,7 @@ from kbpjax.graphs.plan import Plan
 from kbpjax.inference.acceleration import check_damping
 from kbpjax.inference.loopy import Solution, Solved, check_messages, prepare_inputs, solved
 from kbpjax.inference.operators import AnyEvidence, AnyModel, Operators
-from kbpjax.inference.schedules import Problem, Schedule, Synchronous
+from kbpjax.inference.schedules import Schedule, Synchronous, problem_of
 
 T = TypeVar("T", bound=Solution | Solved)
 
@@ -209,8 +209,9 @@ def _diagnose(
     num_iters: int,
     key: PRNGKeyArray,
 ) -> Diagnosis:
-    problem = Problem.of(operators, plan.without_incoming(clamped), local, solution.exponents, False)
-    iterate = partial(schedule.sweep, problem, damping=damping)
+    problem = problem_of(schedule, plan, operators, local, clamped, solution.exponents)
+    of_schedule = schedule.init(problem)
+    iterate = lambda messages: schedule.sweep(problem, of_schedule, messages, damping)[:2]
     start = plan.columns(solution.messages)
     (once, residual), push = jax.linearize(iterate, start)
     twice, _ = iterate(once)

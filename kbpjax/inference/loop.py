@@ -1,6 +1,7 @@
 """Iteration loops: a fixed number of iterations, or until the residual is at most a tolerance.
 
-An iteration is a sweep (of a schedule): a function from messages and damping to new messages and the residual.
+An iteration is a sweep of a schedule: a function from the schedule's state, messages and damping to new messages, the
+residual and the next state.
 """
 
 import math
@@ -15,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from kbpjax._misc import vary_like
 from kbpjax.inference.acceleration import AdaptiveDamping, Anderson
 
-Sweep = Callable[[Array, Array], tuple[Array, Array]]
+Sweep = Callable[[Any, Array, Array], tuple[Array, Array, Any]]
 
 LENGTH = 1000
 """Number of residuals that a run with a tolerance keeps; longer runs keep every k-th."""
@@ -34,6 +35,7 @@ class State(eqx.Module):
         count: number of iterations done.
         damping: weight of the old messages in the next iteration.
         history: the `History` of `Anderson`, or None.
+        schedule: the state of the schedule.
     """
 
     messages: Float[Array, "coordinate column"]
@@ -41,10 +43,12 @@ class State(eqx.Module):
     count: Int[Array, ""]
     damping: Float[Array, ""]
     history: Any
+    schedule: Any
 
 
 def iterate(
     sweep: Sweep,
+    start: Any,
     messages: Float[Array, "coordinate column"],
     damping: Any,
     acceleration: Anderson | None,
@@ -55,6 +59,7 @@ def iterate(
 
     Args:
         sweep: does one iteration.
+        start: the initial state of the schedule.
         messages: the initial messages; under `jax.shard_map`, they must vary as those after an iteration do.
         damping: weight of the old message, or `AdaptiveDamping()`.
         acceleration: `Anderson(depth)`, or None.
@@ -63,7 +68,7 @@ def iterate(
     """
 
     def advance(state: State) -> State:
-        new, residual = sweep(state.messages, state.damping)
+        new, residual, of_schedule = sweep(state.schedule, state.messages, state.damping)
         weight, history = state.damping, state.history
         if isinstance(damping, AdaptiveDamping):
             weight = damping.next(weight, state.residual, residual)
@@ -71,12 +76,12 @@ def iterate(
             history, mixed = acceleration.advance(history, state.messages, new, residual)
             # A converged update is not extrapolated: the residual of the result would be unknown.
             new = mixed if tol is None else jnp.where(residual <= tol, new, mixed)
-        return State(new, residual, state.count + 1, weight, history)
+        return State(new, residual, state.count + 1, weight, history, of_schedule)
 
     first = damping.start if isinstance(damping, AdaptiveDamping) else damping
     history = None if acceleration is None else acceleration.start(messages)
     dtype = messages.dtype
-    state = State(messages, jnp.array(jnp.inf, dtype), jnp.int32(0), jnp.asarray(first, dtype), history)
+    state = State(messages, jnp.array(jnp.inf, dtype), jnp.int32(0), jnp.asarray(first, dtype), history, start)
     state = vary_like(state, messages)
     return _count(advance, state, num_iters) if tol is None else _until(advance, state, tol, num_iters)
 

@@ -13,44 +13,18 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from kbpjax import _checks
-from kbpjax._misc import show_fields, show_number, values_or_shapes, vary_like
+from kbpjax._misc import show_number, values_or_shapes, vary_like
 from kbpjax._public import Checked, public
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
-from kbpjax.inference.acceleration import AdaptiveDamping, AgreementDamping, Anderson, check_damping
+from kbpjax.inference.acceleration import AdaptiveDamping, Anderson, check_damping
 from kbpjax.inference.implicit import Iteration, fixed_point, most_products, plan_in_parts, trust
 from kbpjax.inference.loop import iterate
 from kbpjax.inference.operators import AnyEvidence, AnyModel, Operators, normalize
-from kbpjax.inference.schedules import Problem, Schedule, Synchronous, all_possible, first_messages
+from kbpjax.inference.schedules import OnDevices, Schedule, Synchronous, all_possible, first_messages, problem_of
 from kbpjax.inference.update import PlanPart, each_part, parts_of, update
 
 Exponents = _checks.Numbers | ScalarLike | None
-Damping = ScalarLike | AgreementDamping
-
-
-class BPState(Checked):
-    """The state between two iterations, of `init` and `step`.
-
-    Attributes:
-        messages: message of each directed edge [edge, coordinate], as in `Solution`.
-        residual: largest difference between a coefficient of a message and that of its undamped update, of 2-norm 1;
-            with nonnegative operators, between values, where the update has maximum 1. 0 at a fixed point.
-        count: number of iterations done.
-
-    Examples:
-        >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
-        >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
-        >>> state = kbp.step(agree, graph, local, kbp.init(agree, graph), damping=0.0)
-        >>> int(state.count), state.messages.shape, bool(state.residual > 0)
-        (1, (4, 2), True)
-    """
-
-    messages: Float[Array, "edge coordinate"]
-    residual: Float[Array, ""]
-    count: Int[Array, ""]
-
-    __repr__ = show_fields
 
 
 class Solution(Checked):
@@ -62,7 +36,9 @@ class Solution(Checked):
         converged: whether the last residual is at most the tolerance (1e-3 without one), and no message of
             tables is 0 everywhere, as messages are if the evidence is impossible.
         num_iters: number of iterations done.
-        residual: residual of the last iteration (see `BPState`).
+        residual: residual of the last iteration: the largest difference between a coefficient of a message and that of
+            its undamped update, of 2-norm 1; with nonnegative operators, between values, where the update has maximum
+            1. 0 at a fixed point.
         residuals: residual of each iteration [num_iters]. With a tolerance, the length is 1,000, with NaN after the
             last iteration; if `num_iters` is larger, every k-th is kept.
         exponents: exponent of each undirected edge [pair]; None: 1, belief propagation.
@@ -112,103 +88,13 @@ class Solution(Checked):
 
 
 @public
-def init(model: AnyModel, graph: Graph) -> BPState:
-    """Return the state before the first iteration, with constant messages.
-
-    For custom operators, see `Operators.constant`.
-
-    Args:
-        model: a `KernelMRF`, or custom `Operators`.
-        graph: the graph; the model must have all its types.
-
-    Examples:
-        >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
-        >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
-        >>> state = kbp.init(agree, graph)
-        >>> int(state.count), bool(jnp.allclose(state.messages, state.messages[0, 0]))  # all constant
-        (0, True)
-    """
-    operators, _, _ = prepare_inputs(model, graph, None)
-    return _init(operators, graph.plan)
-
-
-@jax.jit
-def _init(operators: Operators, plan: Plan) -> BPState:
-    messages = plan.rows(first_messages(operators, plan))
-    return BPState(messages, jnp.array(jnp.inf, messages.dtype), jnp.int32(0))
-
-
-@public
-def step(
-    model: AnyModel,
-    graph: Graph,
-    evidence: AnyEvidence,
-    state: BPState,
-    *,
-    damping: Damping = 0.2,
-    exponents: Exponents = None,
-    schedule: Schedule = Synchronous(),
-) -> BPState:
-    """Return the state after one iteration; `run` without `tol` does this `num_iters` times.
-
-    Args:
-        model: a `KernelMRF`, or custom `Operators`.
-        graph: the graph; the model must have all its types.
-        evidence: `Evidence`, or local factors [node, point], or None for none.
-        state: the previous state, of `init` or `step`.
-        damping: weight d of the old message, in [0, 1), or `AgreementDamping(d)`.
-        exponents: exponent of each undirected edge, > 0, or one for all; None: 1.
-        schedule: the message schedule, as in `run`.
-
-    Raises:
-        ValueError: an option out of range, a type that the model does not have, or evidence of another shape.
-
-    Examples:
-        >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
-        >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
-        >>> state = kbp.init(agree, graph)
-        >>> for _ in range(3):
-        ...     state = kbp.step(agree, graph, local, state, damping=0.0)
-        >>> int(state.count), bool(state.residual < 1e-4)  # 2 edges, one per iteration, and one more without a change
-        (3, True)
-    """
-    if not isinstance(damping, AgreementDamping):
-        check_damping(damping)
-    operators, local, clamped = prepare_inputs(model, graph, evidence)
-    check_messages("state", state.messages, operators, graph)
-    damping = strong_damping(damping, local.dtype)
-    powers = pair_exponents(graph, exponents, local.dtype)
-    return _step(operators, type(schedule).plan(schedule, graph), local, clamped, state, damping, powers, schedule)
-
-
-@jax.jit
-def _step(
-    operators: Operators,
-    plan: Plan,
-    local: Array,
-    clamped: Array | None,
-    state: BPState,
-    damping: Any,
-    powers: Array | None,
-    schedule: Schedule,
-) -> BPState:
-    plan, by_agreement = plan.without_incoming(clamped), isinstance(damping, AgreementDamping)
-    problem = Problem.of(operators, plan, local, powers, by_agreement)
-    weight = damping.damping if by_agreement else damping
-    columns, residual = schedule.sweep(problem, plan.columns(state.messages), weight)
-    return BPState(plan.rows(columns), residual, state.count + 1)
-
-
-@public
 def run(
     model: AnyModel,
     graph: Graph,
     evidence: AnyEvidence = None,
     *,
     num_iters: int = 30,
-    damping: Damping | AdaptiveDamping = 0.2,
+    damping: ScalarLike | AdaptiveDamping = 0.2,
     tol: ScalarLike | None = None,
     exponents: Exponents = None,
     schedule: Schedule = Synchronous(),
@@ -231,8 +117,7 @@ def run(
         graph: the graph; the model must have all its types.
         evidence: `Evidence`, or local factors [node, point], or None for none.
         num_iters: number of iterations, >= 1; with `tol`, the maximum.
-        damping: weight d of the old message, in [0, 1); or `AdaptiveDamping()`; or `AgreementDamping(d)`, used in the
-            paper's experiments.
+        damping: weight d of the old message, in [0, 1); or `AdaptiveDamping()`.
         tol: stop once the residual is at most this: no coefficient of any message (of 2-norm 1) differs by more from
             its undamped update; with nonnegative operators, no value (maximum 1). Derivatives, in both modes, are then
             those of the fixed point (implicit function theorem), in the memory of a few iterations, with relative
@@ -240,10 +125,11 @@ def run(
         exponents: exponent of each undirected edge [pair], > 0, in the order in which the edges were given, or one for
             all. None: 1, belief propagation. Edge appearance probabilities, of `tree_reweighting(graph)`:
             tree-reweighted belief propagation. Others: fractional belief propagation.
-        schedule: `Synchronous()`, `colored(graph)` or `ResidualFirst(share)`.
+        schedule: `Synchronous()`, `colored(graph)`, a partition of `kbpjax.sharded`, or your own `Schedule`.
         acceleration: `Anderson(depth)`, or None. Best with damping 0.
-        start: initial messages: a previous solution (of any number of iterations, evidence or damping), or an array of
-            the shape of `Solution.messages`, of any scale. None: constant messages (see `Operators.constant`).
+        start: initial messages: a previous solution (of any number of iterations, evidence or damping), so that
+            `num_iters=1, start=solution` does one more iteration; or an array of the shape of `Solution.messages`, of
+            any scale. None: constant messages (see `Operators.constant`).
 
     Returns:
         The solution. No error is raised if it has not converged: see `check`, `Solution.converged` and `residuals`.
@@ -272,7 +158,7 @@ def run(
     if tol is None:
         return _run(plan, None, *given, schedule, acceleration, None, None, num_iters)
     differentiated = graph.num_edges > 0 and _checks.is_traced((operators, local, powers))
-    parts = plan_in_parts(graph) if differentiated else None
+    parts = plan_in_parts(graph) if differentiated and not isinstance(schedule, OnDevices) else None
     tol, most = strong(tol, local.dtype), np.int32(num_iters)
     return _run(plan, parts, *given, schedule, acceleration, tol, most, None)
 
@@ -297,20 +183,34 @@ def _run(
     fixed = operators, local, exponents, damping
     if tol is not None:  # derivatives are those of the fixed point, not of the iterations
         fixed, first = jax.lax.stop_gradient((fixed, first))
-    plan, by_agreement = plan.without_incoming(clamped), isinstance(damping, AgreementDamping)
-    problem = Problem.of(fixed[0], plan, *fixed[1:3], by_agreement)
+    problem = problem_of(schedule, plan, fixed[0], fixed[1], clamped, fixed[2])
+    plan, on_devices = problem.plan, isinstance(schedule, OnDevices)
     messages = first_messages(fixed[0], plan) if first is None else plan.columns(first)
-    weight = fixed[3].damping if by_agreement else fixed[3]
-    sweep, messages = partial(schedule.sweep, problem), vary_like(messages, (problem, weight, tol, most))
-    last, residuals = iterate(sweep, messages, weight, acceleration, tol, num_iters if tol is None else most)
+    messages = schedule.place(messages) if on_devices else messages
+    sweep, messages = partial(schedule.sweep, problem), vary_like(messages, (problem, fixed[3], tol, most))
+    start = vary_like(schedule.init(problem), messages)
+    limit = num_iters if tol is None else most
+    last, residuals = iterate(sweep, start, messages, fixed[3], acceleration, tol, limit)
 
-    messages = plan.rows(last.messages)
     converged = (last.residual <= (1e-3 if tol is None else tol)) & all_possible(operators, last.messages, plan)
+    steps = jnp.int32(1) if most is None else most_products(most)
+    threshold = jnp.asarray(1e-3, local.dtype) if tol is None else tol
+    if on_devices:
+        of_devices = schedule.parts(plan, local, clamped, exponents)
+        iteration, columns = schedule.iteration(operators, of_devices, threshold, steps), last.messages
+        if tol is not None and plan.position.size:
+            columns = trust(fixed_point(iteration, columns), converged)
+        projected = None
+        if operators.nonnegative is not None:
+            projected = schedule.replicate(plan.rows(normalize(iteration.updates(columns, operators.project))))
+        messages = schedule.replicate(plan.rows(columns))
+        return Solution(messages, converged, last.count, last.residual, residuals, exponents, projected)
+    messages = plan.rows(last.messages)
     differentiated = parts is not None
     parts = parts.without_incoming(clamped) if differentiated else plan
     laid_out = parts_of(parts, local, exponents)
-    if differentiated and tol is not None and most is not None:
-        limits = vary_like((tol, most_products(most)), messages)  # within a linear solve, jax does not mark them itself
+    if differentiated and tol is not None:
+        limits = vary_like((threshold, steps), messages)  # within a linear solve, jax does not mark them itself
         iteration = Iteration(operators, laid_out, parts.place, *limits)
         columns = fixed_point(iteration, parts.columns(messages))
         messages = parts.rows(trust(columns, converged))
@@ -318,44 +218,20 @@ def _run(
     return Solution(messages, converged, last.count, last.residual, residuals, exponents, projected)
 
 
-@public
-def solution_of(
-    model: AnyModel,
-    graph: Graph,
-    evidence: AnyEvidence,
-    state: BPState,
-    *,
-    exponents: Exponents = None,
-    tol: ScalarLike = 1e-3,
-) -> Solution:
-    """Return the solution of a loop over `step`, for `beliefs` and other functions.
+def constant_messages(model: AnyModel, graph: Graph) -> Float[Array, "edge coordinate"]:
+    """Return the messages before the first iteration, in the order of edges."""
+    operators, _, _ = prepare_inputs(model, graph, None)
+    return graph.plan.rows(first_messages(operators, graph.plan))
 
-    Args:
-        model: the model of `step`.
-        graph: the graph.
-        evidence: the evidence of `step`.
-        state: the last state.
-        exponents: the exponents of `step`.
-        tol: largest residual that counts as converged.
 
-    Raises:
-        ValueError: a state of another model or graph.
-
-    Examples:
-        >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
-        >>> graph, local = kbp.chain_graph(3), jnp.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
-        >>> state = kbp.step(agree, graph, local, kbp.init(agree, graph))
-        >>> int(kbp.solution_of(agree, graph, local, state).num_iters)
-        1
-    """
+def coefficients_of(
+    model: AnyModel, graph: Graph, evidence: AnyEvidence, messages: Array, exponents: Exponents = None
+) -> Float[Array, "edge rank"] | None:
+    """Return `Solution.projected` of the messages of nonnegative operators; None for other operators."""
     operators, local, clamped = prepare_inputs(model, graph, evidence)
-    check_messages("state", state.messages, operators, graph)
-    powers = pair_exponents(graph, exponents, local.dtype)
     plan = graph.plan.without_incoming(clamped)
-    projected = _projected(operators, plan, parts_of(plan, local, powers), state.messages)
-    converged = (state.residual <= tol) & all_possible(operators, plan.columns(state.messages), plan)
-    return Solution(state.messages, converged, state.count, state.residual, state.residual[None], powers, projected)
+    powers = pair_exponents(graph, exponents, local.dtype)
+    return _projected(operators, plan, parts_of(plan, local, powers), messages)
 
 
 @jax.jit
@@ -466,8 +342,6 @@ def strong_damping(damping: Any, dtype: Any) -> Any:
     """Return the damping as a strongly typed array, so that all kinds of numbers use the same compiled program."""
     if isinstance(damping, AdaptiveDamping):
         return damping
-    if isinstance(damping, AgreementDamping):
-        return AgreementDamping(strong(damping.damping, dtype))
     return strong(damping, dtype)
 
 
@@ -512,13 +386,13 @@ def check_options(num_iters: int, damping: Any, tol: Any, schedule: Any, acceler
     fix = "Pass tol= to stop once the messages have converged."
     if tol is None:
         _checks.require_memory("num_iters", "the residuals of all iterations", 8 * num_iters, fix)
-    if not isinstance(damping, AdaptiveDamping | AgreementDamping):
+    if not isinstance(damping, AdaptiveDamping):
         check_damping(damping)
     if tol is not None:
         _checks.require_number("tol", tol, above=0)
     if not isinstance(schedule, Schedule):
-        fix = "Pass kbpjax.Synchronous(), kbpjax.colored(graph) or kbpjax.ResidualFirst(share)."
-        _checks.require(False, "schedule", "must be a schedule", repr(schedule), fix)
+        fix = "Pass kbpjax.Synchronous() or kbpjax.colored(graph); for your own, see help(kbpjax.Schedule)."
+        _checks.require(False, "schedule", "must have the methods plan, init and sweep", repr(schedule)[:80], fix)
     if not (acceleration is None or isinstance(acceleration, Anderson)):
         fix = "Pass kbpjax.Anderson(depth) or None."
         _checks.require(False, "acceleration", "must be an acceleration", repr(acceleration), fix)

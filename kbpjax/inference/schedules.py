@@ -2,15 +2,13 @@
 
 - `Synchronous`: all messages at once;
 - `colored(graph)`: one color of nodes after another, from the newest messages (red-black on grids);
-- `ResidualFirst`: only the messages that would change most (residual belief propagation).
+- `kbpjax.sharded.partition_graph(graph)`: all messages at once, on several devices.
 
-An iteration computes the update of every message once, so that iterations of all schedules cost about the same.
-
-A schedule is a class with two methods. `plan(graph)` returns a `Plan`: the parts of the nodes that send one after the
-other. `sweep(problem, messages, damping)` does one iteration, and returns the new messages [coordinate, column] and the
-residual of the old ones; `kbpjax.inference.update.send` updates the messages of one part. To add a schedule, inherit
-from `Synchronous` and override `sweep`, or write both methods and add the class to `Schedule`.
+An iteration computes the update of every message once, so that iterations of all schedules cost about the same. To
+write another schedule, see `Schedule`.
 """
+
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -25,11 +23,8 @@ from kbpjax._public import Checked, public
 from kbpjax.graphs.coloring import color_nodes
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
-from kbpjax.inference.operators import Operators, fold, is_zero, normalize, sum_rows
+from kbpjax.inference.operators import Operators, fold, is_zero, normalize
 from kbpjax.inference.update import PlanPart, parts_of, send
-
-TIE = 1e-3
-"""Relative difference up to which changes count as equal, so that rounding does not decide between them."""
 
 
 class Problem(eqx.Module):
@@ -39,33 +34,94 @@ class Problem(eqx.Module):
         operators: the model's operators.
         plan: the index tables of the schedule.
         parts: the parts of the plan with their local factors.
-        reference: sizes of updates without evidence, for `AgreementDamping`; else None.
     """
 
     operators: Operators
     plan: Plan
     parts: PlanPart
-    reference: Float[Array, "*part one sent"] | None
-
-    @classmethod
-    def of(
-        cls,
-        operators: Operators,
-        plan: Plan,
-        local: Float[Array, "node point"],
-        exponents: Float[Array, " pair"] | None,
-        by_agreement: bool,
-    ) -> "Problem":
-        """Return the problem; for `AgreementDamping`, with local factors of maximum 1 and reference sizes."""
-        if not by_agreement:
-            return cls(operators, plan, parts_of(plan, local, exponents), None)
-        return cls(operators, plan, parts_of(plan, scaled(local), exponents), reference_sizes(operators, plan))
 
 
-def scaled(local: Float[Array, "node point"]) -> Float[Array, "node point"]:
-    """Scale the local factors of each node to maximum 1."""
-    largest = jnp.max(local, axis=1, keepdims=True)
-    return local / jnp.where(largest > 0, largest, 1)
+@runtime_checkable
+class Schedule(Protocol):
+    """A message schedule: an `equinox.Module`, or another pytree, with these three methods.
+
+    `Synchronous` has them, so a class that inherits from it overrides what differs. `kbpjax.inference.update.send`
+    updates the messages of one part of a plan.
+
+    Examples:
+        >>> import equinox as eqx, jax, jax.numpy as jnp, kbpjax as kbp
+        >>> class Halves(kbp.Synchronous):  # a random half of the messages in each iteration; the state is a key
+        ...     def init(self, problem):
+        ...         return jax.random.key(0)
+        ...
+        ...     def sweep(self, problem, state, messages, damping):
+        ...         new, residual, _ = super().sweep(problem, (), messages, damping)
+        ...         state, now = jax.random.split(state)
+        ...         chosen = jax.random.bernoulli(now, shape=messages.shape[1:])
+        ...         return jnp.where(chosen[None], new, messages), residual, state
+        >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
+        >>> graph, local = kbp.chain_graph(9), jnp.ones((9, 2)).at[0, 0].set(8.0)
+        >>> bool(kbp.run(agree, graph, local, num_iters=200, tol=1e-4, damping=0.0, schedule=Halves()).converged)
+        True
+    """
+
+    def plan(self, graph: Graph) -> Plan:
+        """Return the parts of the nodes that send one after the other; see `Graph.plan` and `Graph.plan_of`."""
+        ...
+
+    def init(self, problem: Problem) -> Any:
+        """Return the state before the first iteration, a pytree of arrays; () for none."""
+        ...
+
+    def sweep(self, problem: Problem, state: Any, messages: Array, damping: Array) -> tuple[Array, Array, Any]:
+        """Do one iteration.
+
+        Args:
+            problem: the fixed inputs.
+            state: the state, of `init` or of the last iteration.
+            messages: the messages [coordinate, column], in the order of the plan.
+            damping: weight of the old message.
+
+        Returns:
+            The new messages, the residual of the old ones (the largest change of an undamped update), and the state.
+        """
+        ...
+
+
+@runtime_checkable
+class OnDevices(Schedule, Protocol):
+    """A schedule that places the messages on several devices, and differentiates fixed points there."""
+
+    def parts(self, plan: Plan, local: Array, clamped: Array | None, exponents: Array | None) -> PlanPart:
+        """Return the parts of the plan with their local factors; clamped nodes ignore their incoming messages."""
+        ...
+
+    def place(self, columns: Array) -> Array:
+        """Return messages split over the devices."""
+        ...
+
+    def replicate(self, rows: Array) -> Array:
+        """Return messages in the order of edges, on every device."""
+        ...
+
+    def iteration(self, operators: Operators, parts: PlanPart, tol: Array, most: Array) -> Any:
+        """Return the iteration whose fixed point is differentiated, a `kbpjax.inference.implicit.Iteration`."""
+        ...
+
+
+def problem_of(
+    schedule: Schedule,
+    plan: Plan,
+    operators: Operators,
+    local: Float[Array, "node point"],
+    clamped: Bool[Array, " node"] | None,
+    exponents: Float[Array, " pair"] | None,
+) -> Problem:
+    """Return the fixed inputs of a schedule's iterations."""
+    if isinstance(schedule, OnDevices):
+        return Problem(operators, plan, schedule.parts(plan, local, clamped, exponents))
+    plan = plan.without_incoming(clamped)
+    return Problem(operators, plan, parts_of(plan, local, exponents))
 
 
 def in_columns(messages: Float[Array, "edge_direction coordinate"], plan: Plan) -> Float[Array, "coordinate column"]:
@@ -101,16 +157,10 @@ def all_possible(operators: Operators, columns: Float[Array, "coordinate column"
     return jnp.all(~is_zero(columns)[0] | ~plan.present.reshape(-1))
 
 
-def reference_sizes(operators: Operators, plan: Plan) -> Float[Array, "part one sent"]:
-    """Return the norm of the update of 1 of each column, which `AgreementDamping` compares sizes with."""
-    ones = in_columns(updates_of_one(operators), plan)
-    return sum_rows(ones * normalize(ones)).reshape(plan.num_parts, 1, -1)
-
-
 def send_all(problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
     """Return `send` of a plan with one part: new messages, and their undamped change."""
-    part, reference = jax.tree.map(lambda array: array[0], (problem.parts, problem.reference))
-    return send(problem.operators, part, reference, messages, messages, damping)
+    part = jax.tree.map(lambda array: array[0], problem.parts)
+    return send(problem.operators, part, messages, messages, damping)
 
 
 def largest_change(operators: Operators, old: Array, change: Array) -> Float[Array, ""]:
@@ -155,52 +205,18 @@ class Synchronous(Checked):
         """Return the plan of the graph: all nodes in one part."""
         return graph.plan
 
-    def sweep(self, problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
-        """Do one iteration; return the messages [coordinate, column], and the residual of the old ones."""
+    def init(self, problem: Problem) -> Any:
+        """Return (): there is no state."""
+        del problem
+        return ()
+
+    def sweep(self, problem: Problem, state: Any, messages: Array, damping: Array) -> tuple[Array, Array, Any]:
+        """Do one iteration; return the messages [coordinate, column], the residual of the old ones, and the state."""
         new, change = send_all(problem, messages, damping)
-        return new, largest_change(problem.operators, messages, change)
+        return new, largest_change(problem.operators, messages, change), state
 
 
-class ResidualFirst(Synchronous):
-    """Residual belief propagation: update only the messages that would change most (after Elidan et al. 2006).
-
-    All updates are computed to select them, so an iteration costs as much as a synchronous one. The gain is stability
-    where synchronous updates oscillate.
-
-    Args:
-        share: share of the messages to update, in (0, 1].
-
-    Raises:
-        ValueError: share out of range.
-
-    Examples:
-        >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4)
-        >>> differ = kbp.Operators(jnp.eye(2)[None], jnp.array([[[1.0, 4.0], [4.0, 1.0]]]))  # neighbors tend to differ
-        >>> local = jnp.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
-        >>> schedules = kbp.Synchronous(), kbp.ResidualFirst(share=0.25)
-        >>> [bool(kbp.run(differ, graph, local, num_iters=100, damping=0.0, schedule=s).converged) for s in schedules]
-        [False, True]
-    """
-
-    share: float = eqx.field(static=True, default=0.25, converter=float)
-
-    def __check_init__(self) -> None:
-        _checks.require_number("share", self.share, above=0, most=1)
-
-    def sweep(self, problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
-        """Do one iteration; return the messages [coordinate, column], and the residual of the old ones."""
-        new, change = send_all(problem, messages, damping)
-        if change.size == 0:
-            return messages, jnp.zeros_like(damping)
-        sizes = changes(problem.operators, messages, change)
-        count = max(1, round(self.share * len(problem.plan.position)))
-        smallest = jax.lax.top_k(sizes, count)[0][-1]
-        chosen = (sizes >= (1 - TIE) * smallest) | jnp.isnan(sizes)  # NaN must stay visible
-        return jnp.where(chosen[None], new, messages), jnp.max(sizes)
-
-
-class Colored(Checked):
+class Colored(Synchronous):
     """Update the outgoing messages of one color of nodes after another; built by `colored`.
 
     Attributes:
@@ -237,21 +253,18 @@ class Colored(Checked):
             _checks.require(same, "schedule", "must be of this graph", "one of the same size", fix)
         return self.colors
 
-    def sweep(self, problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
-        """Do one iteration; return the messages [coordinate, column], and the largest change of an update."""
+    def sweep(self, problem: Problem, state: Any, messages: Array, damping: Array) -> tuple[Array, Array, Any]:
+        """Do one iteration; return the messages [coordinate, column], the largest change, and the state."""
 
-        def body(carry: tuple[Array, Array], part: tuple[PlanPart, Array | None]) -> tuple[tuple[Array, Array], Array]:
+        def body(carry: tuple[Array, Array], part: PlanPart) -> tuple[tuple[Array, Array], Array]:
             messages, first = carry
             old = jax.lax.dynamic_slice_in_dim(messages, first, problem.parts.present.shape[-1], axis=1)
-            new, change = send(problem.operators, *part, old, messages, damping)
+            new, change = send(problem.operators, part, old, messages, damping)
             messages = jax.lax.dynamic_update_slice_in_dim(messages, new, first, axis=1)
             return (messages, first + old.shape[1]), largest_change(problem.operators, old, change)
 
-        (messages, _), change = jax.lax.scan(body, (messages, jnp.int32(0)), (problem.parts, problem.reference))
-        return messages, jnp.max(change, initial=0)
-
-
-Schedule = Synchronous | Colored
+        (messages, _), change = jax.lax.scan(body, (messages, jnp.int32(0)), problem.parts)
+        return messages, jnp.max(change, initial=0), state
 
 
 @public

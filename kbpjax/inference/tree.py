@@ -40,7 +40,7 @@ from kbpjax.inference.operators import (
     of_type,
 )
 from kbpjax.inference.schedules import Problem, Synchronous, all_possible
-from kbpjax.inference.update import update
+from kbpjax.inference.update import parts_of, update
 
 
 @public
@@ -53,7 +53,8 @@ def run_tree(model: AnyModel, graph: Graph, evidence: AnyEvidence = None) -> Sol
         evidence: `Evidence`, or local factors [node, point], or None for none.
 
     Returns:
-        The solution. `residuals` has one entry, the residual of an undamped `step` from the messages: rounding error.
+        The solution. `residuals` has one entry, the residual of an undamped iteration from the messages: rounding
+        error.
         `converged` is True if it is at most 1e-3, and no message of tables is 0 everywhere. `num_iters` counts the
         levels of both passes, including those that merge the messages of nodes with many neighbors.
 
@@ -86,8 +87,8 @@ def _run_tree(operators: Operators, forest: Forest | None, plan: Plan, local: Ar
     else:
         forest = forest if clamped is None else forest.without_incoming(clamped)
         messages, height = _messages(operators, forest, local), forest.height
-    problem, columns = Problem.of(operators, plan, local, None, False), plan.columns(messages)
-    _, residual = Synchronous().sweep(problem, columns, jnp.zeros_like(local, shape=()))
+    problem, columns = Problem(operators, plan, parts_of(plan, local, None)), plan.columns(messages)
+    _, residual, _ = Synchronous().sweep(problem, (), columns, jnp.zeros_like(local, shape=()))
     projected = None
     if operators.nonnegative is not None:
         part = jax.tree.map(lambda array: array[0], problem.parts)

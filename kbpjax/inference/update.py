@@ -38,7 +38,6 @@ from kbpjax.inference.operators import (
     by_tile,
     normalize,
     of_type,
-    sum_rows,
     weighted_products,
 )
 
@@ -136,14 +135,6 @@ def project(
     return jnp.where(part.present[None], raw.reshape(len(raw), -1), 0)
 
 
-def removed_logs(part: PlanPart, products: Sequence[Products]) -> Float[Array, "one sent"] | float:
-    """Return the logarithm of the scale divided out of the cavity product of each outgoing message."""
-    if all(product.removed is None for product in products):
-        return 0.0
-    logs = [jnp.zeros_like(p.values[:1]) if p.removed is None else p.removed for p in products]
-    return in_order_sent(part, logs).reshape(1, -1)
-
-
 def gather(
     part: PlanPart, messages: Float[Array, "coordinate column"]
 ) -> tuple[Float[Array, "coordinate tile slot size"], ...]:
@@ -217,40 +208,26 @@ def each_part(compute: Callable[[PlanPart], Float[Array, "out sent"]], parts: Pl
 
 
 def damp(
-    old: Float[Array, "coordinate sent"],
-    raw: Float[Array, "coordinate sent"],
-    damping: Float[Array, ""],
-    size: Float[Array, "one sent"] | None = None,
+    old: Float[Array, "coordinate sent"], raw: Float[Array, "coordinate sent"], damping: Float[Array, ""]
 ) -> tuple[Float[Array, "coordinate sent"], Float[Array, "coordinate sent"]]:
-    """Return the damped messages, and the undamped change normalize(raw) - m.
+    """Return the damped messages d m + (1 - d) normalize(raw), and the undamped change normalize(raw) - m.
 
-    m <- d m + (1 - d) normalize(raw); with sizes of the updates, m <- normalize(d m + (1 - d) size normalize(raw)).
     Coordinates whose update is 0 are not damped: states that a neighbor forbids have the value 0 at once.
     """
     new = normalize(raw)
     change = jax.lax.stop_gradient(new - old)
-    kept = jnp.where(new == 0, 0, damping * old)
-    if size is None:
-        return kept + (1 - damping) * new, change
-    return normalize(kept + (1 - damping) * size * new), change
+    return jnp.where(new == 0, 0, damping * old) + (1 - damping) * new, change
 
 
 def send(
     operators: Operators,
     part: PlanPart,
-    reference: Float[Array, "one sent"] | None,
     old: Float[Array, "coordinate sent"],
     messages: Float[Array, "coordinate column"],
     damping: Float[Array, ""],
 ) -> tuple[Float[Array, "coordinate sent"], Float[Array, "coordinate sent"]]:
     """Return the damped outgoing messages of one part, given all messages, and their undamped change."""
-    products = cavities(operators, part, gather(part, messages), messages.shape[1])
-    raw = project(operators, part, products)
-    size = None
-    if reference is not None:
-        norm = sum_rows(raw * normalize(raw))
-        size = norm * jnp.exp(removed_logs(part, products)) / jnp.where(reference > 0, reference, 1)
-    return damp(old, raw, damping, size)
+    return damp(old, update(operators, part, messages), damping)
 
 
 def evaluate_local(operators: Operators, plan: Plan, messages: Float[Array, "node rank"]) -> Float[Array, "node point"]:

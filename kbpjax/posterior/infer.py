@@ -25,7 +25,7 @@ from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
 from kbpjax.inference.acceleration import Anderson
 from kbpjax.inference.diagnostics import ConvergenceWarning, NotConverged, check
 from kbpjax.inference.loopy import Solution, run
-from kbpjax.inference.schedules import Colored, colored
+from kbpjax.inference.schedules import Colored, Schedule, colored
 from kbpjax.inference.tree import run_tree
 from kbpjax.learning.labels import Values
 from kbpjax.learning.model import KernelMRF
@@ -53,6 +53,7 @@ def infer(
     marginal: Marginal | None = None,
     tol: ScalarLike = 1e-3,
     num_iters: int = 200,
+    schedule: Schedule | None = None,
 ) -> Posterior:
     """Return the posterior of all nodes given observations, by the method that suits the graph.
 
@@ -78,6 +79,8 @@ def infer(
         marginal: the estimate of the marginal, as in `beliefs`.
         tol: largest residual at which iterations stop.
         num_iters: largest number of iterations.
+        schedule: the schedule of iterations, also on a forest; a partition of `kbpjax.sharded` runs on several devices.
+            None: `colored(graph)`, and exact messages on a forest.
 
     Returns:
         The posterior, which every summary takes: `mean(posterior)`, `interval(posterior, 0.9)`, and so on.
@@ -101,8 +104,8 @@ def infer(
         evidence = observed if evidence is None else observed * evidence
     else:
         _checks.require(mask is None, "mask", "must be None without y", "a mask", "Pass y, or leave mask out.")
-    by = recipe(graph, reweighted=not model.has_potentials)
-    solution = solve(model, graph, evidence, by, tol=tol, num_iters=num_iters)
+    by = recipe(graph, exact=schedule is None, reweighted=not model.has_potentials)
+    solution = solve(model, graph, evidence, by, tol=tol, num_iters=num_iters, schedule=schedule)
     posterior = Posterior.of(model, graph, evidence, solution, points, marginal=marginal)
     warn_unless_converged(solution, of_tables=model.has_potentials)
     return posterior
@@ -157,8 +160,9 @@ def solve(
     tol: ScalarLike | None = 1e-3,
     num_iters: int = 200,
     exponents: Array | None = None,
+    schedule: Schedule | None = None,
 ) -> Solution:
-    """Return the solution by `recipe(graph)`, exact without one; with other exponents than the recipe's if given."""
+    """Return the solution by `recipe(graph)`, exact without one; other exponents or schedules replace the recipe's."""
     if by is None:
         return run_tree(with_nonnegative(model, None), graph, evidence)
     if model.operators.nonnegative is None and not model.has_potentials:
@@ -171,7 +175,7 @@ def solve(
         tol=tol,
         damping=DAMPING if model.has_potentials else 0.0,
         exponents=by.exponents if exponents is None else exponents,
-        schedule=by.schedule,
+        schedule=by.schedule if schedule is None else schedule,
         acceleration=None if model.has_potentials else Anderson(),
     )
 

@@ -9,6 +9,7 @@ import pytest
 from jax.tree_util import Partial
 
 import kbpjax as kbp
+from experiments.lib.schedules import ResidualFirst
 from kbpjax.baselines import discrete
 from kbpjax.inference.operators import InLogs, MaxProduct, SumProduct
 from tests import reweighted as rw
@@ -140,7 +141,7 @@ def test_loops_reach_the_fixed_point_of_an_independent_implementation(rho):
     expected = rw.reweighted(model, rho).node_beliefs
     known, graph, evidence = ours(model, rho=rho)
     exponents = None if rho == 1 else rho
-    schedules = kbp.Synchronous(), kbp.colored(graph), kbp.ResidualFirst(0.5)
+    schedules = kbp.Synchronous(), kbp.colored(graph), ResidualFirst(0.5)
 
     @jax.jit
     def each(known, evidence):

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from experiments.lib.schedules import Agreement, ResidualFirst
 from kbpjax.baselines import discrete
 from tests import reweighted as rw
+from tests import steps
 
 ARITHMETICS = {
     "sum": kbp.SumProduct(),
@@ -143,10 +145,10 @@ def test_impossible_evidence_is_an_error_that_names_nodes(name, graph):
         for options in (
             {},
             {"damping": 0.9, "num_iters": 200, "tol": 1e-6},
-            {"damping": kbp.AgreementDamping(0.5)},
+            {"damping": 0.5, "schedule": Agreement()},
             {"damping": 0.0, "acceleration": kbp.Anderson(), "num_iters": 50, "tol": 1e-6},
             {"schedule": kbp.colored(graph), "damping": 0.5},
-            {"schedule": kbp.ResidualFirst(0.5), "num_iters": 60},
+            {"schedule": ResidualFirst(0.5), "num_iters": 60},
         )
     ]
     solutions += [kbp.run_tree(known, graph, evidence)] if graph.forest is not None else []
@@ -154,7 +156,7 @@ def test_impossible_evidence_is_an_error_that_names_nodes(name, graph):
         assert not solution.converged and not np.isnan(solution.messages).any()
         with pytest.raises(ValueError, match=error):
             kbp.beliefs(known, graph, evidence, solution, np.arange(3))
-        with pytest.raises(ValueError, match=r"^edges: must have a belief > 0"):
+        with pytest.raises(ValueError, match=r"^nodes: must have a belief > 0"):
             kbp.edge_beliefs(kbp.Posterior.of(known, graph, evidence, solution, np.arange(3)), [(0, 1)])
         with pytest.raises(kbp.NotConverged, match=r"messages of directed edges .* are 0 everywhere.*impossible"):
             kbp.check(solution)
@@ -230,4 +232,4 @@ def test_first_messages_are_constant_over_the_states_of_the_receiver():
     )
     graph = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
     expected = np.array([[1, 1, 1], [1, 1, 0]]) / np.sqrt([[3], [2]])
-    np.testing.assert_allclose(kbp.init(known, graph).messages, expected)
+    np.testing.assert_allclose(steps.init(known, graph).messages, expected)

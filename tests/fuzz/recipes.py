@@ -96,7 +96,6 @@ model = Late(
 )
 evidence = Late(lambda: kbp.observe(model(), GRAPH, Y[0]))
 solution = Late(lambda: kbp.run(model(), GRAPH, evidence(), num_iters=4))
-state = Late(lambda: kbp.init(model(), GRAPH))
 belief = Late(lambda: kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.asarray(WEIGHTS)))
 belief_of_model = Late(lambda: kbp.beliefs(model(), GRAPH, evidence(), solution(), POINTS))
 plane = Late(lambda: kbp.Belief(jnp.asarray(PLANE), jnp.asarray(WEIGHTS)))
@@ -341,13 +340,8 @@ recipe("run", kbp.run, model, GRAPH, evidence, num_iters=4, tol=1e-3, exponents=
 recipe("run/operators", kbp.run, TABLES, GRAPH, LOCAL, num_iters=4)
 recipe("run_tree", kbp.run_tree, model, GRAPH, evidence)
 recipe("run_tree/operators", kbp.run_tree, TABLES, GRAPH, LOCAL)
-recipe("init", kbp.init, model, GRAPH)
-recipe("step", kbp.step, model, GRAPH, evidence, state)
-recipe("solution_of", kbp.solution_of, model, GRAPH, evidence, state)
 recipe("Synchronous", kbp.Synchronous)
 recipe("colored", kbp.colored, GRAPH, colors=[0, 1, 0])
-recipe("ResidualFirst", kbp.ResidualFirst, 0.25)
-recipe("AgreementDamping", kbp.AgreementDamping, 0.2)
 recipe("AdaptiveDamping", kbp.AdaptiveDamping, 0.1, 0.9)
 recipe("Anderson", kbp.Anderson, 5)
 recipe("tree_reweighting", tree_reweighting, kbp.Graph.from_edges([(0, 1), (1, 2), (2, 0)], 3), num_trees=4, key=KEY)
@@ -452,7 +446,6 @@ recipe("plotting.plot_costs", plotting.plot_costs, {"kernel": ([0.1, 1.0], [5.0,
 recipe("plotting.plot_reliability", plotting.plot_reliability, belief, np.array([0.5, 1.5], np.float32))
 recipe("sharded.shard_batch", sharded.shard_batch, jnp.zeros((3, 5)), 1)
 recipe("sharded.partition_graph", sharded.partition_graph, GRAPH, 1, parts=[0, 0, 0])
-recipe("sharded.run", sharded.run, TABLES, partition, LOCAL, num_iters=3)
 recipe("estimator.GraphRegressor", estimator.GraphRegressor, **{k: OPTIONS[k] for k in ("kernel", "ridge")})
 regressor = Late(lambda: estimator.GraphRegressor(RBF, RBF, 1e-2, 1e-2, 6, 5))
 fitted = Late(lambda: estimator.GraphRegressor(RBF, RBF, 1e-2, 1e-2, 6, 5).fit(Y, X))
@@ -735,7 +728,6 @@ NOT_CALLED = {
     "features.TwoStage": RECORD,
     "Evidence": RECORD,
     "Solution": RECORD,
-    "BPState": RECORD,
     "Colored": RECORD,
     "Diagnosis": RECORD,
     "Tuned": RECORD,
