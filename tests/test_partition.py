@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.graphs.partition import partition_graph
 from kbpjax.graphs.plan import Block
+from kbpjax.sharded import partition_graph as schedule_of
 from tests.test_graph import check_plan
 
 
@@ -17,6 +17,11 @@ def cut(graph, owner):
     """Return the directed edges between blocks."""
     ends = zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True)
     return [e for e, (a, b) in enumerate(ends) if owner[a] != owner[b]]
+
+
+def partition_graph(graph, devices=None, **options):
+    """Return the blocks of a partition, which is a schedule."""
+    return schedule_of(graph, devices, **options).blocks
 
 
 def owner_of(partition):

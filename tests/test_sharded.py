@@ -298,7 +298,7 @@ def test_an_iteration_exchanges_the_boundary_messages_and_a_residual_of_each_dev
 def test_no_neighbors_no_exchange():
     graph = kbp.Graph.from_edges([(0, 1), (2, 3), (4, 5), (6, 7)], 8)
     program, partition = compiled_run(graph, 4)
-    assert partition.boundary == 0 and partition.routes == ()
+    assert partition.boundary == 0 and partition.blocks.routes == ()
     assert "collective-permute" not in program.as_text()
 
 

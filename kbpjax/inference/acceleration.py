@@ -92,6 +92,8 @@ class Anderson(Checked):
         residual: Float[Array, ""],
     ) -> tuple[History, Float[Array, "coordinate column"]]:
         """Return the memory and the next messages, given the old and new messages of an iteration and its residual."""
+        if new.size == 0:  # no edges
+            return history, new
         patience = PATIENCE * self.depth
         reset = (residual <= history.mark / 2) | (history.waited >= 2 * patience)
         mark, waited = jnp.where(reset, residual, history.mark), jnp.where(reset, 0, history.waited + 1)
