@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from kbpjax import __version__, _checks
-from kbpjax._misc import DAMAGE, replacing
+from kbpjax._misc import DAMAGE, replacing, warn
 from kbpjax._public import public
+from kbpjax.inference.diagnostics import KbpWarning
 
 FORMAT = 1
 """Format version of written files; older versions can be read, newer versions cannot."""
@@ -57,6 +58,9 @@ MODULES = {
 
 GONE = ("kbpjax.graph.Tiles", "kbpjax.tree_schedule.Schedule")
 """Index tables of kbpjax 0.1, which graphs now compute."""
+
+DROPPED = ("ResidualFirst", "AgreementDamping", "BPState")
+"""Classes that kbpjax no longer has; `load` gives None in their place, and warns."""
 
 FIELDS = {
     "Operators": {"positive": "nonnegative"},
@@ -390,6 +394,10 @@ def _build_array(description: dict[str, Any], arrays: dict[str, np.ndarray]) -> 
 def _build_object(description: dict[str, Any], arrays: dict[str, np.ndarray], custom: dict[str, type]) -> Any:
     """Return an object from its fields, with its checks but without its constructor; missing fields have defaults."""
     if description["class"] in GONE:
+        return None
+    package, _, name = description["class"].rpartition(".")
+    if name in DROPPED and package.startswith("kbpjax.") and description["class"] not in custom:
+        warn(f"path: has a {name}, which kbpjax no longer has: it is None. See CHANGELOG.md.", KbpWarning)
         return None
     cls = _class_of(description["class"], custom)
     fields = {name: _build(value, arrays, custom) for name, value in description["fields"].items()}

@@ -150,9 +150,9 @@ class Partition(Checked):
         """Return messages in the order of edges [edge, coordinate], on every device."""
         return jax.lax.with_sharding_constraint(rows, NamedSharding(self.mesh, PartitionSpec()))
 
-    def iteration(self, operators: Operators, parts: PlanPart, tol: Array, most: Array) -> "OfDevices":
+    def iteration(self, operators: Operators, parts: PlanPart, tol: Array, most: Array) -> "_OfDevices":
         """Return the iteration whose fixed point is differentiated."""
-        return OfDevices(operators, parts, self.blocks.plan.place, tol, most, self.blocks)
+        return _OfDevices(operators, parts, self.blocks.plan.place, tol, most, self.blocks)
 
     def init(self, problem: Problem) -> Any:
         """Return (): there is no state."""
@@ -169,7 +169,7 @@ class Partition(Checked):
             return new, jnp.max(every)  # pmax ignores NaN on CPUs
 
         out = PartitionSpec(None, blocks.axis), PartitionSpec()
-        return *on_devices(blocks, operators, problem.parts, compute, out, messages, damping), state
+        return *_on_devices(blocks, operators, problem.parts, compute, out, messages, damping), state
 
 
 @public
@@ -201,7 +201,7 @@ def partition_graph(graph: Graph, devices: Mesh | int | None = None, *, parts: N
     return Partition(blocks_of(graph, devices, parts))
 
 
-def on_devices(
+def _on_devices(
     blocks: Blocks,
     operators: Operators,
     parts: PlanPart,
@@ -224,7 +224,7 @@ def on_devices(
     return mapped(parts, blocks.halo.outgoing, operators, messages, more)
 
 
-class OfDevices(Iteration):
+class _OfDevices(Iteration):
     """An undamped iteration in which each device updates the outgoing messages of its block, for derivatives.
 
     The columns of messages [coordinate, column] are ordered by device. `parts` has one part per device.
@@ -243,7 +243,7 @@ class OfDevices(Iteration):
             return update(operators, part, received, more)
 
         out = PartitionSpec(None, self.blocks.axis)
-        return on_devices(self.blocks, self.operators, self.parts, compute, out, messages, matrices)
+        return _on_devices(self.blocks, self.operators, self.parts, compute, out, messages, matrices)
 
     def once(self, messages: Array) -> Array:
         """Do one undamped iteration."""

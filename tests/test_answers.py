@@ -18,6 +18,7 @@ RNG = np.random.default_rng(0)
 WEIGHTS = np.stack([np.full(9, 1 / 9), np.eye(9)[4], RNG.dirichlet(np.ones(9)), RNG.dirichlet(0.2 * np.ones(9))])
 PLANE = RNG.normal(size=(9, 2)) @ np.array([[2.0, 1.5], [0.0, 0.5]])
 LINE = np.array([0.3, -2.0, 1.0, 5.0, 1.1, -0.7, 2.5, 0.0, -1.9])  # neither sorted nor even
+K = kbp.RBF(0.8)
 
 
 def belief(points, weights=WEIGHTS):

@@ -86,7 +86,10 @@ MISTAKES = {
     "a batch of observations": (lambda m, e, s, b: kbp.observe(m, CHAIN, Y), "y"),
     "no samples": (lambda m, e, s, b: kbp.pool(CHAIN, X[:0]), "samples"),
     "observations of other samples": (lambda m, e, s, b: kbp.pool(CHAIN, X, Y[:3]), "observations"),
-    "samples that are words": (lambda m, e, s, b: kbp.pool(CHAIN, np.full((2, 4), "a")), "samples"),
+    "samples that are words and numbers": (
+        lambda m, e, s, b: kbp.pool(CHAIN, np.array([["a", 1, 2, 3]], object)),
+        "samples",
+    ),
     "samples that are complex": (lambda m, e, s, b: kbp.pool(CHAIN, X + 1j), "samples"),
     # learning
     "a bandwidth of 0": (lambda m, e, s, b: kbp.RBF(0.0), "bandwidth"),
@@ -100,7 +103,7 @@ MISTAKES = {
     "a rank of 0": (lambda m, e, s, b: kbp.ConstantTime(1e-2, 0), "max_rank"),
     "eps of 0": (lambda m, e, s, b: kbp.ConstantTime(0.0), "eps"),
     "a kernel that is none": (lambda m, e, s, b: fit(kernel="rbf"), "kernel"),
-    "observations without a kernel": (lambda m, e, s, b: fit(obs_kernel=None), "obs_kernel"),
+    "a kernel of observations of no type": (lambda m, e, s, b: fit(obs_kernel={7: kbp.RBF(1.0)}), "obs_kernel"),
     "points off the sphere": (lambda m, e, s, b: kbp.gram(kernels.Sphere(1.0), 2 * np.eye(3), np.eye(3)), "x"),
     "a median of one point": (lambda m, e, s, b: kbp.median_bandwidth([1.0]), "points"),
     "a power of one half": (lambda m, e, s, b: kbp.RBF(1.0) ** 0.5, "exponent"),
@@ -120,7 +123,7 @@ MISTAKES = {
     "labels of no edge": (lambda m, e, s, b: encode_graphs([([0, 0], [[0, 1]], [1, 2])]), "graphs[0]"),
     # evidence
     "observations of another graph": (lambda m, e, s, b: kbp.observe(m, CHAIN, Y[0, :3]), "y"),
-    "an observation that is NaN": (lambda m, e, s, b: kbp.observe(m, CHAIN, np.full(4, np.nan)), "y"),
+    "an observation that is infinite": (lambda m, e, s, b: kbp.observe(m, CHAIN, np.full(4, np.inf)), "y"),
     "a mask of numbers": (lambda m, e, s, b: kbp.observe(m, CHAIN, Y[0], mask=np.ones(4)), "mask"),
     "a node clamped twice": (lambda m, e, s, b: kbp.clamp(m, CHAIN, [0, 0], [1.0, 2.0]), "nodes"),
     "a node clamped that is none": (lambda m, e, s, b: kbp.clamp(m, CHAIN, [4], [1.0]), "nodes"),
@@ -149,8 +152,8 @@ MISTAKES = {
     "a temperature of 0": (lambda m, e, s, b: kbp.temper(b, 0.0), "temperature"),
     "samples of a belief, none": (lambda m, e, s, b: kbp.sample(jax.random.key(0), b, 0), "num_samples"),
     "samples of no key": (lambda m, e, s, b: kbp.sample(0, b, 3), "key"),
-    "a mode of no type": (
-        lambda m, e, s, b: kbp.refine_mode(kbp.Posterior.of(m, CHAIN, e, s, b.points), node_type=3),
+    "a log belief of no type": (
+        lambda m, e, s, b: kbp.log_belief(kbp.Posterior.of(m, CHAIN, e, s, b.points), jnp.zeros((4, 1)), node_type=3),
         "node_type",
     ),
     "a Parzen estimate of a width": (lambda m, e, s, b: kbp.Parzen(1.0, X[:, 0]), "kernel"),

@@ -295,7 +295,6 @@ def test_gradients_with_respect_to_every_ridge_equal_differences():
             {"ridge": {0: 1e-3, 1: 1e-3}, "obs_ridge": 1e-3},
             r"ridge: must be one number, or one number per edge type .*none for \[2\]",
         ),
-        ({"ridge": RIDGES}, "obs_ridge: must be given with {edge type: ridge}; got None"),
         ({"obs_ridge": {1: 1e-3}}, r"obs_ridge: must be one number, or one number per node type .*none for \[0\]"),
         ({"ridge": RIDGES | {1: -1e-3}, "obs_ridge": 1e-3}, r"ridge\[1\]: must be finite and >= 0"),
         ({"ridge": -1.0}, "ridge: must be finite and >= 0"),

@@ -45,7 +45,6 @@ def test_sums_of_edge_types_equal_numpy():
                 "second": outer(phi_, phi_),
                 "forth": outer(phi_, psi),
                 "back": outer(phi, psi_),
-                "joint": outer(phi, phi_),
             }
             for name, value in expected.items():
                 np.testing.assert_allclose(getattr(found, name)[i], value, rtol=1e-10, atol=1e-10, err_msg=name)

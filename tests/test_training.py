@@ -106,7 +106,7 @@ FINE = np.zeros((2, 3))
         (np.zeros((0, 3)), None, "samples", "must hold at least one sample"),
         (np.zeros((2, 3, 0)), None, "samples", "must hold at least one sample"),
         (np.array([[0, np.inf, 0]]), None, "samples", "must be finite, or NaN where missing; got infinity in 1 of 3"),
-        (np.array([["a", "b", "c"]]), None, "samples", "must hold real numbers"),
+        (np.array([["a", 1, "c"]], object), None, "samples", "must have labels of one type"),
         (FINE, np.zeros(3), "observations", "must have shape"),
         (FINE, np.zeros((2, 4)), "observations", "must have shape"),
         (FINE, np.zeros((3, 3)), "observations", "must have 2 samples, as samples; got 3"),

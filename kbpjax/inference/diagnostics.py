@@ -14,11 +14,11 @@ from kbpjax._public import Checked, public
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.acceleration import check_damping
-from kbpjax.inference.loopy import Solution, Solved, check_messages, prepare_inputs, solved
+from kbpjax.inference.loopy import Posterior, Solution, check_messages, prepare_inputs, solved
 from kbpjax.inference.operators import AnyEvidence, AnyModel, Operators
 from kbpjax.inference.schedules import Schedule, Synchronous, problem_of
 
-T = TypeVar("T", bound=Solution | Solved)
+T = TypeVar("T", bound=Solution | Posterior)
 
 LOOK_BACK = 10
 """Number of iterations over which the trend of the residual is estimated."""
@@ -148,7 +148,7 @@ class Diagnosis(Checked):
 
 @public
 def diagnose(
-    model: AnyModel | Solved,
+    model: AnyModel | Posterior,
     graph: Graph | None = None,
     evidence: AnyEvidence = None,
     solution: Solution | None = None,

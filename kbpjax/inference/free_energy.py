@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from kbpjax import _checks
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
-from kbpjax.inference.loopy import Solution, Solved, check_messages, prepare_inputs, solved
+from kbpjax.inference.loopy import Posterior, Solution, check_messages, prepare_inputs, solved
 from kbpjax.inference.operators import (
     AnyEvidence,
     AnyModel,
@@ -41,7 +41,7 @@ from kbpjax.inference.update import evaluate, gather, in_order_sent, parts_of
 
 @public
 def log_partition(
-    model: AnyModel | Solved,
+    model: AnyModel | Posterior,
     graph: Graph | None = None,
     evidence: AnyEvidence = None,
     solution: Solution | None = None,

@@ -245,8 +245,8 @@ def _projected(operators: Operators, plan: Plan, parts: PlanPart, messages: Arra
 
 
 @runtime_checkable
-class Solved(Protocol):
-    """A problem with its solution, such as `kbpjax.Posterior`."""
+class Posterior(Protocol):
+    """What functions of inference read of a `kbpjax.Posterior`: a problem with its solution."""
 
     @property
     def model(self) -> Any:
@@ -271,7 +271,7 @@ class Solved(Protocol):
 
 def solved(model: Any, graph: Any, evidence: Any, solution: Any) -> tuple[Any, Graph, Any, Solution]:
     """Return model, graph, evidence and solution: those of a posterior, or the arguments."""
-    if isinstance(model, Solved):
+    if isinstance(model, Posterior):
         ok = graph is None and evidence is None and solution is None
         _checks.require(ok, "graph", "must be left out with a posterior", "one", "Pass the posterior alone.")
         batch = jnp.shape(model.solution.residual)

@@ -7,6 +7,7 @@ and `mode` and `sample` return them. Integers and booleans are values as they ar
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,7 +26,7 @@ KINDS = (str, int, float, bool)
 
 def are_labels(values: Any) -> bool:
     """Return whether array-like values are texts or categories, not numbers."""
-    if _checks.is_traced(values) or isinstance(values, Mapping) or values is None:
+    if isinstance(values, jax.Array | Mapping) or values is None or _checks.is_traced(values):
         return False
     if _categories(values) is not None:
         return True
@@ -95,17 +96,14 @@ def encode(argument: str, values: Any, labels: Labels | None, *, used: Any = Non
     Args:
         argument: name of the argument.
         values: labels, or anything else.
-        labels: the known labels; None: there are none, and texts are refused.
+        labels: the known labels; None: there are none.
         used: mask of the entries that must be known; None: all.
 
     Raises:
-        ValueError: a label that is not among the known ones, or labels where there are none.
+        ValueError: a label that is not among the known ones.
     """
-    if not are_labels(values):
+    if labels is None or not are_labels(values):
         return values
-    fix = "Pass numbers, or fit the model on labels."
-    _checks.require(labels is not None, argument, "must be numbers, as in the training data", "texts", fix)
-    assert labels is not None
     array = _entries(values)
     number = {label: code for code, label in enumerate(labels)}
     plain = [None if _is_missing(one) else _plain(argument, one) for one in array.reshape(-1).tolist()]
