@@ -313,12 +313,12 @@ def _numbers(argument: str, values: Any) -> Any:
 
 ANYTHING = Kind("anything", lambda value: True)
 ANY_NUMBERS = Kind("an array", _is_array_like, _numbers, numeric=True)
-SCALAR = Kind("a real number", lambda value: isinstance(value, (*NUMBERS, list, tuple)), _checks.number, numeric=True)
+SCALAR = Kind("a real number", lambda value: isinstance(value, (*NUMBERS, list, tuple)), _checks.number)
 SIMPLE: dict[Any, Kind] = {
     None: Kind("None", lambda value: value is None),
     type(None): Kind("None", lambda value: value is None),
     int: Kind("an integer", _checks.is_whole, lambda argument, value: int(value)),
-    float: Kind("a real number", lambda value: isinstance(value, NUMBERS), _float, numeric=True),
+    float: Kind("a real number", lambda value: isinstance(value, NUMBERS), _float),
     bool: Kind("True or False", lambda value: isinstance(value, bool | np.bool_), lambda _, value: bool(value)),
     str: _instance("a string", str),
     type: _instance("a class", type),
