@@ -31,18 +31,7 @@ R = TypeVar("R")
 
 UNKNOWN = (ConcretizationTypeError, TracerArrayConversionError, TracerIntegerConversionError)
 """The errors of JAX where the value of a tracer is needed."""
-LIBRARIES = (
-    "jax",
-    "jaxlib",
-    "numpy",
-    "equinox",
-    "jaxtyping",
-    "beartype",
-    "contextlib",
-    "functools",
-    "scipy",
-    "sklearn",
-)
+LIBRARIES = ("jax", "numpy", "equinox", "jaxtyping", "beartype", "contextlib", "functools", "scipy", "sklearn")
 SCALARS = frozenset(typing.get_args(ScalarLike))
 OPERATORS = ("__call__", "__pow__")
 """Special methods that users call with arguments; operators answer `NotImplemented` instead."""
@@ -120,7 +109,7 @@ def _method(value: Any, owner: type) -> Any:
         return type(value)(_method(value.__func__, owner))
     if inspect.isfunction(value) and not hasattr(value, "__isabstractmethod__"):
         value = value if hasattr(value, "__layer__") else public(value)
-        value.__layer__.owner = owner
+        value.__layer__.owner = value.__layer__.owner or owner
     return value
 
 
@@ -158,7 +147,8 @@ class Layer:
         hints = _hints(inspect.unwrap(self.function))
         if self.cls is not None and any(hint is Any for hint in hints.values()):  # as of fields with a converter
             hints |= {name: hint for name, hint in _hints(self.cls).items() if hints.get(name) is Any}
-        hints = {name: self.owner or Any if _is_self(hint) else hint for name, hint in hints.items()}
+        of_self = [name for name, hint in hints.items() if getattr(hint, "__name__", None) == "Self"]
+        hints |= dict.fromkeys(of_self, self.owner or Any)
         return {one.name: kind_of(hints.get(one.name, Any), self.cls is not None) for one in self.parameters}
 
     def call(
@@ -206,11 +196,6 @@ def _require_finite(name: str, value: Any) -> None:
         _checks.require_finite(name, value)
 
 
-def _is_self(hint: Any) -> bool:
-    """Return whether an annotation is `Self`, or the type variable that stands for it at run time."""
-    return hint is typing.Self or (isinstance(hint, TypeVar) and hint.__name__ == "Self")
-
-
 def _hints(target: Any) -> dict[str, Any]:
     """Return annotations; none if they name what cannot be found, as imports for type checkers only in user's code."""
     try:
@@ -231,14 +216,12 @@ def describe(value: Any) -> str:
     if isinstance(value, ARRAYS):
         shape = f"[{','.join(map(str, np.shape(value)))}]"
         return f"{'a traced' if isinstance(value, Tracer) else 'an'} array {value.dtype}{shape}"
-    if value is None or isinstance(value, bool | int | float | complex):
-        return repr(value)[:80]
-    if isinstance(value, str | bytes):
-        return repr(value[:40])
-    if inspect.isclass(value):
-        return f"the class {value.__name__}"
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return repr(value[:40] if isinstance(value, str | bytes) else value)[:80]
+    if inspect.isclass(value) or inspect.isroutine(value):
+        return f"the class {value.__name__}" if inspect.isclass(value) else "a function"
     size = f" of length {len(value)}" if isinstance(value, list | tuple | dict) else ""
-    return "a function" if inspect.isroutine(value) else _with_article(type(value).__name__) + size
+    return _with_article(type(value).__name__) + size
 
 
 def _with_article(name: str) -> str:
@@ -313,12 +296,12 @@ def _numbers(argument: str, values: Any) -> Any:
 
 ANYTHING = Kind("anything", lambda value: True)
 ANY_NUMBERS = Kind("an array", _is_array_like, _numbers, numeric=True)
-SCALAR = Kind("a real number", lambda value: isinstance(value, (*NUMBERS, list, tuple)), _checks.number, numeric=True)
+SCALAR = Kind("a real number", lambda value: isinstance(value, (*NUMBERS, list, tuple)), _checks.number)
 SIMPLE: dict[Any, Kind] = {
     None: Kind("None", lambda value: value is None),
     type(None): Kind("None", lambda value: value is None),
     int: Kind("an integer", _checks.is_whole, lambda argument, value: int(value)),
-    float: Kind("a real number", lambda value: isinstance(value, NUMBERS), _float, numeric=True),
+    float: Kind("a real number", lambda value: isinstance(value, NUMBERS), _float),
     bool: Kind("True or False", lambda value: isinstance(value, bool | np.bool_), lambda _, value: bool(value)),
     str: _instance("a string", str),
     type: _instance("a class", type),
@@ -402,11 +385,13 @@ def _union(hints: Iterable[Any], batch: bool) -> Kind:
     return Kind(text, lambda value: bool(choose(value)), read, any(kind.numeric for kind in kinds))
 
 
-def _item(kind: Kind, argument: str, value: Any) -> Any:
-    """Return one item of a sequence or mapping, read."""
-    if not kind.accepts(value):
-        _checks.require(False, argument, f"must be {kind.text}", describe(value), "Check the others too.")
-    return kind.read(argument, value)
+def _items(kinds: Iterable[Kind], argument: str, values: Mapping[Any, Any]) -> list[Any]:
+    """Return the items of a sequence or mapping, read."""
+    for kind, (place, value) in zip(kinds, values.items()):
+        if not kind.accepts(value):
+            fix = "Check the others too."
+            _checks.require(False, f"{argument}[{place}]", f"must be {kind.text}", describe(value), fix)
+    return [kind.read(f"{argument}[{place}]", value) for kind, (place, value) in zip(kinds, values.items())]
 
 
 def _sequence(cls: Any, args: tuple[Any, ...]) -> Kind:
@@ -419,11 +404,8 @@ def _sequence(cls: Any, args: tuple[Any, ...]) -> Kind:
         if cls is Sequence and all(map(kinds[0].accepts, values)):
             return values
         if not any_length and len(values) != len(kinds):
-            got = f"{len(values)}"
-            _checks.require(False, argument, f"must have {len(kinds)} items", got, "Pass all of them.")
-        of_items = kinds * len(values) if any_length else kinds
-        items = [_item(kind, f"{argument}[{i}]", x) for i, (kind, x) in enumerate(zip(of_items, values))]
-        return values if cls is Sequence else cls(items)
+            _checks.require(False, argument, f"must have {len(kinds)} items", f"{len(values)}", "Pass all of them.")
+        return cls(_items(kinds * len(values) if any_length else kinds, argument, dict(enumerate(values))))
 
     some = (list, tuple, np.ndarray) if text.endswith("anything") else (list, tuple)  # such as an array of axes
     return Kind(text, lambda value: isinstance(value, some), read)
@@ -431,13 +413,12 @@ def _sequence(cls: Any, args: tuple[Any, ...]) -> Kind:
 
 def _mapping(key: Any, hint: Any) -> Kind:
     kind, keys = kind_of(hint), kind_of(key)
-    rule, fix = f"must have {'integers >= 0' if key is int else 'other kinds'} as keys", "Number the types from 0."
+    name, rule = ("integer", "integers >= 0") if key is int else (keys.text, "other kinds")
 
     def read(argument: str, values: Any) -> Any:
         wrong = [one for one in values if not keys.accepts(one) or (key is int and one < 0)]
         if wrong:
-            _checks.require(False, argument, rule, f"{wrong[:3]}", fix)
-        return {one: _item(kind, f"{argument}[{one}]", value) for one, value in values.items()}
+            _checks.require(False, argument, f"must have {rule} as keys", f"{wrong[:3]}", "Number the types from 0.")
+        return dict(zip(values, _items([kind] * len(values), argument, values)))
 
-    name = "integer" if key is int else keys.text
     return Kind(f"{{{name}: {kind.text}}}", lambda value: isinstance(value, Mapping), read, kind.numeric)

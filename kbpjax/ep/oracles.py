@@ -97,11 +97,13 @@ class KLProjection(Projection):
         (0.691, 0.0568)
     """
 
+    @_checks.skip_value_checks()
     def beta(self, found: "LogisticIntegrals") -> Beta:
         """Keep E log p and E log(1 - p)."""
         start = MatchingMoments().beta(found)
         return Beta.from_statistics(found.mean_log, found.mean_log_complement, start)
 
+    @_checks.skip_value_checks()
     def gamma(self, found: "CompoundGammaIntegrals") -> Gamma:
         """Keep E t and E log t."""
         return Gamma.from_statistics(found.mean, found.mean_log)

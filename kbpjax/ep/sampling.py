@@ -163,6 +163,7 @@ class ImportanceSampling(Oracle):
         """Return the belief; NaN, or with variance 0, if almost all weights are 0."""
         return self.weigh(incoming, key)[0]
 
+    @_checks.skip_value_checks()  # a belief of no draws is NaN
     def weigh(self, incoming: tuple[Distribution, ...], key: Key[Array, ""]) -> tuple[Distribution, Float[Array, ""]]:
         """Return the belief and the effective sample size (sum w)^2 / sum w^2."""
         values, log_weights = self.factor.draw(key, self.num_samples)

@@ -92,7 +92,8 @@ class EdgePotential(Checked):
 
 
 def _check_weights(sender: Array, log_weights: Array) -> None:
-    """Raise ValueError unless there is a weight for each point of the sender."""
+    """Raise ValueError unless there is a weight for each point of the sender, which may be 0."""
+    _checks.require_finite("log_weights", jnp.where(jnp.isneginf(log_weights), 0, log_weights))
     rule, fix = f"must be {len(sender)} numbers", "Pass one for each point of the sender."
     _checks.require(log_weights.shape == sender.shape[:1], "log_weights", rule, f"shape {log_weights.shape}", fix)
 
