@@ -175,7 +175,7 @@ def test_objects_of_other_kinds_are_refused_by_name(model, solution):
         ),
         "step": (
             lambda: kbp.run(EYE, GRAPH, local, schedule=None),
-            "schedule: must be a Synchron",
+            "schedule: must be a Schedule; got None",
         ),
         "expectation": (lambda: kbp.expectation(BELIEF, None), "fn: must be a function or"),
         "gram": (lambda: kbp.gram(None, X, X), "kernel: must be a Kernel; got None"),
@@ -208,7 +208,7 @@ def test_objects_of_other_kinds_are_refused_by_name(model, solution):
             "y: must be rectangular numbers; got list",
         ),
         "ragged values": (lambda: kbp.clamp(model, GRAPH, [0, 1], RAGGED), "values: must be rectangular numbers"),
-        "words": (lambda: kbp.clamp(model, GRAPH, "ab", [0.1]), "nodes: must be an array; got 'ab'"),
+        "words": (lambda: kbp.clamp(model, GRAPH, "ab", [0.1]), "nodes: must be an array or None; got 'ab'"),
         "start": (lambda: kbp.run(EYE, GRAPH, start="zero"), "start: must be a Solution, an array or None; got 'zero'"),
         "exponents": (lambda: kbp.run(EYE, GRAPH, exponents="one"), "exponents: must be an array or None; got 'one'"),
         "huge node": (lambda: kbp.clamp(model, GRAPH, [2**70], [0.1]), "nodes: must be"),

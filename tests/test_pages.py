@@ -293,7 +293,7 @@ def test_inline_code_names_and_calls_what_exists(name):
         "kbpjax.tuning.scores.no_such_name",
         "update.leave_one_out",
         "Solution.no_such_field",
-        "kbp.edge_beliefs()",
+        "kbp.diagnose(posterior, solution=1, nothing=2)",
         "clamp(model, graph, {node: value})",
         "run(model, graph, no_such_option=1)",
         "fit(positiv=)",
