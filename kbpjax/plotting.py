@@ -201,8 +201,8 @@ def plot_messages(
         4
         >>> plt.close(ax.figure)
     """
-    model, graph, _, solution = solved(model, graph, None, solution)
-    uninformative = constant_messages(model, graph)
+    learned, graph, _, solution = solved(model, graph, None, solution)
+    uninformative = constant_messages(learned, graph)
     same = uninformative.shape == solution.messages.shape
     fix = "Pass the model, graph and solution of one run."
     rule = f"must have messages of {uninformative.shape[0]} directed edges"

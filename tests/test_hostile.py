@@ -182,7 +182,7 @@ def test_objects_of_other_kinds_are_refused_by_name(model, solution):
         "gram words": (lambda: kbp.gram(kbp.RBF(1.0), ["a"], ["b"]), "x: must hold real numbers; got dtype <U1"),
         "gram scalars": (lambda: kbp.gram(kbp.RBF(1.0), 1.0, 2.0), r"x: must have shape \[point, \*dim\]"),
         "partition": (lambda: kbp.sharded.partition_graph(None, 1), "graph: must be a Graph; got None"),
-        "plot": (lambda: kbp.plotting.plot_belief(None), "belief: must be a Belief; got None"),
+        "plot": (lambda: kbp.plotting.plot_belief(None, 0), "belief: must be a Belief or a Posterior; got None"),
         "likelihood None": (lambda: kbp.likelihood(model, GRAPH, {0: None}), r"fn.*: must be a function"),
         "likelihood text": (lambda: kbp.likelihood(model, GRAPH, lambda x: "a"), "fn: must hold real numbers"),
         "complex": (

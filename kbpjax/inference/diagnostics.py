@@ -1,7 +1,7 @@
 """Convergence diagnostics: checks with advice, the spectral radius of an iteration, oscillations."""
 
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -186,12 +186,12 @@ def diagnose(
         >>> bool(kbp.diagnose(differ, graph, local, solution, damping=0.0).oscillates)
         True
     """
-    model, graph, evidence, solution = solved(model, graph, evidence, solution)
+    learned, graph, evidence, solution = solved(model, graph, evidence, solution)
     _checks.require_count("num_iters", num_iters)
     key = _checks.random_key(key)
     check_damping(damping)
     _checks.require(num_iters >= 2, "num_iters", "must be at least 2", num_iters, "Pass for instance 40.")
-    operators, local, clamped = prepare_inputs(model, graph, evidence)
+    operators, local, clamped = prepare_inputs(learned, graph, evidence)
     check_messages("solution", solution.messages, operators, graph)
     weight = jnp.asarray(damping, local.dtype)
     return _diagnose(operators, schedule.plan(graph), local, clamped, solution, weight, schedule, num_iters, key)
@@ -250,12 +250,18 @@ def check(solution: T, diagnosis: Diagnosis | None = None) -> T:
         >>> bool(kbp.check(kbp.run(tables, kbp.chain_graph(3))).converged)
         True
     """
-    given, solution = solution, getattr(solution, "solution", solution)
+    of: Any = getattr(solution, "solution", solution)
+    _check(of, diagnosis)
+    return solution
+
+
+def _check(solution: Solution, diagnosis: Diagnosis | None) -> None:
+    """Raise NotConverged with advice if the messages of a solution did not converge."""
     fix = "Return the solution from the compiled function, and check it there."
     _checks.require(not _checks.is_traced(solution), "solution", "must be known", "a tracer", fix)
     converged = np.asarray(solution.converged).reshape(-1)
     if np.all(converged):
-        return given
+        return
     failed = np.flatnonzero(~converged)
     count = np.asarray(solution.num_iters).reshape(-1)[failed]
     last = np.asarray(solution.residual).reshape(-1)[failed]

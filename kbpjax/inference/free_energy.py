@@ -81,10 +81,10 @@ def log_partition(
         >>> round(float(jnp.exp(kbp.log_partition(agree, kbp.chain_graph(2), None, solution))), 4)
         8.0
     """
-    model, graph, evidence, solution = solved(model, graph, evidence, solution)
+    learned, graph, evidence, solution = solved(model, graph, evidence, solution)
     fix = "Use kbpjax.likelihood with a narrow likelihood around the value instead."
     _checks.require(not getattr(evidence, "values", None), "evidence", "must have no clamps", "some", fix)
-    operators, local, _ = prepare_inputs(model, graph, evidence)
+    operators, local, _ = prepare_inputs(learned, graph, evidence)
     sums = operators.arithmetic in (SumProduct(), InLogs(SumProduct()))
     fix = "Max-product has no partition function: run the same model with sums."
     _checks.require(sums, "model", "must add with sums", repr(operators.arithmetic), fix)

@@ -184,33 +184,32 @@ def _run(
     if tol is not None:  # derivatives are those of the fixed point, not of the iterations
         fixed, first = jax.lax.stop_gradient((fixed, first))
     problem = problem_of(schedule, plan, fixed[0], fixed[1], clamped, fixed[2])
-    plan, on_devices = problem.plan, isinstance(schedule, OnDevices)
+    plan, devices = problem.plan, schedule if isinstance(schedule, OnDevices) else None
     messages = first_messages(fixed[0], plan) if first is None else plan.columns(first)
-    messages = schedule.place(messages) if on_devices else messages
+    messages = messages if devices is None else devices.place(messages)
     sweep, messages = partial(schedule.sweep, problem), vary_like(messages, (problem, fixed[3], tol, most))
     start = vary_like(schedule.init(problem), messages)
     limit = num_iters if tol is None else most
     last, residuals = iterate(sweep, start, messages, fixed[3], acceleration, tol, limit)
 
     converged = (last.residual <= (1e-3 if tol is None else tol)) & all_possible(operators, last.messages, plan)
-    steps = jnp.int32(1) if most is None else most_products(most)
     threshold = jnp.asarray(1e-3, local.dtype) if tol is None else tol
-    if on_devices:
-        of_devices = schedule.parts(plan, local, clamped, exponents)
-        iteration, columns = schedule.iteration(operators, of_devices, threshold, steps), last.messages
-        if tol is not None and plan.position.size:
-            columns = trust(fixed_point(iteration, columns), converged)
-        projected = None
+    limits = threshold, jnp.int32(1) if most is None else most_products(most)
+    if devices is not None:
+        iteration = devices.iteration(operators, devices.parts(plan, local, clamped, exponents), *limits)
+        fixes = tol is not None and plan.position.size > 0
+        columns = trust(fixed_point(iteration, last.messages), converged) if fixes else last.messages
+        messages, projected = devices.replicate(plan.rows(columns)), None
         if operators.nonnegative is not None:
-            projected = schedule.replicate(plan.rows(normalize(iteration.updates(columns, operators.project))))
-        messages = schedule.replicate(plan.rows(columns))
+            updates = normalize(iteration.updates(columns, operators.project))
+            projected = devices.replicate(plan.rows(updates))
         return Solution(messages, converged, last.count, last.residual, residuals, exponents, projected)
     messages = plan.rows(last.messages)
     differentiated = parts is not None
     parts = parts.without_incoming(clamped) if differentiated else plan
     laid_out = parts_of(parts, local, exponents)
     if differentiated and tol is not None:
-        limits = vary_like((threshold, steps), messages)  # within a linear solve, jax does not mark them itself
+        limits = vary_like(limits, messages)  # within a linear solve, jax does not mark them itself
         iteration = Iteration(operators, laid_out, parts.place, *limits)
         columns = fixed_point(iteration, parts.columns(messages))
         messages = parts.rows(trust(columns, converged))
@@ -311,7 +310,8 @@ def prepare_inputs(model: AnyModel, graph: Graph, evidence: AnyEvidence) -> Inpu
     if evidence is None:
         local: Any = jnp.ones(shape, dtype)
     else:
-        local = _checks.as_array("evidence", evidence) if is_array else evidence.local
+        given: Any = evidence
+        local = _checks.as_array("evidence", evidence) if is_array else given.local
         local = local if local.dtype == dtype else local.astype(dtype)
     if local.shape != shape:
         fix = "Make the evidence with the same model and graph."

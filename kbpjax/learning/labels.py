@@ -44,7 +44,7 @@ def _categories(values: Any) -> list[Any] | None:
         return None
     found: dict[Any, None] = {}
     for kind in kinds:
-        found |= dict.fromkeys(kind)
+        found |= dict.fromkeys(kind or ())
     return list(found)
 
 
@@ -52,11 +52,13 @@ def _entries(values: Any) -> NDArray:
     """Return array-like values as an array of NumPy; the missing ones of a masked array become None."""
     hidden = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
     try:
-        array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+        convert: Any = getattr(values, "to_numpy", None)
+        array = np.asarray(values if convert is None else convert())
     except ValueError:  # a ragged list
         return np.zeros(0)
     if hidden is not None and hidden.any():
-        array = np.where(hidden, None, array.astype(object))
+        array = array.astype(object)
+        array[hidden] = None
     return array
 
 

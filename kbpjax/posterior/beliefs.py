@@ -135,19 +135,6 @@ def beliefs(
     graph: Graph,
     evidence: Evidence | None,
     solution: Solution,
-    points: Values,
-    *,
-    marginal: Marginal | None = None,
-    temperature: ScalarLike | None = None,
-) -> Belief: ...
-
-
-@overload
-def beliefs(
-    model: KernelMRF,
-    graph: Graph,
-    evidence: Evidence | None,
-    solution: Solution,
     points: Mapping[int, Values],
     *,
     marginal: Marginal | None = None,
@@ -166,6 +153,19 @@ def beliefs(
     marginal: Marginal | None = None,
     temperature: ScalarLike | None = None,
 ) -> Belief | dict[int, Belief]: ...
+
+
+@overload
+def beliefs(
+    model: KernelMRF,
+    graph: Graph,
+    evidence: Evidence | None,
+    solution: Solution,
+    points: Numbers,
+    *,
+    marginal: Marginal | None = None,
+    temperature: ScalarLike | None = None,
+) -> Belief: ...
 
 
 @public
