@@ -4,7 +4,6 @@ __version__ = "0.1.0"
 
 from typing import TYPE_CHECKING, Any
 
-from kbpjax import ep as ep
 from kbpjax import kernels as kernels
 from kbpjax import sharded as sharded
 from kbpjax._checks import skip_value_checks as skip_value_checks
@@ -110,10 +109,11 @@ from kbpjax.tuning.tune import tune as tune
 
 if TYPE_CHECKING:
     from kbpjax import baselines as baselines
+    from kbpjax import ep as ep
     from kbpjax import estimator as estimator
     from kbpjax import plotting as plotting
 
-_LAZY = ("baselines", "estimator", "plotting")
+_LAZY = ("baselines", "ep", "estimator", "plotting")
 """Modules that are imported when first used: they are large, or need other packages."""
 
 

@@ -165,6 +165,29 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         return low, high
 
     @public
+    def posterior(self, X: Any) -> kbp.Posterior:
+        """Return the posterior of all samples, with one batch axis, which all summaries of kbpjax take.
+
+        Args:
+            X: as in `predict`.
+
+        Raises:
+            ValueError: as `predict`.
+
+        Examples:
+            >>> import numpy as np, kbpjax as kbp
+            >>> from kbpjax.estimator import GraphRegressor
+            >>> y = np.cumsum(np.random.default_rng(0).normal(size=(20, 6)), axis=1)
+            >>> given = {"kernel": kbp.RBF(0.8), "obs_kernel": kbp.RBF(1.0), "ridge": 1e-3, "obs_ridge": 1e-3}
+            >>> posterior = GraphRegressor(**given).fit(y, y).posterior(y[:3])
+            >>> kbp.quantile(posterior, 0.1).shape
+            (3, 6)
+        """
+        check_is_fitted(self, "model_")
+        infer = lambda y: kbp.infer(self.model_, self.graph_, y, num_iters=self.num_iters)
+        return jax.vmap(infer)(self._cases(X))
+
+    @public
     def score(self, X: Any, y: Any, sample_weight: Numbers | None = None) -> float:
         """Return R squared, the fraction of the variance of all values that the predictions explain.
 
@@ -200,14 +223,7 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
     def _summarize(self, x: Any, coverage: float = 0.9) -> tuple[np.ndarray, ...]:
         """Return means, standard deviations, lower ends and upper ends, each in the shape of y."""
         check_is_fitted(self, "model_")
-        x = x.astype(float).filled(np.nan) if isinstance(x, np.ma.MaskedArray) else x
-        observed: Any = validate_data(self, x, reset=False, **_READ)
-        shape = (*self.shape_, *self.obs_shape_)
-        fix = "Pass samples on the graph of fit."
-        _checks.require(
-            observed.shape[1:] == shape, "X", f"must have samples of shape {shape}", observed.shape[1:], fix
-        )
-        y = jnp.asarray(self._by_node(observed), jnp.result_type(float))
+        y = self._cases(x)
         level = jnp.asarray(coverage, y.dtype)
         summaries, converged = _summaries(
             self.model_, y, level, graph=StaticGraph(self.graph_), num_iters=self.num_iters
@@ -218,6 +234,17 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
             advice = "More iterations: num_iters=1000. Otherwise a larger ridge or a wider kernel."
             warn(f"{reason}. {advice}", kbp.ConvergenceWarning)
         return tuple(np.asarray(summary, float).reshape(len(y), *self.shape_) for summary in summaries)
+
+    def _cases(self, x: Any) -> jax.Array:
+        """Return the observations of samples [sample, node, *obs_dim]."""
+        x = x.astype(float).filled(np.nan) if isinstance(x, np.ma.MaskedArray) else x
+        observed: Any = validate_data(self, x, reset=False, **_READ)
+        shape = (*self.shape_, *self.obs_shape_)
+        fix = "Pass samples on the graph of fit."
+        _checks.require(
+            observed.shape[1:] == shape, "X", f"must have samples of shape {shape}", observed.shape[1:], fix
+        )
+        return jnp.asarray(self._by_node(observed), jnp.result_type(float))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

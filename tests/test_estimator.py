@@ -262,3 +262,16 @@ def test_whole_numbers_are_answered_like_floats():
     np.testing.assert_allclose(whole.predict(x[:5]), floats.predict(x[:5]), atol=1e-6)
     low, high = whole.predict_interval(x[:5])
     assert np.mean(high - low) > 0.5
+
+
+def test_the_posterior_of_samples_has_the_means_of_predictions():
+    rng = np.random.default_rng(0)
+    y = np.cumsum(rng.normal(size=(30, 5)), axis=1)
+    x = y + rng.normal(size=y.shape)
+    given = {"kernel": kbp.RBF(0.8), "obs_kernel": kbp.RBF(1.0), "ridge": 1e-3, "obs_ridge": 1e-3}
+    regressor = GraphRegressor(**given).fit(x, y)
+    posterior = regressor.posterior(x[:3])
+    assert posterior.batch == (3,)
+    np.testing.assert_allclose(kbp.mean(posterior), regressor.predict(x[:3]), atol=1e-4)
+    low, high = kbp.interval(posterior, 0.9)
+    np.testing.assert_allclose(np.stack([low, high]), regressor.predict_interval(x[:3]), atol=1e-3)

@@ -444,6 +444,7 @@ recipe("estimator.GraphRegressor", estimator.GraphRegressor, **{k: OPTIONS[k] fo
 regressor = Late(lambda: estimator.GraphRegressor(RBF, RBF, 1e-2, 1e-2, 6, 5))
 fitted = Late(lambda: estimator.GraphRegressor(RBF, RBF, 1e-2, 1e-2, 6, 5).fit(Y, X))
 recipe("estimator.GraphRegressor.fit", Late(lambda: regressor().fit), Y, X, GRAPH)
+recipe("estimator.GraphRegressor.posterior", Late(lambda: fitted().posterior), Y[:4])
 recipe("estimator.GraphRegressor.predict", Late(lambda: fitted().predict), Y[:4], True)
 recipe("estimator.GraphRegressor.predict_interval", Late(lambda: fitted().predict_interval), Y[:4], 0.8)
 recipe("estimator.GraphRegressor.score", Late(lambda: fitted().score), Y[:4], X[:4], np.ones(4))
