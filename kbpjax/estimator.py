@@ -205,7 +205,7 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
     def _summarize(self, x: Any, coverage: float = 0.9) -> tuple[np.ndarray, ...]:
         """Return means, standard deviations, lower ends and upper ends, each in the shape of y."""
         check_is_fitted(self, "model_")
-        x = x.astype(float).filled(np.nan) if isinstance(x, np.ma.MaskedArray) else x
+        x = np.ma.filled(x.astype(float), np.nan) if isinstance(x, np.ma.MaskedArray) else x
         observed: Any = validate_data(self, x, reset=False, **_READ)
         shape = (*self.shape_, *self.obs_shape_)
         fix = "Pass samples on the graph of fit."

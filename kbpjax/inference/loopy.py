@@ -179,7 +179,7 @@ def step(
     check_messages("state", state.messages, operators, graph)
     damping = strong_damping(damping, local.dtype)
     powers = pair_exponents(graph, exponents, local.dtype)
-    return _step(operators, type(schedule).plan(schedule, graph), local, clamped, state, damping, powers, schedule)
+    return _step(operators, _plan(schedule, graph), local, clamped, state, damping, powers, schedule)
 
 
 @jax.jit
@@ -267,7 +267,7 @@ def run(
     first = None if start is None else check_start(start, operators, graph)
     damping = strong_damping(damping, local.dtype)
     given = operators, local, clamped, first, powers, damping
-    plan = type(schedule).plan(schedule, graph)
+    plan = _plan(schedule, graph)
     if tol is None:
         return _run(plan, None, *given, schedule, acceleration, None, None, num_iters)
     differentiated = graph.num_edges > 0 and _checks.is_traced((operators, local, powers))
@@ -392,10 +392,11 @@ def prepare_inputs(model: AnyModel, graph: Graph, evidence: AnyEvidence) -> Inpu
     Operators.check_types(operators, graph)  # by the class: the bound method of a module is slow to make
     shape, dtype = (graph.num_nodes, operators.evaluate.shape[1]), operators.evaluate.dtype
     is_array = evidence is not None and not hasattr(evidence, "local")  # `isinstance` of a protocol is slow
+    given: Any = evidence
     if evidence is None:
-        local: Any = jnp.ones(shape, dtype)
+        local = jnp.ones(shape, dtype)
     else:
-        local = _checks.as_array("evidence", evidence) if is_array else evidence.local
+        local = _checks.as_array("evidence", given) if is_array else given.local
         local = local if local.dtype == dtype else local.astype(dtype)
     if local.shape != shape:
         fix = "Make the evidence with the same model and graph."
@@ -429,6 +430,11 @@ def strong_damping(damping: Any, dtype: Any) -> Any:
     if isinstance(damping, AgreementDamping):
         return AgreementDamping(strong(damping.damping, dtype))
     return strong(damping, dtype)
+
+
+def _plan(schedule: Any, graph: Graph) -> Plan:
+    """Return `schedule.plan(graph)`, by the class: the bound method of a module is slow to make."""
+    return type(schedule).plan(schedule, graph)
 
 
 def strong(value: Any, dtype: Any) -> Any:
