@@ -405,8 +405,9 @@ def _sequence(cls: Any, args: tuple[Any, ...]) -> Kind:
             return values
         if not any_length and len(values) != len(kinds):
             _checks.require(False, argument, f"must have {len(kinds)} items", f"{len(values)}", "Pass all of them.")
-        return cls(_items(kinds * len(values) if any_length else kinds, argument, dict(enumerate(values))))
+        return make(_items(kinds * len(values) if any_length else kinds, argument, dict(enumerate(values))))
 
+    make: Any = list if cls is Sequence else cls
     some = (list, tuple, np.ndarray) if text.endswith("anything") else (list, tuple)  # such as an array of axes
     return Kind(text, lambda value: isinstance(value, some), read)
 

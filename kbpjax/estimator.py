@@ -237,7 +237,7 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
 
     def _cases(self, x: Any) -> jax.Array:
         """Return the observations of samples [sample, node, *obs_dim]."""
-        x = x.astype(float).filled(np.nan) if isinstance(x, np.ma.MaskedArray) else x
+        x = np.ma.filled(x.astype(float), np.nan) if isinstance(x, np.ma.MaskedArray) else x
         observed: Any = validate_data(self, x, reset=False, **_READ)
         shape = (*self.shape_, *self.obs_shape_)
         fix = "Pass samples on the graph of fit."

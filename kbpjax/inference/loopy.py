@@ -154,7 +154,7 @@ def run(
     first = None if start is None else check_start(start, operators, graph)
     damping = strong_damping(damping, local.dtype)
     given = operators, local, clamped, first, powers, damping
-    plan = type(schedule).plan(schedule, graph)
+    plan = _plan(schedule, graph)
     if tol is None:
         return _run(plan, None, *given, schedule, acceleration, None, None, num_iters)
     differentiated = graph.num_edges > 0 and _checks.is_traced((operators, local, powers))
@@ -308,7 +308,7 @@ def prepare_inputs(model: AnyModel, graph: Graph, evidence: AnyEvidence) -> Inpu
     shape, dtype = (graph.num_nodes, operators.evaluate.shape[1]), operators.evaluate.dtype
     is_array = evidence is not None and not hasattr(evidence, "local")  # `isinstance` of a protocol is slow
     if evidence is None:
-        local: Any = jnp.ones(shape, dtype)
+        local = jnp.ones(shape, dtype)
     else:
         given: Any = evidence
         local = _checks.as_array("evidence", evidence) if is_array else given.local
@@ -343,6 +343,11 @@ def strong_damping(damping: Any, dtype: Any) -> Any:
     if isinstance(damping, AdaptiveDamping):
         return damping
     return strong(damping, dtype)
+
+
+def _plan(schedule: Any, graph: Graph) -> Plan:
+    """Return `schedule.plan(graph)`, by the class: the bound method of a module is slow to make."""
+    return type(schedule).plan(schedule, graph)
 
 
 def strong(value: Any, dtype: Any) -> Any:
