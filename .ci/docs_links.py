@@ -43,7 +43,11 @@ def linked(found: re.Match, page: str) -> str:
 def anchors() -> dict[str, str]:
     """Return {path without "kbpjax.": anchor} of all functions, classes and their methods."""
     entries = {docs_reference.home(entry.value): entry for entry in docs_reference.entries()}
-    paths = {path: entries[docs_reference.home(value)] for path, value in docs_reference.public().items()}
+    public = docs_reference.public()
+    missing = sorted(path for path, value in public.items() if docs_reference.home(value) not in entries)
+    if missing:
+        raise SystemExit(f"{', '.join(missing)}: public, but in no section of the reference; see .ci/docs_reference.py")
+    paths = {path: entries[docs_reference.home(value)] for path, value in public.items()}
     paths |= {name: entry for entry in entries.values() for name in (entry.name, entry.anchor)}
     found = {path: entry.anchor for path, entry in paths.items()}
     found |= {f"{path}.{m}": f"{entry.anchor}.{m}" for path, entry in paths.items() for m in entry.members()}

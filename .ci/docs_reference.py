@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 PACKAGES = ("", "kernels", "features", "ep")
-"""Modules whose functions and classes are all public."""
+"""Packages whose public names are their `__all__`."""
 MODULES = (
     *("plotting", "io", "estimator", "baselines", "learning.data", "learning.model", "learning.observations"),
     *("learning.rules", "learning.embedding", "inference.operators", "sharded", "graphs.partition", "tuning.scores"),
@@ -294,8 +294,8 @@ def is_public(module: ModuleType, name: str, value: Any) -> bool:
     if name.startswith("_") or inspect.ismodule(value) or not callable(value) or not origin.startswith("kbpjax"):
         return False
     path = module.__name__.partition(".")[2]
-    if path in PACKAGES:
-        return True
+    if hasattr(module, "__all__"):
+        return name in module.__all__
     inside = origin.startswith("kbpjax.baselines") if path.startswith("baselines") else origin == module.__name__
     return inside and ">>>" in (inspect.getdoc(value) or "")
 

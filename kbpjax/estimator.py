@@ -20,6 +20,8 @@ from kbpjax._public import describe, public
 from kbpjax.fitting import fit_chosen
 from kbpjax.posterior.infer import StaticGraph
 
+__all__ = ["GraphRegressor"]
+
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
     from sklearn.metrics import r2_score

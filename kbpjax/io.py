@@ -23,6 +23,8 @@ from kbpjax._misc import DAMAGE, replacing, warn
 from kbpjax._public import public
 from kbpjax.inference.diagnostics import KbpWarning
 
+__all__ = ["describe", "load", "save"]
+
 FORMAT = 1
 """Format version of written files; older versions can be read, newer versions cannot."""
 HEADER = "kbpjax.json"

@@ -21,6 +21,17 @@ from kbpjax.posterior.intervals import coverage, interval
 from kbpjax.posterior.posterior import Posterior, as_belief
 from kbpjax.posterior.summaries import marginal, mean, mode, std
 
+__all__ = [
+    "plot_belief",
+    "plot_costs",
+    "plot_graph",
+    "plot_grid",
+    "plot_landmarks",
+    "plot_messages",
+    "plot_reliability",
+    "plot_residuals",
+]
+
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "0.4"
 
 

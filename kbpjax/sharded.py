@@ -27,6 +27,8 @@ from kbpjax.inference.operators import Operators, normalize
 from kbpjax.inference.schedules import Problem, largest_change
 from kbpjax.inference.update import PlanPart, lay_out, of_edges, send, update
 
+__all__ = ["Partition", "partition_graph", "shard_batch"]
+
 Batch = TypeVar("Batch")
 
 

@@ -1,6 +1,5 @@
 """Every public function and class has the layer that checks its arguments."""
 
-import importlib
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Sequence
@@ -23,13 +22,8 @@ from tests.test_examples import BASELINES, COLLECTIONS, MODULES, public_names
 
 def all_public():
     """Return {name: object} of the functions and classes that users meet."""
-    found = {
-        f"{module}.{name}": value for module in COLLECTIONS + MODULES for name, value in public_names(module).items()
-    }
-    for module, names in BASELINES.items():
-        home = importlib.import_module(f"kbpjax.baselines.{module}")
-        found |= {f"kbpjax.baselines.{module}.{name}": getattr(home, name) for name in names.split()}
-    return found
+    modules = [*COLLECTIONS, *MODULES, *(f"kbpjax.baselines.{name}" for name in BASELINES)]
+    return {f"{module}.{name}": value for module in modules for name, value in public_names(module).items()}
 
 
 RESULTS = {"Tuned", "Prediction", "Record", "ProductFactors", "NotConverged"}
@@ -203,3 +197,9 @@ def test_results_may_be_anything_and_are_not_read(monkeypatch):
     assert np.isnan(kbp.Belief.trusted([0.0], [[np.nan]]).weights).all()
     uniform = kbp.ep.Gaussian.trusted(0.0, 0.0)
     assert float((uniform * uniform).precision) == 0 and np.isnan((uniform / uniform).mean)
+
+
+def test_public_names_are_listed():
+    named = {name for name, value in vars(kbp).items() if not name.startswith("_") and not inspect.ismodule(value)}
+    assert named - set(kbp.__all__) == {"Any", "TYPE_CHECKING"}
+    assert all(hasattr(kbp, name) for name in kbp.__all__)

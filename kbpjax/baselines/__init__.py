@@ -11,13 +11,19 @@ and every solution has `messages` (particles: `log_messages`), `converged`, `num
 key is one of `jax.random`; None means `jax.random.key(0)`, and deterministic methods ignore it.
 """
 
-from kbpjax.baselines import discrete as discrete
-from kbpjax.baselines import gaussian as gaussian
-from kbpjax.baselines import nonparametric as nonparametric
-from kbpjax.baselines.evidence import transfer_evidence as transfer_evidence
-from kbpjax.baselines.nonparametric import density as density
-from kbpjax.baselines.nonparametric import expectation_particle as expectation_particle
-from kbpjax.baselines.nonparametric import mixtures as mixtures
-from kbpjax.baselines.nonparametric import pairwise as pairwise
-from kbpjax.baselines.nonparametric import particle as particle
-from kbpjax.baselines.nonparametric import products as products
+from kbpjax.baselines import discrete, gaussian, nonparametric
+from kbpjax.baselines.evidence import transfer_evidence
+from kbpjax.baselines.nonparametric import density, expectation_particle, mixtures, pairwise, particle, products
+
+__all__ = [
+    "density",
+    "discrete",
+    "expectation_particle",
+    "gaussian",
+    "mixtures",
+    "nonparametric",
+    "pairwise",
+    "particle",
+    "products",
+    "transfer_evidence",
+]

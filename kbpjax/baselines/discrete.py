@@ -35,6 +35,8 @@ from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.beliefs import beliefs as beliefs
 from kbpjax.posterior.evidence import Evidence
 
+__all__ = ["Indicators", "bins", "fit", "from_potentials", "run"]
+
 States = Numbers | Mapping[int, Numbers]
 Tables = Numbers | Mapping[int, Numbers]
 

@@ -14,6 +14,8 @@ from kbpjax.posterior.beliefs import Learned, learned_factors, log_factors
 from kbpjax.posterior.evidence import Evidence, Model
 from kbpjax.posterior.likelihood import likelihood
 
+__all__ = ["transfer_evidence"]
+
 
 @public
 def transfer_evidence(model: Model, graph: Graph, evidence: Evidence, source: KernelMRF) -> Evidence:

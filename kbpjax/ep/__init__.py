@@ -1,56 +1,89 @@
 """Expectation propagation, with exact messages or with message operators learned by kernel regression (KJIT)."""
 
-from kbpjax.ep.beta import Beta as Beta
-from kbpjax.ep.compound_gamma import precision_posteriors as precision_posteriors
-from kbpjax.ep.gamma import Gamma as Gamma
-from kbpjax.ep.gaussian import Gaussian as Gaussian
-from kbpjax.ep.gaussian import MultivariateGaussian as MultivariateGaussian
-from kbpjax.ep.just_in_time import Record as Record
-from kbpjax.ep.just_in_time import init_operator as init_operator
-from kbpjax.ep.just_in_time import scan as scan
-from kbpjax.ep.just_in_time import step as step
-from kbpjax.ep.linear_model import LinearPosterior as LinearPosterior
-from kbpjax.ep.linear_model import Parallel as Parallel
-from kbpjax.ep.linear_model import Sequential as Sequential
-from kbpjax.ep.linear_model import linear_model as linear_model
-from kbpjax.ep.linear_model import logistic_predictive as logistic_predictive
-from kbpjax.ep.linear_model import logistic_regression as logistic_regression
-from kbpjax.ep.messages import Distribution as Distribution
-from kbpjax.ep.messages import ImproperHandling as ImproperHandling
-from kbpjax.ep.messages import MeanPreserving as MeanPreserving
-from kbpjax.ep.messages import Uniform as Uniform
-from kbpjax.ep.messages import kl as kl
-from kbpjax.ep.messages import ratio as ratio
-from kbpjax.ep.operators import Learner as Learner
-from kbpjax.ep.operators import Operator as Operator
-from kbpjax.ep.operators import Prediction as Prediction
-from kbpjax.ep.operators import learn as learn
-from kbpjax.ep.operators import predict as predict
-from kbpjax.ep.oracles import CompoundGamma as CompoundGamma
-from kbpjax.ep.oracles import KLProjection as KLProjection
-from kbpjax.ep.oracles import LogisticToP as LogisticToP
-from kbpjax.ep.oracles import LogisticToZ as LogisticToZ
-from kbpjax.ep.oracles import MatchingMoments as MatchingMoments
-from kbpjax.ep.oracles import Oracle as Oracle
-from kbpjax.ep.oracles import logistic_integrals as logistic_integrals
-from kbpjax.ep.parameters import Parameters as Parameters
-from kbpjax.ep.parameters import grid_candidates as grid_candidates
-from kbpjax.ep.parameters import random_candidates as random_candidates
-from kbpjax.ep.regression import BayesianRegression as BayesianRegression
-from kbpjax.ep.regression import fit_regression as fit_regression
-from kbpjax.ep.regression import leave_one_out_residuals as leave_one_out_residuals
-from kbpjax.ep.regression import log_evidence as log_evidence
-from kbpjax.ep.representations import Draws as Draws
-from kbpjax.ep.representations import Exact as Exact
-from kbpjax.ep.representations import Moments as Moments
-from kbpjax.ep.sampling import ForwardSampler as ForwardSampler
-from kbpjax.ep.sampling import ImportanceSampling as ImportanceSampling
-from kbpjax.ep.sampling import LogDensity as LogDensity
-from kbpjax.ep.sampling import logistic_sampler as logistic_sampler
-from kbpjax.ep.selection import LeaveOneOut as LeaveOneOut
-from kbpjax.ep.selection import NegativeLogEvidence as NegativeLogEvidence
-from kbpjax.ep.selection import select_parameters as select_parameters
-from kbpjax.ep.targets import AbsoluteBelief as AbsoluteBelief
-from kbpjax.ep.targets import Message as Message
-from kbpjax.ep.targets import RelativeBelief as RelativeBelief
-from kbpjax.ep.targets import Targets as Targets
+from kbpjax.ep.beta import Beta
+from kbpjax.ep.compound_gamma import precision_posteriors
+from kbpjax.ep.gamma import Gamma
+from kbpjax.ep.gaussian import Gaussian, MultivariateGaussian
+from kbpjax.ep.just_in_time import Record, init_operator, scan, step
+from kbpjax.ep.linear_model import (
+    LinearPosterior,
+    Parallel,
+    Sequential,
+    linear_model,
+    logistic_predictive,
+    logistic_regression,
+)
+from kbpjax.ep.messages import Distribution, ImproperHandling, MeanPreserving, Uniform, kl, ratio
+from kbpjax.ep.operators import Learner, Operator, Prediction, learn, predict
+from kbpjax.ep.oracles import (
+    CompoundGamma,
+    KLProjection,
+    LogisticToP,
+    LogisticToZ,
+    MatchingMoments,
+    Oracle,
+    logistic_integrals,
+)
+from kbpjax.ep.parameters import Parameters, grid_candidates, random_candidates
+from kbpjax.ep.regression import BayesianRegression, fit_regression, leave_one_out_residuals, log_evidence
+from kbpjax.ep.representations import Draws, Exact, Moments
+from kbpjax.ep.sampling import ForwardSampler, ImportanceSampling, LogDensity, logistic_sampler
+from kbpjax.ep.selection import LeaveOneOut, NegativeLogEvidence, select_parameters
+from kbpjax.ep.targets import AbsoluteBelief, Message, RelativeBelief, Targets
+
+__all__ = [
+    "AbsoluteBelief",
+    "BayesianRegression",
+    "Beta",
+    "CompoundGamma",
+    "Distribution",
+    "Draws",
+    "Exact",
+    "ForwardSampler",
+    "Gamma",
+    "Gaussian",
+    "ImportanceSampling",
+    "ImproperHandling",
+    "KLProjection",
+    "Learner",
+    "LeaveOneOut",
+    "LinearPosterior",
+    "LogDensity",
+    "LogisticToP",
+    "LogisticToZ",
+    "MatchingMoments",
+    "MeanPreserving",
+    "Message",
+    "Moments",
+    "MultivariateGaussian",
+    "NegativeLogEvidence",
+    "Operator",
+    "Oracle",
+    "Parallel",
+    "Parameters",
+    "Prediction",
+    "Record",
+    "RelativeBelief",
+    "Sequential",
+    "Targets",
+    "Uniform",
+    "fit_regression",
+    "grid_candidates",
+    "init_operator",
+    "kl",
+    "learn",
+    "leave_one_out_residuals",
+    "linear_model",
+    "log_evidence",
+    "logistic_integrals",
+    "logistic_predictive",
+    "logistic_regression",
+    "logistic_sampler",
+    "precision_posteriors",
+    "predict",
+    "random_candidates",
+    "ratio",
+    "scan",
+    "select_parameters",
+    "step",
+]

@@ -1,25 +1,52 @@
 """Finite feature maps: vectors phi(x) in R^l with <phi(x), phi(y)> close to k(x, y)."""
 
-from kbpjax.features.base import FeatureMap as FeatureMap
-from kbpjax.features.base import LandmarkSelector as LandmarkSelector
-from kbpjax.features.base import features as features
-from kbpjax.features.cholesky import FAR as FAR
-from kbpjax.features.cholesky import Basis as Basis
-from kbpjax.features.cholesky import PivotedCholesky as PivotedCholesky
-from kbpjax.features.cholesky import Pivots as Pivots
-from kbpjax.features.cholesky import RandomlyPivotedCholesky as RandomlyPivotedCholesky
-from kbpjax.features.cholesky import cholesky_basis as cholesky_basis
-from kbpjax.features.cholesky import incomplete_cholesky as incomplete_cholesky
-from kbpjax.features.cholesky import represented as represented
-from kbpjax.features.distributions import Concatenated as Concatenated
-from kbpjax.features.distributions import EmbeddingFeatures as EmbeddingFeatures
-from kbpjax.features.distributions import Kronecker as Kronecker
-from kbpjax.features.distributions import MeanVarianceFeatures as MeanVarianceFeatures
-from kbpjax.features.distributions import Restricted as Restricted
-from kbpjax.features.distributions import SampleFeatures as SampleFeatures
-from kbpjax.features.distributions import TwoStage as TwoStage
-from kbpjax.features.distributions import cosines as cosines
-from kbpjax.features.distributions import draw_frequencies as draw_frequencies
-from kbpjax.features.distributions import draw_phases as draw_phases
-from kbpjax.features.fourier import FourierBasis as FourierBasis
-from kbpjax.features.fourier import RandomFourier as RandomFourier
+from kbpjax.features.base import FeatureMap, LandmarkSelector, features
+from kbpjax.features.cholesky import (
+    FAR,
+    Basis,
+    PivotedCholesky,
+    Pivots,
+    RandomlyPivotedCholesky,
+    cholesky_basis,
+    incomplete_cholesky,
+    represented,
+)
+from kbpjax.features.distributions import (
+    Concatenated,
+    EmbeddingFeatures,
+    Kronecker,
+    MeanVarianceFeatures,
+    Restricted,
+    SampleFeatures,
+    TwoStage,
+    cosines,
+    draw_frequencies,
+    draw_phases,
+)
+from kbpjax.features.fourier import FourierBasis, RandomFourier
+
+__all__ = [
+    "FAR",
+    "Basis",
+    "Concatenated",
+    "EmbeddingFeatures",
+    "FeatureMap",
+    "FourierBasis",
+    "Kronecker",
+    "LandmarkSelector",
+    "MeanVarianceFeatures",
+    "PivotedCholesky",
+    "Pivots",
+    "RandomFourier",
+    "RandomlyPivotedCholesky",
+    "Restricted",
+    "SampleFeatures",
+    "TwoStage",
+    "cholesky_basis",
+    "cosines",
+    "draw_frequencies",
+    "draw_phases",
+    "features",
+    "incomplete_cholesky",
+    "represented",
+]

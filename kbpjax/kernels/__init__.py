@@ -1,51 +1,93 @@
 """Positive definite kernels on any domain."""
 
-from kbpjax.kernels.base import Constant as Constant
-from kbpjax.kernels.base import Kernel as Kernel
-from kbpjax.kernels.base import Normalized as Normalized
-from kbpjax.kernels.base import Part as Part
-from kbpjax.kernels.base import Power as Power
-from kbpjax.kernels.base import Product as Product
-from kbpjax.kernels.base import Scaled as Scaled
-from kbpjax.kernels.base import Sum as Sum
-from kbpjax.kernels.base import Transformed as Transformed
-from kbpjax.kernels.base import diagonal as diagonal
-from kbpjax.kernels.base import gram as gram
-from kbpjax.kernels.distributions import Coordinates as Coordinates
-from kbpjax.kernels.distributions import EmbeddingRBF as EmbeddingRBF
-from kbpjax.kernels.distributions import ExpectedProduct as ExpectedProduct
-from kbpjax.kernels.distributions import MeanVariance as MeanVariance
-from kbpjax.kernels.distributions import median_embedding as median_embedding
-from kbpjax.kernels.distributions import median_mean_variance as median_mean_variance
-from kbpjax.kernels.euclidean import ARD as ARD
-from kbpjax.kernels.euclidean import RBF as RBF
-from kbpjax.kernels.euclidean import Laplace as Laplace
-from kbpjax.kernels.euclidean import Linear as Linear
-from kbpjax.kernels.euclidean import Matern as Matern
-from kbpjax.kernels.euclidean import Periodic as Periodic
-from kbpjax.kernels.euclidean import Polynomial as Polynomial
-from kbpjax.kernels.euclidean import Projected as Projected
-from kbpjax.kernels.euclidean import RandomProjection as RandomProjection
-from kbpjax.kernels.euclidean import RationalQuadratic as RationalQuadratic
-from kbpjax.kernels.euclidean import median_bandwidth as median_bandwidth
-from kbpjax.kernels.finite import Delta as Delta
-from kbpjax.kernels.finite import Jaccard as Jaccard
-from kbpjax.kernels.finite import Kendall as Kendall
-from kbpjax.kernels.finite import Mallows as Mallows
-from kbpjax.kernels.finite import Precomputed as Precomputed
-from kbpjax.kernels.finite import nearest_gram as nearest_gram
-from kbpjax.kernels.graphs import ShortestPath as ShortestPath
-from kbpjax.kernels.graphs import WeisfeilerLehman as WeisfeilerLehman
-from kbpjax.kernels.graphs import encode_graphs as encode_graphs
-from kbpjax.kernels.manifold import Heat as Heat
-from kbpjax.kernels.manifold import Rotations as Rotations
-from kbpjax.kernels.manifold import Sphere as Sphere
-from kbpjax.kernels.manifold import median_concentration as median_concentration
-from kbpjax.kernels.manifold import nearest_rotations as nearest_rotations
-from kbpjax.kernels.manifold import unit_vectors as unit_vectors
-from kbpjax.kernels.strings import LocalAlignment as LocalAlignment
-from kbpjax.kernels.strings import Mismatch as Mismatch
-from kbpjax.kernels.strings import Spectrum as Spectrum
-from kbpjax.kernels.strings import Subsequence as Subsequence
-from kbpjax.kernels.text import Alphabet as Alphabet
-from kbpjax.kernels.text import mask as mask
+from kbpjax.kernels.base import (
+    Constant,
+    Kernel,
+    Normalized,
+    Part,
+    Power,
+    Product,
+    Scaled,
+    Sum,
+    Transformed,
+    diagonal,
+    gram,
+)
+from kbpjax.kernels.distributions import (
+    Coordinates,
+    EmbeddingRBF,
+    ExpectedProduct,
+    MeanVariance,
+    median_embedding,
+    median_mean_variance,
+)
+from kbpjax.kernels.euclidean import (
+    ARD,
+    RBF,
+    Laplace,
+    Linear,
+    Matern,
+    Periodic,
+    Polynomial,
+    Projected,
+    RandomProjection,
+    RationalQuadratic,
+    median_bandwidth,
+)
+from kbpjax.kernels.finite import Delta, Jaccard, Kendall, Mallows, Precomputed, nearest_gram
+from kbpjax.kernels.graphs import ShortestPath, WeisfeilerLehman, encode_graphs
+from kbpjax.kernels.manifold import Heat, Rotations, Sphere, median_concentration, nearest_rotations, unit_vectors
+from kbpjax.kernels.strings import LocalAlignment, Mismatch, Spectrum, Subsequence
+from kbpjax.kernels.text import Alphabet, mask
+
+__all__ = [
+    "ARD",
+    "RBF",
+    "Alphabet",
+    "Constant",
+    "Coordinates",
+    "Delta",
+    "EmbeddingRBF",
+    "ExpectedProduct",
+    "Heat",
+    "Jaccard",
+    "Kendall",
+    "Kernel",
+    "Laplace",
+    "Linear",
+    "LocalAlignment",
+    "Mallows",
+    "Matern",
+    "MeanVariance",
+    "Mismatch",
+    "Normalized",
+    "Part",
+    "Periodic",
+    "Polynomial",
+    "Power",
+    "Precomputed",
+    "Product",
+    "Projected",
+    "RandomProjection",
+    "RationalQuadratic",
+    "Rotations",
+    "Scaled",
+    "ShortestPath",
+    "Spectrum",
+    "Sphere",
+    "Subsequence",
+    "Sum",
+    "Transformed",
+    "WeisfeilerLehman",
+    "diagonal",
+    "encode_graphs",
+    "gram",
+    "mask",
+    "median_bandwidth",
+    "median_concentration",
+    "median_embedding",
+    "median_mean_variance",
+    "nearest_gram",
+    "nearest_rotations",
+    "unit_vectors",
+]

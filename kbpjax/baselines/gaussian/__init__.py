@@ -4,15 +4,21 @@
 from `observe` (learned) or `likelihood` (known noise). `run` passes the messages, `beliefs` evaluates the marginals.
 """
 
-from kbpjax.baselines.gaussian.field import GaussianFactors as GaussianFactors
-from kbpjax.baselines.gaussian.field import GaussianMRF as GaussianMRF
-from kbpjax.baselines.gaussian.field import likelihood as likelihood
-from kbpjax.baselines.gaussian.field import thin_membrane as thin_membrane
-from kbpjax.baselines.gaussian.message_passing import GaussianSolution as GaussianSolution
-from kbpjax.baselines.gaussian.message_passing import beliefs as beliefs
-from kbpjax.baselines.gaussian.message_passing import check as check
-from kbpjax.baselines.gaussian.message_passing import run as run
-from kbpjax.baselines.gaussian.message_passing import walk_summability as walk_summability
-from kbpjax.baselines.gaussian.template import GaussianTemplate as GaussianTemplate
-from kbpjax.baselines.gaussian.template import fit as fit
-from kbpjax.baselines.gaussian.template import observe as observe
+from kbpjax.baselines.gaussian.field import GaussianFactors, GaussianMRF, likelihood, thin_membrane
+from kbpjax.baselines.gaussian.message_passing import GaussianSolution, beliefs, check, run, walk_summability
+from kbpjax.baselines.gaussian.template import GaussianTemplate, fit, observe
+
+__all__ = [
+    "GaussianFactors",
+    "GaussianMRF",
+    "GaussianSolution",
+    "GaussianTemplate",
+    "beliefs",
+    "check",
+    "fit",
+    "likelihood",
+    "observe",
+    "run",
+    "thin_membrane",
+    "walk_summability",
+]

@@ -4,9 +4,20 @@
 on a `pairwise.PairwiseMRF`, whose potentials are functions, or densities learned by `density`.
 """
 
-from kbpjax.baselines.nonparametric.mixture_messages import ExactSampler as ExactSampler
-from kbpjax.baselines.nonparametric.mixture_messages import GibbsSampler as GibbsSampler
-from kbpjax.baselines.nonparametric.mixture_messages import MultiscaleSampler as MultiscaleSampler
-from kbpjax.baselines.nonparametric.mixture_messages import NonparametricSolution as NonparametricSolution
-from kbpjax.baselines.nonparametric.mixture_messages import beliefs as beliefs
-from kbpjax.baselines.nonparametric.mixture_messages import run as run
+from kbpjax.baselines.nonparametric.mixture_messages import (
+    ExactSampler,
+    GibbsSampler,
+    MultiscaleSampler,
+    NonparametricSolution,
+    beliefs,
+    run,
+)
+
+__all__ = [
+    "ExactSampler",
+    "GibbsSampler",
+    "MultiscaleSampler",
+    "NonparametricSolution",
+    "beliefs",
+    "run",
+]

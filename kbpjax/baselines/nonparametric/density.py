@@ -23,6 +23,8 @@ from kbpjax.graphs.graph import Graph
 from kbpjax.posterior.evidence import Evidence, Model
 from kbpjax.posterior.likelihood import likelihood
 
+__all__ = ["ConditionalDensity", "RegressionLikelihood", "fit_conditional", "fit_likelihood", "fit_parzen"]
+
 
 def _american(fields: dict[str, Any]) -> dict[str, Any]:
     """Rename the fields of a file of kbpjax 0.1 (see `kbpjax.io`)."""

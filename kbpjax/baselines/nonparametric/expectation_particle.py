@@ -33,6 +33,8 @@ from kbpjax.baselines.nonparametric.particle import variance as variance
 from kbpjax.graphs.graph import Graph
 from kbpjax.posterior.evidence import Evidence
 
+__all__ = ["run"]
+
 WIDE, SHARE = 2.0, 0.25
 """A share `SHARE` of the particles is drawn from a Gaussian `WIDE` times wider."""
 

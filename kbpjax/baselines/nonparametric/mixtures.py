@@ -8,6 +8,8 @@ from kbpjax import _checks
 from kbpjax._misc import einsum, show_fields
 from kbpjax._public import Checked, finite
 
+__all__ = ["GaussianMixture"]
+
 LEAST = -1e30
 """Smallest exponent of a normal density; below, squares of distances may overflow in single precision."""
 

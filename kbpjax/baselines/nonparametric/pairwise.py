@@ -37,6 +37,8 @@ from kbpjax.posterior.beliefs import Belief, somewhere_positive
 from kbpjax.posterior.evidence import Evidence
 from kbpjax.posterior.likelihood import pointwise_log_likelihoods
 
+__all__ = ["Conditionals", "EdgePotential", "NodePotential", "PairwiseMRF", "Ratios", "fit"]
+
 BATCH, PAIRS = 64, 2**22
 """Largest number of edges, and of pairs of points, for which potentials are evaluated at a time."""
 

@@ -28,6 +28,8 @@ from kbpjax.graphs.graph import Graph
 from kbpjax.posterior.beliefs import Belief, log_likelihoods
 from kbpjax.posterior.evidence import Evidence
 
+__all__ = ["ParticleSolution", "beliefs", "mean", "run", "variance"]
+
 NEVER = -1e30
 """The logarithm of 0 in sums over particles: if all weights of a node are 0, they count as equal."""
 

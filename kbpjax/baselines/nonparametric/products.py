@@ -28,6 +28,8 @@ from kbpjax._misc import einsum, matmul
 from kbpjax._public import public
 from kbpjax.baselines.nonparametric.mixtures import GaussianMixture
 
+__all__ = ["ProductFactors", "exact_product", "sample_gibbs", "sample_multiscale"]
+
 MAX_LABELS = 2**22
 """Largest number of components of an exact product."""
 
