@@ -12,6 +12,7 @@ from kbpjax.learning.model import candidate_points
 from kbpjax.posterior.beliefs import lengths_of, spacing
 from kbpjax.tuning import automatic, comparison, projections
 from kbpjax.tuning.held_out import hold_out
+from kbpjax.tuning.search import Search
 
 KERNELS = {"kernel": kbp.RBF(0.7), "obs_kernel": kbp.RBF(0.7)}
 
@@ -210,7 +211,7 @@ def test_the_score_equals_the_energy_score(chain):
     data = kbp.pool(graph, *field(graph, 24))
     kernels = comparison.ScaledKernels.of("kernel", None, data.nodes)
     observed = comparison.ScaledKernels.of("obs_kernel", None, {0: data.observations[0][1]})
-    problem = comparison.make_problem(data, kernels, observed, None, None, 1e-6)
+    problem = comparison.make_comparison(data, comparison.Given(kernels, observed))
     weights = np.random.default_rng(0).dirichlet(np.ones(len(problem.points[0])), len(problem.held.truth[0]))
     belief = kbp.Belief(problem.points[0], jnp.asarray(weights, jnp.float32))
     got, inside = problem._at({0: belief}, problem.distances(), jnp.float32(1.0))
@@ -224,13 +225,14 @@ def test_the_score_equals_the_energy_score(chain):
 
 
 def test_of_temperatures_that_score_alike_the_one_whose_intervals_hold_is_taken():
-    scores = np.full(len(comparison.TEMPERATURES), 2.0)
+    search = Search()
+    scores = np.full(len(search.temperatures), 2.0)
     scores[5:9] = [1.021, 1.019, 1.0, 1.019]
     inside = np.linspace(0.1, 0.9, len(scores))
     inside[5:9] = [0.9, 0.91, 0.84, 0.95]
-    found = automatic._Scores(None)
+    found = automatic._Scores(None, search)
     found.tried[comparison.Choice()] = comparison.Outcome(scores, inside, True, 0.0)
-    assert found.temperature(comparison.Choice()) == comparison.TEMPERATURES[6]
+    assert found.temperature(comparison.Choice()) == search.temperatures[6]
     assert found(comparison.Choice()) == 1.0
 
 
@@ -262,9 +264,9 @@ def test_kernels_of_many_coordinates_see_what_a_regression_sees():
     many[..., 7] += x
     graph = kbp.chain_graph(4)
     observed = comparison.ScaledKernels.of("obs_kernel", None, {0: many.reshape(-1, 20)})
-    assert observed.projected(kbp.pool(graph, x, few), [0]) is None
-    assert observed.projected(kbp.pool(graph, x, many), []) is None  # variables with a kernel of their own
-    projected = observed.projected(kbp.pool(graph, x, many), [0])
+    assert observed.projected(kbp.pool(graph, x, few), [0], 16) is None
+    assert observed.projected(kbp.pool(graph, x, many), [], 16) is None  # variables with a kernel of their own
+    projected = observed.projected(kbp.pool(graph, x, many), [0], 16)
     matrix = np.abs(np.asarray(projected.matrices[0]))
     assert matrix.shape == (1, 20) and matrix[0].argmax() == 7
     kernel = projected.scaled(0.5)[0]

@@ -22,50 +22,9 @@ from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import Positive
 from kbpjax.learning.observations import DensityRatio, Expectation
 from kbpjax.learning.rules import ConstantTime, Rule
-from kbpjax.tuning.comparison import (
-    INSIDE,
-    TEMPERATURES,
-    Choice,
-    Outcome,
-    Problem,
-    ScaledKernels,
-    evaluate,
-    make_problem,
-)
+from kbpjax.tuning.comparison import Comparison, Given, Outcome, ScaledKernels, evaluate, make_comparison
 from kbpjax.tuning.hyperparameters import Hyperparameters
-
-GAIN = 5e-3
-"""Smallest relative gain for which a number is changed."""
-
-UNCONVERGED = 0.1
-"""Relative penalty of a compared model whose messages did not converge in `ITERATIONS`; `infer` iterates longer."""
-
-RESOLVED = 0.02
-"""Residual of a basis above which a compared model counts as not resolved."""
-
-
-LOWEST = Choice(1 / 32, 1 / 32, 1e-7, 1e-7, 0, 0.25)
-HIGHEST = Choice(4, 4, 0.3, 0.3, 1, 4)
-FACTORS = Choice(2.0, 2.0, 4.0, 4.0, 1.0, 2.0**0.5)
-"""Factors of the coarse steps of the search; the fine steps are their roots."""
-
-REFINED = ("bandwidth", "obs_bandwidth", "power")
-"""What fine steps vary."""
-
-FLAT = 0.02
-"""Relative difference from the best score up to which temperatures score about as well."""
-
-TIE = 0.005
-"""Difference of shares up to which regions hold equally well: of their temperatures, the nearest to 1 is taken."""
-
-STARTS = {"bandwidth": (0.125, 0.25, 0.5), "obs_bandwidth": (0.125, 0.25), "power": (1.0, 2.0)}
-"""Values whose combinations are compared before the search."""
-
-OF_MANY = {"obs_bandwidth": (0.5,)}
-"""The same for Gaussian kernels of many coordinates, in which all distances are about equal."""
-
-FEWEST = 20
-"""Number of values of variables below which nothing is held out."""
+from kbpjax.tuning.search import Choice, Search
 
 
 @public
@@ -132,10 +91,11 @@ def choose_hyperparameters(
     obs_kernel = _with_delta(obs_kernel, observed, dict(data.obs_labels))
     kernels = ScaledKernels.of("kernel", kernel, data.nodes)
     obs_kernels = ScaledKernels.of("obs_kernel", obs_kernel, observed)
-    if sum(x.size and len(x) * x.shape[1] for one in data.cases for x in one.samples.values()) < FEWEST:
+    search = Search()
+    if sum(x.size and len(x) * x.shape[1] for one in data.cases for x in one.samples.values()) < search.fewest:
         choice, temperature = Choice(ridge=1e-3, obs_ridge=1e-3), 1.0
     else:
-        choice, temperature, obs_kernels = _search(data, kernels, obs_kernels, ridge, obs_ridge, floor)
+        choice, temperature, obs_kernels = _search(data, Given(kernels, obs_kernels, ridge, obs_ridge, floor), search)
     return Hyperparameters(
         kernel=kernels.scaled(choice.bandwidth),
         obs_kernel=obs_kernels.scaled(choice.obs_bandwidth) or None,
@@ -158,32 +118,32 @@ def _with_delta(kernel: Any, samples: Mapping[int, Any], labels: Mapping[int, An
     return own | dict(kernel or {})
 
 
-def _search(
-    data: TrainingData, kernels: ScaledKernels, obs_kernels: ScaledKernels, ridge: Any, obs_ridge: Any, floor: Any
-) -> tuple[Choice, float, ScaledKernels]:
+def _search(data: TrainingData, given: Given, search: Search) -> tuple[Choice, float, ScaledKernels]:
     """Return the best choice, temperature and observation kernels: coordinate search in coarse steps, then fine ones.
 
     Where observations have many coordinates, kernels of all of them and of their projections are compared at the start.
     """
-    given = data, kernels, obs_kernels, ridge, obs_ridge, floor
+    kernels, obs_kernels = given.kernels, given.obs_kernels
     free = {
         "bandwidth": bool(kernels.scales),
         "obs_bandwidth": bool(obs_kernels.scales),
-        "ridge": ridge is None and bool(data.edges),
-        "obs_ridge": obs_ridge is None and bool(data.observations),
+        "ridge": given.ridge is None and bool(data.edges),
+        "obs_ridge": given.obs_ridge is None and bool(data.observations),
         "ratio": True,
         "power": bool(data.observations),
     }
     names = [name for name, varies in free.items() if varies]
-    compared = [(obs_kernels, _Scores(make_problem(*given)), STARTS)]
-    projected = obs_kernels.projected(data, kernels.scales)
+    starts = {"bandwidth": search.bandwidths, "obs_bandwidth": search.obs_bandwidths, "power": search.powers}
+    compared = [(obs_kernels, _Scores(make_comparison(data, given, search), search), starts)]
+    projected = obs_kernels.projected(data, kernels.scales, search.many)
     if projected is not None:
-        problem = make_problem(*given, projected=True)
-        if problem.obs_kernels.matrices:  # else too few samples are not held out
-            compared = [(*compared[0][:2], STARTS | OF_MANY), (projected, _Scores(problem), STARTS)]
+        comparison = make_comparison(data, given, search, projected=True)
+        if comparison.given.obs_kernels.matrices:  # else too few samples are not held out
+            of_many = starts | {"obs_bandwidth": search.many_bandwidths}
+            compared = [(*compared[0][:2], of_many), (projected, _Scores(comparison, search), starts)]
     coarse = [(found, score, _coarse(score, starts, names)) for found, score, starts in compared]
     found, score, best = min(coarse, key=lambda one: one[1](one[2]))
-    best = _by_coordinates(score, best, [name for name in names if name in REFINED], 0.5)
+    best = _by_coordinates(score, best, [name for name in names if name in search.refined], 0.5)
     fix = "Pass kernels and ridges."
     _checks.require(np.isfinite(score(best)), "data", "must give finite beliefs on held-out problems", "NaN", fix)
     return best, score.temperature(best), found
@@ -210,15 +170,16 @@ def _by_coordinates(score: "_Scores", best: Choice, names: list[str], root: floa
 class _Scores:
     """The scores of choices on held-out problems, each computed once."""
 
-    def __init__(self, problem: Problem):
-        self.problem = problem
+    def __init__(self, comparison: Comparison, search: Search):
+        self.comparison = comparison
+        self.search = search
         self.tried: dict[Choice, Outcome] = {}
 
     def outcome(self, choice: Choice) -> Outcome:
         """Return how good the beliefs of a choice are; scores that are not finite are infinite."""
         if choice not in self.tried:
             dtype = jnp.result_type(float)
-            found = jax.device_get(evaluate(self.problem, Choice(*(jnp.asarray(value, dtype) for value in choice))))
+            found = jax.device_get(evaluate(self.comparison, Choice(*(jnp.asarray(value, dtype) for value in choice))))
             scores = np.where(np.isfinite(found.scores), np.asarray(found.scores, float), np.inf)
             self.tried[choice] = found._replace(scores=scores)
         return self.tried[choice]
@@ -226,7 +187,8 @@ class _Scores:
     def __call__(self, choice: Choice) -> float:
         """Return the score at the best temperature, with penalties for what was not resolved."""
         found = self.outcome(choice)
-        unresolved = max(0.0, float(found.residual) - RESOLVED) + (0.0 if bool(found.converged) else UNCONVERGED)
+        unresolved = max(0.0, float(found.residual) - self.search.resolved)
+        unresolved += 0.0 if bool(found.converged) else self.search.unconverged
         return float(np.min(found.scores)) * (1 + unresolved)
 
     def temperature(self, choice: Choice) -> float:
@@ -234,30 +196,31 @@ class _Scores:
 
         The energy score is flat around its minimum, while the share of true values inside of a region is not.
         """
-        found = self.outcome(choice)
-        gaps = np.where(found.scores <= (1 + FLAT) * np.min(found.scores), np.abs(found.inside - INSIDE), np.inf)
-        right = np.flatnonzero(gaps <= np.min(gaps) + TIE)
-        return TEMPERATURES[min(right, key=lambda number: abs(np.log(TEMPERATURES[number])))]
+        found, search = self.outcome(choice), self.search
+        flat = found.scores <= (1 + search.flat) * np.min(found.scores)
+        gaps = np.where(flat, np.abs(found.inside - search.inside), np.inf)
+        right = np.flatnonzero(gaps <= np.min(gaps) + search.tie)
+        return min((search.temperatures[number] for number in right), key=lambda one: abs(np.log(one)))
 
 
-def _line(score: Callable[[Choice], float], best: Choice, name: str, root: float) -> Choice:
+def _line(score: "_Scores", best: Choice, name: str, root: float) -> Choice:
     """Return the best choice along one number: steps in either direction as long as they gain."""
-    for step in _steps(name, root):
+    for step in _steps(name, root, score.search):
         moved = False
-        while (following := step(best)) is not None and score(following) < (1 - GAIN) * score(best):
+        while (following := step(best)) is not None and score(following) < (1 - score.search.gain) * score(best):
             best, moved = following, True
         if moved:
             break
     return best
 
 
-def _steps(name: str, root: float) -> Iterator[Callable[[Choice], Choice | None]]:
+def _steps(name: str, root: float, search: Search) -> Iterator[Callable[[Choice], Choice | None]]:
     """Yield functions that change one number of a choice; they return None outside of its range."""
     if name == "ratio":
         yield lambda choice: choice._replace(ratio=1.0) if choice.ratio == 0 else None
         yield lambda choice: choice._replace(ratio=0.0) if choice.ratio == 1 else None
         return
-    low, high, factor = (getattr(of, name) for of in (LOWEST, HIGHEST, FACTORS))
+    low, high, factor = (getattr(of, name) for of in (search.lowest, search.highest, search.factors))
     for change in (factor**-root, factor**root):
 
         def step(choice: Choice, change: float = change) -> Choice | None:

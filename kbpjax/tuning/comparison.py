@@ -1,6 +1,6 @@
 """The score of given hyperparameters: how good the beliefs on held-out problems are, in one compiled function.
 
-`make_problem` holds problems out (`kbpjax.tuning.held_out`), and `evaluate` learns a model with the numbers of a
+`make_comparison` holds problems out (`kbpjax.tuning.held_out`), and `evaluate` learns a model with the numbers of a
 `Choice`, passes messages, and scores the beliefs. The compared models are small, and their shapes do not depend on the
 numbers, so that the function is compiled once.
 """
@@ -32,45 +32,14 @@ from kbpjax.posterior.infer import Recipe, recipe, solve
 from kbpjax.posterior.summaries import temper
 from kbpjax.tuning.held_out import HeldOut, hold_out
 from kbpjax.tuning.losses import energy_score
-from kbpjax.tuning.projections import MANY, regression_matrix
+from kbpjax.tuning.projections import regression_matrix
+from kbpjax.tuning.search import Choice, Search
 
 RANK, VECTOR_RANK = 48, 96
 """Ranks of the compared models: of scalar variables, and of others."""
 
-TEMPERATURES = (0.04, 0.06, 0.09, 0.13, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
-"""Temperatures that are compared."""
-
-INSIDE = 0.9
-"""Probability of the regions whose share of true values says whether a temperature is right."""
-
 SAME = 1e-5
 """Relative difference up to which mean distances count as equal."""
-
-ITERATIONS = 40
-"""Most iterations of message passing of a compared model."""
-
-TOL = 1e-2
-"""Residual at which messages of a compared model stop."""
-
-
-class Choice(NamedTuple):
-    """Numbers that the search varies.
-
-    Attributes:
-        bandwidth: bandwidth of the kernels of the variables, in median distances.
-        obs_bandwidth: bandwidth of the kernels of the observations, in median distances.
-        ridge: lambda of eq. 11 of the message operators.
-        obs_ridge: lambda of the observation operators.
-        ratio: 1 for the evidence model `DensityRatio`, 0 for `Expectation`.
-        power: power of the evidence.
-    """
-
-    bandwidth: Any = 0.25
-    obs_bandwidth: Any = 0.25
-    ridge: Any = 1e-4
-    obs_ridge: Any = 1e-4
-    ratio: Any = 0.0
-    power: Any = 1.0
 
 
 class ScaledKernels(eqx.Module):
@@ -101,7 +70,7 @@ class ScaledKernels(eqx.Module):
         projected = {v: Projected(matrix, gaussian[v]) for v, matrix in self.matrices.items()}
         return self.given | gaussian | projected
 
-    def projected(self, data: TrainingData, numbers: Iterable[int]) -> "ScaledKernels | None":
+    def projected(self, data: TrainingData, numbers: Iterable[int], many: int) -> "ScaledKernels | None":
         """Return kernels of linear features of observations of many coordinates; None if there are none.
 
         The features are those of a ridge regression of the variables on their observations.
@@ -109,9 +78,10 @@ class ScaledKernels(eqx.Module):
         Args:
             data: the data of the regression.
             numbers: the node types whose variables are numbers or vectors of numbers.
+            many: smallest number of coordinates of observations that are projected.
         """
         wide = {v: data.observations[v] for v in self.scales if v in numbers and v in data.observations}
-        wide = {v: (x, y) for v, (x, y) in wide.items() if y.ndim == 2 and x.size // len(x) < MANY <= y.shape[1]}
+        wide = {v: (x, y) for v, (x, y) in wide.items() if y.ndim == 2 and x.size // len(x) < many <= y.shape[1]}
         found = {v: regression_matrix(np.asarray(x), np.asarray(y)) for v, (x, y) in wide.items()}
         matrices = {v: matrix for v, matrix in found.items() if matrix is not None}
         if not matrices:
@@ -178,8 +148,8 @@ class Outcome(NamedTuple):
     """How good the beliefs on the held-out problems are.
 
     Attributes:
-        scores: energy score at each of `TEMPERATURES`.
-        inside: share of the true values in regions that hold `INSIDE` of a belief, at each temperature.
+        scores: energy score at each of `Search.temperatures`.
+        inside: share of the true values in regions that hold `Search.inside` of a belief, at each temperature.
         converged: whether the messages converged.
         residual: the largest residual of a basis.
     """
@@ -190,32 +160,40 @@ class Outcome(NamedTuple):
     residual: Any
 
 
-class Problem(eqx.Module):
+class Given(eqx.Module):
+    """The options of learning that a search starts from; ridges that are None are chosen."""
+
+    kernels: ScaledKernels
+    obs_kernels: ScaledKernels
+    ridge: Any = None
+    obs_ridge: Any = None
+    floor: Any = 1e-6
+
+
+class Comparison(eqx.Module):
     """All that one evaluation of the score needs, as arguments of the compiled function."""
 
     data: TrainingData
-    kernels: ScaledKernels
-    obs_kernels: ScaledKernels
-    ridge: Any
-    obs_ridge: Any
-    floor: Any
+    given: Given
     held: HeldOut
     clamped: Any
     scored: dict[int, Array]
     points: dict[int, Array]
     recipe: Recipe | None
     rank: int = eqx.field(static=True)
+    search: Search = eqx.field(static=True)
 
     def score(self, choice: Choice) -> Outcome:
         """Return how good the beliefs are at each temperature."""
+        given, search = self.given, self.search
         model = learn_model(
             self.data,
-            kernel=self.kernels.scaled(choice.bandwidth),
-            obs_kernel=self.obs_kernels.scaled(choice.obs_bandwidth) or None,
+            kernel=given.kernels.scaled(choice.bandwidth),
+            obs_kernel=given.obs_kernels.scaled(choice.obs_bandwidth) or None,
             rule=ConstantTime(eps=1e-3, max_rank=self.rank, features=PaddedCholesky()),
-            ridge=choice.ridge if self.ridge is None else self.ridge,
-            obs_ridge=choice.obs_ridge if self.obs_ridge is None else self.obs_ridge,
-            floor=self.floor,
+            ridge=choice.ridge if given.ridge is None else given.ridge,
+            obs_ridge=choice.obs_ridge if given.obs_ridge is None else given.obs_ridge,
+            floor=given.floor,
             nonnegative=None if self.recipe is None else Clipped(),
         )
         graph, either = self.held.graph, _Either(choice.ratio)
@@ -230,12 +208,12 @@ class Problem(eqx.Module):
             evidence = parts[0]
             for part in parts[1:]:
                 evidence = evidence * part
-        solution = solve(model, graph, evidence, self.recipe, tol=TOL, num_iters=ITERATIONS)
+        solution = solve(model, graph, evidence, self.recipe, tol=search.tol, num_iters=search.num_iters)
         model = eqx.tree_at(lambda m: m.candidates, model, self.points, is_leaf=lambda leaf: leaf is None)
         found = beliefs(model, graph, evidence, solution)
         computed = found if isinstance(found, dict) else dict.fromkeys(self.points, found)
         at = partial(self._at, computed, self.distances())
-        scores, inside = jax.lax.map(at, jnp.asarray(TEMPERATURES, evidence.local.dtype))
+        scores, inside = jax.lax.map(at, jnp.asarray(search.temperatures, evidence.local.dtype))
         residual = jnp.max(jnp.stack([jnp.max(jnp.stack(pair)) for pair in model.residuals.values()]))
         return Outcome(scores, inside, solution.converged, residual)
 
@@ -248,7 +226,8 @@ class Problem(eqx.Module):
     ) -> tuple[Array, Array]:
         """Return, over the scored nodes at one temperature, the mean energy score and the share inside of regions.
 
-        A region holds `INSIDE` of a belief, the points of smallest mean distance from a draw: for numbers, an interval.
+        A region holds `Search.inside` of a belief, the points of smallest mean distance from a draw: for numbers, an
+        interval.
         Of states at its boundary, it has the share that makes it hold exactly that much: whole states would make it
         hold more, and temperatures below 1 seem right.
         """
@@ -262,8 +241,8 @@ class Problem(eqx.Module):
             same = jnp.abs(at_points - at_truth) <= SAME * at_truth
             nearer = jnp.sum(jnp.where((at_points < at_truth) & ~same, weights, 0), axis=1)
             level = jnp.sum(jnp.where(same, weights, 0), axis=1)
-            share = jnp.clip((INSIDE - nearer) / jnp.where(level > 0, level, 1), 0, 1)
-            held = jnp.where(level > 0, share, (nearer <= INSIDE).astype(share.dtype))
+            share = jnp.clip((self.search.inside - nearer) / jnp.where(level > 0, level, 1), 0, 1)
+            held = jnp.where(level > 0, share, (nearer <= self.search.inside).astype(share.dtype))
             inside = inside + jnp.sum(jnp.where(mask, held, 0)).astype(count.dtype)
             count = count + jnp.sum(mask, dtype=count.dtype)
         return total / jnp.maximum(count, 1), inside / jnp.maximum(count, 1)
@@ -271,12 +250,12 @@ class Problem(eqx.Module):
     def _distances(self, node_type: int, points: Array, truth: Array | None = None) -> Array:
         """Return distances between points, or from each true value to the points, in median distances."""
         others = points if truth is None else truth
-        if node_type in self.kernels.given:  # the distance of the features
-            kernel = self.kernels.given[node_type]
+        if node_type in self.given.kernels.given:  # the distance of the features
+            kernel = self.given.kernels.given[node_type]
             at = lambda x: jax.vmap(kernel)(x, x)
             squared = at(others)[:, None] + at(points)[None] - 2 * gram(kernel, others, points)
             return jnp.sqrt(jnp.maximum(squared, 0))
-        scale = self.kernels.scales[node_type]
+        scale = self.given.kernels.scales[node_type]
         flat = [(x.astype(scale.dtype) / scale).reshape(len(x), -1) for x in (others, points)]
         return jnp.sqrt(jnp.sum((flat[0][:, None] - flat[1][None]) ** 2, axis=-1))
 
@@ -287,25 +266,19 @@ def _are_values(values: Any, observations: Any) -> bool:
 
 
 @quick_jit
-def evaluate(problem: Problem, choice: Choice) -> Outcome:
-    """Return how good the beliefs of a choice are at each of `TEMPERATURES`."""
-    return problem.score(choice)
+def evaluate(comparison: Comparison, choice: Choice) -> Outcome:
+    """Return how good the beliefs of a choice are at each temperature."""
+    return comparison.score(choice)
 
 
-def make_problem(
-    data: TrainingData,
-    kernels: ScaledKernels,
-    obs_kernels: ScaledKernels,
-    ridge: Any,
-    obs_ridge: Any,
-    floor: Any,
-    *,
-    projected: bool = False,
-) -> Problem:
+def make_comparison(
+    data: TrainingData, given: Given, search: Search = Search(), *, projected: bool = False
+) -> Comparison:
     """Hold out problems, and return what the score needs; with `projected`, for kernels of projected observations."""
-    train, held = hold_out(data)
+    train, held = hold_out(data, search)
     if projected:
-        obs_kernels = obs_kernels.projected(train, kernels.scales) or obs_kernels
+        kernels = given.obs_kernels.projected(train, given.kernels.scales, search.many)
+        given = eqx.tree_at(lambda g: g.obs_kernels, given, kernels or given.obs_kernels)
     graph, scored, clamped = held.graph, dict(held.present), None
     rng = np.random.default_rng(1)
     for v, seen in held.observed.items():
@@ -320,17 +293,14 @@ def make_problem(
             clamped.append((np.asarray(graph.nodes_of_type(v))[known].astype(np.int32), truth[known]))
             scored[v] = held.present[v] & ~known
     scalar = all(x.ndim == 1 for x in train.nodes.values())
-    return Problem(
+    return Comparison(
         data=train,
-        kernels=kernels,
-        obs_kernels=obs_kernels,
-        ridge=ridge,
-        obs_ridge=obs_ridge,
-        floor=floor,
+        given=given,
         held=jax.tree.map(_checks.to_jax, held),
         clamped=jax.tree.map(_checks.to_jax, clamped),
         scored=jax.tree.map(_checks.to_jax, scored),
         points={v: candidate_points(train.nodes[v], 80 if train.nodes[v].ndim == 1 else 128) for v in held.truth},
         recipe=recipe(graph),
         rank=RANK if scalar else VECTOR_RANK,
+        search=search,
     )

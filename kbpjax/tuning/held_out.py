@@ -14,25 +14,7 @@ from numpy.typing import NDArray
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import Cases, TrainingData
 from kbpjax.tuning.parts import ball, interior, neighbors_of
-
-MIN_CASES = 4
-"""Number of cases from which whole cases are left out."""
-
-SHARE = 4
-"""One in so many nodes is left out."""
-
-MOST_NODES = 2500
-"""Largest number of nodes that are left out."""
-
-BLOCK = 300
-"""Number of nodes of a block. Those at its edge lack messages and are not scored; fewer, larger blocks would leave out
-whole regions of a picture, and with them values that the rest does not have."""
-
-MARGIN = 1
-"""Distance from the edge of a block, in edges, up to which a node is not scored."""
-
-MOST_PAIRS = 16_000
-"""Largest number of pairs of each type from which the compared models are learned."""
+from kbpjax.tuning.search import Search
 
 
 class HeldOut(NamedTuple):
@@ -53,20 +35,20 @@ class HeldOut(NamedTuple):
     observed: dict[int, Any]
 
 
-def hold_out(data: TrainingData, seed: int = 0) -> tuple[TrainingData, HeldOut]:
+def hold_out(data: TrainingData, search: Search = Search()) -> tuple[TrainingData, HeldOut]:
     """Return the training data without some cases or blocks, thinned, and the problems that were left out."""
-    rng = np.random.default_rng(seed)
-    held = _held(data.cases, rng)
-    return _training(data, held, rng), _union(data.cases, held)
+    rng = np.random.default_rng(search.seed)
+    held = _held(data.cases, search, rng)
+    return _training(data, held, search.most_pairs, rng), _union(data.cases, held, search.margin)
 
 
-def _held(cases: tuple[Cases, ...], rng: np.random.Generator) -> list[NDArray[np.bool_]]:
+def _held(cases: tuple[Cases, ...], search: Search, rng: np.random.Generator) -> list[NDArray[np.bool_]]:
     """Return the mask of the held-out nodes of each graph [case, node]."""
     counts = [len(next(iter(one.samples.values()))) for one in cases]
     held = [np.zeros((count, one.graph.num_nodes), bool) for one, count in zip(cases, counts, strict=True)]
-    budget = min(MOST_NODES, sum(mask.size for mask in held) // SHARE)
+    budget = min(search.most_nodes, sum(mask.size for mask in held) // search.share)
     everything = [(g, case) for g, count in enumerate(counts) for case in range(count)]
-    if len(everything) >= MIN_CASES:
+    if len(everything) >= search.min_cases:
         for number in rng.permutation(len(everything)):
             g, case = everything[number]
             if budget <= 0:
@@ -76,7 +58,7 @@ def _held(cases: tuple[Cases, ...], rng: np.random.Generator) -> list[NDArray[np
         return held
     largest = max(range(len(cases)), key=lambda g: held[g].shape[1])
     neighbors = neighbors_of(cases[largest].graph)
-    size = min(BLOCK, max(1, budget // 4))
+    size = min(search.block, max(1, budget // 4))
     for number, start in enumerate(rng.permutation(cases[largest].graph.num_nodes)):
         if budget <= 0:
             break
@@ -115,8 +97,10 @@ def _within(graph: Graph) -> NDArray:
     return within
 
 
-def _training(data: TrainingData, held: list[NDArray[np.bool_]], rng: np.random.Generator) -> TrainingData:
-    """Return the data outside of what is held out, at most `MOST_PAIRS` of each type."""
+def _training(
+    data: TrainingData, held: list[NDArray[np.bool_]], most_pairs: int, rng: np.random.Generator
+) -> TrainingData:
+    """Return the data outside of what is held out, at most `most_pairs` of each type."""
     nodes: dict[int, list] = {}
     observed: dict[int, list] = {}
     edges: dict[int, list] = {}
@@ -135,7 +119,7 @@ def _training(data: TrainingData, held: list[NDArray[np.bool_]], rng: np.random.
             edges.setdefault(k, []).append((values[a][:, first][both], values[b][:, second][both]))
 
     def thin(count: int) -> NDArray:
-        return rng.permutation(count)[:MOST_PAIRS]
+        return rng.permutation(count)[:most_pairs]
 
     def pairs(parts: list) -> tuple[NDArray, NDArray] | None:
         first, second = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -153,7 +137,7 @@ def _training(data: TrainingData, held: list[NDArray[np.bool_]], rng: np.random.
     )
 
 
-def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]]) -> HeldOut:
+def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]], margin: int) -> HeldOut:
     """Return the disjoint union of what is held out."""
     edges, edge_type, node_type = [], [], []
     columns: dict[str, dict[int, list]] = {name: {} for name in HeldOut._fields[1:]}
@@ -162,7 +146,7 @@ def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]]) -> HeldOut:
         kind = np.asarray(one.graph.node_type)
         within = _within(one.graph)
         for case in np.flatnonzero(mask.any(axis=1)):
-            chosen, scored = np.flatnonzero(mask[case]), interior(one.graph, mask[case], MARGIN)
+            chosen, scored = np.flatnonzero(mask[case]), interior(one.graph, mask[case], margin)
             number = np.full(one.graph.num_nodes, -1)
             number[chosen] = offset + np.arange(len(chosen))
             offset += len(chosen)

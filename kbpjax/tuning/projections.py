@@ -8,9 +8,6 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-MANY = 16
-"""Number of coordinates from which observations are projected, if beliefs are better so."""
-
 RIDGES = 10.0 ** np.arange(-7, 1)
 """Ridges that are compared, relative to the mean variance of the coordinates."""
 

@@ -1,0 +1,91 @@
+"""What the search of `fit` varies, and how: one record of all its numbers."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+
+class Choice(NamedTuple):
+    """Numbers that the search varies.
+
+    Attributes:
+        bandwidth: bandwidth of the kernels of the variables, in median distances.
+        obs_bandwidth: bandwidth of the kernels of the observations, in median distances.
+        ridge: lambda of eq. 11 of the message operators.
+        obs_ridge: lambda of the observation operators.
+        ratio: 1 for the evidence model `DensityRatio`, 0 for `Expectation`.
+        power: power of the evidence.
+    """
+
+    bandwidth: Any = 0.25
+    obs_bandwidth: Any = 0.25
+    ridge: Any = 1e-4
+    obs_ridge: Any = 1e-4
+    ratio: Any = 0.0
+    power: Any = 1.0
+
+
+_LOWEST = Choice(1 / 32, 1 / 32, 1e-7, 1e-7, 0, 0.25)
+_HIGHEST = Choice(4, 4, 0.3, 0.3, 1, 4)
+_FACTORS = Choice(2.0, 2.0, 4.0, 4.0, 1.0, 2.0**0.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """Options of the search for hyperparameters.
+
+    Attributes:
+        bandwidths: first values of the bandwidth; all combinations of first values are compared before the search.
+        obs_bandwidths: first values of the bandwidth of observations.
+        many_bandwidths: the same for Gaussian kernels of many coordinates, in which all distances are about equal.
+        powers: first values of the power of the evidence.
+        lowest: smallest values.
+        highest: largest values.
+        factors: factors of the coarse steps; the fine steps are their roots.
+        refined: what fine steps vary.
+        gain: smallest relative gain for which a number is changed.
+        num_iters: largest number of iterations of a compared model; `infer` iterates longer.
+        tol: residual at which the messages of a compared model have converged.
+        unconverged: relative penalty of a compared model whose messages did not converge.
+        resolved: residual of a basis above which a compared model counts as not resolved.
+        temperatures: temperatures that are compared.
+        inside: share of a belief in the regions from which the temperature is chosen.
+        flat: relative difference from the best score up to which temperatures score about as well.
+        tie: difference of shares up to which regions hold equally well: the temperature nearest to 1 is taken.
+        fewest: number of values of variables below which nothing is held out.
+        min_cases: number of cases from which whole cases are left out.
+        share: one in so many nodes is left out.
+        most_nodes: largest number of nodes that are left out.
+        block: number of nodes of a block. Those at its edge lack messages and are not scored; fewer, larger blocks
+            would leave out whole regions of a picture, and with them values that the rest does not have.
+        margin: distance from the edge of a block, in edges, up to which a node is not scored.
+        most_pairs: largest number of pairs of each type from which the compared models are learned.
+        many: number of coordinates from which observations are projected, if beliefs are better so.
+        seed: seed of what is held out.
+    """
+
+    bandwidths: tuple[float, ...] = (0.125, 0.25, 0.5)
+    obs_bandwidths: tuple[float, ...] = (0.125, 0.25)
+    many_bandwidths: tuple[float, ...] = (0.5,)
+    powers: tuple[float, ...] = (1.0, 2.0)
+    lowest: Choice = _LOWEST
+    highest: Choice = _HIGHEST
+    factors: Choice = _FACTORS
+    refined: tuple[str, ...] = ("bandwidth", "obs_bandwidth", "power")
+    gain: float = 5e-3
+    num_iters: int = 40
+    tol: float = 1e-2
+    unconverged: float = 0.1
+    resolved: float = 0.02
+    temperatures: tuple[float, ...] = (0.04, 0.06, 0.09, 0.13, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
+    inside: float = 0.9
+    flat: float = 0.02
+    tie: float = 0.005
+    fewest: int = 20
+    min_cases: int = 4
+    share: int = 4
+    most_nodes: int = 2500
+    block: int = 300
+    margin: int = 1
+    most_pairs: int = 16_000
+    many: int = 16
+    seed: int = 0
