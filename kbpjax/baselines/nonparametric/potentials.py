@@ -41,6 +41,7 @@ class NodePotential(Checked):
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "sample dim"]:
         """Draw samples of the density proportional to psi_s, or of another whose support contains that of psi_s."""
 
+    @finite("x")
     def log_start(self, x: Float[Array, "point dim"]) -> Float[Array, " point"]:
         """Return the log density of `sample`, up to a constant; override it where that is not psi_s."""
         return self.log_density(x)
@@ -193,6 +194,7 @@ class Flat(NodePotential):
 
     start: GaussianMixture
 
+    @finite("x")
     def log_density(self, x: Float[Array, "point dim"]) -> Float[Array, " point"]:
         """Return zeros [point]."""
         return jnp.zeros(len(x), x.dtype)
