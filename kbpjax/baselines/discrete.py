@@ -368,6 +368,7 @@ def _check_node(node_type: int, psi: Array, states: Array) -> None:
     argument = f"nodes[{node_type}]"
     fix = "Give one potential for each state."
     ok = states.ndim >= 1 and len(states) > 0 and psi.shape == (len(states),)
+    _checks.require_finite("states", states, "Drop those states.")
     rule = f"must have shape ({len(states) if states.ndim else 0},), one for each state"
     _checks.require(ok, argument, rule, f"shape {psi.shape}", fix)
     _check_entries(argument, psi)

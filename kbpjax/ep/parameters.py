@@ -70,7 +70,7 @@ def grid_candidates(
     """
     given = (("width_scales", width_scales), ("noises", noises))
     width, noise = (_checks.as_array(*one).astype(jnp.result_type(float)) for one in given)
-    flat, got = width.ndim <= 1 and noise.ndim <= 1, f"shapes {width.shape} and {noise.shape}"
+    flat, got = width.ndim == noise.ndim == 1, f"shapes {width.shape} and {noise.shape}"
     _checks.require(flat, "width_scales, noises", "must be lists of numbers", got, "Flatten them.")
     pairs = jnp.meshgrid(width, noise, indexing="ij")
     return Parameters(pairs[0].ravel(), jnp.ones(pairs[0].size, pairs[0].dtype), pairs[1].ravel())

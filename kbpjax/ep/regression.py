@@ -63,6 +63,7 @@ class BayesianRegression(Checked):
     def predict(self, phi: Float[Array, "sample feature"]) -> tuple[Float[Array, " sample"], Float[Array, " sample"]]:
         """Return mean and variance of an observation, noise included, at features [sample, feature]."""
         _require_shape("phi", phi, (len(phi), *self.mean.shape))
+        _checks.require_squares("phi", phi)
         spread = jnp.sum(matmul(phi, self.covariance) * phi, axis=1)
         return matmul(phi, self.mean), jnp.maximum(spread, 0) + self.noise
 

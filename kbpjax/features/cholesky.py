@@ -190,6 +190,7 @@ def cholesky_basis(
         >>> bool(abs(phi @ phi.T - kbp.gram(kbp.RBF(1.0), landmarks, landmarks)).max() < 1e-5)
         True
     """
+    _checks.require(len(landmarks) > 0, "landmarks", "must have at least one point", 0, "Pass points.")
     gram_matrix = gram(kernel, landmarks, landmarks)
     identity = jnp.eye(len(landmarks), dtype=gram_matrix.dtype)
     used = jnp.ones(len(landmarks), bool) if valid is None else valid

@@ -53,6 +53,7 @@ TAKES_ANYTHING = {
     "*.axes": "axes of matplotlib",
     "*.frozen": "what it returns may be empty",
     "fit_chunks.checkpoint": "a path",
+    "tune.checkpoint": "a path",
     "kernels.Transformed.transform": "any function",
     "ep.ForwardSampler.function": "any function",
     "ep.LogDensity.function": "any function",
