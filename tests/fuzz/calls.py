@@ -218,7 +218,7 @@ def tries_of(
 
     parameters = inspect.signature(call).parameters
     for argument, good in given.items():
-        stranger = recipes.state() if isinstance(good, type(recipes.GRAPH)) else recipes.GRAPH
+        stranger = recipes.TABLES if isinstance(good, type(recipes.GRAPH)) else recipes.GRAPH
         optional = good is None or may_be_none(argument, parameters.get(argument))
         chosen = [one for one in values.hostile(good, stranger) if not (one.value is None and optional)]
         rest = [other for key, other in given.items() if key != argument and values.is_record(other)]
