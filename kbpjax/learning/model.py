@@ -145,7 +145,7 @@ class KernelMRF(Checked):
         return shares
 
     def interaction(self, edge_type: int) -> Float[Array, "first_rank second_rank"]:
-        r"""Return R with phi(x)' R phi(y) = P*(x, y) / (P*(x) P*(y)) at the ends x, y of an edge, up to a scale.
+        r"""Return R with `phi(x)' R phi(y) = P*(x, y) / (P*(x) P*(y))` at the ends x, y of an edge, up to a scale.
 
         It is derived from the operators of both directions, which map a point mass at one end, relative to P*, to the
         ratio at the other: R = (A + B') / 2 with

@@ -62,7 +62,7 @@ def edge_beliefs(
 ) -> EdgeBelief:
     r"""Return the pairwise beliefs of edges, whose margins are the beliefs of their nodes.
 
-    Without its margins, the belief of an edge is the ratio of the pair, r(x, y) = P*(x, y) / (P*(x) P*(y)), of which
+    Without its margins, the belief of an edge is the ratio of the pair, `r(x, y) = P*(x, y) / (P*(x) P*(y))`, of which
     the operators of the messages are made (`KernelMRF.interaction`). Of all tables with these interactions, it is the
     one whose margins are the beliefs of the nodes, with all evidence in them:
 
