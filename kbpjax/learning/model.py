@@ -152,7 +152,10 @@ class KernelMRF(Checked):
 
         $$A = \mathrm{project}_{ts}\, \mathrm{evaluate}_t\, (\mathcal{C}_{tt} + \lambda I)^{-1}.$$
         """
-        first, second = {k: (a, b) for k, a, b in self.edge_types}[edge_type]
+        ends = {k: (a, b) for k, a, b in self.edge_types}
+        fix = "Pass an edge type of the training data."
+        _checks.require(edge_type in ends, "edge_type", f"must be one of {sorted(ends)}", edge_type, fix)
+        first, second = ends[edge_type]
         to_second, to_first = (
             self._ratio(2 * edge_type, first, second),
             self._ratio(2 * edge_type + 1, second, first),

@@ -129,7 +129,7 @@ few = Late(lambda: ep.Learner(num_inner=20, num_outer=20))
 incoming = Late(lambda: (ep.Beta(jnp.full(30, 2.0), jnp.ones(30)), ep.Gaussian(jnp.ones(30), jnp.linspace(-3, 3, 30))))
 truth = Late(lambda: ep.logistic_integrals(*incoming()).z)
 operator = Late(lambda: ep.learn(KEY, incoming(), truth(), variable=1, learner=few()))
-posterior = Late(lambda: ep.logistic_regression(jax.random.normal(KEY, (10, 2)), np.arange(10) % 2, num_sweeps=3))
+regressed = Late(lambda: ep.logistic_regression(jax.random.normal(KEY, (10, 2)), np.arange(10) % 2, num_sweeps=3))
 saved = Late(lambda: (kbp.save(os.path.join(FOLDER, "kernel.kbp"), kbp.RBF(2.0)), FOLDER + "/kernel.kbp")[1])
 strings = Late(lambda: kernels.Alphabet("ACGT").encode(["GATTACA", "CAT"]))
 DISTRIBUTIONS = np.array([[[0.3], [0.5]], [[-0.2], [1.1]], [[0.9], [0.7]]], np.float32)
@@ -575,7 +575,7 @@ DATA = Late(lambda: np.asarray(jax.random.normal(KEY, (10, 2))))
 LABELS = np.arange(10) % 2
 pair = Late(lambda: (ep.Beta(2.0, 1.0), ep.Gaussian.from_moments(0.0, 1.0)))
 recipe("ep.logistic_regression", ep.logistic_regression, DATA, LABELS, num_sweeps=2)
-recipe("ep.logistic_predictive", ep.logistic_predictive, posterior, np.zeros((3, 2), np.float32))
+recipe("ep.logistic_predictive", ep.logistic_predictive, regressed, np.zeros((3, 2), np.float32))
 recipe(
     "ep.linear_model",
     ep.linear_model,
