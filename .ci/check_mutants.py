@@ -4,9 +4,9 @@ Mutants are made by cosmic-ray's operators: of each place in a module that one o
 random; annotations are left alone. One run of the tests of a module that `make test` runs, with coverage, says which
 tests execute which line, and how long they take. A mutant is killed where one of those that execute its line fails, or
 uses more CPU seconds than it may (so that a busy machine kills none). They run up to `--tests` seconds in all, which
-can only spare mutants. Each outcome is written at once, to `.ci/mutants.json`, and a run goes on where the last one
-stopped, with the code that has changed since: `--shard 2/5` does the second fifth of what is left to do,
-`--again --tests 60` tries the survivors on more tests, `--fresh` begins again.
+can only spare mutants. Each outcome is written at once, to `.ci/mutants.json`, which git ignores: a run continues where
+the last one on this machine stopped, with the code that has changed since. `--shard 2/5` does the second fifth of what
+is left to do, `--again --tests 60` tries the survivors on more tests, `--fresh` begins again.
 """
 
 import argparse
