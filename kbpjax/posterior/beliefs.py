@@ -78,6 +78,14 @@ class Belief(Checked):
     lengths: Float[Array, " point"] | None = None
     labels: tuple[Any, ...] | None = eqx.field(static=True, default=None)
 
+    def __check_init__(self) -> None:
+        known = self.labels is None or all(
+            isinstance(one, str | int | float | bool | np.generic | None) for one in self.labels
+        )
+        fix = "Pass a tuple of texts or numbers, one for each code."
+        kind = [type(one).__name__ for one in self.labels or ()][:3]
+        _checks.require(known, "labels", "must be texts or numbers", f"{', '.join(kind)}", fix)
+
     @staticmethod
     def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of beliefs that were saved by kbpjax 0.1, with the solution (see `kbpjax.io`)."""
