@@ -93,7 +93,7 @@ print("temperature of the beliefs:", float(chosen.temperature))
 # %% [markdown]
 # ## Belief propagation
 #
-# `infer` turns the noisy picture into evidence, passes messages and returns the belief of each pixel. A grid has cycles,
+# `infer` turns the noisy picture into evidence, passes messages and returns the posterior of all pixels. A grid has cycles,
 # so the messages are iterated to a fixed point. `infer` uses tree-reweighted messages of nonnegative operators, a schedule
 # in which the two colors of a checkerboard take turns, and Anderson acceleration. On a chain or a tree it is exact.
 #
@@ -101,8 +101,8 @@ print("temperature of the beliefs:", float(chosen.temperature))
 # tolerance, so the beliefs belong to a fixed point. If it did not, `infer` would give a `kbp.ConvergenceWarning`.
 
 # %%
-belief = kbp.infer(model, graph, y)
-solution = belief.solution
+posterior = kbp.infer(model, graph, y)
+solution = posterior.solution
 
 residuals = solution.residuals[: solution.num_iters]
 figure, ax = plt.subplots(figsize=(5, 3), layout="constrained")
@@ -123,7 +123,7 @@ print(
 
 
 # %%
-low, high = kbp.interval(belief, 0.9)
+low, high = kbp.interval(posterior, 0.9)
 inside = float(np.mean((low <= truth) & (truth <= high)))
 print(f"{inside:.1%} of the pixels are inside their 90 % interval")
 
@@ -137,11 +137,11 @@ def rmse(estimate):
     return float(np.sqrt(np.mean((np.asarray(estimate) - truth) ** 2)))
 
 
-x_mode, x_mean = kbp.mode(belief), kbp.mean(belief)
+x_mode, x_mean = kbp.mode(posterior), kbp.mean(posterior)
 print(f"RMSE: noisy {rmse(y):.1f}, mode {rmse(x_mode):.1f}, mean {rmse(x_mean):.1f}")
 show([y, x_mean], ["noisy", "posterior mean"], **gray)
 show(
-    [np.abs(x_mean - truth), kbp.std(belief)],
+    [np.abs(x_mean - truth), kbp.std(posterior)],
     ["absolute error", "posterior standard deviation"],
     vmin=0,
     vmax=20,
@@ -153,17 +153,17 @@ show(
 # %%
 pixel = 15 * 60 + 20
 alone = kbp.Graph.from_edges([], graph.num_nodes)
-belief_alone = kbp.infer(model, alone, y)
-points = belief.points  # the values over which beliefs are distributed
+posterior_alone = kbp.infer(model, alone, y)
+points = posterior.points  # the values over which beliefs are distributed
 
 figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
-ax.plot(points, belief_alone.weights[pixel], label="own observation only")
-ax.plot(points, belief.weights[pixel], label="with messages")
+ax.plot(points, posterior_alone.weights[pixel], label="own observation only")
+ax.plot(points, posterior.weights[pixel], label="with messages")
 ax.axvline(truth[pixel], color="black", linestyle=":", label="truth")
 ax.set(xlabel="gray value", ylabel="probability")
 ax.set_title(f"Belief of pixel (15, 20); observed {y[pixel]:.0f}")
 ax.legend()
-print(f"RMSE without messages: {rmse(kbp.mean(belief_alone)):.1f}")
+print(f"RMSE without messages: {rmse(kbp.mean(posterior_alone)):.1f}")
 
 # %% [markdown]
 # ## Many pictures at once
@@ -175,8 +175,8 @@ print(f"RMSE without messages: {rmse(kbp.mean(belief_alone)):.1f}")
 # %%
 def clean(model, y):
     """Return the posterior mean and the solution."""
-    belief = kbp.infer(model, graph, y)
-    return kbp.mean(belief), belief.solution
+    posterior = kbp.infer(model, graph, y)
+    return kbp.mean(posterior), posterior.solution
 
 
 stack = truth + 30 * rng.standard_normal((4, truth.size))
@@ -201,8 +201,8 @@ def loss(log_bandwidth):
     """Return the mean squared error on the second noisy copy of the training picture."""
     kernels = {"kernel": kbp.RBF(jnp.exp(log_bandwidth)), "obs_kernel": obs_kernel}
     model = kbp.fit(data, **kernels, ridge=chosen.ridge, rule=rule)
-    belief = kbp.infer(model, graph, second, points=points)
-    return jnp.mean((kbp.mean(belief) - train) ** 2)
+    posterior = kbp.infer(model, graph, second, points=points)
+    return jnp.mean((kbp.mean(posterior) - train) ** 2)
 
 
 value, slope = jax.value_and_grad(loss)(jnp.log(chosen.kernel[0].bandwidth / 2))

@@ -19,7 +19,8 @@ class Categorical:
     """A column of pandas with a categorical dtype, as far as it is read; pandas itself need not be installed."""
 
     def __init__(self, values, categories):
-        self.values, self.dtype = values, type("dtype", (), {"categories": categories})
+        index = np.array(categories)  # an index of pandas has no truth value either
+        self.values, self.dtype = values, type("dtype", (), {"categories": index})
 
     def to_numpy(self):
         return self.values.astype(object)
@@ -45,7 +46,7 @@ def kinds():
 
 
 def test_a_real_frame_of_categories():
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed; `Frame` stands for it in the other tests")
     kind = pandas.CategoricalDtype(["sun", "cloudy", "rain"], ordered=True)
     frame = pandas.DataFrame({f"day {i}": pandas.Series(WEATHER[CODES[:, i]], dtype=kind) for i in range(5)})
     assert dict(kbp.pool(GRAPH, frame).labels) == {0: ("sun", "cloudy", "rain")}
@@ -162,3 +163,13 @@ def test_encoding_is_undone_by_decoding():
     assert codes.mask.tolist() == [False, True, False]
     assert labels.decode(codes.data, known)[[0, 2]].tolist() == ["rain", "sun"]
     assert not labels.are_labels(jnp.ones(2)) and not labels.are_labels([[1.0], [1.0, 2.0]])
+
+
+def test_labels_of_a_belief_are_one_text_or_number_for_each_code():
+    weights = jnp.full((1, 3), 1 / 3)
+    with pytest.raises(ValueError, match=r"^labels: must be texts or numbers; got list"):
+        kbp.Belief(jnp.arange(3), weights, labels=(["a"], ["b", "c"], ["d"]))
+    for points in (jnp.arange(3), jnp.array([-1, 0, 1]), jnp.array([0.0, 1.0, 1.0])):
+        with pytest.raises(ValueError, match=r"^points: must be codes of the 2 labels, integers 0 \.\. 1; got"):
+            kbp.Belief(points, weights, labels=("a", "b"))
+    assert kbp.mode(kbp.Belief(jnp.arange(3), weights, labels=("a", "b", "c"))).tolist() == ["a"]

@@ -260,3 +260,32 @@ def test_hyperparameters_give_their_choices_to_the_model():
     points = np.asarray(model.candidates[0])
     posterior, answer = kbp.infer(model, CHAIN, y[0], points=points), chosen.answer(model, CHAIN, y[0], points)
     np.testing.assert_array_equal(posterior.weights, answer.weights)
+
+
+@pytest.mark.parametrize("cases", [2, 3, 8])
+def test_arguments_of_a_batch_are_mapped_by_what_they_are_not_by_the_size_of_the_batch(cases):
+    model, y = fitted(CHAIN)
+    batch = jax.vmap(lambda y: kbp.infer(model, CHAIN, y))(y[:cases])
+    for levels in ([0.5, 0.9], np.linspace(0.1, 0.9, 3), np.linspace(0.1, 0.9, 8)):
+        for truth in (y[:cases], y[:cases].tolist(), y[0]):  # one of each case, or one for all
+            of_case = [truth] * cases if np.ndim(truth) == 1 else truth
+            one_by_one = [kbp.coverage(kbp.infer(model, CHAIN, y[i]), of_case[i], levels=levels) for i in range(cases)]
+            np.testing.assert_allclose(kbp.coverage(batch, truth, levels=levels), one_by_one, atol=1e-6)
+    shared = kbp.log_density(batch, y[0])
+    np.testing.assert_allclose(shared, kbp.log_density(batch, np.tile(y[0], (cases, 1))), rtol=1e-5)
+    with pytest.raises(TypeError, match="argument"):
+        kbp.interval(batch, 0.5, 0.9)
+
+
+def test_posteriors_on_points_of_equal_values_compile_once():
+    model, y = fitted(CHAIN)
+    traced = []
+    answer = jax.jit(lambda posterior: traced.append(posterior) or kbp.mean(posterior))
+    for shift in range(3):
+        points = np.linspace(-7, 7, 9)
+        batch = jax.vmap(lambda y, points=points: kbp.infer(model, CHAIN, y, points=points))(y[:4] + shift)
+        answer(batch)
+    assert len(traced) == 1
+    other = jax.vmap(lambda y: kbp.infer(model, CHAIN, y, points=np.linspace(-6, 6, 9)))(y[:4])
+    np.testing.assert_allclose(answer(other), kbp.mean(other), rtol=1e-5)
+    assert len(traced) == 2

@@ -44,7 +44,7 @@ def _categories(values: Any) -> list[Any] | None:
         return None
     found: dict[Any, None] = {}
     for kind in kinds:
-        found |= dict.fromkeys(kind or ())
+        found |= dict.fromkeys(kind if kind is not None else ())
     return list(found)
 
 

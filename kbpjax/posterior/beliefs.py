@@ -85,6 +85,11 @@ class Belief(Checked):
         fix = "Pass a tuple of texts or numbers, one for each code."
         kind = [type(one).__name__ for one in self.labels or ()][:3]
         _checks.require(known, "labels", "must be texts or numbers", f"{', '.join(kind)}", fix)
+        if self.labels is not None and not _checks.is_unread(self.points):
+            codes, count = np.asarray(self.points), len(self.labels)
+            ok = np.issubdtype(codes.dtype, np.integer) and bool(np.all((codes >= 0) & (codes < count)))
+            rule = f"must be codes of the {count} labels, integers 0 .. {count - 1}"
+            _checks.require(ok, "points", rule, codes.reshape(-1)[:3].tolist(), "Pass one label for each code.")
 
     @staticmethod
     def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:

@@ -112,7 +112,10 @@ def edge_beliefs(
     fix = "Pass some of the edges, or fewer points."
     _checks.require_memory("edges", "the tables of all pairs", 3 * size * weights[first].dtype.itemsize, fix)
     margins = tuple(weights[v][position] for v, position in zip(found.types, found.positions, strict=True))
-    tables, impossible = _pair_tables(model, posterior.solution, found, margins, (at_points[first], at_points[second]))
+    arrays, ends = (found.numbers, found.reverse, found.forward, found.kind), (at_points[first], at_points[second])
+    tables, impossible = _fitted(
+        model, posterior.solution, arrays, margins, ends, edge_types=found.edge_types, types=found.types
+    )
     if found.present is None:
         _checks.read_and_check([somewhere_positive("edges", lambda: pairs, impossible)])
     else:
@@ -141,13 +144,6 @@ class _Pairs(NamedTuple):
     types: tuple[int, int]
     positions: tuple[Any, Any]
     present: Bool[Array, " some"] | None
-
-
-def _pair_tables(
-    model: KernelMRF, solution: Any, pairs: _Pairs, margins: tuple[Array, Array], points: tuple[Array, Array]
-) -> tuple[Array, Array]:
-    arrays = pairs.numbers, pairs.reverse, pairs.forward, pairs.kind
-    return _fitted(model, solution, arrays, margins, points, pairs.edge_types, pairs.types)
 
 
 @partial(jax.jit, static_argnames=("edge_types", "types"))

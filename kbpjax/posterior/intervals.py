@@ -5,6 +5,7 @@ Each takes {node type: belief} too, and then returns {node type: result}.
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +106,7 @@ def interval(belief: Belief, coverage: ScalarLike = 0.9) -> tuple[Array, Array]:
     return quantile(belief, (1 - coverage) / 2), quantile(belief, (1 + coverage) / 2)
 
 
-@by_type
+@partial(by_type, of_nodes=("truth",), shared=("levels",))
 def coverage(
     belief: Belief, truth: Numbers | Mapping[int, Numbers], levels: Numbers = (0.5, 0.9)
 ) -> Float[Array, " level"]:

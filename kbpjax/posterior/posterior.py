@@ -9,6 +9,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -27,24 +28,27 @@ ARRAYS = (jax.Array, np.ndarray)
 
 
 class Constants:
-    """Arrays that are not traced where a posterior is made; equal if they are the same objects.
+    """Arrays that are not traced where a posterior is made; equal if they are the same objects, or have equal values.
 
     `jax.vmap` and `jax.jit` hand them on as they are: a batch of posteriors has one model, not a copy for each case.
     """
 
     def __init__(self, tree: Any):
         self.tree = tree
-        leaves, self.structure = jax.tree.flatten(tree)
-        self.identity = tuple(map(id, leaves))
+        self.leaves, self.structure = jax.tree.flatten(tree)
+        self.kinds = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in self.leaves)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Constants) and (self.identity, self.structure) == (other.identity, other.structure)
+        if not isinstance(other, Constants) or (self.kinds, self.structure) != (other.kinds, other.structure):
+            return False
+        pairs = zip(self.leaves, other.leaves, strict=True)
+        return all(one is two or np.array_equal(one, two) for one, two in pairs)
 
     def __hash__(self) -> int:
-        return hash(self.identity)
+        return hash(self.kinds)
 
     def __repr__(self) -> str:
-        return f"Constants({len(self.identity)} arrays)"
+        return f"Constants({len(self.leaves)} arrays)"
 
 
 class Posterior(Checked):
@@ -223,22 +227,48 @@ class Posterior(Checked):
         _checks.require(len(types) == 1, "belief", "must be of one node type", f"types {types}", fix)
         return self._belief(types[0])
 
-    def map_cases(self, summary: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Return a summary of the beliefs, mapped over the batch axes; arguments with these axes are mapped, too."""
+    def map_cases(
+        self,
+        summary: Callable[..., Any],
+        options: Mapping[str, Any],
+        of_nodes: tuple[str, ...] = (),
+        shared: tuple[str, ...] = (),
+    ) -> Any:
+        """Return a summary of the beliefs, mapped over the batch axes.
+
+        Args:
+            summary: the summary.
+            options: its arguments but for the beliefs. Numbers with the batch axes are mapped, too.
+            of_nodes: names of those that have a value for each node [node, *dim]: mapped if they have the batch axes.
+            shared: names of those that are the same for all cases.
+        """
         if not self.batch:
-            return summary(self.belief, *args, **options)
-        one = self.by_type
+            return summary(self.belief, **options)
+        one, axes = self.by_type, len(self.batch)
         at = {v: (one[v].points, one[v].lengths) for v in one if self._batched(v)}
-        leaves, structure = jax.tree.flatten((args, options))
-        axes = len(self.batch)
-        mapped = [x if isinstance(x, ARRAYS) and x.shape[:axes] == self.batch else None for x in leaves]
+        sizes = [(*self.batch, weights.shape[-2]) for weights in self.probabilities.values()]
+        least = axes + min(len(x.points.shape) - (axes if v in at else 0) for v, x in one.items())
+
+        def has_cases(name: str, value: Any) -> bool:
+            if name in shared or not isinstance(value, ARRAYS):
+                return False
+            if name in of_nodes:
+                return value.shape[: axes + 1] in sizes and value.ndim >= least
+            return value.shape[:axes] == self.batch
+
+        read = lambda name, x: (
+            {v: read(name, one) for v, one in x.items()} if isinstance(x, Mapping) else (_checks.as_array(name, x))
+        )
+        options = {name: read(name, value) if name in of_nodes else value for name, value in options.items()}
+        leaves, structure = jax.tree.flatten(options)
+        names = [path[0].key for path, _ in jax.tree_util.tree_leaves_with_path(options)]
+        mapped = [x if has_cases(name, x) else None for name, x in zip(names, leaves, strict=True)]
 
         def of_case(weights: dict[int, Array], at: dict[int, Any], mapped: list[Any]) -> Any:
             parts = {v: at.get(v, (x.points, x.lengths)) for v, x in one.items()}
             own = {v: Belief.trusted(parts[v][0], weights[v], parts[v][1], x.labels) for v, x in one.items()}
             given = [whole if case is None else case for case, whole in zip(mapped, leaves, strict=True)]
-            args, options = jax.tree.unflatten(structure, given)
-            return summary(_only(own), *args, **options)
+            return summary(_only(own), **jax.tree.unflatten(structure, given))
 
         for _ in self.batch:
             of_case = jax.vmap(of_case)

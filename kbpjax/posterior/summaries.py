@@ -5,6 +5,7 @@ by type, or a posterior with several node types, and then returns {node type: su
 {node type: argument}. Of a posterior with batch axes, summaries have these axes, too.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
@@ -43,12 +44,18 @@ class Summary(Protocol[Options, Result]):
 
 
 def by_type(
-    summary: Callable[Concatenate[Belief, Options], Result], *, has_points: bool = False
+    summary: Callable[Concatenate[Belief, Options], Result],
+    *,
+    has_points: bool = False,
+    of_nodes: tuple[str, ...] = (),
+    shared: tuple[str, ...] = (),
 ) -> Summary[Options, Result]:
     """Return a summary that also takes a posterior or {node type: belief}, and arguments as {node type: argument}.
 
-    With `has_points`, its values are candidates, and are returned as labels if the candidates are codes of labels.
+    With `has_points`, its values are candidates, and are returned as labels if the candidates are codes of labels. For
+    a posterior with batch axes, arguments in `of_nodes` and `shared` are read as in `Posterior.map_cases`.
     """
+    signature = inspect.signature(summary)
     checked: Any = public(summary)
     call: Any = wraps(checked)(lambda b, *args, **options: with_labels(b, checked(b, *args, **options)))
     call = call if has_points else checked
@@ -56,7 +63,8 @@ def by_type(
     @wraps(call)
     def apply(belief: Any, *args: Any, **options: Any) -> Any:
         if isinstance(belief, Posterior):
-            found = belief.map_cases(apply, args, options)
+            _, *given = signature.bind(belief, *args, **options).arguments.items()
+            found = belief.map_cases(apply, dict(given), of_nodes, shared)
             return with_labels(belief, found) if has_points and belief.batch else found
         if not isinstance(belief, Mapping):
             return call(belief, *args, **options)
@@ -319,7 +327,7 @@ def _merge(weights: Array, place: Array, count: int) -> Array:
     return jnp.zeros((len(weights), count), weights.dtype).at[:, place].add(weights)
 
 
-@by_type
+@partial(by_type, of_nodes=("x",))
 def log_density(belief: Belief, x: Numbers | Mapping[int, Numbers]) -> Float[Array, " node"]:
     """Return the log density of each node at one value per node, interpolated linearly between the points.
 
@@ -391,8 +399,8 @@ def sample(key: PRNGKeyArray, belief: Posterior | Belief | Mapping[int, Belief],
     _checks.require_key(key)
     _checks.require_count("num_samples", num_samples)
     if isinstance(belief, Posterior):
-        keys = (jax.random.split(key, belief.batch) if belief.batch else key,)
-        drawn = belief.map_cases(lambda belief, key: sample(key, belief, num_samples), keys, {})
+        keys = jax.random.split(key, belief.batch) if belief.batch else key
+        drawn = belief.map_cases(lambda belief, key: sample(key, belief, num_samples), {"key": keys})
         return with_labels(belief, drawn) if belief.batch else drawn
     if isinstance(belief, Mapping):
         return {v: sample(jax.random.fold_in(key, v), one, num_samples) for v, one in belief.items()}
