@@ -30,15 +30,17 @@ class Quantity(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """Distributions on common points.
+    """Distributions on points.
 
     Attributes:
-        points: [point, *dim].
+        points: [point, *dim]; with `own_points`, those of each node [node, point, *dim].
         weights: [case, node, point].
+        own_points: whether each node has its own points.
     """
 
     points: np.ndarray
     weights: np.ndarray
+    own_points: bool = False
 
 
 class Prediction(NamedTuple):
@@ -113,16 +115,19 @@ def truth_of(quantity: Quantity, truth: Values) -> np.ndarray:
 
 def score(quantity: Quantity, found: Distribution, truth: Values) -> dict[str, float]:
     """Return error, CRPS and coverages of distributions of a quantity, over the values with a truth."""
-    weights = np.asarray(found.weights, np.float64).reshape(-1, len(found.points))
+    weights = np.asarray(found.weights, np.float64)
+    cases, weights = len(weights), weights.reshape(-1, weights.shape[-1])
     if not np.isfinite(weights).all():
         raise ValueError(f"beliefs must be finite; got NaN in {np.isnan(weights).any(axis=1).mean():.0%} of the nodes.")
     values = truth_of(quantity, truth)
     points = np.asarray(found.points, np.float64)
-    columns = [points] if quantity.coordinates is None else [points[:, i] for i in quantity.coordinates]
+    points = points if found.own_points else points[None]  # [node or 1, point, *dim]
+    columns = [points] if quantity.coordinates is None else [points[..., i] for i in quantity.coordinates]
+    columns = [np.tile(column, (cases, 1)) if found.own_points else column for column in columns]
     there = np.isfinite(values)
     rows = there.reshape(len(columns), -1)
     parts = [
-        (_circular if quantity.angle else _numbers)(column, weights[mask], true[mask])
+        (_circular if quantity.angle else _numbers)(column[mask if found.own_points else 0], weights[mask], true[mask])
         for column, true, mask in zip(columns, values.reshape(len(columns), -1), rows, strict=True)
     ]
     error, crps, half, most = (np.concatenate([part[i] for part in parts]) for i in range(4))
@@ -174,16 +179,20 @@ def wrapped(angle: np.ndarray) -> np.ndarray:
 
 
 def _numbers(points: np.ndarray, weights: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return residual of the mean, CRPS, and whether the central intervals hold the truth, of each node."""
-    order = np.argsort(points)
-    points, weights = points[order], weights[:, order]
-    residual = truth - weights @ points
+    """Return residual of the mean, CRPS, and whether the central intervals hold the truth, of each node.
+
+    Points are common [point] or of each node [node, point], in one order.
+    """
+    order = np.argsort(points.reshape(-1, points.shape[-1])[0])
+    points, weights = points[..., order], weights[:, order]
+    own = np.broadcast_to(points, weights.shape)
+    residual = truth - np.einsum("np,np->n", weights, own)
     below = np.cumsum(weights, axis=1)
-    spread = (below * (1 - below))[:, :-1] @ np.diff(points)
+    spread = np.einsum("np,np->n", (below * (1 - below))[:, :-1], np.diff(own, axis=1))
     distance = np.concatenate(
         [
-            np.einsum("np,np->n", part, np.abs(points - true[:, None]))
-            for part, true in zip(_blocks(weights), _blocks(truth), strict=True)
+            np.einsum("np,np->n", part, np.abs(at - true[:, None]))
+            for part, at, true in zip(_blocks(weights), _blocks(own), _blocks(truth), strict=True)
         ]
     )
     inside = [_inside(points, weights, truth, coverage) for coverage in (0.5, 0.9)]
@@ -191,7 +200,8 @@ def _numbers(points: np.ndarray, weights: np.ndarray, truth: np.ndarray) -> tupl
 
 
 def _inside(points: np.ndarray, weights: np.ndarray, truth: np.ndarray, coverage: float) -> np.ndarray:
-    low, high = map(np.asarray, kbp.interval(kbp.Belief(jnp.float32(points), jnp.float32(weights)), coverage))
+    belief = kbp.Belief(jnp.float32(points), jnp.float32(weights), own_points=points.ndim > 1)
+    low, high = map(np.asarray, kbp.interval(belief, coverage))
     # The truth in the precision of the ends: levels of gray are on them.
     return (low <= np.float32(truth)) & (np.float32(truth) <= high)
 

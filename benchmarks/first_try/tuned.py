@@ -49,6 +49,7 @@ def infer(model: kbp.KernelMRF, graph: kbp.Graph, draw: Draw) -> tuple[Found, np
     first = jax.tree.leaves(draw.y)[0]
     if len(first) == 1:
         posterior = kbp.infer(model, graph, jax.tree.map(lambda y: y[0], draw.y))
+        points = {v: one.points for v, one in posterior.by_type.items()}
         weights = {v: weights[None] for v, weights in posterior.probabilities.items()}
         converged = posterior.solution.converged[None]
     else:
@@ -57,14 +58,17 @@ def infer(model: kbp.KernelMRF, graph: kbp.Graph, draw: Draw) -> tuple[Found, np
             posterior = kbp.infer(model, graph, y)
             return posterior.probabilities, posterior.solution.converged
 
+        points = {v: one.points for v, one in kbp.infer(model, graph).by_type.items()}
+
         count, batch = len(first), min(BATCH, len(first))
         full = np.arange(-(-count // batch) * batch) % count  # a last batch that is not full would be compiled too
         run = jax.jit(lambda y: jax.lax.map(one, y, batch_size=batch))
         weights, converged = jax.tree.map(
             lambda a: a[:count], run(jax.tree.map(lambda y: jnp.asarray(y)[full], draw.y))
         )
-    points = {v: np.asarray(model.candidates[v]) for v in weights}
-    return {v: Distribution(points[v], np.asarray(w)) for v, w in weights.items()}, np.asarray(converged)
+    own = {v: v in model.margins for v in weights}
+    found = {v: Distribution(np.asarray(points[v]), np.asarray(w), own[v]) for v, w in weights.items()}
+    return found, np.asarray(converged)
 
 
 class Scales(NamedTuple):

@@ -85,6 +85,16 @@ class EvidenceWarning(KbpWarning):
     """
 
 
+class MarginWarning(KbpWarning):
+    """Given by `fit` if nodes of one type differ much, and their relations are learned together as they are.
+
+    Examples:
+        >>> import warnings, kbpjax as kbp
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", kbp.MarginWarning)  # here, it is not shown
+    """
+
+
 class ScaleWarning(KbpWarning):
     """Given by `fit` if coordinates of vectors differ so much in scale that an RBF kernel ignores the small ones.
 

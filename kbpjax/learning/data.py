@@ -63,6 +63,10 @@ class TrainingData(Checked):
         labels, obs_labels: {node type: labels}, of variables and of observations whose values are codes 0, 1, 2, ... of
             labels, as `pool` makes them of texts. Types without labels are left out.
 
+    Attributes:
+        margins, obs_margins: {node type: `Margins`} of the variables and the observations whose values are
+            standardized; `fit` makes such data of others.
+
     Raises:
         ValueError: no complete samples of a type, infinite samples, or their numbers or shapes do not match.
 
@@ -83,6 +87,8 @@ class TrainingData(Checked):
     cases: tuple[Cases, ...] = ()
     labels: ByType = eqx.field(static=True, default=())
     obs_labels: ByType = eqx.field(static=True, default=())
+    margins: dict[int, Any] = eqx.field(default_factory=dict)
+    obs_margins: dict[int, Any] = eqx.field(default_factory=dict)
 
     def __init__(
         self,
@@ -124,6 +130,7 @@ class TrainingData(Checked):
         kinds, fix = [type(one).__name__ for one in cases], "Leave them out, or build the data with kbpjax.pool."
         _checks.require(all(isinstance(one, Cases) for one in cases), "cases", "must be Cases", kinds, fix)
         self.cases = tuple(cases)
+        self.margins, self.obs_margins = {}, {}
         self.labels, self.obs_labels = (
             tuple((v, tuple(own)) for v, own in sorted((given or {}).items())) for given in (labels, obs_labels)
         )

@@ -75,6 +75,8 @@ class KernelMRF(Checked):
         labels, obs_labels: (node type, labels) of the variables and of the observations that are codes of labels.
         has_potentials: whether the edges have given or counted tables (`kbpjax.baselines.discrete`), to which `infer`
             applies plain belief propagation; False: operators learned with `fit`.
+        margins, obs_margins: {node type: `Margins`} of variables and observations whose nodes have locations and scales
+            of their own (`fit(margins=)`). `points` and `candidates` of these types are standardized.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -104,6 +106,8 @@ class KernelMRF(Checked):
     labels: ByType = eqx.field(static=True, default=())
     obs_labels: ByType = eqx.field(static=True, default=())
     has_potentials: bool = eqx.field(static=True, default=False)
+    margins: dict[int, Any] = eqx.field(default_factory=dict)
+    obs_margins: dict[int, Any] = eqx.field(default_factory=dict)
 
     @staticmethod
     def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:
@@ -203,8 +207,9 @@ class KernelMRF(Checked):
             f" residual {float(observation.residual):.2g}"
             for v, observation in self.observations.items()
         ]
+        own = [f"node type {v}: own margins, {one!r}" for v, one in self.margins.items()]
         sign = "as estimated" if self.operators.nonnegative is None and not self.has_potentials else "nonnegative"
-        lines = [line for part in (nodes, edges, observed) for line in show_list(part)]
+        lines = [line for part in (nodes, own, edges, observed) for line in show_list(part)]
         chosen = self.hyperparameters
         if chosen is not None:
             lines.append(
@@ -258,8 +263,10 @@ def learn_model(
         {v: node_sums(basis, data.nodes[v]) for v, basis in bases.items()},
         {v: observation_sums(bases[v].messages, obs_bases[v][0], *pair) for v, pair in data.observations.items()},
     )
-    if data.labels or data.obs_labels:
-        model = dataclasses.replace(model, labels=data.labels, obs_labels=data.obs_labels)
+    more = {"labels": data.labels, "obs_labels": data.obs_labels}
+    more |= {"margins": data.margins, "obs_margins": data.obs_margins}
+    if any(more.values()):
+        model = dataclasses.replace(model, **more)
     if _checks.is_traced(data):
         return model
     candidates = {v: candidate_points(x) for v, x in data.nodes.items()}

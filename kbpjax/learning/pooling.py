@@ -13,7 +13,7 @@ from kbpjax._checks import Numbers
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import Cases, TrainingData, with_numbers
-from kbpjax.learning.labels import Labels, Values, are_labels, encode, labels_in
+from kbpjax.learning.labels import ByType, Labels, Values, are_labels, encode, labels_in
 
 Masks = Numbers | Mapping[int, Numbers]
 
@@ -86,6 +86,15 @@ def pool(
     columns[1], obs_labels = _encoded("observations", columns[1], types)
     parts = [_GraphSamples.of(f"[{i}]", *one) for i, one in enumerate(zip(graphs, *columns, strict=True))]
     return _join(parts, labels, obs_labels)
+
+
+def pool_cases(cases: Sequence[Cases], labels: ByType = (), obs_labels: ByType = ()) -> TrainingData:
+    """Return training data pooled from cases, whose labels are codes."""
+    parts = [
+        _GraphSamples.of(f"[{i}]", one.graph, one.samples, one.observations or None, one.present, one.observed or None)
+        for i, one in enumerate(cases)
+    ]
+    return _join(parts, dict(labels), dict(obs_labels))
 
 
 def _encoded(argument: str, values: Sequence[Any], types: list[int]) -> tuple[list[Any], dict[int, Labels]]:

@@ -35,8 +35,8 @@ from kbpjax.learning.labels import Values, encode
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.evidence import Evidence, constants, likelihood_values
 from kbpjax.posterior.evidence import log_or_zero as log_or_zero
-from kbpjax.posterior.likelihood import pointwise_log_likelihoods
-from kbpjax.posterior.marginals import Empirical, Marginal, MeanEmbedding
+from kbpjax.posterior.likelihood import own_likelihood_values, pointwise_log_likelihoods
+from kbpjax.posterior.marginals import Empirical, Marginal, MeanEmbedding, Parzen
 
 COVERED = 0.25
 """Share of the training samples between the candidates below which `CandidateWarning` is given."""
@@ -77,6 +77,7 @@ class Belief(Checked):
     weights: Float[Array, "node point"]
     lengths: Float[Array, " point"] | None = None
     labels: tuple[Any, ...] | None = eqx.field(static=True, default=None)
+    own_points: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
         known = self.labels is None or all(
@@ -235,24 +236,37 @@ def beliefs(
     if temperature is not None:
         heat = jnp.asarray(_checks.in_range("temperature", temperature, solution.messages.dtype))
     checks: list[_checks.Check] = []  # done together at the end: one wait for the device
-    candidates = candidates_by_type(model, graph, known_points(model, graph) if points is None else points, checks)
+    known = known_points(model, graph) if points is None else points
+    candidates = candidates_by_type(model, graph, known, checks, standardized=points is None)
     sized = {v: stand_for_intervals(model, points, estimates[v]) for v in types}
+    own = {v: points is None and v in model.margins for v in types}
     weights = {}
     for v, count in types.items():
-        x = candidates[v]
-        likelihoods = log_likelihoods(evidence, v, x, count, solution.messages.dtype, checks)
+        x, z = candidates[v], None
+        if v in model.margins:
+            margins = model.margins[v].of_nodes(count)
+            x, z = (margins.candidates(x), x) if own[v] else (x, margins.standardized(_for_each(x, count)))
+        candidates[v] = x
+        likelihoods = log_likelihoods(evidence, v, x, count, solution.messages.dtype, checks, own[v])
         given = learned_factors(evidence), likelihoods, clamped_values(evidence, v)
-        weights[v], impossible = _weights(model, graph, given, solution, x, estimates[v], heat, v, sized[v])
+        at = x if z is None else z
+        weights[v], impossible = _weights(model, graph, given, solution, at, estimates[v], heat, v, sized[v])
         checks.append(somewhere_positive("nodes", partial(graph.nodes_of_type, v), impossible))
     _checks.read_and_check(checks)
-    lengths = {v: lengths_of(candidates[v], weights[v].dtype) if sized[v] else None for v in types}
+    lengths = {v: lengths_of(candidates[v], weights[v].dtype, own[v]) if sized[v] else None for v in types}
     labels = dict(model.labels)
     if by_type:
-        return {v: Belief.trusted(candidates[v], weights[v], lengths[v], labels.get(v)) for v in types}
+        return {v: Belief.trusted(candidates[v], weights[v], lengths[v], labels.get(v), own[v]) for v in types}
     first = min(types)
     together = weights[first] if len(types) == 1 else _by_node(weights, {v: graph.nodes_of_type(v) for v in types})
-    own = {labels.get(v) for v in types}
-    return Belief.trusted(candidates[first], together, lengths[first], own.pop() if len(own) == 1 else None)
+    named = {labels.get(v) for v in types}
+    shared = named.pop() if len(named) == 1 else None
+    return Belief.trusted(candidates[first], together, lengths[first], shared, own[first])
+
+
+def _for_each(x: Array, count: int) -> Array:
+    """Return common candidates as those of each node [node, point, *dim]."""
+    return jnp.broadcast_to(x[None], (count, *x.shape))
 
 
 def known_points(model: KernelMRF, graph: Graph) -> dict[int, Array]:
@@ -268,6 +282,9 @@ def marginals_of(model: KernelMRF, graph: Graph, points: Any, marginal: Marginal
     """Return the estimate of the marginal of each node type, as `beliefs` selects it."""
     if marginal is not None:
         check_marginal(marginal)
+        own = [v for v, *_ in graph.node_types if v in model.margins]
+        rule, fix = "must not be Parzen where nodes have own margins", "Leave it out, or fit with margins='type'."
+        _checks.require(not (own and isinstance(marginal, Parzen)), "marginal", rule, f"node types {own}", fix)
         return {v: marginal for v, *_ in graph.node_types}
     chosen = points is None and not model.has_potentials
     sampled = {v: chosen and model.points[v].ndim > 1 for v, *_ in graph.node_types}
@@ -294,22 +311,26 @@ def _weights(
 ) -> tuple[Array, Array]:
     """Return the beliefs of all nodes of a type, and a mask of those that are 0 at all points.
 
-    `given` holds the learned factors, the logarithms of known likelihoods at the points, and clamped values.
+    `given` holds the learned factors, the logarithms of known likelihoods at the points, and clamped values. Points, in
+    the units of the model, are common [point, *dim], or of each node [node_of_type, point, *dim].
     """
     learned, likelihoods, clamped = given
-    at_points = features(model.bases[node_type], points)[None]
+    points = points if points.ndim > model.points[node_type].ndim else points[None]
+    each = lambda x: x.reshape(*points.shape[:2], *x.shape[1:])
+    flat = points.reshape(-1, *points.shape[2:])
+    at_points = each(features(model.bases[node_type], flat))
     logs = _log_messages(model, graph, learned, solution, at_points, node_type)
     logs = logs if likelihoods is None else logs + likelihoods
-    logs = logs + log_or_zero(marginal.density(model, node_type, points))[None].astype(logs.dtype)
+    logs = logs + each(log_or_zero(marginal.density(model, node_type, flat))).astype(logs.dtype)
     largest = jax.lax.stop_gradient(jnp.max(logs, axis=-1, keepdims=True))  # subtracted, else -inf at low temperatures
     logs = raise_logs(logs - jnp.where(largest == -jnp.inf, 0, largest), 1 / temperature.astype(logs.dtype))
-    if has_lengths:
-        logs = logs + jnp.log(spacing(points))[None].astype(logs.dtype)
+    if has_lengths:  # relative ones, which a location and a scale do not change
+        logs = logs + jnp.log(spacing(points[0]))[None].astype(logs.dtype)
     if clamped is None:
         return jax.nn.softmax(logs, axis=-1), jnp.all(logs == -jnp.inf, axis=-1)
     mask = clamped[0][:, None]
     logs = jnp.where(mask, 0, logs)
-    nearest = nearest_candidate(model, clamped[1], node_type, points).astype(logs.dtype)
+    nearest = nearest_candidate(model, clamped[1], node_type, at_points).astype(logs.dtype)
     return jnp.where(mask, nearest, jax.nn.softmax(logs, axis=-1)), jnp.all(logs == -jnp.inf, axis=-1)
 
 
@@ -318,8 +339,11 @@ def stand_for_intervals(model: KernelMRF, points: Any, marginal: Marginal) -> bo
     return not (isinstance(marginal, Empirical) or (model.has_potentials and points is None))
 
 
-def lengths_of(points: Shaped[Array, "point *dim"], dtype: Any) -> Float[Array, " point"] | None:
-    """Return `spacing` of scalar points of floats; None for others."""
+def lengths_of(points: Shaped[Array, "..."], dtype: Any, own_points: bool = False) -> Array | None:
+    """Return `spacing` of scalar points of floats, of each node if they are `own_points`; None for others."""
+    if own_points:
+        of_one = points[0]
+        return None if lengths_of(of_one, dtype) is None else jax.vmap(lambda x: spacing(x).astype(dtype))(points)
     scalar = points.shape[1:] in ((), (1,)) and jnp.issubdtype(points.dtype, jnp.floating)
     return _lengths(points, dtype) if scalar else None
 
@@ -367,6 +391,9 @@ def log_density_at(
     dtype = solution.messages.dtype
     likelihoods = pointwise_log_likelihoods(evidence, node_type, flat.reshape(*count, *shape)).astype(dtype)
     learned = learned_factors(evidence)
+    if node_type in model.margins:
+        margins = model.margins[node_type].of_nodes(num_nodes)
+        flat = margins.standardized(flat.reshape(*count, *shape)).reshape(-1, *shape)
     logs = likelihoods + _log_density(model, graph, learned, solution, flat, marginal, node_type, count)
     return raise_logs(logs, 1 / model.temperature.astype(dtype))
 
@@ -454,13 +481,17 @@ def log_likelihoods(
     num_nodes: int,
     dtype: jnp.dtype,
     checks: list[_checks.Check],
+    own_points: bool = False,
 ) -> Array | None:
     """Sum the logarithms of the known likelihoods at points [node_of_type, point]; None where there are none.
 
-    The checks of their values are appended to `checks`.
+    With `own_points`, the points are [node_of_type, point, *dim]. The checks of their values are appended to `checks`.
     """
     functions = [] if evidence is None else [fns[node_type] for fns in evidence.likelihoods if node_type in fns]
-    logs = [log_or_zero(likelihood_values(fn, points, num_nodes, checks)).astype(dtype) for fn in functions]
+    values = lambda fn: (
+        own_likelihood_values(fn, points, checks) if own_points else likelihood_values(fn, points, num_nodes, checks)
+    )
+    logs = [log_or_zero(values(fn)).astype(dtype) for fn in functions]
     return sum(logs[1:], logs[0]) if logs else None
 
 
@@ -469,11 +500,18 @@ def clamped_values(evidence: Evidence | None, node_type: int) -> tuple[Array, Ar
     return None if evidence is None else evidence.values.get(node_type)
 
 
-def nearest_candidate(model: KernelMRF, values: Array, node_type: int, points: Array) -> Array:
-    """Return weights with all mass on the point nearest to each value in feature space [value, point]."""
-    at_values, at_points = features(model.bases[node_type], values), features(model.bases[node_type], points)
-    distance = jnp.sum(at_points**2, axis=-1)[None] - 2 * matmul(at_values, at_points.T)
-    return jax.nn.one_hot(jnp.argmin(distance, axis=-1), len(points), dtype=distance.dtype)
+def nearest_candidate(model: KernelMRF, values: Array, node_type: int, at_points: Array) -> Array:
+    """Return weights with all mass on the point nearest to each value in feature space [value, point].
+
+    `at_points` holds the features of common points [1, point, rank], or of those of each value [value, point, rank].
+    """
+    at_values = features(model.bases[node_type], values)
+    if len(at_points) == 1:
+        products = matmul(at_values, at_points[0].T)
+    else:
+        products = einsum("vr,vpr->vp", at_values, at_points)
+    distance = jnp.sum(at_points**2, axis=-1) - 2 * products
+    return jax.nn.one_hot(jnp.argmin(distance, axis=-1), at_points.shape[1], dtype=distance.dtype)
 
 
 def somewhere_positive(argument: str, numbers: Callable[[], Any], impossible: Array) -> _checks.Check:
@@ -505,7 +543,11 @@ def check_problem(model: KernelMRF, graph: Graph, evidence: Evidence | None, sol
 
 
 def candidates_by_type(
-    model: KernelMRF, graph: Graph, points: Numbers | Mapping[int, Numbers], checks: list[_checks.Check]
+    model: KernelMRF,
+    graph: Graph,
+    points: Numbers | Mapping[int, Numbers],
+    checks: list[_checks.Check],
+    standardized: bool = False,
 ) -> dict[int, Array]:
     """Return the candidates of each node type of the graph; the checks of their values are appended to `checks`."""
     types = [v for v, *_ in graph.node_types]
@@ -515,10 +557,12 @@ def candidates_by_type(
     _checks.require(not unknown, "points", f"must have node types among {types} as keys", unknown, fix)
     rule = f"must have an entry for each of the node types {types}"
     _checks.require(not missing, "points", rule, f"none for {missing}", "Add candidates for them.")
-    return {v: _candidates_of(model, v, by_type[v], checks) for v in types}
+    return {v: _candidates_of(model, v, by_type[v], checks, standardized) for v in types}
 
 
-def _candidates_of(model: KernelMRF, node_type: int, points: Numbers, checks: list[_checks.Check]) -> Array:
+def _candidates_of(
+    model: KernelMRF, node_type: int, points: Numbers, checks: list[_checks.Check], standardized: bool
+) -> Array:
     codes = encode("points", points, dict(model.labels).get(node_type))
     array = _checks.as_array("points", codes)
     shape = model.points[node_type].shape[1:]
@@ -530,18 +574,23 @@ def _candidates_of(model: KernelMRF, node_type: int, points: Numbers, checks: li
     candidates = like(array, model.points[node_type].dtype)
     _checks.check_domain(model.bases[node_type].check, "points", candidates)
     if not _checks.is_unread((model, candidates)):
-        checks.append(_within_reach(model, node_type, candidates))
+        checks.append(_within_reach(model, node_type, candidates, standardized))
     return candidates
 
 
-def _within_reach(model: KernelMRF, node_type: int, candidates: Array) -> _checks.Check:
+def _within_reach(model: KernelMRF, node_type: int, candidates: Array, standardized: bool) -> _checks.Check:
     """Return a check that candidates are finite, some are near training samples, and they cover enough of these.
 
-    It raises ValueError, and warns if they cover few of the samples.
+    It raises ValueError, and warns if they cover few of the samples. Where nodes have own margins, candidates that are
+    not `standardized` are compared with the samples of all nodes.
     """
-    basis, samples = model.bases[node_type], model.points[node_type]
+    basis, samples, margins = model.bases[node_type], model.points[node_type], model.margins.get(node_type)
     with constants():
-        facts = _facts(basis, samples, candidates)
+        at = candidates
+        if margins is not None and not standardized:
+            at = margins.pooled(candidates)
+        facts = _facts(basis, samples, at)
+        samples = samples if margins is None or standardized else margins.pooled_center + margins.pooled_scale * samples
 
     def check(facts: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
         finite, near, covered = facts

@@ -183,9 +183,22 @@ def _check_clamped(
     if not _checks.is_unread((nodes, graph)):
         near = {}
         if not _checks.is_unread((model, values)):
-            near = {v: _near(model.bases[v], values) for v, shape in shapes.items() if shape == values.shape[1:]}
+            near = {
+                v: _near(model.bases[v], _standardized(model, graph, v, nodes, values))
+                for v, shape in shapes.items()
+                if shape == values.shape[1:]
+            }
         checks.append(((nodes, graph.node_type, near), partial(_check_nodes, model, values, shapes)))
     _checks.read_and_check(checks)
+
+
+def _standardized(model: KernelMRF, graph: Graph, node_type: int, nodes: Array, values: Array) -> Array:
+    """Return values of nodes in the units of the model; those of nodes of other types are of no use."""
+    if node_type not in model.margins or len(values) == 0:
+        return values
+    own = np.asarray(graph.node_type) == node_type
+    place = np.maximum(np.cumsum(own) - 1, 0)[np.clip(np.asarray(nodes), 0, len(own) - 1)]
+    return model.margins[node_type].of_nodes(int(own.sum())).at_nodes(place).standardized(values)
 
 
 def _near(basis: FeatureMap, values: Array) -> Array | np.ndarray:
@@ -249,6 +262,8 @@ def _fixed(
     for v in types:
         nodes, points, basis = graph.nodes_of_type(v), model.points[v], model.bases[v]
         value = of_nodes[nodes]
+        if v in model.margins:
+            value = model.margins[v].of_nodes(len(nodes)).standardized(value)
         value = value.astype(points.dtype) if jnp.issubdtype(points.dtype, jnp.floating) else value
         mass = evidence_model.point_mass(features(basis, value), model.moments[v], model.ridges[v])
         factor = matmul(mass, features(basis, points).T).astype(local.dtype)

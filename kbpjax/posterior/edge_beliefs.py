@@ -29,7 +29,8 @@ class EdgeBelief(Checked):
     """Joint distributions of both ends of some edges, on a product of candidate points.
 
     Attributes:
-        first, second: candidates of the first and second ends [point, *dim].
+        first, second: candidates of the first and second ends [point, *dim]; where nodes have own candidates, those of
+            each edge [edge, point, *dim].
         weights: probabilities [edge, first, second]; those of an edge sum to 1.
 
     Examples:
@@ -44,13 +45,13 @@ class EdgeBelief(Checked):
 
     requires_finite = True
 
-    first: Shaped[Array, "first ..."]
-    second: Shaped[Array, "second ..."]
+    first: Shaped[Array, "..."]
+    second: Shaped[Array, "..."]
     weights: Float[Array, "edge first second"]
 
     @values_or_shapes
     def __repr__(self) -> str:
-        sizes = " x ".join(str(len(points)) for points in (self.first, self.second))
+        sizes = " x ".join(map(str, self.weights.shape[1:]))
         return f"EdgeBelief({len(self.weights)} edges on {sizes} points)"
 
 
@@ -106,13 +107,15 @@ def edge_beliefs(
     if points is not None:
         types = [v for v, *_ in graph.node_types]
         beliefs = posterior.at(points if isinstance(points, Mapping) else dict.fromkeys(types, points))
-    at_points, weights = ({v: getattr(one, name) for v, one in beliefs.items()} for name in ("points", "weights"))
+    weights = {v: one.weights for v, one in beliefs.items()}
     first, second = found.types
-    size = len(pairs) * len(at_points[first]) * len(at_points[second])
+    size = len(pairs) * weights[first].shape[1] * weights[second].shape[1]
     fix = "Pass some of the edges, or fewer points."
     _checks.require_memory("edges", "the tables of all pairs", 3 * size * weights[first].dtype.itemsize, fix)
     margins = tuple(weights[v][position] for v, position in zip(found.types, found.positions, strict=True))
-    arrays, ends = (found.numbers, found.reverse, found.forward, found.kind), (at_points[first], at_points[second])
+    arrays = found.numbers, found.reverse, found.forward, found.kind
+    both = [_ends(model, v, beliefs[v], place) for v, place in zip(found.types, found.positions, strict=True)]
+    ends, own = tuple(z for _, z in both), [x for x, _ in both]
     tables, impossible = _fitted(
         model, posterior.solution, arrays, margins, ends, edge_types=found.edge_types, types=found.types
     )
@@ -120,7 +123,21 @@ def edge_beliefs(
         _checks.read_and_check([somewhere_positive("edges", lambda: pairs, impossible)])
     else:
         tables = jnp.where(found.present[:, None, None], tables, jnp.nan)
-    return EdgeBelief.trusted(at_points[first], at_points[second], tables)
+    return EdgeBelief.trusted(own[0], own[1], tables)
+
+
+def _ends(model: KernelMRF, node_type: int, belief: Any, nodes: Any) -> tuple[Array, Array]:
+    """Return the candidates of the ends of edges, in the units of the data and of the model.
+
+    They are common [point, *dim], or of each edge [edge, point, *dim] if nodes have own margins.
+    """
+    points, margins = belief.points, model.margins.get(node_type)
+    if margins is None:
+        return points, points
+    margins = margins.of_nodes(len(belief)).at_nodes(nodes)
+    own = points[nodes] if belief.own_points else points
+    each = own if belief.own_points else jnp.broadcast_to(points[None], (len(nodes), *points.shape))
+    return own, margins.standardized(each)
 
 
 class _Pairs(NamedTuple):
@@ -161,11 +178,11 @@ def _fitted(
     dtype = margins[0].dtype
     heat = model.temperature.astype(dtype)
     each = [_log_ratios(model, edge_type, types, points) for edge_type in edge_types]
-    of_kind, of_reverse = (jnp.stack(tables)[kind if len(each) > 1 else np.zeros(1, np.int32)] for tables in zip(*each))
+    of_kind, of_reverse = (_of_kinds(tables, kind, len(forward)) for tables in zip(*each))
     total = raise_logs(jnp.where(forward[:, None, None], of_kind, of_reverse).astype(dtype), 1 / heat)
     for axis, incoming, v, x, margin in zip((2, 1), (back, forth), types, points, margins, strict=True):
-        at_points = features(model.bases[v], x)[None].astype(dtype)
-        owner = jnp.zeros(len(incoming), jnp.int32)
+        at_points = _features(model, v, x).astype(dtype)
+        owner = jnp.arange(len(incoming), dtype=jnp.int32)
         message = log_values(solution.coefficients[incoming], owner, at_points, model.floor_of(v))
         own = log_or_zero(margin)
         own = jnp.where(own == -jnp.inf, own, own - jnp.where(message == -jnp.inf, 0, message) / heat)
@@ -205,17 +222,35 @@ def fit_margins(
     return fitted / jnp.sum(fitted, axis=(1, 2), keepdims=True)
 
 
+def _features(model: KernelMRF, node_type: int, points: Array) -> Array:
+    """Return features of common points [1, point, rank], or of those of each edge [edge, point, rank]."""
+    points = points if points.ndim > model.points[node_type].ndim else points[None]
+    flat = features(model.bases[node_type], points.reshape(-1, *points.shape[2:]))
+    return flat.reshape(*points.shape[:2], -1)
+
+
+def _of_kinds(tables: tuple[Array, ...], kind: Array, count: int) -> Array:
+    """Return the table of each edge, of its edge type [edge or 1, first, second]."""
+    if len(tables) == 1:
+        return tables[0]
+    stacked = jnp.stack([jnp.broadcast_to(one, (count, *one.shape[1:])) if len(one) > 1 else one for one in tables])
+    return stacked[kind, jnp.arange(count, dtype=jnp.int32) if stacked.shape[1] > 1 else 0]
+
+
 def _log_ratios(
     model: KernelMRF, edge_type: int, types: tuple[int, int], points: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Return the logarithms of r at pairs of candidates, for pairs in the edge's orientation and in the reverse."""
-    first, second = (features(model.bases[v], x) for v, x in zip(types, points, strict=True))
+    """Return the logarithms of r at pairs of candidates, for pairs in the edge's orientation and in the reverse.
+
+    They are [1, first, second], or [edge, first, second] where an end has own candidates.
+    """
+    first, second = (_features(model, v, x) for v, x in zip(types, points, strict=True))
     ends = {k: (a, b) for k, a, b in model.edge_types}[edge_type]
     ratio, least = model.interaction(edge_type), model.floor_of(types[0]) * model.floor_of(types[1])
 
     def at_pairs(matrix: Array) -> Array:
-        values = matmul(matmul(first, matrix), second.T)
-        return log_or_zero(jnp.maximum(values, least * jnp.max(values)))
+        values = matmul(matmul(first, matrix), jnp.swapaxes(second, 1, 2))
+        return log_or_zero(jnp.maximum(values, least * jnp.max(values, axis=(1, 2), keepdims=True)))
 
     forth = at_pairs(ratio) if types == ends else None
     back = at_pairs(ratio.T) if types == ends[::-1] else None

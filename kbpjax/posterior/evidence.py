@@ -241,12 +241,25 @@ def observe(
     for v, (array, hidden) in read.items():
         arrays[v] = _checks.as_array(f"y[{v}]" if by_type else "y", array)
         _check_shape(model, graph, v, arrays[v], by_type)
+        arrays[v] = _standardized(model, graph, v, arrays[v], by_type)
         if hidden is not None:
             nodes = graph.nodes_of_type(v)
             there = _checks.to_jax(_all_axes(~hidden))
             observed = observed.at[nodes].set(observed[nodes] & (there if by_type else there[nodes]))
     _check_values(model, graph, arrays, observed, by_type, nan_missing)
     return _observe(model, graph, arrays, observed, evidence_model, exponent, by_type, nan_missing)
+
+
+def _standardized(model: KernelMRF, graph: Graph, node_type: int, y: Array, by_type: bool) -> Array:
+    """Return observations in the units of the model, of the nodes of a type (`by_type`) or of all nodes."""
+    if node_type not in model.obs_margins:
+        return y
+    nodes = graph.nodes_of_type(node_type)
+    margins = model.obs_margins[node_type].of_nodes(len(nodes))
+    if by_type:
+        return margins.standardized(y)
+    y = as_floats(y)
+    return y.at[nodes].set(margins.standardized(y[nodes]).astype(y.dtype))
 
 
 def _own(graph: Graph, node_type: int, y: Any) -> Any:
@@ -262,11 +275,12 @@ def likelihood_values(
     values = _checks.as_array("fn", function(points))
     shape = (num_nodes, len(points))
     _checks.require(values.shape == shape, "fn", f"must return values of shape {shape}", values.shape, "Broadcast it.")
-    checks.append((values, _check_likelihoods))
+    checks.append((values, check_likelihoods))
     return values
 
 
-def _check_likelihoods(values: np.ndarray) -> None:
+def check_likelihoods(values: np.ndarray) -> None:
+    """Raise ValueError unless the values of a likelihood are finite and >= 0."""
     ok = bool(np.isfinite(values).all() and (values >= 0).all())
     fix = "Return likelihoods, not their logarithms."
     _checks.require(ok, "fn", "must return finite values >= 0", f"{np.min(values)} as the least", fix)

@@ -13,7 +13,15 @@ from kbpjax import _checks
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import log_or_zero
-from kbpjax.posterior.evidence import Evidence, Model, likelihood_values, nothing, raise_values, raised
+from kbpjax.posterior.evidence import (
+    Evidence,
+    Model,
+    check_likelihoods,
+    likelihood_values,
+    nothing,
+    raise_values,
+    raised,
+)
 
 
 @public
@@ -62,7 +70,12 @@ def likelihood(
         nodes, points = graph.nodes_of_type(v), model.points[v]
         if len(points) == 0:  # nonparametric models have no evaluation points: they evaluate it at their particles
             continue
-        values = likelihood_values(function, points, len(nodes), checks).astype(local.dtype)
+        own = getattr(model, "margins", {}).get(v)
+        if own is None:
+            values = likelihood_values(function, points, len(nodes), checks).astype(local.dtype)
+        else:
+            values = own_likelihood_values(function, own.of_nodes(len(nodes)).candidates(points), checks)
+            values = values.astype(local.dtype)
         local, log_scale, zero = _with_values(local, log_scale, nodes, values)
         checks.append(((nodes, zero), _check_positive))
     _checks.read_and_check(checks)
@@ -100,6 +113,13 @@ def of_all_nodes(fn: Callable[[Array], Array], every: Array, nodes: Array, point
     shape, fix = (len(every), len(points)), "Broadcast it: nodes on axis 0, points on axis 1."
     _checks.require(values.shape == shape, "fn", f"must return values of shape {shape}", values.shape, fix)
     return values[nodes]
+
+
+def own_likelihood_values(function: Partial, points: Array, checks: list[_checks.Check]) -> Array:
+    """Return the values of a likelihood at points of each node [node, point, *dim]; append their check to `checks`."""
+    values = _pointwise(function, points)
+    checks.append((values, check_likelihoods))
+    return values
 
 
 def pointwise_log_likelihoods(

@@ -65,7 +65,9 @@ class Posterior(Checked):
         marginals: {node type: the estimate of the marginal in its beliefs}.
         probabilities: {node type: probabilities of its nodes on the candidates [node_of_type, point]}.
         belief: the beliefs of all nodes, a `Belief`; for a graph with several node types, {node type: `Belief`}.
-        points: the candidates [point, *dim]; for several node types, {node type: candidates}.
+        points: the candidates [point, *dim], or of each node [node, point, *dim] if nodes have own margins
+            (`fit(margins=)`); for several node types, {node type: candidates}.
+        own_points: whether the candidates are those of the model, so that nodes with own margins have own candidates.
         weights: the probabilities [node, point]; for several node types, {node type: probabilities}.
 
     `posterior[key]` is `posterior.belief[key]`: the belief of some nodes, or of a node type.
@@ -88,6 +90,7 @@ class Posterior(Checked):
     traced: Any
     constants: Constants | None = eqx.field(static=True, default=None)
     of_states: bool = eqx.field(static=True, default=False)
+    own_points: bool = eqx.field(static=True, default=False)
 
     @classmethod
     @public
@@ -133,7 +136,8 @@ class Posterior(Checked):
         if _checks.is_traced((weights, solution)):
             traced, rest = eqx.partition(parts, lambda leaf: _checks.is_traced(leaf))
             constants = Constants(rest)
-        return cls.trusted(evidence, solution, weights, traced, constants, model.has_potentials and points is None)
+        known = points is None
+        return cls.trusted(evidence, solution, weights, traced, constants, model.has_potentials and known, known)
 
     @property
     def _parts(self) -> Any:
@@ -151,7 +155,7 @@ class Posterior(Checked):
 
     @property
     def points(self) -> Any:
-        """The candidates of all nodes [point, *dim]; {node type: candidates} for a graph with several node types."""
+        """The candidates of all nodes; {node type: candidates} for a graph with several node types."""
         return _only(self._parts[2])
 
     @property
@@ -180,8 +184,7 @@ class Posterior(Checked):
         return {v: self._belief(v) for v in self.probabilities}
 
     def _belief(self, node_type: int) -> Belief:
-        labels = dict(self.model.labels).get(node_type)
-        build = lambda points, lengths, weights: Belief.trusted(points, weights, lengths, labels)
+        build = lambda points, lengths, weights: Belief.trusted(points, weights, lengths, *self._kind(node_type))
         points, lengths = self._candidates(node_type)
         if self._batched(node_type) != self.batch:
             points, lengths = jax.tree.map(lambda x: jnp.broadcast_to(x, (*self.batch, *x.shape)), (points, lengths))
@@ -189,12 +192,17 @@ class Posterior(Checked):
             build = jax.vmap(build)
         return build(points, lengths, self.probabilities[node_type])
 
+    def _kind(self, node_type: int) -> tuple[Any, bool]:
+        """Return the labels of the beliefs of a node type, or None, and whether each node has its own points."""
+        return dict(self.model.labels).get(node_type), self.own_points and node_type in self.model.margins
+
     def _candidates(self, node_type: int) -> tuple[Array, Array | None]:
         """Return the candidates of a node type and their lengths, with the batch axes that the candidates have."""
         points, dtype = self._parts[2][node_type], self.probabilities[node_type].dtype
         if self.of_states or isinstance(self.marginals[node_type], Empirical):
             return points, None
-        lengths = lambda x: lengths_of(x, dtype)
+        own = self._kind(node_type)[1]
+        lengths = lambda x: lengths_of(x, dtype, own)
         for _ in self._batched(node_type):
             lengths = jax.vmap(lengths)
         return points, lengths(points)
@@ -254,11 +262,11 @@ class Posterior(Checked):
         """
         if not self.batch:
             return summary(self.belief, **options)
-        axes, labels = len(self.batch), dict(self.model.labels)
+        axes, kinds = len(self.batch), {v: self._kind(v) for v in self.probabilities}
         candidates = {v: self._candidates(v) for v in self.probabilities}
         at = {v: candidates[v] for v in candidates if self._batched(v)}
         sizes = [(*self.batch, weights.shape[-2]) for weights in self.probabilities.values()]
-        least = axes + min(points.ndim - (axes if v in at else 0) for v, (points, _) in candidates.items())
+        least = axes + min(points.ndim - kinds[v][1] - axes * (v in at) for v, (points, _) in candidates.items())
 
         def has_cases(name: str, value: Any) -> bool:
             if name in shared or not isinstance(value, ARRAYS):
@@ -277,7 +285,7 @@ class Posterior(Checked):
 
         def of_case(weights: dict[int, Array], at: dict[int, Any], mapped: list[Any]) -> Any:
             parts = candidates | at
-            own = {v: Belief.trusted(x, weights[v], lengths, labels.get(v)) for v, (x, lengths) in parts.items()}
+            own = {v: Belief.trusted(x, weights[v], lengths, *kinds[v]) for v, (x, lengths) in parts.items()}
             given = [whole if case is None else case for case, whole in zip(mapped, leaves, strict=True)]
             return summary(_only(own), **jax.tree.unflatten(structure, given))
 

@@ -125,13 +125,19 @@ def _refine(
         return log_density_at(model, graph, evidence, solution, x, node_type, marginal)
 
     points = belief.points
-    start = points[jax.lax.top_k(belief.heights, min(num_starts, len(points)))[1]]
-    top, heights = _climb(height, jax.vmap(jax.vmap(on_domain)), start, num_steps, _spacing(points))
+    best_few = jax.lax.top_k(belief.heights, min(num_starts, belief.weights.shape[1]))[1]
+    if belief.own_points:
+        start, spacing = jax.vmap(lambda x, rows: x[rows])(points, best_few), jax.vmap(_spacing)(points)[:, None]
+    else:
+        start, spacing = points[best_few], _spacing(points)
+    top, heights = _climb(height, jax.vmap(jax.vmap(on_domain)), start, num_steps, spacing)
     best = jnp.argmax(heights, axis=1)
     mode = jax.vmap(lambda x, i: x[i])(top, best)
     if evidence is None or node_type not in evidence.values:
         return mode
     clamped, values = evidence.values[node_type]
+    if node_type in model.margins:
+        values = model.margins[node_type].of_nodes(len(values)).restored(values)
     return jnp.where(expand(clamped, mode.ndim), values.astype(mode.dtype), mode)
 
 

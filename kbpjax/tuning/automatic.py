@@ -7,8 +7,9 @@ coordinate search minimizes it. The search is deterministic.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,15 +17,25 @@ import numpy as np
 from jaxtyping import ScalarLike
 
 from kbpjax import _checks
+from kbpjax._misc import warn
 from kbpjax._public import public
+from kbpjax.inference.diagnostics import MarginWarning
 from kbpjax.kernels import Delta, Kernel
 from kbpjax.learning.data import TrainingData
+from kbpjax.learning.margins import differences, estimate_margins, with_own_margins
 from kbpjax.learning.model import Positive
 from kbpjax.learning.observations import DensityRatio, Expectation
 from kbpjax.learning.rules import ConstantTime, Rule
 from kbpjax.tuning.comparison import Comparison, Given, Outcome, ScaledKernels, evaluate, make_comparison
 from kbpjax.tuning.hyperparameters import Hyperparameters
 from kbpjax.tuning.search import Choice, Search
+
+SHIFT, SPREAD = 0.02, 0.1
+"""Share of the variance that is between nodes, and standard deviation of the logarithms of their scales, above which
+nodes count as different."""
+
+STRONG_SHIFT, STRONG_SPREAD = 0.2, 0.5
+"""The same, above which `MarginWarning` is given if relations are learned without margins."""
 
 
 @public
@@ -38,6 +49,7 @@ def choose_hyperparameters(
     rule: Rule = ConstantTime(),
     floor: ScalarLike = 1e-6,
     nonnegative: Positive | None = None,
+    margins: str = "auto",
 ) -> Hyperparameters:
     """Return the hyperparameters whose beliefs are best on held-out problems; deterministic.
 
@@ -63,6 +75,7 @@ def choose_hyperparameters(
         rule: as in `fit`. The compared models have rank 48 at most (vectors: 96), whatever the rule.
         floor: as in `fit`.
         nonnegative: as in `fit`.
+        margins: as in `fit`.
 
     Returns:
         The hyperparameters.
@@ -89,25 +102,50 @@ def choose_hyperparameters(
     observed = {v: y for v, (_, y) in data.observations.items()}
     kernel = _with_delta(kernel, data.nodes, dict(data.labels))
     obs_kernel = _with_delta(obs_kernel, observed, dict(data.obs_labels))
-    kernels = ScaledKernels.of("kernel", kernel, data.nodes)
-    obs_kernels = ScaledKernels.of("obs_kernel", obs_kernel, observed)
-    search = Search()
-    if sum(x.size and len(x) * x.shape[1] for one in data.cases for x in one.samples.values()) < search.fewest:
-        choice, temperature = Choice(ridge=1e-3, obs_ridge=1e-3), 1.0
-    else:
-        choice, temperature, obs_kernels = _search(data, Given(kernels, obs_kernels, ridge, obs_ridge, floor), search)
+    search, rest = Search(), {"ridge": ridge, "obs_ridge": obs_ridge, "floor": floor}
+    own = own_margin_types(data, [v for v in data.nodes if not _is_given(kernel, v)], margins)
+    few = sum(x.size and len(x) * x.shape[1] for one in data.cases for x in one.samples.values()) < search.fewest
+    both = () if margins == "node" or not own or few else own  # compared in units of the nodes' standard deviations
+    found = []
+    for chosen in ((), own) if both else (own,):
+        pooled = with_own_margins(data, chosen)
+        of_observations = {v: y for v, (_, y) in pooled.observations.items()}
+        kernels = ScaledKernels.of("kernel", kernel, pooled.nodes)
+        obs_kernels = ScaledKernels.of("obs_kernel", obs_kernel, of_observations)
+        if few:
+            found.append(_Found(Choice(ridge=1e-3, obs_ridge=1e-3), 1.0, 0.0, kernels, obs_kernels, chosen))
+        else:
+            compare = partial(make_comparison, data, search=search, own_margins=chosen, in_units_of=both)
+            found.append(_search(pooled, compare, Given(kernels, obs_kernels, **rest), search, chosen))
+    best = min(found, key=lambda one: one.score)
     return Hyperparameters(
-        kernel=kernels.scaled(choice.bandwidth),
-        obs_kernel=obs_kernels.scaled(choice.obs_bandwidth) or None,
-        ridge=choice.ridge if ridge is None else ridge,
-        obs_ridge=choice.obs_ridge if obs_ridge is None else obs_ridge,
+        kernel=best.kernels.scaled(best.choice.bandwidth),
+        obs_kernel=best.obs_kernels.scaled(best.choice.obs_bandwidth) or None,
+        ridge=best.choice.ridge if ridge is None else ridge,
+        obs_ridge=best.choice.obs_ridge if obs_ridge is None else obs_ridge,
         floor=floor,
         rule=rule,
         nonnegative=nonnegative,
-        evidence_model=DensityRatio() if choice.ratio else Expectation(),
-        evidence_power=choice.power,
-        temperature=temperature,
+        evidence_model=DensityRatio() if best.choice.ratio else Expectation(),
+        evidence_power=best.choice.power,
+        temperature=best.temperature,
+        own_margins=best.own_margins,
     )
+
+
+class _Found(NamedTuple):
+    """The best choice of a search, with its temperature and score, and kernels in its units."""
+
+    choice: Choice
+    temperature: float
+    score: float
+    kernels: ScaledKernels
+    obs_kernels: ScaledKernels
+    own_margins: tuple[int, ...]
+
+
+def _is_given(kernel: Any, node_type: int) -> bool:
+    return isinstance(kernel, Kernel) or node_type in (kernel or {})
 
 
 def _with_delta(kernel: Any, samples: Mapping[int, Any], labels: Mapping[int, Any]) -> Any:
@@ -118,7 +156,13 @@ def _with_delta(kernel: Any, samples: Mapping[int, Any], labels: Mapping[int, An
     return own | dict(kernel or {})
 
 
-def _search(data: TrainingData, given: Given, search: Search) -> tuple[Choice, float, ScaledKernels]:
+def _search(
+    data: TrainingData,
+    compare: Callable[..., Comparison],
+    given: Given,
+    search: Search,
+    own_margins: tuple[int, ...],
+) -> _Found:
     """Return the best choice, temperature and observation kernels: coordinate search in coarse steps, then fine ones.
 
     Where observations have many coordinates, kernels of all of them and of their projections are compared at the start.
@@ -134,10 +178,10 @@ def _search(data: TrainingData, given: Given, search: Search) -> tuple[Choice, f
     }
     names = [name for name, varies in free.items() if varies]
     starts = {"bandwidth": search.bandwidths, "obs_bandwidth": search.obs_bandwidths, "power": search.powers}
-    compared = [(obs_kernels, _Scores(make_comparison(data, given, search), search), starts)]
+    compared = [(obs_kernels, _Scores(compare(given), search), starts)]
     projected = obs_kernels.projected(data, kernels.scales, search.many)
     if projected is not None:
-        comparison = make_comparison(data, given, search, projected=True)
+        comparison = compare(given, projected=True)
         if comparison.given.obs_kernels.matrices:  # else too few samples are not held out
             of_many = starts | {"obs_bandwidth": search.many_bandwidths}
             compared = [(*compared[0][:2], of_many), (projected, _Scores(comparison, search), starts)]
@@ -146,7 +190,7 @@ def _search(data: TrainingData, given: Given, search: Search) -> tuple[Choice, f
     best = _by_coordinates(score, best, [name for name in names if name in search.refined], 0.5)
     fix = "Pass kernels and ridges."
     _checks.require(np.isfinite(score(best)), "data", "must give finite beliefs on held-out problems", "NaN", fix)
-    return best, score.temperature(best), found
+    return _Found(best, score.temperature(best), score(best), kernels, found, own_margins)
 
 
 def _coarse(score: "_Scores", starts: Mapping[str, tuple[float, ...]], names: list[str]) -> Choice:
@@ -228,3 +272,39 @@ def _steps(name: str, root: float, search: Search) -> Iterator[Callable[[Choice]
             return choice._replace(**{name: value}) if low * 0.99 <= value <= high * 1.01 else None
 
         yield step
+
+
+def own_margin_types(data: TrainingData, chosen: Sequence[int], margins: str) -> tuple[int, ...]:
+    """Return the node types whose nodes may have own margins, and warn of those that differ strongly without.
+
+    Args:
+        data: the training data.
+        chosen: node types whose kernels are chosen.
+        margins: as in `fit`.
+    """
+    fix = "Pass 'auto', 'node' or 'type'."
+    _checks.require(margins in ("auto", "node", "type"), "margins", "must be a known word", repr(margins), fix)
+    if _checks.is_traced(data):
+        fix = "Fit outside of jax.jit, or pass margins='type'."
+        _checks.require(margins != "node", "margins", "must be of known data", "tracers", fix)
+        return ()
+    if margins == "node":
+        fix = "Pass margins='type', or data of kbpjax.pool."
+        _checks.require(bool(data.cases), "margins", "must be of data with cases", "none", fix)
+        found = tuple(estimate_margins(data.cases, list(data.nodes))[0])
+        rule = "must be of floats, of node types with as many nodes in each graph"
+        _checks.require(bool(found), "margins", rule, f"none of the node types {list(data.nodes)}", fix)
+        return found
+    differ = {v: differences(data.cases, v) for v in data.nodes} if data.cases else {}
+    candidates = [v for v in chosen if margins == "auto" and _exceeds(differ.get(v), SHIFT, SPREAD)]
+    for v in sorted(set(differ) - set(candidates)):
+        if _exceeds(differ[v], STRONG_SHIFT, STRONG_SPREAD):
+            shift, spread = differ[v]
+            got = f"{shift:.0%} of the variance is between them, and their scales differ by {np.exp(spread):.2g} times"
+            text = f"nodes of type {v} differ, and their relations are learned together: {got}"
+            warn(f"{text}. Pass margins='node' to fit, or give them node types.", MarginWarning)
+    return tuple(candidates)
+
+
+def _exceeds(found: tuple[float, float] | None, shift: float, spread: float) -> bool:
+    return found is not None and (found[0] > shift or found[1] > spread)

@@ -5,7 +5,7 @@
 numbers, so that the function is compiled once.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from kbpjax.features import Basis, LandmarkSelector, cholesky_basis, incomplete_
 from kbpjax.kernels import RBF, Kernel, gram, median_bandwidth
 from kbpjax.kernels.euclidean import ARD, Projected
 from kbpjax.learning.data import TrainingData
+from kbpjax.learning.margins import estimate_margins
 from kbpjax.learning.model import candidate_points, learn_model
 from kbpjax.learning.nonnegative import Clipped
 from kbpjax.learning.observations import DensityRatio, Expectation, ObservationModel
@@ -171,7 +172,11 @@ class Given(eqx.Module):
 
 
 class Comparison(eqx.Module):
-    """All that one evaluation of the score needs, as arguments of the compiled function."""
+    """All that one evaluation of the score needs, as arguments of the compiled function.
+
+    `units` holds factors of the scores of the nodes [node_of_type] by type: 1, or, where relations with and without own
+    margins are compared, what makes them scores in standard deviations of each node.
+    """
 
     data: TrainingData
     given: Given
@@ -179,6 +184,7 @@ class Comparison(eqx.Module):
     clamped: Any
     scored: dict[int, Array]
     points: dict[int, Array]
+    units: dict[int, Array]
     recipe: Recipe | None
     rank: int = eqx.field(static=True)
     search: Search = eqx.field(static=True)
@@ -236,7 +242,8 @@ class Comparison(eqx.Module):
             weights = temper(belief, temperature).weights
             between, to_truth = (distance.astype(weights.dtype) for distance in distances[v])
             mask = self.scored[v]
-            total = total + jnp.sum(jnp.where(mask, energy_score(weights, to_truth, between), 0))
+            energy = self.units[v].astype(weights.dtype) * energy_score(weights, to_truth, between)
+            total = total + jnp.sum(jnp.where(mask, energy, 0))
             at_truth, at_points = jnp.sum(weights * to_truth, axis=1, keepdims=True), matmul(weights, between)
             same = jnp.abs(at_points - at_truth) <= SAME * at_truth
             nearer = jnp.sum(jnp.where((at_points < at_truth) & ~same, weights, 0), axis=1)
@@ -272,10 +279,25 @@ def evaluate(comparison: Comparison, choice: Choice) -> Outcome:
 
 
 def make_comparison(
-    data: TrainingData, given: Given, search: Search = Search(), *, projected: bool = False
+    data: TrainingData,
+    given: Given,
+    search: Search = Search(),
+    *,
+    projected: bool = False,
+    own_margins: Sequence[int] = (),
+    in_units_of: Sequence[int] = (),
 ) -> Comparison:
-    """Hold out problems, and return what the score needs; with `projected`, for kernels of projected observations."""
-    train, held = hold_out(data, search)
+    """Hold out problems, and return what the score needs.
+
+    Args:
+        data: the training data.
+        given: the options of learning.
+        search: the options of the search.
+        projected: whether observations of many coordinates are projected.
+        own_margins: the node types whose values are standardized.
+        in_units_of: the node types whose scores are in standard deviations of each node.
+    """
+    train, held = hold_out(data, search, own_margins)
     if projected:
         kernels = given.obs_kernels.projected(train, given.kernels.scales, search.many)
         given = eqx.tree_at(lambda g: g.obs_kernels, given, kernels or given.obs_kernels)
@@ -300,7 +322,22 @@ def make_comparison(
         clamped=jax.tree.map(_checks.to_jax, clamped),
         scored=jax.tree.map(_checks.to_jax, scored),
         points={v: candidate_points(train.nodes[v], 80 if train.nodes[v].ndim == 1 else 128) for v in held.truth},
+        units=_units(data, given, held, own_margins, in_units_of),
         recipe=recipe(graph),
         rank=RANK if scalar else VECTOR_RANK,
         search=search,
     )
+
+
+def _units(
+    data: TrainingData, given: Given, held: HeldOut, own_margins: Sequence[int], in_units_of: Sequence[int]
+) -> dict[int, Array]:
+    """Return the factors of the scores of the held-out nodes by type [node_of_type]."""
+    units = {v: np.ones(len(x)) for v, x in held.truth.items()}
+    margins, _ = estimate_margins(data.cases, in_units_of)
+    for v in set(margins) & set(units):
+        scale = np.asarray(given.kernels.scales[v])  # of standardized values where they have own margins
+        own = np.ones(1) if v in own_margins else np.asarray(margins[v].scale)[held.place[v]]
+        ratio = np.where(own > 0, scale / np.where(own > 0, own, 1), 0)
+        units[v] = np.broadcast_to(ratio.reshape(len(ratio), -1).mean(axis=1), units[v].shape)
+    return {v: _checks.to_jax(unit, jnp.result_type(float)) for v, unit in units.items()}

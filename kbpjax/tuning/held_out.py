@@ -5,7 +5,7 @@ With four cases or more, whole cases are left out. With fewer, blocks of neighbo
 from the pairs outside of them, and asked for the nodes inside.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import Cases, TrainingData
+from kbpjax.learning.margins import estimate_margins, standardized_cases
 from kbpjax.tuning.parts import ball, interior, neighbors_of
 from kbpjax.tuning.search import Search
 
@@ -26,6 +27,7 @@ class HeldOut(NamedTuple):
         present: {node type: mask of the nodes to be scored, with a value and inside their block [node_of_type]}.
         observations: {node type: observations [node_of_type, *obs_dim]}.
         observed: {node type: mask of the nodes with an observation [node_of_type]}.
+        place: {node type: numbers of the nodes among the nodes of the type of their graph [node_of_type]}.
     """
 
     graph: Graph
@@ -33,13 +35,21 @@ class HeldOut(NamedTuple):
     present: dict[int, Any]
     observations: dict[int, Any]
     observed: dict[int, Any]
+    place: dict[int, Any]
 
 
-def hold_out(data: TrainingData, search: Search = Search()) -> tuple[TrainingData, HeldOut]:
-    """Return the training data without some cases or blocks, thinned, and the problems that were left out."""
+def hold_out(
+    data: TrainingData, search: Search = Search(), own_margins: Sequence[int] = ()
+) -> tuple[TrainingData, HeldOut]:
+    """Return the training data without some cases or blocks, thinned, and the problems that were left out.
+
+    The values of node types with `own_margins` are standardized, with the margins of what is not left out.
+    """
     rng = np.random.default_rng(search.seed)
-    held = _held(data.cases, search, rng)
-    return _training(data, held, search.most_pairs, rng), _union(data.cases, held, search.margin)
+    held, cases = _held(data.cases, search, rng), data.cases
+    if own_margins:
+        cases = standardized_cases(cases, *estimate_margins(cases, own_margins, held))
+    return _training(data, cases, held, search.most_pairs, rng), _union(cases, held, search.margin)
 
 
 def _held(cases: tuple[Cases, ...], search: Search, rng: np.random.Generator) -> list[NDArray[np.bool_]]:
@@ -98,13 +108,17 @@ def _within(graph: Graph) -> NDArray:
 
 
 def _training(
-    data: TrainingData, held: list[NDArray[np.bool_]], most_pairs: int, rng: np.random.Generator
+    data: TrainingData,
+    cases: tuple[Cases, ...],
+    held: list[NDArray[np.bool_]],
+    most_pairs: int,
+    rng: np.random.Generator,
 ) -> TrainingData:
     """Return the data outside of what is held out, at most `most_pairs` of each type."""
     nodes: dict[int, list] = {}
     observed: dict[int, list] = {}
     edges: dict[int, list] = {}
-    for one, mask in zip(data.cases, held, strict=True):
+    for one, mask in zip(cases, held, strict=True):
         free = {v: ~mask[:, np.asarray(one.graph.nodes_of_type(v))] & np.asarray(one.present[v]) for v in one.samples}
         values = {v: np.asarray(x) for v, x in one.samples.items()}
         for v, x in values.items():
@@ -157,6 +171,7 @@ def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]], margin: int)
                 edge_type.append(np.full(int(inside.sum()), k))
             for v in one.samples:
                 rows = within[chosen[kind[chosen] == v]]
+                columns["place"].setdefault(v, []).append(rows.astype(np.int32))
                 columns["truth"].setdefault(v, []).append(np.asarray(one.samples[v])[case, rows])
                 here = scored[chosen[kind[chosen] == v]]
                 columns["present"].setdefault(v, []).append(np.asarray(one.present[v])[case, rows] & here)

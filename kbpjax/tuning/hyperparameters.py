@@ -17,6 +17,7 @@ from kbpjax.inference.schedules import Schedule
 from kbpjax.kernels import Kernel
 from kbpjax.kernels.base import as_floats
 from kbpjax.learning.data import TrainingData
+from kbpjax.learning.margins import with_own_margins
 from kbpjax.learning.model import KernelMRF, Positive, learn_model, with_chosen
 from kbpjax.learning.observations import EvidenceModel, Expectation
 from kbpjax.learning.rules import ConstantTime, Rule, fix_landmarks
@@ -64,6 +65,8 @@ class Hyperparameters(Checked):
         evidence_model: evidence model, `Expectation()` or `DensityRatio()`.
         num_iters: number of iterations of belief propagation on graphs with cycles; with `tol`, the maximum. Forests
             are solved exactly (without exponents).
+        own_margins: node types whose values are standardized for each node (see `kbpjax.fit`, margins="node"); their
+            kernels are in these units.
         tol: residual at which iterations stop, with derivatives of the fixed point; None: run all `num_iters`
             iterations, and differentiate through them.
 
@@ -99,6 +102,7 @@ class Hyperparameters(Checked):
     evidence_model: EvidenceModel = Expectation()
     num_iters: int = eqx.field(static=True, converter=_checks.whole, default=200)
     tol: float | None = eqx.field(static=True, default=1e-3)
+    own_margins: tuple[int, ...] = eqx.field(static=True, default=())
 
     def __check_init__(self) -> None:
         _checks.require_number("floor", self.floor, least=0, below=1)
@@ -113,7 +117,7 @@ class Hyperparameters(Checked):
     def fit(self, data: TrainingData) -> KernelMRF:
         """Return the model fitted to the data (`kbpjax.fit`), with this evidence model, power and temperature."""
         model = learn_model(
-            data,
+            self.standardized(data),
             kernel=self.kernel,
             obs_kernel=self.obs_kernel,
             rule=self.rule,
@@ -124,9 +128,15 @@ class Hyperparameters(Checked):
         )
         return with_chosen(model, self.evidence_model, self.evidence_power, self.temperature)
 
+    def standardized(self, data: TrainingData) -> TrainingData:
+        """Return the data with standardized values of the node types with own margins."""
+        return with_own_margins(data, self.own_margins)
+
     def fix_landmarks(self, data: TrainingData, *, pad: bool = False) -> Rule:
         """Select landmarks, and return the rule with these landmarks fixed (`kbpjax.fix_landmarks`)."""
-        return fix_landmarks(data, kernel=self.kernel, obs_kernel=self.obs_kernel, rule=self.rule, pad=pad)
+        return fix_landmarks(
+            self.standardized(data), kernel=self.kernel, obs_kernel=self.obs_kernel, rule=self.rule, pad=pad
+        )
 
     def run(self, model: KernelMRF, graph: Graph, evidence: Evidence | None) -> Solution:
         """Return the solution of belief propagation: exact on a forest, else as `infer`, or of `kbpjax.run`."""

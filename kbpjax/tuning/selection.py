@@ -92,6 +92,7 @@ def select(
     """
     _checks.require_count("steps", steps)
     _checks.require_count("every", every)
+    data = hyperparameters.standardized(data)
     fix = "Pass kbpjax.tuning.scores.leave_one_out or generalized_cross_validation."
     _checks.require(callable(score), "score", "must be a function", repr(score), fix)
     some = bool(data.ends or data.observations)

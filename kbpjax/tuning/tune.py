@@ -200,6 +200,7 @@ def tune(
     for name, count in {"steps": steps, "every": every, "patience": patience}.items():
         _checks.require_count(name, count)
     key = _checks.random_key(key)
+    data = hyperparameters.standardized(data)
     learned = FreeNumbers.of(hyperparameters, frozen)
     nodes = _nodes(nodes, hyperparameters, answer)
     part = None if nodes is None or nodes >= graph.num_nodes else part_of(graph, nodes, _checks.host_seed(key))
@@ -237,7 +238,8 @@ def _nodes(nodes: int | None, hyperparameters: Hyperparameters, answer: Callable
     schedule, exponents = hyperparameters.schedule, hyperparameters.exponents
     one_graph = isinstance(schedule, Colored) or getattr(exponents, "ndim", 0) == 1
     if nodes is None:
-        whole = one_graph or hyperparameters.tol is None or answer is not Hyperparameters.answer
+        own = bool(hyperparameters.own_margins)  # of the nodes of the whole graph
+        whole = own or one_graph or hyperparameters.tol is None or answer is not Hyperparameters.answer
         return None if whole else NODES
     _checks.require_count("nodes", nodes)
     fix = "Leave nodes out, or pass exponents by edge type and no colored schedule."
