@@ -387,13 +387,16 @@ def _distinct(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     if not len(column):
         return column, np.arange(column.shape[1])
-    width = np.ptp(column, axis=1).astype(float)
+    width = np.nan_to_num(np.ptp(column, axis=1).astype(float))
     widest = np.argmax(width / np.maximum(np.abs(column).max(axis=1), np.finfo(np.float32).tiny))
     _, first, place = np.unique(column[widest], return_index=True, return_inverse=True)
     values, slack = column[:, first], 1e-4 * width[:, None]
-    ok = bool(np.all(np.abs(column - values[:, place]) <= slack) and np.all(np.diff(values, axis=1) >= -slack))
-    fix = "Call it for each node: marginal(belief[node], coordinate)."
-    _checks.require(ok, "belief", "must have points in the same order for all nodes", "another order", fix)
+    differs = np.any(np.abs(column - values[:, place]) > slack, axis=1) | np.any(
+        np.diff(values, axis=1) < -slack, axis=1
+    )
+    nodes, fix = np.flatnonzero(differs)[:3].tolist(), "Call it for each node: marginal(belief[node], coordinate)."
+    rule = "must have points in the same order for all nodes"
+    _checks.require(not nodes, "belief", rule, f"another order for nodes {nodes}", fix)
     return values, place
 
 
