@@ -314,7 +314,7 @@ SIMPLE: dict[Any, Kind] = {
 
 def _array(hint: Any, batch: bool) -> Kind:
     """Return the kind of an array of JAX with a dtype and axes; lists and arrays of NumPy are converted."""
-    names, axes = _dtypes(hint), hint.dim_str.split()
+    names, axes = _dtypes(hint), [axis.lstrip("_") for axis in hint.dim_str.split()]  # _: of any size
     if _is_key(hint):
         read_key = _checks.random_key if hint.dims == () else lambda key: key
         return Kind("a random key", lambda value: hasattr(value, "dtype"), lambda argument, key: read_key(key))

@@ -440,13 +440,13 @@ def plot_costs(
 
 
 def _numbers(belief: Belief, node: int) -> np.ndarray:
-    """Return the points of a belief of scalar variables as floats."""
+    """Return the points of one node of a belief of scalar variables as floats."""
     points = np.asarray(belief.points)
     fix = "Plot one coordinate: kbpjax.marginal(belief, 0)."
-    _checks.require(points.ndim == 1, "belief", "must have scalar variables", points.shape, fix)
+    _checks.require(points.ndim == 1 + belief.own_points, "belief", "must have scalar variables", points.shape, fix)
     count = belief.weights.shape[0]
     _checks.require(-count <= node < count, "node", f"must be one of {count} nodes", node, "Count from 0.")
-    return points.astype(float)
+    return (points[node] if belief.own_points else points).astype(float)
 
 
 def _known(argument: str, values: Numbers) -> np.ndarray:

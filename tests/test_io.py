@@ -326,6 +326,18 @@ def test_a_field_that_is_new_takes_its_default(tmp_path):
     assert kbp.load(path) == kbp.ConstantTime(1e-3, 7)
 
 
+def test_beliefs_on_own_points_are_saved_and_earlier_ones_have_common_points(tmp_path):
+    path, weights = tmp_path / "belief.kbp", jnp.full((2, 3), 1 / 3)
+    own = kbp.Belief(jnp.arange(6.0).reshape(2, 3), weights, jnp.ones((2, 3)), own_points=True)
+    kbp.save(path, own)
+    loaded = kbp.load(path)
+    assert loaded.own_points and eqx.tree_equal(loaded, own)
+    common = kbp.Belief(jnp.arange(3.0), weights)
+    kbp.save(path, common)
+    change_header(path, lambda h: edit(h, lambda f: {name: f[name] for name in f if name != "own_points"}))
+    assert eqx.tree_equal(kbp.load(path), common)
+
+
 DAMAGED = {
     "no root": lambda h: {name: h[name] for name in h if name != "root"},
     "no versions and no fields": lambda h: {"format": 1, "root": {"class": "kbpjax.kernels.euclidean.RBF"}},

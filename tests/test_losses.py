@@ -178,3 +178,38 @@ def test_truth_of_another_shape_than_a_point_is_refused_and_not_broadcast(loss, 
 def test_infinite_values_are_refused():
     with pytest.raises(ValueError, match="^truth: must be finite, or NaN where missing; got 1 infinite of 3 values"):
         kbp.CRPS()(belief(), jnp.array([0.4, jnp.inf, 1.9]))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2,)])
+def test_losses_on_own_points_are_those_of_each_node(shape):
+    rng = np.random.default_rng(5)
+    scale, z = rng.uniform(0.3, 2, (3, 1, *shape)), rng.normal(size=(1, 5, *shape))
+    points = jnp.asarray(rng.normal(size=(3, 1, *shape)) + scale * z)
+    losses = [kbp.SquaredError(), kbp.NegativeLogBelief(), kbp.CRPS()] + [kbp.IntervalScore(0.6)] * (shape != (2,))
+    truth = rng.normal(size=(2, 3, *shape))
+    truth[1, 1] = np.nan
+
+    def together(w, truth):
+        own = kbp.Belief(points, w, own_points=True)
+        return jnp.stack([loss(own, truth) for loss in losses])
+
+    def alone(w, truth):
+        each = [[loss(belief(w[s : s + 1], points[s]), truth[s : s + 1]) for loss in losses] for s in range(3)]
+        known = jnp.sum(~jnp.isnan(truth.reshape(3, -1)[:, 0]), dtype=float)
+        return jnp.sum(jnp.array(each), axis=0) / known
+
+    results = []
+    for of in (together, alone):
+        both = lambda w, truth, of=of: (of(w, truth), jax.jacobian(of)(w, truth))
+        results.append(jax.jit(jax.vmap(both, in_axes=(None, 0)))(jnp.asarray(weights()), jnp.asarray(truth)))
+    for got, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_energy_scores_of_many_nodes_are_computed_in_parts(monkeypatch):
+    rng = np.random.default_rng(6)
+    points, truth = jnp.asarray(rng.normal(size=(7, 5, 2))), jnp.asarray(rng.normal(size=(7, 2)))
+    own = kbp.Belief(points, jnp.asarray(weights(size=(7, 5))), own_points=True)
+    whole = kbp.CRPS()(own, truth)
+    monkeypatch.setattr("kbpjax.tuning.losses.PAIRS", 60)  # two nodes at a time, and a rest
+    np.testing.assert_allclose(kbp.CRPS()(own, truth), whole, rtol=1e-12)

@@ -199,3 +199,22 @@ def test_reliability_has_shares_and_bars_of_each_method(problem):
     np.testing.assert_allclose(line.get_xydata(), np.stack([[0.3, 0.6], shares], axis=1))
     heights = [np.ptp(one[:, 1]) for one in bars.get_segments()]
     np.testing.assert_allclose(heights, 4 * np.sqrt(shares * (1 - shares) / 19))
+
+
+def test_beliefs_on_own_points_are_drawn_as_those_of_each_node():
+    z, rows = np.array([0.5, -1.0, 0.0, 1.0]), np.array([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]])
+    points = np.stack([z, 5 + 3 * z])
+    own = kbp.Belief(jnp.asarray(points), jnp.asarray(rows), own_points=True)
+    one = kbp.Belief(own.points[1], own.weights[1:])
+    got, expected = (plotting.plot_belief(*args) for args in ((own, 1), (one, 0)))
+    for a, b in zip(got.lines, expected.lines, strict=True):
+        np.testing.assert_allclose(a.get_xydata(), b.get_xydata(), rtol=1e-12)
+    left, right = plotting.plot_grid(own, (1, 2))
+    np.testing.assert_allclose(left.images[0].get_array().ravel(), kbp.mean(own))
+    np.testing.assert_allclose(right.images[0].get_array().ravel(), kbp.std(own))
+    ax = plotting.plot_graph(kbp.chain_graph(2), own, positions=[[0, 0], [1, 1]])
+    np.testing.assert_allclose(ax.collections[1].get_array(), kbp.mean(own))
+    ax = plotting.plot_reliability(own, [0.4, 5.5], levels=[0.5])
+    np.testing.assert_allclose(ax.containers[0][0].get_ydata(), kbp.coverage(own, [0.4, 5.5], [0.5]))
+    with pytest.raises(ValueError, match="belief: must have scalar variables"):
+        plotting.plot_belief(kbp.Belief(own.points[..., None], own.weights, own_points=True), 0)

@@ -265,3 +265,161 @@ def test_coverage_refuses_other_levels_and_values():
         "vectors": (lambda: kbp.coverage(PLANE, np.zeros((3, 2))), "belief: must have scalar points"),
     }
     assert not not_refused(calls)
+
+
+def own_points(dim=(), nodes=4, count=7, lengths=None, seed=1):
+    """Beliefs on scaled and shifted copies of common points, two of which are equal in each coordinate."""
+    rng = np.random.default_rng(seed)
+    z, center, scale = (
+        rng.normal(size=(count, *dim)),
+        rng.normal(size=(nodes, *dim)),
+        rng.uniform(0.2, 3, (nodes, *dim)),
+    )
+    z[4] = z[1]
+    size = {"common": (count,), "own": (nodes, count)}.get(lengths)
+    drawn = None if size is None else jnp.asarray(rng.uniform(0.5, 1.5, size))
+    points, weights = center[:, None] + scale[:, None] * z[None], rng.dirichlet(np.ones(count), nodes)
+    return kbp.Belief(jnp.asarray(points), jnp.asarray(weights), drawn, own_points=True)
+
+
+def alone(belief, node):
+    """The belief of one node of own points, on common points."""
+    lengths = belief.lengths if belief.lengths is None or belief.lengths.ndim == 1 else belief.lengths[node]
+    return kbp.Belief(belief.points[node], belief.weights[node : node + 1], lengths)
+
+
+def close(got, expected):
+    assert jax.tree.map(jnp.shape, got) == jax.tree.map(jnp.shape, expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-13), got, expected)
+
+
+def equal_rows(got, summary, belief):
+    """Check a summary of own points against that of each node by itself."""
+    for node in range(len(belief)):
+        expected = summary(alone(belief, node))
+        if isinstance(got, kbp.Belief):
+            row = got[node]
+            assert got.own_points and not expected.own_points
+            np.testing.assert_array_equal(row.points[0], expected.points)
+            close((row.weights, row.heights), (expected.weights, expected.heights))
+        else:
+            close(jax.tree.map(lambda x, node=node: x[node : node + 1], got), expected)
+
+
+SCALAR_ONLY = ("quantile", "interval", "circular interval")
+
+
+@pytest.mark.parametrize("dim, lengths", [((), None), ((), "common"), ((), "own"), ((1,), "own"), ((2,), None)])
+def test_summaries_on_own_points_are_those_of_each_node(dim, lengths):
+    belief = own_points(dim, lengths=lengths)
+    assert belief.dim == dim and belief.num_points == 7 and len(belief) == 4
+    of_dim = {"median": lambda b: kbp.quantile(b, 0.5)} if dim != (2,) else {"covariance": kbp.covariance}
+    for name, summary in (SUMMARIES | of_dim).items():
+        if dim == (2,) and name in SCALAR_ONLY:
+            continue
+        equal_rows(summary(belief), summary, belief)
+    equal_rows(belief.heights, lambda one: one.heights, belief)
+
+
+@pytest.mark.parametrize("column", [False, True])
+def test_values_of_each_node_are_read_on_its_own_points(column):
+    belief = own_points((1,) if column else (), lengths="own")
+    truth = np.asarray(belief.points).reshape(4, 7).mean(axis=1) + np.array([0.1, -0.2, 0.0, 90.0])
+    each = [kbp.log_density(alone(belief, s), truth[s : s + 1])[0] for s in range(4)]
+    np.testing.assert_allclose(kbp.log_density(belief, truth), each, rtol=1e-10)
+    assert np.isneginf(each[3])
+    plain = kbp.Belief(belief.points, belief.weights, own_points=True)
+    each = [kbp.log_density(alone(plain, s), truth[s : s + 1])[0] for s in range(4)]
+    np.testing.assert_allclose(kbp.log_density(plain, truth), each, rtol=1e-10)
+    truth = truth[:, None] if column else truth
+    shares = [kbp.coverage(alone(belief, s), truth[s : s + 1], [0.2, 0.9]) for s in range(4)]
+    np.testing.assert_allclose(kbp.coverage(belief, truth, [0.2, 0.9]), np.mean(shares, axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [(), (2,)])
+def test_samples_on_own_points_are_the_candidates_drawn(dim):
+    belief = own_points(dim)
+    places = np.asarray(kbp.sample(KEY, kbp.Belief(jnp.arange(7), belief.weights), 20))
+    expected = np.stack([np.asarray(belief.points)[node, places[:, node]] for node in range(4)], axis=1)
+    np.testing.assert_array_equal(kbp.sample(KEY, belief, 20), expected)
+
+
+def test_summaries_on_own_points_under_jit_and_vmap():
+    batch = [own_points(lengths="own", seed=seed) for seed in (1, 2)]
+    together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batch)
+    assert together.dim == () and together.num_points == 7 and len(together) == 4
+    summaries = {name: summary for name, summary in SUMMARIES.items() if name != "marginal"}
+    all_of = lambda belief: {name: summary(belief) for name, summary in summaries.items()}
+    got = jax.jit(jax.vmap(all_of))(together)
+    for case, belief in enumerate(batch):
+        for name, summary in summaries.items():
+            close(jax.tree.map(lambda x, case=case: x[case], got[name]), summary(belief))
+    vectors = own_points((2,))
+    traced = jax.jit(lambda weights: kbp.marginal(kbp.Belief(vectors.points, weights, own_points=True), 1))
+    equal_rows(traced(vectors.weights), lambda one: kbp.marginal(one, 1), vectors)
+
+
+def test_own_points_as_copies_of_common_ones_change_nothing():
+    points = jnp.stack([BELIEF.points] * 4)
+    copies = kbp.Belief(points, BELIEF.weights, own_points=True)
+    for summary in SUMMARIES.values():
+        got, expected = summary(copies), summary(BELIEF)
+        beliefs = isinstance(got, kbp.Belief)
+        close(*((got.weights, expected.weights) if beliefs else (got, expected)))
+    codes = kbp.Belief(jnp.stack([jnp.arange(9)] * 2), LETTERS.weights, own_points=True)
+    for summary in (kbp.mode, lambda b: kbp.quantile(b, 0.4)):
+        got = summary(codes)
+        assert got.dtype == codes.points.dtype
+        same(got, summary(LETTERS))
+
+
+def test_nodes_of_a_belief_on_own_points():
+    for lengths in (None, "common", "own"):
+        belief = own_points(lengths=lengths)
+        mask = np.array([True, False, True, False])
+        for nodes, rows in ((2, [2]), ([1, -1], [1, 3]), (slice(1, 3), [1, 2]), (mask, [0, 2]), ([], [])):
+            some = belief[nodes]
+            assert some.own_points and len(some) == len(rows)
+            np.testing.assert_array_equal(some.points, np.asarray(belief.points)[np.array(rows, int)])
+            np.testing.assert_allclose(some.heights, np.asarray(belief.heights)[np.array(rows, int)], rtol=1e-14)
+        np.testing.assert_allclose(jnp.stack([kbp.mean(one)[0] for one in belief]), kbp.mean(belief), rtol=1e-12)
+
+
+def test_marginals_of_own_points_are_merged_where_rounding_hides_differences():
+    z = np.array([[2.0, 1.0], [2.0, 0.0], [-1.0, 1.0], [-1.0, 0.0]], np.float32)
+    points = np.stack([1e6 + 1e-3 * z, z, 0 * z])  # the values of the first node are equal by rounding
+    belief = kbp.Belief(
+        jnp.asarray(points), jnp.tile(jnp.array([0.1, 0.2, 0.3, 0.4], jnp.float32), (3, 1)), own_points=True
+    )
+    got = kbp.marginal(belief)
+    np.testing.assert_allclose(got.weights, np.tile([0.7, 0.3], (3, 1)), rtol=1e-6)
+    np.testing.assert_allclose(got.points, [[1e6, 1e6], [-1, 2], [0, 0]])
+
+
+def test_text_of_a_belief_on_own_points():
+    points = jnp.array([[-1.0, 0.5], [0.0, 0.0], [0.0, 1.0]])
+    belief = kbp.Belief(points, jnp.full((3, 2), 0.5), own_points=True)
+    assert repr(belief) == "Belief(3 nodes on 2 own points each from -1 to 1)"
+    vectors = kbp.Belief(points[..., None], belief.weights, own_points=True)
+    assert repr(vectors) == "Belief(3 nodes on 2 own points each of shape (1,) from [-1] to [1])"
+
+
+def test_own_points_of_wrong_shapes_are_refused():
+    points, weights, ones = jnp.zeros((4, 7)), jnp.full((4, 7), 1 / 7), jnp.ones(7)
+    build = lambda *args, **options: lambda: kbp.Belief(*args, own_points=True, **options)
+    reversed_points = jnp.stack([jnp.arange(7.0), -jnp.arange(7.0)])
+    calls = {
+        "common": (build(ones, weights), r"points: must have shape \[4, 7, \*dim\] with own_points; got shape \(7,\)"),
+        "nodes": (build(points[:3], weights), r"points: must have shape \[4, 7, \*dim\]"),
+        "count": (build(points, weights[:, :5]), r"points: must have shape \[4, 5, \*dim\]"),
+        "lengths": (build(points, weights, jnp.ones((3, 7))), r"lengths: must have shape \(7,\) or \(4, 7\)"),
+        "labels": (build(points.astype(int), weights, labels=("a",)), "labels: must be None with own_points; got 1"),
+        "common lengths": (lambda: kbp.Belief(ones, weights, points), r"lengths: must have shape \(7,\); got shape"),
+        "weights": (lambda: kbp.Belief(ones, weights[:, :5]), r"weights: must have shape \[node, 7\]; got shape"),
+        "order": (
+            lambda: kbp.marginal(kbp.Belief(reversed_points, weights[:2], own_points=True)),
+            r"belief: must have points in the same order for all nodes; got another order for nodes \[1\]",
+        ),
+        "scalar": (lambda: kbp.interval(own_points((2,))), "belief: must have scalar points; got points of shape"),
+    }
+    assert not_refused(calls) == ""

@@ -47,15 +47,16 @@ Learned = tuple[Array, Array, Array] | None
 
 
 class Belief(Checked):
-    """A distribution of each variable on common points.
+    """A distribution of each variable on candidate points, common to all nodes or separate for each.
 
     Attributes:
-        points: candidates [point, *dim].
+        points: candidates [point, *dim], for all nodes; with `own_points`, [node, point, *dim].
         weights: probabilities [node, point]; each row sums to 1.
         lengths: length of the interval that each candidate stands for [point], relative to their mean: a weight is a
-            density times a length. None: weights are those of states or samples.
+            density times a length. With `own_points`, also [node, point]. None: weights are those of states or samples.
         labels: labels whose codes the candidates are, so that `labels[points[i]]` is the label of candidate i; None:
             candidates are values. `mode` and `sample` return labels outside of `jax.jit`.
+        own_points: whether each node has its own candidates: `points[s, i]` is candidate i of node s.
 
     `len(belief)` is the number of nodes. `belief[3]`, `belief[[1, 2]]`, `belief[:10]` and `belief[mask]` are the
     beliefs of some nodes.
@@ -69,13 +70,19 @@ class Belief(Checked):
         [[1.0, 0.0, 0.0]]
         >>> belief.weights[:, belief.points > 0.5].sum(axis=1).tolist()  # P(x > 0.5 | evidence) of each node
         [0.75, 0.0]
+        >>> points, weights = jnp.array([[0.0, 1.0], [5.0, 7.0]]), jnp.array([[0.5, 0.5], [0.25, 0.75]])
+        >>> own = kbp.Belief(points, weights, own_points=True)
+        >>> own
+        Belief(2 nodes on 2 own points each from 0 to 7)
+        >>> kbp.mean(own).tolist()
+        [0.5, 6.5]
     """
 
     requires_finite = True
 
-    points: Shaped[Array, "point *dim"]
+    points: Shaped[Array, "_point *dim"]
     weights: Float[Array, "node point"]
-    lengths: Float[Array, " point"] | None = None
+    lengths: Float[Array, "*node point"] | None = None
     labels: tuple[Any, ...] | None = eqx.field(static=True, default=None)
     own_points: bool = eqx.field(static=True, default=False)
 
@@ -91,11 +98,43 @@ class Belief(Checked):
             ok = np.issubdtype(codes.dtype, np.integer) and bool(np.all((codes >= 0) & (codes < count)))
             rule = f"must be codes of the {count} labels, integers 0 .. {count - 1}"
             _checks.require(ok, "points", rule, codes.reshape(-1)[:3].tolist(), "Pass one label for each code.")
+        ok, fix = self.labels is None or not self.own_points, "Pass common points, the codes of the labels."
+        _checks.require(ok, "labels", "must be None with own_points", f"{len(self.labels or ())} labels", fix)
+        self._check_shapes()
+
+    def _check_shapes(self) -> None:
+        """Raise ValueError unless the shapes of points, weights and lengths fit; those of a batch are not checked."""
+        shape, points, lengths = (getattr(x, "shape", None) for x in (self.weights, self.points, self.lengths))
+        if shape is None or points is None or len(shape) != 2:
+            return
+        if self.own_points:
+            rule, fix = f"must have shape [{shape[0]}, {shape[1]}, *dim]", "Pass the candidates of each node."
+            _checks.require(points[:2] == shape, "points", f"{rule} with own_points", f"shape {points}", fix)
+        else:
+            rule, fix = f"must have shape [node, {points[0]}]", "Pass a probability for each candidate."
+            _checks.require(points[:1] == shape[1:], "weights", rule, f"shape {shape}", fix)
+        fits = [shape[1:], shape] if self.own_points else [shape[1:]]
+        rule, fix = f"must have shape {' or '.join(map(str, fits))}", "Pass a length for each candidate."
+        _checks.require(lengths is None or lengths in fits, "lengths", rule, f"shape {lengths}", fix)
 
     @staticmethod
     def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of beliefs that were saved by kbpjax 0.1, with the solution (see `kbpjax.io`)."""
         return {name: value for name, value in fields.items() if name != "solution"}
+
+    @property
+    def dim(self) -> tuple[int, ...]:
+        """The shape of one point, () for numbers."""
+        return self.points.shape[self._batch_axes + 1 + self.own_points :]
+
+    @property
+    def num_points(self) -> int:
+        """The number of candidates of a node."""
+        return self.points.shape[self._batch_axes + self.own_points]
+
+    @property
+    def _batch_axes(self) -> int:
+        return max(self.weights.ndim - 2, 0)
 
     def __len__(self) -> int:
         return self.weights.shape[-2]
@@ -109,26 +148,39 @@ class Belief(Checked):
         fix = "For a batch of beliefs, index inside the function that jax.vmap maps."
         _checks.require(len(shape) == 2, "belief", "must have weights [node, point]", shape, fix)
         if isinstance(nodes, slice):
-            return Belief.trusted(self.points, self.weights[nodes], self.lengths, self.labels)
+            return self._of_nodes(nodes)
         chosen = nodes if isinstance(nodes, jax.Array) else np.asarray(nodes, None if np.size(nodes) else int)
         is_mask = chosen.dtype == bool
         ok = chosen.shape == (count,) if is_mask else chosen.ndim <= 1 and jnp.issubdtype(chosen.dtype, jnp.integer)
         rule, fix = f"must be numbers, a slice or a mask of {count} nodes", "Pass for instance belief[[1, 2]]."
         _checks.require(ok, "nodes", rule, f"shape {chosen.shape}, dtype {chosen.dtype}", fix)
         if is_mask:
-            return Belief.trusted(self.points, self.weights[chosen], self.lengths, self.labels)
+            return self._of_nodes(chosen)
         chosen = chosen.reshape(-1)
         if not _checks.is_unread(chosen):
             outside = [node for node in chosen.tolist() if not -count <= node < count]
             _checks.require(not outside, "nodes", f"must be among {count} nodes", outside[:3], "Count from 0.")
-        return Belief.trusted(self.points, self.weights[chosen], self.lengths, self.labels)
+        return self._of_nodes(chosen)
+
+    def _of_nodes(self, nodes: Any) -> "Belief":
+        points = self.points[nodes] if self.own_points else self.points
+        lengths = self.lengths
+        lengths = lengths[nodes] if lengths is not None and lengths.ndim == 2 else lengths
+        return Belief.trusted(points, self.weights[nodes], lengths, self.labels, self.own_points)
+
+    @property
+    def lengths_by_node(self) -> Float[Array, "node_or_one point"] | None:
+        """The lengths with an axis for nodes [node, point], or [1, point] if they are common to all nodes."""
+        if self.lengths is None or self.lengths.ndim == self.weights.ndim:
+            return self.lengths
+        return self.lengths[..., None, :]
 
     @property
     def heights(self) -> Float[Array, "node point"]:
         """Weights over lengths: values of the density, up to a factor; the weights where there are no lengths."""
-        if self.lengths is None:
+        lengths = self.lengths_by_node
+        if lengths is None:
             return self.weights
-        lengths = self.lengths[..., None, :]
         return jnp.where(lengths > 0, self.weights / jnp.where(lengths > 0, lengths, 1), 0)
 
     @values_or_shapes
@@ -137,9 +189,10 @@ class Belief(Checked):
             return show_fields(self)
         if self.labels is not None:
             return f"Belief({len(self)} nodes on {len(self.points)} of {len(self.labels)} labels)"
-        dim = self.points.shape[1:]
-        points = f"{len(self.points)} points" + (f" of shape {dim}" if dim else "")
-        ends = [show(end).removesuffix(".0") for end in (self.points.min(axis=0), self.points.max(axis=0))]
+        dim, axes = self.dim, (0, 1) if self.own_points else (0,)
+        points = f"{self.num_points} {'own points each' if self.own_points else 'points'}"
+        points += f" of shape {dim}" if dim else ""
+        ends = [show(end).removesuffix(".0") for end in (self.points.min(axis=axes), self.points.max(axis=axes))]
         return f"Belief({len(self)} nodes on {points}" + (f" from {ends[0]} to {ends[1]})" if len(dim) < 2 else ")")
 
 

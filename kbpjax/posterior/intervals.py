@@ -16,7 +16,16 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import einsum
 from kbpjax.posterior.beliefs import Belief
-from kbpjax.posterior.summaries import by_type, check_belief, keep_nan, known_values, refuse_nan, require_numbers
+from kbpjax.posterior.summaries import (
+    NodeBelief,
+    by_type,
+    check_belief,
+    each_node,
+    keep_nan,
+    known_values,
+    refuse_nan,
+    require_numbers,
+)
 
 TWO_PI = 2 * math.pi
 
@@ -55,30 +64,36 @@ def quantile(belief: Belief, level: ScalarLike) -> Shaped[Array, "node *dim"]:
 
 @jax.jit
 def _quantile(belief: Belief, level: Array) -> Array:
-    order = jnp.argsort(belief.points.reshape(-1))
-    points, weights = belief.points[order], belief.weights[:, order]
-    if jnp.issubdtype(points.dtype, jnp.floating):
-        place, share = _locate(weights, level)
-        share = share.reshape(-1, *(1,) * (points.ndim - 1)).astype(points.dtype)
-        before, after = points[jnp.maximum(place - 1, 0)], points[place]
-        return keep_nan(belief, before + share * (after - before))
-    below = jnp.cumsum(weights, axis=-1)
-    # The last sum may be below 1 by rounding, and a level of 1 must still be reached.
-    return points[jnp.argmax(below >= jnp.minimum(level, below[:, -1:]), axis=-1)]
+    def of_node(one: NodeBelief) -> Array:
+        order = jnp.argsort(one.points.reshape(-1))
+        points, weights = one.points[order], one.weights[order]
+        if jnp.issubdtype(points.dtype, jnp.floating):
+            return _interpolated(points, weights, level)
+        below = jnp.cumsum(weights)
+        # The last sum may be below 1 by rounding, and a level of 1 must still be reached.
+        return points[jnp.argmax(below >= jnp.minimum(level, below[-1]))]
+
+    return keep_nan(belief, each_node(belief, of_node))
+
+
+def _interpolated(points: Array, weights: Array, level: Array) -> Array:
+    """Return a quantile of one node, interpolated between its sorted points."""
+    place, share = _locate(weights, level)
+    before, after = points[jnp.maximum(place - 1, 0)], points[place]
+    return before + share.astype(points.dtype) * (after - before)
 
 
 def _locate(weights: Array, level: Array) -> tuple[Array, Array]:
-    """Return where the cumulative distribution of sorted points reaches a level.
+    """Return where the cumulative distribution of the sorted points of one node reaches a level.
 
     Returns:
-        The index of the point at which it is reached, >= 1 [node], and the share of the way there from the point before
-        [node].
+        The index of the point at which it is reached, >= 1, and the share of the way there from the point before.
     """
-    below = jnp.cumsum(weights, axis=-1) - weights / 2
-    wanted = jnp.minimum(level, below[:, -1])
-    place = jnp.argmax(below >= wanted[:, None], axis=-1)
-    place = jnp.clip(place, min(1, weights.shape[1] - 1), None)
-    before, after = (jnp.take_along_axis(below, i[:, None], axis=-1)[:, 0] for i in (jnp.maximum(place - 1, 0), place))
+    below = jnp.cumsum(weights) - weights / 2
+    wanted = jnp.minimum(level, below[-1])
+    place = jnp.argmax(below >= wanted)
+    place = jnp.clip(place, min(1, len(weights) - 1), None)
+    before, after = below[jnp.maximum(place - 1, 0)], below[place]
     rises = (after > before) & (wanted >= before)
     return place, jnp.where(rises, (wanted - before) / jnp.where(rises, after - before, 1), 0)
 
@@ -181,10 +196,14 @@ def circular_mean(belief: Belief, period: ScalarLike = TWO_PI) -> Float[Array, "
 
 @jax.jit
 def _circular_mean(belief: Belief, period: Array) -> Array:
-    angles = TWO_PI * (jnp.mod(belief.points.astype(belief.weights.dtype), period) / period)
-    sine, cosine = (einsum("np,p...->n...", belief.weights, wave(angles)) for wave in (jnp.sin, jnp.cos))
+    return keep_nan(belief, each_node(belief, lambda one: _circular_mean_of(one, period)))
+
+
+def _circular_mean_of(one: NodeBelief, period: Array) -> Array:
+    angles = TWO_PI * (jnp.mod(one.points.astype(one.weights.dtype), period) / period)
+    sine, cosine = (einsum("p,p...->...", one.weights, wave(angles)) for wave in (jnp.sin, jnp.cos))
     undefined = (sine == 0) & (cosine == 0)
-    return keep_nan(belief, jnp.arctan2(sine, jnp.where(undefined, 1, cosine)) * (period / TWO_PI))
+    return jnp.arctan2(sine, jnp.where(undefined, 1, cosine)) * (period / TWO_PI)
 
 
 @by_type
@@ -223,20 +242,17 @@ def circular_interval(
 
 @jax.jit
 def _circular_interval(belief: Belief, coverage: Array, period: Array) -> tuple[Array, Array]:
-    points = belief.points.reshape(-1).astype(belief.weights.dtype)
-    center = _circular_mean(Belief.trusted(points, belief.weights), period)
-    deviations = jnp.mod(points[None] - center[:, None] + period / 2, period) - period / 2
-    order = jnp.argsort(deviations, axis=-1)
-    deviations, weights = (jnp.take_along_axis(a, order, axis=-1) for a in (deviations, belief.weights))
+    def of_node(one: NodeBelief) -> tuple[Array, ...]:
+        points = one.points.astype(one.weights.dtype)
+        center = _circular_mean_of(one, period)
+        deviations = (jnp.mod(points - center[None] + period / 2, period) - period / 2).reshape(-1)
+        order = jnp.argsort(deviations)
+        deviations, weights = deviations[order], one.weights[order]
+        levels = (1 - coverage) / 2, (1 + coverage) / 2
+        return tuple(center + _interpolated(deviations, weights, level) for level in levels)
 
-    def end(level: Array) -> Array:
-        place, share = _locate(weights, level)
-        ends = (jnp.maximum(place - 1, 0), place)
-        before, after = (jnp.take_along_axis(deviations, i[:, None], axis=-1)[:, 0] for i in ends)
-        result = center + before + share * (after - before)
-        return keep_nan(belief, result.reshape(-1, *belief.points.shape[1:]))
-
-    return end((1 - coverage) / 2), end((1 + coverage) / 2)
+    low, high = each_node(belief, of_node)
+    return keep_nan(belief, low), keep_nan(belief, high)
 
 
 @by_type
@@ -279,6 +295,6 @@ def _highest_density(weights: Array, heights: Array, coverage: Array) -> Array:
 def _check_scalar(belief: Belief) -> None:
     check_belief(belief)
     require_numbers(belief)
-    scalar = belief.points.shape[1:] in ((), (1,))
+    scalar = belief.dim in ((), (1,))
     fix = "Use kbpjax.marginal(belief, coordinate), or mean and std."
     _checks.require(scalar, "belief", "must have scalar points", f"points of shape {belief.points.shape}", fix)

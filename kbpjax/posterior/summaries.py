@@ -8,7 +8,7 @@ by type, or a posterior with several node types, and then returns {node type: su
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,37 @@ from kbpjax.posterior.posterior import Posterior
 
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
+
+
+class NodeBelief(NamedTuple):
+    """The belief of one node, the argument of a function that `each_node` maps.
+
+    Attributes:
+        points: candidates [point, *dim].
+        weights: probabilities [point].
+        lengths: lengths of the intervals of the candidates [point], or None.
+    """
+
+    points: Array
+    weights: Array
+    lengths: Array | None
+
+
+def each_node(belief: Belief, summary: Callable[..., Any], *rows: Array) -> Any:
+    """Return a summary of each node, mapped over the nodes; common points are not copied for each node.
+
+    Args:
+        belief: the beliefs.
+        summary: function of a `NodeBelief` and of an entry of each of `rows`.
+        rows: arrays [node, ...].
+
+    Returns:
+        The summaries [node, ...].
+    """
+    own = 0 if belief.own_points else None
+    parts = NodeBelief(belief.points, belief.weights, belief.lengths)
+    axes = NodeBelief(own, 0, 0 if belief.lengths is not None and belief.lengths.ndim == 2 else None)  # type: ignore
+    return jax.vmap(summary, in_axes=(axes, *(0 for _ in rows)))(parts, *rows)
 
 
 @runtime_checkable
@@ -113,7 +144,12 @@ def mode(belief: Belief) -> Shaped[Array, "node *dim"]:
 
 @jax.jit
 def _mode(belief: Belief) -> Array:
-    return keep_nan(belief, belief.points[jnp.argmax(belief.heights, axis=-1)])
+    return keep_nan(belief, chosen_points(belief, jnp.argmax(belief.heights, axis=-1)))
+
+
+def chosen_points(belief: Belief, places: Array) -> Array:
+    """Return the candidates of each node at some places [node, ...], numbers of candidates."""
+    return each_node(belief, lambda one, places: one.points[places], places)
 
 
 @by_type
@@ -132,7 +168,11 @@ def mean(belief: Belief) -> Float[Array, "node *dim"]:
 
 @jax.jit
 def _mean(belief: Belief) -> Array:
-    return einsum("np,p...->n...", belief.weights, belief.points.astype(belief.weights.dtype))
+    return each_node(belief, _mean_of)
+
+
+def _mean_of(one: NodeBelief) -> Array:
+    return einsum("p,p...->...", one.weights, one.points.astype(one.weights.dtype))
 
 
 @by_type
@@ -152,14 +192,17 @@ def covariance(belief: Belief) -> Float[Array, "node dim dim"]:
     require_numbers(belief)
     fix = "Use kbpjax.variance, or reshape the points to vectors."
     got = f"points of shape {belief.points.shape}"
-    _checks.require(belief.points.ndim == 2, "belief", "must have points [point, dim]", got, fix)
+    _checks.require(len(belief.dim) == 1, "belief", "must have points [point, dim]", got, fix)
     return _covariance(belief)
 
 
 @jax.jit
 def _covariance(belief: Belief) -> Array:
-    deviations = belief.points.astype(belief.weights.dtype)[None] - _mean(belief)[:, None]
-    return einsum("np,npi,npj->nij", belief.weights, deviations, deviations)
+    def of_node(one: NodeBelief) -> Array:
+        deviations = one.points.astype(one.weights.dtype) - _mean_of(one)[None]
+        return einsum("p,pi,pj->ij", one.weights, deviations, deviations)
+
+    return each_node(belief, of_node)
 
 
 @by_type
@@ -184,7 +227,8 @@ def temper(belief: Belief, temperature: ScalarLike) -> Belief:
     """
     check_belief(belief)
     temperature = jnp.asarray(_checks.in_range("temperature", temperature, belief.weights.dtype))
-    return Belief.trusted(belief.points, _tempered(belief, temperature), belief.lengths, belief.labels)
+    weights = _tempered(belief, temperature)
+    return Belief.trusted(belief.points, weights, belief.lengths, belief.labels, belief.own_points)
 
 
 @quick_jit
@@ -192,8 +236,9 @@ def _tempered(belief: Belief, temperature: Array) -> Array:
     logs = log_or_zero(belief.heights)
     logs = logs - jax.lax.stop_gradient(jnp.max(logs, axis=-1, keepdims=True))  # else -inf at low temperatures
     raised = raise_logs(logs, 1 / temperature)
-    if belief.lengths is not None:
-        raised = raised + log_or_zero(belief.lengths)[..., None, :]
+    lengths = belief.lengths_by_node
+    if lengths is not None:
+        raised = raised + log_or_zero(lengths)
     return jax.nn.softmax(raised, axis=-1)
 
 
@@ -216,8 +261,12 @@ def expectation(
     """
     check_belief(belief)
     _checks.require(callable(fn), "fn", "must be a function of a point", repr(fn), "Pass for instance lambda x: x**2.")
-    values = jax.vmap(lambda x: _checks.as_array("fn", fn(x)))(belief.points)  # type: ignore[operator]
-    return einsum("np,p...->n...", belief.weights, values.astype(belief.weights.dtype))
+    at_point = lambda x: _checks.as_array("fn", fn(x))  # type: ignore[operator]
+
+    def of_node(one: NodeBelief) -> Array:
+        return einsum("p,p...->...", one.weights, jax.vmap(at_point)(one.points).astype(one.weights.dtype))
+
+    return each_node(belief, of_node)
 
 
 @by_type
@@ -236,9 +285,11 @@ def variance(belief: Belief) -> Float[Array, "node *dim"]:
 
 @jax.jit
 def _variance(belief: Belief) -> Array:
-    points = belief.points.astype(belief.weights.dtype)
-    deviations = (points[None] - _mean(belief)[:, None]) ** 2
-    return einsum("np,np...->n...", belief.weights, deviations)
+    def of_node(one: NodeBelief) -> Array:
+        deviations = (one.points.astype(one.weights.dtype) - _mean_of(one)[None]) ** 2
+        return einsum("p,p...->...", one.weights, deviations)
+
+    return each_node(belief, of_node)
 
 
 @by_type
@@ -292,14 +343,16 @@ def marginal(belief: Belief, coordinate: int = 0) -> Belief:
     """Return the belief of one coordinate of vectors, on its distinct values in ascending order.
 
     The weights of points with the same value are added. For scalar points, this merges repeated points. Differentiable
-    in the weights. The points must be known: outside `jax.jit`, or constants inside.
+    in the weights. The points must be known: outside `jax.jit`, or constants inside. If each node has its own points,
+    those of all nodes must have the same order, and the same ones equal, as scaled and shifted copies of one grid do.
 
     Args:
         belief: beliefs on points [point, dim] or [point].
         coordinate: number of the coordinate, counted from 0.
 
     Raises:
-        ValueError: points that are not vectors or numbers, or that are traced; a coordinate that they do not have.
+        ValueError: points that are not vectors or numbers, or that are traced; a coordinate that they do not have; own
+            points in another order for some nodes.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
@@ -309,17 +362,42 @@ def marginal(belief: Belief, coordinate: int = 0) -> Belief:
         ([5.0, 6.0], [[0.5, 0.5]])
     """
     check_belief(belief)
-    shape = belief.points.shape
+    shape, dim = belief.points.shape, belief.dim
     fix = "Reshape the points to vectors."
-    _checks.require(len(shape) <= 2, "belief", "must have points [point, dim] or [point]", f"shape {shape}", fix)
-    count = 1 if len(shape) == 1 else shape[1]
+    _checks.require(len(dim) <= 1, "belief", "must have points [point, dim] or [point]", f"shape {shape}", fix)
+    count = 1 if len(dim) == 0 else dim[0]
     ok = isinstance(coordinate, int | np.integer) and 0 <= coordinate < count
     _checks.require(ok, "coordinate", f"must be one of {count} coordinates", repr(coordinate), "Count from 0.")
     fix = "Call it outside jax.jit, jax.vmap or jax.grad, or create the points outside."
     _checks.require(not _checks.is_traced(belief.points), "belief", "must have known points", "a tracer", fix)
-    column = np.asarray(belief.points).reshape(len(belief.points), count)[:, coordinate]
-    values, place = np.unique(column, return_inverse=True)
-    return Belief.trusted(jnp.asarray(values), _merge(belief.weights, place.reshape(-1), len(values)))
+    column = np.asarray(belief.points).reshape(*shape[: len(shape) - len(dim)], count)[..., coordinate]
+    values, place = _distinct(column) if belief.own_points else np.unique(column, return_inverse=True)
+    weights = _merge(belief.weights, place.reshape(-1), values.shape[-1])
+    return Belief.trusted(jnp.asarray(values), weights, own_points=belief.own_points)
+
+
+def _distinct(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct values of each node in ascending order, and the place of each candidate among them [point].
+
+    The order is that of the node whose values are best resolved: a narrow range far from 0 may have rounded some to
+    be equal.
+
+    Args:
+        column: values of the candidates of each node [node, point].
+    """
+    if not len(column):
+        return column, np.arange(column.shape[1])
+    width = np.nan_to_num(np.ptp(column, axis=1).astype(float))
+    widest = np.argmax(width / np.maximum(np.abs(column).max(axis=1), np.finfo(np.float32).tiny))
+    _, first, place = np.unique(column[widest], return_index=True, return_inverse=True)
+    values, slack = column[:, first], 1e-4 * width[:, None]
+    differs = np.any(np.abs(column - values[:, place]) > slack, axis=1) | np.any(
+        np.diff(values, axis=1) < -slack, axis=1
+    )
+    nodes, fix = np.flatnonzero(differs)[:3].tolist(), "Call it for each node: marginal(belief[node], coordinate)."
+    rule = "must have points in the same order for all nodes"
+    _checks.require(not nodes, "belief", rule, f"another order for nodes {nodes}", fix)
+    return values, place
 
 
 @partial(jax.jit, static_argnames="count")
@@ -351,7 +429,7 @@ def log_density(belief: Belief, x: Numbers | Mapping[int, Numbers]) -> Float[Arr
     require_numbers(belief)
     values = _checks.as_array("x", x)
     _checks.require_finite("x", values, "Leave out nodes without a true value: belief[nodes].")
-    scalar = belief.points.shape[1:] in ((), (1,)) and belief.points.size > 1
+    scalar = belief.dim in ((), (1,)) and belief.num_points > 1
     got, fix = f"points of shape {belief.points.shape}", "For vectors compare kbpjax.log_belief at some points."
     _checks.require(scalar, "belief", "must have two scalar points or more", got, fix)
     shape = belief.weights.shape[:1]
@@ -361,18 +439,16 @@ def log_density(belief: Belief, x: Numbers | Mapping[int, Numbers]) -> Float[Arr
 
 @jax.jit
 def _log_density(belief: Belief, values: Array) -> Array:
-    points = belief.points.reshape(-1).astype(belief.weights.dtype)
-    order = jnp.argsort(points)
-    lengths = spacing(belief.points).astype(points.dtype) if belief.lengths is None else belief.lengths
-    heights = belief.weights / jnp.where(lengths > 0, lengths, 1)[None]
-    points, heights = points[order], heights[:, order]
-    area = jnp.sum((heights[:, 1:] + heights[:, :-1]) / 2 * jnp.diff(points)[None], axis=-1)
+    def density(one: NodeBelief, value: Array) -> Array:
+        points = one.points.reshape(-1).astype(one.weights.dtype)
+        order = jnp.argsort(points)
+        lengths = spacing(one.points).astype(points.dtype) if one.lengths is None else one.lengths
+        heights = one.weights / jnp.where(lengths > 0, lengths, 1)
+        points, heights = points[order], heights[order]
+        area = jnp.sum((heights[1:] + heights[:-1]) / 2 * jnp.diff(points))
+        return jnp.interp(value, points, heights, left=0, right=0) / area
 
-    def at(value, row):
-        return jnp.interp(value, points, row, left=0, right=0)
-
-    density = jax.vmap(at)(values.astype(points.dtype), heights) / area
-    return keep_nan(belief, log_or_zero(density))
+    return keep_nan(belief, log_or_zero(each_node(belief, density, values.astype(belief.weights.dtype))))
 
 
 @public
@@ -412,13 +488,14 @@ def sample(key: PRNGKeyArray, belief: Posterior | Belief | Mapping[int, Belief],
 @partial(jax.jit, static_argnames="num_samples")
 def _sample(key: PRNGKeyArray, belief: Belief, num_samples: int) -> Array:
     logits = jnp.log(belief.weights)
-    chosen = jax.random.categorical(key, logits, axis=-1, shape=(num_samples, len(logits)))
-    return jax.vmap(partial(keep_nan, belief))(belief.points[chosen])
+    places = jax.random.categorical(key, logits, axis=-1, shape=(num_samples, len(logits)))
+    drawn = chosen_points(belief, places.T)  # [node, sample, *dim]
+    return jnp.swapaxes(keep_nan(belief, drawn), 0, 1)
 
 
 def check_belief(belief: Belief) -> None:
     """Raise ValueError unless weights are [node, point]."""
-    shape, count = belief.weights.shape, len(belief.points)
+    shape, count = belief.weights.shape, belief.points.shape[belief.own_points]
     fix = "For a batch of beliefs, call this inside the function that jax.vmap maps."
     _checks.require(len(shape) == 2 and shape[1] == count, "belief", f"must have weights [node, {count}]", shape, fix)
 
@@ -447,7 +524,8 @@ def keep_nan(belief: Belief, summary: Array) -> Array:
 
 def known_values(belief: Belief, truth: Array) -> tuple[Array, Bool[Array, " node"]]:
     """Return the true values, 0 where they are NaN, in the precision of the belief, and a mask of the known ones."""
-    shape = (len(belief.weights), *belief.points.shape[1:])
+    check_belief(belief)
+    shape = (len(belief.weights), *belief.dim)
     fix = "Pass one value per node, each with the shape of a point."
     _checks.require(truth.shape == shape, "truth", f"must have shape {shape}", truth.shape, fix)
     values = truth.astype(belief.weights.dtype)

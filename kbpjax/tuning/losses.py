@@ -4,6 +4,7 @@ A true value that is NaN is unknown.
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 
@@ -13,7 +14,10 @@ from kbpjax._public import Checked
 from kbpjax.posterior.beliefs import Belief, log_or_zero
 from kbpjax.posterior.intervals import quantile
 from kbpjax.posterior.posterior import Posterior, as_belief
-from kbpjax.posterior.summaries import known_values, mean
+from kbpjax.posterior.summaries import NodeBelief, each_node, known_values, mean
+
+PAIRS = 2**20
+"""Number of pairs of candidates whose distances are in memory at a time where each node has its own candidates."""
 
 
 class SquaredError(Checked):
@@ -52,10 +56,13 @@ class NegativeLogBelief(Checked):
         belief = as_belief(belief)
         values, known = known_values(belief, truth)
         dtype = belief.weights.dtype
-        points, values = (a.reshape(len(a), -1).astype(dtype) for a in (belief.points, values))
-        nearest = jnp.argmin(jnp.sum((values[:, None] - points[None]) ** 2, axis=-1), axis=-1)
-        weights = jnp.take_along_axis(belief.weights, nearest[:, None], axis=-1)
-        return -_average(log_or_zero(jnp.maximum(weights, jnp.finfo(dtype).tiny))[:, 0], known)
+
+        def of_nearest(one: NodeBelief, value: Array) -> Array:
+            squares = (value[None] - one.points.astype(dtype)) ** 2
+            return one.weights[jnp.argmin(jnp.sum(squares.reshape(len(squares), -1), axis=-1))]
+
+        weights = each_node(belief, of_nearest, values)
+        return -_average(log_or_zero(jnp.maximum(weights, jnp.finfo(dtype).tiny)), known)
 
 
 class IntervalScore(Checked):
@@ -84,14 +91,15 @@ class IntervalScore(Checked):
     def __call__(self, belief: Belief | Posterior, truth: Shaped[Array, "node *one"]) -> Float[Array, ""]:
         """Return the mean score over nodes, for scalar points [point] or [point, 1]."""
         belief = as_belief(belief)
-        scalar = belief.points.shape[1:] in ((), (1,))
+        scalar = belief.dim in ((), (1,))
         fix = "Use CRPS() or NegativeLogBelief()."
         _checks.require(scalar, "belief", "must have scalar points", f"shape {belief.points.shape}", fix)
         values, known = known_values(belief, truth)
         dtype, outside = belief.weights.dtype, 1 - self.coverage
         values = values.reshape(-1)
-        points = belief.points.reshape(-1).astype(dtype)  # of integers, there is no interpolation
-        floats = Belief.trusted(points, belief.weights)
+        points = belief.points.astype(dtype)  # of integers, there is no interpolation
+        points = points.reshape(points.shape[: 1 + belief.own_points])
+        floats = Belief.trusted(points, belief.weights, own_points=belief.own_points)
         low, high = (quantile(floats, level) for level in (outside / 2, 1 - outside / 2))
         penalty = jnp.maximum(low - values, 0) + jnp.maximum(values - high, 0)
         return _average(high - low + 2 / outside * penalty, known)
@@ -116,15 +124,22 @@ class CRPS(Checked):
         """Return the mean score over nodes."""
         belief = as_belief(belief)
         values, known = known_values(belief, truth)
-        weights = belief.weights
-        points = belief.points.astype(weights.dtype).reshape(len(belief.points), -1)
-        values = values.reshape(len(values), -1)
-        if points.shape[1] > 1:
+        weights, values = belief.weights, values.reshape(len(values), -1)
+        points = belief.points.astype(weights.dtype)
+        points = points.reshape(*points.shape[: 1 + belief.own_points], -1)
+        if points.shape[-1] > 1:
+            if belief.own_points:
+                return _average(_energy_scores(weights, points, values), known)
             return _average(energy_score(weights, _distances(values, points), _distances(points, points)), known)
-        order = jnp.argsort(points[:, 0])
-        below = jnp.cumsum(weights[:, order], axis=1)[:, :-1]
-        spread = matmul(below * (1 - below), jnp.diff(points[order, 0]))  # E|X - X'| / 2, without points x points
-        return _average(jnp.sum(weights * jnp.abs(values - points.T), axis=1) - spread, known)
+
+        def of_node(one: NodeBelief, value: Array) -> Array:
+            points = one.points.reshape(-1).astype(one.weights.dtype)
+            order = jnp.argsort(points)
+            below = jnp.cumsum(one.weights[order])[:-1]
+            spread = matmul(below * (1 - below), jnp.diff(points[order]))  # E|X - X'| / 2, without points x points
+            return jnp.sum(one.weights * jnp.abs(value - points)) - spread
+
+        return _average(each_node(belief, of_node, values), known)
 
 
 def energy_score(
@@ -132,6 +147,19 @@ def energy_score(
 ) -> Float[Array, " node"]:
     """Return E d(X, x) - E d(X, X') / 2 of each node, from distances d to the true values and between points."""
     return jnp.sum(weights * to_truth, axis=1) - jnp.sum(matmul(weights, between) * weights, axis=1) / 2
+
+
+def _energy_scores(
+    weights: Float[Array, "node point"], points: Float[Array, "node point dim"], values: Float[Array, "node dim"]
+) -> Float[Array, " node"]:
+    """Return the energy score of each node on its own points, for some nodes at a time to bound memory."""
+
+    @jax.checkpoint
+    def of_node(row: tuple[Array, Array, Array]) -> Array:
+        weights, points, value = row
+        return energy_score(weights[None], _distances(value[None], points), _distances(points, points))[0]
+
+    return jax.lax.map(of_node, (weights, points, values), batch_size=max(PAIRS // points.shape[1] ** 2, 1))
 
 
 def _distances(x: Float[Array, "left dim"], y: Float[Array, "right dim"]) -> Float[Array, "left right"]:
