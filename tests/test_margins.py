@@ -33,23 +33,26 @@ def problem():
     data = kbp.pool(GRAPH, x, y)
     margins, obs_margins = estimate_margins(data.cases, [0])
     (cases,) = standardized_cases(data.cases, margins, obs_margins)
-    options = {"kernel": kbp.RBF(0.7), "obs_kernel": kbp.RBF(0.7), "ridge": 1e-4}
+    options = {"kernel": kbp.RBF(0.7), "obs_kernel": kbp.RBF(0.7), "ridge": 1e-4}  # in standard deviations
     plain = kbp.fit(kbp.pool(GRAPH, cases.samples[0], cases.observations[0]), **options, margins="type")
     own = kbp.fit(data, **options, margins="node")
     return plain, own, margins[0], obs_margins[0], y[3]
 
 
-def test_margins_are_means_and_deviations_drawn_to_those_of_all_nodes():
-    x = np.full((40, 3), np.nan)
-    x[:, 0], x[:5, 1] = np.linspace(-1, 1, 40), np.linspace(9, 11, 5)
-    (margins, _) = estimate_margins(kbp.pool(GRAPH_OF_3, x).cases, [0])
-    one, every = margins[0], x[np.isfinite(x)]
-    share = np.array([40, 5, 0]) / (np.array([40, 5, 0]) + 10)
-    means, stds = np.array([0, 10, 0]), np.array([x[:, 0].std(), x[:5, 1].std(), 0])
-    assert np.allclose(one.center, share * means + (1 - share) * every.mean())
-    assert np.allclose(one.scale, np.sqrt(share * stds**2 + (1 - share) * every.std() ** 2))
-    assert np.allclose(one.restored(one.standardized(jnp.arange(3.0))), [0, 1, 2])
-    assert np.allclose(one.of_nodes(7).center, every.mean()) and one.of_nodes(3) is one
+def test_margins_are_means_and_deviations_drawn_to_those_of_other_nodes():
+    rng = np.random.default_rng(0)
+    x = np.arange(20.0) * 3 + (1 + np.arange(20) % 2) * rng.normal(size=(400, 20))
+    x[2:, 3], x[:, 4] = np.nan, np.nan
+    one = estimate_margins(kbp.pool(kbp.chain_graph(20), x).cases, [0])[0][0]
+    rest = np.arange(20) > 4
+    assert np.allclose(one.center[rest], x.mean(axis=0)[rest], atol=1e-3)
+    assert np.allclose(one.scale[rest], x.std(axis=0)[rest], rtol=0.01)
+    assert abs(one.center[3] - x[:2, 3].mean()) < 0.2 and 0.8 < one.scale[3] < 2.5  # two values
+    assert abs(one.center[4] - np.nanmean(x)) < 2 and 15 < one.scale[4] < 20  # none: anywhere among the others
+    assert np.allclose(one.restored(one.standardized(jnp.arange(20.0))), np.arange(20.0))
+    assert np.allclose(one.of_nodes(7).center, np.nanmean(x)) and one.of_nodes(20) is one
+    equal = estimate_margins(kbp.pool(GRAPH_OF_3, rng.normal(size=(30, 3))).cases, [0])[0][0]
+    assert np.ptp(equal.scale) < 0.05 and np.ptp(equal.center) < 0.15  # of 30 values each
 
 
 GRAPH_OF_3 = kbp.Graph.from_edges([(0, 1), (0, 2)], 3)
@@ -99,13 +102,14 @@ def test_answers_are_those_of_standardized_values(problem):
 
 
 def test_beliefs_on_given_points_are_those_on_own_points(problem):
-    own, y = problem[1], problem[4]
-    on_own, points = kbp.infer(own, GRAPH, y), np.linspace(-8, 40, 20_000)
-    given = kbp.infer(own, GRAPH, y, points=points)
+    _, own, _, _, y = problem
+    on_own = kbp.infer(own, GRAPH, y)
+    points = on_own.points[2]
+    with pytest.warns(kbp.CandidateWarning):  # they hold few of the values of all nodes
+        given = kbp.infer(own, GRAPH, y, points=points)
     assert given.points.shape == points.shape and not given.belief.own_points
-    assert np.allclose(kbp.mean(on_own), kbp.mean(given), atol=0.01)
-    assert np.allclose(kbp.std(on_own), kbp.std(given), rtol=0.02)
-    assert np.allclose(kbp.mean(on_own.at(points)), kbp.mean(given), atol=1e-6)
+    assert np.allclose(given.weights[2], on_own.weights[2], atol=1e-9)
+    assert np.allclose(kbp.log_density(given[2], [9.0]), kbp.log_density(on_own[2], [9.0]), atol=1e-9)
 
 
 def test_evidence_is_in_the_units_of_the_data(problem):
@@ -201,7 +205,7 @@ def test_fit_chooses_margins_where_nodes_differ():
     assert differ.hyperparameters.own_margins == (0,) and 0 in differ.margins and 0 in differ.obs_margins
     test = CENTERS + SCALES * draws(50, 7)
     y = jnp.asarray(np.where(hidden[:50], np.nan, test))
-    means = kbp.mean(jax.vmap(lambda y: kbp.infer(differ, GRAPH, y))(y))
+    means = np.asarray(kbp.mean(jax.vmap(lambda y: kbp.infer(differ, GRAPH, y))(y)))
     error = np.sqrt(np.mean((((means - test) / SCALES)[hidden[:50]]) ** 2))
     assert error < 0.75  # .6 to .7 for the true model
     again = differ.hyperparameters.fit(kbp.pool(GRAPH, x, x))

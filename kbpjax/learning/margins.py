@@ -30,8 +30,8 @@ FEW = 30
 MANY = 1000
 """Number of cases, about, in which differences between nodes are looked for."""
 
-PRIOR = 10
-"""Number of values that the margin of all nodes counts for in the margin of one node."""
+TINY = 1e-30
+"""A variance that stands for 0 where it divides."""
 
 REACH = 8
 """Number of standard deviations, as the quartiles give them, beyond which values are moved to this distance."""
@@ -153,16 +153,44 @@ def _table(
 
 
 def _margins(x: NDArray, dim: tuple[int, ...]) -> Margins:
-    """Return the margins of values [case, node, coordinate], NaN where missing."""
-    center, scale, counts = _moments(x)
+    """Return the margins of values [case, node, coordinate], NaN where missing.
+
+    Means and variances are drawn to those of the other nodes (empirical Bayes): the fewer values a node has, and the
+    less the nodes differ, the more.
+    """
+    mean, std, counts = _moments(x)
+    seen, varies = counts > 0, (std > 0) & (counts > 1)
+    noise = _mean(np.where(varies, std**2, np.nan), axis=0)  # within a node
+    middle = _mean(np.where(seen, mean, np.nan), axis=0)
+    between, _ = _spreads(mean, std, counts)
+    share = counts * between / np.maximum(counts * between + np.where(varies, std**2, noise), TINY)
+    center = share * mean + (1 - share) * middle
+    prior, typical = _prior_of_variances(np.where(varies, std, np.nan), counts)
+    degrees = np.maximum(counts - 1, 0)
+    variance = (degrees * std**2 + prior * typical) / (degrees + prior)
+    constant = (std == 0) & (counts >= FEW)
+    center = np.where(constant, mean, center)
+    scale = np.where(constant, 0, np.sqrt(variance + (1 - share) * between))  # with what the center may be off
     every = _without_far(x.reshape(-1, 1, x.shape[2]))
-    pooled_center, pooled_scale = (np.nan_to_num(f(every, axis=(0, 1))) for f in (_mean, _std))
-    share = counts / (counts + PRIOR)
-    constant = (scale == 0) & (counts >= FEW)
-    center = np.where(constant, center, share * center + (1 - share) * pooled_center)
-    scale = np.where(constant, 0, np.sqrt(share * scale**2 + (1 - share) * pooled_scale**2))
-    shaped = [one.reshape((*one.shape[:-1], *dim)) for one in (center, scale, pooled_center, pooled_scale)]
+    pooled = (np.nan_to_num(f(every, axis=(0, 1))) for f in (_mean, _std))
+    shaped = [one.reshape((*one.shape[:-1], *dim)) for one in (center, scale, *pooled)]
     return Margins(*(_checks.to_jax(one, jnp.result_type(float)) for one in shaped))
+
+
+def _spreads(mean: NDArray, std: NDArray, counts: NDArray) -> tuple[NDArray, NDArray]:
+    """Return the variances between nodes of the means and of the logarithms of scales, without those of chance."""
+    known = counts > 1
+    means, stds = np.where(known, mean, np.nan), np.where(known & (std > 0), std, np.nan)
+    between = _std(means, axis=0) ** 2 - _mean(stds**2 / np.maximum(counts, 1), axis=0)
+    of_logs = _std(np.log(stds), axis=0) ** 2 - _mean(np.where(known, 1 / np.maximum(counts, 1), np.nan), axis=0)
+    return np.maximum(between, 0), np.maximum(of_logs, 0)
+
+
+def _prior_of_variances(std: NDArray, counts: NDArray) -> tuple[NDArray, NDArray]:
+    """Return the number of values that other nodes count for in the variance of one node, and their variance."""
+    _, of_logs = _spreads(np.zeros_like(std), np.nan_to_num(std), counts)
+    number = np.clip(1 / (2 * np.maximum(of_logs, TINY)), 1, 1e6)
+    return number, np.exp(_mean(np.log(std**2), axis=0))
 
 
 def _moments(x: NDArray) -> tuple[NDArray, NDArray, NDArray]:
@@ -205,17 +233,13 @@ def differences(cases: Sequence[Cases], node_type: int) -> tuple[float, float]:
     if table is None:
         return 0.0, 0.0
     x = table[0][:: max(1, count // MANY)]
-    center, scale, counts = _moments(x)
+    mean, std, counts = _moments(x)
     known = (counts >= FEW).all(axis=1)
     if known.sum() < 2:
         return 0.0, 0.0
-    center, variance, counts = center[known], scale[known] ** 2, counts[known]
-    between = np.maximum(np.var(center, axis=0, ddof=1) - np.mean(variance / counts, axis=0), 0)
-    total = between + np.mean(variance, axis=0)
-    shift = np.max(np.where(total > 0, between / np.where(total > 0, total, 1), 0))
-    logs = np.log(np.maximum(scale[known], 1e-6 * np.sqrt(np.maximum(total, 1e-300))))
-    spread = np.max(np.maximum(np.var(logs, axis=0, ddof=1) - np.mean(1 / counts, axis=0), 0))
-    return float(shift), float(np.sqrt(spread))
+    between, of_logs = _spreads(mean[known], std[known], counts[known])
+    total = between + np.mean(std[known] ** 2, axis=0)
+    return float(np.max(between / np.maximum(total, TINY))), float(np.sqrt(np.max(of_logs)))
 
 
 def standardized_cases(cases: Sequence[Cases], margins: ByType, obs_margins: ByType) -> tuple[Cases, ...]:

@@ -117,7 +117,10 @@ def of_all_nodes(fn: Callable[[Array], Array], every: Array, nodes: Array, point
 
 def own_likelihood_values(function: Partial, points: Array, checks: list[_checks.Check]) -> Array:
     """Return the values of a likelihood at points of each node [node, point, *dim]; append their check to `checks`."""
-    values = _pointwise(function, points)
+    try:
+        values = _pointwise(function, points)
+    except jax.errors.TracerArrayConversionError:  # a function of NumPy, which needs known points
+        values = jnp.stack([jnp.asarray(function(one))[node] for node, one in enumerate(points)])
     checks.append((values, check_likelihoods))
     return values
 
