@@ -261,12 +261,9 @@ def expectation(
     """
     check_belief(belief)
     _checks.require(callable(fn), "fn", "must be a function of a point", repr(fn), "Pass for instance lambda x: x**2.")
-    at_point = lambda x: _checks.as_array("fn", fn(x))  # type: ignore[operator]
-
-    def of_node(one: NodeBelief) -> Array:
-        return einsum("p,p...->...", one.weights, jax.vmap(at_point)(one.points).astype(one.weights.dtype))
-
-    return each_node(belief, of_node)
+    at_points = jax.vmap(lambda x: _checks.as_array("fn", fn(x)))  # type: ignore[operator]
+    values = (jax.vmap(at_points) if belief.own_points else at_points)(belief.points)
+    return einsum(f"np,{'n' * belief.own_points}p...->n...", belief.weights, values.astype(belief.weights.dtype))
 
 
 @by_type

@@ -55,14 +55,17 @@ class NegativeLogBelief(Checked):
         """Return the mean loss over nodes."""
         belief = as_belief(belief)
         values, known = known_values(belief, truth)
-        dtype = belief.weights.dtype
+        weights = jnp.maximum(_nearest_weights(belief, values), jnp.finfo(values.dtype).tiny)
+        return -_average(log_or_zero(weights), known)
 
-        def of_nearest(one: NodeBelief, value: Array) -> Array:
-            squares = (value[None] - one.points.astype(dtype)) ** 2
-            return one.weights[jnp.argmin(jnp.sum(squares.reshape(len(squares), -1), axis=-1))]
 
-        weights = each_node(belief, of_nearest, values)
-        return -_average(log_or_zero(jnp.maximum(weights, jnp.finfo(dtype).tiny)), known)
+@jax.jit
+def _nearest_weights(belief: Belief, values: Array) -> Array:
+    def of_node(one: NodeBelief, value: Array) -> Array:
+        squares = (value[None] - one.points.astype(value.dtype)) ** 2
+        return one.weights[jnp.argmin(jnp.sum(squares.reshape(len(squares), -1), axis=-1))]
+
+    return each_node(belief, of_node, values)
 
 
 class IntervalScore(Checked):
@@ -131,15 +134,21 @@ class CRPS(Checked):
             if belief.own_points:
                 return _average(_energy_scores(weights, points, values), known)
             return _average(energy_score(weights, _distances(values, points), _distances(points, points)), known)
+        return _average(_crps(belief, values), known)
 
-        def of_node(one: NodeBelief, value: Array) -> Array:
-            points = one.points.reshape(-1).astype(one.weights.dtype)
-            order = jnp.argsort(points)
-            below = jnp.cumsum(one.weights[order])[:-1]
-            spread = matmul(below * (1 - below), jnp.diff(points[order]))  # E|X - X'| / 2, without points x points
-            return jnp.sum(one.weights * jnp.abs(value - points)) - spread
 
-        return _average(each_node(belief, of_node, values), known)
+@jax.jit
+def _crps(belief: Belief, values: Array) -> Array:
+    """Return the continuous ranked probability score of each node, for numbers, at its true value [node, 1]."""
+
+    def of_node(one: NodeBelief, value: Array) -> Array:
+        points = one.points.reshape(-1).astype(value.dtype)
+        order = jnp.argsort(points)
+        below = jnp.cumsum(one.weights[order])[:-1]
+        spread = matmul(below * (1 - below), jnp.diff(points[order]))  # E|X - X'| / 2, without points x points
+        return jnp.sum(one.weights * jnp.abs(value - points)) - spread
+
+    return each_node(belief, of_node, values)
 
 
 def energy_score(
