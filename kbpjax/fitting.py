@@ -4,15 +4,17 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ScalarLike
 
 from kbpjax import _checks
 from kbpjax._misc import warn
 from kbpjax._public import public
-from kbpjax.inference.diagnostics import RankWarning, ScaleWarning
+from kbpjax.inference.diagnostics import CandidateWarning, RankWarning, ScaleWarning
 from kbpjax.kernels import RBF, Kernel
 from kbpjax.learning.data import TrainingData
+from kbpjax.learning.far import are_far
 from kbpjax.learning.margins import with_own_margins
 from kbpjax.learning.model import KernelMRF, Positive, learn_model
 from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
@@ -103,6 +105,7 @@ def fit(
         data = with_own_margins(data, own)
         model = learn_model(data, **(given | options | {"ridge": 1e-6 if ridge is None else ridge}))
         warn_of_rank(model, rule)
+        _warn_of_far(data)
         _warn_of_scales(data, kernel or {})
         return model
     return fit_chosen(data, **given, **options, margins=margins)
@@ -113,6 +116,7 @@ def fit_chosen(data: TrainingData, *, rule: Rule, **options: Any) -> KernelMRF:
     chosen = choose_hyperparameters(data, rule=rule, **options)
     model = chosen.fit(data)
     warn_of_rank(model, rule)
+    _warn_of_far(data)
     return eqx.tree_at(lambda m: m.hyperparameters, model, chosen, is_leaf=lambda leaf: leaf is None)
 
 
@@ -139,6 +143,19 @@ def _warn_of_scales(data: TrainingData, kernel: Kernel | Mapping[int, Kernel]) -
             fix = "Standardize them, or pass kernel=kbpjax.kernels.ARD(bandwidths)."
             text = f"coordinates of node type {v} have {got}: RBF ignores the small ones. {fix}"
             warn(text, ScaleWarning)
+
+
+def _warn_of_far(data: TrainingData) -> None:
+    """Warn of numbers that are far from all others, and so are no candidates of beliefs."""
+    for v, x in data.nodes.items():
+        if _checks.is_traced(x) or x.ndim > 1 or not jnp.issubdtype(x.dtype, jnp.floating):
+            continue
+        values = np.asarray(x)
+        far = values[are_far(values)]
+        if len(far):
+            got = f"{len(far)} of {len(values)} values of node type {v} are far from the others, such as {far[0]:.4g}"
+            text = f"{got}: they are no candidates of beliefs. Correct or drop them, or pass points= to infer."
+            warn(text, CandidateWarning)
 
 
 def warn_of_rank(model: KernelMRF, rule: Rule) -> None:

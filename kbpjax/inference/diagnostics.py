@@ -66,7 +66,7 @@ class RankWarning(KbpWarning):
 
 
 class CandidateWarning(KbpWarning):
-    """Given by `beliefs` and `infer` if most training samples lie outside the range of the candidate points.
+    """Given by `beliefs` and `infer` if most samples lie outside the range of the candidates, by `fit` if some are far.
 
     Examples:
         >>> import warnings, kbpjax as kbp

@@ -22,6 +22,7 @@ from kbpjax import _checks
 from kbpjax._misc import values_or_shapes
 from kbpjax._public import Checked
 from kbpjax.learning.data import Cases, TrainingData
+from kbpjax.learning.far import moved_near
 from kbpjax.learning.pooling import pool_cases
 
 FEW = 30
@@ -32,9 +33,6 @@ MANY = 1000
 
 TINY = 1e-30
 """A variance that stands for 0 where it divides."""
-
-REACH = 8
-"""Number of standard deviations, as the quartiles give them, beyond which values are moved to this distance."""
 
 
 class Margins(Checked):
@@ -113,7 +111,7 @@ def estimate_margins(
     """Return the margins of the variables and of the observations of node types that can have them.
 
     A node type can have margins if its values are floats, and all graphs have the same number of its nodes. Means and
-    standard deviations are those of values that are moved to `REACH` standard deviations if they are farther away.
+    standard deviations are those of values of which those far from the others are moved near (`moved_near`).
 
     Args:
         cases: the samples.
@@ -171,7 +169,7 @@ def _margins(x: NDArray, dim: tuple[int, ...]) -> Margins:
     constant = (std == 0) & (counts >= FEW)
     center = np.where(constant, mean, center)
     scale = np.where(constant, 0, np.sqrt(variance + (1 - share) * between))  # with what the center may be off
-    every = _without_far(x.reshape(-1, 1, x.shape[2]))
+    every = moved_near(x.reshape(-1, 1, x.shape[2]))
     pooled = (np.nan_to_num(f(every, axis=(0, 1))) for f in (_mean, _std))
     shaped = [one.reshape((*one.shape[:-1], *dim)) for one in (center, scale, *pooled)]
     return Margins(*(_checks.to_jax(one, jnp.result_type(float)) for one in shaped))
@@ -195,7 +193,7 @@ def _prior_of_variances(std: NDArray, counts: NDArray) -> tuple[NDArray, NDArray
 
 def _moments(x: NDArray) -> tuple[NDArray, NDArray, NDArray]:
     """Return means, standard deviations and numbers of the values of each node [node, coordinate]."""
-    near = _without_far(x)
+    near = moved_near(x)
     counts = np.isfinite(x).sum(axis=0)
     return np.nan_to_num(_mean(near, axis=0)), np.nan_to_num(_std(near, axis=0)), counts
 
@@ -208,17 +206,6 @@ def _mean(x: NDArray, axis: int | tuple[int, ...]) -> NDArray:
 def _std(x: NDArray, axis: int | tuple[int, ...]) -> NDArray:
     deviations = x - np.expand_dims(_mean(x, axis), axis)
     return np.sqrt(_mean(deviations**2, axis))
-
-
-def _without_far(x: NDArray) -> NDArray:
-    """Return values of which those far from the quartiles of their node are moved nearer [case, node, coordinate]."""
-    ordered = np.sort(x, axis=0)  # NaN at the end
-    last = np.maximum(np.isfinite(x).sum(axis=0) - 1, 0)
-    low, middle, high = (
-        np.take_along_axis(ordered, np.round(last * level).astype(int)[None], axis=0) for level in (0.25, 0.5, 0.75)
-    )
-    reach = REACH * (high - low) / 1.349  # the distance of the quartiles of a Gaussian of standard deviation 1
-    return np.where(reach > 0, np.clip(x, middle - reach, middle + reach), x)
 
 
 def differences(cases: Sequence[Cases], node_type: int) -> tuple[float, float]:

@@ -8,8 +8,8 @@ coordinate search minimizes it. The search is deterministic.
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -106,42 +106,33 @@ def choose_hyperparameters(
     own = own_margin_types(data, [v for v in data.nodes if not _is_given(kernel, v)], margins)
     few = sum(x.size and len(x) * x.shape[1] for one in data.cases for x in one.samples.values()) < search.fewest
     both = () if margins == "node" or not own or few else own  # compared in units of the nodes' standard deviations
-    found = []
+    problems = []
     for chosen in ((), own) if both else (own,):
         pooled = with_own_margins(data, chosen)
         of_observations = {v: y for v, (_, y) in pooled.observations.items()}
         kernels = ScaledKernels.of("kernel", kernel, pooled.nodes)
         obs_kernels = ScaledKernels.of("obs_kernel", obs_kernel, of_observations)
-        if few:
-            found.append(_Found(Choice(ridge=1e-3, obs_ridge=1e-3), 1.0, 0.0, kernels, obs_kernels, chosen))
-        else:
-            compare = partial(make_comparison, data, search=search, own_margins=chosen, in_units_of=both)
-            found.append(_search(pooled, compare, Given(kernels, obs_kernels, **rest), search, chosen))
-    best = min(found, key=lambda one: one.score)
+        compare = partial(make_comparison, data, search=search, own_margins=chosen, in_units_of=both)
+        problems.append(_Problem(pooled, Given(kernels, obs_kernels, **rest), search, compare, chosen))
+    problem = min(problems, key=_Problem.first_score) if both else problems[0]
+    kernels, own = problem.given.kernels, problem.own_margins
+    if few:
+        choice, temperature, obs_kernels = Choice(ridge=1e-3, obs_ridge=1e-3), 1.0, problem.given.obs_kernels
+    else:
+        choice, temperature, obs_kernels = _search(problem)
     return Hyperparameters(
-        kernel=best.kernels.scaled(best.choice.bandwidth),
-        obs_kernel=best.obs_kernels.scaled(best.choice.obs_bandwidth) or None,
-        ridge=best.choice.ridge if ridge is None else ridge,
-        obs_ridge=best.choice.obs_ridge if obs_ridge is None else obs_ridge,
+        kernel=kernels.scaled(choice.bandwidth),
+        obs_kernel=obs_kernels.scaled(choice.obs_bandwidth) or None,
+        ridge=choice.ridge if ridge is None else ridge,
+        obs_ridge=choice.obs_ridge if obs_ridge is None else obs_ridge,
         floor=floor,
         rule=rule,
         nonnegative=nonnegative,
-        evidence_model=DensityRatio() if best.choice.ratio else Expectation(),
-        evidence_power=best.choice.power,
-        temperature=best.temperature,
-        own_margins=best.own_margins,
+        evidence_model=DensityRatio() if choice.ratio else Expectation(),
+        evidence_power=choice.power,
+        temperature=temperature,
+        own_margins=own,
     )
-
-
-class _Found(NamedTuple):
-    """The best choice of a search, with its temperature and score, and kernels in its units."""
-
-    choice: Choice
-    temperature: float
-    score: float
-    kernels: ScaledKernels
-    obs_kernels: ScaledKernels
-    own_margins: tuple[int, ...]
 
 
 def _is_given(kernel: Any, node_type: int) -> bool:
@@ -156,32 +147,53 @@ def _with_delta(kernel: Any, samples: Mapping[int, Any], labels: Mapping[int, An
     return own | dict(kernel or {})
 
 
-def _search(
-    data: TrainingData,
-    compare: Callable[..., Comparison],
-    given: Given,
-    search: Search,
-    own_margins: tuple[int, ...],
-) -> _Found:
+class _Problem:
+    """The choice of numbers for training data with some margins."""
+
+    def __init__(
+        self,
+        data: TrainingData,
+        given: Given,
+        search: Search,
+        compare: Callable[..., Comparison],
+        own_margins: tuple[int, ...],
+    ):
+        self.data = data
+        self.given = given
+        self.search = search
+        self.compare = compare
+        self.own_margins = own_margins
+        free = {
+            "bandwidth": bool(given.kernels.scales),
+            "obs_bandwidth": bool(given.obs_kernels.scales),
+            "ridge": given.ridge is None and bool(data.edges),
+            "obs_ridge": given.obs_ridge is None and bool(data.observations),
+            "ratio": True,
+            "power": bool(data.observations),
+        }
+        self.names = [name for name, varies in free.items() if varies]
+        self.starts = {"bandwidth": search.bandwidths, "obs_bandwidth": search.obs_bandwidths, "power": search.powers}
+
+    @cached_property
+    def scores(self) -> "_Scores":
+        """The scores of choices."""
+        return _Scores(self.compare(self.given), self.search)
+
+    def first_score(self) -> float:
+        """Return the best score of the first values."""
+        return self.scores(_first(self.scores, self.starts, self.names))
+
+
+def _search(problem: _Problem) -> tuple[Choice, float, ScaledKernels]:
     """Return the best choice, temperature and observation kernels: coordinate search in coarse steps, then fine ones.
 
     Where observations have many coordinates, kernels of all of them and of their projections are compared at the start.
     """
-    kernels, obs_kernels = given.kernels, given.obs_kernels
-    free = {
-        "bandwidth": bool(kernels.scales),
-        "obs_bandwidth": bool(obs_kernels.scales),
-        "ridge": given.ridge is None and bool(data.edges),
-        "obs_ridge": given.obs_ridge is None and bool(data.observations),
-        "ratio": True,
-        "power": bool(data.observations),
-    }
-    names = [name for name, varies in free.items() if varies]
-    starts = {"bandwidth": search.bandwidths, "obs_bandwidth": search.obs_bandwidths, "power": search.powers}
-    compared = [(obs_kernels, _Scores(compare(given), search), starts)]
-    projected = obs_kernels.projected(data, kernels.scales, search.many)
+    given, search, names, starts = problem.given, problem.search, problem.names, problem.starts
+    compared = [(given.obs_kernels, problem.scores, starts)]
+    projected = given.obs_kernels.projected(problem.data, given.kernels.scales, search.many)
     if projected is not None:
-        comparison = compare(given, projected=True)
+        comparison = problem.compare(given, projected=True)
         if comparison.given.obs_kernels.matrices:  # else too few samples are not held out
             of_many = starts | {"obs_bandwidth": search.many_bandwidths}
             compared = [(*compared[0][:2], of_many), (projected, _Scores(comparison, search), starts)]
@@ -190,14 +202,19 @@ def _search(
     best = _by_coordinates(score, best, [name for name in names if name in search.refined], 0.5)
     fix = "Pass kernels and ridges."
     _checks.require(np.isfinite(score(best)), "data", "must give finite beliefs on held-out problems", "NaN", fix)
-    return _Found(best, score.temperature(best), score(best), kernels, found, own_margins)
+    return best, score.temperature(best), found
 
 
 def _coarse(score: "_Scores", starts: Mapping[str, tuple[float, ...]], names: list[str]) -> Choice:
     """Return the best choice of a search from the best of the combinations of some values, in coarse steps."""
+    return _by_coordinates(score, _first(score, starts, names), names, 1.0)
+
+
+def _first(score: "_Scores", starts: Mapping[str, tuple[float, ...]], names: list[str]) -> Choice:
+    """Return the best of the combinations of some values."""
     varied = {name: values for name, values in starts.items() if name in names}
     choices = (Choice(**dict(zip(varied, values, strict=True))) for values in itertools.product(*varied.values()))
-    return _by_coordinates(score, min(choices, key=score), names, 1.0)
+    return min(choices, key=score)
 
 
 def _by_coordinates(score: "_Scores", best: Choice, names: list[str], root: float) -> Choice:

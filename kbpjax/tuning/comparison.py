@@ -21,6 +21,7 @@ from kbpjax.features import Basis, LandmarkSelector, cholesky_basis, incomplete_
 from kbpjax.kernels import RBF, Kernel, gram, median_bandwidth
 from kbpjax.kernels.euclidean import ARD, Projected
 from kbpjax.learning.data import TrainingData
+from kbpjax.learning.far import are_far, moved_near
 from kbpjax.learning.margins import estimate_margins
 from kbpjax.learning.model import candidate_points, learn_model
 from kbpjax.learning.nonnegative import Clipped
@@ -102,9 +103,11 @@ def _scale(argument: str, x: Array) -> Array:
         numbers, argument, "must be given unless samples are numbers or vectors", f"{values.dtype}{values.shape}", fix
     )
     dtype = jnp.result_type(float)
+    if np.all(values == values[:1]):  # a constant, of which any kernel knows all
+        return jnp.ones((), dtype)
     if values.ndim == 1:
         return jnp.asarray(median_bandwidth(values), dtype)
-    spread = np.std(values.astype(float), axis=0)
+    spread = np.std(moved_near(values.astype(float)), axis=0)
     varies = spread > 0
     if values.shape[1] == 1 or (varies.all() and spread.max() <= 3 * spread.min()):
         return jnp.asarray(median_bandwidth(values), dtype)
@@ -315,6 +318,9 @@ def make_comparison(
             clamped.append((np.asarray(graph.nodes_of_type(v))[known].astype(np.int32), truth[known]))
             scored[v] = held.present[v] & ~known
     scalar = all(x.ndim == 1 for x in train.nodes.values())
+    for v, x in held.truth.items():
+        if x.ndim == 1 and np.issubdtype(x.dtype, np.floating):
+            scored[v] = scored[v] & ~are_far(x)  # whose error would hide those of all others
     return Comparison(
         data=train,
         given=given,
@@ -337,7 +343,8 @@ def _units(
     margins, _ = estimate_margins(data.cases, in_units_of)
     for v in set(margins) & set(units):
         scale = np.asarray(given.kernels.scales[v])  # of standardized values where they have own margins
-        own = np.ones(1) if v in own_margins else np.asarray(margins[v].scale)[held.place[v]]
-        ratio = np.where(own > 0, scale / np.where(own > 0, own, 1), 0)
+        own = np.asarray(margins[v].scale)
+        own = np.where(own > 0, own, np.mean(own))  # of a constant, any error counts
+        ratio = scale / (np.ones(1) if v in own_margins else own[held.place[v]])
         units[v] = np.broadcast_to(ratio.reshape(len(ratio), -1).mean(axis=1), units[v].shape)
     return {v: _checks.to_jax(unit, jnp.result_type(float)) for v, unit in units.items()}
