@@ -33,7 +33,7 @@ def fit(
     *,
     kernel: Kernel | Mapping[int, Kernel] | None = None,
     obs_kernel: Kernel | Mapping[int, Kernel] | None = None,
-    rule: Rule = ConstantTime(),
+    rule: Rule | None = None,
     ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
     obs_ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
     floor: ScalarLike = 1e-6,
@@ -65,7 +65,8 @@ def fit(
         kernel: kernel of the variables, or {node type: kernel}. Kernels of node types that are not in a mapping are
             chosen. None: all chosen.
         obs_kernel: kernel of the observations, or {node type: kernel}, in the same way.
-        rule: the update rule: `ConstantTime`, `LinearTime` or `FullRank`.
+        rule: the update rule: `ConstantTime`, `LinearTime` or `FullRank`. None: `ConstantTime()`, and for vectors whose
+            kernels are chosen with `max_rank` up to 384, if a smaller one would keep them too wide.
         ridge: lambda of eq. 11, >= 0, or {edge type: lambda}; multiplied by the number of pairs of each operator. None:
             chosen, or 1e-6.
         obs_ridge: lambda of the observation and clamping operators, or {node type: lambda}. None: chosen, or `ridge` if
@@ -75,7 +76,7 @@ def fit(
         nonnegative: `Clipped()` or `ConstrainedFit()`, which make updates nonnegative; None: as estimated. `infer`
             makes them nonnegative where it needs to.
         margins: "node": values are standardized for each node, and given kernels are in standard deviations; "type":
-            they are not; "auto": for node types whose kernels are chosen, whichever has the better held-out beliefs,
+            they are not; "auto": for numbers whose kernels are chosen, whichever has the better held-out beliefs,
             where nodes have 30 values or more and differ. Margins of nodes with few values are drawn to those of all
             nodes. On a graph with another number of nodes, the margins of all nodes are used.
 
@@ -98,24 +99,25 @@ def fit(
         >>> model.ranks[0][0] < 10
         True
     """
-    options: Any = {"rule": rule, "floor": floor, "nonnegative": nonnegative}
+    options: Any = {"floor": floor, "nonnegative": nonnegative}
     given = {"kernel": kernel, "obs_kernel": obs_kernel, "ridge": ridge, "obs_ridge": obs_ridge}
     if not (_misses("kernel", kernel, data.nodes) | _misses("obs_kernel", obs_kernel, data.observations)):
         own = own_margin_types(data, (), margins)
         data = with_own_margins(data, own)
-        model = learn_model(data, **(given | options | {"ridge": 1e-6 if ridge is None else ridge}))
+        rule = ConstantTime() if rule is None else rule
+        model = learn_model(data, **(given | options | {"ridge": 1e-6 if ridge is None else ridge, "rule": rule}))
         warn_of_rank(model, rule)
         _warn_of_far(data)
         _warn_of_scales(data, kernel or {})
         return model
-    return fit_chosen(data, **given, **options, margins=margins)
+    return fit_chosen(data, **given, **options, rule=rule, margins=margins)
 
 
-def fit_chosen(data: TrainingData, *, rule: Rule, **options: Any) -> KernelMRF:
+def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     """Return the model of `choose_hyperparameters`, which chooses what is None, also if all kernels are given."""
-    chosen = choose_hyperparameters(data, rule=rule, **options)
+    chosen = choose_hyperparameters(data, **options)
     model = chosen.fit(data)
-    warn_of_rank(model, rule)
+    warn_of_rank(model, chosen.rule)
     _warn_of_far(data)
     return eqx.tree_at(lambda m: m.hyperparameters, model, chosen, is_leaf=lambda leaf: leaf is None)
 

@@ -208,12 +208,14 @@ def _inside(points: np.ndarray, weights: np.ndarray, truth: np.ndarray, coverage
 
 def _circular(points: np.ndarray, weights: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return the same for angles, in degrees; intervals are central around the mean direction."""
-    mean = np.angle(weights @ np.exp(1j * points))
+    own = np.broadcast_to(points, weights.shape)
+    mean = np.angle(np.einsum("np,np->n", weights, np.exp(1j * own)))
     residual = np.degrees(wrapped(truth - mean))
-    between = np.degrees(np.abs(wrapped(points[:, None] - points[None])))
-    to_truth = np.degrees(np.abs(wrapped(points[None] - truth[:, None])))
-    crps = np.einsum("np,np->n", weights, to_truth - (weights @ between) / 2)
-    turned = np.degrees(wrapped(points[None] - mean[:, None]))
+    to_truth = np.degrees(np.abs(wrapped(own - truth[:, None])))
+    blocks = zip(_blocks(own, 50), _blocks(weights, 50), strict=True)
+    within = np.concatenate([_within(at, part) for at, part in blocks])
+    crps = np.einsum("np,np->n", weights, to_truth) - within / 2
+    turned = np.degrees(wrapped(own - mean[:, None]))
     order = np.argsort(turned, axis=1)
     turned, below = (np.take_along_axis(a, order, 1) for a in (turned, weights))
     below = np.cumsum(below, axis=1)
@@ -227,6 +229,15 @@ def _circular(points: np.ndarray, weights: np.ndarray, truth: np.ndarray) -> tup
     return residual, crps, *inside
 
 
+def _within(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the mean distance of two draws of each node, in degrees."""
+    if np.all(points == points[:1]):
+        between = np.degrees(np.abs(wrapped(points[0][:, None] - points[0][None])))
+        return np.einsum("np,np->n", weights @ between, weights)
+    between = np.degrees(np.abs(wrapped(points[:, :, None] - points[:, None])))
+    return np.einsum("np,npq,nq->n", weights, between, weights)
+
+
 def _gaussian_crps(residual: np.ndarray, std: np.ndarray) -> np.ndarray:
     from scipy.special import ndtr
 
@@ -235,5 +246,5 @@ def _gaussian_crps(residual: np.ndarray, std: np.ndarray) -> np.ndarray:
     return std * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
 
 
-def _blocks(rows: np.ndarray) -> list[np.ndarray]:
-    return np.array_split(rows, max(1, len(rows) // 2000))
+def _blocks(rows: np.ndarray, size: int = 2000) -> list[np.ndarray]:
+    return np.array_split(rows, max(1, len(rows) // size))

@@ -6,6 +6,7 @@ smallest for the true posterior. One compiled function evaluates it for given nu
 coordinate search minimizes it. The search is deterministic.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -46,7 +47,7 @@ def choose_hyperparameters(
     obs_kernel: Kernel | Mapping[int, Kernel] | None = None,
     ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
     obs_ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
-    rule: Rule = ConstantTime(),
+    rule: Rule | None = None,
     floor: ScalarLike = 1e-6,
     nonnegative: Positive | None = None,
     margins: str = "auto",
@@ -72,7 +73,8 @@ def choose_hyperparameters(
         obs_kernel: as in `fit`.
         ridge: as in `fit`; given ridges are kept.
         obs_ridge: as in `fit`.
-        rule: as in `fit`. The compared models have rank 48 at most (vectors: 96), whatever the rule.
+        rule: as in `fit`. The compared models have rank 48 at most (vectors: 96, or 384 if the rule allows it and
+            narrow kernels need it), whatever the rule.
         floor: as in `fit`.
         nonnegative: as in `fit`.
         margins: as in `fit`.
@@ -113,13 +115,14 @@ def choose_hyperparameters(
         kernels = ScaledKernels.of("kernel", kernel, pooled.nodes)
         obs_kernels = ScaledKernels.of("obs_kernel", obs_kernel, of_observations)
         compare = partial(make_comparison, data, search=search, own_margins=chosen, in_units_of=both)
-        problems.append(_Problem(pooled, Given(kernels, obs_kernels, **rest), search, compare, chosen))
+        problems.append(_Problem(pooled, Given(kernels, obs_kernels, **rest), search, compare, chosen, rule))
     problem = min(problems, key=_Problem.first_score) if both else problems[0]
     kernels, own = problem.given.kernels, problem.own_margins
     if few:
         choice, temperature, obs_kernels = Choice(ridge=1e-3, obs_ridge=1e-3), 1.0, problem.given.obs_kernels
+        rule = ConstantTime() if rule is None else rule
     else:
-        choice, temperature, obs_kernels = _search(problem)
+        choice, temperature, obs_kernels, rule = _search(problem)
     return Hyperparameters(
         kernel=kernels.scaled(choice.bandwidth),
         obs_kernel=obs_kernels.scaled(choice.obs_bandwidth) or None,
@@ -157,7 +160,9 @@ class _Problem:
         search: Search,
         compare: Callable[..., Comparison],
         own_margins: tuple[int, ...],
+        rule: Rule | None,
     ):
+        self.rule = rule
         self.data = data
         self.given = given
         self.search = search
@@ -174,6 +179,13 @@ class _Problem:
         self.names = [name for name, varies in free.items() if varies]
         self.starts = {"bandwidth": search.bandwidths, "obs_bandwidth": search.obs_bandwidths, "power": search.powers}
 
+    @property
+    def fine_rank(self) -> int:
+        """The rank at which kernels of vectors are compared where a smaller one limits them; 0: at none."""
+        scalar = all(x.ndim == 1 for x in self.data.nodes.values())
+        most = self.search.fine_rank if self.rule is None else getattr(self.rule, "max_rank", 0)
+        return 0 if scalar else min(self.search.fine_rank, most)
+
     @cached_property
     def scores(self) -> "_Scores":
         """The scores of choices."""
@@ -184,10 +196,11 @@ class _Problem:
         return self.scores(_first(self.scores, self.starts, self.names))
 
 
-def _search(problem: _Problem) -> tuple[Choice, float, ScaledKernels]:
-    """Return the best choice, temperature and observation kernels: coordinate search in coarse steps, then fine ones.
+def _search(problem: _Problem) -> tuple[Choice, float, ScaledKernels, Rule]:
+    """Return the best choice, temperature, observation kernels and rule: coordinate search in coarse steps, then fine.
 
     Where observations have many coordinates, kernels of all of them and of their projections are compared at the start.
+    Where kernels of vectors are so narrow that the rank limits them, the search goes on at a larger rank.
     """
     given, search, names, starts = problem.given, problem.search, problem.names, problem.starts
     compared = [(given.obs_kernels, problem.scores, starts)]
@@ -200,9 +213,15 @@ def _search(problem: _Problem) -> tuple[Choice, float, ScaledKernels]:
     coarse = [(found, score, _coarse(score, starts, names)) for found, score, starts in compared]
     found, score, best = min(coarse, key=lambda one: one[1](one[2]))
     best = _by_coordinates(score, best, [name for name in names if name in search.refined], 0.5)
+    rule, rank = ConstantTime() if problem.rule is None else problem.rule, problem.fine_rank
+    if rank > score.comparison.rank and score.outcome(best).residual > search.resolved:
+        fine = _Scores(dataclasses.replace(score.comparison, rank=rank), search)
+        finer = _by_coordinates(fine, best, [name for name in names if name in search.refined], 0.5)
+        if fine(finer) < (1 - search.gain) * score(best):
+            score, best, rule = fine, finer, ConstantTime(max_rank=rank) if problem.rule is None else rule
     fix = "Pass kernels and ridges."
     _checks.require(np.isfinite(score(best)), "data", "must give finite beliefs on held-out problems", "NaN", fix)
-    return best, score.temperature(best), found
+    return best, score.temperature(best), found, rule
 
 
 def _coarse(score: "_Scores", starts: Mapping[str, tuple[float, ...]], names: list[str]) -> Choice:
@@ -248,7 +267,7 @@ class _Scores:
     def __call__(self, choice: Choice) -> float:
         """Return the score at the best temperature, with penalties for what was not resolved."""
         found = self.outcome(choice)
-        unresolved = max(0.0, float(found.residual) - self.search.resolved)
+        unresolved = max(0.0, float(found.residual) - self.search.resolved) if self.comparison.scalar else 0.0
         unresolved += 0.0 if bool(found.converged) else self.search.unconverged
         return float(np.min(found.scores)) * (1 + unresolved)
 
@@ -313,7 +332,8 @@ def own_margin_types(data: TrainingData, chosen: Sequence[int], margins: str) ->
         _checks.require(bool(found), "margins", rule, f"none of the node types {list(data.nodes)}", fix)
         return found
     differ = {v: differences(data.cases, v) for v in data.nodes} if data.cases else {}
-    candidates = [v for v in chosen if margins == "auto" and _exceeds(differ.get(v), SHIFT, SPREAD)]
+    numbers = [v for v in chosen if data.nodes[v].ndim == 1]
+    candidates = [v for v in numbers if margins == "auto" and _exceeds(differ.get(v), SHIFT, SPREAD)]
     for v in sorted(set(differ) - set(candidates)):
         if _exceeds(differ[v], STRONG_SHIFT, STRONG_SPREAD):
             shift, spread = differ[v]

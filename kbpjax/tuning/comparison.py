@@ -37,9 +37,6 @@ from kbpjax.tuning.losses import energy_score
 from kbpjax.tuning.projections import regression_matrix
 from kbpjax.tuning.search import Choice, Search
 
-RANK, VECTOR_RANK = 48, 96
-"""Ranks of the compared models: of scalar variables, and of others."""
-
 SAME = 1e-5
 """Relative difference up to which mean distances count as equal."""
 
@@ -190,6 +187,7 @@ class Comparison(eqx.Module):
     units: dict[int, Array]
     recipe: Recipe | None
     rank: int = eqx.field(static=True)
+    scalar: bool = eqx.field(static=True)
     search: Search = eqx.field(static=True)
 
     def score(self, choice: Choice) -> Outcome:
@@ -330,7 +328,8 @@ def make_comparison(
         points={v: candidate_points(train.nodes[v], 80 if train.nodes[v].ndim == 1 else 128) for v in held.truth},
         units=_units(data, given, held, own_margins, in_units_of),
         recipe=recipe(graph),
-        rank=RANK if scalar else VECTOR_RANK,
+        rank=search.rank if scalar else search.vector_rank,
+        scalar=scalar,
         search=search,
     )
 
@@ -342,9 +341,8 @@ def _units(
     units = {v: np.ones(len(x)) for v, x in held.truth.items()}
     margins, _ = estimate_margins(data.cases, in_units_of)
     for v in set(margins) & set(units):
-        scale = np.asarray(given.kernels.scales[v])  # of standardized values where they have own margins
         own = np.asarray(margins[v].scale)
         own = np.where(own > 0, own, np.mean(own))  # of a constant, any error counts
-        ratio = scale / (np.ones(1) if v in own_margins else own[held.place[v]])
-        units[v] = np.broadcast_to(ratio.reshape(len(ratio), -1).mean(axis=1), units[v].shape)
+        scale = float(given.kernels.scales[v])  # of standardized values where they have own margins
+        units[v] = np.full(len(units[v]), scale) if v in own_margins else scale / own[held.place[v]]
     return {v: _checks.to_jax(unit, jnp.result_type(float)) for v, unit in units.items()}

@@ -46,7 +46,11 @@ class Search:
         num_iters: largest number of iterations of a compared model; `infer` iterates longer.
         tol: residual at which the messages of a compared model have converged.
         unconverged: relative penalty of a compared model whose messages did not converge.
-        resolved: residual of a basis above which a compared model counts as not resolved.
+        resolved: residual of a basis above which a compared model counts as not resolved: of numbers, with a penalty;
+            of vectors, so that finer kernels are compared at `fine_rank`.
+        rank: rank of the compared models of numbers.
+        vector_rank: the same of vectors and other values.
+        fine_rank: the same of vectors whose kernels are not resolved. A message costs its square times the points.
         temperatures: temperatures that are compared.
         inside: share of a belief in the regions from which the temperature is chosen.
         flat: relative difference from the best score up to which temperatures score about as well.
@@ -76,6 +80,9 @@ class Search:
     tol: float = 1e-2
     unconverged: float = 0.1
     resolved: float = 0.02
+    rank: int = 48
+    vector_rank: int = 96
+    fine_rank: int = 384
     temperatures: tuple[float, ...] = (0.04, 0.06, 0.09, 0.13, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
     inside: float = 0.9
     flat: float = 0.02
