@@ -104,7 +104,8 @@ PAGES = {
         "Whether messages converged, why they did not, and the log-partition function.",
         {
             "": "check NotConverged diagnose Diagnosis log_partition skip_value_checks",
-            "Warnings": "KbpWarning ConvergenceWarning RankWarning CandidateWarning EvidenceWarning ScaleWarning",
+            "Warnings": "KbpWarning ConvergenceWarning RankWarning CandidateWarning EvidenceWarning MarginWarning"
+            " ScaleWarning",
         },
     ),
     "posterior": (

@@ -416,6 +416,8 @@ def _build_object(description: dict[str, Any], arrays: dict[str, np.ndarray], cu
     for name, field in declared.items():
         if name not in fields and field.default is not dataclasses.MISSING:
             fields[name] = field.default
+        elif name not in fields and field.default_factory is not dataclasses.MISSING:
+            fields[name] = field.default_factory()
     missing = sorted(set(declared) - set(fields))
     _checks.require(not missing, "path", f"must have all fields of {cls.__name__}", f"no {missing}", fix)
     instance = object.__new__(cls)

@@ -9,6 +9,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax import io
+from kbpjax.learning.far import are_far
 from kbpjax.learning.margins import Margins, differences, estimate_margins, standardized_cases
 
 NODES = 5
@@ -65,6 +66,21 @@ def test_a_far_value_moves_margins_little_and_a_constant_has_no_scale():
     assert np.allclose(clean.scale, spoiled.scale, rtol=0.05) and np.allclose(clean.center, spoiled.center, atol=0.02)
     assert spoiled.scale[2] == 0 and spoiled.center[2] == 4
     assert spoiled.standardized(jnp.array([0.0, 0.0, 4.0]))[2] == 0
+
+
+def test_far_values_are_no_candidates_and_are_named():
+    x = np.random.default_rng(0).normal(size=(300, 3))
+    kernels = {"kernel": kbp.RBF(0.5), "ridge": 1e-3}
+    clean = kbp.infer(kbp.fit(kbp.pool(GRAPH_OF_3, x), **kernels), GRAPH_OF_3)
+    with pytest.warns(kbp.CandidateWarning, match="1 of 900 values of node type 0 are far.*1e"):
+        model = kbp.fit(kbp.pool(GRAPH_OF_3, spoil(x)), **kernels, margins="type")
+    spoiled = kbp.infer(model, GRAPH_OF_3)
+    assert np.ptp(spoiled.points) < 10
+    assert np.allclose(kbp.mean(clean), kbp.mean(spoiled), atol=0.05)
+    assert np.allclose(kbp.std(clean), kbp.std(spoiled), rtol=0.05)
+    tail = np.exp(np.random.default_rng(1).normal(size=5000))  # no fault, but a long tail
+    assert are_far(x.ravel()).sum() == 0 and are_far(tail).sum() == 0
+    assert are_far(spoil(x).ravel()).sum() == 1 and are_far(np.r_[np.zeros(50), 3.0]).sum() == 0
 
 
 def spoil(x):

@@ -180,16 +180,20 @@ class _Problem:
         self.starts = {"bandwidth": search.bandwidths, "obs_bandwidth": search.obs_bandwidths, "power": search.powers}
 
     @property
+    def scalar(self) -> bool:
+        """Whether all variables are numbers."""
+        return all(x.ndim == 1 for x in self.data.nodes.values())
+
+    @property
     def fine_rank(self) -> int:
         """The rank at which kernels of vectors are compared where a smaller one limits them; 0: at none."""
-        scalar = all(x.ndim == 1 for x in self.data.nodes.values())
         most = self.search.fine_rank if self.rule is None else getattr(self.rule, "max_rank", 0)
-        return 0 if scalar else min(self.search.fine_rank, most)
+        return 0 if self.scalar else min(self.search.fine_rank, most)
 
     @cached_property
     def scores(self) -> "_Scores":
         """The scores of choices."""
-        return _Scores(self.compare(self.given), self.search)
+        return _Scores(self.compare(self.given), self.search, self.scalar)
 
     def first_score(self) -> float:
         """Return the best score of the first values."""
@@ -209,13 +213,13 @@ def _search(problem: _Problem) -> tuple[Choice, float, ScaledKernels, Rule]:
         comparison = problem.compare(given, projected=True)
         if comparison.given.obs_kernels.matrices:  # else too few samples are not held out
             of_many = starts | {"obs_bandwidth": search.many_bandwidths}
-            compared = [(*compared[0][:2], of_many), (projected, _Scores(comparison, search), starts)]
+            compared = [(*compared[0][:2], of_many), (projected, _Scores(comparison, search, problem.scalar), starts)]
     coarse = [(found, score, _coarse(score, starts, names)) for found, score, starts in compared]
     found, score, best = min(coarse, key=lambda one: one[1](one[2]))
     best = _by_coordinates(score, best, [name for name in names if name in search.refined], 0.5)
     rule, rank = ConstantTime() if problem.rule is None else problem.rule, problem.fine_rank
     if rank > score.comparison.rank and score.outcome(best).residual > search.resolved:
-        fine = _Scores(dataclasses.replace(score.comparison, rank=rank), search)
+        fine = _Scores(dataclasses.replace(score.comparison, rank=rank), search, problem.scalar)
         finer = _by_coordinates(fine, best, [name for name in names if name in search.refined], 0.5)
         if fine(finer) < (1 - search.gain) * score(best):
             score, best, rule = fine, finer, ConstantTime(max_rank=rank) if problem.rule is None else rule
@@ -250,8 +254,9 @@ def _by_coordinates(score: "_Scores", best: Choice, names: list[str], root: floa
 class _Scores:
     """The scores of choices on held-out problems, each computed once."""
 
-    def __init__(self, comparison: Comparison, search: Search):
+    def __init__(self, comparison: Comparison, search: Search, penalized: bool = True):
         self.comparison = comparison
+        self.penalized = penalized  # where bases are not resolved
         self.search = search
         self.tried: dict[Choice, Outcome] = {}
 
@@ -267,7 +272,7 @@ class _Scores:
     def __call__(self, choice: Choice) -> float:
         """Return the score at the best temperature, with penalties for what was not resolved."""
         found = self.outcome(choice)
-        unresolved = max(0.0, float(found.residual) - self.search.resolved) if self.comparison.scalar else 0.0
+        unresolved = max(0.0, float(found.residual) - self.search.resolved) if self.penalized else 0.0
         unresolved += 0.0 if bool(found.converged) else self.search.unconverged
         return float(np.min(found.scores)) * (1 + unresolved)
 

@@ -187,7 +187,6 @@ class Comparison(eqx.Module):
     units: dict[int, Array]
     recipe: Recipe | None
     rank: int = eqx.field(static=True)
-    scalar: bool = eqx.field(static=True)
     search: Search = eqx.field(static=True)
 
     def score(self, choice: Choice) -> Outcome:
@@ -329,7 +328,6 @@ def make_comparison(
         units=_units(data, given, held, own_margins, in_units_of),
         recipe=recipe(graph),
         rank=search.rank if scalar else search.vector_rank,
-        scalar=scalar,
         search=search,
     )
 

@@ -402,6 +402,7 @@ recipe(
     tol=1e-3,
 )
 recipe("Hyperparameters.fit", Late(lambda: start().fit), data)
+recipe("Hyperparameters.standardized", Late(lambda: start().standardized), data)
 recipe("Hyperparameters.fix_landmarks", Late(lambda: start().fix_landmarks), data)
 recipe("Hyperparameters.run", Late(lambda: start().run), model, GRAPH, evidence)
 recipe("Hyperparameters.observe", Late(lambda: start().observe), model, GRAPH, Y[0])
@@ -762,6 +763,7 @@ NOT_CALLED = {
     "RankWarning": WARNING,
     "CandidateWarning": WARNING,
     "EvidenceWarning": WARNING,
+    "MarginWarning": WARNING,
     "ScaleWarning": WARNING,
     "Schedule": "called by the package, with its own arrays",
     "Schedule.init": "called by the package, with its own arrays",
