@@ -7,6 +7,8 @@ and 90 % intervals, fraction of converged cases, seconds of the first `fit` and 
 them: the simple method of smallest error on the test cases, the true posterior where it is known, and `fit` with
 options that a small grid search chose on validation cases. Ratios are errors of the one call to those of the others.
 
+At the end the geometric mean of the ratios of CRPS to those of the best baselines is printed, and the worst three.
+
 Results are written after each problem, to benchmarks/out or, with --accept, into the committed file, where the rows of
 problems that were not run are kept.
 """
@@ -29,6 +31,7 @@ import kbpjax as kbp
 from benchmarks.first_try import problems, real, tuned
 from benchmarks.first_try.scoring import Problem, Quantity, score, score_prediction
 from experiments.lib import command_line, datasets, results, tables
+from experiments.readme.benchmarks import first_try_summary
 
 SAVED, OUT = Path("benchmarks/results"), Path("benchmarks/out")
 ORDER = (
@@ -78,6 +81,7 @@ def run(args: argparse.Namespace) -> None:
         tables.print_table(rows, [key for key in SHOWN if any(key in row for row in rows)])
         config = {"quick": args.quick, "seed": args.seed}
         results.write_results(path, config, [row for one in ORDER for row in kept.get(one, [])])
+    print(first_try_summary([row for one in ORDER for row in kept.get(one, [])]), end="")
 
 
 def attempt(name: str, seed: int, quick: bool, data: Path | None) -> list[Row]:

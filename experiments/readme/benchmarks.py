@@ -1,5 +1,7 @@
 """Tables of the benchmarks."""
 
+import math
+
 from experiments.lib.markdown import Row, markdown_table, or_blank
 
 
@@ -106,18 +108,41 @@ def first_try(rows: list[Row]) -> str:
 
 
 def first_try_compared(rows: list[Row]) -> str:
-    """Return a table of errors and CRPS of other methods on the same problems, and ratios of errors."""
+    """Return a table of errors and CRPS of other methods on the same problems, and their ratios."""
     header = ["problem", "error", "best baseline", "exact", "hand-tuned", "/ baseline", "/ exact", "/ hand-tuned"]
-    header += ["CRPS", "baseline", "exact", "hand-tuned"]
+    header += ["CRPS", "baseline", "/ baseline", "exact", "hand-tuned"]
     body = []
     for row in rows:
         number = lambda key, row=row: or_blank(row.get(key), "#.3g")
         ratios = [or_blank(row.get(f"error/{other}"), ".2f") for other in ("baseline", "exact", "tuned")]
-        crps = [number(key) for key in ("crps", "baseline_crps", "exact_crps", "tuned_crps")]
+        ratio = row["crps"] / row["baseline_crps"] if "crps" in row and row.get("baseline") else None
+        crps = [
+            number("crps"),
+            number("baseline_crps"),
+            or_blank(ratio, ".2f"),
+            number("exact_crps"),
+            number("tuned_crps"),
+        ]
         best = f"{number('baseline_error')} {row.get('baseline') or ''}".strip()
         errors = [number("error"), best, number("exact_error"), number("tuned_error")]
         body.append([row["problem"], *errors, *ratios, *crps])
     return markdown_table(header, body)
+
+
+def first_try_summary(rows: list[Row]) -> str:
+    """Return the geometric mean of the ratios of CRPS to those of the best baselines, and the worst three."""
+    ratios = {
+        row["problem"]: row["crps"] / row["baseline_crps"] for row in rows if "crps" in row and row.get("baseline")
+    }
+    if not ratios:
+        return "No problem has a baseline.\n"
+    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+    worst = sorted(ratios.items(), key=lambda item: -item[1])[:3]
+    behind = sum(ratio > 1 for ratio in ratios.values())
+    return (
+        f"CRPS over that of the best baseline: geometric mean {mean:.3f} over {len(ratios)} rows, above 1 on {behind}. "
+        f"Worst: {', '.join(f'{name} {ratio:.2f}' for name, ratio in worst)}.\n"
+    )
 
 
 def first_try_failed(rows: list[Row]) -> str:

@@ -85,6 +85,7 @@ def of_benchmarks() -> dict[str, str]:
         "tables": benchmarks.tables_of_states(rows["discrete"]),
         "first_try": benchmarks.first_try(rows["first_try"]),
         "first_try_compared": benchmarks.first_try_compared(rows["first_try"]),
+        "first_try_summary": benchmarks.first_try_summary(rows["first_try"]),
         "first_try_failed": benchmarks.first_try_failed(rows["first_try"]),
     }
 
