@@ -190,7 +190,8 @@ def test_batches_and_transformations(problem):
 
 def test_other_graphs_use_the_margins_of_all_nodes(problem):
     _, own, margins, _, _ = problem
-    posterior = kbp.infer(own, kbp.chain_graph(8))
+    with pytest.warns(kbp.MarginWarning, match="8 nodes of type 0, and the model has margins of 5"):
+        posterior = kbp.infer(own, kbp.chain_graph(8))
     assert posterior.points.shape[0] == 8
     assert np.allclose(kbp.mean(posterior), margins.pooled_center, atol=0.3 * float(margins.pooled_scale))
 

@@ -86,7 +86,7 @@ class EvidenceWarning(KbpWarning):
 
 
 class MarginWarning(KbpWarning):
-    """Given by `fit` if nodes of one type differ much, and their relations are learned together as they are.
+    """Given by `fit` if nodes of one type differ much and are learned together, by `infer` if a graph has other nodes.
 
     Examples:
         >>> import warnings, kbpjax as kbp

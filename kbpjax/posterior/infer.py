@@ -23,7 +23,7 @@ from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
 from kbpjax.inference.acceleration import Anderson
-from kbpjax.inference.diagnostics import ConvergenceWarning, NotConverged, check
+from kbpjax.inference.diagnostics import ConvergenceWarning, MarginWarning, NotConverged, check
 from kbpjax.inference.loopy import Solution, run
 from kbpjax.inference.schedules import Colored, Schedule, colored
 from kbpjax.inference.tree import run_tree
@@ -88,6 +88,9 @@ def infer(
     Raises:
         ValueError: as `observe`, `run` and `beliefs`; no candidates.
 
+    Warns:
+        MarginWarning: the nodes of the training data have own margins (`fit(margins=)`), and their number differs.
+
     Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> rng = np.random.default_rng(0)
@@ -99,6 +102,7 @@ def infer(
         >>> bool(posterior.solution.converged), bool((kbp.mean(posterior) > 0.4).all())
         (True, True)
     """
+    _warn_of_margins(model, graph)
     if y is not None:
         observed = observe(model, graph, y, mask=mask)
         evidence = observed if evidence is None else observed * evidence
@@ -109,6 +113,16 @@ def infer(
     posterior = Posterior.of(model, graph, evidence, solution, points, marginal=marginal)
     warn_unless_converged(solution, of_tables=model.has_potentials)
     return posterior
+
+
+def _warn_of_margins(model: KernelMRF, graph: Graph) -> None:
+    """Warn if a graph has another number of nodes than the margins of the model."""
+    for v, count, *_ in graph.node_types:
+        known = len(model.margins[v]) if v in model.margins else count
+        if count != known:
+            got = f"{count} nodes of type {v}, and the model has margins of {known}"
+            fix = "Fit with margins='type' for graphs of other sizes."
+            warn(f"graph: has {got}: the location and scale of all nodes together are used. {fix}", MarginWarning)
 
 
 class Recipe(eqx.Module):
