@@ -1,7 +1,7 @@
 """`fit`: a model learned from training data, with what is not given chosen from the data."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ def fit(
     obs_ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
     floor: ScalarLike = 1e-6,
     nonnegative: Positive | None = None,
-    margins: Literal["auto", "node", "type"] = "auto",
+    margins: str | Mapping[int, str] = "auto",
 ) -> KernelMRF:
     r"""Return a kernel Markov random field fitted to training data (eq. 11 and 14).
 
@@ -78,7 +78,7 @@ def fit(
         margins: "node": values are standardized for each node, and given kernels are in standard deviations; "type":
             they are not; "auto": for numbers whose kernels are chosen, whichever has the better held-out beliefs,
             where nodes have 30 values or more and differ. Margins of nodes with few values are drawn to those of all
-            nodes. On a graph with another number of nodes, the margins of all nodes are used.
+            nodes. On a graph with another number of nodes, the margins of all nodes are used. Or {node type: word}.
 
     Returns:
         The model. If hyperparameters were chosen, they are in `model.hyperparameters`, which can fit other data:
@@ -102,8 +102,7 @@ def fit(
     options: Any = {"floor": floor, "nonnegative": nonnegative}
     given = {"kernel": kernel, "obs_kernel": obs_kernel, "ridge": ridge, "obs_ridge": obs_ridge}
     if not (_misses("kernel", kernel, data.nodes) | _misses("obs_kernel", obs_kernel, data.observations)):
-        own = own_margin_types(data, (), margins)
-        data = with_own_margins(data, own)
+        data = with_own_margins(data, own_margin_types(data, (), margins)[0])
         rule = ConstantTime() if rule is None else rule
         model = learn_model(data, **(given | options | {"ridge": 1e-6 if ridge is None else ridge, "rule": rule}))
         warn_of_rank(model, rule)

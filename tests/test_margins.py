@@ -240,6 +240,19 @@ def test_fit_warns_of_nodes_that_differ_where_a_kernel_is_given():
         kbp.fit(kbp.pool(GRAPH, draws(50)), kernel=kbp.RBF(1.0))
 
 
+def test_margins_by_node_type():
+    graph = kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3)], 4, node_type=[0, 0, 1, 1])
+    x = np.array([0.0, 9.0, 1.0, 2.0]) + draws(60)[:, :4]
+    model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(1.0), ridge=1e-3, margins={0: "node"})
+    assert list(model.margins) == [0]
+    posterior = kbp.infer(model, graph, evidence=kbp.clamp(model, graph, [1, 3], [9.5, 2.0]))
+    assert posterior.points[0].shape == (2, 120) and posterior.points[1].shape == (120,)
+    assert abs(kbp.mean(posterior)[0][0] - 0.4) < 0.3
+    assert kbp.edge_beliefs(posterior, [(1, 2)]).first.shape == (1, 120)
+    with pytest.raises(ValueError, match="margins: must be a known word, for node types"):
+        kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(1.0), margins={2: "node"})
+
+
 def test_wrong_margins_are_refused(problem):
     data = kbp.pool(GRAPH, CENTERS + SCALES * draws(50))
     with pytest.raises(ValueError, match="margins: must be"):

@@ -50,7 +50,7 @@ def choose_hyperparameters(
     rule: Rule | None = None,
     floor: ScalarLike = 1e-6,
     nonnegative: Positive | None = None,
-    margins: str = "auto",
+    margins: str | Mapping[int, str] = "auto",
 ) -> Hyperparameters:
     """Return the hyperparameters whose beliefs are best on held-out problems; deterministic.
 
@@ -105,11 +105,11 @@ def choose_hyperparameters(
     kernel = _with_delta(kernel, data.nodes, dict(data.labels))
     obs_kernel = _with_delta(obs_kernel, observed, dict(data.obs_labels))
     search, rest = Search(), {"ridge": ridge, "obs_ridge": obs_ridge, "floor": floor}
-    own = own_margin_types(data, [v for v in data.nodes if not _is_given(kernel, v)], margins)
+    asked, own = own_margin_types(data, [v for v in data.nodes if not _is_given(kernel, v)], margins)
     few = sum(x.size and len(x) * x.shape[1] for one in data.cases for x in one.samples.values()) < search.fewest
-    both = () if margins == "node" or not own or few else own  # compared in units of the nodes' standard deviations
+    both = () if few else own  # compared in units of the nodes' standard deviations
     problems = []
-    for chosen in ((), own) if both else (own,):
+    for chosen in (asked, asked + both) if both else (asked,):
         pooled = with_own_margins(data, chosen)
         of_observations = {v: y for v, (_, y) in pooled.observations.items()}
         kernels = ScaledKernels.of("kernel", kernel, pooled.nodes)
@@ -315,38 +315,43 @@ def _steps(name: str, root: float, search: Search) -> Iterator[Callable[[Choice]
         yield step
 
 
-def own_margin_types(data: TrainingData, chosen: Sequence[int], margins: str) -> tuple[int, ...]:
-    """Return the node types whose nodes may have own margins, and warn of those that differ strongly without.
+def own_margin_types(
+    data: TrainingData, chosen: Sequence[int], margins: str | Mapping[int, str]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the node types that have own margins, and those that may; warn of others whose nodes differ strongly.
 
     Args:
         data: the training data.
         chosen: node types whose kernels are chosen.
         margins: as in `fit`.
     """
-    fix = "Pass 'auto', 'node' or 'type'."
-    _checks.require(margins in ("auto", "node", "type"), "margins", "must be a known word", repr(margins), fix)
+    given = margins if isinstance(margins, Mapping) else dict.fromkeys(data.nodes, margins)
+    fix = "Pass 'auto', 'node' or 'type', or {node type: one of them}."
+    words = all(word in ("auto", "node", "type") for word in given.values()) and set(given) <= set(data.nodes)
+    _checks.require(words, "margins", f"must be a known word, for node types {list(data.nodes)}", repr(margins), fix)
+    asked = [v for v, word in given.items() if word == "node"]
     if _checks.is_traced(data):
         fix = "Fit outside of jax.jit, or pass margins='type'."
-        _checks.require(margins != "node", "margins", "must be of known data", "tracers", fix)
-        return ()
-    if margins == "node":
+        _checks.require(not asked, "margins", "must be of known data", "tracers", fix)
+        return (), ()
+    possible = tuple(estimate_margins(data.cases, asked)[0]) if asked else ()
+    if asked:
         fix = "Pass margins='type', or data of kbpjax.pool."
         _checks.require(bool(data.cases), "margins", "must be of data with cases", "none", fix)
-        found = tuple(estimate_margins(data.cases, list(data.nodes))[0])
         rule = "must be of floats, of node types with as many nodes in each graph"
-        _checks.require(bool(found), "margins", rule, f"none of the node types {list(data.nodes)}", fix)
-        return found
-    differ = {v: differences(data.cases, v) for v in data.nodes} if data.cases else {}
-    numbers = [v for v in chosen if data.nodes[v].ndim == 1]
-    candidates = [v for v in numbers if margins == "auto" and _exceeds(differ.get(v), SHIFT, SPREAD)]
+        wrong = [v for v in asked if v not in possible] if isinstance(margins, Mapping) or not possible else []
+        _checks.require(not wrong, "margins", rule, f"node types {wrong}", fix)
+    differ = {v: differences(data.cases, v) for v in data.nodes if v not in possible} if data.cases else {}
+    numbers = [v for v in chosen if v in differ and data.nodes[v].ndim == 1 and given.get(v, "auto") == "auto"]
+    candidates = [v for v in numbers if _exceeds(differ[v], SHIFT, SPREAD)]
     for v in sorted(set(differ) - set(candidates)):
         if _exceeds(differ[v], STRONG_SHIFT, STRONG_SPREAD):
             shift, spread = differ[v]
             got = f"{shift:.0%} of the variance is between them, and their scales differ by {np.exp(spread):.2g} times"
             text = f"nodes of type {v} differ, and their relations are learned together: {got}"
             warn(f"{text}. Pass margins='node' to fit, or give them node types.", MarginWarning)
-    return tuple(candidates)
+    return possible, tuple(candidates)
 
 
-def _exceeds(found: tuple[float, float] | None, shift: float, spread: float) -> bool:
-    return found is not None and (found[0] > shift or found[1] > spread)
+def _exceeds(found: tuple[float, float], shift: float, spread: float) -> bool:
+    return found[0] > shift or found[1] > spread
