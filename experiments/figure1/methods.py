@@ -112,6 +112,7 @@ def _learn_smoothed(training_pair: TrainingPair, options: Options) -> kbp.Kernel
     joint = spread @ counts @ spread.T + options["pseudo_count"]
     nodes = spread @ np.bincount(np.searchsorted(gray, training_pair.clean.ravel()), minlength=len(gray))
     nodes += options["pseudo_count"] * len(gray)
+    nodes /= nodes.sum()
     ratio = joint * joint.sum() / (joint.sum(1, keepdims=True) * joint.sum(0))
     return discrete.from_potentials(gray, *(x.astype(np.float32) for x in (nodes, ratio[None])))
 
