@@ -69,7 +69,7 @@ ERRORS = {
     "infinite samples": (lambda m: kbp.pool(CHAIN, np.full((3, 6), np.inf)), "samples"),
     "ragged samples": (lambda m: kbp.pool(CHAIN, [[1.0], [1.0, 2.0]]), "samples"),
     "words for numbers": (lambda m: kbp.observe(m, CHAIN, ["a"] * 6), "y"),
-    "all samples alike": (lambda m: kbp.fit(kbp.pool(CHAIN, np.ones((5, 6)))), "all be equal"),
+    "all samples alike": (lambda m: kbp.median_hyperparameters(kbp.pool(CHAIN, np.ones((5, 6)))), "all be equal"),
     "an edge twice": (lambda m: kbp.Graph.from_edges([(0, 1), (1, 0)], 2), "edges"),
     "a node joined to itself": (lambda m: kbp.Graph.from_edges([(0, 0)], 1), "edges"),
     "coverage in percent": (lambda m: kbp.interval(kbp.infer(m, CHAIN, Y[0]), 90), "coverage"),

@@ -68,6 +68,11 @@ def test_a_far_value_moves_margins_little_and_a_constant_has_no_scale():
     assert spoiled.standardized(jnp.array([0.0, 0.0, 4.0]))[2] == 0
 
 
+def test_a_constant_variable_is_answered_with_its_constant():
+    posterior = kbp.infer(kbp.fit(kbp.pool(GRAPH_OF_3, np.full((5, 3), 4.0))), GRAPH_OF_3)
+    assert kbp.mean(posterior).tolist() == [4, 4, 4] and kbp.std(posterior).tolist() == [0, 0, 0]
+
+
 def test_far_values_are_no_candidates_and_are_named():
     x = np.random.default_rng(0).normal(size=(300, 3))
     kernels = {"kernel": kbp.RBF(0.5), "ridge": 1e-3}

@@ -342,7 +342,8 @@ def test_defaults_are_those_of_the_table():
     by_hand = {name: parameter.default for name, parameter in {**fit, **run}.items()}
     hyperparameters = kbpjax.Hyperparameters(kbpjax.RBF(1))
     names = ("floor", "eps", "max_rank", "num_iters")
-    rules = by_hand["rule"], hyperparameters.rule
+    assert by_hand["rule"] is None
+    rules = kbpjax.ConstantTime(), hyperparameters.rule
     for name in names:
         of_rule = name in ("eps", "max_rank")
         given = getattr(rules[0], name) if of_rule else by_hand[name]
