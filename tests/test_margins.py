@@ -11,6 +11,7 @@ import kbpjax as kbp
 from kbpjax import io
 from kbpjax.learning.far import are_far
 from kbpjax.learning.margins import Margins, differences, estimate_margins, standardized_cases
+from kbpjax.learning.model import candidate_points
 
 NODES = 5
 CENTERS, SCALES = np.linspace(-5.0, 20.0, NODES), np.geomspace(0.1, 5.0, NODES)
@@ -85,6 +86,9 @@ def test_far_values_are_no_candidates_and_are_named():
     assert np.allclose(kbp.std(clean), kbp.std(spoiled), rtol=0.05)
     tail = np.exp(np.random.default_rng(1).normal(size=5000))  # no fault, but a long tail
     assert are_far(x.ravel()).sum() == 0 and are_far(tail).sum() == 0
+    assert are_far(np.array([0.0, 0.1, 0.2, 10.0])).sum() == 0  # too few values to say so
+    counts = np.r_[np.random.default_rng(2).integers(0, 9, 300), 200].astype(np.int32)
+    assert candidate_points(counts)[-1] == 200  # a state, not a fault
     assert are_far(spoil(x).ravel()).sum() == 1 and are_far(np.r_[np.zeros(50), 3.0]).sum() == 0
 
 
@@ -264,6 +268,13 @@ def test_wrong_margins_are_refused(problem):
         kbp.fit(data, kernel=kbp.RBF(1.0), margins="nodes")
     with pytest.raises(ValueError, match="margins: must be of data with cases"):
         kbp.fit(kbp.TrainingData(edges={0: data.edges[0]}, nodes=data.nodes), kernel=kbp.RBF(1.0), margins="node")
+    integers = kbp.pool(GRAPH, np.arange(50).reshape(10, NODES))
+    with pytest.raises(ValueError, match="margins: must be 'type' where no variable is a float"):
+        kbp.fit(integers, kernel=kbp.Delta(), margins="node")
+    with pytest.raises(ValueError, match="margins: must be of floats"):
+        kbp.fit(integers, kernel=kbp.Delta(), margins={0: "node"})
+    with pytest.raises(ValueError, match="margins: must be of known data"):
+        jax.jit(lambda x: kbp.fit(kbp.pool(GRAPH, x), kernel=kbp.RBF(1.0), margins="node"))(jnp.ones((40, NODES)))
     with pytest.raises(ValueError, match="marginal: must not be Parzen"):
         kbp.infer(problem[1], GRAPH, marginal=kbp.Parzen(kbp.RBF(0.1), data.nodes[0]))
     with pytest.raises(ValueError, match="points: must lie near"):

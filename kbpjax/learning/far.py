@@ -6,8 +6,11 @@ from numpy.typing import NDArray
 REACH = 8
 """Number of standard deviations, as the quartiles give them, beyond which values are far."""
 
-FEW = 1000
+RARE = 1000
 """Far values are left out if there is at most one, or one in so many: else they are a long tail."""
+
+FEWEST = 100
+"""Number of values below which none is far: the quartiles of fewer say too little."""
 
 
 def reach_of(x: NDArray) -> tuple[NDArray, NDArray]:
@@ -35,4 +38,4 @@ def are_far(x: NDArray) -> NDArray[np.bool_]:
     values = x.astype(np.float64)
     low, high = reach_of(values)
     far = (values < low) | (values > high)
-    return far & (far.sum() <= max(1, len(x) // FEW))
+    return far & (len(x) >= FEWEST) & (far.sum() <= max(1, len(x) // RARE))

@@ -31,7 +31,7 @@ FEW = 30
 MANY = 1000
 """Number of cases, about, in which differences between nodes are looked for."""
 
-TINY = 1e-30
+TINY = 1e-300
 """A variance that stands for 0 where it divides."""
 
 
@@ -257,9 +257,9 @@ def with_own_margins(data: TrainingData, node_types: Sequence[int]) -> TrainingD
     """
     if data.margins or not node_types:
         return data
+    _checks.require(not _checks.is_traced(data), "margins", "must be of known data", "tracers", "Fit outside jax.jit.")
     fix = "Pass margins='type', or data of kbpjax.pool."
     _checks.require(bool(data.cases), "margins", "must be of data with cases", "none", fix)
-    _checks.require(not _checks.is_traced(data), "margins", "must be of known data", "tracers", "Fit outside jax.jit.")
     margins, obs_margins = estimate_margins(data.cases, node_types)
     missing = [v for v in node_types if v not in margins]
     rule = "must be of floats, of node types with as many nodes in each graph"

@@ -292,14 +292,14 @@ def candidate_points(x: Shaped[Array, "sample *dim"], count: int | None = None) 
 
     Returns:
         Numbers: their distinct values if there are at most `count`, else evenly spaced points over their range.
-        Integers with more: some of the distinct values. Others: samples, repeated as they are, for `Empirical()`. A
-        number in a thousand, or one, may be far from all others: it is left out.
+        Integers with more: some of the distinct values. Others: samples, repeated as they are, for `Empirical()`. Of
+        floats, one in a thousand, or one, may be far from all others: it is left out.
     """
     values = np.asarray(x)
     count = (256 if values.ndim == 1 else 512) if count is None else count
     if values.ndim > 1:
         return _checks.to_jax(values[random_rows(len(values), count)])
-    distinct = np.unique(values[~are_far(values)] if np.issubdtype(values.dtype, np.number) else values)
+    distinct = np.unique(values[~are_far(values)] if np.issubdtype(values.dtype, np.floating) else values)
     if len(distinct) > count and np.issubdtype(values.dtype, np.floating):
         return _checks.to_jax(np.linspace(distinct[0], distinct[-1], count, dtype=values.dtype))
     return _checks.to_jax(distinct[random_rows(len(distinct), count)])

@@ -298,6 +298,8 @@ def beliefs(
         x, z = candidates[v], None
         if v in model.margins:
             margins = model.margins[v].of_nodes(count)
+            size = 1 if own[v] else count * len(x) * model.bases[v].rank * solution.messages.dtype.itemsize
+            _checks.require_memory("points", "their features at each node", size, "Pass fewer points, or none.")
             x, z = (margins.candidates(x), x) if own[v] else (x, margins.standardized(_for_each(x, count)))
         candidates[v] = x
         likelihoods = log_likelihoods(evidence, v, x, count, solution.messages.dtype, checks, own[v])

@@ -23,7 +23,7 @@ from kbpjax._public import public
 from kbpjax.inference.diagnostics import MarginWarning
 from kbpjax.kernels import Delta, Kernel
 from kbpjax.learning.data import TrainingData
-from kbpjax.learning.margins import differences, estimate_margins, with_own_margins
+from kbpjax.learning.margins import differences, with_own_margins
 from kbpjax.learning.model import Positive
 from kbpjax.learning.observations import DensityRatio, Expectation
 from kbpjax.learning.rules import ConstantTime, Rule
@@ -329,19 +329,13 @@ def own_margin_types(
     fix = "Pass 'auto', 'node' or 'type', or {node type: one of them}."
     words = all(word in ("auto", "node", "type") for word in given.values()) and set(given) <= set(data.nodes)
     _checks.require(words, "margins", f"must be a known word, for node types {list(data.nodes)}", repr(margins), fix)
-    asked = [v for v, word in given.items() if word == "node"]
-    if _checks.is_traced(data):
-        fix = "Fit outside of jax.jit, or pass margins='type'."
-        _checks.require(not asked, "margins", "must be of known data", "tracers", fix)
-        return (), ()
-    possible = tuple(estimate_margins(data.cases, asked)[0]) if asked else ()
-    if asked:
-        fix = "Pass margins='type', or data of kbpjax.pool."
-        _checks.require(bool(data.cases), "margins", "must be of data with cases", "none", fix)
-        rule = "must be of floats, of node types with as many nodes in each graph"
-        wrong = [v for v in asked if v not in possible] if isinstance(margins, Mapping) or not possible else []
-        _checks.require(not wrong, "margins", rule, f"node types {wrong}", fix)
-    differ = {v: differences(data.cases, v) for v in data.nodes if v not in possible} if data.cases else {}
+    floats = [v for v, x in data.nodes.items() if jnp.issubdtype(x.dtype, jnp.floating)]
+    asked = [v for v, word in given.items() if word == "node" and (v in floats or isinstance(margins, Mapping))]
+    rule, fix = "must be 'type' where no variable is a float", "Leave margins out."
+    _checks.require(margins != "node" or bool(asked), "margins", rule, repr(margins), fix)
+    if _checks.is_traced(data):  # `with_own_margins` refuses those that are asked for
+        return tuple(asked), ()
+    differ = {v: differences(data.cases, v) for v in data.nodes if v not in asked} if data.cases else {}
     numbers = [v for v in chosen if v in differ and data.nodes[v].ndim == 1 and given.get(v, "auto") == "auto"]
     candidates = [v for v in numbers if _exceeds(differ[v], SHIFT, SPREAD)]
     for v in sorted(set(differ) - set(candidates)):
@@ -350,7 +344,7 @@ def own_margin_types(
             got = f"{shift:.0%} of the variance is between them, and their scales differ by {np.exp(spread):.2g} times"
             text = f"nodes of type {v} differ, and their relations are learned together: {got}"
             warn(f"{text}. Pass margins='node' to fit, or give them node types.", MarginWarning)
-    return possible, tuple(candidates)
+    return tuple(asked), tuple(candidates)
 
 
 def _exceeds(found: tuple[float, float], shift: float, spread: float) -> bool:
