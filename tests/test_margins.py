@@ -87,7 +87,7 @@ def test_far_values_are_no_candidates_and_are_named():
     tail = np.exp(np.random.default_rng(1).normal(size=5000))  # no fault, but a long tail
     assert are_far(x.ravel()).sum() == 0 and are_far(tail).sum() == 0
     assert are_far(np.array([0.0, 0.1, 0.2, 10.0])).sum() == 0  # too few values to say so
-    counts = np.r_[np.random.default_rng(2).integers(0, 9, 300), 200].astype(np.int32)
+    counts = jnp.asarray(np.r_[np.random.default_rng(2).integers(0, 9, 300), 200], jnp.int32)
     assert candidate_points(counts)[-1] == 200  # a state, not a fault
     assert are_far(spoil(x).ravel()).sum() == 1 and are_far(np.r_[np.zeros(50), 3.0]).sum() == 0
 
