@@ -1,15 +1,55 @@
-"""Synthetic problems: chains, pictures that are drawn, a simulated network of sensors, random graphs."""
+"""Synthetic problems: correlated numbers, chains, drawn pictures, a simulated network of sensors, random graphs."""
 
 from functools import partial
 
 import numpy as np
 
 import kbpjax as kbp
-from benchmarks.first_try import baselines
-from benchmarks.first_try.scoring import Distribution, Draw, Problem, Quantity, wrapped
+from benchmarks.first_try import baselines, networks
+from benchmarks.first_try.scoring import Distribution, Draw, Prediction, Problem, Quantity, wrapped
 from experiments.convergence.run import regular_edges, small_world_edges
 
 Rng = np.random.Generator
+
+
+CORRELATION = np.array([[1, 0.8, 0.6, 0.7], [0.8, 1, 0.75, 0.5], [0.6, 0.75, 1, 0.65], [0.7, 0.5, 0.65, 1]])
+"""Of four numbers."""
+
+
+def four_numbers(rng: Rng, quick: bool) -> Problem:
+    """Rows of four correlated Gaussian numbers, one node each, all joined; 25 % missing, in training too.
+
+    1,500 rows to learn from, 500 others to fill; 100 more to choose options.
+    """
+    rows = 400 if quick else 2000
+    x = rng.multivariate_normal(np.zeros(4), CORRELATION, rows)
+    y = np.where(rng.random(x.shape) < 0.25, np.nan, x)
+    learn = rows * 3 // 4
+    test = Draw(y[learn:], np.where(np.isnan(y), x, np.nan)[learn:])
+    validation = hide(rng, rng.multivariate_normal(np.zeros(4), CORRELATION, 100), 0.25)
+
+    def exact(draw: Draw) -> dict[str, Distribution]:
+        """Return the conditional Gaussians of the true model."""
+        found = networks.gaussian(np.zeros(4), CORRELATION)(problem, draw)[""]
+        assert isinstance(found, Prediction) and found.std is not None
+        grid, std = np.linspace(-6, 6, 601), np.maximum(found.std, 0.02)[..., None]  # those seen are not scored
+        weights = np.exp(-(((grid - found.mean[..., None]) / std) ** 2) / 2)
+        return {"": Distribution(grid, weights / weights.sum(axis=-1, keepdims=True))}
+
+    methods = {
+        "joint Gaussian": networks.joint_gaussian(y[:learn], 5 if quick else 30),
+        "copula": networks.copula(y[:learn], 5 if quick else 30),
+        "IterativeImputer": networks.imputer(y[:learn]),
+    }
+    graph = kbp.Graph.from_edges([(i, j) for i in range(4) for j in range(i)], 4)
+    problem = Problem(graph, y[:learn], y[:learn], test, validation, baselines=methods, exact=exact)
+    return problem
+
+
+def hide(rng: Rng, values: np.ndarray, share: float) -> Draw:
+    """Return cases whose observations are the values themselves, a share of them hidden; these are scored."""
+    hidden = rng.random(values.shape) < share
+    return Draw(np.where(hidden, np.nan, values), np.where(hidden, values, np.nan))
 
 
 def gaussian_chain(rng: Rng, quick: bool) -> Problem:
@@ -86,7 +126,7 @@ def stochastic_volatility(rng: Rng, quick: bool) -> Problem:
 
 def pendulum(rng: Rng, quick: bool) -> Problem:
     """Angle and speed of a pendulum at 40 times, as vectors; the sine of the angle is seen, with noise."""
-    length, step = (15 if quick else 40), 0.1
+    length = 15 if quick else 40
 
     def draw(cases: int) -> Draw:
         count = 3 * cases
@@ -94,11 +134,11 @@ def pendulum(rng: Rng, quick: bool) -> Problem:
         states = []
         for _ in range(length):
             states.append(np.stack([angle, speed], axis=-1))
-            speed = speed - step * 9 * np.sin(angle) + 0.2 * rng.standard_normal(count)
-            angle = angle + step * speed
+            speed = speed - STEP * 9 * np.sin(angle) + PUSH * rng.standard_normal(count)
+            angle = angle + STEP * speed
         x = np.stack(states, axis=1)
         x = x[np.abs(x[..., 0]).max(axis=1) < 3][:cases]  # none goes over the top
-        return Draw(np.sin(x[..., 0]) + 0.1 * rng.standard_normal(x.shape[:2]), x)
+        return Draw(np.sin(x[..., 0]) + BLUR * rng.standard_normal(x.shape[:2]), x)
 
     train, validation, test = (draw(n) for n in ((30, 4, 4) if quick else (200, 10, 30)))
     quantities = Quantity("angle", coordinates=(0,), angle=True), Quantity("speed", coordinates=(1,))
@@ -110,7 +150,62 @@ def pendulum(rng: Rng, quick: bool) -> Problem:
         validation,
         quantities,
         {"random forest on windows": baselines.forest(train, reach=4 if quick else 10)},
+        exact=swing,
     )
+
+
+STEP, PUSH, BLUR = 0.1, 0.2, 0.1
+"""Of the pendulum: seconds of a step, noise of the speed in a step, and noise of the observations."""
+
+
+def swing(draw: Draw, width: float = 0.01) -> dict[str, Distribution]:
+    """Return the true posterior of the pendulum, by forward-backward passes on a grid.
+
+    The noise of a step goes into the speed only, so that the angles of two successive times give the speed. States of
+    the grid are angles and their increments, multiples of one width, which makes angle + increment a shift.
+    Backward simulation with particles would fail: a particle has one possible predecessor.
+
+    Args:
+        draw: cases.
+        width: spacing of the grid; half of the noise of an increment by default.
+    """
+    reach, most = round(3 / width) - 1, round(0.8 / width)
+    angle, increment = width * np.arange(-reach, reach + 1), width * np.arange(-most, most + 1)
+    expected = increment[None] - STEP**2 * 9 * np.sin(angle)[:, None]
+    transition = np.exp(-((increment - expected[..., None]) ** 2) / (2 * (STEP * PUSH) ** 2)).astype(np.float32)
+    transition /= transition.sum(axis=-1, keepdims=True)  # [angle, increment, next increment]
+    start = (np.abs(angle) < 2.2)[:, None, None] * np.exp(-((increment / STEP) ** 2) / 2)
+    own, shift = np.arange(len(angle))[:, None], np.arange(-most, most + 1)
+
+    def moved(table: np.ndarray, sign: int) -> np.ndarray:
+        """Return the entries at angle + sign * increment, 0 outside."""
+        at = own + sign * shift
+        inside = (at >= 0) & (at < len(angle))
+        taken = table[np.clip(at, 0, len(angle) - 1), :, np.arange(len(shift))]  # [angle, increment, case]
+        return np.swapaxes(np.where(inside[..., None], taken, 0), 1, 2)
+
+    def smoothed(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return probabilities [case, time, point] of angles and of increments; tables are [angle, case, increment]."""
+        likelihood = np.exp(-((y[..., None] - np.sin(angle)) ** 2) / (2 * BLUR**2)).astype(np.float32)
+        likelihood = np.moveaxis(likelihood, -1, 1)[..., None]  # [time, angle, case, 1]
+        forward = [(start * likelihood[0]).astype(np.float32)]
+        for local in likelihood[1:]:
+            table = moved(forward[-1] @ transition, -1) * local
+            forward.append(table / table.sum(axis=(0, 2), keepdims=True))
+        ahead, found = np.ones_like(forward[-1]), []
+        for t in range(len(y) - 1, -1, -1):
+            joint = forward[t] * ahead
+            joint /= joint.sum(axis=(0, 2), keepdims=True)
+            found.append((joint.sum(axis=2).T, joint.sum(axis=0)))
+            ahead = moved(ahead * likelihood[t], 1) @ np.swapaxes(transition, 1, 2)
+            ahead /= ahead.max(axis=(0, 2), keepdims=True)
+        angles, increments = zip(*found[::-1], strict=True)
+        return np.stack(angles, axis=1), np.stack(increments, axis=1)
+
+    parts = [smoothed(part.T) for part in np.array_split(draw.y, len(draw.y) // 10 + 1)]
+    angles, increments = (np.concatenate(one) for one in zip(*parts, strict=True))
+    both = lambda points: np.stack([points, points], axis=-1)  # a quantity reads its coordinate of the points
+    return {"angle": Distribution(both(angle), angles), "speed": Distribution(both(increment / STEP), increments)}
 
 
 def readme_grid(rng: Rng, quick: bool) -> Problem:
@@ -171,7 +266,11 @@ def sensor_network(rng: Rng, quick: bool) -> Problem:
         test,
         validation,
         (Quantity("temperature", 0), Quantity("wind angle", 1, angle=True)),
-        {"joint ridge": baselines.joint_ridge(train), "kriging": baselines.kriging(train, distance)},
+        {
+            "joint ridge": baselines.joint_ridge(train),
+            "kriging": baselines.kriging(train, distance),
+            "IterativeImputer": networks.imputer_of_both(train, 10 if quick else 30),
+        },
         kernel=kernel,
         obs_kernel=kernel,
     )
@@ -290,6 +389,7 @@ def _exact(grid: np.ndarray, density, log_likelihood, draw: Draw) -> dict[str, D
 
 
 PROBLEMS = {
+    "four-numbers": four_numbers,
     "gaussian-chain": gaussian_chain,
     "bimodal-chain": bimodal_chain,
     "stochastic-volatility": stochastic_volatility,

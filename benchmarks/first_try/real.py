@@ -1,13 +1,14 @@
-"""Problems from data sets: pictures of the paper, a color photograph, wind speeds, PM10, proteins, depth."""
+"""Problems from data sets: pictures of the paper, a color photograph, wind speeds, PM10, rain, proteins, depth."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import kbpjax as kbp
-from benchmarks.first_try import baselines
-from benchmarks.first_try.problems import nearest_pairs
+from benchmarks.first_try import baselines, networks
+from benchmarks.first_try.problems import hide, nearest_pairs
 from benchmarks.first_try.scoring import Draw, Problem, Quantity
 from experiments.depth import data as scenes_of
 from experiments.depth.features import patch_features
@@ -24,6 +25,13 @@ PM10 = (
     "sensors/pm10.npz (keys pm10 [day, station] in micrograms/m³, NaN where not measured, date, position as above). "
     "Make it from `air` of the R package spacetime (AirBase of the European Environment Agency)"
 )
+RAIN = (
+    "climate/colorado.npz (keys rain [month, station], NaN where not measured, year, month [month] from 0, position as "
+    "above). Make it from `COmonthlyMet` of the R package fields, with the months from 1960 on"
+)
+
+IMPUTER, JOINT, THREE_DAYS, COPULA = "IterativeImputer", "joint Gaussian", "joint Gaussian of three days", "copula"
+"""Names of methods."""
 
 
 def sunset(levels: int, rng: Rng, quick: bool, data: Path | None) -> Problem:
@@ -77,7 +85,8 @@ def inpainting(rng: Rng, quick: bool, data: Path | None) -> Problem:
 def wind(rng: Rng, quick: bool, data: Path | None) -> Problem:
     """Square roots of daily wind speeds at 12 Irish stations, without the season; 30 % of the values hidden.
 
-    Learned on 1961-69, tested on 1970-72. A case is one day, neighbors are the three nearest stations.
+    Learned on 1961-69, tested on 1970-72. A case is one day, neighbors are the three nearest stations. The joint
+    Gaussian of three days sees the days around, which the model does not.
     """
     speed, date, position = _load(data, "sensors/wind.npz", WIND, "speed")
     year = date.astype("datetime64[D]").astype("datetime64[Y]").astype(int) + 1970
@@ -89,11 +98,52 @@ def pm10(rng: Rng, quick: bool, data: Path | None) -> Problem:
     """Logarithms of PM10 at 70 German stations, without the season, more than half missing; 10 % of the rest hidden.
 
     Learned on 1998-2003 with their holes, tested on 2004-05. A case is a day, neighbors are the four nearest stations.
+    The joint Gaussian of three days sees the days around, which the model does not.
     """
     found, date, position = _load(data, "sensors/pm10.npz", PM10, "pm10")
     year = date.astype("datetime64[D]").astype("datetime64[Y]").astype(int) + 1970
     values, train, test = _without_season(np.log(np.maximum(found, 1)), date, year < 2004)
     return _network(rng, quick, values, train, test, position, 4, 0.1)
+
+
+def rain(rng: Rng, quick: bool, data: Path | None) -> Problem:
+    """Square roots of monthly precipitation at 287 Colorado stations, less the mean of the station's calendar month.
+
+    A case is a month, with 28 % of the values missing; 30 % of the rest are hidden. Neighbors are the four nearest
+    stations. Learned on 1960-81, tested on 1986-93. Options of baselines are chosen on 1982-85, because there are
+    fewer months than stations: a covariance would fit best those from which it was learned. Means of calendar months
+    are those of 1960-85, and stations those with 60 months in these years.
+    """
+
+    def read(path: Path) -> Any:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return tuple(archive[k].astype(np.float64) for k in ("rain", "year", "month", "position"))
+
+    found, year, month, position = datasets.read(data, "climate/colorado.npz", RAIN, read)
+    before = np.isfinite(found[year < 1986]).sum(axis=0)
+    kept = np.flatnonzero(before >= 60)[: 40 if quick else None]
+    values, distance = np.sqrt(found[:, kept]), _distances(position[kept])
+    means = [_mean(values[(year < 1986) & (month == m)], values[year < 1986]) for m in range(12)]
+    values -= np.stack(means)[month.astype(int)]
+    x = values[year < 1982][:: 4 if quick else 1]
+    test, validation = (hide(rng, values[rows], 0.3) for rows in (year >= 1986, (year >= 1982) & (year < 1986)))
+    graph = kbp.Graph.from_edges(nearest_pairs(distance, 4), len(kept))
+    problem = Problem(graph, x, x, test, validation)
+    weights = (0.3, 0.5, 0.7, 0.9)  # of the covariance of kriging
+    methods = {
+        "kriging": [networks.kriging(x, distance)],
+        "joint Gaussian, shrunk to kriging": [networks.joint_gaussian(x, 3, distance, w) for w in weights],
+        "copula, shrunk to kriging": [networks.copula(x, 3, distance, w) for w in weights],
+        IMPUTER: [networks.imputer(x, nearest) for nearest in ((10,) if quick else (30, 100))],
+    }
+    return dataclasses.replace(problem, baselines={k: networks.best(v, problem) for k, v in methods.items()})
+
+
+def _mean(values: np.ndarray, instead: np.ndarray) -> np.ndarray:
+    """Return the mean of each column over the values that are there; without any, that of other rows."""
+    there = np.isfinite(values)
+    sums = np.where(there, values, 0).sum(axis=0)
+    return np.where(there.any(axis=0), sums / np.maximum(there.sum(axis=0), 1), np.nanmean(instead, axis=0))
 
 
 def protein(rng: Rng, quick: bool, data: Path | None) -> Problem:
@@ -173,22 +223,27 @@ def _without_season(values: np.ndarray, date: np.ndarray, train: np.ndarray) -> 
 
 def _network(rng, quick, values, train, test, position, neighbors, hidden) -> Problem:
     """Make a problem of days at stations; the observation of a value is the value itself."""
+    distance = _distances(position)
+    graph = kbp.Graph.from_edges(nearest_pairs(distance, neighbors), len(distance))
+    if quick:
+        train, test = train[::40], test[:10]  # consecutive days, for the method that sees those around
+    x, iterations = values[train], 3 if quick else 12
+    validation = hide(rng, x[rng.choice(len(x), min(len(x), 100), replace=False)], hidden)
+    methods = {
+        JOINT: networks.joint_gaussian(x, iterations),
+        COPULA: networks.copula(x, iterations),
+        IMPUTER: networks.imputer(x),
+        "kriging": networks.kriging(x, distance),
+    }
+    more = {THREE_DAYS: networks.three_days(x, iterations)}
+    return Problem(graph, x, x, hide(rng, values[test], hidden), validation, baselines=methods, seeing_more=more)
+
+
+def _distances(position: np.ndarray) -> np.ndarray:
+    """Return the distances of places [(latitude, longitude)] in radians, on the plane that touches their middle."""
     radians = np.deg2rad(position)
     place = np.stack([radians[:, 0], radians[:, 1] * np.cos(radians[:, 0].mean())], axis=1)
-    distance = np.linalg.norm(place[:, None] - place[None], axis=-1)
-    graph = kbp.Graph.from_edges(nearest_pairs(distance, neighbors), len(place))
-
-    def draw(days: np.ndarray) -> Draw:
-        x = values[days]
-        hide = rng.random(x.shape) < hidden
-        return Draw(np.where(hide, np.nan, x), np.where(hide, x, np.nan))
-
-    if quick:
-        train, test = train[::40], test[::100]
-    validation = draw(rng.choice(train, min(len(train), 100), replace=False))
-    x = values[train]
-    gaussian = baselines.joint_gaussian(x, 3 if quick else 12)
-    return Problem(graph, x, x, draw(test), validation, baselines={"joint Gaussian": gaussian})
+    return np.linalg.norm(place[:, None] - place[None], axis=-1)
 
 
 PROBLEMS = {
@@ -197,6 +252,7 @@ PROBLEMS = {
     "inpainting": inpainting,
     "wind": wind,
     "pm10": pm10,
+    "rain": rain,
     "protein": protein,
     "depth": depth,
 }

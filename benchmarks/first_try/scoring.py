@@ -57,7 +57,7 @@ class Draw(NamedTuple):
     truth: Values
 
 
-Baseline = Callable[["Problem", Draw], Mapping[str, Prediction]]
+Baseline = Callable[["Problem", Draw], Mapping[str, Prediction | Distribution]]
 """Returns {name of a quantity: predictions}; it reads only the observations of the draw."""
 
 
@@ -73,6 +73,7 @@ class Problem:
         validation: cases for which hand-tuned options are chosen.
         quantities: the rows of the table.
         baselines: {name: simple method}.
+        seeing_more: methods that are given more than the model; they are scored, and are never the best baseline.
         exact: posterior under the true model, by quantity; None if it is not known.
         kernel: kernels of node types whose values are no numbers.
         obs_kernel: kernels of observations that are no numbers.
@@ -88,6 +89,7 @@ class Problem:
     validation: Draw
     quantities: tuple[Quantity, ...] = (Quantity(),)
     baselines: Mapping[str, Baseline] = dataclasses.field(default_factory=dict)
+    seeing_more: Mapping[str, Baseline] = dataclasses.field(default_factory=dict)
     exact: Callable[[Draw], Mapping[str, Distribution]] | None = None
     kernel: dict[int, Any] = dataclasses.field(default_factory=dict)
     obs_kernel: dict[int, Any] = dataclasses.field(default_factory=dict)
@@ -140,9 +142,9 @@ def score(quantity: Quantity, found: Distribution, truth: Values) -> dict[str, f
 
 
 def score_prediction(
-    quantity: Quantity, found: Prediction, truth: Values, residuals: np.ndarray
+    quantity: Quantity, found: Prediction | Distribution, truth: Values, residuals: np.ndarray
 ) -> tuple[float, float, np.ndarray]:
-    """Return the error and the CRPS of predictions, and their residuals.
+    """Return the error and the CRPS of predictions, and their residuals; distributions need none.
 
     Args:
         quantity: the quantity.
@@ -151,6 +153,9 @@ def score_prediction(
         residuals: residuals of the method on other cases, which make its predictions distributions otherwise. Empty:
             those of these cases.
     """
+    if isinstance(found, Distribution):
+        scores = score(quantity, found, truth)
+        return scores["error"], scores["crps"], np.zeros(0)
     values = truth_of(quantity, truth)
     there = np.isfinite(values)
     means = np.asarray(found.mean, np.float64)
