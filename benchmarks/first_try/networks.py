@@ -35,6 +35,8 @@ def best(candidates: Iterable[Baseline], problem: Problem) -> Baseline:
 def filler(x: np.ndarray, nearest: int | None = None) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function that fills holes by scikit-learn's IterativeImputer, with its defaults.
 
+    All of its ten rounds are made (`tol=0`): on rows without holes it would stop after one, and fill others by one.
+
     Args:
         x: training rows [row, node], NaN where missing.
         nearest: `n_nearest_features`; None: all.
@@ -43,11 +45,11 @@ def filler(x: np.ndarray, nearest: int | None = None) -> Callable[[np.ndarray], 
     from sklearn.experimental import enable_iterative_imputer  # noqa: F401
     from sklearn.impute import IterativeImputer
 
-    learned = IterativeImputer(n_nearest_features=nearest, keep_empty_features=True, random_state=0)
+    learned = IterativeImputer(tol=0, n_nearest_features=nearest, keep_empty_features=True, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         learned.fit(x)
-    return lambda y: learned.transform(y)
+    return lambda y: np.asarray(learned.transform(y))
 
 
 def imputer(x: np.ndarray, nearest: int | None = None) -> Baseline:
