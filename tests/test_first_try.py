@@ -103,7 +103,9 @@ def test_exact_posterior_of_a_chain_is_that_of_the_kalman_smoother():
 
 
 def test_four_numbers_have_the_errors_of_another_program():
-    problem = problems.four_numbers(np.random.default_rng(0), False)  # errors are those of a NumPy program on the same rows
+    problem = problems.four_numbers(
+        np.random.default_rng(0), False
+    )  # errors are those of a NumPy program on the same rows
     found = {"exact": problem.exact, **problem.baselines}
     call = lambda name: found[name](problem.test) if name == "exact" else found[name](problem, problem.test)
     errors = {name: score_prediction(Quantity(), call(name)[""], problem.test.truth, np.zeros(0))[0] for name in found}

@@ -232,7 +232,7 @@ def _network(rng, quick, values, train, test, position, neighbors, hidden) -> Pr
     methods = {
         JOINT: networks.joint_gaussian(x, iterations),
         COPULA: networks.copula(x, iterations),
-        IMPUTER: networks.imputer(x),
+        IMPUTER: networks.imputer(x, *([None] if len(distance) < 20 else [10, 20, 40])),
         "kriging": networks.kriging(x, distance),
     }
     more = {THREE_DAYS: networks.three_days(x, iterations)}
