@@ -181,9 +181,9 @@ def denoisers(train: Draw) -> dict[str, Baseline]:
     filters: dict[str, tuple[Any, tuple[float, ...]]] = {
         "total variation": (
             lambda y, weight: denoise_tv_chambolle(y / scale, weight=weight, max_num_iter=500) * scale,
-            tuple(0.02 * 1.3**i for i in range(14)),
+            tuple(0.02 * 1.3**i for i in range(18)),
         ),
-        "Gaussian filter": (gaussian_filter, (0.5, 0.7, 0.9, 1.1, 1.3, 1.6, 2.0, 2.5, 3.0)),
+        "Gaussian filter": (gaussian_filter, (0.5, 0.7, 0.9, 1.1, 1.3, 1.6, 2.0, 2.5, 3.0, 3.5, 4.0)),
     }
 
     def best(method: Any, parameters: tuple[float, ...]) -> Baseline:
