@@ -39,6 +39,8 @@ def fit(
     floor: ScalarLike = 1e-6,
     nonnegative: Positive | None = None,
     margins: str | Mapping[int, str] = "auto",
+    relation: str = "auto",
+    sharing: str = "auto",
 ) -> KernelMRF:
     r"""Return a kernel Markov random field fitted to training data (eq. 11 and 14).
 
@@ -79,6 +81,14 @@ def fit(
             they are not; "auto": for numbers whose kernels are chosen, whichever has the better held-out beliefs,
             where nodes have 30 values or more and differ. Margins of nodes with few values are drawn to those of all
             nodes. On a graph with another number of nodes, the margins of all nodes are used. Or {node type: word}.
+        relation: estimator of the relations. "ridge": the ridge regression above. "counts": smoothed counts, the mean
+            over pairs weighted by the kernel between x and their ends (Nadaraya 1964, Watson 1964), which has no
+            negative values; ridges are then shares of independence, with which it is mixed, in [0, 1]. "auto": of
+            kernels that are chosen, whichever has the better held-out beliefs; "ridge" for given ones.
+        sharing: "type": the edges of a type share one relation; "edge": each edge of the graph of the cases has its
+            own, drawn to that of its type as far as is best; "auto": of kernels that are chosen, with 30 cases of one
+            graph or more, whichever has the better held-out beliefs; "type" for given ones. Edges of other graphs have
+            the relation of their type.
 
     Returns:
         The model. If hyperparameters were chosen, they are in `model.hyperparameters`, which can fit other data:
@@ -104,12 +114,13 @@ def fit(
     if not (_misses("kernel", kernel, data.nodes) | _misses("obs_kernel", obs_kernel, data.observations)):
         data = with_own_margins(data, own_margin_types(data, (), margins)[0])
         rule = ConstantTime() if rule is None else rule
+        options |= {"relation": "ridge" if relation == "auto" else relation}
         model = learn_model(data, **(given | options | {"ridge": 1e-6 if ridge is None else ridge, "rule": rule}))
         warn_of_rank(model, rule)
         _warn_of_far(data)
         _warn_of_scales(data, kernel or {})
         return model
-    return fit_chosen(data, **given, **options, rule=rule, margins=margins)
+    return fit_chosen(data, **given, **options, rule=rule, margins=margins, relation=relation, sharing=sharing)
 
 
 def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:

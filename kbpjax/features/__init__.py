@@ -4,11 +4,15 @@ from kbpjax.features.base import FeatureMap, LandmarkSelector, features
 from kbpjax.features.cholesky import (
     FAR,
     Basis,
+    Hats,
     PivotedCholesky,
     Pivots,
     RandomlyPivotedCholesky,
+    RelativeBasis,
+    Shares,
     cholesky_basis,
     incomplete_cholesky,
+    plain_features,
     represented,
 )
 from kbpjax.features.distributions import (
@@ -32,6 +36,7 @@ __all__ = [
     "EmbeddingFeatures",
     "FeatureMap",
     "FourierBasis",
+    "Hats",
     "Kronecker",
     "LandmarkSelector",
     "MeanVarianceFeatures",
@@ -39,8 +44,10 @@ __all__ = [
     "Pivots",
     "RandomFourier",
     "RandomlyPivotedCholesky",
+    "RelativeBasis",
     "Restricted",
     "SampleFeatures",
+    "Shares",
     "TwoStage",
     "cholesky_basis",
     "cosines",
@@ -48,5 +55,6 @@ __all__ = [
     "draw_phases",
     "features",
     "incomplete_cholesky",
+    "plain_features",
     "represented",
 ]

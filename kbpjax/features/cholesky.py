@@ -70,6 +70,99 @@ class Basis(FeatureMap):
         return jax.ShapeDtypeStruct(self.landmarks.shape[1:], self.landmarks.dtype)
 
 
+class RelativeBasis(Basis):
+    r"""Features divided by the density of the samples, $\phi(x) / \langle \phi(x), \mu \rangle$.
+
+    A function $\langle \phi(x), c \rangle$ with $c = \mathbb{E}[v \, \phi(X)]$ becomes the smoothed conditional mean
+    of v at x, $\sum_i k(x, x_i) v_i / \sum_i k(x, x_i)$ (Nadaraya 1964, Watson 1964).
+
+    Attributes:
+        mean: mean of the features of the samples, mu [rank].
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features import RelativeBasis, cholesky_basis
+        >>> x, v = jnp.array([0.0, 1.0, 2.0]), jnp.array([5.0, 5.0, 8.0])
+        >>> basis = cholesky_basis(kbp.RBF(0.1), x)
+        >>> relative = RelativeBasis.of(basis, basis(x).mean(axis=0))
+        >>> print((relative(x) @ (v[:, None] * basis(x)).mean(axis=0)).round(3))
+        [5. 5. 8.]
+    """
+
+    mean: Float[Array, " rank"]
+
+    @classmethod
+    def of(cls, basis: Basis, mean: Float[Array, " rank"]) -> "RelativeBasis":
+        """Return the features of a basis divided by their mean."""
+        return cls.trusted(basis.landmarks, basis.kernel, basis.transform, mean)
+
+    def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
+        """Return the features of points [sample, *dim]; far from all samples, they tend to 0."""
+        at_points = plain_features(self, x)
+        least = RARE * jnp.sum(self.mean**2)  # of the mean density of the samples
+        density = jnp.maximum(matmul(at_points, self.mean), jnp.where(least > 0, least, 1).astype(at_points.dtype))
+        return at_points / density[:, None]
+
+
+class Shares(Basis):
+    r"""The shares of landmarks in a point, $k(x, x_p) / \sum_q k(x, x_q)$: nonnegative, with sum 1.
+
+    Values v_p at the landmarks become the function $\sum_p v_p k(x, x_p) / \sum_q k(x, x_q)$ between them.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features import Shares, cholesky_basis
+        >>> shares = Shares.of(cholesky_basis(kbp.RBF(1.0), jnp.array([0.0, 2.0])))
+        >>> shares(jnp.array([1.0])).tolist(), shares.transform.tolist()
+        ([[0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]])
+    """
+
+    @classmethod
+    def of(cls, basis: Basis) -> "Shares":
+        """Return the shares of the valid landmarks of a basis."""
+        valid = (jnp.diagonal(basis.transform) != 0).astype(basis.transform.dtype)
+        return cls.trusted(basis.landmarks, basis.kernel, jnp.diag(valid))
+
+    def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
+        """Return the shares of points [sample, *dim]; 0 for points far from all landmarks."""
+        near = jnp.maximum(plain_features(self, x), 0)
+        total = jnp.sum(near, axis=1, keepdims=True)
+        return near / jnp.where(total > 0, total, 1)
+
+
+class Hats(Shares):
+    """The weights of sorted numbers in linear interpolation; outside of them, the nearest has weight 1.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features import Hats
+        >>> hats = Hats.at(kbp.RBF(1.0), jnp.array([0.0, 1.0, 3.0]))
+        >>> hats(jnp.array([0.25, 2.0, 9.0])).tolist()
+        [[0.75, 0.25, 0.0], [0.0, 0.5, 0.5], [0.0, 0.0, 1.0]]
+    """
+
+    @classmethod
+    def at(cls, kernel: Kernel, points: Shaped[Array, " rank"]) -> "Hats":
+        """Return the weights of sorted points."""
+        return cls.trusted(points, kernel, jnp.eye(len(points), dtype=jnp.result_type(float)))
+
+    def __call__(self, x: Shaped[Array, " sample"]) -> Float[Array, "sample rank"]:
+        """Return the weights of the points in each x."""
+        dtype, last = self.transform.dtype, len(self.landmarks) - 1
+        points, x = self.landmarks.astype(dtype), x.astype(dtype)
+        left = jnp.clip(jnp.searchsorted(points, x, side="right") - 1, 0, max(last - 1, 0))
+        right = jnp.minimum(left + 1, last)
+        gap = points[right] - points[left]
+        share = jnp.clip((x - points[left]) / jnp.where(gap > 0, gap, 1), 0, 1)[:, None]
+        weights = [jax.nn.one_hot(one, last + 1, dtype=dtype) for one in (left, right)]
+        return (1 - share) * weights[0] + share * weights[1]
+
+
+def plain_features(basis: FeatureMap, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
+    """Return features whose products are close to the kernel, also of a `RelativeBasis`."""
+    return Basis.__call__(basis, x) if isinstance(basis, RelativeBasis | Shares) else basis(x)
+
+
 class Pivots(Checked):
     """The pivots of an incomplete Cholesky factorization.
 
@@ -203,6 +296,9 @@ def cholesky_basis(
     return Basis(landmarks, kernel, jnp.where(used[:, None] & used[None], inverse.T, 0))
 
 
+RARE = 1e-4
+"""Density, relative to the mean density of samples, below which a relative basis divides by no less."""
+
 FAR = 1e-3
 """Share of the squared norm of a feature that a basis must represent for its point to be near the training samples."""
 
@@ -219,7 +315,7 @@ def represented(basis: Basis, x: Shaped[Array, "sample *dim"]) -> Float[Array, "
         [1.0, 0.0]
     """
     norms = diagonal(basis.kernel, x)
-    return jnp.sum(basis(x) ** 2, axis=1).astype(norms.dtype) / jnp.where(norms > 0, norms, 1)
+    return jnp.sum(plain_features(basis, x) ** 2, axis=1).astype(norms.dtype) / jnp.where(norms > 0, norms, 1)
 
 
 class PivotedCholesky(LandmarkSelector):

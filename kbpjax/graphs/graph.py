@@ -192,6 +192,31 @@ class Graph(Checked):
         return Plan.of(*ends, np.asarray(self.edge_type), np.asarray(self.node_type), np.asarray(part_of_node))
 
     @public
+    def with_edge_types(self, edge_type: Numbers) -> "Graph":
+        """Return the graph with other edge types; the graph must not be traced.
+
+        Args:
+            edge_type: type of each undirected edge, in the order in which they were given [edge], integers >= 0.
+
+        Raises:
+            ValueError: types of another shape, or edges of one type between other pairs of node types.
+
+        Examples:
+            >>> import kbpjax as kbp
+            >>> kbp.chain_graph(4).with_edge_types([0, 1, 2])
+            Graph(
+              4 nodes, 3 edges, forest
+              edges: type 0 joins node types 0 and 0, type 1 joins node types 0 and 0, type 2 joins node types 0 and 0
+            )
+        """
+        half = self.num_edges // 2
+        pairs = np.stack([np.asarray(self.senders), np.asarray(self.receivers)], axis=1)[:half]
+        kinds = _type_array("edge_type", edge_type, half, "edge")
+        node_type = np.asarray(self.node_type)
+        pairs, ends = _orient(pairs, kinds, node_type)
+        return self._build(pairs, node_type, kinds, ends)
+
+    @public
     def subgraph(self, nodes: Numbers) -> "Graph":
         """Return the graph of some nodes and the edges among them; the graph must not be traced.
 

@@ -150,6 +150,7 @@ def run(
     """
     check_options(num_iters, damping, tol, schedule, acceleration)
     operators, local, clamped = prepare_inputs(model, graph, evidence)
+    graph = own_graph(model, graph)
     powers = pair_exponents(graph, exponents, local.dtype)
     first = None if start is None else check_start(start, operators, graph)
     damping = strong_damping(damping, local.dtype)
@@ -281,6 +282,11 @@ def solved(model: Any, graph: Any, evidence: Any, solution: Any) -> tuple[Any, G
         fix = "Pass a posterior, or (model, graph, evidence, solution)."
         _checks.require(isinstance(value, kind), name, f"must be a {kind.__name__}", type(value).__name__, fix)
     return model, graph, evidence, solution
+
+
+def own_graph(model: AnyModel, graph: Graph) -> Graph:
+    """Return the graph with the edge types of a model whose edges have relations of their own."""
+    return model.graph_of(graph) if hasattr(model, "graph_of") else graph
 
 
 class Inputs(NamedTuple):

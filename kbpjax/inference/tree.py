@@ -27,7 +27,7 @@ from kbpjax._public import public
 from kbpjax.graphs.forest import Forest
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
-from kbpjax.inference.loopy import Solution, prepare_inputs
+from kbpjax.inference.loopy import Solution, own_graph, prepare_inputs
 from kbpjax.inference.operators import (
     AnyEvidence,
     AnyModel,
@@ -72,6 +72,7 @@ def run_tree(model: AnyModel, graph: Graph, evidence: AnyEvidence = None) -> Sol
         [0.82, 0.18]
     """
     operators, local, clamped = prepare_inputs(model, graph, evidence)
+    graph = own_graph(model, graph)
     if graph.forest is None and graph.num_edges > 0:
         got = "a traced graph with one, which cannot be named" if _checks.is_traced(graph) else _name_cycle(graph)
         fix = "Use kbpjax.run, which iterates where there are cycles."

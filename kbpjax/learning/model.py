@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 from kbpjax import _checks
 from kbpjax._misc import matmul, quick_jit, show, show_fields, show_lines, show_list, values_or_shapes
 from kbpjax._public import Checked
-from kbpjax.features import FeatureMap, features
+from kbpjax.features import Basis, FeatureMap, Hats, RelativeBasis, Shares, features, plain_features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import Operators
 from kbpjax.kernels import Kernel
@@ -34,14 +34,22 @@ from kbpjax.learning.far import are_far
 from kbpjax.learning.labels import ByType
 from kbpjax.learning.nonnegative import Clipped, ConstrainedFit, positivity
 from kbpjax.learning.observations import EvidenceModel, Expectation, ObservationModel
+from kbpjax.learning.relations import OwnRelations, graph_with
 from kbpjax.learning.rules import ConstantTime, NodeBasis, Rule, build_bases
 from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 
 Positive = Clipped | ConstrainedFit
 
 
-CHOSEN = ("evidence_model", "evidence_power", "temperature")
+CHOSEN = ("evidence_model", "evidence_power", "temperature", "reweighting")
 """What `fit` chooses for inference: fields of `KernelMRF` and of `Hyperparameters`."""
+
+
+LEVELS = 96
+"""Number of levels of numbers with smoothed counts."""
+
+RELATIONS = ("ridge", "counts")
+"""Estimators of conditional expectations: ridge regression, and smoothed counts."""
 
 
 def _number(value: Any) -> Array:
@@ -71,6 +79,8 @@ class KernelMRF(Checked):
         evidence_power: power of the evidence of observations, the default of `observe`.
         temperature: temperature of the beliefs, the default of `beliefs`: they are proportional to
             density ** (1 / temperature).
+        reweighting: factor of the exponents of the messages in `infer` on graphs with cycles, which are the edge
+            appearance probabilities of `tree_reweighting` times it, at most 1.
         hyperparameters: the `Hyperparameters` that `fit` chose, which can fit other data; None if it chose none.
             Inference does not read it.
         labels, obs_labels: (node type, labels) of the variables and of the observations that are codes of labels.
@@ -78,6 +88,9 @@ class KernelMRF(Checked):
             applies plain belief propagation; False: operators learned with `fit`.
         margins, obs_margins: {node type: `Margins`} of variables and observations whose nodes have locations and scales
             of their own (`fit(margins=)`). `points` and `candidates` of these types are standardized.
+        own_edges: (first node, second node, own edge type, shared edge type) of the edges that have relations of their
+            own (`fit(sharing=)`); (): none.
+        own_nodes: number of nodes of the graph of these edges.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -103,19 +116,22 @@ class KernelMRF(Checked):
     evidence_model: EvidenceModel = Expectation()
     evidence_power: Float[Array, ""] = eqx.field(default=1.0, converter=_number)
     temperature: Float[Array, ""] = eqx.field(default=1.0, converter=_number)
+    reweighting: Float[Array, ""] = eqx.field(default=1.0, converter=_number)
     hyperparameters: Any = None
     labels: ByType = eqx.field(static=True, default=())
     obs_labels: ByType = eqx.field(static=True, default=())
     has_potentials: bool = eqx.field(static=True, default=False)
     margins: dict[int, Any] = eqx.field(default_factory=dict)
     obs_margins: dict[int, Any] = eqx.field(default_factory=dict)
+    own_edges: tuple[tuple[int, int, int, int], ...] = eqx.field(static=True, default=())
+    own_nodes: int = eqx.field(static=True, default=0)
 
     @staticmethod
     def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of a model that was saved by kbpjax 0.1 (see `kbpjax.io`)."""
         if "joints" not in fields:
             return fields
-        chosen, defaults = fields.get("hyperparameters"), (Expectation(), _number(1.0), _number(1.0))
+        chosen, defaults = fields.get("hyperparameters"), (Expectation(), *(_number(1.0) for _ in CHOSEN[1:]))
         values = {name: getattr(chosen, name, default) for name, default in zip(CHOSEN, defaults, strict=True)}
         given = bool(fields["bases"]) and all(type(one).__name__ == "Indicators" for one in fields["bases"].values())
         kept = {name: value for name, value in fields.items() if name != "joints"}
@@ -171,9 +187,18 @@ class KernelMRF(Checked):
         """Return the map from features of a value of the sender to the message of a point mass there."""
         (rank, points), rows = self.ranks[sender], self.ranks[receiver][0]
         project = self.operators.project[direction, :rows, :points]
+        if isinstance(self.bases[sender], RelativeBasis):  # of a joint density
+            return matmul(project, plain_features(self.bases[sender], self.points[sender]).astype(project.dtype))
         project = matmul(project, self.operators.evaluate[sender, :points, :rank])
         penalized = self.moments[sender] + self.ridges[sender] * jnp.eye(rank, dtype=self.moments[sender].dtype)
         return matmul(project.astype(penalized.dtype), _pseudo_inverse(penalized))
+
+    def graph_of(self, graph: Graph) -> Graph:
+        """Return a graph with the edge types of its relations: its own, where edges have relations of their own.
+
+        `infer`, `run` and `run_tree` do so; schedules are of this graph.
+        """
+        return graph_with(self.own_edges, self.own_nodes, graph)
 
     def floor_of(self, node_type: int) -> Float[Array, ""]:
         """Return the minimum value of an evaluated message of a node type."""
@@ -202,7 +227,10 @@ class KernelMRF(Checked):
                 f"\n  residuals {messages} (messages) and {products} (products), floor {float(self.floor_of(v)):.2g},"
                 f" obs_ridge {float(self.ridges[v]):.2g}"
             )
-        edges = [f"edge type {k}: node types {a} and {b}" for k, a, b in self.edge_types]
+        own_types = {kind for *_, kind, _ in self.own_edges}
+        edges = [f"edge type {k}: node types {a} and {b}" for k, a, b in self.edge_types if k not in own_types]
+        if own_types:
+            edges.append(f"{len(own_types)} edges of a graph of {self.own_nodes} nodes have relations of their own")
         observed = [
             f"observations of node type {v}: {_show_features(observation.basis)}, rank {observation.basis.rank},"
             f" residual {float(observation.residual):.2g}"
@@ -250,22 +278,37 @@ def learn_model(
     obs_ridge: ScalarLike | Mapping[int, ScalarLike] | None = None,
     floor: ScalarLike = 1e-6,
     nonnegative: Positive | None = None,
+    relation: str = "ridge",
+    levels: Mapping[int, Array] | None = None,
+    own: OwnRelations | None = None,
 ) -> KernelMRF:
-    """Return the model of given kernels and ridges; see `kbpjax.fit`, which can choose them."""
+    """Return the model of given kernels and ridges; see `kbpjax.fit`, which can choose them.
+
+    With smoothed counts, products of numbers are evaluated at `levels` {node type: sorted numbers}; None: chosen.
+    """
     fix = "Pass for instance kbpjax.ConstantTime(eps=1e-2)."
     _checks.require(isinstance(rule, Rule), "rule", "must be an update rule", repr(rule), fix)
-    regression = Regression.of(data.ends, list(data.nodes), ridge, obs_ridge, floor, nonnegative)
+    ends, ridges = data.ends, ridge
+    if own is not None:
+        ends = data.ends + own.ends
+        if isinstance(ridge, Mapping):
+            ridges = dict(ridge) | {kind: ridge[k] for *_, kind, k in own.edges}
+    regression = Regression.of(ends, list(data.nodes), ridges, obs_ridge, floor, nonnegative, relation)
     rule.check_memory(data, nonnegative is not None)
     bases, obs_bases = build_bases(data, kernel, obs_kernel, rule)
+    if relation == "counts":
+        bases = {v: _of_counts(basis, data.nodes[v], (levels or {}).get(v)) for v, basis in bases.items()}
     model = regression.model(
         bases,
         obs_bases,
-        edge_sums(bases, data),
+        edge_sums(bases, data) if own is None else own.drawn(edge_sums(bases, data)),
         {v: node_sums(basis, data.nodes[v]) for v, basis in bases.items()},
         {v: observation_sums(bases[v].messages, obs_bases[v][0], *pair) for v, pair in data.observations.items()},
     )
     more = {"labels": data.labels, "obs_labels": data.obs_labels}
     more |= {"margins": data.margins, "obs_margins": data.obs_margins}
+    if own is not None:
+        more |= {"own_edges": own.edges, "own_nodes": own.num_nodes}
     if any(more.values()):
         model = dataclasses.replace(model, **more)
     if _checks.is_traced(data):
@@ -274,13 +317,30 @@ def learn_model(
     return eqx.tree_at(lambda m: m.candidates, model, candidates, is_leaf=lambda leaf: leaf is None)
 
 
-def with_chosen(
-    model: KernelMRF, evidence_model: EvidenceModel, evidence_power: ScalarLike, temperature: ScalarLike
-) -> KernelMRF:
-    """Return the model with another evidence model, power of the evidence and temperature of the beliefs."""
-    return dataclasses.replace(
-        model, evidence_model=evidence_model, evidence_power=evidence_power, temperature=temperature
-    )
+def with_chosen(model: KernelMRF, chosen: Any) -> KernelMRF:
+    """Return the model with other choices for inference, those of `Hyperparameters` or of another model."""
+    return dataclasses.replace(model, **{name: getattr(chosen, name) for name in CHOSEN})
+
+
+def _of_counts(basis: NodeBasis, x: Array, levels: Array | None) -> NodeBasis:
+    """Return bases for smoothed counts: products are interpolated, linearly or by the shares of their landmarks."""
+    rule, fix = "must select landmarks with relation='counts'", "Pass features=PivotedCholesky(), or relation='ridge'."
+    _checks.require(isinstance(basis.messages, Basis), "rule", rule, type(basis.messages).__name__, fix)
+    if basis.products is None:
+        return basis
+    if levels is None and not _checks.is_traced(x):
+        levels = count_levels(x, LEVELS)
+    if levels is None:
+        return dataclasses.replace(basis, products=Shares.of(basis.products))
+    residuals = basis.residuals[0], jnp.zeros_like(basis.residuals[1])
+    return NodeBasis(basis.messages, Hats.at(basis.messages.kernel, levels), levels, residuals)
+
+
+def count_levels(x: Shaped[Array, "sample *dim"], count: int) -> Shaped[Array, " level"] | None:
+    """Return sorted numbers between which products are interpolated; None for vectors and for many integers."""
+    if x.ndim > 1 or (not jnp.issubdtype(x.dtype, jnp.floating) and len(np.unique(np.asarray(x))) > count):
+        return None
+    return jnp.sort(candidate_points(x, count))
 
 
 def candidate_points(x: Shaped[Array, "sample *dim"], count: int | None = None) -> Shaped[Array, "point *dim"]:
@@ -315,6 +375,7 @@ class Regression:
         obs_ridges: {node type: lambda of the observation operators}.
         floor: relative minimum value of an evaluated message.
         nonnegative: method that makes updates nonnegative, or None.
+        counts: whether conditional expectations are smoothed counts, not ridge regressions; see `kbpjax.fit`.
     """
 
     ends: tuple[tuple[int, int, int], ...]
@@ -322,6 +383,7 @@ class Regression:
     obs_ridges: dict[int, ScalarLike]
     floor: ScalarLike
     nonnegative: Positive | None
+    counts: bool = False
 
     @classmethod
     def of(
@@ -332,6 +394,7 @@ class Regression:
         obs_ridge: Any,
         floor: ScalarLike,
         nonnegative: Any,
+        relation: str = "ridge",
     ) -> "Regression":
         """Return the options of `fit`, checked against the edge and node types of the training data."""
         ridges = _ridges("ridge", ridge, [k for k, *_ in ends], "edge")
@@ -341,7 +404,16 @@ class Regression:
         fix = "Pass kbpjax.Clipped(), kbpjax.ConstrainedFit() or None."
         ok = nonnegative is None or isinstance(nonnegative, Positive)
         _checks.require(ok, "nonnegative", "must be Clipped, ConstrainedFit or None", repr(nonnegative), fix)
-        return cls(ends, ridges, {v: obs_ridges[v] for v in nodes}, floor, nonnegative)
+        known = relation in RELATIONS
+        _checks.require(known, "relation", f"must be one of {RELATIONS}", repr(relation), "Pass one of them.")
+        counts = relation == "counts"
+        if counts:
+            fix, shares = "Pass Clipped() or None.", [*ridges.values(), *obs_ridges.values()]
+            ok = not isinstance(nonnegative, ConstrainedFit)
+            _checks.require(ok, "nonnegative", "must not be ConstrainedFit with relation='counts'", "it", fix)
+            for share in shares:
+                _checks.require_number("ridge", share, least=0, most=1)
+        return cls(ends, ridges, {v: obs_ridges[v] for v in nodes}, floor, nonnegative, counts)
 
     def model(
         self,
@@ -360,9 +432,15 @@ class Regression:
             nodes: {node type: sums over samples}.
             observations: {node type: sums over observations}.
         """
+        everywhere = None
+        if self.counts:
+            bases = {v: _relative(basis, nodes[v]) for v, basis in bases.items()}
+            everywhere = {v: _mean_product(basis, nodes[v]) for v, basis in bases.items()}
         sums = bases, obs_bases, nodes, observations, self.obs_ridges, self.floor
-        evaluate, floor, prior, averages, observed, ridges = _learn_nodes(*sums, self.nonnegative is not None)
-        project, tables = self._edges(bases, edges, evaluate.shape[1:][::-1], evaluate.dtype)
+        evaluate, floor, prior, averages, observed, ridges = _learn_nodes(
+            *sums, nonnegative=self.nonnegative is not None, counts=self.counts
+        )
+        project, tables = self._edges(bases, edges, evaluate.shape[1:][::-1], evaluate.dtype, everywhere)
         return KernelMRF(
             bases={v: basis.messages for v, basis in bases.items()},
             points={v: basis.points for v, basis in bases.items()},
@@ -376,7 +454,12 @@ class Regression:
         )
 
     def _edges(
-        self, bases: Mapping[int, NodeBasis], edges: Iterable[Any], size: tuple[int, int], dtype: jnp.dtype
+        self,
+        bases: Mapping[int, NodeBasis],
+        edges: Iterable[Any],
+        size: tuple[int, int],
+        dtype: jnp.dtype,
+        everywhere: dict[int, Array] | None,
     ) -> tuple[Array, Array | None]:
         """Return updates [2 type + direction, rank, point], and nonnegative tables."""
         ends = {k: (a, b) for k, a, b in self.ends}
@@ -384,13 +467,16 @@ class Regression:
         project: Any = np.zeros((2 * num_types, rank, points), dtype)
         tables: Any = None if self.nonnegative is None else np.zeros((2 * num_types, points, points), dtype)
         for types, sums in edges:
-            first, second = (bases[v] for v in ends[types[0]])
-            learned = _learn_pairs(first, second, sums, [self.ridges[k] for k in types], self.nonnegative)
+            pair = ends[types[0]]
+            first, second = (bases[v] for v in pair)
+            means = None if everywhere is None else tuple(everywhere[v] for v in pair)
+            options = [self.ridges[k] for k in types], self.nonnegative
+            learned = _learn_pairs(first, second, sums, *options, means)
             project, tables = _place((project, tables), np.array(types, np.int32), learned)
         return _checks.to_jax(project), None if tables is None else _checks.to_jax(tables)
 
 
-@partial(quick_jit, static_argnames="nonnegative")
+@partial(quick_jit, static_argnames=("nonnegative", "counts"))
 def _learn_nodes(
     bases: Mapping[int, NodeBasis],
     obs_bases: Mapping[int, tuple[FeatureMap, Array]],
@@ -399,6 +485,7 @@ def _learn_nodes(
     obs_ridges: dict[int, ScalarLike],
     floor: ScalarLike,
     nonnegative: bool,
+    counts: bool,
 ) -> tuple[Any, ...]:
     """Return the parts of a model that belong to node types.
 
@@ -409,10 +496,18 @@ def _learn_nodes(
     matrices = {v: features(basis.messages, basis.points) for v, basis in bases.items()}
     size = tuple(max(matrix.shape[i] for matrix in matrices.values()) for i in (0, 1))
     evaluate = _stack(matrices, size)
-    largest = jnp.sqrt(jnp.max(jnp.sum(evaluate**2, axis=-1), axis=-1))  # of each node type
+    plain = evaluate
+    if counts:  # whose features are large where samples are rare
+        plain = _stack({v: plain_features(basis.messages, basis.points) for v, basis in bases.items()}, size)
+    largest = jnp.sqrt(jnp.max(jnp.sum(plain**2, axis=-1), axis=-1))  # of each node type
     averages = {v: _averages(bases[v], sums, nonnegative) for v, sums in nodes.items()}
     prior = _stack({v: weights for v, (_, _, weights) in averages.items()}, (size[0], 1))
-    observed = {v: _observation_model(*obs_bases[v], observations[v], obs_ridges[v]) for v in obs_bases}
+    if counts:
+        observed = {
+            v: _observation_counts(*obs_bases[v], observations[v], obs_ridges[v], averages[v][0]) for v in obs_bases
+        }
+    else:
+        observed = {v: _observation_model(*obs_bases[v], observations[v], obs_ridges[v]) for v in obs_bases}
     return (
         evaluate,
         jnp.asarray(floor, largest.dtype) * largest,
@@ -444,11 +539,18 @@ def _learn_pairs(
     sums: EdgeSums,
     ridges: list[ScalarLike],
     nonnegative: Positive | None,
+    means: tuple[Array, Array] | None,
 ) -> tuple[Any, ...]:
-    """Return the operators of edge types from their sums [type, ...], computed one type at a time."""
+    """Return the operators of edge types from their sums [type, ...], computed one type at a time.
+
+    With means of the products at both ends, they are those of smoothed counts.
+    """
 
     def learn(one: tuple[EdgeSums, Array]) -> tuple[Any, ...]:
         sums, ridge = one
+        if means is not None:
+            forth = _count_operator(second, sums.forth, sums.count, means[0], ridge, nonnegative)
+            return forth, _count_operator(first, sums.back, sums.count, means[1], ridge, nonnegative)
         penalty = ridge * sums.count.astype(ridge.dtype)
         forth = _update_operator(second, first, sums.second, sums.forth, penalty, nonnegative)
         back = _update_operator(first, second, sums.first, sums.back, penalty, nonnegative)
@@ -479,6 +581,47 @@ def _update_operator(
     at_points = receiver.messages(receiver.points)
     penalized = covariance + penalty.astype(covariance.dtype) * jnp.eye(len(covariance), dtype=covariance.dtype)
     return project, nonnegative.operator(at_points, penalized, cross, project)
+
+
+def _relative(basis: NodeBasis, sums: NodeSums) -> NodeBasis:
+    """Return bases whose messages are relative to the density of the samples."""
+    mean = sums.mean / jnp.asarray(sums.count, jnp.result_type(sums.mean))
+    return dataclasses.replace(basis, messages=RelativeBasis.of(basis.messages, mean))
+
+
+def _mean_product(basis: NodeBasis, sums: NodeSums) -> Array:
+    """Return the weights of the points in the mean of a product over all samples [point]."""
+    if sums.products is None:
+        return jnp.full(len(basis.points), 1 / len(basis.points), jnp.result_type(float))
+    return sums.products / jnp.asarray(sums.count, jnp.result_type(sums.products))
+
+
+def _count_operator(
+    receiver: NodeBasis, cross: Array, count: Array, mean_product: Array, share: Array, nonnegative: Positive | None
+) -> tuple[Array, Array | None]:
+    """Return the operator of smoothed counts, as `_update_operator`.
+
+    The message at x is the mean of the product over the pairs, weighted by the kernel between x and the receiver's end,
+    mixed with the mean over all pairs: the share of independence.
+    """
+    cross = cross / count.astype(cross.dtype)  # mean of phi(x_receiver) shares(x_sender)'
+    independent = jnp.outer(receiver.messages.mean, mean_product).astype(cross.dtype)
+    share = share.astype(cross.dtype)
+    project = (1 - share) * cross + share * independent
+    if nonnegative is None:
+        return project, None
+    at_points = receiver.messages(receiver.points)
+    return project, nonnegative.operator(at_points, jnp.eye(len(project), dtype=project.dtype), project, project)
+
+
+def _observation_counts(
+    observed: FeatureMap, residual: Array, sums: ObservationSums, share: ScalarLike, mean: Array
+) -> ObservationModel:
+    """Return the observation model of smoothed counts, mixed with a share of independence; one for both models."""
+    count, share = sums.count.astype(sums.cross.dtype), jnp.asarray(share, sums.cross.dtype)
+    independent = jnp.outer(mean.astype(sums.cross.dtype), sums.mean / count)
+    expectation = (1 - share) * sums.cross / count + share * independent
+    return ObservationModel(observed, expectation, expectation, residual)
 
 
 def _observation_model(

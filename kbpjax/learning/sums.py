@@ -70,12 +70,14 @@ class ObservationSums(eqx.Module):
         variable: sum of phi(x) phi(x)' [rank, rank].
         cross: sum of phi(x) chi(y)' [rank, observation_rank].
         observed: sum of chi(y) chi(y)' [observation_rank, observation_rank].
+        mean: sum of chi(y) [observation_rank].
     """
 
     count: Any
     variable: Any
     cross: Any
     observed: Any
+    mean: Any
 
 
 def edge_sums(bases: Mapping[int, NodeBasis], data: TrainingData) -> Iterator[tuple[list[int], EdgeSums]]:
@@ -213,6 +215,7 @@ def _sum_observations(
         phi = jnp.where(valid, basis(x), 0)
         chi = jnp.where(valid, observed(y), 0)
         cross = matmul(phi.T, chi.astype(phi.dtype))
-        return ObservationSums(jnp.sum(valid, dtype=jnp.int32), matmul(phi.T, phi), cross, matmul(chi.T, chi))
+        count, mean = jnp.sum(valid, dtype=jnp.int32), jnp.sum(chi, axis=0)
+        return ObservationSums(count, matmul(phi.T, phi), cross, matmul(chi.T, chi), mean)
 
     return _over_devices(lambda shard: sum_chunks(products, shard), (x, y), sharding)

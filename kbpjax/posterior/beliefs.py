@@ -24,7 +24,7 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import einsum, matmul, quick_jit, show, show_fields, values_or_shapes, vary_like, warn
 from kbpjax._public import Checked, public
-from kbpjax.features import FAR, Basis, features, represented
+from kbpjax.features import FAR, Basis, RelativeBasis, features, plain_features, represented
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.diagnostics import CandidateWarning
 from kbpjax.inference.loopy import Solution
@@ -385,6 +385,8 @@ def _weights(
         return jax.nn.softmax(logs, axis=-1), jnp.all(logs == -jnp.inf, axis=-1)
     mask = clamped[0][:, None]
     logs = jnp.where(mask, 0, logs)
+    if isinstance(model.bases[node_type], RelativeBasis):
+        at_points = each(plain_features(model.bases[node_type], flat))
     nearest = nearest_candidate(model, clamped[1], node_type, at_points).astype(logs.dtype)
     return jnp.where(mask, nearest, jax.nn.softmax(logs, axis=-1)), jnp.all(logs == -jnp.inf, axis=-1)
 
@@ -558,9 +560,10 @@ def clamped_values(evidence: Evidence | None, node_type: int) -> tuple[Array, Ar
 def nearest_candidate(model: KernelMRF, values: Array, node_type: int, at_points: Array) -> Array:
     """Return weights with all mass on the point nearest to each value in feature space [value, point].
 
-    `at_points` holds the features of common points [1, point, rank], or of those of each value [value, point, rank].
+    `at_points` holds the plain features of common points [1, point, rank], or of those of each value
+    [value, point, rank].
     """
-    at_values = features(model.bases[node_type], values)
+    at_values = plain_features(model.bases[node_type], values)
     if len(at_points) == 1:
         products = matmul(at_values, at_points[0].T)
     else:

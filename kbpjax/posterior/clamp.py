@@ -14,11 +14,11 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul
 from kbpjax._public import public
-from kbpjax.features import FAR, Basis, FeatureMap, features
+from kbpjax.features import FAR, Basis, FeatureMap, RelativeBasis, features
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.labels import Values, are_labels, encode
 from kbpjax.learning.model import KernelMRF
-from kbpjax.learning.observations import EvidenceModel, check_evidence_model
+from kbpjax.learning.observations import EvidenceModel, Expectation, check_evidence_model
 from kbpjax.posterior.evidence import Evidence, constants, expand, nothing, represented_shares
 
 
@@ -265,7 +265,8 @@ def _fixed(
         if v in model.margins:
             value = model.margins[v].of_nodes(len(nodes)).standardized(value)
         value = value.astype(points.dtype) if jnp.issubdtype(points.dtype, jnp.floating) else value
-        mass = evidence_model.point_mass(features(basis, value), model.moments[v], model.ridges[v])
+        kind = Expectation() if isinstance(basis, RelativeBasis) else evidence_model  # which is relative to P*, too
+        mass = kind.point_mass(features(basis, value), model.moments[v], model.ridges[v])
         factor = matmul(mass, features(basis, points).T).astype(local.dtype)
         mask = clamped[nodes]
         local = local.at[nodes, : len(points)].set(jnp.where(mask[:, None], factor, 1))

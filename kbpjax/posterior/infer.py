@@ -58,8 +58,9 @@ def infer(
     """Return the posterior of all nodes given observations, by the method that suits the graph.
 
     A forest is solved exactly (`run_tree`). On a graph with cycles, nonnegative tree-reweighted messages are iterated
-    to a tolerance, with the schedule `colored(graph)` and Anderson acceleration. Evidence model, power and temperature
-    are the model's. The long form gives the same numbers: `observe`, `run_tree` or `run`, and `Posterior.of`.
+    to a tolerance, with the schedule `colored(graph)` and Anderson acceleration. Evidence model, power, temperature and
+    the factor of the exponents (`model.reweighting`) are the model's.
+    The long form gives the same numbers: `observe`, `run_tree` or `run`, and `Posterior.of`.
 
     A model of tables, of `kbpjax.baselines.discrete`, is solved by belief propagation (exponents 1) with damping 1/2
     and that schedule, so that the potentials are those that were given.
@@ -103,6 +104,7 @@ def infer(
         (True, True)
     """
     _warn_of_margins(model, graph)
+    graph = model.graph_of(graph)
     if y is not None:
         observed = observe(model, graph, y, mask=mask)
         evidence = observed if evidence is None else observed * evidence
@@ -188,10 +190,17 @@ def solve(
         num_iters=num_iters,
         tol=tol,
         damping=DAMPING if model.has_potentials else 0.0,
-        exponents=by.exponents if exponents is None else exponents,
+        exponents=_reweighted(model, by.exponents) if exponents is None else exponents,
         schedule=by.schedule if schedule is None else schedule,
         acceleration=None if model.has_potentials else Anderson(),
     )
+
+
+def _reweighted(model: KernelMRF, appearance: Array | None) -> Array | None:
+    """Return the exponents of the model: edge appearance probabilities times its factor, at most 1."""
+    if appearance is None:
+        return None
+    return jnp.minimum(appearance * model.reweighting.astype(appearance.dtype), 1)
 
 
 def with_nonnegative(model: KernelMRF, tables: Any) -> KernelMRF:

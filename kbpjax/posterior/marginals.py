@@ -11,7 +11,7 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul, show_fields
 from kbpjax._public import Checked
-from kbpjax.features import features
+from kbpjax.features import plain_features
 from kbpjax.kernels import Kernel, gram
 from kbpjax.kernels.base import like
 from kbpjax.learning.embedding import mean_embedding
@@ -35,7 +35,7 @@ class MeanEmbedding(Checked):
 
     def density(self, model: KernelMRF, node_type: int, points: Array) -> Float[Array, " point"]:
         """Return the estimate at points [point, *dim], of any scale, with the model's floor."""
-        at_points = features(model.bases[node_type], points)
+        at_points = plain_features(model.bases[node_type], points)
         return jnp.maximum(matmul(at_points, model.marginals[node_type]), model.floor_of(node_type))
 
     __repr__ = show_fields

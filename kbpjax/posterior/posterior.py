@@ -125,7 +125,7 @@ class Posterior(Checked):
             >>> posterior.weights.shape
             (3, 60)
         """
-        types = [v for v, *_ in graph.node_types]
+        graph, types = model.graph_of(graph), [v for v, *_ in graph.node_types]
         estimates = marginals_of(model, graph, points, marginal)
         given = dict.fromkeys(types, points) if points is not None and not isinstance(points, Mapping) else points
         computed: Any = beliefs(model, graph, evidence, solution, given, marginal=marginal)

@@ -23,9 +23,10 @@ from kbpjax.kernels.euclidean import ARD, Projected
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.far import are_far, moved_near
 from kbpjax.learning.margins import estimate_margins
-from kbpjax.learning.model import candidate_points, learn_model
+from kbpjax.learning.model import candidate_points, count_levels, learn_model
 from kbpjax.learning.nonnegative import Clipped
 from kbpjax.learning.observations import DensityRatio, Expectation, ObservationModel
+from kbpjax.learning.relations import OwnRelations
 from kbpjax.learning.rules import ConstantTime
 from kbpjax.posterior.beliefs import Belief, beliefs
 from kbpjax.posterior.clamp import clamp
@@ -184,9 +185,12 @@ class Comparison(eqx.Module):
     clamped: Any
     scored: dict[int, Array]
     points: dict[int, Array]
+    levels: dict[int, Array]
     units: dict[int, Array]
     recipe: Recipe | None
     rank: int = eqx.field(static=True)
+    relation: str = eqx.field(static=True)
+    own: OwnRelations | None = eqx.field(static=True)
     search: Search = eqx.field(static=True)
 
     def score(self, choice: Choice) -> Outcome:
@@ -201,7 +205,11 @@ class Comparison(eqx.Module):
             obs_ridge=choice.obs_ridge if given.obs_ridge is None else given.obs_ridge,
             floor=given.floor,
             nonnegative=None if self.recipe is None else Clipped(),
+            relation=self.relation,
+            levels=self.levels,
+            own=None if self.own is None else self.own._replace(strength=choice.strength),
         )
+        model = eqx.tree_at(lambda m: m.reweighting, model, choice.reweighting)
         graph, either = self.held.graph, _Either(choice.ratio)
         if self.clamped is None:
             observed = jnp.zeros(graph.num_nodes, bool)
@@ -286,6 +294,8 @@ def make_comparison(
     projected: bool = False,
     own_margins: Sequence[int] = (),
     in_units_of: Sequence[int] = (),
+    relation: str = "ridge",
+    own: OwnRelations | None = None,
 ) -> Comparison:
     """Hold out problems, and return what the score needs.
 
@@ -296,6 +306,8 @@ def make_comparison(
         projected: whether observations of many coordinates are projected.
         own_margins: the node types whose values are standardized.
         in_units_of: the node types whose scores are in standard deviations of each node.
+        relation: the estimator of relations.
+        own: the edges that have relations of their own, if `data` are those of `with_own_relations`.
     """
     train, held = hold_out(data, search, own_margins)
     if projected:
@@ -325,11 +337,28 @@ def make_comparison(
         clamped=jax.tree.map(_checks.to_jax, clamped),
         scored=jax.tree.map(_checks.to_jax, scored),
         points={v: candidate_points(train.nodes[v], 80 if train.nodes[v].ndim == 1 else 128) for v in held.truth},
+        levels=_levels(train, search.count_rank) if relation == "counts" else {},
         units=_units(data, given, held, own_margins, in_units_of),
         recipe=recipe(graph),
-        rank=search.rank if scalar else search.vector_rank,
+        rank=(search.count_rank if relation == "counts" else search.rank) if scalar else search.vector_rank,
+        relation=relation,
+        own=own and _of_training(own, train),
         search=search,
     )
+
+
+def _of_training(own: OwnRelations, train: TrainingData) -> OwnRelations:
+    """Return the own relations of the edge types that have pairs outside of what is held out."""
+    kept = {k for k, *_ in train.ends}
+    edges = tuple(edge for edge in own.edges if edge[2] in kept)
+    shared = {edge[3] for edge in edges}
+    return own._replace(edges=edges, ends=tuple(end for end in own.ends if end[0] in shared))
+
+
+def _levels(data: TrainingData, count: int) -> dict[int, Array]:
+    """Return the levels of smoothed counts of the node types that have them."""
+    found = {v: count_levels(x, count) for v, x in data.nodes.items()}
+    return {v: levels for v, levels in found.items() if levels is not None}
 
 
 def _units(

@@ -20,6 +20,7 @@ from kbpjax.learning.data import TrainingData
 from kbpjax.learning.margins import with_own_margins
 from kbpjax.learning.model import KernelMRF, Positive, learn_model, with_chosen
 from kbpjax.learning.observations import EvidenceModel, Expectation
+from kbpjax.learning.relations import with_own_relations
 from kbpjax.learning.rules import ConstantTime, Rule, fix_landmarks
 from kbpjax.posterior.beliefs import beliefs
 from kbpjax.posterior.evidence import Evidence, observe
@@ -69,6 +70,10 @@ class Hyperparameters(Checked):
             kernels are in these units.
         tol: residual at which iterations stop, with derivatives of the fixed point; None: run all `num_iters`
             iterations, and differentiate through them.
+        relation: estimator of the relations, "ridge" or "counts"; see `kbpjax.fit`.
+        own_strength: number of pairs that the relation of an edge type counts for in those of its edges; None: they
+            have the relation of their type. See `kbpjax.fit`, sharing.
+        reweighting: factor of the exponents of `tree_reweighting`, which are at most 1, > 0.
 
     Raises:
         ValueError: floor, damping, evidence_power or temperature is out of range, or damping without a schedule. `fit`
@@ -103,6 +108,9 @@ class Hyperparameters(Checked):
     num_iters: int = eqx.field(static=True, converter=_checks.whole, default=200)
     tol: float | None = eqx.field(static=True, default=1e-3)
     own_margins: tuple[int, ...] = eqx.field(static=True, default=())
+    relation: str = eqx.field(static=True, default="ridge")
+    own_strength: float | None = eqx.field(static=True, default=None)
+    reweighting: Number = eqx.field(default=1.0, converter=_number)
 
     def __check_init__(self) -> None:
         _checks.require_number("floor", self.floor, least=0, below=1)
@@ -111,11 +119,12 @@ class Hyperparameters(Checked):
             fix = "Leave it out: the default needs no damping. Or pass schedule=kbpjax.Synchronous()."
             unused = self.schedule is None
             _checks.require(not unused, "damping", "must be None without a schedule", "a number", fix)
-        for name in ("evidence_power", "temperature"):
+        for name in ("evidence_power", "temperature", "reweighting"):
             _checks.require_number(name, getattr(self, name), above=0)
 
     def fit(self, data: TrainingData) -> KernelMRF:
         """Return the model fitted to the data (`kbpjax.fit`), with this evidence model, power and temperature."""
+        data, own = (data, None) if self.own_strength is None else with_own_relations(data, self.own_strength)
         model = learn_model(
             self.standardized(data),
             kernel=self.kernel,
@@ -125,8 +134,10 @@ class Hyperparameters(Checked):
             obs_ridge=self.obs_ridge,
             floor=self.floor,
             nonnegative=self.nonnegative,
+            relation=self.relation,
+            own=own,
         )
-        return with_chosen(model, self.evidence_model, self.evidence_power, self.temperature)
+        return with_chosen(model, self)
 
     def standardized(self, data: TrainingData) -> TrainingData:
         """Return the data with standardized values of the node types with own margins."""

@@ -14,6 +14,8 @@ class Choice(NamedTuple):
         obs_ridge: lambda of the observation operators.
         ratio: 1 for the evidence model `DensityRatio`, 0 for `Expectation`.
         power: power of the evidence.
+        reweighting: factor of the exponents of `tree_reweighting`.
+        strength: number of pairs that the relation of an edge type counts for, where edges have their own.
     """
 
     bandwidth: Any = 0.25
@@ -22,11 +24,13 @@ class Choice(NamedTuple):
     obs_ridge: Any = 1e-4
     ratio: Any = 0.0
     power: Any = 1.0
+    reweighting: Any = 1.0
+    strength: Any = 0.0
 
 
-_LOWEST = Choice(1 / 32, 1 / 32, 1e-7, 1e-7, 0, 0.25)
-_HIGHEST = Choice(4, 4, 0.3, 0.3, 1, 4)
-_FACTORS = Choice(2.0, 2.0, 4.0, 4.0, 1.0, 2.0**0.5)
+_LOWEST = Choice(1 / 32, 1 / 32, 1e-7, 1e-7, 0, 0.25, 0.5, 1)
+_HIGHEST = Choice(4, 4, 0.3, 0.3, 1, 4, 2, 1e4)
+_FACTORS = Choice(2.0, 2.0, 4.0, 4.0, 1.0, 2.0**0.5, 2.0**0.5, 4.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,18 +41,24 @@ class Search:
         bandwidths: first values of the bandwidth; all combinations of first values are compared before the search.
         obs_bandwidths: first values of the bandwidth of observations.
         many_bandwidths: the same for Gaussian kernels of many coordinates, in which all distances are about equal.
+        count_bandwidths: first values of the bandwidth with smoothed counts.
         powers: first values of the power of the evidence.
+        strengths: first values of the strength.
         lowest: smallest values.
         highest: largest values.
         factors: factors of the coarse steps; the fine steps are their roots.
         refined: what fine steps vary.
         gain: smallest relative gain for which a number is changed.
+        clear: smallest relative gain for which relations are smoothed counts, or those of single edges.
+        same: relative loss up to which relations are smoothed counts, where what is held out is a part of the graphs
+            that the rest is from: that favors the many numbers of a ridge regression (`experiments` on pictures).
         num_iters: largest number of iterations of a compared model; `infer` iterates longer.
         tol: residual at which the messages of a compared model have converged.
         unconverged: relative penalty of a compared model whose messages did not converge.
         resolved: residual of a basis above which a compared model counts as not resolved: of numbers, with a penalty;
             of vectors, so that finer kernels are compared at `fine_rank`.
         rank: rank of the compared models of numbers.
+        count_rank: the same with smoothed counts, whose kernels are narrower.
         vector_rank: the same of vectors and other values.
         fine_rank: the same of vectors whose kernels are not resolved. A message costs its square times the points.
         temperatures: temperatures that are compared.
@@ -70,17 +80,22 @@ class Search:
     bandwidths: tuple[float, ...] = (0.125, 0.25, 0.5)
     obs_bandwidths: tuple[float, ...] = (0.125, 0.25)
     many_bandwidths: tuple[float, ...] = (0.5,)
+    count_bandwidths: tuple[float, ...] = (0.088, 0.125, 0.25)
     powers: tuple[float, ...] = (1.0, 2.0)
+    strengths: tuple[float, ...] = (10.0, 100.0)
     lowest: Choice = _LOWEST
     highest: Choice = _HIGHEST
     factors: Choice = _FACTORS
-    refined: tuple[str, ...] = ("bandwidth", "obs_bandwidth", "power")
+    refined: tuple[str, ...] = ("bandwidth", "obs_bandwidth", "power", "reweighting")
     gain: float = 5e-3
+    clear: float = 0.02
+    same: float = 0.2
     num_iters: int = 40
     tol: float = 1e-2
     unconverged: float = 0.1
     resolved: float = 0.02
     rank: int = 48
+    count_rank: int = 96
     vector_rank: int = 96
     fine_rank: int = 384
     temperatures: tuple[float, ...] = (0.04, 0.06, 0.09, 0.13, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)

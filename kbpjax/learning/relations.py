@@ -1,0 +1,133 @@
+"""Own relations: each edge of a graph has its own, drawn to the one that its edge type shares.
+
+Samples of many cases of one graph say how the relation of each edge differs from that of its type. The sums over its
+pairs, from which operators are learned, are those of its own pairs and of a number of average pairs of its type:
+
+    sums_e + strength * (sum of sums_e' over the type) / (number of pairs of the type).
+
+With few pairs, or a large strength, that is the relation of the type.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kbpjax import _checks
+from kbpjax.graphs.graph import Graph
+from kbpjax.learning.data import Cases, TrainingData
+from kbpjax.learning.margins import FEW
+from kbpjax.learning.pooling import pool_cases
+from kbpjax.learning.sums import EdgeSums
+
+MOST = 1000
+"""Largest number of edges that have relations of their own."""
+
+Own = tuple[tuple[int, int, int, int], ...]
+"""(first node, second node, own edge type, shared edge type) of each edge of a graph."""
+
+
+class OwnRelations(NamedTuple):
+    """What `learn_model` needs to know of own relations.
+
+    Attributes:
+        edges: the edges and their types.
+        ends: (edge type, node type of first end, node type of second end) of the shared types.
+        strength: number of pairs of its type that are added to those of an edge.
+        num_nodes: number of nodes of the graph.
+    """
+
+    edges: Own
+    ends: tuple[tuple[int, int, int], ...]
+    strength: Any
+    num_nodes: int
+
+    def drawn(self, sums: Iterable[tuple[list[int], EdgeSums]]) -> Iterator[tuple[list[int], EdgeSums]]:
+        """Yield groups of edge types and their sums, drawn to those of their types; then those of the types."""
+        shared = {own: k for _, _, own, k in self.edges}
+        totals: dict[int, Any] = {}
+        groups = list(sums)
+        for types, one in groups:
+            for k in sorted({shared[own] for own in types}):
+                rows = np.array([row for row, own in enumerate(types) if shared[own] == k])
+                total = jax.tree.map(lambda of_types: jnp.sum(of_types[rows], axis=0), one)  # noqa: B023
+                totals[k] = total if k not in totals else jax.tree.map(jnp.add, totals[k], total)
+        average = {k: jax.tree.map(lambda total: total / one.count, one) for k, one in totals.items()}  # noqa: B023
+        for types, one in groups:
+            more = [average[shared[own]] for own in types]
+            yield types, jax.tree.map(lambda x, *ys: x + self.strength * jnp.stack(ys), one, *more)
+        for k, total in totals.items():
+            yield [k], jax.tree.map(lambda x: x[None], total)
+
+
+def can_have_own_relations(data: TrainingData) -> bool:
+    """Return whether data hold enough cases of one graph for relations of single edges."""
+    if len(data.cases) != 1:
+        return False
+    (one,) = data.cases
+    edges = one.graph.num_edges // 2
+    shared = edges > len(one.graph.edge_types)
+    return shared and edges <= MOST and len(next(iter(one.samples.values()))) >= FEW
+
+
+def with_own_relations(data: TrainingData, strength: float) -> tuple[TrainingData, OwnRelations]:
+    """Return the data with an edge type for each edge of their graph that has pairs, and what they are.
+
+    Raises:
+        ValueError: data that are not cases of one graph.
+    """
+    rule, fix = "must be cases of one graph where edges have own relations", "Pass data of kbpjax.pool."
+    _checks.require(len(data.cases) == 1, "data", rule, f"{len(data.cases)} graphs", fix)
+    (one,) = data.cases
+    graph, half = one.graph, one.graph.num_edges // 2
+    kinds = np.asarray(graph.edge_type)[:half]
+    first = 1 + int(kinds.max(initial=0))
+    ends = np.stack([np.asarray(graph.senders), np.asarray(graph.receivers)], axis=1)[:half]
+    edges = tuple((int(a), int(b), first + e, int(kinds[e])) for e, (a, b) in enumerate(ends))
+    typed = graph.with_edge_types(first + np.arange(half))
+    cases = Cases(typed, one.samples, one.observations, one.present, one.observed)
+    pooled = pool_cases([cases], data.labels, data.obs_labels)
+    kept = {k for k, *_ in pooled.ends}
+    edges = tuple(edge for edge in edges if edge[2] in kept)
+    return pooled, OwnRelations(edges, data.ends, strength, graph.num_nodes)
+
+
+def graph_with(edges: Own, num_nodes: int, graph: Graph) -> Graph:
+    """Return a graph whose edges have their own types, as far as they are known; other types stay.
+
+    A traced graph, one of another number of nodes, and one that has the own types already are returned as they are.
+    """
+    if not edges or graph.num_nodes != num_nodes or _checks.is_traced(graph):
+        return graph
+    own = {kind for *_, kind, _ in edges}
+    if any(k in own for k, *_ in graph.edge_types):
+        return graph
+    half = graph.num_edges // 2
+    columns = (np.asarray(of)[:half].astype(np.int64) for of in (graph.senders, graph.receivers, graph.edge_type))
+    return _typed(_Key(graph, tuple(of.tobytes() for of in columns)), edges)
+
+
+class _Key:
+    """A graph as the key of a cache, by its edges."""
+
+    def __init__(self, graph: Graph, key: Sequence[bytes]):
+        self.graph, self.key = graph, (graph.num_nodes, np.asarray(graph.node_type).tobytes(), *key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@lru_cache(maxsize=8)
+def _typed(key: _Key, edges: Own) -> Graph:
+    graph, half = key.graph, key.graph.num_edges // 2
+    own = {(a, b, k): kind for a, b, kind, k in edges}
+    columns = (np.asarray(of)[:half].tolist() for of in (graph.senders, graph.receivers, graph.edge_type))
+    types = [own.get(edge, edge[2]) for edge in zip(*columns, strict=True)]
+    with jax.ensure_compile_time_eval():
+        return graph.with_edge_types(types)
