@@ -18,7 +18,7 @@ from kbpjax.learning.far import are_far
 from kbpjax.learning.margins import with_own_margins
 from kbpjax.learning.model import KernelMRF, Positive, learn_model
 from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
-from kbpjax.tuning.automatic import choose_hyperparameters, own_margin_types
+from kbpjax.tuning.automatic import choose, own_margin_types
 
 SCALES = 30
 """Ratio of the standard deviations of two coordinates above which `ScaleWarning` is given."""
@@ -114,8 +114,8 @@ def fit(
 
 def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     """Return the model of `choose_hyperparameters`, which chooses what is None, also if all kernels are given."""
-    chosen = choose_hyperparameters(data, **options)
-    model = chosen.fit(data)
+    chosen, predicted = choose(data, **options)
+    model = chosen.fit(predicted)
     warn_of_rank(model, chosen.rule)
     _warn_of_far(data)
     return eqx.tree_at(lambda m: m.hyperparameters, model, chosen, is_leaf=lambda leaf: leaf is None)

@@ -25,6 +25,7 @@ from kbpjax.posterior.beliefs import beliefs
 from kbpjax.posterior.evidence import Evidence, observe
 from kbpjax.posterior.infer import recipe, solve
 from kbpjax.posterior.marginals import Marginal, MeanEmbedding
+from kbpjax.tuning.front_ends import KINDS, with_front_ends
 
 Number = Float[Array, ""]
 
@@ -67,6 +68,8 @@ class Hyperparameters(Checked):
             are solved exactly (without exponents).
         own_margins: node types whose values are standardized for each node (see `kbpjax.fit`, margins="node"); their
             kernels are in these units.
+        front_ends: (node type, kind of regression) of observations that are replaced by predictions of the variable:
+            "trees" or "kernel ridge". `obs_kernel` is the kernel of the predictions. `fit` learns the regressions.
         tol: residual at which iterations stop, with derivatives of the fixed point; None: run all `num_iters`
             iterations, and differentiate through them.
 
@@ -103,6 +106,7 @@ class Hyperparameters(Checked):
     num_iters: int = eqx.field(static=True, converter=_checks.whole, default=200)
     tol: float | None = eqx.field(static=True, default=1e-3)
     own_margins: tuple[int, ...] = eqx.field(static=True, default=())
+    front_ends: tuple[tuple[int, str], ...] = eqx.field(static=True, default=())
 
     def __check_init__(self) -> None:
         _checks.require_number("floor", self.floor, least=0, below=1)
@@ -113,6 +117,9 @@ class Hyperparameters(Checked):
             _checks.require(not unused, "damping", "must be None without a schedule", "a number", fix)
         for name in ("evidence_power", "temperature"):
             _checks.require_number(name, getattr(self, name), above=0)
+        unknown = [kind for _, kind in self.front_ends if kind not in KINDS]
+        fix = "Pass for instance ((0, 'trees'),)."
+        _checks.require(not unknown, "front_ends", f"must be of the kinds {list(KINDS)}", unknown, fix)
 
     def fit(self, data: TrainingData) -> KernelMRF:
         """Return the model fitted to the data (`kbpjax.fit`), with this evidence model, power and temperature."""
@@ -129,8 +136,8 @@ class Hyperparameters(Checked):
         return with_chosen(model, self.evidence_model, self.evidence_power, self.temperature)
 
     def standardized(self, data: TrainingData) -> TrainingData:
-        """Return the data with standardized values of the node types with own margins."""
-        return with_own_margins(data, self.own_margins)
+        """Return the data with standardized values of the node types with own margins, and predicted ones."""
+        return with_front_ends(with_own_margins(data, self.own_margins), self.front_ends)
 
     def fix_landmarks(self, data: TrainingData, *, pad: bool = False) -> Rule:
         """Select landmarks, and return the rule with these landmarks fixed (`kbpjax.fix_landmarks`)."""

@@ -64,6 +64,7 @@ class Search:
         margin: distance from the edge of a block, in edges, up to which a node is not scored.
         most_pairs: largest number of pairs of each type from which the compared models are learned.
         many: number of coordinates from which observations are projected, if beliefs are better so.
+        wide: the same from which they may have a front end.
         seed: seed of what is held out.
     """
 
@@ -95,4 +96,5 @@ class Search:
     margin: int = 1
     most_pairs: int = 16_000
     many: int = 16
+    wide: int = 16
     seed: int = 0
