@@ -28,6 +28,14 @@ def samples(count, seed=0):
     return x, y
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_trees():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(front_ends, "TREES", {**front_ends.TREES, "max_iter": 30, "min_samples_leaf": 10})
+        patch.setattr(front_ends, "LANDMARKS", 100)
+        yield
+
+
 @pytest.fixture(scope="module")
 def data():
     x, y = samples(120)
@@ -66,7 +74,7 @@ def test_converted_trees_predict_what_scikit_learn_predicts(outputs):
     found = front_ends.converted(models, () if outputs == 1 else (outputs,), 5)
     others = np.concatenate([y, 3 * rng.normal(size=(100, 5)).astype(np.float32)])
     want = np.stack([one.predict(others) for one in models], axis=1)
-    got = np.asarray(jax.jit(found)(jnp.asarray(others)))
+    got = np.asarray(jax.jit(lambda trees, y: trees(y))(found, jnp.asarray(others)))
     assert got.shape == ((500,) if outputs == 1 else (500, outputs))
     np.testing.assert_allclose(got.reshape(want.shape), want, rtol=1e-5, atol=1e-5)
 
@@ -106,7 +114,7 @@ def test_kernel_ridge_regression_is_that_of_numpy():
                 full = offset + gram[:, known] @ solved(gram, known, known, ridge, x - offset)
                 best = error, predicted, full
     np.testing.assert_allclose(found.predicted, best[1], atol=1e-4)
-    np.testing.assert_allclose(found.front_end(jnp.asarray(y, jnp.float32)), best[2], atol=2e-3)
+    np.testing.assert_allclose(found.front_end(jnp.asarray(y)), best[2], atol=1e-4)
 
 
 def solved(gram, landmarks, train, ridge, x):
@@ -125,7 +133,7 @@ def test_folds_are_whole_cases_or_connected_blocks():
     (folds,) = front_ends._folds(kbp.pool(grid, np.zeros((2, 600))).cases)
     assert (folds[0] == folds[1]).all()  # copies of a picture are in one fold
     first, second = np.asarray(grid.senders), np.asarray(grid.receivers)
-    assert np.mean(folds[0, first] == folds[0, second]) > 0.85
+    assert np.mean(folds[0, first] == folds[0, second]) > 0.8
     counts = np.bincount(folds[0])
     assert len(counts) == 5 and counts.min() > 60
 
@@ -143,11 +151,11 @@ def test_predictions_of_training_samples_do_not_know_them(data, learned, kind):
     after = front_ends.with_front_ends(kbp.pool(GRAPH, x, y), [(0, kind)])
     own = folds == 2
     first, second = (np.asarray(one.cases[0].observations[0]) for one in (before, after))
-    assert first.shape == samples.shape and first.dtype == np.float32
+    assert first.shape == samples.shape and first.dtype == samples.dtype
     if kind == "trees":  # the bandwidth and ridge of the other are chosen by all folds
         np.testing.assert_array_equal(first[own], second[own])
     assert np.abs(first[~own] - second[~own]).max() > 1
-    inside = np.asarray(before.front_ends[0](jnp.asarray(y[own], jnp.float32)))
+    inside = np.asarray(before.front_ends[0](jnp.asarray(y[own])))
     assert np.mean((inside - samples[own]) ** 2) < np.mean((first[own] - samples[own]) ** 2)
 
 
@@ -163,12 +171,10 @@ def test_random_labels_have_no_front_end():
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(60, LENGTH)), rng.normal(size=(60, LENGTH, 20))
     data = kbp.pool(GRAPH, x, y)
-    found = front_ends.with_best_front_ends(data, [0])
-    if found.front_ends:  # what is learned of chance does not correlate with values
-        x, predicted = found.observations[0]
-        assert abs(np.corrcoef(x, predicted)[0, 1]) < 0.1
+    assert front_ends.with_best_front_ends(data, [0]) is data
     memory = front_ends.trees(front_ends._rows(data, 0))
-    inside = np.asarray(memory.front_end(jnp.asarray(y.reshape(-1, 20), jnp.float32)))
+    assert abs(np.corrcoef(memory.predicted[:, 0], x.reshape(-1))[0, 1]) < 0.15
+    inside = np.asarray(memory.front_end(jnp.asarray(y.reshape(-1, 20))))
     assert np.corrcoef(inside, x.reshape(-1))[0, 1] > 0.5  # it has memorized some
 
 
@@ -184,7 +190,9 @@ def test_without_cases_folds_are_blocks_of_rows(data):
 def test_without_scikit_learn_there_are_no_trees(data, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
     assert front_ends.trees(front_ends._rows(data, 0)) is None
-    assert isinstance(front_ends.with_best_front_ends(data, [0]).front_ends[0], KernelRidge)
+    x, y = samples(60)
+    few = kbp.pool(GRAPH, x, y[..., 2:5])
+    assert isinstance(front_ends.with_best_front_ends(few, [0]).front_ends[0], KernelRidge)
     with pytest.raises(ValueError, match=r"front_ends: must be learned; got no trees of node type 0\. Install a v"):
         front_ends.with_front_ends(data, [(0, "trees")])
 
@@ -203,9 +211,9 @@ def test_beliefs_with_a_front_end_are_better(data, model):
     wide = kbp.RBF(0.5 * kbp.median_bandwidth(data.observations[0][1]))
     errors = []
     for one in (model, hyperparameters(obs_kernel=wide).fit(data)):
-        posterior = jax.jit(jax.vmap(lambda y, one=one: kbp.infer(one, GRAPH, y)))(jnp.asarray(y, jnp.float32))
+        posterior = jax.jit(jax.vmap(lambda y, one=one: kbp.infer(one, GRAPH, y)))(jnp.asarray(y))
         errors.append(np.sqrt(np.mean((np.asarray(kbp.mean(posterior)) - x) ** 2)))
-    direct = np.asarray(model.observations[0].basis.front_end(jnp.asarray(y.reshape(-1, 20), jnp.float32)))
+    direct = np.asarray(model.observations[0].basis.front_end(jnp.asarray(y.reshape(-1, 20))))
     assert errors[0] < 0.6 * errors[1]
     assert errors[0] < np.sqrt(np.mean((direct.reshape(x.shape) - x) ** 2))  # neighbors help
 
@@ -213,7 +221,7 @@ def test_beliefs_with_a_front_end_are_better(data, model):
 def test_a_front_end_works_in_jit_and_vmap_and_with_missing_observations(model):
     _, y = samples(3, seed=2)
     y[1, 2], y[2] = np.nan, np.nan
-    y = jnp.asarray(y, jnp.float32)
+    y = jnp.asarray(y)
     alone = [kbp.infer(model, GRAPH, one) for one in y]
     together = jax.jit(jax.vmap(lambda y: kbp.infer(model, GRAPH, y)))(y)
     for case, one in enumerate(alone):
@@ -225,7 +233,7 @@ def test_a_front_end_works_in_jit_and_vmap_and_with_missing_observations(model):
 
 def test_the_evidence_is_that_of_the_prediction(model):
     _, y = samples(1, seed=4)
-    y = jnp.asarray(y[0], jnp.float32)
+    y = jnp.asarray(y[0])
     own = model.observations[0]
     plain = eqx.tree_at(lambda m: m.observations, model, {0: replace(own, basis=own.basis.base)})
     predicted = own.basis.front_end(y)
@@ -239,7 +247,7 @@ def test_models_with_front_ends_are_saved(learned, kind, tmp_path):
     kbp.save(tmp_path / "model.kbp", (model, hyperparameters(kind)))
     loaded, numbers = kbp.load(tmp_path / "model.kbp")
     assert numbers.front_ends == ((0, kind),)
-    first, second = (kbp.infer(one, GRAPH, jnp.asarray(y[0], jnp.float32)) for one in (model, loaded))
+    first, second = (kbp.infer(one, GRAPH, jnp.asarray(y[0])) for one in (model, loaded))
     np.testing.assert_array_equal(first.belief.weights, second.belief.weights)
     assert ("regression trees" if kind == "trees" else "kernel ridge regression with") in repr(loaded)
 
@@ -253,13 +261,9 @@ def test_vectors_have_one_regression_for_each_coordinate():
 
 
 def test_front_ends_are_refused_where_nothing_can_be_learned(data):
-    with pytest.raises(
-        ValueError, match=r"front_ends: must be of the kinds \['kernel ridge', 'trees'\]; got \['tree'\]"
-    ):
+    with pytest.raises(ValueError, match=r"must be of the kinds \['kernel ridge', 'trees'\]; got \['tree'\]"):
         kbp.Hyperparameters(kbp.RBF(1.0), front_ends=((0, "tree"),))
-    with pytest.raises(
-        ValueError, match="front_ends: must be of observations of numbers with two folds; got node type 3"
-    ):
+    with pytest.raises(ValueError, match="must be of observations of numbers with two folds; got node type 3"):
         front_ends.with_front_ends(data, [(3, "trees")])
     single = kbp.pool(kbp.Graph.from_edges(np.zeros((0, 2), int), 1), np.zeros((3, 1)), np.zeros((3, 1, 20)))
     assert front_ends._rows(single, 0) is None
@@ -272,7 +276,7 @@ def test_fit_chooses_a_front_end_where_beliefs_are_better(data):
     chosen = model.hyperparameters
     assert chosen.front_ends and isinstance(chosen.obs_kernel[0], kbp.RBF)
     x, y = samples(40, seed=1)
-    posterior = jax.jit(jax.vmap(lambda y: kbp.infer(model, GRAPH, y)))(jnp.asarray(y, jnp.float32))
+    posterior = jax.jit(jax.vmap(lambda y: kbp.infer(model, GRAPH, y)))(jnp.asarray(y))
     assert np.sqrt(np.mean((np.asarray(kbp.mean(posterior)) - x) ** 2)) < 0.5
     again = chosen.fit(data)
     np.testing.assert_allclose(again.observations[0].ratio, model.observations[0].ratio, rtol=1e-4, atol=1e-5)

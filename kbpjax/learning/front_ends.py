@@ -29,11 +29,14 @@ class FrontEnd(Checked):
 
     Attributes:
         kind: the name by which `Hyperparameters` names it.
+        offset: what is added to the regression [*dim].
         width: the number of coordinates of an observation.
     """
 
     kind: ClassVar[str] = ""
-    width: eqx.AbstractVar[int]
+
+    offset: Float[Array, "*dim"]
+    width: int = eqx.field(static=True)
 
     @abc.abstractmethod
     def __call__(self, y: Float[Array, "node obs_dim"]) -> Float[Array, "node *dim"]:
@@ -47,13 +50,12 @@ class KernelRidge(FrontEnd):
         landmarks: observations [landmark, obs_dim].
         kernel: kernel of the observations.
         weights: coefficients of the kernel functions of the landmarks [landmark, coordinate of the variable].
-        offset: what is added to them [*dim].
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.learning.front_ends import KernelRidge
         >>> weights, offset = jnp.array([[1.0], [3.0]]), jnp.array(5.0)
-        >>> KernelRidge(jnp.eye(2), kbp.kernels.Linear(), weights, offset)(jnp.eye(2)).tolist()
+        >>> KernelRidge(offset, 2, jnp.eye(2), kbp.kernels.Linear(), weights)(jnp.eye(2)).tolist()
         [6.0, 8.0]
     """
 
@@ -62,17 +64,11 @@ class KernelRidge(FrontEnd):
     landmarks: Float[Array, "landmark obs_dim"]
     kernel: Kernel
     weights: Float[Array, "landmark coordinate"]
-    offset: Float[Array, "*dim"]
-
-    @property
-    def width(self) -> int:
-        """The number of coordinates of an observation."""
-        return self.landmarks.shape[1]
 
     def __call__(self, y: Float[Array, "node obs_dim"]) -> Float[Array, "node *dim"]:
         """Return predictions of the variables from observations."""
-        values = matmul(gram(self.kernel, y, self.landmarks), self.weights.astype(y.dtype))
-        return self.offset.astype(y.dtype) + values.reshape(len(y), *self.offset.shape)
+        values = matmul(gram(self.kernel, like(y, self.landmarks.dtype), self.landmarks), self.weights)
+        return self.offset[None] + values.reshape(len(y), *self.offset.shape)
 
     @values_or_shapes
     def __repr__(self) -> str:
@@ -88,16 +84,14 @@ class Trees(FrontEnd):
     Attributes:
         feature, threshold, left, right, value: of the nodes [tree, node].
         coordinate: the coordinate of the variable to which a tree adds [tree].
-        offset: what is added to the sums [*dim].
-        width: the number of coordinates of an observation.
         depth: largest number of steps from the root to a leaf.
 
     Examples:
         >>> import jax.numpy as jnp
         >>> from kbpjax.learning.front_ends import Trees
         >>> left, right, zero = jnp.array([[1, 1, 2]]), jnp.array([[2, 1, 2]]), jnp.array([[0, 0, 0]])
-        >>> values, first = jnp.array([[0.0, -1.0, 1.0]]), jnp.array([0])
-        >>> stump = Trees(zero, 0.5 + zero, left, right, values, first, jnp.array(10.0), width=1, depth=1)
+        >>> values, first, at = jnp.array([[0.0, -1.0, 1.0]]), jnp.array([0]), jnp.full((1, 3), 0.5)
+        >>> stump = Trees(jnp.array(10.0), 1, zero, at, left, right, values, first, depth=1)
         >>> stump(jnp.array([[0.2], [0.5], [0.7]])).tolist()
         [9.0, 9.0, 11.0]
     """
@@ -110,8 +104,6 @@ class Trees(FrontEnd):
     right: Int[Array, "tree node"]
     value: Float[Array, "tree node"]
     coordinate: Int[Array, " tree"]
-    offset: Float[Array, "*dim"]
-    width: int = eqx.field(static=True)
     depth: int = eqx.field(static=True)
 
     def __call__(self, y: Float[Array, "node obs_dim"]) -> Float[Array, "node *dim"]:
@@ -148,7 +140,7 @@ class PredictedFeatures(FeatureMap):
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.features import cholesky_basis
         >>> from kbpjax.learning.front_ends import KernelRidge, PredictedFeatures
-        >>> front_end = KernelRidge(jnp.eye(2), kbp.kernels.Linear(), jnp.array([[1.0], [3.0]]), jnp.array(5.0))
+        >>> front_end = KernelRidge(jnp.array(5.0), 2, jnp.eye(2), kbp.kernels.Linear(), jnp.array([[1.0], [3.0]]))
         >>> base = cholesky_basis(kbp.RBF(1.0), jnp.array([5.0, 8.0]))
         >>> bool((PredictedFeatures(front_end, base)(jnp.eye(2)) == base(jnp.array([6.0, 8.0]))).all())
         True

@@ -50,6 +50,9 @@ TREES: Mapping[str, Any] = {"max_iter": 100, "max_leaf_nodes": 15, "min_samples_
 MOST_OUTPUTS = 8
 """Largest number of coordinates of variables for which trees are learned: one regression for each."""
 
+LEAST = 0.05
+"""Share of the variance that a front end explains at least: less may be chance."""
+
 CLOSE = 1e-4
 """Difference of the predictions of converted trees from scikit-learn's, relative to the spread of the values, up to
 which they are used."""
@@ -113,7 +116,7 @@ def with_front_ends(data: TrainingData, kinds: Sequence[tuple[int, str]]) -> Tra
 
 
 def with_best_front_ends(data: TrainingData, node_types: Sequence[int]) -> TrainingData:
-    """Return training data with the front ends of smallest error out of fold, where that is below the variance."""
+    """Return training data with the front ends of smallest error out of fold, where they explain something."""
     found = {}
     for v in node_types:
         rows = _rows(data, v)
@@ -121,7 +124,7 @@ def with_best_front_ends(data: TrainingData, node_types: Sequence[int]) -> Train
         if rows is not None and learned:
             error = lambda predicted, rows=rows: np.mean(((predicted - rows.x) ** 2)[rows.known])
             best = min(learned, key=lambda one: error(one.predicted))
-            if error(best.predicted) < error(np.mean(rows.x[rows.known], axis=0)):
+            if error(best.predicted) < (1 - LEAST) * error(np.mean(rows.x[rows.known], axis=0)):
                 found[v] = best
     return _replaced(data, found) if found else data
 
@@ -241,7 +244,7 @@ def kernel_ridge(rows: Rows) -> Learned | None:
     arrays = landmarks * spread, full, offset.reshape(rows.dim)
     landmarks, weights, offset = (_checks.to_jax(array, dtype) for array in arrays)
     kernel = ARD(_checks.to_jax(bandwidth * spread, dtype))
-    return Learned(KernelRidge(landmarks, kernel, weights, offset), predicted)
+    return Learned(KernelRidge(offset, y.shape[1], landmarks, kernel, weights), predicted)
 
 
 def _squared_distances(x: NDArray, y: NDArray) -> NDArray:
@@ -259,12 +262,12 @@ def _ridges(features: NDArray, x: NDArray, fold: NDArray) -> tuple[float, dict[i
     """Return, at the ridge of smallest error out of fold, the error, the weights without each fold, and of all."""
     moments = {int(f): (features[fold == f], x[fold == f]) for f in np.unique(fold)}
     sums = {f: (one.T @ one, one.T @ values) for f, (one, values) in moments.items()}
-    total = tuple(np.sum([pair[i] for pair in sums.values()], axis=0) for i in (0, 1))
-    found = {f: _solutions(total[0] - sums[f][0], total[1] - sums[f][1], len(x) - len(moments[f][0])) for f in sums}
+    moment, cross = (np.sum(part, axis=0) for part in zip(*sums.values(), strict=True))
+    found = {f: _solutions(moment - a, cross - b, len(x) - len(moments[f][0])) for f, (a, b) in sums.items()}
     errors = [np.sum((one @ found[f] - values) ** 2, axis=(1, 2)) for f, (one, values) in moments.items()]
     best = int(np.argmin(np.sum(errors, axis=0)))
     error = float(np.sum(errors, axis=0)[best])
-    return error, {f: one[best] for f, one in found.items()}, _solutions(*total, len(x))[best]
+    return error, {f: one[best] for f, one in found.items()}, _solutions(moment, cross, len(x))[best]
 
 
 def _solutions(moment: NDArray, cross: NDArray, count: int) -> NDArray:
@@ -278,6 +281,7 @@ def trees(rows: Rows) -> Learned | None:
     """Return trees learned by scikit-learn's boosting; None without a version of it whose trees can be converted."""
     try:
         from sklearn.ensemble import HistGradientBoostingRegressor
+        from threadpoolctl import threadpool_limits  # which scikit-learn requires
     except ImportError:
         return None
     if rows.x.shape[1] > MOST_OUTPUTS:
@@ -285,12 +289,13 @@ def trees(rows: Rows) -> Learned | None:
 
     def learn(train: NDArray) -> list[Any]:
         models = (HistGradientBoostingRegressor(**TREES, random_state=0) for _ in rows.x.T)
-        return [model.fit(rows.y[train], values) for model, values in zip(models, rows.x[train].T, strict=True)]
+        with threadpool_limits(1):  # threads that wait for busy cores cost 15 times what they save
+            return [model.fit(rows.y[train], values) for model, values in zip(models, rows.x[train].T, strict=True)]
 
     full = learn(rows.train())
     front_end = converted(full, rows.dim, rows.y.shape[1])
     some = rows.y[random_rows(len(rows.y), 1000)]
-    if front_end is None or not _agree(front_end, full, some, np.std(rows.x[rows.known])):
+    if front_end is None or not _agree(front_end, full, some, float(np.std(rows.x[rows.known]))):
         return None
     predicted = np.empty_like(rows.x)
     for fold in np.unique(rows.fold):
@@ -332,14 +337,14 @@ def converted(models: Sequence[Any], dim: tuple[int, ...], width: int) -> Trees 
         return _checks.to_jax(padded)
 
     return Trees(
+        _checks.to_jax(offset.reshape(dim), dtype),
+        width,
         table("feature_idx", np.int32),
         table("num_threshold", dtype),
         table("left", np.int32),
         table("right", np.int32),
         table("value", dtype),
         _checks.to_jax(np.array([k for k, _ in tables], np.int32)),
-        _checks.to_jax(offset.reshape(dim), dtype),
-        width,
         int(max(one["depth"].max() for one in columns)),
     )
 
