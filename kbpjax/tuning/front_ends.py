@@ -44,8 +44,8 @@ RIDGES = 10.0 ** np.arange(-6, 1)
 JITTER = 1e-6
 """What is added to the diagonal of the Gram matrix of the landmarks."""
 
-TREES: Mapping[str, Any] = {"max_iter": 100, "max_leaf_nodes": 15, "min_samples_leaf": 30, "early_stopping": False}
-"""Options of scikit-learn's boosting."""
+TREES: Mapping[str, Any] = {"max_iter": 100, "early_stopping": False}
+"""Options of scikit-learn's boosting; the others are its defaults."""
 
 MOST_OUTPUTS = 8
 """Largest number of coordinates of variables for which trees are learned: one regression for each."""
@@ -300,7 +300,7 @@ def trees(rows: Rows) -> Learned | None:
     predicted = np.empty_like(rows.x)
     for fold in np.unique(rows.fold):
         own = rows.fold == fold
-        predicted[own] = _predictions(learn(rows.train(fold)), rows.y[own])
+        predicted[own] = _predictions(learn(rows.train(int(fold))), rows.y[own])
     return Learned(front_end, predicted)
 
 
