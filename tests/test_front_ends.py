@@ -11,7 +11,8 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.learning.front_ends import KernelRidge, Trees
-from kbpjax.tuning import front_ends
+from kbpjax.tuning import front_ends, held_out
+from kbpjax.tuning.search import Search
 
 LENGTH = 6
 GRAPH = kbp.chain_graph(LENGTH)
@@ -157,6 +158,17 @@ def test_predictions_of_training_samples_do_not_know_them(data, learned, kind):
     assert np.abs(first[~own] - second[~own]).max() > 1
     inside = np.asarray(before.front_ends[0](jnp.asarray(y[own])))
     assert np.mean((inside - samples[own]) ** 2) < np.mean((first[own] - samples[own]) ** 2)
+
+
+def test_a_few_large_cases_are_held_out_in_parts():
+    search, grid = Search(), kbp.grid_graph(20, 30)
+    five, forty = (kbp.pool(graph, np.zeros((count, graph.num_nodes))) for graph, count in ((grid, 5), (GRAPH, 40)))
+    assert front_ends.of_predictions(search, forty.cases) is search
+    assert front_ends.of_predictions(search, five.cases * 2) is search  # of several graphs, only one would be held out
+    (mask,) = held_out._held(five.cases, front_ends.of_predictions(search, five.cases), np.random.default_rng(0))
+    assert mask.any(axis=1).sum() > 2 and not mask.all(axis=1).any()
+    (mask,) = held_out._held(five.cases, search, np.random.default_rng(0))
+    assert mask.all(axis=1).sum() == 2
 
 
 def test_what_is_missing_stays_missing(data, learned):

@@ -28,7 +28,7 @@ from kbpjax.learning.model import Positive
 from kbpjax.learning.observations import DensityRatio, Expectation
 from kbpjax.learning.rules import ConstantTime, Rule
 from kbpjax.tuning.comparison import Comparison, Given, Outcome, ScaledKernels, evaluate, make_comparison
-from kbpjax.tuning.front_ends import with_best_front_ends
+from kbpjax.tuning.front_ends import of_predictions, with_best_front_ends
 from kbpjax.tuning.hyperparameters import Hyperparameters
 from kbpjax.tuning.search import Choice, Search
 
@@ -142,8 +142,9 @@ def choose(
     with_front_ends = data if few else with_best_front_ends(data, problem.wide)
     if with_front_ends.front_ends:
         other = problem_of(with_front_ends, own)
-        if other.best_first_score() < problem.best_first_score():
-            problem, data = other, with_front_ends
+        if other.best_first_score() < (1 - search.clear) * problem.best_first_score():
+            search = of_predictions(search, data.cases)
+            problem, data = problem_of(with_front_ends, own), with_front_ends
     kernels = problem.given.kernels
     if few:
         choice, temperature, obs_kernels = Choice(ridge=1e-3, obs_ridge=1e-3), 1.0, problem.given.obs_kernels

@@ -5,6 +5,7 @@ The prediction of a sample is that of a regression on the other folds, so that i
 that is kept is learned from all of them.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from kbpjax.learning.data import Cases, TrainingData
 from kbpjax.learning.front_ends import FrontEnd, KernelRidge, Trees
 from kbpjax.learning.pooling import pool_cases
 from kbpjax.tuning.parts import neighbors_of
+from kbpjax.tuning.search import Search
 
 FOLDS = 5
 """Number of folds."""
@@ -183,6 +185,17 @@ def _pieces(graph: Graph) -> NDArray[np.int64]:
                     queue.append(other)
         piece += 1
     return fold
+
+
+def of_predictions(search: Search, cases: Sequence[Cases]) -> Search:
+    """Return a search that holds out blocks of all cases of a graph where whole cases would be one or two.
+
+    One or two may be harder or easier than the others. Predictions are out of fold in parts of cases, too.
+    """
+    counts = [len(next(iter(one.samples.values()))) for one in cases]
+    total = sum(count * one.graph.num_nodes for count, one in zip(counts, cases, strict=True))
+    few = len(cases) == 1 and 2 * cases[0].graph.num_nodes > min(search.most_nodes, total // search.share)
+    return dataclasses.replace(search, min_cases=counts[0] + 1) if few else search
 
 
 def _replaced(data: TrainingData, found: Mapping[int, Any]) -> TrainingData:

@@ -65,6 +65,7 @@ class Search:
         most_pairs: largest number of pairs of each type from which the compared models are learned.
         many: number of coordinates from which observations are projected, if beliefs are better so.
         wide: the same from which they may have a front end.
+        clear: relative gain at first values from which there is one; the search may gain some percent without it, too.
         seed: seed of what is held out.
     """
 
@@ -97,4 +98,5 @@ class Search:
     most_pairs: int = 16_000
     many: int = 16
     wide: int = 16
+    clear: float = 0.1
     seed: int = 0
