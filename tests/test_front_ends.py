@@ -163,8 +163,10 @@ def test_predictions_of_training_samples_do_not_know_them(data, learned, kind):
 def test_a_few_large_cases_are_held_out_in_parts():
     search, grid = Search(), kbp.grid_graph(20, 30)
     five, forty = (kbp.pool(graph, np.zeros((count, graph.num_nodes))) for graph, count in ((grid, 5), (GRAPH, 40)))
-    assert front_ends.of_predictions(search, forty.cases) is search
-    assert front_ends.of_predictions(search, five.cases * 2) is search  # of several graphs, only one would be held out
+    assert front_ends.of_predictions(search, forty.cases).lowest.obs_bandwidth == front_ends.NARROWEST
+    assert front_ends.of_predictions(search, forty.cases).min_cases == search.min_cases
+    both = front_ends.of_predictions(search, five.cases * 2)
+    assert both.min_cases == search.min_cases  # of several graphs, only one would be held out in parts
     (mask,) = held_out._held(five.cases, front_ends.of_predictions(search, five.cases), np.random.default_rng(0))
     assert mask.any(axis=1).sum() > 2 and not mask.all(axis=1).any()
     (mask,) = held_out._held(five.cases, search, np.random.default_rng(0))

@@ -52,6 +52,9 @@ TREES: Mapping[str, Any] = {"max_iter": 100, "early_stopping": False}
 MOST_OUTPUTS = 8
 """Largest number of coordinates of variables for which trees are learned: one regression for each."""
 
+NARROWEST = 1 / 8
+"""Smallest bandwidth of the kernel of predictions, in median distances."""
+
 LEAST = 0.05
 """Share of the variance that a front end explains at least: less may be chance."""
 
@@ -188,10 +191,12 @@ def _pieces(graph: Graph) -> NDArray[np.int64]:
 
 
 def of_predictions(search: Search, cases: Sequence[Cases]) -> Search:
-    """Return a search that holds out blocks of all cases of a graph where whole cases would be one or two.
+    """Return a search of kernels of predictions, that holds out blocks of all cases where whole ones would be few.
 
-    One or two may be harder or easier than the others. Predictions are out of fold in parts of cases, too.
+    One or two may be harder or easier than the others. Predictions are out of fold in parts of cases, too. Kernels are
+    not so narrow that predictions fall between the landmarks.
     """
+    search = dataclasses.replace(search, lowest=search.lowest._replace(obs_bandwidth=NARROWEST))
     counts = [len(next(iter(one.samples.values()))) for one in cases]
     total = sum(count * one.graph.num_nodes for count, one in zip(counts, cases, strict=True))
     few = len(cases) == 1 and 2 * cases[0].graph.num_nodes > min(search.most_nodes, total // search.share)
