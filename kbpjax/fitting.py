@@ -18,7 +18,7 @@ from kbpjax.learning.far import are_far
 from kbpjax.learning.margins import with_own_margins
 from kbpjax.learning.model import KernelMRF, Positive, learn_model
 from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
-from kbpjax.tuning.automatic import choose_hyperparameters, own_margin_types
+from kbpjax.tuning.automatic import check_words, choose, own_margin_types
 
 SCALES = 30
 """Ratio of the standard deviations of two coordinates above which `ScaleWarning` is given."""
@@ -111,9 +111,12 @@ def fit(
     """
     options: Any = {"floor": floor, "nonnegative": nonnegative}
     given = {"kernel": kernel, "obs_kernel": obs_kernel, "ridge": ridge, "obs_ridge": obs_ridge}
+    check_words(relation, sharing)
     if not (_misses("kernel", kernel, data.nodes) | _misses("obs_kernel", obs_kernel, data.observations)):
         data = with_own_margins(data, own_margin_types(data, (), margins)[0])
         rule = ConstantTime() if rule is None else rule
+        fix = "Leave a kernel out, or give the edges types: graph.with_edge_types."
+        _checks.require(sharing != "edge", "sharing", "must not be 'edge' where all kernels are given", "it", fix)
         options |= {"relation": "ridge" if relation == "auto" else relation}
         model = learn_model(data, **(given | options | {"ridge": 1e-6 if ridge is None else ridge, "rule": rule}))
         warn_of_rank(model, rule)
@@ -125,8 +128,8 @@ def fit(
 
 def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     """Return the model of `choose_hyperparameters`, which chooses what is None, also if all kernels are given."""
-    chosen = choose_hyperparameters(data, **options)
-    model = chosen.fit(data)
+    chosen, predicted = choose(data, **options)
+    model = chosen.fit(predicted)
     warn_of_rank(model, chosen.rule)
     _warn_of_far(data)
     return eqx.tree_at(lambda m: m.hyperparameters, model, chosen, is_leaf=lambda leaf: leaf is None)

@@ -66,6 +66,7 @@ class TrainingData(Checked):
     Attributes:
         margins, obs_margins: {node type: `Margins`} of the variables and the observations whose values are
             standardized; `fit` makes such data of others.
+        front_ends: {node type: `FrontEnd`} of the observations that are predictions of the variables; likewise.
 
     Raises:
         ValueError: no complete samples of a type, infinite samples, or their numbers or shapes do not match.
@@ -89,6 +90,7 @@ class TrainingData(Checked):
     obs_labels: ByType = eqx.field(static=True, default=())
     margins: dict[int, Any] = eqx.field(default_factory=dict)
     obs_margins: dict[int, Any] = eqx.field(default_factory=dict)
+    front_ends: dict[int, Any] = eqx.field(default_factory=dict)
 
     def __init__(
         self,
@@ -130,7 +132,7 @@ class TrainingData(Checked):
         kinds, fix = [type(one).__name__ for one in cases], "Leave them out, or build the data with kbpjax.pool."
         _checks.require(all(isinstance(one, Cases) for one in cases), "cases", "must be Cases", kinds, fix)
         self.cases = tuple(cases)
-        self.margins, self.obs_margins = {}, {}
+        self.margins, self.obs_margins, self.front_ends = {}, {}, {}
         self.labels, self.obs_labels = (
             tuple((v, tuple(own)) for v, own in sorted((given or {}).items())) for given in (labels, obs_labels)
         )

@@ -265,6 +265,6 @@ def with_own_margins(data: TrainingData, node_types: Sequence[int]) -> TrainingD
     rule = "must be of floats, of node types with as many nodes in each graph"
     _checks.require(not missing, "margins", rule, f"node types {missing}", "Pass margins='type'.")
     pooled = pool_cases(standardized_cases(data.cases, margins, obs_margins), data.labels, data.obs_labels)
-    return eqx.tree_at(
-        lambda d: (d.margins, d.obs_margins), pooled, (margins, obs_margins), is_leaf=lambda x: isinstance(x, dict)
-    )
+    fields = margins, obs_margins, data.front_ends
+    of = lambda data: (data.margins, data.obs_margins, data.front_ends)
+    return eqx.tree_at(of, pooled, fields, is_leaf=lambda x: isinstance(x, dict))

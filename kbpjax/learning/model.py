@@ -31,6 +31,7 @@ from kbpjax.kernels.base import random_rows
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.embedding import ridge_solve
 from kbpjax.learning.far import are_far
+from kbpjax.learning.front_ends import with_front_ends
 from kbpjax.learning.labels import ByType
 from kbpjax.learning.nonnegative import Clipped, ConstrainedFit, positivity
 from kbpjax.learning.observations import EvidenceModel, Expectation, ObservationModel
@@ -309,6 +310,8 @@ def learn_model(
     more |= {"margins": data.margins, "obs_margins": data.obs_margins}
     if own is not None:
         more |= {"own_edges": own.edges, "own_nodes": own.num_nodes}
+    if data.front_ends:
+        more["observations"] = with_front_ends(model.observations, data.front_ends)
     if any(more.values()):
         model = dataclasses.replace(model, **more)
     if _checks.is_traced(data):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,6 +91,8 @@ def with_own_relations(data: TrainingData, strength: float) -> tuple[TrainingDat
     typed = graph.with_edge_types(first + np.arange(half))
     cases = Cases(typed, one.samples, one.observations, one.present, one.observed)
     pooled = pool_cases([cases], data.labels, data.obs_labels)
+    of = lambda data: (data.margins, data.obs_margins, data.front_ends)
+    pooled = eqx.tree_at(of, pooled, of(data), is_leaf=lambda x: isinstance(x, dict))
     kept = {k for k, *_ in pooled.ends}
     edges = tuple(edge for edge in edges if edge[2] in kept)
     return pooled, OwnRelations(edges, data.ends, strength, graph.num_nodes)

@@ -26,11 +26,12 @@ from kbpjax.kernels import Delta, Kernel, gram
 from kbpjax.kernels.base import random_rows
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.margins import differences, with_own_margins
-from kbpjax.learning.model import Positive
+from kbpjax.learning.model import RELATIONS, Positive
 from kbpjax.learning.observations import DensityRatio, Expectation
 from kbpjax.learning.relations import can_have_own_relations, with_own_relations
 from kbpjax.learning.rules import ConstantTime, Rule
 from kbpjax.tuning.comparison import Comparison, Given, Outcome, ScaledKernels, evaluate, make_comparison
+from kbpjax.tuning.front_ends import of_predictions, with_best_front_ends
 from kbpjax.tuning.hyperparameters import Hyperparameters
 from kbpjax.tuning.search import Choice, Search
 
@@ -73,7 +74,8 @@ def choose_hyperparameters(
     Kernels that are chosen are RBF (numbers), ARD (vectors whose coordinates differ in scale) or Delta (labels and
     booleans). Other domains, such as angles or strings that resemble each other, need a kernel. Observations of 16
     coordinates or more may get an RBF of their projection (`kernels.Projected`) by a ridge regression of the variables
-    on them, if held-out beliefs are better.
+    on them, if held-out beliefs are better. They may also have a front end, a kernel ridge regression or boosted trees
+    (with scikit-learn) that predict the variable; the evidence is then learned on predictions out of fold.
 
     Args:
         data: training data of `pool`. From a `TrainingData` without cases, nothing can be held out: bandwidths are then
@@ -105,6 +107,26 @@ def choose_hyperparameters(
         >>> sorted(chosen.kernel), round(float(chosen.ridge), 4)
         ([0], 0.001)
     """
+    options: Any = {"ridge": ridge, "obs_ridge": obs_ridge, "rule": rule, "floor": floor, "nonnegative": nonnegative}
+    options |= {"margins": margins, "relation": relation, "sharing": sharing}
+    return choose(data, kernel=kernel, obs_kernel=obs_kernel, **options)[0]
+
+
+def choose(
+    data: TrainingData,
+    *,
+    kernel: Any = None,
+    obs_kernel: Any = None,
+    ridge: Any = None,
+    obs_ridge: Any = None,
+    rule: Rule | None = None,
+    floor: ScalarLike = 1e-6,
+    nonnegative: Positive | None = None,
+    margins: str | Mapping[int, str] = "auto",
+    relation: str = "auto",
+    sharing: str = "auto",
+) -> tuple[Hyperparameters, TrainingData]:
+    """Return the hyperparameters of `choose_hyperparameters`, and the data with predictions of their front ends."""
     fix = "Choose outside of jax.jit and jax.vmap, and pass the kernels in."
     _checks.require(
         not _checks.is_traced(data), "data", "must be known where hyperparameters are chosen", "tracers", fix
@@ -112,6 +134,7 @@ def choose_hyperparameters(
     for name, given in (("ridge", ridge), ("obs_ridge", obs_ridge)):
         for value in jax.tree.leaves(given):
             _checks.require_number(name, value, least=0)
+    check_words(relation, sharing)
     observed = {v: y for v, (_, y) in data.observations.items()}
     kernel = _with_delta(kernel, data.nodes, dict(data.labels))
     obs_kernel = _with_delta(obs_kernel, observed, dict(data.obs_labels))
@@ -119,22 +142,31 @@ def choose_hyperparameters(
     asked, own = own_margin_types(data, [v for v in data.nodes if not _is_given(kernel, v)], margins)
     few = sum(x.size and len(x) * x.shape[1] for one in data.cases for x in one.samples.values()) < search.fewest
     both = () if few else own  # compared in units of the nodes' standard deviations
-    problems = []
-    for chosen in (asked, asked + both) if both else (asked,):
+
+    def problem_of(data: TrainingData, chosen: tuple[int, ...]) -> _Problem:
         pooled = with_own_margins(data, chosen)
         of_observations = {v: y for v, (_, y) in pooled.observations.items()}
         kernels = ScaledKernels.of("kernel", kernel, pooled.nodes)
         obs_kernels = ScaledKernels.of("obs_kernel", obs_kernel, of_observations)
         compare = partial(make_comparison, data=data, search=search, own_margins=chosen, in_units_of=both)
-        problems.append(_Problem(pooled, Given(kernels, obs_kernels, **rest), search, compare, chosen, rule))
+        return _Problem(pooled, Given(kernels, obs_kernels, **rest), search, compare, chosen, rule)
+
+    problems = [problem_of(data, chosen) for chosen in ((asked, asked + both) if both else (asked,))]
     problem = min(problems, key=_Problem.first_score) if both else problems[0]
+    own = problem.own_margins
+    with_front_ends = data if few else with_best_front_ends(data, problem.wide)
+    if with_front_ends.front_ends:
+        other = problem_of(with_front_ends, own)
+        if other.best_first_score() < (1 - search.better) * problem.best_first_score():
+            search = of_predictions(search, data.cases)
+            problem, data = problem_of(with_front_ends, own), with_front_ends
     if relation == "counts" or (relation == "auto" and not few and problem.can_count()):
         counted = problem.with_counts()
         number = sum(len(next(iter(one.samples.values()))) for one in data.cases)
         limit = 1 - search.clear if number >= search.min_cases else 1 + search.same
-        gains = relation == "counts" or counted.first_score() < limit * problem.first_score()
+        gains = relation == "counts" or counted.best_first_score() < limit * problem.best_first_score()
         problem = counted if gains else problem
-    kernels, own = problem.given.kernels, problem.own_margins
+    kernels = problem.given.kernels
     if few:
         choice, temperature, obs_kernels = Choice(ridge=1e-3, obs_ridge=1e-3), 1.0, problem.given.obs_kernels
         rule = ConstantTime() if rule is None else rule
@@ -142,7 +174,7 @@ def choose_hyperparameters(
         found = _search(problem)
         may = sharing == "edge" or (sharing == "auto" and can_have_own_relations(data))
         choice, temperature, obs_kernels, rule = _with_own(problem, data, found, sharing) if may else found[:-1]
-    return Hyperparameters(
+    chosen = Hyperparameters(
         kernel=kernels.scaled(choice.bandwidth),
         obs_kernel=obs_kernels.scaled(choice.obs_bandwidth) or None,
         ridge=choice.ridge if ridge is None else ridge,
@@ -157,7 +189,16 @@ def choose_hyperparameters(
         relation=problem.relation,
         reweighting=choice.reweighting,
         own_strength=choice.strength or None,
+        front_ends=tuple((v, one.kind) for v, one in data.front_ends.items()),
     )
+    return chosen, data
+
+
+def check_words(relation: str, sharing: str) -> None:
+    """Raise ValueError unless the estimator of relations and their sharing are known words."""
+    given = {"relation": (relation, ("auto", *RELATIONS)), "sharing": (sharing, ("auto", "type", "edge"))}
+    for name, (word, known) in given.items():
+        _checks.require(word in known, name, f"must be one of {known}", repr(word), "Pass one of them.")
 
 
 def _is_given(kernel: Any, node_type: int) -> bool:
@@ -242,6 +283,32 @@ class _Problem:
         """Return the best score of the first values."""
         return self.scores(_first(self.scores, self.starts, self.names))
 
+    @property
+    def wide(self) -> list[int]:
+        """The node types of numbers whose observations may have a front end: vectors of many coordinates."""
+        given, pairs = self.given, self.data.observations
+        chosen = [v for v in given.obs_kernels.scales if v in given.kernels.scales and v not in self.own_margins]
+        vectors = [v for v in chosen if pairs[v][1].ndim == 2]
+        least = lambda x: max(self.search.wide, 1 + x.size // len(x))
+        return [v for v in vectors if pairs[v][1].shape[1] >= least(pairs[v][0])]
+
+    @cached_property
+    def compared(self) -> list[tuple[ScaledKernels, "_Scores", dict[str, tuple[float, ...]]]]:
+        """Observation kernels, their scores, and first values: with many coordinates, also those of projections."""
+        given, search, starts = self.given, self.search, self.starts
+        compared = [(given.obs_kernels, self.scores, starts)]
+        projected = given.obs_kernels.projected(self.data, given.kernels.scales, search.many)
+        if projected is not None:
+            comparison = self.compare(given=given, projected=True)
+            if comparison.given.obs_kernels.matrices:  # else too few samples are not held out
+                of_many = starts | {"obs_bandwidth": search.many_bandwidths}
+                compared = [(*compared[0][:2], of_many), (projected, _Scores(comparison, search, self.scalar), starts)]
+        return compared
+
+    def best_first_score(self) -> float:
+        """Return the best score of the first values of all observation kernels."""
+        return min(scores(_first(scores, starts, self.names)) for _, scores, starts in self.compared)
+
 
 def _with_own(
     problem: _Problem, data: TrainingData, found: tuple[Any, ...], sharing: str
@@ -266,15 +333,8 @@ def _search(problem: _Problem) -> tuple[Choice, float, ScaledKernels, Rule, "_Sc
     Where observations have many coordinates, kernels of all of them and of their projections are compared at the start.
     Where kernels of vectors are so narrow that the rank limits them, the search goes on at a larger rank.
     """
-    given, search, names, starts = problem.given, problem.search, problem.names, problem.starts
-    compared = [(given.obs_kernels, problem.scores, starts)]
-    projected = given.obs_kernels.projected(problem.data, given.kernels.scales, search.many)
-    if projected is not None:
-        comparison = problem.compare(given=given, projected=True)
-        if comparison.given.obs_kernels.matrices:  # else too few samples are not held out
-            of_many = starts | {"obs_bandwidth": search.many_bandwidths}
-            compared = [(*compared[0][:2], of_many), (projected, _Scores(comparison, search, problem.scalar), starts)]
-    coarse = [(found, score, _coarse(score, starts, names)) for found, score, starts in compared]
+    search, names = problem.search, problem.names
+    coarse = [(found, score, _coarse(score, starts, names)) for found, score, starts in problem.compared]
     found, score, best = min(coarse, key=lambda one: one[1](one[2]))
     best = _by_coordinates(score, best, [name for name in names if name in search.refined], 0.5)
     rule, rank = ConstantTime() if problem.rule is None else problem.rule, problem.fine_rank

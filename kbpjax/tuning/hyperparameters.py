@@ -26,6 +26,7 @@ from kbpjax.posterior.beliefs import beliefs
 from kbpjax.posterior.evidence import Evidence, observe
 from kbpjax.posterior.infer import recipe, solve
 from kbpjax.posterior.marginals import Marginal, MeanEmbedding
+from kbpjax.tuning.front_ends import KINDS, with_front_ends
 
 Number = Float[Array, ""]
 
@@ -68,6 +69,8 @@ class Hyperparameters(Checked):
             are solved exactly (without exponents).
         own_margins: node types whose values are standardized for each node (see `kbpjax.fit`, margins="node"); their
             kernels are in these units.
+        front_ends: (node type, kind of regression) of observations that are replaced by predictions of the variable:
+            "trees" or "kernel ridge". `obs_kernel` is the kernel of the predictions. `fit` learns the regressions.
         tol: residual at which iterations stop, with derivatives of the fixed point; None: run all `num_iters`
             iterations, and differentiate through them.
         relation: estimator of the relations, "ridge" or "counts"; see `kbpjax.fit`.
@@ -111,6 +114,7 @@ class Hyperparameters(Checked):
     relation: str = eqx.field(static=True, default="ridge")
     own_strength: float | None = eqx.field(static=True, default=None)
     reweighting: Number = eqx.field(default=1.0, converter=_number)
+    front_ends: tuple[tuple[int, str], ...] = eqx.field(static=True, default=())
 
     def __check_init__(self) -> None:
         _checks.require_number("floor", self.floor, least=0, below=1)
@@ -121,6 +125,9 @@ class Hyperparameters(Checked):
             _checks.require(not unused, "damping", "must be None without a schedule", "a number", fix)
         for name in ("evidence_power", "temperature", "reweighting"):
             _checks.require_number(name, getattr(self, name), above=0)
+        unknown = [kind for _, kind in self.front_ends if kind not in KINDS]
+        fix = "Pass for instance ((0, 'trees'),)."
+        _checks.require(not unknown, "front_ends", f"must be of the kinds {list(KINDS)}", unknown, fix)
 
     def fit(self, data: TrainingData) -> KernelMRF:
         """Return the model fitted to the data (`kbpjax.fit`), with this evidence model, power and temperature."""
@@ -140,8 +147,8 @@ class Hyperparameters(Checked):
         return with_chosen(model, self)
 
     def standardized(self, data: TrainingData) -> TrainingData:
-        """Return the data with standardized values of the node types with own margins."""
-        return with_own_margins(data, self.own_margins)
+        """Return the data with standardized values of the node types with own margins, and predicted ones."""
+        return with_front_ends(with_own_margins(data, self.own_margins), self.front_ends)
 
     def fix_landmarks(self, data: TrainingData, *, pad: bool = False) -> Rule:
         """Select landmarks, and return the rule with these landmarks fixed (`kbpjax.fix_landmarks`)."""

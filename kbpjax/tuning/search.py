@@ -74,6 +74,8 @@ class Search:
         margin: distance from the edge of a block, in edges, up to which a node is not scored.
         most_pairs: largest number of pairs of each type from which the compared models are learned.
         many: number of coordinates from which observations are projected, if beliefs are better so.
+        wide: the same from which they may have a front end.
+        better: relative gain at first values from which there is one; the search may gain some percent without it, too.
         seed: seed of what is held out.
     """
 
@@ -110,4 +112,6 @@ class Search:
     margin: int = 1
     most_pairs: int = 16_000
     many: int = 16
+    wide: int = 16
+    better: float = 0.1
     seed: int = 0
