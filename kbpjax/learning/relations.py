@@ -85,17 +85,24 @@ def with_own_relations(data: TrainingData, strength: float) -> tuple[TrainingDat
     (one,) = data.cases
     graph, half = one.graph, one.graph.num_edges // 2
     kinds = np.asarray(graph.edge_type)[:half]
-    first = 1 + int(kinds.max(initial=0))
     ends = np.stack([np.asarray(graph.senders), np.asarray(graph.receivers)], axis=1)[:half]
-    edges = tuple((int(a), int(b), first + e, int(kinds[e])) for e, (a, b) in enumerate(ends))
-    typed = graph.with_edge_types(first + np.arange(half))
+    known = np.flatnonzero(_pairs_of(one, ends))
+    own = 1 + int(kinds.max(initial=0)) + np.arange(len(known))
+    edges = tuple(zip(*(column.tolist() for column in (*ends[known].T, own, kinds[known])), strict=True))
+    typed = Graph.from_edges(ends[known], graph.num_nodes, edge_type=own, node_type=np.asarray(graph.node_type))
     cases = Cases(typed, one.samples, one.observations, one.present, one.observed)
     pooled = pool_cases([cases], data.labels, data.obs_labels)
     of = lambda data: (data.margins, data.obs_margins, data.front_ends)
     pooled = eqx.tree_at(of, pooled, of(data), is_leaf=lambda x: isinstance(x, dict))
-    kept = {k for k, *_ in pooled.ends}
-    edges = tuple(edge for edge in edges if edge[2] in kept)
     return pooled, OwnRelations(edges, data.ends, strength, graph.num_nodes)
+
+
+def _pairs_of(one: Cases, ends: np.ndarray) -> np.ndarray:
+    """Return the number of complete pairs of each edge."""
+    there = np.zeros((len(next(iter(one.present.values()))), one.graph.num_nodes), bool)
+    for v, present in one.present.items():
+        there[:, np.asarray(one.graph.nodes_of_type(v))] = np.asarray(present)
+    return np.sum(there[:, ends[:, 0]] & there[:, ends[:, 1]], axis=0)
 
 
 def graph_with(edges: Own, num_nodes: int, graph: Graph) -> Graph:

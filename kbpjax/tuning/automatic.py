@@ -172,7 +172,7 @@ def choose(
         rule = ConstantTime() if rule is None else rule
     else:
         found = _search(problem)
-        may = sharing == "edge" or (sharing == "auto" and can_have_own_relations(data))
+        may = sharing == "edge" or (sharing == "auto" and problem.scalar and can_have_own_relations(data))
         choice, temperature, obs_kernels, rule = _with_own(problem, data, found, sharing) if may else found[:-1]
     chosen = Hyperparameters(
         kernel=kernels.scaled(choice.bandwidth),
@@ -321,7 +321,8 @@ def _with_own(
     comparison = problem.compare(given=given, data=typed, **options)
     score = _Scores(dataclasses.replace(comparison, rank=shared.comparison.rank), problem.search, problem.scalar)
     best = min((choice._replace(strength=value) for value in problem.search.strengths), key=score)
-    best = _by_coordinates(score, best, ["strength"], 1.0)
+    if sharing == "edge" or score(best) < shared(choice):
+        best = _by_coordinates(score, best, ["strength"], 1.0)
     if sharing == "edge" or score(best) < (1 - problem.search.clear) * shared(choice):
         return best, score.temperature(best), obs_kernels, rule
     return choice, temperature, obs_kernels, rule

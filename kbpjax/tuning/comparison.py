@@ -310,6 +310,8 @@ def make_comparison(
         own: the edges that have relations of their own, if `data` are those of `with_own_relations`.
     """
     train, held = hold_out(data, search, own_margins)
+    if own is not None:
+        own, held = _of_training(own, train, held)
     if projected:
         kernels = given.obs_kernels.projected(train, given.kernels.scales, search.many)
         given = eqx.tree_at(lambda g: g.obs_kernels, given, kernels or given.obs_kernels)
@@ -342,17 +344,21 @@ def make_comparison(
         recipe=recipe(graph),
         rank=(search.count_rank if relation == "counts" else search.rank) if scalar else search.vector_rank,
         relation=relation,
-        own=own and _of_training(own, train),
+        own=own,
         search=search,
     )
 
 
-def _of_training(own: OwnRelations, train: TrainingData) -> OwnRelations:
-    """Return the own relations of the edge types that have pairs outside of what is held out."""
+def _of_training(own: OwnRelations, train: TrainingData, held: HeldOut) -> tuple[OwnRelations, HeldOut]:
+    """Return the own relations of edges with pairs outside of what is held out; others have those of their type."""
     kept = {k for k, *_ in train.ends}
     edges = tuple(edge for edge in own.edges if edge[2] in kept)
     shared = {edge[3] for edge in edges}
-    return own._replace(edges=edges, ends=tuple(end for end in own.ends if end[0] in shared))
+    other = {kind: k for *_, kind, k in own.edges if kind not in kept}
+    half = held.graph.num_edges // 2
+    kinds = [other.get(kind, kind) for kind in np.asarray(held.graph.edge_type)[:half].tolist()]
+    own = own._replace(edges=edges, ends=tuple(end for end in own.ends if end[0] in shared))
+    return own, held._replace(graph=held.graph.with_edge_types(kinds) if other else held.graph)
 
 
 def _levels(data: TrainingData, count: int) -> dict[int, Array]:
