@@ -29,7 +29,7 @@ PLAIN = {"num_iters": 2000, "damping": 0.0, "tol": 1e-11}
 # --- Anderson ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("depth", [3, 8])
+@pytest.mark.parametrize("depth", [8, pytest.param(3, marks=pytest.mark.slow)])
 def test_anderson_reaches_the_same_fixed_point_in_fewer_iterations(depth):
     plain = kbp.run(*SLOW, **PLAIN)
     quick = kbp.run(*SLOW, acceleration=kbp.Anderson(depth), **PLAIN)
@@ -161,7 +161,7 @@ def test_bounds_of_damping_out_of_range(start, most):
 # --- warm starts ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rho", [None, 0.7])
+@pytest.mark.parametrize("rho", [None, pytest.param(0.7, marks=pytest.mark.slow)])
 def test_two_runs_are_one_longer_run(rho):
     options = {"damping": 0.3, "exponents": rho}
     whole = kbp.run(*SLOW, num_iters=12, **options)

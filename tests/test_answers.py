@@ -255,7 +255,15 @@ def test_beliefs_with_each_marginal_equal_numpy(name):
 
 # A known likelihood is a factor beside the marginal, whichever that is.
 @pytest.mark.parametrize(
-    ("with_likelihood", "name"), [*((False, name) for name in MARGINALS), (True, "mean embedding"), (True, "empirical")]
+    ("with_likelihood", "name"),
+    [
+        (False, "mean embedding"),
+        (False, "parzen"),
+        (True, "empirical"),
+        pytest.param(False, "empirical", marks=pytest.mark.slow),
+        pytest.param(False, "one parzen for all", marks=pytest.mark.slow),
+        pytest.param(True, "mean embedding", marks=pytest.mark.slow),
+    ],
 )
 def test_log_belief_equals_numpy_at_points_of_each_node(with_likelihood, name):
     marginal, numpy_marginal = MARGINALS[name]
@@ -278,7 +286,7 @@ def test_log_belief_equals_numpy_at_points_of_each_node(with_likelihood, name):
             np.testing.assert_allclose(row - row[0], expected - expected[0], atol=1e-7)
 
 
-@pytest.mark.parametrize("with_likelihood", [False, True])
+@pytest.mark.parametrize("with_likelihood", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_gradient_of_log_belief_in_its_points(with_likelihood):
     evidence, solution = solved()
     if with_likelihood:
@@ -410,7 +418,11 @@ def fine_mode(problem, low=-4.0, high=4.0, count=16001, **options):
 
 
 @pytest.mark.parametrize(
-    ("candidates", "marginal"), [(14, kbp.MeanEmbedding()), (9, kbp.Empirical())], ids=["embedding", "empirical"]
+    ("candidates", "marginal"),
+    [
+        pytest.param(14, kbp.MeanEmbedding(), id="embedding"),
+        pytest.param(9, kbp.Empirical(), id="empirical", marks=pytest.mark.slow),
+    ],
 )
 def test_refined_modes_equal_a_very_fine_grid(candidates, marginal):
     points = np.linspace(-3, 3, candidates)
@@ -459,7 +471,7 @@ def test_refining_from_several_candidates_finds_the_higher_of_two_modes():
     np.testing.assert_allclose(one, [-1.0, 1.0], atol=1e-2)
 
 
-@pytest.mark.parametrize("of", ["graph of one node", "one node of the type"])
+@pytest.mark.parametrize("of", ["one node of the type", pytest.param("graph of one node", marks=pytest.mark.slow)])
 def test_a_node_that_is_alone_of_its_type(of):
     model, graph = chain()[2], kbp.Graph.from_edges([], 1)
     if of == "one node of the type":

@@ -84,7 +84,7 @@ def test_the_ridge_counts_per_sample():
     np.testing.assert_allclose(once, twice, rtol=1e-12)
 
 
-@pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 17])
+@pytest.mark.parametrize("count", [1, 8, 17, *(pytest.param(count, marks=pytest.mark.slow) for count in (7, 9, 16))])
 def test_chunks_do_not_matter(monkeypatch, count):
     x, y = pairs(count)
     monkeypatch.setattr(embedding, "CHUNK", 8)
@@ -125,7 +125,7 @@ def test_gradient_in_the_ridge():
         np.testing.assert_allclose(slope(ridge), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("chunk", [8, 1000])
+@pytest.mark.parametrize("chunk", [8, pytest.param(1000, marks=pytest.mark.slow)])
 def test_gradient_in_the_feature_maps(monkeypatch, chunk):
     monkeypatch.setattr(embedding, "CHUNK", chunk)
     x, y = pairs(21)
@@ -173,7 +173,7 @@ def test_no_features_of_the_whole_sample(monkeypatch, of_gradient):
 # --- padding ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("chunk", [8, 1000])
+@pytest.mark.parametrize("chunk", [8, pytest.param(1000, marks=pytest.mark.slow)])
 def test_pairs_beyond_the_count_are_padding(monkeypatch, chunk):
     monkeypatch.setattr(embedding, "CHUNK", chunk)
 

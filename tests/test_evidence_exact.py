@@ -30,7 +30,7 @@ SOLVERS = {
 FORMS = {"expectation": kbp.Expectation(), "ratio": kbp.DensityRatio()}
 # One rule where all share the code: most of the time goes into compiling the same for other sizes.
 one_rule = pytest.mark.parametrize("rule", ["constant"])
-every_solver = pytest.mark.parametrize("solver", SOLVERS)
+every_solver = pytest.mark.parametrize("solver", ["run", pytest.param("run_tree", marks=pytest.mark.slow)])
 every_form = pytest.mark.parametrize("form", FORMS)
 
 
@@ -304,7 +304,7 @@ def test_beliefs_equal_the_joint(rule, name):
         ("constant", "run_tree", "inner nodes, by ratio"),
         ("constant", "run", "clamped neighbors"),
         ("constant", "run_tree", "mixed"),
-        ("full", "run", "mixed"),
+        pytest.param("full", "run", "mixed", marks=pytest.mark.slow),
     ],
 )
 def test_edge_beliefs_equal_the_pairs_of_the_joint(rule, solver, name):
@@ -373,7 +373,9 @@ def test_evidence_multiplies_inside_of_jit_and_vmap():
         assert_equal_to_joint(by_node({v: weights[i] for v, weights in batch.items()}), factors)
 
 
-@pytest.mark.parametrize("rule, solver", [("constant", "run"), ("constant", "run_tree"), ("full", "run")])
+@pytest.mark.parametrize(
+    "rule, solver", [("constant", "run"), ("constant", "run_tree"), pytest.param("full", "run", marks=pytest.mark.slow)]
+)
 def test_a_likelihood_of_zero_leaves_exactly_no_belief(rule, solver):
     """With floor = 0 a zero stays one, at the node that has it and wherever it rules a value out."""
     model, graph = delta_model(rule), forest()[0]

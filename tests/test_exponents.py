@@ -35,7 +35,7 @@ def small_model(seed=0, coupling=0.8):
 # --- grids of spins ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("coupling", [0.5, 1.0])
+@pytest.mark.parametrize("coupling", [1.0, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_tree_reweighted_grid_equals_the_oracle_and_bounds_the_exact_value(coupling):
     model = rw.ising(np.random.default_rng(0), 4, 4, coupling, 0.5)
     _, graph, _ = discrete.problem(model)
@@ -92,7 +92,7 @@ def test_permuted_node_numbers_give_permuted_answers():
     np.testing.assert_allclose(there[number], here, atol=1e-9)
 
 
-@pytest.mark.parametrize("rho", [0.35, 1.0])
+@pytest.mark.parametrize("rho", [0.35, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_many_neighbours_are_rescaled_on_the_way(rho):
     """A hub with 20 neighbors on a ring, strong fields: products of unscaled messages would still be right."""
     rng, spins = np.random.default_rng(5), np.array([-1.0, 1.0])
@@ -186,7 +186,7 @@ GRID = discrete.grid()
 TREE = (0, 1, 2, 4, 6)
 
 
-@pytest.mark.parametrize("rule", ["constant", "full"])
+@pytest.mark.parametrize("rule", ["constant", pytest.param("full", marks=pytest.mark.slow)])
 def test_learned_grid_equals_the_oracle(rule):
     model, local = discrete.learned(rule), discrete.likelihoods(0)
     rho = np.asarray(kbp.tree_reweighting(GRID))

@@ -218,7 +218,12 @@ RIDGES = {0: 1e-2, 1: 0.1, 2: 1.0}
 
 
 @pytest.mark.parametrize(
-    "rule", [RULES["constant"], RULES["linear"], kbp.FullRank()], ids=["constant", "linear", "full"]
+    "rule",
+    [
+        pytest.param(RULES["constant"], id="constant"),
+        pytest.param(RULES["linear"], id="linear", marks=pytest.mark.slow),
+        pytest.param(kbp.FullRank(), id="full", marks=pytest.mark.slow),
+    ],
 )
 def test_each_edge_type_has_the_operators_of_its_own_ridge(rule):
     mixed = fit(rule, ridge=RIDGES, obs_ridge=0.3)

@@ -222,7 +222,9 @@ def rule_loss(parameters, data, rule):
     return jnp.mean((kbp.mean(belief) - TRUTH) ** 2) - jnp.mean(jnp.log(belief.weights[:, 5]))
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    "rule", ["constant", *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("full", "linear"))]
+)
 def test_gradients_of_all_rules_equal_central_differences(rule):
     both, kernels = jax.jit(jax.value_and_grad(rule_loss)), {"kernel": kbp.RBF(0.4), "obs_kernel": kbp.RBF(0.6)}
     for data in (few(False), few(True)):

@@ -65,7 +65,9 @@ def test_an_answer_is_the_chain_of_calls():
     np.testing.assert_allclose(got.weights, expected.weights, atol=1e-12)
 
 
-@pytest.mark.parametrize("graph", [GRAPH, kbp.chain_graph(3)], ids=["cycle", "chain"])
+@pytest.mark.parametrize(
+    "graph", [pytest.param(GRAPH, id="cycle"), pytest.param(kbp.chain_graph(3), id="chain", marks=pytest.mark.slow)]
+)
 def test_defaults_are_those_of_infer(graph):
     x = np.random.default_rng(0).normal(size=(20, 3))
     data, given = kbp.pool(graph, x, x + 0.4), kbp.Hyperparameters(kbp.RBF(0.9), kbp.RBF(0.8), ridge=1e-2, rule=SMALL)
@@ -85,7 +87,10 @@ def test_without_a_schedule_a_traced_graph_is_refused():
         jax.jit(lambda model, graph: given.answer(model, graph, SEEN, POINTS))(model, GRAPH)
 
 
-@pytest.mark.parametrize("schedule", [None, kbp.Synchronous()], ids=["infer", "synchronous"])
+@pytest.mark.parametrize(
+    "schedule",
+    [pytest.param(None, id="infer"), pytest.param(kbp.Synchronous(), id="synchronous", marks=pytest.mark.slow)],
+)
 def test_exponents_are_used_on_forests_too(schedule):
     graph = kbp.chain_graph(3)
     x = np.random.default_rng(0).normal(size=(20, 3))

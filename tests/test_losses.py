@@ -180,7 +180,7 @@ def test_infinite_values_are_refused():
         kbp.CRPS()(belief(), jnp.array([0.4, jnp.inf, 1.9]))
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (2,)])
+@pytest.mark.parametrize("shape", [(), (2,), pytest.param((1,), marks=pytest.mark.slow)])
 def test_losses_on_own_points_are_those_of_each_node(shape):
     rng = np.random.default_rng(5)
     scale, z = rng.uniform(0.3, 2, (3, 1, *shape)), rng.normal(size=(1, 5, *shape))

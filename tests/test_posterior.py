@@ -67,7 +67,10 @@ def test_infer_equals_its_long_form_on_the_problems_of_the_first_try(name):
     assert_same(kbp.infer(model, problem.graph, y), model, problem.graph, y)
 
 
-@pytest.mark.parametrize("graph", [CHAIN, GRID], ids=["chain", "grid"])
+# Chains of two types and of states are in the next test.
+@pytest.mark.parametrize(
+    "graph", [pytest.param(CHAIN, id="chain", marks=pytest.mark.slow), pytest.param(GRID, id="grid")]
+)
 def test_infer_equals_its_long_form(graph):
     model, y = fitted(graph, nonnegative=None if graph is CHAIN else kbp.Clipped())
     posterior = kbp.infer(model, graph, y[0])
@@ -262,7 +265,7 @@ def test_hyperparameters_give_their_choices_to_the_model():
     np.testing.assert_array_equal(posterior.weights, answer.weights)
 
 
-@pytest.mark.parametrize("cases", [2, 3, 8])
+@pytest.mark.parametrize("cases", [3, *(pytest.param(cases, marks=pytest.mark.slow) for cases in (2, 8))])
 def test_arguments_of_a_batch_are_mapped_by_what_they_are_not_by_the_size_of_the_batch(cases):
     model, y = fitted(CHAIN)
     batch = jax.vmap(lambda y: kbp.infer(model, CHAIN, y))(y[:cases])

@@ -30,6 +30,7 @@ BANDWIDTHS, OBS_BANDWIDTHS = {0: 0.7, 1: 1.0}, {0: 0.6, 1: 0.8}
 FULL, TINY = kbp.FullRank(), {"eps": 1e-7, "max_rank": 200}
 RULES = {"full": FULL, "linear": kbp.LinearTime(**TINY), "constant": kbp.ConstantTime(**TINY)}
 NAMES = ["full", "linear", "constant"]
+CONSTANT_FIRST = ["constant", *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("full", "linear"))]
 
 
 def draw(num_samples=10, seed=0):
@@ -135,7 +136,13 @@ def test_full_rank_is_equation_12():
     assert np.abs(expected[0][0] - expected[0][1]).max() > 0.1 and np.ptp(expected[1]) > 0.15
 
 
-@pytest.mark.parametrize(("name", "rows"), [("types", False), ("loops", True), ("chain", False)])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("chain", False),
+        *(pytest.param(*of, marks=pytest.mark.slow) for of in (("types", False), ("loops", True))),
+    ],
+)
 def test_full_rank_is_equation_12_on_any_graph_with_and_without_rows(name, rows):
     data, graph = pooled(name)
     data = data if rows else by_hand(GRAPHS[name], *(a[:, : graph.num_nodes] for a in draw()))
@@ -167,7 +174,7 @@ def test_every_sample_is_a_point_of_the_full_rank_rule():
 
 
 @pytest.mark.parametrize("sampler", [draw, pytest.param(rounded, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("rule", NAMES)
+@pytest.mark.parametrize("rule", CONSTANT_FIRST)
 def test_without_tolerance_all_rules_are_equation_12(rule, sampler):
     """Samples that repeat do not matter to eq. 12, whatever stands for them."""
     data, graph = pooled("types", sampler)
@@ -179,7 +186,7 @@ def test_without_tolerance_all_rules_are_equation_12(rule, sampler):
         assert_same(got, twin_answers("types", damping, sampler=sampler), 1e-5)
 
 
-@pytest.mark.parametrize("rule", NAMES)
+@pytest.mark.parametrize("rule", ["full", "constant", pytest.param("linear", marks=pytest.mark.slow)])
 def test_constant_samples(rule):
     """One feature: every message is k(x, 0.4), and every belief a power of it."""
     data, graph = pooled("types", lambda: (np.full((10, 4), 0.4),) * 2)
@@ -343,7 +350,7 @@ def lattice():
     return tuple(np.round(4 * a) / 4 for a in draw())
 
 
-@pytest.mark.parametrize("rule", NAMES)
+@pytest.mark.parametrize("rule", CONSTANT_FIRST)
 def test_whole_numbers_and_vectors_as_samples(rule):
     """Integers, turned and stretched into the plane, where kernels have the same values."""
 
@@ -360,9 +367,7 @@ def test_whole_numbers_and_vectors_as_samples(rule):
 SINGLE = {"full": FULL, "linear": kbp.LinearTime(eps=1e-3), "constant": kbp.ConstantTime(eps=1e-3)}
 
 
-@pytest.mark.parametrize(
-    "rule", ["constant", *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("full", "linear"))]
-)
+@pytest.mark.parametrize("rule", CONSTANT_FIRST)
 def test_single_precision(rule):
     for sampler in (draw, rounded):
         data, graph = pooled("chain", sampler, np.float32)
@@ -379,7 +384,7 @@ def test_reported_residuals_keep_single_precision(rule):
     assert {residual.dtype for residual in reported} == {np.dtype(np.float32)}
 
 
-@pytest.mark.parametrize("rule", ["full", "constant"])
+@pytest.mark.parametrize("rule", ["constant", pytest.param("full", marks=pytest.mark.slow)])
 def test_a_node_type_of_one_sample_without_edges(rule):
     """It has the belief of its marginal and its observation, and does not disturb the others."""
     x, y = (a[:, :3] for a in draw())

@@ -90,7 +90,9 @@ GRAPHS = {
 # --- one color after another -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(
+    "name", ["hubs", "odd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("grid", "types"))]
+)
 def test_coloured_iteration_equals_the_twin(name, monkeypatch):
     monkeypatch.setattr(kbpjax.graphs.plan, "SMALL", 0)
     graph = GRAPHS[name]()
@@ -137,7 +139,7 @@ def test_marked_nodes_ignore_their_incoming_messages(name, monkeypatch):
     assert np.abs(without - expected).max() > 0.01
 
 
-@pytest.mark.parametrize("schedule", ["colored", "residual"])
+@pytest.mark.parametrize("schedule", ["colored", pytest.param("residual", marks=pytest.mark.slow)])
 def test_clamped_learned_model_has_the_same_fixed_point(schedule):
     model, graph = discrete.learned(), discrete.grid()
     evidence = discrete.evidence(model, graph, discrete.likelihoods(4)) * kbp.clamp(model, graph, [1, 5], [2, 0])
@@ -151,7 +153,7 @@ def test_clamped_learned_model_has_the_same_fixed_point(schedule):
     assert np.abs(free.messages - plain.messages).max() > 1e-3
 
 
-@pytest.mark.parametrize("rho", [None, 0.6])
+@pytest.mark.parametrize("rho", [0.6, pytest.param(None, marks=pytest.mark.slow)])
 def test_all_schedules_have_the_same_fixed_point_and_coloured_is_faster(rho):
     operators, graph, local, _ = spins()
     options = {"num_iters": 1000, "damping": 0.0, "tol": 1e-12, "exponents": rho}
@@ -204,7 +206,9 @@ def test_coloured_under_jit_and_vmap():
 # --- largest change first ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share, count", [(0.25, 6), (0.01, 1), (0.5, 12), (1, 24)])
+@pytest.mark.parametrize(
+    "share, count", [(0.25, 6), (1, 24), *(pytest.param(*of, marks=pytest.mark.slow) for of in ((0.01, 1), (0.5, 12)))]
+)
 def test_only_the_messages_that_change_most_move(share, count):
     operators, graph, local, _ = spins()
     messages = np.random.default_rng(6).uniform(0.1, 1, size=(24, 2))
@@ -249,7 +253,9 @@ def test_thirty_steps_are_one_run_of_a_learned_model_with_evidence():
     assert np.abs(unclamped.messages - solution.messages).max() > 0.01
 
 
-@pytest.mark.parametrize("kind", ["synchronous", "colored", "residual"])
+@pytest.mark.parametrize(
+    "kind", ["colored", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("synchronous", "residual"))]
+)
 def test_a_step_is_a_run_of_one_iteration(kind):
     operators, graph, local, _ = spins(1)
     schedules = {"colored": kbp.colored(graph), "residual": ResidualFirst(), "synchronous": kbp.Synchronous()}

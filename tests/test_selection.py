@@ -55,7 +55,7 @@ ORACLES = {leave_one_out: refitted, generalized_cross_validation: by_hat_matrix}
 
 
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("count", [1, 3, 4, 5, 25])
+@pytest.mark.parametrize("count", [3, 4, 25, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 5))])
 def test_equals_refits_and_the_hat_matrix(score, count):
     """With more pairs than features, as many, and fewer."""
     x, y = pairs(count)
@@ -78,7 +78,7 @@ def test_without_ridge():
 @pytest.mark.parametrize(
     ("score", "dtype", "count", "columns"),
     [
-        (score, (np.float32, np.float64)[(i + j) % 2], *size)
+        pytest.param(score, np.float64, *size, marks=pytest.mark.slow) if (i + j) % 2 else (score, np.float32, *size)
         for (i, score), (j, size) in itertools.product(enumerate(SCORES), enumerate([(4, 4), (4, 6), (1, 1), (1, 5)]))
     ],
 )
@@ -102,7 +102,7 @@ def test_a_pair_far_from_all_others_counts_its_whole_target(score):
 
 
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("chunk", [8, 1000])
+@pytest.mark.parametrize("chunk", [8, pytest.param(1000, marks=pytest.mark.slow)])
 def test_gradients_in_kernels_landmarks_and_ridge(monkeypatch, score, chunk):
     monkeypatch.setattr(embedding, "CHUNK", chunk)
     x, y = pairs(21)
@@ -121,7 +121,7 @@ def test_gradients_in_kernels_landmarks_and_ridge(monkeypatch, score, chunk):
 
 
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("count", [8, 9, 17])
+@pytest.mark.parametrize("count", [17, *(pytest.param(count, marks=pytest.mark.slow) for count in (8, 9))])
 def test_chunks_do_not_matter(monkeypatch, score, count):
     x, y = pairs(count)
     whole = jax.jit(lambda x, y: score(given, target, x, y, 0.01))(x, y)
@@ -148,20 +148,20 @@ def test_no_features_of_the_whole_sample(monkeypatch, score, of_gradient):
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_pairs_beyond_the_count_are_padding(monkeypatch, score):
+@pytest.mark.parametrize("count", [13, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 8))])
+def test_pairs_beyond_the_count_are_padding(monkeypatch, score, count):
     monkeypatch.setattr(embedding, "CHUNK", 8)
     f = lambda scale, x, y, count: score(lambda x: given(scale * x), target, x, y, 0.1, count)
     both, value = jax.jit(jax.value_and_grad(f)), jax.jit(f)
-    for count in (1, 8, 13):
-        x, y = (np.array(array) for array in pairs(25))
-        expected = both(1.0, x[:count], y[:count], None)
-        x[count:] = y[count:] = np.nan
-        np.testing.assert_allclose(value(1.0, x, y, count), expected[0], rtol=1e-9)
-        result = both(1.0, x, y, np.int32(count))
-        np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-12)  # the slope of a single pair's is 0
+    x, y = (np.array(array) for array in pairs(25))
+    expected = both(1.0, x[:count], y[:count], None)
+    x[count:] = y[count:] = np.nan
+    np.testing.assert_allclose(value(1.0, x, y, count), expected[0], rtol=1e-9)
+    result = both(1.0, x, y, np.int32(count))
+    np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-12)  # the slope of a single pair's is 0
 
 
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", [leave_one_out, pytest.param(generalized_cross_validation, marks=pytest.mark.slow)])
 def test_single_precision_is_close_to_double(score):
     """Also where the fit is so good that the squared residuals are below the rounding error of the squared targets."""
     x, y = pairs(200)

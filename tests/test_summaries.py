@@ -309,7 +309,15 @@ def equal_rows(got, summary, belief):
 SCALAR_ONLY = ("quantile", "interval", "circular interval")
 
 
-@pytest.mark.parametrize("dim, lengths", [((), None), ((), "common"), ((), "own"), ((1,), "own"), ((2,), None)])
+@pytest.mark.parametrize(
+    "dim, lengths",
+    [
+        ((), None),
+        ((), "own"),
+        ((2,), None),
+        *(pytest.param(*of, marks=pytest.mark.slow) for of in (((), "common"), ((1,), "own"))),
+    ],
+)
 def test_summaries_on_own_points_are_those_of_each_node(dim, lengths):
     belief = own_points(dim, lengths=lengths)
     assert belief.dim == dim and belief.num_points == 7 and len(belief) == 4
@@ -321,7 +329,7 @@ def test_summaries_on_own_points_are_those_of_each_node(dim, lengths):
     equal_rows(belief.heights, lambda one: one.heights, belief)
 
 
-@pytest.mark.parametrize("column", [False, True])
+@pytest.mark.parametrize("column", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_values_of_each_node_are_read_on_its_own_points(column):
     belief = own_points((1,) if column else (), lengths="own")
     truth = np.asarray(belief.points).reshape(4, 7).mean(axis=1) + np.array([0.1, -0.2, 0.0, 90.0])

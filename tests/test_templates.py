@@ -208,7 +208,13 @@ def test_types_with_unequal_numbers_of_pairs_equal_twin():
     assert_same_inference(model, graph, twin_model, twin, rng.normal(size=7))
 
 
-@pytest.mark.parametrize("rule", [kbp.FullRank(), kbp.LinearTime(eps=1e-2)], ids=["full", "linear"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param(kbp.FullRank(), id="full"),
+        pytest.param(kbp.LinearTime(eps=1e-2), id="linear", marks=pytest.mark.slow),
+    ],
+)
 def test_types_with_unequal_numbers_of_pairs_are_the_same_alone(rule):
     rng = np.random.default_rng(0)
     counts = {0: 5, 1: 12, 2: 1, 3: 9}

@@ -333,7 +333,9 @@ def landmarks():
     return kbp.fix_landmarks(CHAIN_DATA, rule=kbp.ConstantTime(1e-6, 3), **KERNELS)
 
 
-@pytest.fixture(scope="module", params=SOLVERS)
+@pytest.fixture(
+    scope="module", params=["tol", *(pytest.param(name, marks=pytest.mark.slow) for name in ("run", "tree"))]
+)
 def answer(request, landmarks):
     """Return a function from a bandwidth and observations [1 + node] to posterior means [node]."""
 

@@ -210,7 +210,7 @@ def test_node_numbers_do_not_matter():
     close(run_tree(operators, other, local[np.argsort(new)]).messages, run_tree(operators, graph, local).messages)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 def test_a_star_of_10000_leaves_does_not_underflow(dtype):
     leaves = np.arange(1, 10_001)
     graph = kbp.Graph.from_edges(np.stack([np.zeros_like(leaves), leaves], axis=1), 10_001)
@@ -259,7 +259,7 @@ def test_beliefs_of_a_discrete_tree_are_those_of_the_joint():
     close(belief / belief.sum(axis=1, keepdims=True), expected / expected.sum(axis=1, keepdims=True))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 def test_a_star_of_contradicting_leaves_is_right_in_any_order(dtype):
     """In logarithms: 29 leaves are in one state and 30 in the other, with next to no error in the tables."""
     num_leaves, eps = 59, 1e-6
@@ -355,7 +355,7 @@ def directional(loss, at, seed, h=1e-6):
 
 
 @pytest.mark.parametrize("name", ["forest", pytest.param("star", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("zeros", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_gradients_equal_finite_differences(name, zeros):
     # The loss is smooth at the zeros of the local factors: with positive operators, no floor is reached.
     graph = typed(name, seed=4, kinds=2)

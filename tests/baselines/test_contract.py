@@ -105,7 +105,14 @@ def test_a_solution_has_messages_and_says_whether_they_converged(name):
     assert solution.converged == (solution.residuals[-1] <= 1e-3)
 
 
-@NAMES
+# Methods that share a loop are tested by those that compile quickly; particles have a loop of their own.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("nonparametric", "expectation_particle") else ())
+        for name in METHODS
+    ],
+)
 def test_a_tolerance_stops_the_run(name):
     residuals = np.asarray(solved(name).residuals)
     first = 2 if name == "particle" else 1  # particles are resampled once before

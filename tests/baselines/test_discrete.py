@@ -97,7 +97,10 @@ def max_marginals(model):
     return best / best.sum(axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("arithmetic", [SumProduct(), InLogs()], ids=["plain", "logs"])
+# Trees with zeros, in tests/baselines/test_zeros.py, have sums and maxima in logarithms, too.
+@pytest.mark.parametrize(
+    "arithmetic", [pytest.param(SumProduct(), id="plain"), pytest.param(InLogs(), id="logs", marks=pytest.mark.slow)]
+)
 def test_sums_on_a_tree_are_the_marginals(arithmetic):
     model = random_model(TREE, 5)
     known, graph, evidence = ours(model, arithmetic)
@@ -112,7 +115,10 @@ def test_sums_on_a_tree_are_the_marginals(arithmetic):
     np.testing.assert_allclose(log_z, rw.enumerate_log_partition(model), atol=1e-9)
 
 
-@pytest.mark.parametrize("arithmetic", [MaxProduct(), InLogs(MaxProduct())], ids=["plain", "logs"])
+@pytest.mark.parametrize(
+    "arithmetic",
+    [pytest.param(MaxProduct(), id="plain"), pytest.param(InLogs(MaxProduct()), id="logs", marks=pytest.mark.slow)],
+)
 def test_maxima_on_a_tree_are_the_max_marginals(arithmetic):
     model = random_model(TREE, 5, states=4)
     known, graph, evidence = ours(model, arithmetic)
@@ -135,7 +141,7 @@ def test_maxima_in_one_update_are_those_of_numpy_at_any_number_of_states():
         np.testing.assert_allclose(got, expected)
 
 
-@pytest.mark.parametrize("rho", [1.0, 0.6])
+@pytest.mark.parametrize("rho", [0.6, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_loops_reach_the_fixed_point_of_an_independent_implementation(rho):
     model = random_model(rw.grid_edges(2, 3), 6, sharp=0.5)
     expected = rw.reweighted(model, rho).node_beliefs

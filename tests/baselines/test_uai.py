@@ -10,6 +10,7 @@ import kbpjax as kbp
 from tests import uai
 from tests.programs import DATA, needs
 
+QUICK = ("Grids_11", "Segmentation_11")
 NAMES = sorted(path.stem for path in (Path(DATA) / "uai").glob("*.uai")) if DATA else []
 
 
@@ -24,7 +25,9 @@ def test_the_reader_multiplies_factors_and_orients_tables(tmp_path):
 
 
 @needs("uai")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in NAMES]
+)
 def test_public_models_have_the_marginals_of_a_loop_in_numpy(name):
     """From constant messages, after as many iterations; most grids do not converge."""
     model = uai.read(Path(DATA) / "uai" / f"{name}.uai")

@@ -145,7 +145,7 @@ def smooth_data():
     return jnp.asarray(phi, jnp.float32), jnp.asarray(np.sin(x) + 0.01 * rng.normal(size=300), jnp.float32)
 
 
-@pytest.mark.parametrize("noise", [1e-4, 1e-6, 1e-9])
+@pytest.mark.parametrize("noise", [1e-9, *(pytest.param(noise, marks=pytest.mark.slow) for noise in (1e-4, 1e-6))])
 def test_single_precision_bears_little_noise(noise):
     phi, y = smooth_data()
     noise = np.float32(noise)
