@@ -4,15 +4,11 @@ from kbpjax.features.base import FeatureMap, LandmarkSelector, features
 from kbpjax.features.cholesky import (
     FAR,
     Basis,
-    Hats,
     PivotedCholesky,
     Pivots,
     RandomlyPivotedCholesky,
-    RelativeBasis,
-    Shares,
     cholesky_basis,
     incomplete_cholesky,
-    plain_features,
     represented,
 )
 from kbpjax.features.distributions import (
@@ -36,7 +32,6 @@ __all__ = [
     "EmbeddingFeatures",
     "FeatureMap",
     "FourierBasis",
-    "Hats",
     "Kronecker",
     "LandmarkSelector",
     "MeanVarianceFeatures",
@@ -44,10 +39,8 @@ __all__ = [
     "Pivots",
     "RandomFourier",
     "RandomlyPivotedCholesky",
-    "RelativeBasis",
     "Restricted",
     "SampleFeatures",
-    "Shares",
     "TwoStage",
     "cholesky_basis",
     "cosines",
@@ -55,6 +48,5 @@ __all__ = [
     "draw_phases",
     "features",
     "incomplete_cholesky",
-    "plain_features",
     "represented",
 ]

@@ -81,7 +81,7 @@ class RelativeBasis(Basis):
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> from kbpjax.features import RelativeBasis, cholesky_basis
+        >>> from kbpjax.features.cholesky import RelativeBasis, cholesky_basis
         >>> x, v = jnp.array([0.0, 1.0, 2.0]), jnp.array([5.0, 5.0, 8.0])
         >>> basis = cholesky_basis(kbp.RBF(0.1), x)
         >>> relative = RelativeBasis.of(basis, basis(x).mean(axis=0))
@@ -111,7 +111,7 @@ class Shares(Basis):
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> from kbpjax.features import Shares, cholesky_basis
+        >>> from kbpjax.features.cholesky import Shares, cholesky_basis
         >>> shares = Shares.of(cholesky_basis(kbp.RBF(1.0), jnp.array([0.0, 2.0])))
         >>> shares(jnp.array([1.0])).tolist(), shares.transform.tolist()
         ([[0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]])
@@ -135,7 +135,7 @@ class Hats(Shares):
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> from kbpjax.features import Hats
+        >>> from kbpjax.features.cholesky import Hats
         >>> hats = Hats.at(kbp.RBF(1.0), jnp.array([0.0, 1.0, 3.0]))
         >>> hats(jnp.array([0.25, 2.0, 9.0])).tolist()
         [[0.75, 0.25, 0.0], [0.0, 0.5, 0.5], [0.0, 0.0, 1.0]]

@@ -23,7 +23,8 @@ from jaxtyping import Array, Float, ScalarLike, Shaped
 from kbpjax import _checks
 from kbpjax._misc import matmul, quick_jit, show, show_fields, show_lines, show_list, values_or_shapes
 from kbpjax._public import Checked
-from kbpjax.features import Basis, FeatureMap, Hats, RelativeBasis, Shares, features, plain_features
+from kbpjax.features import Basis, FeatureMap, features
+from kbpjax.features.cholesky import Hats, RelativeBasis, Shares, plain_features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import Operators
 from kbpjax.kernels import Kernel
@@ -125,7 +126,7 @@ class KernelMRF(Checked):
     margins: dict[int, Any] = eqx.field(default_factory=dict)
     obs_margins: dict[int, Any] = eqx.field(default_factory=dict)
     own_edges: tuple[tuple[int, int, int, int], ...] = eqx.field(static=True, default=())
-    own_nodes: int = eqx.field(static=True, default=0)
+    own_nodes: int = eqx.field(static=True, default=0, converter=_checks.whole)
 
     @staticmethod
     def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:

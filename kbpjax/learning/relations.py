@@ -49,19 +49,29 @@ class OwnRelations(NamedTuple):
     def drawn(self, sums: Iterable[tuple[list[int], EdgeSums]]) -> Iterator[tuple[list[int], EdgeSums]]:
         """Yield groups of edge types and their sums, drawn to those of their types; then those of the types."""
         shared = {own: k for _, _, own, k in self.edges}
-        totals: dict[int, Any] = {}
-        groups = list(sums)
+        groups = [(types, _in_floats(one)) for types, one in sums]
+        totals: dict[int, EdgeSums] = {}
         for types, one in groups:
             for k in sorted({shared[own] for own in types}):
                 rows = np.array([row for row, own in enumerate(types) if shared[own] == k])
-                total = jax.tree.map(lambda of_types: jnp.sum(of_types[rows], axis=0), one)  # noqa: B023
+                total = jax.tree.map(lambda of_types, rows=rows: jnp.sum(of_types[rows], axis=0), one)
                 totals[k] = total if k not in totals else jax.tree.map(jnp.add, totals[k], total)
-        average = {k: jax.tree.map(lambda total: total / one.count, one) for k, one in totals.items()}  # noqa: B023
         for types, one in groups:
-            more = [average[shared[own]] for own in types]
-            yield types, jax.tree.map(lambda x, *ys: x + self.strength * jnp.stack(ys), one, *more)
+            means = [_scaled(totals[shared[own]], self.strength) for own in types]
+            yield types, jax.tree.map(lambda x, *more: x + jnp.stack(more), one, *means)
         for k, total in totals.items():
             yield [k], jax.tree.map(lambda x: x[None], total)
+
+
+def _in_floats(sums: EdgeSums) -> EdgeSums:
+    """Return sums whose number of pairs is a float, as it is a mean number with those of the type."""
+    return eqx.tree_at(lambda one: one.count, sums, jnp.asarray(sums.count).astype(jnp.asarray(sums.first).dtype))
+
+
+def _scaled(total: EdgeSums, strength: Any) -> EdgeSums:
+    """Return the sums over a number of average pairs."""
+    factor = jnp.asarray(strength).astype(total.count.dtype) / total.count
+    return jax.tree.map(lambda x: x * factor.astype(x.dtype), total)
 
 
 def can_have_own_relations(data: TrainingData) -> bool:

@@ -24,7 +24,8 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import einsum, matmul, quick_jit, show, show_fields, values_or_shapes, vary_like, warn
 from kbpjax._public import Checked, public
-from kbpjax.features import FAR, Basis, RelativeBasis, features, plain_features, represented
+from kbpjax.features import FAR, Basis, features, represented
+from kbpjax.features.cholesky import RelativeBasis, plain_features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.diagnostics import CandidateWarning
 from kbpjax.inference.loopy import Solution

@@ -14,7 +14,8 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul
 from kbpjax._public import public
-from kbpjax.features import FAR, Basis, FeatureMap, RelativeBasis, features
+from kbpjax.features import FAR, Basis, FeatureMap, features
+from kbpjax.features.cholesky import RelativeBasis
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.labels import Values, are_labels, encode
 from kbpjax.learning.model import KernelMRF

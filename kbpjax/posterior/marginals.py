@@ -11,7 +11,7 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul, show_fields
 from kbpjax._public import Checked
-from kbpjax.features import plain_features
+from kbpjax.features.cholesky import plain_features
 from kbpjax.kernels import Kernel, gram
 from kbpjax.kernels.base import like
 from kbpjax.learning.embedding import mean_embedding
