@@ -281,10 +281,10 @@ def solved(model: Any, graph: Any, evidence: Any, solution: Any) -> tuple[Any, G
     for name, value, kind in (("graph", graph, Graph), ("solution", solution, Solution)):
         fix = "Pass a posterior, or (model, graph, evidence, solution)."
         _checks.require(isinstance(value, kind), name, f"must be a {kind.__name__}", type(value).__name__, fix)
-    return model, graph, evidence, solution
+    return model, own_graph(model, graph), evidence, solution
 
 
-def own_graph(model: AnyModel, graph: Graph) -> Graph:
+def own_graph(model: Any, graph: Graph) -> Graph:
     """Return the graph with the edge types of a model whose edges have relations of their own."""
     return model.graph_of(graph) if hasattr(model, "graph_of") else graph
 

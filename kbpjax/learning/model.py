@@ -330,6 +330,7 @@ def _of_counts(basis: NodeBasis, x: Array, levels: Array | None) -> NodeBasis:
     """Return bases for smoothed counts: products are interpolated, linearly or by the shares of their landmarks."""
     rule, fix = "must select landmarks with relation='counts'", "Pass features=PivotedCholesky(), or relation='ridge'."
     _checks.require(isinstance(basis.messages, Basis), "rule", rule, type(basis.messages).__name__, fix)
+    assert isinstance(basis.messages, Basis)
     if basis.products is None:
         return basis
     if levels is None and not _checks.is_traced(x):
@@ -473,7 +474,7 @@ class Regression:
         for types, sums in edges:
             pair = ends[types[0]]
             first, second = (bases[v] for v in pair)
-            means = None if everywhere is None else tuple(everywhere[v] for v in pair)
+            means = None if everywhere is None else (everywhere[pair[0]], everywhere[pair[1]])
             options = [self.ridges[k] for k in types], self.nonnegative
             learned = _learn_pairs(first, second, sums, *options, means)
             project, tables = _place((project, tables), np.array(types, np.int32), learned)
@@ -590,6 +591,7 @@ def _update_operator(
 def _relative(basis: NodeBasis, sums: NodeSums) -> NodeBasis:
     """Return bases whose messages are relative to the density of the samples."""
     mean = sums.mean / jnp.asarray(sums.count, jnp.result_type(sums.mean))
+    assert isinstance(basis.messages, Basis)
     return dataclasses.replace(basis, messages=RelativeBasis.of(basis.messages, mean))
 
 
@@ -609,6 +611,7 @@ def _count_operator(
     mixed with the mean over all pairs: the share of independence.
     """
     cross = cross / count.astype(cross.dtype)  # mean of phi(x_receiver) shares(x_sender)'
+    assert isinstance(receiver.messages, RelativeBasis)
     independent = jnp.outer(receiver.messages.mean, mean_product).astype(cross.dtype)
     share = share.astype(cross.dtype)
     project = (1 - share) * cross + share * independent
