@@ -78,9 +78,10 @@ def test_hyperparameters_that_are_none_are_chosen(monkeypatch):
 
     def choose(data, **options):
         asked.append(options)
-        return kbp.Hyperparameters(kbp.RBF(0.9), kbp.RBF(0.8), ridge=1e-3, temperature=2.0, rule=options["rule"])
+        chosen = kbp.Hyperparameters(kbp.RBF(0.9), kbp.RBF(0.8), ridge=1e-3, temperature=2.0, rule=options["rule"])
+        return chosen, data
 
-    monkeypatch.setattr("kbpjax.fitting.choose_hyperparameters", choose)
+    monkeypatch.setattr("kbpjax.fitting.choose", choose)
     regressor = given(kernel=None, ridge=None, max_rank=20).fit(x, y)
     (options,) = asked
     assert options["kernel"] is None and options["ridge"] is None and options["rule"].max_rank == 20

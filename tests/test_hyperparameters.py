@@ -153,7 +153,7 @@ def test_points_by_node_type_give_beliefs_by_node_type():
 def test_numbers_are_arrays_and_the_pytree_round_trips():
     given = settings(ridge={0: 1, 1: 2})
     leaves, tree = jax.tree.flatten(given)
-    assert len(leaves) == 11
+    assert len(leaves) == 12
     assert all(isinstance(leaf, jax.Array) and leaf.dtype == float for leaf in leaves)
     assert jax.tree.unflatten(tree, leaves) == given
     assert dataclasses.replace(given, num_iters=9).ridge[1] == 2
@@ -211,8 +211,11 @@ def test_gradients_in_all_numbers_equal_central_differences(of_rule):
     data, at = draw(), numbers()
     held = hold(at, data)
     slopes = both(at, held, data)[1]
-    assert len(NAMES) == len(at) == 11
+    assert len(NAMES) == len(at) == 12
+    assert slopes[NAMES.index(".reweighting")] == 0  # a factor of exponents that are given here
     for i, name in enumerate(NAMES):
+        if name == ".reweighting":
+            continue
 
         def difference(share, i=i):
             step = share * at[i] * jnp.eye(len(at))[i]
@@ -245,7 +248,8 @@ def test_gradients_at_the_fixed_point_equal_central_differences():
         expected = (both(at + step)[0] - both(at - step)[0]) / (2e-4 * at[i])
         np.testing.assert_allclose(slopes[i], expected, rtol=1e-4, atol=1e-7, err_msg=str(path))
         tested += [jax.tree_util.keystr(path)] if abs(expected) > 1e-4 else []
-    assert len(leaves) == 10 and {jax.tree_util.keystr(path) for path, _ in leaves} - set(tested) <= {".floor"}
+    untested = {jax.tree_util.keystr(path) for path, _ in leaves} - set(tested)
+    assert len(leaves) == 11 and untested <= {".floor", ".reweighting"}  # the exponents are given
 
 
 def test_gradients_are_right_without_damping(of_rule):
