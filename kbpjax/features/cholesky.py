@@ -99,8 +99,9 @@ class RelativeBasis(Basis):
     def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
         """Return the features of points [sample, *dim]; far from all samples, they tend to 0."""
         at_points = plain_features(self, x)
-        least = RARE * jnp.sum(self.mean**2)  # of the mean density of the samples
-        density = jnp.maximum(matmul(at_points, self.mean), jnp.where(least > 0, least, 1).astype(at_points.dtype))
+        mean = self.mean.astype(at_points.dtype)
+        least = RARE * jnp.sum(mean**2)  # of the mean density of the samples
+        density = jnp.maximum(matmul(at_points, mean), jnp.where(least > 0, least, 1))
         return at_points / density[:, None]
 
 

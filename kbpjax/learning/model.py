@@ -321,9 +321,16 @@ def learn_model(
     return eqx.tree_at(lambda m: m.candidates, model, candidates, is_leaf=lambda leaf: leaf is None)
 
 
-def with_chosen(model: KernelMRF, chosen: Any) -> KernelMRF:
-    """Return the model with other choices for inference, those of `Hyperparameters` or of another model."""
-    return dataclasses.replace(model, **{name: getattr(chosen, name) for name in CHOSEN})
+def with_chosen(
+    model: KernelMRF,
+    evidence_model: EvidenceModel,
+    evidence_power: ScalarLike,
+    temperature: ScalarLike,
+    reweighting: ScalarLike = 1.0,
+) -> KernelMRF:
+    """Return the model with other choices for inference (`CHOSEN`)."""
+    values = evidence_model, evidence_power, temperature, reweighting
+    return dataclasses.replace(model, **dict(zip(CHOSEN, values, strict=True)))
 
 
 def _of_counts(basis: NodeBasis, x: Array, levels: Array | None) -> NodeBasis:
@@ -612,7 +619,7 @@ def _count_operator(
     """
     cross = cross / count.astype(cross.dtype)  # mean of phi(x_receiver) shares(x_sender)'
     assert isinstance(receiver.messages, RelativeBasis)
-    independent = jnp.outer(receiver.messages.mean, mean_product).astype(cross.dtype)
+    independent = jnp.outer(receiver.messages.mean.astype(cross.dtype), mean_product.astype(cross.dtype))
     share = share.astype(cross.dtype)
     project = (1 - share) * cross + share * independent
     if nonnegative is None:
@@ -626,7 +633,7 @@ def _observation_counts(
 ) -> ObservationModel:
     """Return the observation model of smoothed counts, mixed with a share of independence; one for both models."""
     count, share = sums.count.astype(sums.cross.dtype), jnp.asarray(share, sums.cross.dtype)
-    independent = jnp.outer(mean.astype(sums.cross.dtype), sums.mean / count)
+    independent = jnp.outer(mean.astype(sums.cross.dtype), sums.mean.astype(sums.cross.dtype) / count)
     expectation = (1 - share) * sums.cross / count + share * independent
     return ObservationModel(observed, expectation, expectation, residual)
 

@@ -144,7 +144,7 @@ class Hyperparameters(Checked):
             relation=self.relation,
             own=own,
         )
-        return with_chosen(model, self)
+        return with_chosen(model, self.evidence_model, self.evidence_power, self.temperature, self.reweighting)
 
     def standardized(self, data: TrainingData) -> TrainingData:
         """Return the data with standardized values of the node types with own margins, and predicted ones."""
