@@ -415,7 +415,7 @@ def _build_object(description: dict[str, Any], arrays: dict[str, np.ndarray], cu
     _checks.require(not unknown, "path", f"must have fields of {cls.__name__}", unknown, fix)
     for name, field in declared.items():
         if name not in fields and field.default is not dataclasses.MISSING:
-            fields[name] = field.default
+            fields[name] = field.metadata.get("converter", lambda value: value)(field.default)
         elif name not in fields and field.default_factory is not dataclasses.MISSING:
             fields[name] = field.default_factory()
     missing = sorted(set(declared) - set(fields))

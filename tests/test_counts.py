@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from kbpjax.baselines import discrete
+from kbpjax.features import cholesky_basis, features
+from kbpjax.features.cholesky import Hats, Shares
 
 OPTIONS = {"kernel": kbp.RBF(0.4), "obs_kernel": kbp.RBF(0.4), "ridge": 0.0, "relation": "counts"}
 
@@ -142,3 +145,121 @@ def test_exponents_are_appearance_probabilities_times_a_factor_at_most_1():
 def test_options_that_do_not_go_with_counts_are_refused(chain, options, named):
     with pytest.raises(ValueError, match=f"^{named}"):
         kbp.fit(chain[3], **OPTIONS | options)
+
+
+def smoothing(x, samples, bandwidth):
+    """Kernel weights of samples in points [point, sample], which sum to 1."""
+    squared = np.sum((x[:, None] - samples[None]) ** 2, axis=tuple(range(2, x.ndim + 1)))
+    near = np.exp(-squared / (2 * bandwidth**2))
+    return near / near.sum(axis=1, keepdims=True)
+
+
+PAIR = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
+FINE = kbp.ConstantTime(eps=1e-5, max_rank=150)
+
+
+@pytest.mark.parametrize(
+    "rule", [kbp.FullRank(), FINE, pytest.param(kbp.LinearTime(eps=1e-5, max_rank=150), marks=pytest.mark.slow)]
+)
+def test_updates_between_types_are_those_of_nadaraya_and_watson(rule):
+    """Where all samples are ends of pairs, the density is that of the ends."""
+    x = series(np.random.default_rng(4), 150)[0][:, :2]
+    model = kbp.fit(kbp.pool(PAIR, x), kernel=kbp.RBF(0.3), relation="counts", ridge=0.2, rule=rule)
+    at, product = np.linspace(-1.5, 1.5, 11), lambda s: np.exp(-((s - 0.4) ** 2))
+    expected = 0.8 * smoothing(at, x[:, 1], 0.3) @ product(x[:, 0]) + 0.2 * product(x[:, 0]).mean()
+    project = model.operators.project[0, : model.ranks[1][0], : model.ranks[0][1]]
+    found = features(model.bases[1], jnp.asarray(at)) @ project @ product(np.asarray(model.points[0]))
+    assert np.allclose(found, expected, atol=1e-3 if isinstance(rule, kbp.ConstantTime) else 1e-6)
+    table = np.asarray(features(model.bases[1], model.points[1]) @ project)
+    assert table.min() > -1e-5 and np.allclose(table.sum(axis=1), 1, atol=1e-6)
+
+
+def test_products_of_vectors_are_interpolated_by_the_shares_of_landmarks():
+    rng = np.random.default_rng(5)
+    first = rng.normal(size=(120, 2))
+    x = np.stack([first, 0.8 * first + 0.6 * rng.normal(size=(120, 2))], axis=1)
+    model = kbp.fit(kbp.pool(PAIR, x), kernel=kbp.RBF(0.8), relation="counts", ridge=0.1, rule=FINE)
+    landmarks = np.asarray(model.points[0])
+    values = np.exp(-np.sum(landmarks**2, axis=1))
+    shares = smoothing(x[:, 0], landmarks, 0.8)
+    expected = 0.9 * smoothing(x[:7, 1], x[:, 1], 0.8) @ (shares @ values) + 0.1 * (shares @ values).mean()
+    project = model.operators.project[0, : model.ranks[1][0], : model.ranks[0][1]]
+    assert np.allclose(features(model.bases[1], jnp.asarray(x[:7, 1])) @ project @ values, expected, atol=1e-4)
+
+
+def test_observations_are_smoothed_in_the_same_way():
+    x, y = (both[:, 0] for both in series(np.random.default_rng(6), 200))
+    alone = kbp.Graph.from_edges(np.zeros((0, 2), int), 1)
+    options = OPTIONS | {"kernel": kbp.RBF(0.2), "obs_ridge": 0.3, "rule": FINE}
+    model = kbp.fit(kbp.pool(alone, x[:, None], y[:, None]), **options)
+    at, similar = np.linspace(-1, 1, 9), np.exp(-((y - 0.3) ** 2) / (2 * 0.4**2))
+    expected = 0.7 * smoothing(at, x, 0.2) @ similar + 0.3 * similar.mean()
+    prior = kbp.infer(model, alone, points=at).belief.weights
+    for kind in (kbp.Expectation(), kbp.DensityRatio()):
+        evidence = kbp.observe(model, alone, np.array([0.3]), evidence_model=kind)
+        ratio = (kbp.infer(model, alone, evidence=evidence, points=at).belief.weights / prior)[0]
+        assert np.allclose(ratio / ratio.sum(), expected / expected.sum(), atol=1e-4)
+
+
+@pytest.mark.slow  # models of several types
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_labels_have_the_tables_of_the_discrete_baseline(share):
+    rng = np.random.default_rng(7)
+    x = rng.integers(3, size=(90, 3))
+    for t in (1, 2):
+        x[:, t] = np.where(rng.random(90) < 0.6, x[:, t - 1], x[:, t])
+    graph = kbp.chain_graph(3, edge_type=[0, 1], node_type=[0, 1, 2])
+    data = kbp.pool(graph, x)
+    margins = [np.bincount(x[:, v], minlength=3) / 90 for v in range(3)]
+    ratios = [np.histogram2d(x[:, t], x[:, t + 1], 3)[0] / 90 / np.outer(margins[t], margins[t + 1]) for t in (0, 1)]
+    tables = {t: (1 - share) * ratio + share for t, ratio in enumerate(ratios)}
+    states = dict.fromkeys(range(3), np.arange(3))
+    mixed = discrete.from_potentials(states, dict(enumerate(margins)), tables, ends={0: (0, 1), 1: (1, 2)})
+    models = [kbp.fit(data, kernel=kbp.Delta(), relation="counts", ridge=share), mixed]
+    models += [] if share else [discrete.fit(data, pseudo_count=0)]
+    middle = []
+    for one in models:
+        evidence = kbp.clamp(one, graph, [0], [2])
+        found = kbp.beliefs(one, graph, evidence, kbp.run_tree(one, graph, evidence), states)
+        middle.append(np.concatenate([found[1].weights, found[2].weights]))
+    assert all(np.allclose(middle[0], other, atol=1e-4) for other in middle[1:])
+
+
+def test_clamped_nodes_have_their_value_and_modes_are_refined(chain):
+    graph, _, _, data = chain
+    model = kbp.fit(data, **OPTIONS | {"kernel": kbp.RBF(0.3), "ridge": 1e-2})
+    evidence = kbp.clamp(model, graph, [1], [0.7])
+    posterior = kbp.infer(model, graph, evidence=evidence, points=np.linspace(-2, 2, 21))
+    modes, best = kbp.refine_mode(posterior), kbp.mode(posterior)
+    assert modes[1] == 0.7 and abs(best[1] - 0.7) < 0.11
+    height = lambda x: kbp.log_belief(posterior, jnp.asarray(x)[:, None])[jnp.array([0, 2, 3, 4]), 0]
+    assert (height(modes) >= height(best) - 1e-9).all()
+    assert kbp.std(posterior)[1] < 1e-3 < kbp.std(posterior)[2] and 0 < kbp.mean(posterior)[2] < 0.7
+    assert (features(model.bases[0], jnp.array([40.0, -60.0])) == 0).all()  # far from all samples
+
+
+def test_interpolation_is_that_of_numpy_and_shares_sum_to_1():
+    points, values, at = np.array([-1.0, 0.5, 0.7, 3.0]), np.array([2.0, 5.0, -1.0, 0.5]), np.linspace(-2, 4, 61)
+    hats = Hats.at(kbp.RBF(1.0), jnp.asarray(points))(jnp.asarray(at))
+    assert np.allclose(hats @ values, np.interp(at, points, values)) and (hats >= 0).all()
+    assert np.allclose(Hats.at(kbp.RBF(1.0), jnp.array([0.3]))(jnp.array([-5.0, 7.0])), 1)
+    shares = Shares.of(cholesky_basis(kbp.RBF(1.0), jnp.array([0.0, 1.0, 9.0]), jnp.array([True, True, False])))
+    assert np.allclose(shares(jnp.array([0.5, 500.0])), [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]])
+
+
+@pytest.mark.slow  # searches
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"nonnegative": kbp.ConstrainedFit(50)},
+        {"rule": kbp.ConstantTime(features=kbp.RandomFourier(50))},
+        {"ridge": 1.5},
+        {},
+    ],
+)
+def test_fit_takes_counts_only_where_the_options_allow_them(options):
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(60, 1)) + 0.3 * rng.normal(size=(60, 16))
+    z = np.sign(z) * np.abs(z) ** 0.3  # two modes, for which counts are better
+    data = kbp.pool(kbp.grid_graph(4, 4), z, z + rng.normal(size=z.shape))
+    assert kbp.fit(data, **options).hyperparameters.relation == ("ridge" if options else "counts")

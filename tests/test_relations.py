@@ -1,10 +1,16 @@
 """Relations of single edges, drawn to those of their types."""
 
+import dataclasses
+import json
+import zipfile
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import kbpjax as kbp
+from kbpjax import io
 from kbpjax.learning.model import learn_model
 from kbpjax.learning.relations import with_own_relations
 
@@ -34,11 +40,23 @@ def chosen():
     return kbp.fit(DATA), kbp.fit(DATA, sharing="type")
 
 
-def test_a_tree_of_different_functions_is_answered_by_their_own(chosen):
+def errors(models):
+    """The errors of the hidden values of a test set."""
     truth = draw(np.random.default_rng(1), 100)
     y = np.where(np.random.default_rng(2).random(truth.shape) < 0.4, np.nan, truth)
-    means = [jax.vmap(lambda one, model=model: kbp.mean(kbp.infer(model, GRAPH, one)))(y) for model in chosen]
-    alone, shared = (np.sqrt(np.mean((mean - truth)[np.isnan(y)] ** 2)) for mean in means)
+    means = [jax.vmap(lambda one, model=model: kbp.mean(kbp.infer(model, GRAPH, one)))(y) for model in models]
+    return [np.sqrt(np.mean((mean - truth)[np.isnan(y)] ** 2)) for mean in means]
+
+
+@pytest.mark.parametrize("relation", ["ridge", pytest.param("counts", marks=pytest.mark.slow)])
+def test_a_tree_of_different_functions_is_answered_by_their_own(relation):
+    alone, shared = errors([own(10.0, relation=relation), learn_model(DATA, **KERNELS, relation=relation)])
+    assert alone < 0.8 * shared
+
+
+@pytest.mark.slow  # two searches
+def test_fit_takes_own_relations_where_functions_differ(chosen):
+    alone, shared = errors(chosen)
     assert alone < 0.8 * shared
     assert chosen[0].own_edges and not chosen[1].own_edges
     assert "relations of their own" in repr(chosen[0])
@@ -84,3 +102,128 @@ def test_edges_without_pairs_have_the_relation_of_their_type():
     model = learn_model(data, **KERNELS, own=relations)
     kinds = np.asarray(model.graph_of(GRAPH).edge_type)[:3].tolist()
     assert kinds[2] == 0 and 0 not in kinds[:2]
+
+
+def operators(model, graph):
+    """The updates of each edge of a graph, in both directions [edge, direction, rank, point]."""
+    types = np.asarray(model.graph_of(graph).edge_type)[: graph.num_edges // 2]
+    return np.stack([np.asarray(model.operators.project)[2 * k : 2 * k + 2] for k in types])
+
+
+def test_sums_are_those_of_the_own_pairs_and_of_average_pairs_of_the_type():
+    """With as many average pairs as the type has, they are those of the own pairs and of all pairs."""
+    rule = kbp.fix_landmarks(DATA, kernel=KERNELS["kernel"], obs_kernel=KERNELS["obs_kernel"])
+    pairs = {k: (X[:, a], X[:, b]) for k, (a, b) in enumerate([(0, 1), (0, 2), (1, 3)])}
+    every = [np.concatenate([pair[end] for pair in pairs.values()]) for end in (0, 1)]
+    pairs[1] = tuple(np.concatenate([pairs[1][end], every[end]]) for end in (0, 1))
+    ends, degrees = dict.fromkeys(pairs, (0, 0)), dict(DATA.degrees)
+    repeated = kbp.TrainingData(pairs, DATA.nodes, DATA.observations, ends=ends, degrees=degrees)
+    expected = operators(learn_model(repeated, **KERNELS, rule=rule), GRAPH.with_edge_types([0, 1, 2]))
+    found = operators(own(3.0 * len(X), rule=rule), GRAPH)
+    assert np.allclose(found[1], expected[1], atol=1e-6 * np.abs(found).max())
+
+
+@pytest.mark.slow
+def test_edges_keep_their_relation_in_another_order_and_on_another_graph():
+    model, y = own(10.0), np.array([0.5, np.nan, -0.5, np.nan])
+    other = kbp.Graph.from_edges([(1, 3), (0, 1), (0, 2)], 4)
+    assert np.allclose(operators(model, other), operators(model, GRAPH)[[2, 0, 1]])
+    first, second = (kbp.infer(model, graph, y).belief.weights for graph in (GRAPH, other))
+    assert np.allclose(first, second)
+    types = np.asarray(model.graph_of(kbp.chain_graph(4)).edge_type)[:3].tolist()
+    assert types[0] == model.own_edges[0][2] and types[1:] == [0, 0]  # of the pair (0, 1) alone
+
+
+@pytest.mark.slow
+def test_a_traced_graph_has_the_relations_of_its_types():
+    """Inside `jax.jit`, pass `model.graph_of(graph)`."""
+    model, y = own(10.0), np.array([0.5, np.nan, -0.5, np.nan])
+    answer = jax.jit(lambda graph: kbp.run_tree(model, graph, kbp.observe(model, graph, y)).messages)
+    assert np.allclose(answer(model.graph_of(GRAPH)), kbp.infer(model, GRAPH, y).solution.messages, atol=1e-9)
+    shared = learn_model(DATA, **KERNELS)
+    assert np.allclose(answer(GRAPH), kbp.infer(shared, GRAPH, y).solution.messages, atol=1e-5)
+
+
+def test_questions_of_pairs_use_own_relations():
+    model, y = own(10.0), np.array([0.5, np.nan, np.nan, np.nan])
+    posterior = kbp.infer(model, GRAPH, y)
+    pairs, nodes = np.asarray(kbp.edge_beliefs(posterior).weights), np.asarray(posterior.belief.weights)
+    for pair, (a, b) in zip(pairs, [(0, 1), (0, 2), (1, 3)], strict=True):
+        assert np.allclose(pair.sum(axis=1), nodes[a], atol=1e-6) and np.allclose(pair.sum(axis=0), nodes[b], atol=1e-6)
+    backward = kbp.edge_beliefs(posterior, [(2, 0), (3, 1)]).weights
+    assert np.allclose(backward, pairs[1:].transpose(0, 2, 1), atol=1e-6)
+    evidence = kbp.observe(model, GRAPH, y)
+    long = kbp.log_partition(model, GRAPH, evidence, kbp.run_tree(model, GRAPH, evidence))
+    assert np.isclose(long, kbp.log_partition(posterior))
+    schedule = kbp.colored(model.graph_of(GRAPH))
+    assert bool(kbp.infer(model, GRAPH, y, schedule=schedule).solution.converged)
+    with pytest.raises(ValueError, match="^schedule: must be of this graph"):
+        kbp.infer(model, GRAPH, y, schedule=kbp.colored(GRAPH))
+
+
+def test_data_without_cases_of_one_known_graph_are_refused():
+    halves = kbp.pool([GRAPH, GRAPH], [X[:200], X[200:]])
+    with pytest.raises(ValueError, match="^data: must be cases of one graph where edges have own relations; got 2 gra"):
+        with_own_relations(halves, 1.0)
+    numbers = kbp.Hyperparameters(kbp.RBF(0.4), kbp.RBF(0.2), own_strength=1.0)
+    with pytest.raises(ValueError, match="^own_strength: must be None where data are traced; got a number. Give the"):
+        jax.eval_shape(numbers.fit, DATA)
+    with pytest.raises(ValueError, match="^edge_type: must"):
+        GRAPH.with_edge_types([0, 1, -1])
+    with pytest.raises(ValueError, match="^edge_type: must"):
+        GRAPH.with_edge_types([0, 1])
+
+
+@pytest.mark.slow  # two searches
+def test_fit_takes_no_harm_where_all_edges_have_one_function():
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(100, 4))
+    for a, b in [(0, 1), (0, 2), (1, 3)]:
+        x[:, b] = 0.8 * x[:, a] + 0.6 * x[:, b]
+    y = x + 0.5 * rng.normal(size=x.shape)
+    models = [kbp.fit(kbp.pool(GRAPH, x[:60], y[:60]), sharing=word) for word in ("auto", "type")]
+    means = [jax.vmap(lambda one, model=model: kbp.mean(kbp.infer(model, GRAPH, one)))(y[60:]) for model in models]
+    alone, shared = (np.sqrt(np.mean((mean - x[60:]) ** 2)) for mean in means)
+    assert alone < 1.02 * shared
+
+
+@pytest.fixture(scope="module")
+def cyclic():
+    rng = np.random.default_rng(9)
+    x = rng.normal(size=(60, 1)) + 0.5 * rng.normal(size=(60, 6))
+    numbers = kbp.Hyperparameters(kbp.RBF(0.5), kbp.RBF(0.4), ridge=1e-2, tol=1e-11, num_iters=1000)
+    return kbp.grid_graph(2, 3), numbers, numbers.fit(kbp.pool(kbp.grid_graph(2, 3), x, x))
+
+
+@pytest.mark.slow
+def test_the_gradient_in_the_factor_of_the_exponents_is_a_difference(cyclic):
+    graph, numbers, model = cyclic
+    y = jnp.array([1.0, 0.1, 0.5, 0.0, 0.3, 0.2])
+
+    @jax.jit
+    @jax.value_and_grad
+    def both(factor):
+        one = dataclasses.replace(model, reweighting=factor)
+        evidence = kbp.observe(one, graph, y)
+        return jnp.sum(kbp.mean(kbp.beliefs(one, graph, evidence, numbers.run(one, graph, evidence))))
+
+    at, step = jnp.array(0.9), 1e-5
+    expected = (both(at + step)[0] - both(at - step)[0]) / (2 * step)
+    assert abs(expected) > 1e-4 and np.isclose(both(at)[1], expected, rtol=1e-4)
+
+
+def test_models_of_earlier_files_share_by_type_and_have_factor_1(cyclic, tmp_path):
+    graph, numbers, model = cyclic
+    kbp.save(tmp_path / "new.kbp", [model, numbers])
+    with zipfile.ZipFile(tmp_path / "new.kbp") as new, zipfile.ZipFile(tmp_path / "old.kbp", "w") as old:
+        header = json.loads(new.read(io.HEADER))
+        of_model, of_numbers = (described["fields"] for described in header["root"]["list"])
+        del of_model["reweighting"], of_model["own_edges"], of_model["own_nodes"]
+        del of_numbers["reweighting"], of_numbers["own_strength"], of_numbers["relation"]
+        for name in new.namelist():
+            old.writestr(name, json.dumps(header) if name == io.HEADER else new.read(name))
+    again, given = kbp.load(tmp_path / "old.kbp")
+    assert again.own_edges == () and given.relation == "ridge" and given.own_strength is None
+    assert again.reweighting == given.reweighting == 1
+    found = [kbp.infer(one, graph, [1.0, 0.1, 0.5, 0.0, 0.3, 0.2]).belief.weights for one in (again, model)]
+    assert np.allclose(*found, atol=1e-12)

@@ -88,11 +88,13 @@ def with_own_relations(data: TrainingData, strength: float) -> tuple[TrainingDat
     """Return the data with an edge type for each edge of their graph that has pairs, and what they are.
 
     Raises:
-        ValueError: data that are not cases of one graph.
+        ValueError: data that are not cases of one graph, or whose graph or missing values are traced.
     """
-    rule, fix = "must be cases of one graph where edges have own relations", "Pass data of kbpjax.pool."
+    rule, fix = "must be cases of one graph where edges have own relations", "Pool the cases of one graph."
     _checks.require(len(data.cases) == 1, "data", rule, f"{len(data.cases)} graphs", fix)
     (one,) = data.cases
+    rule, fix = "must be None where data are traced", "Give the edges types instead: graph.with_edge_types."
+    _checks.require(not _checks.is_traced((one.graph, one.present)), "own_strength", rule, "a number", fix)
     graph, half = one.graph, one.graph.num_edges // 2
     kinds = np.asarray(graph.edge_type)[:half]
     ends = np.stack([np.asarray(graph.senders), np.asarray(graph.receivers)], axis=1)[:half]

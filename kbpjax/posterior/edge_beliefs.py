@@ -80,8 +80,9 @@ def edge_beliefs(
 
     Args:
         posterior: the posterior, of `infer` or `Posterior.of`.
-        edges: pairs of neighbors [some, 2], all of one edge type and, if node types differ, in one orientation. None:
-            all edges, in the order in which they were given.
+        edges: pairs of neighbors [some, 2], all of one edge type and, if node types differ, in one orientation; edges
+            with relations of their own count as of the type that they share. None: all edges, in the order in which
+            they were given.
         points: candidates of both ends [point, *dim], or {node type: candidates}. None: those of the posterior.
 
     Returns:
@@ -102,7 +103,7 @@ def edge_beliefs(
     posterior.require_one()
     model, graph = posterior.model, posterior.graph
     pairs = _all_pairs(graph) if edges is None else _checked_pairs(graph, edges)
-    found = _traced_pairs(graph, pairs) if _checks.is_traced(graph) else _known_pairs(graph, pairs)
+    found = _traced_pairs(graph, pairs) if _checks.is_traced(graph) else _known_pairs(model, graph, pairs)
     beliefs: Any = posterior.by_type
     if points is not None:
         types = [v for v, *_ in graph.node_types]
@@ -281,7 +282,7 @@ def _all_pairs(graph: Graph) -> np.ndarray:
     return np.stack([np.asarray(graph.senders), np.asarray(graph.receivers)], axis=1)[:half]
 
 
-def _known_pairs(graph: Graph, pairs: np.ndarray) -> _Pairs:
+def _known_pairs(model: KernelMRF, graph: Graph, pairs: np.ndarray) -> _Pairs:
     """Find pairs of neighbors in a graph whose index arrays are known."""
     count = graph.num_nodes
     key = np.asarray(graph.senders).astype(np.int64) * count + np.asarray(graph.receivers)
@@ -290,14 +291,16 @@ def _known_pairs(graph: Graph, pairs: np.ndarray) -> _Pairs:
     invalid = pairs[key[order][position] != wanted]
     _checks.require(len(invalid) == 0, "edges", "must be edges of the graph", invalid[:3].tolist(), NEIGHBORS)
     numbers, node_type = order[position].astype(np.int32), np.asarray(graph.node_type)
-    kinds = {(int(k), *map(int, ends)) for k, ends in zip(np.asarray(graph.edge_type)[numbers], node_type[pairs])}
+    shared, own = {kind: k for *_, kind, k in model.own_edges}, np.asarray(graph.edge_type)[numbers].tolist()
+    kinds = {(shared.get(k, k), *map(int, ends)) for k, ends in zip(own, node_type[pairs], strict=True)}
     rule = "must be of one (edge type, first node type, second node type)"
     _checks.require(len(kinds) == 1, "edges", rule, sorted(kinds), "Call edge_beliefs once for each of them.")
-    ((edge_type, *ends),) = kinds
+    ((_, *ends),) = kinds
+    edge_types, kind = np.unique(own, return_inverse=True)
     positions = [(np.cumsum(node_type == v) - 1)[nodes].astype(np.int32) for v, nodes in zip(ends, pairs.T)]
     reverse, forward = np.asarray(graph.reverse)[numbers], numbers < graph.num_edges // 2
-    kind, types = np.zeros(len(pairs), np.int32), (ends[0], ends[1])
-    return _Pairs(numbers, reverse, forward, (edge_type,), kind, types, (positions[0], positions[1]), None)
+    kinds, types = tuple(int(k) for k in edge_types), (ends[0], ends[1])
+    return _Pairs(numbers, reverse, forward, kinds, kind.astype(np.int32), types, (positions[0], positions[1]), None)
 
 
 def _traced_pairs(graph: Graph, pairs: np.ndarray) -> _Pairs:

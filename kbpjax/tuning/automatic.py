@@ -21,12 +21,14 @@ from jaxtyping import ScalarLike
 from kbpjax import _checks
 from kbpjax._misc import warn
 from kbpjax._public import public
+from kbpjax.features import RandomFourier
 from kbpjax.inference.diagnostics import MarginWarning
 from kbpjax.kernels import Delta, Kernel, gram
 from kbpjax.kernels.base import random_rows
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.margins import differences, with_own_margins
 from kbpjax.learning.model import RELATIONS, Positive
+from kbpjax.learning.nonnegative import ConstrainedFit
 from kbpjax.learning.observations import DensityRatio, Expectation
 from kbpjax.learning.relations import can_have_own_relations, with_own_relations
 from kbpjax.learning.rules import ConstantTime, Rule
@@ -160,7 +162,8 @@ def choose(
         if other.best_first_score() < (1 - search.better) * problem.best_first_score():
             search = of_predictions(search, data.cases)
             problem, data = problem_of(with_front_ends, own), with_front_ends
-    if relation == "counts" or (relation == "auto" and not few and problem.can_count()):
+    may_count = relation == "auto" and not few and _may_count(ridge, obs_ridge, rule, nonnegative)
+    if relation == "counts" or (may_count and problem.can_count()):
         counted = problem.with_counts()
         number = sum(len(next(iter(one.samples.values()))) for one in data.cases)
         limit = 1 - search.clear if number >= search.min_cases else 1 + search.same
@@ -199,6 +202,13 @@ def check_words(relation: str, sharing: str) -> None:
     given = {"relation": (relation, ("auto", *RELATIONS)), "sharing": (sharing, ("auto", "type", "edge"))}
     for name, (word, known) in given.items():
         _checks.require(word in known, name, f"must be one of {known}", repr(word), "Pass one of them.")
+
+
+def _may_count(ridge: Any, obs_ridge: Any, rule: Rule | None, nonnegative: Positive | None) -> bool:
+    """Return whether the given options fit smoothed counts, which need landmarks and shares of independence."""
+    shares = all(bool(value <= 1) for value in jax.tree.leaves((ridge, obs_ridge)))
+    random = isinstance(getattr(rule, "features", None), RandomFourier)
+    return shares and not random and not isinstance(nonnegative, ConstrainedFit)
 
 
 def _is_given(kernel: Any, node_type: int) -> bool:
