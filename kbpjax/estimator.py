@@ -18,7 +18,7 @@ from kbpjax._checks import Numbers
 from kbpjax._misc import warn
 from kbpjax._public import describe, public
 from kbpjax.fitting import fit_chosen
-from kbpjax.posterior.infer import StaticGraph
+from kbpjax.graphs.graph import StaticGraph
 
 __all__ = ["GraphRegressor"]
 

@@ -67,7 +67,9 @@ def model(learned):
 
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_converted_trees_predict_what_scikit_learn_predicts(outputs):
-    boosting = pytest.importorskip("sklearn.ensemble").HistGradientBoostingRegressor
+    boosting = pytest.importorskip(
+        "sklearn.ensemble", reason="scikit-learn is not installed"
+    ).HistGradientBoostingRegressor
     rng = np.random.default_rng(1)
     y = np.round(rng.normal(size=(400, 5)), 1).astype(np.float32)  # with ties, which thresholds divide
     x = np.stack([y[:, k] * y[:, k + 1] + rng.normal(size=400) for k in range(outputs)], axis=1)

@@ -89,8 +89,16 @@ def test_other_graphs_have_the_relations_of_the_types():
     model, shared = own(10.0), learn_model(DATA, **KERNELS)
     graph = kbp.chain_graph(6)
     y = np.array([0.5, np.nan, np.nan, 0.2, np.nan, np.nan])
-    answers = [kbp.mean(kbp.infer(one, graph, y)) for one in (model, shared)]
-    assert np.allclose(*answers, atol=1e-3)
+    with pytest.warns(kbp.RelationWarning, match="0 of the 3 edges that have relations of their own"):
+        own_answer = kbp.mean(kbp.infer(model, graph, y))
+    assert np.allclose(own_answer, kbp.mean(kbp.infer(shared, graph, y)), atol=1e-3)
+    with pytest.warns(kbp.RelationWarning, match="2 of the 3 edges"):  # one is in the other direction
+        kbp.infer(model, kbp.Graph.from_edges([(0, 1), (0, 2), (3, 1)], 4), y[:4])
+
+
+def test_few_values_keep_what_was_asked_for():
+    model = kbp.fit(kbp.pool(GRAPH, X[:3], X[:3]), sharing="edge")
+    assert len(model.own_edges) == 3
 
 
 def test_edges_without_pairs_have_the_relation_of_their_type():

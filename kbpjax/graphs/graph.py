@@ -314,6 +314,21 @@ class Graph(Checked):
         return show_lines("Graph", parts) if len(parts) > 1 else f"Graph({parts[0]})"
 
 
+class StaticGraph:
+    """A graph as a static argument, or the key of a cache; graphs with the same edges and types are equal."""
+
+    def __init__(self, graph: Graph):
+        arrays = (graph.senders, graph.receivers, graph.edge_type, graph.node_type)
+        self.graph = graph
+        self.key = (graph.num_nodes, *(np.asarray(array).tobytes() for array in arrays))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StaticGraph) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
 @public
 def grid_graph(height: int, width: int, *, edge_type: Numbers | None = None, node_type: Numbers | None = None) -> Graph:
     """Return the four-neighbor grid graph of an image; node i * width + j is pixel (i, j).

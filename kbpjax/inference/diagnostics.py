@@ -95,6 +95,16 @@ class MarginWarning(KbpWarning):
     """
 
 
+class RelationWarning(KbpWarning):
+    """Given by `infer` if edges of the training data have relations of their own, and the graph lacks some of them.
+
+    Examples:
+        >>> import warnings, kbpjax as kbp
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", kbp.RelationWarning)  # here, it is not shown
+    """
+
+
 class ScaleWarning(KbpWarning):
     """Given by `fit` if coordinates of vectors differ so much in scale that an RBF kernel ignores the small ones.
 

@@ -8,7 +8,7 @@ pairs, from which operators are learned, are those of its own pairs and of a num
 With few pairs, or a large strength, that is the relation of the type.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kbpjax import _checks
-from kbpjax.graphs.graph import Graph
+from kbpjax.graphs.graph import Graph, StaticGraph
 from kbpjax.learning.data import Cases, TrainingData
 from kbpjax.learning.margins import FEW
 from kbpjax.learning.pooling import pool_cases
@@ -127,27 +127,12 @@ def graph_with(edges: Own, num_nodes: int, graph: Graph) -> Graph:
     own = {kind for *_, kind, _ in edges}
     if any(k in own for k, *_ in graph.edge_types):
         return graph
-    half = graph.num_edges // 2
-    columns = (np.asarray(of)[:half].astype(np.int64) for of in (graph.senders, graph.receivers, graph.edge_type))
-    return _typed(_Key(graph, tuple(of.tobytes() for of in columns)), edges)
-
-
-class _Key:
-    """A graph as the key of a cache, by its edges."""
-
-    def __init__(self, graph: Graph, key: Sequence[bytes]):
-        self.graph, self.key = graph, (graph.num_nodes, np.asarray(graph.node_type).tobytes(), *key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
+    return _typed(StaticGraph(graph), edges)
 
 
 @lru_cache(maxsize=8)
-def _typed(key: _Key, edges: Own) -> Graph:
-    graph, half = key.graph, key.graph.num_edges // 2
+def _typed(fixed: StaticGraph, edges: Own) -> Graph:
+    graph, half = fixed.graph, fixed.graph.num_edges // 2
     own = {(a, b, k): kind for a, b, kind, k in edges}
     columns = (np.asarray(of)[:half].tolist() for of in (graph.senders, graph.receivers, graph.edge_type))
     types = [own.get(edge, edge[2]) for edge in zip(*columns, strict=True)]

@@ -13,17 +13,16 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import warn
 from kbpjax._public import public
-from kbpjax.graphs.graph import Graph
+from kbpjax.graphs.graph import Graph, StaticGraph
 from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
 from kbpjax.inference.acceleration import Anderson
-from kbpjax.inference.diagnostics import ConvergenceWarning, MarginWarning, NotConverged, check
+from kbpjax.inference.diagnostics import ConvergenceWarning, MarginWarning, NotConverged, RelationWarning, check
 from kbpjax.inference.loopy import Solution, run
 from kbpjax.inference.schedules import Colored, Schedule, colored
 from kbpjax.inference.tree import run_tree
@@ -91,6 +90,7 @@ def infer(
 
     Warns:
         MarginWarning: the nodes of the training data have own margins (`fit(margins=)`), and their number differs.
+        RelationWarning: edges of the training data have own relations (`fit(sharing=)`), and the graph lacks some.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -105,6 +105,7 @@ def infer(
     """
     _warn_of_margins(model, graph)
     graph = model.graph_of(graph)
+    _warn_of_relations(model, graph)
     if y is not None:
         observed = observe(model, graph, y, mask=mask)
         evidence = observed if evidence is None else observed * evidence
@@ -127,26 +128,23 @@ def _warn_of_margins(model: KernelMRF, graph: Graph) -> None:
             warn(f"graph: has {got}: the location and scale of all nodes together are used. {fix}", MarginWarning)
 
 
+def _warn_of_relations(model: KernelMRF, graph: Graph) -> None:
+    """Warn if a graph lacks edges whose relations the model knows, so that others have the relations of their types."""
+    if not model.own_edges:
+        return
+    known, present = {own for *_, own, _ in model.own_edges}, {k for k, *_ in graph.edge_types}
+    others = sum(k not in known for k in present)
+    if others and not known <= present:
+        got = f"{len(known & present)} of the {len(known)} edges that have relations of their own"
+        fix = "Number nodes and direct edges as in training, or fit with sharing='type' for other graphs."
+        warn(f"graph: has {got}: its other edges have the relations of their types. {fix}", RelationWarning)
+
+
 class Recipe(eqx.Module):
     """What the iterations on a graph with cycles need: exponents of `tree_reweighting` or None, and the schedule."""
 
     exponents: Array | None
     schedule: Colored
-
-
-class StaticGraph:
-    """A graph as a static argument, or the key of a cache; graphs with the same edges and types are equal."""
-
-    def __init__(self, graph: Graph):
-        arrays = (graph.senders, graph.receivers, graph.edge_type, graph.node_type)
-        self.graph = graph
-        self.key = (graph.num_nodes, *(np.asarray(array).tobytes() for array in arrays))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StaticGraph) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
 
 
 def recipe(graph: Graph, *, exact: bool = True, reweighted: bool = True) -> Recipe | None:

@@ -171,7 +171,9 @@ def choose(
         problem = counted if gains else problem
     kernels = problem.given.kernels
     if few:
-        choice, temperature, obs_kernels = Choice(ridge=1e-3, obs_ridge=1e-3), 1.0, problem.given.obs_kernels
+        strength = search.strengths[-1] if sharing == "edge" else 0.0
+        choice, temperature = Choice(ridge=1e-3, obs_ridge=1e-3, strength=strength), 1.0
+        obs_kernels = problem.given.obs_kernels
         rule = ConstantTime() if rule is None else rule
     else:
         found = _search(problem)
