@@ -68,6 +68,7 @@ from kbpjax.tuning.calibration import calibrate
 from kbpjax.tuning.hyperparameters import Hyperparameters
 from kbpjax.tuning.losses import CRPS, IntervalScore, NegativeLogBelief, SquaredError
 from kbpjax.tuning.selection import median_hyperparameters, select
+from kbpjax.tuning.tried import Selection
 from kbpjax.tuning.tune import Tuned, tune
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ __all__ = [
     "RelationWarning",
     "ScaleWarning",
     "Schedule",
+    "Selection",
     "Solution",
     "SquaredError",
     "SumProduct",

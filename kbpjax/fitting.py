@@ -1,9 +1,9 @@
 """`fit`: a model learned from training data, with what is not given chosen from the data."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ScalarLike
@@ -41,6 +41,7 @@ def fit(
     margins: str | Mapping[int, str] = "auto",
     relation: str = "auto",
     sharing: str = "auto",
+    effort: str = "auto",
 ) -> KernelMRF:
     r"""Return a kernel Markov random field fitted to training data (eq. 11 and 14).
 
@@ -89,10 +90,15 @@ def fit(
             own, drawn to that of its type as far as is best; "auto": of kernels that are chosen, with 30 cases of one
             graph or more, whichever has the better held-out beliefs; "type" for given ones. Edges of other graphs have
             the relation of their type.
+        effort: how much is compared where kernels are chosen; other words win over it. "low": one search over
+            bandwidths, ridges and powers; margins are own where nodes differ strongly, and there are no smoothed
+            counts, own relations, front ends or larger ranks unless they are asked for. "auto": all of these, at first
+            values, and taken for a clear gain. "high": all of these after a search of each, in finer steps, and taken
+            for any gain; several times slower.
 
     Returns:
         The model. If hyperparameters were chosen, they are in `model.hyperparameters`, which can fit other data:
-        `model.hyperparameters.fit(data)`.
+        `model.hyperparameters.fit(data)`. What was compared, with scores and seconds, is in `model.selection`.
 
     Raises:
         ValueError: an option is out of range, a type has no kernel, the matrices would not fit in memory, or landmarks
@@ -108,10 +114,17 @@ def fit(
         >>> model = kbp.fit(data, kernel=kbp.RBF(0.3), obs_kernel=kbp.RBF(0.2), rule=kbp.ConstantTime(eps=1e-2))
         >>> model.ranks[0][0] < 10
         True
+
+        With kernels chosen:
+
+        >>> y = x + 0.1 * np.sin(40 * x)
+        >>> model = kbp.fit(kbp.pool(kbp.chain_graph(10), x, y), effort="low")
+        >>> model.selection.taken
+        {'numbers': 'searched', 'temperature': 'one'}
     """
     options: Any = {"floor": floor, "nonnegative": nonnegative}
     given = {"kernel": kernel, "obs_kernel": obs_kernel, "ridge": ridge, "obs_ridge": obs_ridge}
-    check_words(relation, sharing)
+    check_words(relation, sharing, effort)
     if not (_misses("kernel", kernel, data.nodes) | _misses("obs_kernel", obs_kernel, data.observations)):
         data = with_own_margins(data, own_margin_types(data, (), margins)[0])
         rule = ConstantTime() if rule is None else rule
@@ -123,16 +136,17 @@ def fit(
         _warn_of_far(data)
         _warn_of_scales(data, kernel or {})
         return model
-    return fit_chosen(data, **given, **options, rule=rule, margins=margins, relation=relation, sharing=sharing)
+    options |= {"rule": rule, "margins": margins, "relation": relation, "sharing": sharing, "effort": effort}
+    return fit_chosen(data, **given, **options)
 
 
 def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     """Return the model of `choose_hyperparameters`, which chooses what is None, also if all kernels are given."""
-    chosen, predicted = choose(data, **options)
+    chosen, predicted, selection = choose(data, **options)
     model = chosen.fit(predicted)
     warn_of_rank(model, chosen.rule)
     _warn_of_far(data)
-    return eqx.tree_at(lambda m: m.hyperparameters, model, chosen, is_leaf=lambda leaf: leaf is None)
+    return dataclasses.replace(model, hyperparameters=chosen, selection=selection)
 
 
 def _misses(argument: str, kernel: Any, types: Mapping[int, Any]) -> bool:

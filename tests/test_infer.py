@@ -10,7 +10,7 @@ import pytest
 import kbpjax as kbp
 from kbpjax.learning.model import candidate_points
 from kbpjax.posterior.beliefs import lengths_of, spacing
-from kbpjax.tuning import automatic, comparison, projections
+from kbpjax.tuning import comparison, line_search, projections
 from kbpjax.tuning.held_out import hold_out
 from kbpjax.tuning.search import Search
 
@@ -230,7 +230,7 @@ def test_of_temperatures_that_score_alike_the_one_whose_intervals_hold_is_taken(
     scores[5:9] = [1.021, 1.019, 1.0, 1.019]
     inside = np.linspace(0.1, 0.9, len(scores))
     inside[5:9] = [0.9, 0.91, 0.84, 0.95]
-    found = automatic._Scores(None, search)
+    found = line_search.Scores(None, search)
     found.tried[comparison.Choice()] = comparison.Outcome(scores, inside, True, 0.0)
     assert found.temperature(comparison.Choice()) == search.temperatures[6]
     assert found(comparison.Choice()) == 1.0

@@ -85,6 +85,8 @@ class KernelMRF(Checked):
             appearance probabilities of `tree_reweighting` times it, at most 1.
         hyperparameters: the `Hyperparameters` that `fit` chose, which can fit other data; None if it chose none.
             Inference does not read it.
+        selection: the `Selection` of the alternatives that `fit` compared, with scores and seconds; None if it chose
+            nothing.
         labels, obs_labels: (node type, labels) of the variables and of the observations that are codes of labels.
         has_potentials: whether the edges have given or counted tables (`kbpjax.baselines.discrete`), to which `infer`
             applies plain belief propagation; False: operators learned with `fit`.
@@ -120,6 +122,7 @@ class KernelMRF(Checked):
     temperature: Float[Array, ""] = eqx.field(default=1.0, converter=_number)
     reweighting: Float[Array, ""] = eqx.field(default=1.0, converter=_number)
     hyperparameters: Any = None
+    selection: Any = None
     labels: ByType = eqx.field(static=True, default=())
     obs_labels: ByType = eqx.field(static=True, default=())
     has_potentials: bool = eqx.field(static=True, default=False)
@@ -247,6 +250,8 @@ class KernelMRF(Checked):
                 f"chosen from the data: ridge {show(chosen.ridge)}, {self.evidence_model!r} with power"
                 f" {show(self.evidence_power)}, temperature {show(self.temperature)}"
             )
+        if self.selection is not None and len(self.selection):
+            lines.append("\n  ".join(["tried:", *self.selection.lines]))
         return show_lines("KernelMRF", [*lines, f"updates: {sign}"])
 
 

@@ -120,12 +120,20 @@ def with_front_ends(data: TrainingData, kinds: Sequence[tuple[int, str]]) -> Tra
     return _replaced(data, found)
 
 
-def with_best_front_ends(data: TrainingData, node_types: Sequence[int]) -> TrainingData:
-    """Return training data with the front ends of smallest error out of fold, where they explain something."""
+def with_best_front_ends(
+    data: TrainingData, node_types: Sequence[int], kinds: Sequence[str] | None = None
+) -> TrainingData:
+    """Return training data with the front ends of smallest error out of fold, where they explain something.
+
+    Args:
+        data: the training data.
+        node_types: the node types that may have front ends.
+        kinds: the kinds that are compared; None: all.
+    """
     found = {}
     for v in node_types:
         rows = _rows(data, v)
-        learned = [] if rows is None else [one for learn in KINDS.values() if (one := learn(rows)) is not None]
+        learned = [] if rows is None else [one for kind in kinds or KINDS if (one := KINDS[kind](rows)) is not None]
         if rows is not None and learned:
             error = lambda predicted, rows=rows: np.mean(((predicted - rows.x) ** 2)[rows.known])
             best = min(learned, key=lambda one: error(one.predicted))

@@ -77,6 +77,10 @@ class Search:
         wide: the same from which they may have a front end.
         better: relative gain at first values from which there is one; the search may gain some percent without it, too.
         seed: seed of what is held out.
+        compares: whether alternatives of learning are compared: own margins, front ends, smoothed counts, own relations
+            and larger ranks. Else all but the numbers is as `fit` is told, and margins are own where nodes differ much.
+        searched: whether they are compared after a search of all numbers, and at once; else at first values.
+        rounds: largest number of rounds in which all numbers are varied.
     """
 
     bandwidths: tuple[float, ...] = (0.125, 0.25, 0.5)
@@ -115,3 +119,14 @@ class Search:
     wide: int = 16
     better: float = 0.1
     seed: int = 0
+    compares: bool = True
+    searched: bool = False
+    rounds: int = 3
+
+
+EFFORTS = {
+    "low": Search(compares=False, rounds=1, refined=(), fine_rank=0),
+    "auto": Search(),
+    "high": Search(searched=True, refined=Choice._fields, gain=1e-3, clear=0.0, better=0.0),
+}
+"""{effort of `fit`: the options of its search}."""

@@ -1,0 +1,115 @@
+"""Coordinate search: numbers changed one after the other, as long as held-out beliefs become better."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kbpjax.tuning.comparison import Comparison, Outcome, evaluate
+from kbpjax.tuning.search import Choice, Search
+from kbpjax.tuning.tried import Log
+
+
+def coarse(score: "Scores", starts: Mapping[str, tuple[float, ...]], names: list[str]) -> Choice:
+    """Return the best choice of a search from the best of the combinations of some values, in coarse steps."""
+    return by_coordinates(score, first(score, starts, names), names, 1.0)
+
+
+def first(score: "Scores", starts: Mapping[str, tuple[float, ...]], names: list[str]) -> Choice:
+    """Return the best of the combinations of some values."""
+    varied = {name: values for name, values in starts.items() if name in names}
+    choices = (Choice(**dict(zip(varied, values, strict=True))) for values in itertools.product(*varied.values()))
+    return min(choices, key=score)
+
+
+def by_coordinates(score: "Scores", best: Choice, names: list[str], root: float) -> Choice:
+    """Return the best choice of a search along one number after the other."""
+    for _ in range(score.search.rounds):
+        before = best
+        for name in names:
+            best = _line(score, best, name, root)
+        if best == before:
+            break
+    return best
+
+
+class Scores:
+    """The scores of choices on held-out problems, each computed once."""
+
+    def __init__(self, comparison: Comparison, search: Search, penalized: bool = True, log: Log | None = None):
+        self.comparison = comparison
+        self.penalized = penalized  # where bases are not resolved
+        self.search = search
+        self.log = Log() if log is None else log
+        self.tried: dict[Choice, Outcome] = {}
+        self.of_rank: dict[int, Scores] = {}
+
+    def at_rank(self, rank: int) -> "Scores":
+        """Return the scores of choices at another rank of the compared models."""
+        if rank not in self.of_rank:
+            comparison = dataclasses.replace(self.comparison, rank=rank)
+            self.of_rank[rank] = Scores(comparison, self.search, self.penalized, self.log)
+        return self.of_rank[rank]
+
+    def outcome(self, choice: Choice) -> Outcome:
+        """Return how good the beliefs of a choice are; scores that are not finite are infinite."""
+        if choice not in self.tried:
+            self.log.evaluated += 1
+            dtype = jnp.result_type(float)
+            found = jax.device_get(evaluate(self.comparison, Choice(*(jnp.asarray(value, dtype) for value in choice))))
+            scores = np.where(np.isfinite(found.scores), np.asarray(found.scores, float), np.inf)
+            self.tried[choice] = found._replace(scores=scores)
+        return self.tried[choice]
+
+    def __call__(self, choice: Choice) -> float:
+        """Return the score at the best temperature."""
+        return min(self.by_temperature(choice).values())
+
+    def by_temperature(self, choice: Choice) -> dict[float, float]:
+        """Return {temperature: score}, with penalties for what was not resolved."""
+        found = self.outcome(choice)
+        unresolved = max(0.0, float(found.residual) - self.search.resolved) if self.penalized else 0.0
+        unresolved += 0.0 if bool(found.converged) else self.search.unconverged
+        scores = (float(score) * (1 + unresolved) for score in found.scores)
+        return dict(zip(self.search.temperatures, scores, strict=True))
+
+    def temperature(self, choice: Choice) -> float:
+        """Return, of the temperatures that score about as well as the best, the one whose regions hold as they should.
+
+        The energy score is flat around its minimum, while the share of true values inside of a region is not.
+        """
+        found, search = self.outcome(choice), self.search
+        flat = found.scores <= (1 + search.flat) * np.min(found.scores)
+        gaps = np.where(flat, np.abs(found.inside - search.inside), np.inf)
+        right = np.flatnonzero(gaps <= np.min(gaps) + search.tie)
+        return min((search.temperatures[number] for number in right), key=lambda one: abs(np.log(one)))
+
+
+def _line(score: "Scores", best: Choice, name: str, root: float) -> Choice:
+    """Return the best choice along one number: steps in either direction as long as they gain."""
+    for step in _steps(name, root, score.search):
+        moved = False
+        while (following := step(best)) is not None and score(following) < (1 - score.search.gain) * score(best):
+            best, moved = following, True
+        if moved:
+            break
+    return best
+
+
+def _steps(name: str, root: float, search: Search) -> Iterator[Callable[[Choice], Choice | None]]:
+    """Yield functions that change one number of a choice; they return None outside of its range."""
+    if name == "ratio":
+        yield lambda choice: choice._replace(ratio=1.0) if choice.ratio == 0 else None
+        yield lambda choice: choice._replace(ratio=0.0) if choice.ratio == 1 else None
+        return
+    low, high, factor = (getattr(of, name) for of in (search.lowest, search.highest, search.factors))
+    for change in (factor**-root, factor**root):
+
+        def step(choice: Choice, change: float = change) -> Choice | None:
+            value = getattr(choice, name) * change
+            return choice._replace(**{name: value}) if low * 0.99 <= value <= high * 1.01 else None
+
+        yield step

@@ -1,0 +1,217 @@
+"""The choice of numbers for training data with some margins and an estimator of relations, and the search for them."""
+
+import dataclasses
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from kbpjax import _checks
+from kbpjax.kernels import gram
+from kbpjax.kernels.base import random_rows
+from kbpjax.learning.data import TrainingData
+from kbpjax.learning.relations import with_own_relations
+from kbpjax.learning.rules import ConstantTime, Rule
+from kbpjax.tuning.comparison import Given, ScaledKernels, make_comparison
+from kbpjax.tuning.line_search import Scores, by_coordinates, coarse, first
+from kbpjax.tuning.search import Choice, Search
+from kbpjax.tuning.tried import Log
+
+SOME = 200
+"""Number of samples at which the sign of a kernel is looked at."""
+
+
+class Found(NamedTuple):
+    """The numbers that a search found.
+
+    Attributes:
+        choice: the numbers.
+        scores: the scores among which they are best.
+        obs_kernels: the observation kernels.
+        rule: the update rule.
+    """
+
+    choice: Choice
+    scores: Scores
+    obs_kernels: ScaledKernels
+    rule: Rule
+
+
+@dataclasses.dataclass(eq=False)
+class Problem:
+    """The choice of numbers for training data with some margins, and an estimator of relations.
+
+    Attributes:
+        source: the training data.
+        data: the same, with standardized values of the node types with own margins.
+        given: the options of learning.
+        search: the options of the search.
+        own_margins: the node types with own margins.
+        in_units_of: the node types whose scores are in standard deviations of each node.
+        rule: the update rule that was given.
+        log: where evaluations are counted.
+        relation: the estimator of relations.
+    """
+
+    source: TrainingData
+    data: TrainingData
+    given: Given
+    search: Search
+    own_margins: tuple[int, ...]
+    in_units_of: tuple[int, ...]
+    rule: Rule | None
+    log: Log
+    relation: str = "ridge"
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the numbers that vary."""
+        given, data = self.given, self.data
+        free = {
+            "bandwidth": bool(given.kernels.scales),
+            "obs_bandwidth": bool(given.obs_kernels.scales),
+            "ridge": given.ridge is None and bool(data.edges),
+            "obs_ridge": given.obs_ridge is None and bool(data.observations),
+            "ratio": self.relation == "ridge",
+            "power": bool(data.observations),
+            "reweighting": any(one.graph.forest is None for one in data.cases),
+        }
+        return [name for name, varies in free.items() if varies]
+
+    @property
+    def starts(self) -> dict[str, tuple[float, ...]]:
+        """{name: first values}."""
+        search = self.search
+        starts = {"bandwidth": search.bandwidths, "obs_bandwidth": search.obs_bandwidths, "power": search.powers}
+        counts = {"bandwidth": search.count_bandwidths, "power": (1.0,)}
+        return starts | (counts if self.relation == "counts" else {})
+
+    def with_counts(self) -> "Problem":
+        """Return the same choice for smoothed counts."""
+        return dataclasses.replace(self, relation="counts")
+
+    def scores_of(self, **options: Any) -> Scores:
+        """Return the scores of choices, with other options of `make_comparison` or its defaults."""
+        margins: Any = {"own_margins": self.own_margins, "in_units_of": self.in_units_of}
+        options = {"data": self.source, "given": self.given, "relation": self.relation} | margins | options
+        return Scores(make_comparison(search=self.search, **options), self.search, self.scalar, self.log)
+
+    def can_count(self) -> bool:
+        """Return whether variables are numbers whose kernels are not negative, as weights of counts have to be."""
+        if not self.scalar:
+            return False
+        for v, kernel in self.given.kernels.scaled(1.0).items():
+            x = self.data.nodes[v]
+            some = x[random_rows(len(x), SOME)]
+            if not bool(jnp.all(gram(kernel, some, some) >= 0)):
+                return False
+        return bool(self.data.edges)
+
+    @property
+    def scalar(self) -> bool:
+        """Whether all variables are numbers."""
+        return all(x.ndim == 1 for x in self.data.nodes.values())
+
+    @property
+    def fine_rank(self) -> int:
+        """The rank at which kernels of vectors are compared where a smaller one limits them; 0: at none."""
+        most = self.search.fine_rank if self.rule is None else getattr(self.rule, "max_rank", 0)
+        return 0 if self.scalar else min(self.search.fine_rank, most)
+
+    @cached_property
+    def scores(self) -> Scores:
+        """The scores of choices."""
+        return self.scores_of()
+
+    def first_score(self) -> float:
+        """Return the best score of the first values."""
+        return self.scores(first(self.scores, self.starts, self.names))
+
+    @property
+    def wide(self) -> list[int]:
+        """The node types of numbers whose observations may have a front end: vectors of many coordinates."""
+        given, pairs = self.given, self.data.observations
+        chosen = [v for v in given.obs_kernels.scales if v in given.kernels.scales and v not in self.own_margins]
+        vectors = [v for v in chosen if pairs[v][1].ndim == 2]
+        least = lambda x: max(self.search.wide, 1 + x.size // len(x))
+        return [v for v in vectors if pairs[v][1].shape[1] >= least(pairs[v][0])]
+
+    @cached_property
+    def compared(self) -> list[tuple[ScaledKernels, Scores, dict[str, tuple[float, ...]]]]:
+        """Observation kernels, their scores, and first values: with many coordinates, also those of projections."""
+        given, search, starts = self.given, self.search, self.starts
+        compared = [(given.obs_kernels, self.scores, starts)]
+        projected = given.obs_kernels.projected(self.data, given.kernels.scales, search.many)
+        if projected is not None:
+            scores = self.scores_of(projected=True)
+            if scores.comparison.given.obs_kernels.matrices:  # else too few samples are not held out
+                of_many = starts | {"obs_bandwidth": search.many_bandwidths}
+                compared = [(*compared[0][:2], of_many), (projected, scores, starts)]
+        return compared
+
+    def best_first_score(self) -> float:
+        """Return the best score of the first values of all observation kernels."""
+        return min(scores(first(scores, starts, self.names)) for _, scores, starts in self.compared)
+
+    def searched_score(self) -> float:
+        """Return the best score after a search of all numbers."""
+        found = search_numbers(self, Log())
+        return found.scores(found.choice)
+
+
+def search_numbers(problem: Problem, log: Log) -> Found:
+    """Return the best numbers: search in coarse steps, then fine.
+
+    Where observations have many coordinates, kernels of all of them and of their projections are compared at the start.
+    Where kernels of vectors are so narrow that the rank limits them, the search goes on at a larger rank.
+    """
+    search, names = problem.search, problem.names
+    refined = [name for name in names if name in search.refined]
+    begin, found = coarse if search.compares else first, {}
+    for word, (kernels, scores, starts) in zip(("all", "projected"), problem.compared, strict=False):
+        found[word] = kernels, scores, begin(scores, starts, names)
+        if len(problem.compared) > 1:
+            log.add("observations", word, scores(found[word][2]))
+    taken = min(found, key=lambda word: found[word][1](found[word][2]))
+    log.take("observations", taken)
+    kernels, scores, best = found[taken]
+    if not search.compares:
+        best = by_coordinates(scores, best, names, 1.0)
+    best = by_coordinates(scores, best, refined, 0.5)
+    log.add("numbers", "searched", scores(best))
+    log.take("numbers", "searched")
+    rule, rank = ConstantTime() if problem.rule is None else problem.rule, problem.fine_rank
+    limited = search.searched or scores.outcome(best).residual > search.resolved
+    if rank > scores.comparison.rank and limited:
+        fine = scores.at_rank(rank)
+        finer = by_coordinates(fine, best, refined, 0.5)
+        gains = fine(finer) < (1 - search.gain) * scores(best)
+        log.add("rank", "small", scores(best))
+        log.add("rank", "large", fine(finer))
+        log.take("rank", "large" if gains else "small")
+        if gains:
+            scores, best, rule = fine, finer, ConstantTime(max_rank=rank) if problem.rule is None else rule
+    fix = "Pass kernels and ridges."
+    _checks.require(np.isfinite(scores(best)), "data", "must give finite beliefs on held-out problems", "NaN", fix)
+    return Found(best, scores, kernels, rule)
+
+
+def with_own(problem: Problem, found: Found, sharing: str) -> Found:
+    """Return what was found, or with relations of single edges, if held-out beliefs are clearly better."""
+    search, shared = problem.search, found.scores(found.choice)
+    typed, own = with_own_relations(problem.source, 0.0)
+    given = eqx.tree_at(lambda g: g.obs_kernels, problem.given, found.obs_kernels)
+    scores = problem.scores_of(data=typed, given=given, projected=bool(found.obs_kernels.matrices), own=own)
+    scores = scores.at_rank(found.scores.comparison.rank)
+    best = min((found.choice._replace(strength=value) for value in search.strengths), key=scores)
+    if sharing == "edge" or search.searched or scores(best) < shared:
+        best = by_coordinates(scores, best, ["strength"], 1.0)
+    if "strength" in search.refined:
+        best = by_coordinates(scores, best, ["strength"], 0.5)
+    problem.log.add("sharing", "type", shared)
+    problem.log.add("sharing", "edge", scores(best))
+    taken = sharing == "edge" or scores(best) < (1 - search.clear) * shared
+    problem.log.take("sharing", "edge" if taken else "type")
+    return found._replace(choice=best, scores=scores) if taken else found
