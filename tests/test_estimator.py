@@ -79,7 +79,7 @@ def test_hyperparameters_that_are_none_are_chosen(monkeypatch):
     def choose(data, **options):
         asked.append(options)
         chosen = kbp.Hyperparameters(kbp.RBF(0.9), kbp.RBF(0.8), ridge=1e-3, temperature=2.0, rule=options["rule"])
-        return chosen, data
+        return chosen, data, None
 
     monkeypatch.setattr("kbpjax.fitting.choose", choose)
     regressor = given(kernel=None, ridge=None, max_rank=20).fit(x, y)

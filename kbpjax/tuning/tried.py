@@ -62,8 +62,8 @@ class Selection(Checked):
         >>> import numpy as np, kbpjax as kbp
         >>> x = np.cumsum(np.random.default_rng(0).normal(size=(40, 6)), axis=1)
         >>> model = kbp.fit(kbp.pool(kbp.chain_graph(6), x, x), effort="low")
-        >>> [(one.choice, one.alternative) for one in model.selection if one.taken]
-        [('numbers', 'searched'), ('temperature', 'one')]
+        >>> [(one.choice, one.alternative) for one in model.selection]
+        [('numbers', 'searched'), ('temperature', 'one'), ('temperature', 'other')]
         >>> model.selection.unit
         'CRPS in median distances'
     """

@@ -729,6 +729,7 @@ NOT_CALLED = {
     "Colored": RECORD,
     "Diagnosis": RECORD,
     "Tuned": RECORD,
+    "Selection": RECORD,
     "Tuned.plot": "draws a record",
     "sharded.Partition": RECORD,
     "baselines.gaussian.GaussianTemplate": RECORD,
