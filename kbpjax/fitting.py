@@ -94,7 +94,7 @@ def fit(
             bandwidths, ridges and powers; margins are own where nodes differ strongly, and there are no smoothed
             counts, own relations, front ends or larger ranks unless they are asked for. "auto": all of these, at first
             values, and taken for a clear gain. "high": all of these after a search of each, in finer steps, and taken
-            for any gain; several times slower.
+            for any gain; up to about three times slower.
 
     Returns:
         The model. If hyperparameters were chosen, they are in `model.hyperparameters`, which can fit other data:
