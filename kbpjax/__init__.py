@@ -63,6 +63,7 @@ from kbpjax.posterior.summaries import (
     temper,
     variance,
 )
+from kbpjax.training.train import train
 from kbpjax.tuning.automatic import choose_hyperparameters
 from kbpjax.tuning.calibration import calibrate
 from kbpjax.tuning.hyperparameters import Hyperparameters
@@ -179,6 +180,7 @@ __all__ = [
     "skip_value_checks",
     "std",
     "temper",
+    "train",
     "tree_reweighting",
     "tune",
     "variance",

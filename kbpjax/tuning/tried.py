@@ -1,7 +1,7 @@
 """What `fit` tried: the alternatives that it compared, their scores on held-out problems, and what they cost."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -46,6 +46,7 @@ class Selection(Checked):
       best of some first values (with `effort="high"`: after a search), so only the scores of one choice compare.
     - "rank": "small" or "large".
     - "sharing": "type" or "edge", as in `fit`.
+    - "potentials": "closed form", "scaled" or "corrected", as in `train`, where `evaluated` is the number of steps.
     - "temperature": "one" or "other", the chosen temperature or the best one besides 1.
 
     Scores are energy scores of beliefs on held-out problems: of numbers, continuous ranked probability scores. Messages
@@ -78,6 +79,12 @@ class Selection(Checked):
     def __iter__(self) -> Iterator[Tried]:
         for names, (score, evaluated, seconds, taken) in zip(self.alternatives, np.asarray(self.numbers), strict=True):
             yield Tried(*names, float(score), int(evaluated), float(seconds), bool(taken))
+
+    @classmethod
+    def of(cls, tried: Sequence[Tried], unit: str) -> "Selection":
+        """Return the selection of some records."""
+        numbers = np.array([one[2:] for one in tried], float).reshape(-1, 4)
+        return cls(tuple(one[:2] for one in tried), unit, jnp.asarray(numbers, jnp.result_type(float)))
 
     @property
     def taken(self) -> dict[str, str]:
@@ -130,5 +137,4 @@ class Log:
 
     def selection(self, unit: str) -> Selection:
         """Return what was tried."""
-        numbers = np.array([one[2:] for one in self.tried], float).reshape(-1, 4)
-        return Selection(tuple(one[:2] for one in self.tried), unit, jnp.asarray(numbers, jnp.result_type(float)))
+        return Selection.of(self.tried, unit)

@@ -1,0 +1,1 @@
+"""Potentials trained through the inference that uses them."""

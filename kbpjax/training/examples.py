@@ -1,0 +1,132 @@
+"""Training cases on levels: evidence, true values, and which of them are asked for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from numpy.typing import NDArray
+
+from kbpjax import _checks
+from kbpjax.graphs.graph import Graph
+from kbpjax.kernels import RBF, gram
+from kbpjax.learning.data import Cases
+from kbpjax.learning.model import KernelMRF
+from kbpjax.posterior.evidence import observe
+
+BATCH = 32
+"""Number of cases whose evidence is computed at once."""
+
+
+class Examples:
+    """Cases of one graph.
+
+    Attributes:
+        evidence: logarithms of the local factors of all observations [node, case, level].
+        distances: distances of the true values to the levels [node, case, level], in units of the scores.
+        between: distances between the levels [node_type, level, level].
+        units: what makes the distances those of the user's values [node].
+        there: which true values are known [node, case].
+        hidden: which nodes are asked for only where their observation is hidden: it is the value itself [node].
+    """
+
+    evidence: NDArray[np.floating]
+    distances: NDArray[np.floating]
+    between: Array
+    units: NDArray[np.floating]
+    there: NDArray[np.bool_]
+    hidden: NDArray[np.bool_]
+
+    def __init__(self, model: KernelMRF, graph: Graph, cases: Cases, values: tuple[int, ...], nodes: NDArray):
+        """Compute all of it.
+
+        Args:
+            model: the closed form as a model (`model_of`).
+            graph: its graph, of the chosen nodes.
+            cases: the cases, of the whole graph.
+            values: node types whose observations are the values themselves.
+            nodes: the chosen nodes.
+        """
+        kinds, count = np.asarray(graph.node_type), len(next(iter(cases.samples.values())))
+        size = model.operators.evaluate.shape[1]
+        dtype = np.dtype(jnp.result_type(float))
+        place = np.cumsum(np.eye(1 + kinds.max(), dtype=int)[np.asarray(cases.graph.node_type)], axis=0) - 1
+        own = {v: place[nodes[kinds == v], v] for v in np.unique(kinds).tolist()}
+        self.evidence = _evidence(model, graph, cases, own, values).astype(dtype)
+        self.distances = np.zeros((graph.num_nodes, count, size), dtype)
+        self.there = np.zeros((graph.num_nodes, count), bool)
+        self.units = np.ones(graph.num_nodes, dtype)
+        between = np.zeros((1 + kinds.max(), size, size), dtype)
+        for v, rows in own.items():
+            x, levels = np.asarray(cases.samples[v])[:, rows], model.points[v]
+            if v in model.margins:
+                margins = model.margins[v].of_nodes(len(cases.samples[v][0])).at_nodes(_checks.to_jax(rows, np.int32))
+                x = np.swapaxes(np.asarray(margins.standardized(jnp.asarray(np.swapaxes(x, 0, 1)))), 0, 1)
+                scale = np.asarray(margins.scale, float)
+                self.units[kinds == v] = np.where(scale > 0, scale, scale.mean()) / scale.mean()
+            distance = _distance(model, v)
+            flat = _checks.to_jax(x.reshape(-1, *x.shape[2:]), levels.dtype)
+            to_levels = np.asarray(distance(flat)).reshape(*x.shape[:2], -1)
+            self.distances[kinds == v, :, : len(levels)] = np.swapaxes(to_levels, 0, 1)
+            between[v, : len(levels), : len(levels)] = distance(levels)
+            self.there[kinds == v] = np.asarray(cases.present[v])[:, rows].T
+        self.between = _checks.to_jax(between, dtype)
+        self.hidden = np.isin(kinds, values)
+
+    def batch(self, chosen: NDArray, shares: tuple[float, ...], rng: np.random.Generator) -> tuple[Array, ...]:
+        """Return evidence, distances, and the weights of the scores [node, case] of some cases.
+
+        Of observations that are the values themselves, a share is hidden, and asked for.
+        """
+        share = rng.choice(shares, (1, len(chosen)))
+        hide = self.hidden[:, None] & (rng.random((len(self.hidden), len(chosen))) < share)
+        there = self.there[:, chosen] & (hide | ~self.hidden[:, None])
+        evidence = np.where(hide[..., None], 0, self.evidence[:, chosen])
+        weights = np.where(there, self.units[:, None], 0)
+        return tuple(map(_checks.to_jax, (evidence, self.distances[:, chosen], weights, there)))
+
+
+def values_of(cases: Cases) -> tuple[int, ...]:
+    """Return the node types whose observations are the values themselves, or all if nothing is observed."""
+    if not cases.observations:
+        return tuple(cases.samples)
+    found = []
+    for v, y in cases.observations.items():
+        both = np.asarray(cases.present[v]) & np.asarray(cases.observed[v])
+        x, y = np.asarray(cases.samples[v])[both], np.asarray(y)[both]
+        if len(x) and x.shape == y.shape and np.array_equal(x, y):
+            found.append(v)
+    return tuple(found)
+
+
+def _evidence(
+    model: KernelMRF, graph: Graph, cases: Cases, own: dict[int, NDArray], values: tuple[int, ...]
+) -> NDArray[np.floating]:
+    """Return the logarithms of the local factors that `observe` gives [node, case, level]."""
+    given = dict(cases.observations) or {v: cases.samples[v] for v in values}
+    masks = dict(cases.observed) or cases.present
+    y = {v: _checks.to_jax(np.asarray(given[v])[:, rows]) for v, rows in own.items() if v in given}
+    kinds = np.asarray(graph.node_type)
+    seen = np.zeros((len(next(iter(cases.samples.values()))), graph.num_nodes), bool)
+    for v in y:
+        seen[:, kinds == v] = np.asarray(masks[v])[:, own[v]]
+
+    def one(case: Any) -> Array:
+        y, mask = case
+        return jnp.log(observe(model, graph, y, mask=mask, power=1.0).local)
+
+    logs = jax.jit(lambda all: jax.lax.map(one, all, batch_size=BATCH))((y, _checks.to_jax(seen)))
+    return np.swapaxes(np.asarray(logs), 0, 1)
+
+
+def _distance(model: KernelMRF, node_type: int) -> Callable[[Array], Array]:
+    """Return a function from values to their distances from the levels: of numbers with an RBF, absolute ones."""
+    levels, kernel = model.points[node_type], getattr(model.bases[node_type], "kernel", None)
+    if levels.ndim == 1 and isinstance(kernel, RBF):
+        spread = jnp.std(levels.astype(jnp.result_type(float)))
+        return lambda x: jnp.abs(x[:, None] - levels[None]) / jnp.where(spread > 0, spread, 1)
+    assert kernel is not None
+    at = jax.vmap(lambda x: kernel(x, x))
+    return lambda x: jnp.sqrt(jnp.maximum(at(x)[:, None] + at(levels)[None] - 2 * gram(kernel, x, levels), 0))

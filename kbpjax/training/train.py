@@ -1,0 +1,272 @@
+"""`train`: potentials learned through inference, by hiding values of the training cases and asking for them."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+from numpy.typing import NDArray
+
+from kbpjax import _checks
+from kbpjax._misc import warn
+from kbpjax._public import public
+from kbpjax.features.cholesky import RelativeBasis
+from kbpjax.graphs.graph import Graph
+from kbpjax.inference.diagnostics import ConvergenceWarning
+from kbpjax.learning.data import TrainingData
+from kbpjax.learning.model import KernelMRF
+from kbpjax.learning.relations import can_have_own_relations
+from kbpjax.training.examples import Examples, values_of
+from kbpjax.training.potentials import ClosedForm, Potentials, model_of
+from kbpjax.training.propagation import Network
+from kbpjax.tuning.parts import part_of
+from kbpjax.tuning.tried import Selection, Tried
+
+WAYS = ("closed form", "scaled", "corrected")
+"""What can be trained: nothing, the few numbers, or these and the corrections of the potentials."""
+
+FEW = ("power", "marginal", "evidence", "heat")
+"""The few numbers."""
+
+NODES = 2500
+"""Largest number of nodes of the graph in a step; of larger graphs a part is used."""
+
+HELD = 0.2
+"""Share of the cases that are held out, of ten or more; of fewer, that of the nodes whose values are not trained on."""
+
+LONG = 60
+"""Number of iterations on held-out cases; their residual shows whether messages converge."""
+
+CONVERGED = 1e-2
+"""Largest residual of a converged case."""
+
+FAILED = 0.01
+"""Largest share of held-out cases that may not converge, or that of the closed form."""
+
+EVERY = 25
+"""Number of steps between evaluations on held-out cases."""
+
+MOST_HELD = 128
+"""Largest number of held-out cases that are evaluated."""
+
+
+@public
+def train(
+    model: KernelMRF,
+    data: TrainingData,
+    *,
+    way: str = "auto",
+    sharing: str = "auto",
+    shares: Sequence[float] = (0.1, 0.3, 0.6),
+    steps: int = 200,
+    batch: int = 32,
+    rate: float = 0.02,
+    penalty: float = 1e-3,
+    num_iters: int = 10,
+    seed: int = 0,
+    progress: Callable[[str], Any] | None = None,
+) -> KernelMRF:
+    r"""Return a model whose potentials are trained through inference (Wainwright 2006; Domke 2013).
+
+    The closed form learns each relation from pairs alone, and message passing multiplies them. What several neighbors
+    say together, and what messages on graphs with cycles get wrong, only inference shows. Training passes messages on
+    the cases of the data, scores the beliefs by CRPS (the energy score of values that are no numbers), and follows the
+    gradient through the iterations. Observations that are the values themselves are hidden at random and asked for.
+
+    With $r$ the ratio of the closed form and $f$ some features of the values, the logarithm of a potential becomes
+
+    $$k \log r(x, y) + f(x)' W f(y) + c' f(x) + d' f(y).$$
+
+    A part of the cases is held out. The result is the best of the closed form, the few numbers ($k$, powers of marginal
+    and evidence, temperature), and all numbers, on held-out cases and among those whose messages converge. An interrupt
+    (Ctrl-C) ends training and keeps the best so far.
+
+    Args:
+        model: a model of smoothed counts, of `fit(data, relation="counts")`, of variables that are single numbers,
+            angles or labels.
+        data: the cases of one graph, of `pool`; the same as for `fit`.
+        way: "scaled" trains the few numbers, "corrected" all; "auto": both, one after the other.
+        sharing: "type": the edges of a type share a potential; "edge": each has its own; "auto": "edge" with 30 cases
+            or more, up to 1000 edges, and "type" otherwise.
+        shares: shares of the observations that are hidden, each as often as the others, where observations are the
+            values themselves.
+        steps: number of steps for each way, >= 1.
+        batch: number of cases in a step, >= 1.
+        rate: learning rate of Adam, > 0; it falls to 0.
+        penalty: weight of the squares of the corrections, >= 0.
+        num_iters: number of iterations that are differentiated, >= 1.
+        seed: seed of batches and of what is hidden.
+        progress: a function that is called with lines of text; None: silent.
+
+    Returns:
+        The model, of nonnegative tables on the levels of its variables, which all functions take. Its `selection` holds
+        what was tried, as "potentials", with CRPS or energy scores in standard deviations of the levels.
+
+    Raises:
+        ValueError: a model of another kind, data without cases of one graph, an option out of range.
+
+    Warns:
+        ConvergenceWarning: no trained model converged on held-out cases: the closed form is returned.
+
+    Examples:
+        >>> import numpy as np, kbpjax as kbp
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.normal(size=(60, 1)) + 0.5 * rng.normal(size=(60, 4))
+        >>> data = kbp.pool(kbp.grid_graph(2, 2), x, x)
+        >>> model = kbp.fit(data, relation="counts", effort="low")
+        >>> trained = kbp.train(model, data, steps=5, way="scaled")
+        >>> [one.alternative for one in trained.selection if one.choice == "potentials"]
+        ['closed form', 'scaled']
+    """
+    for name, count in {"steps": steps, "batch": batch, "num_iters": num_iters}.items():
+        _checks.require_count(name, count)
+    _checks.require_number("rate", rate, above=0)
+    _checks.require_number("penalty", penalty, least=0)
+    known, fix = ("auto", *WAYS[1:]), "Pass one of them."
+    _checks.require(way in known, "way", f"must be one of {known}", repr(way), fix)
+    _checks.require(sharing in ("auto", "type", "edge"), "sharing", "must be 'auto', 'type' or 'edge'", sharing, fix)
+    good = all(0 < share <= 1 for share in shares) and len(shares) > 0
+    _checks.require(good, "shares", "must be in (0, 1]", list(shares), "Pass for instance (0.1, 0.5).")
+    counted = all(isinstance(basis, RelativeBasis) for basis in model.bases.values())
+    single = all(x.ndim == 1 for x in model.points.values())
+    fix = "Pass kbpjax.fit(data, relation='counts')."
+    _checks.require(counted and single, "model", "must be of smoothed counts of single numbers", repr(model)[:60], fix)
+    fix = "Pool the cases of one graph."
+    _checks.require(len(data.cases) == 1, "data", "must be cases of one graph", f"{len(data.cases)} graphs", fix)
+    trainer = _Trainer(model, data, sharing, tuple(shares), batch, seed, num_iters)
+    start = trainer.start
+    score, unconverged = trainer.held_out(start)
+    found, tried, failed = [start], [Tried("potentials", WAYS[0], score)], [unconverged]
+    say = (lambda text: None) if progress is None else progress
+    try:
+        for one in WAYS[1:] if way == "auto" else (way,):
+            best, unconverged, record = trainer.train(found[-1], one, steps, rate, penalty, say)
+            found.append(best)
+            tried.append(record)
+            failed.append(unconverged)
+    except KeyboardInterrupt:
+        say("interrupted: the best so far is kept")
+    allowed = max(FAILED, failed[0])
+    ranks = [one.score if share <= allowed else np.inf for one, share in zip(tried, failed, strict=True)]
+    if len(tried) > 1 and not np.isfinite(ranks[1:]).any():
+        got = f"messages of {min(failed[1:]):.0%} of the held-out cases have not converged"
+        warn(f"{got} after training: the closed form is returned. Pass a smaller rate.", ConvergenceWarning)
+    taken = int(np.argmin(ranks))
+    tried[taken] = tried[taken]._replace(taken=True)
+    result = model_of(model, trainer.closed, found[taken], trainer.values, data.cases[0].graph.num_nodes)
+    before = model.selection
+    unit = "CRPS in standard deviations" if before is None else before.unit
+    selection = Selection.of([*(() if before is None else before), *tried], unit)
+    return eqx.tree_at(lambda m: m.selection, result, selection, is_leaf=lambda leaf: leaf is None)
+
+
+class _Trainer:
+    """Training cases of a model, and compiled steps."""
+
+    def __init__(
+        self,
+        model: KernelMRF,
+        data: TrainingData,
+        sharing: str,
+        shares: tuple[float, ...],
+        batch: int,
+        seed: int,
+        num_iters: int,
+    ):
+        (cases,) = data.cases
+        own = sharing == "edge" or (sharing == "auto" and can_have_own_relations(data))
+        self.closed = ClosedForm.of(model, cases.graph, own)
+        self.start = self.closed.start(model)
+        self.values = values_of(cases)
+        as_model = model_of(model, self.closed, self.start, self.values, cases.graph.num_nodes)
+        graph, nodes = as_model.graph_of(cases.graph), np.arange(cases.graph.num_nodes)
+        scored = np.ones(len(nodes), bool)
+        if graph.num_nodes > NODES:
+            part = part_of(graph, NODES, seed)
+            graph, nodes, scored = part.graph, part.nodes, part.scored
+        self.network = Network.of(graph, self.closed, model.reweighting)
+        self.examples = Examples(as_model, graph, cases, self.values, nodes)
+        self.examples.there &= scored[:, None]
+        self.shares, self.size, self.seed = shares, batch, seed
+        rng = np.random.default_rng(seed)
+        count = self.examples.there.shape[1]
+        self.held, self.kept = np.array([], int), np.arange(count)
+        self.asked = np.ones(len(nodes), bool)  # of which nodes the true values are trained on
+        if count >= 10:
+            order = rng.permutation(count)
+            self.held, self.kept = order[: int(HELD * count)][:MOST_HELD], order[int(HELD * count) :]
+        else:
+            self.asked = rng.random(len(nodes)) >= HELD
+        self.evaluate = eqx.filter_jit(self._loss)
+        self.num_iters = num_iters
+
+    def _loss(self, potentials: Potentials, given: tuple[Array, ...], num_iters: int) -> tuple[Array, Array]:
+        """Return the mean score of the nodes that are asked for, and the residual of each case."""
+        evidence, distances, weights, there = given
+        beliefs, residual = self.network.beliefs(self.closed, potentials, evidence, num_iters)
+        between = self.examples.between[self.network.node_type]
+        spread = jnp.sum(jnp.einsum("ncp,npq->ncq", beliefs, between) * beliefs, axis=-1) / 2
+        score = jnp.where(there, jnp.sum(beliefs * distances, axis=-1) - spread, 0)
+        return jnp.sum(weights * score) / jnp.maximum(jnp.sum(there), 1), residual
+
+    def held_out(self, potentials: Potentials) -> tuple[float, float]:
+        """Return the score on held-out cases, and the share of them whose messages have not converged."""
+        rng = np.random.default_rng(self.seed + 1)
+        chosen = self.held if len(self.held) else self.kept
+        total, weight, failed = 0.0, 0, 0
+        for part in np.array_split(chosen, -(-len(chosen) // self.size)):
+            given = self._of(part, rng, ~self.asked if not len(self.held) else np.ones_like(self.asked))
+            score, residual = self.evaluate(potentials, given, LONG)
+            count = int(np.sum(given[3]))
+            total, weight = total + float(score) * count, weight + count
+            failed += int(np.sum(np.asarray(residual) > CONVERGED))
+        return total / max(weight, 1), failed / len(chosen)
+
+    def _of(self, chosen: NDArray, rng: np.random.Generator, asked: NDArray) -> tuple[Array, ...]:
+        evidence, distances, weights, there = self.examples.batch(chosen, self.shares, rng)
+        return evidence, distances, weights, there & _checks.to_jax(asked)[:, None]
+
+    def train(
+        self, start: Potentials, way: str, steps: int, rate: float, penalty: float, say: Callable[[str], Any]
+    ) -> tuple[Potentials, float, Tried]:
+        """Return the potentials of the best step on held-out cases, the share that has not converged, and the record."""
+        since = time.perf_counter()
+        names = [one for one in Potentials.__dataclass_fields__ if way == "corrected" or one in FEW]
+        optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
+        free = {name: getattr(start, name) for name in names}
+
+        def full(free: dict[str, Array]) -> Potentials:
+            return dataclasses.replace(start, **free)
+
+        def objective(free: dict[str, Array], given: tuple[Array, ...]) -> Array:
+            extra = [jnp.sum(free[n] ** 2) for n in ("product", "first", "second") if n in free]
+            extra += [jnp.sum((free["power"] - 1) ** 2)]
+            return self._loss(full(free), given, self.num_iters)[0] + penalty * sum(extra) / len(start.power)
+
+        @jax.jit
+        def advance(free: dict[str, Array], state: Any, given: tuple[Array, ...]) -> tuple[Any, Any]:
+            change, state = optimizer.update(jax.grad(objective)(free, given), state)
+            return optax.apply_updates(free, change), state
+
+        rng, state, best = np.random.default_rng(self.seed), optimizer.init(free), start
+        score, unconverged = self.held_out(start)
+        done = 0
+        try:
+            for step in range(steps):
+                chosen = rng.choice(self.kept, min(self.size, len(self.kept)), replace=False)
+                free, state = advance(free, state, self._of(chosen, rng, self.asked))
+                done = step + 1
+                if done % EVERY == 0 or done == steps:
+                    found = self.held_out(full(free))
+                    say(f"{way}, step {done} of {steps}: score {found[0]:.4g} on held-out cases, {score:.4g} at best")
+                    if found[0] < score:
+                        best, (score, unconverged) = full(free), found
+        except KeyboardInterrupt:
+            say(f"{way}: interrupted after {done} steps")
+        return best, unconverged, Tried("potentials", way, score, done, time.perf_counter() - since)
