@@ -27,7 +27,11 @@ class Cases(Checked):
         observations: {node type: observations [case, node_of_type, *obs_dim]} of the observed node types; 0 where
             missing.
         present: {node type: mask of the samples that are not missing [case, node_of_type]}.
-        observed: {node type: mask of the observations that are not missing [case, node_of_type]}.
+        observed: {node type: mask of the observations that are complete [case, node_of_type]}.
+        partly: {node type: mask of the observations of which some entries are there [case, node_of_type]}, whose
+            others are NaN; without node types that have none.
+        dropped: {"samples" or "observations": {node type: mask of the vectors of which some entries are there, but
+            which count as missing [case, node_of_type]}}; without node types that have none.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -42,6 +46,29 @@ class Cases(Checked):
     observations: dict[int, Shaped[Array | np.ndarray, "..."]]
     present: dict[int, Bool[Array | np.ndarray, "case node_of_type"]]
     observed: dict[int, Bool[Array | np.ndarray, "case node_of_type"]]
+    partly: dict[int, Bool[Array | np.ndarray, "case node_of_type"]] = eqx.field(default_factory=dict)
+    dropped: dict[str, dict[int, Bool[Array | np.ndarray, "case node_of_type"]]] = eqx.field(default_factory=dict)
+
+    @property
+    def used(self) -> dict[int, Any]:
+        """{node type: mask of the observations with any entry that is used}."""
+        return {v: np.asarray(mask) | self.partly[v] if v in self.partly else mask for v, mask in self.observed.items()}
+
+
+class PartlySeen(Checked):
+    """Pairs of a variable and its observation, a vector of which entries may be missing.
+
+    Attributes:
+        patterns: sets of entries for which observation models are learned, the largest first [pattern, entry].
+        counts: number of observations with just these entries [pattern].
+        x: values of the variable [sample, *dim].
+        y: observations, with NaN where entries are missing [sample, entry].
+    """
+
+    patterns: Bool[Array | np.ndarray, "pattern entry"]
+    counts: Shaped[Array | np.ndarray, " pattern"]
+    x: Shaped[Array | np.ndarray, "sample *dim"]
+    y: Shaped[Array | np.ndarray, "sample entry"]
 
 
 class TrainingData(Checked):
@@ -67,6 +94,7 @@ class TrainingData(Checked):
         margins, obs_margins: {node type: `Margins`} of the variables and the observations whose values are
             standardized; `fit` makes such data of others.
         front_ends: {node type: `FrontEnd`} of the observations that are predictions of the variables; likewise.
+        partly: {node type: `PartlySeen`} of the observations with missing entries that `pool` keeps.
 
     Raises:
         ValueError: no complete samples of a type, infinite samples, or their numbers or shapes do not match.
@@ -91,6 +119,7 @@ class TrainingData(Checked):
     margins: dict[int, Any] = eqx.field(default_factory=dict)
     obs_margins: dict[int, Any] = eqx.field(default_factory=dict)
     front_ends: dict[int, Any] = eqx.field(default_factory=dict)
+    partly: dict[int, PartlySeen] = eqx.field(default_factory=dict)
 
     def __init__(
         self,
@@ -133,6 +162,7 @@ class TrainingData(Checked):
         _checks.require(all(isinstance(one, Cases) for one in cases), "cases", "must be Cases", kinds, fix)
         self.cases = tuple(cases)
         self.margins, self.obs_margins, self.front_ends = {}, {}, {}
+        self.partly = {}
         self.labels, self.obs_labels = (
             tuple((v, tuple(own)) for v, own in sorted((given or {}).items())) for given in (labels, obs_labels)
         )

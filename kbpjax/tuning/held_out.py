@@ -8,12 +8,14 @@ from the pairs outside of them, and asked for the nodes inside.
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import numpy as np
 from numpy.typing import NDArray
 
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import Cases, TrainingData
 from kbpjax.learning.margins import estimate_margins, standardized_cases
+from kbpjax.learning.patterns import partly_seen
 from kbpjax.tuning.parts import ball, interior, neighbors_of
 from kbpjax.tuning.search import Search
 
@@ -26,7 +28,7 @@ class HeldOut(NamedTuple):
         truth: {node type: values [node_of_type, *dim]}.
         present: {node type: mask of the nodes to be scored, with a value and inside their block [node_of_type]}.
         observations: {node type: observations [node_of_type, *obs_dim]}.
-        observed: {node type: mask of the nodes with an observation [node_of_type]}.
+        observed: {node type: mask of the nodes with an observation, of which entries may be NaN [node_of_type]}.
         place: {node type: numbers of the nodes among the nodes of the type of their graph [node_of_type]}.
     """
 
@@ -118,6 +120,7 @@ def _training(
     nodes: dict[int, list] = {}
     observed: dict[int, list] = {}
     edges: dict[int, list] = {}
+    partly: dict[int, list] = {}
     for one, mask in zip(cases, held, strict=True):
         free = {v: ~mask[:, np.asarray(one.graph.nodes_of_type(v))] & np.asarray(one.present[v]) for v in one.samples}
         values = {v: np.asarray(x) for v, x in one.samples.items()}
@@ -126,6 +129,9 @@ def _training(
             if v in one.observations:
                 both = free[v] & np.asarray(one.observed[v])
                 observed.setdefault(v, []).append((x[both], np.asarray(one.observations[v])[both]))
+                if v in data.partly:
+                    both = free[v] & np.asarray(one.used[v])
+                    partly.setdefault(v, []).append((x[both], np.asarray(one.observations[v])[both]))
         ends = {k: (a, b) for k, a, b in one.graph.edge_types}
         for k, edge in _edges(one.graph):
             (a, b), (first, second) = ends[k], edge.rows
@@ -142,13 +148,22 @@ def _training(
 
     joined = {v: np.concatenate(parts) for v, parts in nodes.items()}
     some_edges = {k: pair for k, parts in edges.items() if (pair := pairs(parts)) is not None}
-    return TrainingData(
+    train = TrainingData(
         edges=some_edges,
         nodes={v: x[thin(len(x))] for v, x in joined.items()},
         observations={v: pair for v, parts in observed.items() if (pair := pairs(parts)) is not None},
         ends={k: (a, b) for k, a, b in data.ends if k in some_edges},
         degrees=dict(data.degrees),
     )
+    if not partly:
+        return train
+    found = {}
+    for v, parts in partly.items():
+        known, pair = data.partly[v], pairs(parts)
+        if v in train.observations and pair is not None:
+            found[v] = partly_seen(known.patterns, known.counts, *pair, least=1)
+    kept = {v: one for v, one in found.items() if one is not None}
+    return eqx.tree_at(lambda data: data.partly, train, kept, is_leaf=lambda x: isinstance(x, dict))
 
 
 def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]], margin: int) -> HeldOut:
@@ -177,7 +192,7 @@ def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]], margin: int)
                 columns["present"].setdefault(v, []).append(np.asarray(one.present[v])[case, rows] & here)
                 if v in one.observations:
                     columns["observations"].setdefault(v, []).append(np.asarray(one.observations[v])[case, rows])
-                    columns["observed"].setdefault(v, []).append(np.asarray(one.observed[v])[case, rows])
+                    columns["observed"].setdefault(v, []).append(np.asarray(one.used[v])[case, rows])
     graph = Graph.from_edges(
         np.concatenate(edges) if edges else np.zeros((0, 2), int),
         offset,
