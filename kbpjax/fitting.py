@@ -189,7 +189,7 @@ def _warn_of_missing(data: TrainingData, model: KernelMRF) -> None:
         dropped = [*one.dropped.get("observations", {}).items(), *one.partly.items()]
         tables["observations"] += [(v, mask, one.observed[v]) for v, mask in dropped if v in unused]
     fixes = {
-        "samples": "Make entries nodes of their own, or pass the vectors as observations of complete ones.",
+        "samples": "Make entries nodes of their own; evidence of these vectors as observations has no need of all.",
         "observations": "Impute them, or observe parts of at most 15 entries at nodes of their own.",
     }
     for name, table in tables.items():

@@ -36,7 +36,7 @@ from kbpjax.learning.front_ends import with_front_ends
 from kbpjax.learning.labels import ByType
 from kbpjax.learning.nonnegative import Clipped, ConstrainedFit, positivity
 from kbpjax.learning.observations import EvidenceModel, Expectation, ObservationModel, counted_model, regressed_model
-from kbpjax.learning.patterns import with_patterns
+from kbpjax.learning.patterns import PatternFeatures, with_patterns
 from kbpjax.learning.relations import OwnRelations, graph_with
 from kbpjax.learning.rules import ConstantTime, NodeBasis, Rule, build_bases, kernels_of_observations
 from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
@@ -268,7 +268,7 @@ def _pseudo_inverse(moment: Float[Array, "rank rank"]) -> Float[Array, "rank ran
 
 def _show_features(basis: FeatureMap) -> str:
     """Return the text of the kernel of a feature map, or of the map if it has no kernel."""
-    return show(getattr(basis, "kernel", basis))
+    return show(basis if isinstance(basis, PatternFeatures) else getattr(basis, "kernel", basis))
 
 
 def learn_model(

@@ -117,7 +117,7 @@ class PatternFeatures(FeatureMap):
 
         def block(one: tuple[Array, ...]) -> Array:
             own, pattern, landmarks, transform = one
-            values = matmul(gram(self.kernel, jnp.where(pattern, filled, 0), landmarks), transform)
+            values = matmul(gram(self.kernel, jnp.where(pattern[None], filled, 0), landmarks), transform)
             return jnp.where((number == own)[:, None], values, 0)
 
         numbers = jnp.arange(len(self.patterns), dtype=jnp.int32)
@@ -207,9 +207,11 @@ def _learn(
     """Return landmarks, changes of basis, and both evidence models of each pattern [pattern, ...]."""
 
     def learn(pattern: Array) -> tuple[Array, Array, Array, Array]:
-        known = jnp.all(~jnp.isnan(seen.y) | ~pattern, axis=1)
-        filled = jnp.where(known[:, None] & pattern, seen.y, 0)
-        filled = jnp.where(known[:, None], filled, filled[jnp.argmax(known)])  # no landmark where entries are missing
+        known = jnp.all(~jnp.isnan(seen.y) | ~pattern[None], axis=1)
+        filled = jnp.where(known[:, None] & pattern[None], seen.y, 0)
+        filled = jnp.where(
+            known[:, None], filled, filled[jnp.argmax(known)][None]
+        )  # no landmark where entries are missing
         pivots = incomplete_cholesky(jax.lax.stop_gradient(kernel), filled, eps, max_rank)
         valid = jnp.arange(len(pivots.indices), dtype=jnp.int32) < pivots.rank
         observed = cholesky_basis(kernel, filled[pivots.indices], valid)

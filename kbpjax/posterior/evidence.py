@@ -379,7 +379,7 @@ def _warn_of_partly(there: np.ndarray, node_type: int, used: Any, mask: np.ndarr
     what, fix = f"{partly.sum()} of {len(there)} observations of node type {node_type} miss entries", ""
     if used is None:
         got = f"{what}, and count as missing as a whole"
-        fix = "Fit on observations with entries missing like these, impute them, or observe them at nodes of their own."
+        fix = "Fit on observations with entries missing like these, of at most 15 entries, or impute them."
     else:
         patterns, number = used[0], used[1][mask]
         known = np.concatenate([patterns, np.zeros_like(patterns[:1]), np.ones_like(patterns[:1])])[number]
