@@ -190,7 +190,7 @@ def _warn_of_missing(data: TrainingData, model: KernelMRF) -> None:
         tables["observations"] += [(v, mask, one.observed[v]) for v, mask in dropped if v in unused]
     fixes = {
         "samples": "Make entries nodes of their own; evidence of these vectors as observations has no need of all.",
-        "observations": "Impute them, or observe parts of at most 15 entries at nodes of their own.",
+        "observations": "Impute them: entries are used of vectors of at most 15, with 10 samples or more.",
     }
     for name, table in tables.items():
         for v in sorted({v for v, *_ in table}):

@@ -122,9 +122,7 @@ def test_patterns_that_were_not_learned_use_the_largest_that_was_and_warn():
     y[:100, :, 4] = y[100:150, :, :2] = np.nan
     data = kbp.pool(graph, x, y)
     kept = ["".join(map(str, one)) for one in np.asarray(data.partly[0].patterns, int).tolist()]
-    assert kept[:2] == ["11110", "00111"] and sorted(kept[2:]) == sorted(
-        "0" * i + "1" + "0" * (4 - i) for i in range(5)
-    )
+    assert kept[:2] == ["11110", "00111"] and set(kept[2:]) == {"00001", "00010", "00100", "01000", "10000"}
     assert data.partly[0].counts.tolist() == [100, 50, 0, 0, 0, 0, 0]
     model = kbp.fit(data, kernel=kbp.RBF(1.0), obs_kernel=kbp.RBF(3.0), rule=OPTIONS["rule"])
     asked = np.where(np.arange(5) == 1, np.nan, y[-1])  # of "00111" it has all entries
@@ -165,7 +163,7 @@ def test_missing_entries_of_a_vector_are_answered_where_vectors_are_their_own_ob
     both = len(data.nodes[0])
     assert 200 < both < 300 and len(data.observations[0][0]) == both == len(data.partly[0].x)
     assert data.partly[0].counts.sum() > 80  # patterns are counted where the variable is missing, too
-    with pytest.warns(kbp.MissingWarning, match=rf"^samples: \d+ of \d+ vectors of node type 0 miss entries"):
+    with pytest.warns(kbp.MissingWarning, match=r"^samples: \d+ of \d+ vectors of node type 0 miss entries"):
         model = kbp.fit(data, kernel=kbp.RBF(0.7), obs_kernel=kbp.RBF(0.3), rule=OPTIONS["rule"], ridge=1e-3)
     at = np.array([-1.0, 0.5, 1.0])
     asked = np.stack([at, np.nan * at], axis=1)[:, None]

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
@@ -46,8 +46,8 @@ class Cases(Checked):
     observations: dict[int, Shaped[Array | np.ndarray, "..."]]
     present: dict[int, Bool[Array | np.ndarray, "case node_of_type"]]
     observed: dict[int, Bool[Array | np.ndarray, "case node_of_type"]]
-    partly: dict[int, Bool[Array | np.ndarray, "case node_of_type"]] = eqx.field(default_factory=dict)
-    dropped: dict[str, dict[int, Bool[Array | np.ndarray, "case node_of_type"]]] = eqx.field(default_factory=dict)
+    partly: dict[int, Bool[Array | np.ndarray, "..."]] = eqx.field(default_factory=dict)
+    dropped: dict[str, dict[int, Bool[Array | np.ndarray, "..."]]] = eqx.field(default_factory=dict)
 
     @property
     def used(self) -> dict[int, Any]:
@@ -65,10 +65,10 @@ class PartlySeen(Checked):
         y: observations, with NaN where entries are missing [sample, entry].
     """
 
-    patterns: Bool[Array | np.ndarray, "pattern entry"]
-    counts: Shaped[Array | np.ndarray, " pattern"]
-    x: Shaped[Array | np.ndarray, "sample *dim"]
-    y: Shaped[Array | np.ndarray, "sample entry"]
+    patterns: Bool[Array, "pattern entry"]
+    counts: Int[Array, " pattern"]
+    x: Shaped[Array, "sample *dim"]
+    y: Float[Array, "sample entry"]
 
 
 class TrainingData(Checked):

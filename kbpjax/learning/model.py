@@ -312,15 +312,18 @@ def learn_model(
     more |= {"margins": data.margins, "obs_margins": data.obs_margins}
     if own is not None:
         more |= {"own_edges": own.edges, "own_nodes": own.num_nodes}
+    observations = model.observations
     if data.partly:
         ridges, means = regression.obs_ridges, model.marginals if regression.counts else {}
         kernels = kernels_of_observations(data, obs_kernel)
-        more["observations"] = model.observations | {
-            v: with_patterns(model.observations[v], one, bases[v].messages, kernels[v], ridges[v], means.get(v), rule)
+        observations = observations | {
+            v: with_patterns(observations[v], one, bases[v].messages, kernels[v], ridges[v], means.get(v), rule)
             for v, one in data.partly.items()
         }
     if data.front_ends:
-        more["observations"] = with_front_ends(more.get("observations", model.observations), data.front_ends)
+        observations = with_front_ends(observations, data.front_ends)
+    if observations is not model.observations:
+        more["observations"] = observations
     if any(more.values()):
         model = dataclasses.replace(model, **more)
     if _checks.is_traced(data):

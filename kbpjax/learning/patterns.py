@@ -62,9 +62,7 @@ def common_patterns(entries: Bool[NDArray, "sample entry"]) -> tuple[NDArray[np.
     return np.array(ordered), np.array([known.get(one, 0) for one in ordered])
 
 
-def partly_seen(
-    patterns: NDArray[np.bool_], counts: NDArray[np.int64], x: Any, y: Any, least: int = LEAST_PAIRS
-) -> PartlySeen | None:
+def partly_seen(patterns: Any, counts: Any, x: Any, y: Any, least: int = LEAST_PAIRS) -> PartlySeen | None:
     """Return pairs of which entries of y are NaN, with the patterns of which there are enough; None without any."""
     entries = ~np.isnan(np.asarray(y))
     enough = np.array([np.sum(entries[:, one].all(axis=1)) >= least for one in np.asarray(patterns)], bool)
@@ -209,9 +207,7 @@ def _learn(
     def learn(pattern: Array) -> tuple[Array, Array, Array, Array]:
         known = jnp.all(~jnp.isnan(seen.y) | ~pattern[None], axis=1)
         filled = jnp.where(known[:, None] & pattern[None], seen.y, 0)
-        filled = jnp.where(
-            known[:, None], filled, filled[jnp.argmax(known)][None]
-        )  # no landmark where entries are missing
+        filled = jnp.where(known[:, None], filled, filled[jnp.argmax(known)][None])  # these are no landmarks
         pivots = incomplete_cholesky(jax.lax.stop_gradient(kernel), filled, eps, max_rank)
         valid = jnp.arange(len(pivots.indices), dtype=jnp.int32) < pivots.rank
         observed = cholesky_basis(kernel, filled[pivots.indices], valid)
@@ -220,8 +216,10 @@ def _learn(
             return observation_products(basis, observed, valid & known[:, None], x, y)
 
         sums = sum_chunks(products, (seen.x, filled, known))
-        arguments: Any = (observed, pivots.residual, sums, ridge)
-        model = regressed_model(*arguments) if mean is None else counted_model(*arguments, mean)
+        if mean is None:
+            model = regressed_model(observed, pivots.residual, sums, ridge)
+        else:
+            model = counted_model(observed, pivots.residual, sums, ridge, mean)
         return observed.landmarks, observed.transform, model.expectation, model.ratio
 
     return jax.lax.map(learn, seen.patterns)

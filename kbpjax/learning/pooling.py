@@ -40,7 +40,8 @@ def pool(
 
     A sample that is a vector with a missing entry is missing. Of observations that are vectors of fewer than 16
     numbers, the entries that are there are used: evidence is learned for each pattern of entries, of up to four entries
-    for all patterns, of more for the 16 most common ones and the single entries. Longer ones are missing as a whole.
+    for all patterns, of more for the 16 most common ones and the single entries, as far as 10 pairs have them. Longer
+    ones are missing as a whole.
 
     Args:
         graph: graph of the samples, or a sequence of graphs of any sizes that share node and edge types.
@@ -279,6 +280,8 @@ class _GraphSamples:
         observed = {v: present[v] & mask.reshape(-1) for v, mask in y.present.items()}
         used = {v: mask for v, mask in y.partly.items() if can_be_partly_seen(y.arrays[v][0, 0])}
         dropped = {"samples": x.partly, "observations": {v: mask for v, mask in y.partly.items() if v not in used}}
+        tables = x.without(x.partly), y.without(dropped["observations"]), x.present, y.present, used
+        tables = *tables, {name: masks for name, masks in dropped.items() if masks}
         return cls(
             edges={k: rows((a, b), pairs[:, edge_type == k]) for k, a, b in graph.edge_types},
             nodes={v: _select(array, present[v]) for v, array in x.arrays.items()},
@@ -290,12 +293,7 @@ class _GraphSamples:
             },
             ends={k: (a, b) for k, a, b in graph.edge_types},
             degrees={v: degree + (v in y.arrays) for v, _, degree in graph.node_types},
-            cases=Cases(
-                graph,
-                *jax.tree.map(_checks.to_jax, (x.without(x.partly), y.without(dropped["observations"]))),
-                *jax.tree.map(_checks.to_jax, (x.present, y.present, used)),
-                {name: masks for name, masks in dropped.items() if masks},
-            ),
+            cases=Cases(graph, *jax.tree.map(_checks.to_jax, tables)),
         )
 
 
@@ -364,8 +362,7 @@ def _partly_seen(parts: list[tuple[Any, Any, Any]], x: Any, complete: tuple[Any,
     """Return the pairs of all observations with some entries, complete ones too, and the patterns to be learned."""
     rows, y, entries = (np.concatenate(column) for column in zip(*parts, strict=True))
     patterns, counts = common_patterns(entries)
-    pairs = [np.concatenate(both) for both in zip(complete, (np.asarray(x)[rows], y), strict=True)]
-    return partly_seen(patterns, counts, *pairs)
+    return partly_seen(patterns, counts, np.concatenate([complete[0], x[rows]]), np.concatenate([complete[1], y]))
 
 
 def _check_some(
