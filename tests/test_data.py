@@ -276,7 +276,11 @@ def test_nan_of_one_type_is_no_error():
     data = kbp.pool(MIXED, samples, observations)
     with pytest.warns(kbp.MissingWarning, match="^samples"):  # of vectors
         model = kbp.fit(data, kernel=kbp.RBF(2.0), obs_kernel=kbp.RBF(2.0), rule=kbp.FullRank(), ridge=1e-2)
-    evidence = kbp.observe(model, MIXED, {0: np.full((3, 4), np.nan), 1: np.array([[1.0, 2.0], [np.nan, 0.0]])})
+    y = {0: np.full((3, 4), np.nan), 1: np.array([[1.0, 2.0], [np.nan, 0.0]])}
+    with pytest.warns(
+        kbp.EvidenceWarning, match="1 of 2 observations of node type 1 miss entries, and count as missing"
+    ):
+        evidence = kbp.observe(model, MIXED, y)
     assert evidence.observed.tolist() == [[True, False, False, False, False]]
 
 

@@ -90,11 +90,12 @@ class TrainingData(Checked):
         labels, obs_labels: {node type: labels}, of variables and of observations whose values are codes 0, 1, 2, ... of
             labels, as `pool` makes them of texts. Types without labels are left out.
 
+        partly: {node type: `PartlySeen`} of the observations with missing entries, as `pool` makes them; None: none.
+
     Attributes:
         margins, obs_margins: {node type: `Margins`} of the variables and the observations whose values are
             standardized; `fit` makes such data of others.
         front_ends: {node type: `FrontEnd`} of the observations that are predictions of the variables; likewise.
-        partly: {node type: `PartlySeen`} of the observations with missing entries that `pool` keeps.
 
     Raises:
         ValueError: no complete samples of a type, infinite samples, or their numbers or shapes do not match.
@@ -133,6 +134,7 @@ class TrainingData(Checked):
         cases: Sequence[Cases] = (),
         labels: Mapping[int, Sequence[Any]] | None = None,
         obs_labels: Mapping[int, Sequence[Any]] | None = None,
+        partly: Mapping[int, PartlySeen] | None = None,
     ):
         _checks.require(bool(nodes), "nodes", "must hold samples of at least one node type", "none", "Pass {0: x}.")
         drop = rows is None
@@ -162,7 +164,10 @@ class TrainingData(Checked):
         _checks.require(all(isinstance(one, Cases) for one in cases), "cases", "must be Cases", kinds, fix)
         self.cases = tuple(cases)
         self.margins, self.obs_margins, self.front_ends = {}, {}, {}
-        self.partly = {}
+        self.partly = with_numbers("partly", partly or {})
+        unseen = [v for v, one in self.partly.items() if not isinstance(one, PartlySeen) or v not in self.observations]
+        fix = "Leave it out: kbpjax.pool makes it of observations with NaN."
+        _checks.require(not unseen, "partly", "must be `PartlySeen` of observed node types", unseen, fix)
         self.labels, self.obs_labels = (
             tuple((v, tuple(own)) for v, own in sorted((given or {}).items())) for given in (labels, obs_labels)
         )

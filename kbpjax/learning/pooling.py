@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -337,25 +336,23 @@ def _join(parts: list[_GraphSamples], labels: Mapping[int, Labels], obs_labels: 
         for v, (of_samples, of_type) in y.items()
     }
     _check_some(joined, indices, seen)
-    data = TrainingData(
+    observed = {
+        v: (joined[v] if len(used) == len(joined[v]) else joined[v][used], of_type)
+        for v, (used, of_type) in seen.items()
+    }
+    found = {v: _partly_seen(parts, joined[v], observed[v]) for v, parts in partly.items()}
+    return TrainingData(
         edges={k: (joined[ends[k][0]][first], joined[ends[k][1]][second]) for k, (first, second) in indices.items()},
         nodes=joined,
-        observations={
-            v: (joined[v] if len(used) == len(joined[v]) else joined[v][used], of_type)
-            for v, (used, of_type) in seen.items()
-        },
+        observations=observed,
         ends=ends,
         degrees=degrees,
         rows=indices,
         cases=[part.cases for part in parts],
         labels=labels,
         obs_labels={v: own for v, own in obs_labels.items() if v in seen},
+        partly={v: one for v, one in found.items() if one is not None},
     )
-    if not partly:
-        return data
-    seen_partly = {v: _partly_seen(parts, joined[v], data.observations[v]) for v, parts in partly.items()}
-    kept = {v: one for v, one in seen_partly.items() if one is not None}
-    return eqx.tree_at(lambda data: data.partly, data, kept, is_leaf=lambda x: isinstance(x, dict))
 
 
 def _partly_seen(parts: list[tuple[Any, Any, Any]], x: Any, complete: tuple[Any, Any]) -> PartlySeen | None:

@@ -185,7 +185,9 @@ def observe(
     """Return the evidence of observations: E[k(y, Y) | x] on each node, a smoothed likelihood, or P(y | x) / P(y).
 
     An observation far from all training observations, with all kernel values 0, counts as missing; an `EvidenceWarning`
-    is given if many are far. For several observations of a node, multiply their evidence. For observations of several
+    is given if many are far. Of a vector with NaN, the entries that are there are used, if evidence was learned for
+    them (see `pool`), or the largest pattern of them for which it was; an `EvidenceWarning` says where entries are not
+    used. For several observations of a node, multiply their evidence. For observations of several
     kinds, make each a separate node, joined by an edge, and `clamp` it. Without any observation, the evidence is empty,
     and beliefs are those of the model alone.
 
@@ -196,7 +198,7 @@ def observe(
             number}, if observations differ in shape or only some types have them. Masked entries of a NumPy masked
             array are missing. Labels, if the training data have them; None is missing.
         mask: observed nodes [node], boolean or 0 and 1. Entries of y elsewhere are ignored, and may be NaN. None: all
-            nodes without NaN in y.
+            nodes whose observation is not NaN.
         evidence_model: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel of y. None: that of
             the model, which `fit` may have chosen.
         power: the power to which the evidence is raised, > 0. None: that of the model.

@@ -8,7 +8,6 @@ from the pairs outside of them, and asked for the nodes inside.
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -148,22 +147,18 @@ def _training(
 
     joined = {v: np.concatenate(parts) for v, parts in nodes.items()}
     some_edges = {k: pair for k, parts in edges.items() if (pair := pairs(parts)) is not None}
-    train = TrainingData(
+    thinned = {v: x[thin(len(x))] for v, x in joined.items()}
+    observations = {v: pair for v, parts in observed.items() if (pair := pairs(parts)) is not None}
+    seen = {v: pair for v, parts in partly.items() if v in observations and (pair := pairs(parts)) is not None}
+    entries = {v: partly_seen(data.partly[v].patterns, data.partly[v].counts, *pair, 1) for v, pair in seen.items()}
+    return TrainingData(
         edges=some_edges,
-        nodes={v: x[thin(len(x))] for v, x in joined.items()},
-        observations={v: pair for v, parts in observed.items() if (pair := pairs(parts)) is not None},
+        nodes=thinned,
+        observations=observations,
         ends={k: (a, b) for k, a, b in data.ends if k in some_edges},
         degrees=dict(data.degrees),
+        partly={v: one for v, one in entries.items() if one is not None},
     )
-    if not partly:
-        return train
-    found = {}
-    for v, parts in partly.items():
-        known, pair = data.partly[v], pairs(parts)
-        if v in train.observations and pair is not None:
-            found[v] = partly_seen(known.patterns, known.counts, *pair, least=1)
-    kept = {v: one for v, one in found.items() if one is not None}
-    return eqx.tree_at(lambda data: data.partly, train, kept, is_leaf=lambda x: isinstance(x, dict))
 
 
 def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]], margin: int) -> HeldOut:
