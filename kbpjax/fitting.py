@@ -189,7 +189,7 @@ def _warn_of_missing(data: TrainingData, model: KernelMRF) -> None:
         dropped = [*one.dropped.get("observations", {}).items(), *one.partly.items()]
         tables["observations"] += [(v, mask, one.observed[v]) for v, mask in dropped if v in unused]
     fixes = {
-        "samples": "Make entries nodes of their own; evidence of these vectors as observations has no need of all.",
+        "samples": "Make entries nodes of their own, or impute them. As observations, such vectors are used.",
         "observations": "Impute them: entries are used of vectors of at most 15, with 10 samples or more.",
     }
     for name, table in tables.items():
