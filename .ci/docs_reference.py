@@ -105,7 +105,7 @@ PAGES = {
         {
             "": "check NotConverged diagnose Diagnosis log_partition skip_value_checks",
             "Warnings": "KbpWarning ConvergenceWarning RankWarning CandidateWarning EvidenceWarning MarginWarning"
-            " RelationWarning ScaleWarning",
+            " MissingWarning RelationWarning ScaleWarning",
         },
     ),
     "posterior": (

@@ -11,12 +11,13 @@ from jaxtyping import ScalarLike
 from kbpjax import _checks
 from kbpjax._misc import warn
 from kbpjax._public import public
-from kbpjax.inference.diagnostics import CandidateWarning, RankWarning, ScaleWarning
+from kbpjax.inference.diagnostics import CandidateWarning, MissingWarning, RankWarning, ScaleWarning
 from kbpjax.kernels import RBF, Kernel
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.far import are_far
 from kbpjax.learning.margins import with_own_margins
 from kbpjax.learning.model import KernelMRF, Positive, learn_model
+from kbpjax.learning.patterns import PatternFeatures
 from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
 from kbpjax.tuning.automatic import check_words, choose, own_margin_types
 
@@ -106,6 +107,7 @@ def fit(
 
     Warns:
         MarginWarning: nodes of a type differ much, and their values are not standardized.
+        MissingWarning: vectors of which some entries are missing are dropped as a whole (see `pool`).
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -134,6 +136,7 @@ def fit(
         model = learn_model(data, **(given | options | {"ridge": 1e-6 if ridge is None else ridge, "rule": rule}))
         warn_of_rank(model, rule)
         _warn_of_far(data)
+        _warn_of_missing(data, model)
         _warn_of_scales(data, kernel or {})
         return model
     options |= {"rule": rule, "margins": margins, "relation": relation, "sharing": sharing, "effort": effort}
@@ -146,6 +149,7 @@ def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     model = chosen.fit(predicted)
     warn_of_rank(model, chosen.rule)
     _warn_of_far(data)
+    _warn_of_missing(data, model)
     return dataclasses.replace(model, hyperparameters=chosen, selection=selection)
 
 
@@ -185,6 +189,29 @@ def _warn_of_far(data: TrainingData) -> None:
             got = f"{len(far)} of {len(values)} values of node type {v} are far from the others, such as {far[0]:.4g}"
             text = f"{got}: they are no candidates of beliefs. Correct or drop them, or pass points= to infer."
             warn(text, CandidateWarning)
+
+
+def _warn_of_missing(data: TrainingData, model: KernelMRF) -> None:
+    """Warn of vectors of which some entries are missing, and which count as missing as a whole."""
+    if _checks.is_traced(data.cases):
+        return
+    unused = [v for v, one in model.observations.items() if not isinstance(one.basis, PatternFeatures)]
+    tables: Any = {"samples": [], "observations": []}
+    for one in data.cases:
+        dropped = one.dropped.get("samples", {}).items()
+        tables["samples"] += [(v, mask, one.present[v]) for v, mask in dropped]
+        dropped = [*one.dropped.get("observations", {}).items(), *one.partly.items()]
+        tables["observations"] += [(v, mask, one.observed[v]) for v, mask in dropped if v in unused]
+    fixes = {
+        "samples": "Make entries nodes of their own, or impute them. As observations, such vectors are used.",
+        "observations": "Impute them: entries are used of vectors of at most 15, with 10 samples or more.",
+    }
+    for name, table in tables.items():
+        for v in sorted({v for v, *_ in table}):
+            masks = [tuple(map(np.sum, both)) for number, *both in table if number == v]
+            missing, complete = (int(sum(column)) for column in zip(*masks, strict=True))
+            got = f"{missing} of {missing + complete} vectors of node type {v} miss entries, and are dropped as a whole"
+            warn(f"{name}: {got}. {fixes[name]}", MissingWarning)
 
 
 def warn_of_rank(model: KernelMRF, rule: Rule) -> None:

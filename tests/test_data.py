@@ -170,7 +170,9 @@ def test_cases_are_the_samples_as_given():
         hidden = missing[v].reshape(*missing[v].shape, *(1,) * (x.ndim - 2))
         np.testing.assert_array_equal(cases.samples[v], np.where(hidden, 0, x))
     np.testing.assert_array_equal(cases.observed[0], ~np.isnan(observations[0]).any(axis=2))
-    assert not np.isnan(cases.observations[0]).any()
+    there = ~np.isnan(observations[0])
+    np.testing.assert_array_equal(cases.partly[0], there.any(axis=2) & ~there.all(axis=2))
+    np.testing.assert_array_equal(np.isnan(cases.observations[0]).any(axis=2), cases.partly[0])
     graphs = [CHAIN, kbp.chain_graph(2)]
     several = kbp.pool(graphs, [X, X[:1, :2]]).cases
     assert [c.graph for c in several] == graphs and several[1].samples[0].shape == (1, 2)
@@ -272,8 +274,13 @@ def test_nan_of_one_type_is_no_error():
     samples, observations = mixed_samples(6, 0)
     observations[1] = np.nan_to_num(samples[1])
     data = kbp.pool(MIXED, samples, observations)
-    model = kbp.fit(data, kernel=kbp.RBF(2.0), obs_kernel=kbp.RBF(2.0), rule=kbp.FullRank(), ridge=1e-2)
-    evidence = kbp.observe(model, MIXED, {0: np.full((3, 4), np.nan), 1: np.array([[1.0, 2.0], [np.nan, 0.0]])})
+    with pytest.warns(kbp.MissingWarning, match="^samples"):  # of vectors
+        model = kbp.fit(data, kernel=kbp.RBF(2.0), obs_kernel=kbp.RBF(2.0), rule=kbp.FullRank(), ridge=1e-2)
+    y = {0: np.full((3, 4), np.nan), 1: np.array([[1.0, 2.0], [np.nan, 0.0]])}
+    with pytest.warns(
+        kbp.EvidenceWarning, match="1 of 2 observations of node type 1 miss entries, and count as missing"
+    ):
+        evidence = kbp.observe(model, MIXED, y)
     assert evidence.observed.tolist() == [[True, False, False, False, False]]
 
 

@@ -36,8 +36,13 @@ def test_windows_with_a_missing_value_are_missing():
     seen = kbp.windows(y, (6,), 1)
     data = kbp.pool(kbp.chain_graph(6), np.arange(6.0)[None], seen[None])
     assert data.observations[0][0].tolist() == [0, 4, 5]
-    model = kbp.fit(data, kernel=kbp.RBF(1.0), obs_kernel=kbp.RBF(1.0))
-    assert kbp.observe(model, kbp.chain_graph(6), seen).observed.tolist() == [[True, False, False, False, True, True]]
+    with pytest.warns(
+        kbp.MissingWarning, match="observations: 3 of 6 vectors"
+    ):  # too few for evidence of their entries
+        model = kbp.fit(data, kernel=kbp.RBF(1.0), obs_kernel=kbp.RBF(1.0))
+    with pytest.warns(kbp.EvidenceWarning, match="y: 3 of 6 observations of node type 0 miss entries"):
+        evidence = kbp.observe(model, kbp.chain_graph(6), seen)
+    assert evidence.observed.tolist() == [[True, False, False, False, True, True]]
 
 
 @pytest.mark.parametrize(

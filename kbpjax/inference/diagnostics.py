@@ -76,7 +76,10 @@ class CandidateWarning(KbpWarning):
 
 
 class EvidenceWarning(KbpWarning):
-    """Given by `observe` and `infer` if observations are far from all training observations, and so have no effect.
+    """Given by `observe` and `infer` if observations, or entries of them, have no effect.
+
+    They are far from all training observations, or of a vector some entries are missing, and no evidence was learned
+    for just those that are there.
 
     Examples:
         >>> import warnings, kbpjax as kbp
@@ -92,6 +95,16 @@ class MarginWarning(KbpWarning):
         >>> import warnings, kbpjax as kbp
         >>> with warnings.catch_warnings():
         ...     warnings.simplefilter("ignore", kbp.MarginWarning)  # here, it is not shown
+    """
+
+
+class MissingWarning(KbpWarning):
+    """Given by `fit` if vectors of which some entries are missing are dropped as a whole.
+
+    Examples:
+        >>> import warnings, kbpjax as kbp
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", kbp.MissingWarning)  # here, it is not shown
     """
 
 

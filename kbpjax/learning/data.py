@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
@@ -27,7 +27,11 @@ class Cases(Checked):
         observations: {node type: observations [case, node_of_type, *obs_dim]} of the observed node types; 0 where
             missing.
         present: {node type: mask of the samples that are not missing [case, node_of_type]}.
-        observed: {node type: mask of the observations that are not missing [case, node_of_type]}.
+        observed: {node type: mask of the observations that are complete [case, node_of_type]}.
+        partly: {node type: mask of the observations of which some entries are there [case, node_of_type]}, whose
+            others are NaN; without node types that have none.
+        dropped: {"samples" or "observations": {node type: mask of the vectors of which some entries are there, but
+            which count as missing [case, node_of_type]}}; without node types that have none.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -42,6 +46,29 @@ class Cases(Checked):
     observations: dict[int, Shaped[Array | np.ndarray, "..."]]
     present: dict[int, Bool[Array | np.ndarray, "case node_of_type"]]
     observed: dict[int, Bool[Array | np.ndarray, "case node_of_type"]]
+    partly: dict[int, Bool[Array | np.ndarray, "..."]] = eqx.field(default_factory=dict)
+    dropped: dict[str, dict[int, Bool[Array | np.ndarray, "..."]]] = eqx.field(default_factory=dict)
+
+    @property
+    def used(self) -> dict[int, Any]:
+        """{node type: mask of the observations with any entry that is used}."""
+        return {v: np.asarray(mask) | self.partly[v] if v in self.partly else mask for v, mask in self.observed.items()}
+
+
+class PartlySeen(Checked):
+    """Pairs of a variable and its observation, a vector of which entries may be missing.
+
+    Attributes:
+        patterns: sets of entries for which observation models are learned, the largest first [pattern, entry].
+        counts: number of observations with just these entries [pattern].
+        x: values of the variable [sample, *dim].
+        y: observations, with NaN where entries are missing [sample, entry].
+    """
+
+    patterns: Bool[Array, "pattern entry"]
+    counts: Int[Array, " pattern"]
+    x: Shaped[Array, "sample *dim"]
+    y: Float[Array, "sample entry"]
 
 
 class TrainingData(Checked):
@@ -62,6 +89,8 @@ class TrainingData(Checked):
         cases: the samples before pooling, one entry per graph; (): unknown. `fit` does not use them.
         labels, obs_labels: {node type: labels}, of variables and of observations whose values are codes 0, 1, 2, ... of
             labels, as `pool` makes them of texts. Types without labels are left out.
+
+        partly: {node type: `PartlySeen`} of the observations with missing entries, as `pool` makes them; None: none.
 
     Attributes:
         margins, obs_margins: {node type: `Margins`} of the variables and the observations whose values are
@@ -91,6 +120,7 @@ class TrainingData(Checked):
     margins: dict[int, Any] = eqx.field(default_factory=dict)
     obs_margins: dict[int, Any] = eqx.field(default_factory=dict)
     front_ends: dict[int, Any] = eqx.field(default_factory=dict)
+    partly: dict[int, PartlySeen] = eqx.field(default_factory=dict)
 
     def __init__(
         self,
@@ -104,6 +134,7 @@ class TrainingData(Checked):
         cases: Sequence[Cases] = (),
         labels: Mapping[int, Sequence[Any]] | None = None,
         obs_labels: Mapping[int, Sequence[Any]] | None = None,
+        partly: Mapping[int, PartlySeen] | None = None,
     ):
         _checks.require(bool(nodes), "nodes", "must hold samples of at least one node type", "none", "Pass {0: x}.")
         drop = rows is None
@@ -133,6 +164,10 @@ class TrainingData(Checked):
         _checks.require(all(isinstance(one, Cases) for one in cases), "cases", "must be Cases", kinds, fix)
         self.cases = tuple(cases)
         self.margins, self.obs_margins, self.front_ends = {}, {}, {}
+        self.partly = with_numbers("partly", partly or {})
+        unseen = [v for v, one in self.partly.items() if not isinstance(one, PartlySeen) or v not in self.observations]
+        fix = "Leave it out: kbpjax.pool makes it of observations with NaN."
+        _checks.require(not unseen, "partly", "must be `PartlySeen` of observed node types", unseen, fix)
         self.labels, self.obs_labels = (
             tuple((v, tuple(own)) for v, own in sorted((given or {}).items())) for given in (labels, obs_labels)
         )

@@ -237,8 +237,8 @@ def standardized_cases(cases: Sequence[Cases], margins: ByType, obs_margins: ByT
 
     def of_one(one: Cases) -> Cases:
         samples = standardize(one.samples, one.present, margins)
-        observations = standardize(one.observations, one.observed, obs_margins)
-        return Cases(one.graph, samples, observations, one.present, one.observed)
+        observations = standardize(one.observations, one.used, obs_margins)
+        return Cases(one.graph, samples, observations, one.present, one.observed, one.partly, one.dropped)
 
     return tuple(map(of_one, cases))
 

@@ -35,9 +35,10 @@ from kbpjax.learning.far import are_far
 from kbpjax.learning.front_ends import with_front_ends
 from kbpjax.learning.labels import ByType
 from kbpjax.learning.nonnegative import Clipped, ConstrainedFit, positivity
-from kbpjax.learning.observations import EvidenceModel, Expectation, ObservationModel
+from kbpjax.learning.observations import EvidenceModel, Expectation, ObservationModel, counted_model, regressed_model
+from kbpjax.learning.patterns import PatternFeatures, with_patterns
 from kbpjax.learning.relations import OwnRelations, graph_with
-from kbpjax.learning.rules import ConstantTime, NodeBasis, Rule, build_bases
+from kbpjax.learning.rules import ConstantTime, NodeBasis, Rule, build_bases, kernels_of_observations
 from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 
 Positive = Clipped | ConstrainedFit
@@ -272,7 +273,7 @@ def _pseudo_inverse(moment: Float[Array, "rank rank"]) -> Float[Array, "rank ran
 
 def _show_features(basis: FeatureMap) -> str:
     """Return the text of the kernel of a feature map, or of the map if it has no kernel."""
-    return show(getattr(basis, "kernel", basis))
+    return show(basis if isinstance(basis, PatternFeatures) else getattr(basis, "kernel", basis))
 
 
 def learn_model(
@@ -316,8 +317,18 @@ def learn_model(
     more |= {"margins": data.margins, "obs_margins": data.obs_margins}
     if own is not None:
         more |= {"own_edges": own.edges, "own_nodes": own.num_nodes}
+    observations = model.observations
+    if data.partly:
+        ridges, means = regression.obs_ridges, model.marginals if regression.counts else {}
+        kernels = kernels_of_observations(data, obs_kernel)
+        observations = observations | {
+            v: with_patterns(observations[v], one, bases[v].messages, kernels[v], ridges[v], means.get(v), rule)
+            for v, one in data.partly.items()
+        }
     if data.front_ends:
-        more["observations"] = with_front_ends(model.observations, data.front_ends)
+        observations = with_front_ends(observations, data.front_ends)
+    if observations is not model.observations:
+        more["observations"] = observations
     if any(more.values()):
         model = dataclasses.replace(model, **more)
     if _checks.is_traced(data):
@@ -520,11 +531,9 @@ def _learn_nodes(
     averages = {v: _averages(bases[v], sums, nonnegative) for v, sums in nodes.items()}
     prior = _stack({v: weights for v, (_, _, weights) in averages.items()}, (size[0], 1))
     if counts:
-        observed = {
-            v: _observation_counts(*obs_bases[v], observations[v], obs_ridges[v], averages[v][0]) for v in obs_bases
-        }
+        observed = {v: counted_model(*obs_bases[v], observations[v], obs_ridges[v], averages[v][0]) for v in obs_bases}
     else:
-        observed = {v: _observation_model(*obs_bases[v], observations[v], obs_ridges[v]) for v in obs_bases}
+        observed = {v: regressed_model(*obs_bases[v], observations[v], obs_ridges[v]) for v in obs_bases}
     return (
         evaluate,
         jnp.asarray(floor, largest.dtype) * largest,
@@ -631,25 +640,6 @@ def _count_operator(
         return project, None
     at_points = receiver.messages(receiver.points)
     return project, nonnegative.operator(at_points, jnp.eye(len(project), dtype=project.dtype), project, project)
-
-
-def _observation_counts(
-    observed: FeatureMap, residual: Array, sums: ObservationSums, share: ScalarLike, mean: Array
-) -> ObservationModel:
-    """Return the observation model of smoothed counts, mixed with a share of independence; one for both models."""
-    count, share = sums.count.astype(sums.cross.dtype), jnp.asarray(share, sums.cross.dtype)
-    independent = jnp.outer(mean.astype(sums.cross.dtype), sums.mean.astype(sums.cross.dtype) / count)
-    expectation = (1 - share) * sums.cross / count + share * independent
-    return ObservationModel(observed, expectation, expectation, residual)
-
-
-def _observation_model(
-    observed: FeatureMap, residual: Array, sums: ObservationSums, ridge: ScalarLike
-) -> ObservationModel:
-    """Return both evidence models: (C_xx + ridge)^{-1} C_xy, and the same times (C_yy + ridge)^{-1}."""
-    penalty = ridge * sums.count.astype(jnp.result_type(ridge, float))
-    expectation = ridge_solve(sums.variable, sums.cross, penalty)
-    return ObservationModel(observed, expectation, ridge_solve(sums.observed, expectation.T, penalty).T, residual)
 
 
 def _averages(basis: NodeBasis, sums: NodeSums, nonnegative: bool) -> tuple[Array, Array, Array]:

@@ -1,12 +1,14 @@
 """Observation models: what is learned of the observations of a node type, and the two ways to use it as evidence."""
 
-from jaxtyping import Array, Float
+import jax.numpy as jnp
+from jaxtyping import Array, Float, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._misc import show_fields
 from kbpjax._public import Checked
 from kbpjax.features import FeatureMap
 from kbpjax.learning.embedding import ridge_solve
+from kbpjax.learning.sums import ObservationSums
 
 
 class ObservationModel(Checked):
@@ -25,6 +27,25 @@ class ObservationModel(Checked):
     residual: Float[Array, ""]
 
     __repr__ = show_fields
+
+
+def counted_model(
+    observed: FeatureMap, residual: Array, sums: ObservationSums, share: ScalarLike, mean: Array
+) -> ObservationModel:
+    """Return the observation model of smoothed counts, mixed with a share of independence; one for both models."""
+    count, share = sums.count.astype(sums.cross.dtype), jnp.asarray(share, sums.cross.dtype)
+    independent = jnp.outer(mean.astype(sums.cross.dtype), sums.mean.astype(sums.cross.dtype) / count)
+    expectation = (1 - share) * sums.cross / count + share * independent
+    return ObservationModel(observed, expectation, expectation, residual)
+
+
+def regressed_model(
+    observed: FeatureMap, residual: Array, sums: ObservationSums, ridge: ScalarLike
+) -> ObservationModel:
+    """Return both evidence models: (C_xx + ridge)^{-1} C_xy, and the same times (C_yy + ridge)^{-1}."""
+    penalty = ridge * sums.count.astype(jnp.result_type(ridge, float))
+    expectation = ridge_solve(sums.variable, sums.cross, penalty)
+    return ObservationModel(observed, expectation, ridge_solve(sums.observed, expectation.T, penalty).T, residual)
 
 
 class Expectation(Checked):

@@ -12,8 +12,9 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
-from kbpjax.learning.data import Cases, TrainingData, with_numbers
+from kbpjax.learning.data import Cases, PartlySeen, TrainingData, with_numbers
 from kbpjax.learning.labels import ByType, Labels, Values, are_labels, encode, labels_in
+from kbpjax.learning.patterns import can_be_partly_seen, common_patterns, partly_seen
 
 Masks = Numbers | Mapping[int, Numbers]
 
@@ -32,9 +33,14 @@ def pool(
     Texts and categories of pandas are labels: they are encoded as numbers, the model keeps the labels, and `mode` and
     `sample` return them. Their kernel is `Delta`, unless another one is given. A label that is None or NaN is missing.
 
-    Values may be missing: NaN in arrays of floats, masked entries of NumPy masked arrays, or False in a mask. A vector
-    with a missing entry is missing. A pair of neighbors is used if both are present, a pair of a sample and its
-    observation if both are present, and a sample if it is present. Nothing else is dropped.
+    Values may be missing: NaN in arrays of floats, masked entries of NumPy masked arrays, or False in a mask. A pair of
+    neighbors is used if both are present, a pair of a sample and its observation if both are present, and a sample if
+    it is present. Nothing else is dropped.
+
+    A sample that is a vector with a missing entry is missing. Of observations that are vectors of fewer than 16
+    numbers, the entries that are there are used: evidence is learned for each pattern of entries, of up to four entries
+    for all patterns, of more for the 16 most common ones and the single entries, as far as 10 pairs have them. Longer
+    ones are missing as a whole.
 
     Args:
         graph: graph of the samples, or a sequence of graphs of any sizes that share node and edge types.
@@ -91,7 +97,7 @@ def pool(
 def pool_cases(cases: Sequence[Cases], labels: ByType = (), obs_labels: ByType = ()) -> TrainingData:
     """Return training data pooled from cases, whose labels are codes."""
     parts = [
-        _GraphSamples.of(f"[{i}]", one.graph, one.samples, one.observations or None, one.present, one.observed or None)
+        _GraphSamples.of(f"[{i}]", one.graph, one.samples, one.observations or None, one.present, one.used or None)
         for i, one in enumerate(cases)
     ]
     return _join(parts, dict(labels), dict(obs_labels))
@@ -131,12 +137,14 @@ class _Values:
     """Samples or observations of one graph by node type, which may be missing.
 
     Attributes:
-        arrays: {node type: values [case, node_of_type, *dim]}, 0 where missing.
+        arrays: {node type: values [case, node_of_type, *dim]}, 0 where missing, and NaN where some entries are.
         present: {node type: mask of the values that are not missing [case, node_of_type]}.
+        partly: {node type: mask of the vectors of which some entries are missing [case, node_of_type]}, if any.
     """
 
     arrays: dict[int, Any]
     present: dict[int, Any]
+    partly: dict[int, Any]
 
     @classmethod
     def of(cls, which: str, name: str, values: Any, mask_name: str, mask: Any, of_type: dict[int, Any]) -> "_Values":
@@ -163,8 +171,8 @@ class _Values:
         _checks.require(same, argument, "must have the same number of samples for all node types", counts, fix)
         shape = next(iter(counts.values()), 0), sum(map(len, of_type.values()))
         full = _mask(f"{mask_name}{which}", mask, shape, of_type)
-        arrays, present = {}, {}
-        for one, (array, there, infinite) in read.items():
+        arrays, present, partly = {}, {}, {}
+        for one, (array, there, some, infinite) in read.items():
             types = groups[one][1]
             nodes = np.sort(np.concatenate(list(types.values())))
             seen = full[:, nodes]
@@ -174,8 +182,15 @@ class _Values:
             for v, own in types.items():
                 columns = np.searchsorted(nodes, own)
                 present[v] = (there & seen)[:, columns]
-                arrays[v] = _without_missing(array[:, columns], present[v])
-        return cls(arrays, present)
+                some_of_type = (some & seen)[:, columns]
+                arrays[v] = _without_missing(array[:, columns], present[v] | some_of_type)
+                if some_of_type.any():
+                    partly[v] = some_of_type
+        return cls(arrays, present, partly)
+
+    def without(self, dropped: Mapping[int, Any]) -> dict[int, Any]:
+        """Return the arrays, with 0 for vectors that are dropped."""
+        return {v: _without_missing(one, ~dropped[v]) if v in dropped else one for v, one in self.arrays.items()}
 
 
 def _of_types(argument: str, values: Mapping[int, Any], of_type: dict[int, Any]) -> dict[int, Any]:
@@ -218,6 +233,7 @@ class _GraphSamples:
     edges: dict[int, tuple[Any, Any]]  # row indices into `nodes`
     nodes: dict[int, Any]
     observations: dict[int, tuple[Any, Any]]  # row indices into `nodes`, and observations
+    partly: dict[int, tuple[Any, Any, Any]]  # likewise, with NaN where entries are missing; and entries of all of them
     ends: dict[int, tuple[int, int]]
     degrees: dict[int, int]
     cases: Cases
@@ -232,7 +248,7 @@ class _GraphSamples:
         rule = f"must have samples of every node type {list(of_type)}"
         fix = "Add them; an array of NaN if a type was never measured on this graph."
         _checks.require(list(x.arrays) == list(of_type), f"samples{which}", rule, list(x.arrays), fix)
-        y = _Values({}, {})
+        y = _Values({}, {}, {})
         fix = "Pass observations too, or leave the mask out."
         ok = observation_mask is None or observations is not None
         _checks.require(ok, f"observation_mask{which}", "must be None without observations", "a mask", fix)
@@ -261,13 +277,22 @@ class _GraphSamples:
             return row[ends[0]][first[used]], row[ends[1]][second[used]]
 
         observed = {v: present[v] & mask.reshape(-1) for v, mask in y.present.items()}
+        used = {v: mask for v, mask in y.partly.items() if can_be_partly_seen(y.arrays[v][0, 0])}
+        dropped = {"samples": x.partly, "observations": {v: mask for v, mask in y.partly.items() if v not in used}}
+        tables = x.without(x.partly), y.without(dropped["observations"]), x.present, y.present, used
+        tables = *tables, {name: masks for name, masks in dropped.items() if masks}
         return cls(
             edges={k: rows((a, b), pairs[:, edge_type == k]) for k, a, b in graph.edge_types},
             nodes={v: _select(array, present[v]) for v, array in x.arrays.items()},
             observations={v: (row[v][observed[v]], _select(array, observed[v])) for v, array in y.arrays.items()},
+            partly={
+                v: (row[v][both], _select(y.arrays[v], both), ~np.isnan(_select(y.arrays[v], mask.reshape(-1))))
+                for v, mask in used.items()
+                for both in [present[v] & mask.reshape(-1)]
+            },
             ends={k: (a, b) for k, a, b in graph.edge_types},
             degrees={v: degree + (v in y.arrays) for v, _, degree in graph.node_types},
-            cases=Cases(graph, *jax.tree.map(_checks.to_jax, (x.arrays, y.arrays, x.present, y.present))),
+            cases=Cases(graph, *jax.tree.map(_checks.to_jax, tables)),
         )
 
 
@@ -286,6 +311,7 @@ def _join(parts: list[_GraphSamples], labels: Mapping[int, Labels], obs_labels: 
         _checks.require(not clash, f"graph[{i}]", rule, clash, "Use a separate edge type for each pair of node types.")
     nodes: dict[int, list] = {}
     y: dict[int, tuple[list, list]] = {}
+    partly: dict[int, list] = {}
     rows: dict[int, tuple[list, list]] = {}
     degrees: dict[int, int] = {}
     offsets: dict[int, int] = {}
@@ -297,6 +323,8 @@ def _join(parts: list[_GraphSamples], labels: Mapping[int, Labels], obs_labels: 
             of_samples, of_type = y.setdefault(v, ([], []))
             of_samples.append(indices + offsets.get(v, 0))
             of_type.append(observed)
+        for v, (indices, *entries) in part.partly.items():
+            partly.setdefault(v, []).append((indices + offsets.get(v, 0), *entries))
         for v, x in part.nodes.items():
             nodes.setdefault(v, []).append(x)
             offsets[v] = offsets.get(v, 0) + len(x)
@@ -308,20 +336,30 @@ def _join(parts: list[_GraphSamples], labels: Mapping[int, Labels], obs_labels: 
         for v, (of_samples, of_type) in y.items()
     }
     _check_some(joined, indices, seen)
+    observed = {
+        v: (joined[v] if len(used) == len(joined[v]) else joined[v][used], of_type)
+        for v, (used, of_type) in seen.items()
+    }
+    found = {v: _partly_seen(parts, joined[v], observed[v]) for v, parts in partly.items()}
     return TrainingData(
         edges={k: (joined[ends[k][0]][first], joined[ends[k][1]][second]) for k, (first, second) in indices.items()},
         nodes=joined,
-        observations={
-            v: (joined[v] if len(used) == len(joined[v]) else joined[v][used], of_type)
-            for v, (used, of_type) in seen.items()
-        },
+        observations=observed,
         ends=ends,
         degrees=degrees,
         rows=indices,
         cases=[part.cases for part in parts],
         labels=labels,
         obs_labels={v: own for v, own in obs_labels.items() if v in seen},
+        partly={v: one for v, one in found.items() if one is not None},
     )
+
+
+def _partly_seen(parts: list[tuple[Any, Any, Any]], x: Any, complete: tuple[Any, Any]) -> PartlySeen | None:
+    """Return the pairs of all observations with some entries, complete ones too, and the patterns to be learned."""
+    rows, y, entries = (np.concatenate(column) for column in zip(*parts, strict=True))
+    patterns, counts = common_patterns(entries)
+    return partly_seen(patterns, counts, np.concatenate([complete[0], x[rows]]), np.concatenate([complete[1], y]))
 
 
 def _check_some(
@@ -336,7 +374,10 @@ def _check_some(
         fix = "Add samples in which both ends of an edge are present, or remove these edges from the graph."
         _checks.require(len(first) > 0, "samples", rule.format(f"pair of edge type {k}"), got, fix)
     for v, (used, _) in observations.items():
-        fix = "Add samples with both, or leave this type out: {node type: observations}."
+        fix = (
+            "Add samples with both, or leave this type out: {node type: observations}. Vectors have to be complete in"
+            " some samples: observe entries that are never seen together at nodes of their own."
+        )
         what = f"pair of a sample and an observation of node type {v}"
         _checks.require(len(used) > 0, "observations", rule.format(what), got, fix)
 
@@ -348,8 +389,11 @@ def _concatenate(argument: str, arrays: list[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else (jnp if _checks.is_traced(arrays) else np).concatenate(arrays)
 
 
-def _field(argument: str, values: Any, num_nodes: int) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Return values [sample, node, *dim], and masks of those that are complete and infinite [sample, node]."""
+def _field(argument: str, values: Any, num_nodes: int) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
+    """Return values [sample, node, *dim], and masks of those that are complete, partly missing, and infinite.
+
+    Hidden entries of the latter are NaN.
+    """
     values, hidden = _checks.read(argument, values)
     shaped = values.ndim >= 2 and values.shape[1] == num_nodes
     fix = "Put samples on axis 0 and nodes on axis 1; one sample is x[None]."
@@ -357,4 +401,11 @@ def _field(argument: str, values: Any, num_nodes: int) -> tuple[Any, np.ndarray,
     _checks.require(shaped, argument, rule, f"shape {values.shape}", fix)
     fix = "Pass at least one sample."
     _checks.require(values.size > 0, argument, "must hold at least one sample", f"shape {values.shape}", fix)
-    return values, *_checks.complete(argument, values, hidden, 2)
+    there, infinite = _checks.complete(argument, values, hidden, 2)
+    some = np.zeros_like(there)
+    if values.ndim > 2 and jnp.issubdtype(values.dtype, jnp.floating) and not there.all():
+        values = values if hidden is None else np.where(hidden, np.nan, values)
+        entries = np.asarray(values).reshape(*there.shape, -1)
+        some = ~there & ~np.isnan(entries).all(axis=2)
+        infinite = infinite | (some & (np.isinf(entries) | _checks.overflows(entries)).any(axis=2))
+    return values, there, some, infinite

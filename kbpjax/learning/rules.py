@@ -388,7 +388,7 @@ def build_bases(
     fix = "Pass for instance kbpjax.ConstantTime(eps=1e-2)."
     _checks.require(isinstance(rule, Rule), "rule", "must be an update rule", repr(rule), fix)
     kernels = _kernels("kernel", kernel, data.nodes)
-    obs_kernels = _kernels("obs_kernel", obs_kernel, data.observations)
+    obs_kernels = kernels_of_observations(data, obs_kernel)
     _check_domains(data, kernels, obs_kernels)
     degrees = dict(data.degrees)
     powers = {v: max(1, degrees.get(v, DEFAULT_DEGREE) - 1) for v in data.nodes}
@@ -405,6 +405,11 @@ def _check_domains(data: TrainingData, kernels: dict[int, Kernel], obs_kernels: 
     for k, *ends in data.ends if data.rows is None else ():
         for v, x in zip(ends, data.edges[k], strict=True):
             kernels[v].check(f"edges[{k}]", x)
+
+
+def kernels_of_observations(data: TrainingData, obs_kernel: Any) -> dict[int, Kernel]:
+    """Return {node type: kernel} for all observed node types."""
+    return _kernels("obs_kernel", obs_kernel, data.observations)
 
 
 def _kernels(argument: str, kernel: Any, samples: Mapping[int, Any]) -> dict[int, Kernel]:

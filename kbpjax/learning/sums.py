@@ -211,11 +211,14 @@ def _sum_samples(basis: NodeBasis, x: Array, sharding: NamedSharding | None) -> 
 def _sum_observations(
     basis: FeatureMap, observed: FeatureMap, x: Array, y: Array, sharding: NamedSharding | None
 ) -> ObservationSums:
-    def products(valid: Array, x: Array, y: Array) -> ObservationSums:
-        phi = jnp.where(valid, basis(x), 0)
-        chi = jnp.where(valid, observed(y), 0)
-        cross = matmul(phi.T, chi.astype(phi.dtype))
-        count, mean = jnp.sum(valid, dtype=jnp.int32), jnp.sum(chi, axis=0)
-        return ObservationSums(count, matmul(phi.T, phi), cross, matmul(chi.T, chi), mean)
-
+    products = partial(observation_products, basis, observed)
     return _over_devices(lambda shard: sum_chunks(products, shard), (x, y), sharding)
+
+
+def observation_products(basis: FeatureMap, observed: FeatureMap, valid: Array, x: Array, y: Array) -> ObservationSums:
+    """Return the sums over the valid pairs of a chunk."""
+    phi = jnp.where(valid, basis(x), 0)
+    chi = jnp.where(valid, observed(y), 0)
+    cross = matmul(phi.T, chi.astype(phi.dtype))
+    count, mean = jnp.sum(valid, dtype=jnp.int32), jnp.sum(chi, axis=0)
+    return ObservationSums(count, matmul(phi.T, phi), cross, matmul(chi.T, chi), mean)

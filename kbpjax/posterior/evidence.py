@@ -33,6 +33,7 @@ from kbpjax.kernels.base import as_floats, like
 from kbpjax.learning.labels import Values, are_labels, encode
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.observations import EvidenceModel, check_evidence_model
+from kbpjax.learning.patterns import PatternFeatures
 
 OUTLIERS = 0.05
 """Share of far observations above which `EvidenceWarning` is given."""
@@ -184,7 +185,9 @@ def observe(
     """Return the evidence of observations: E[k(y, Y) | x] on each node, a smoothed likelihood, or P(y | x) / P(y).
 
     An observation far from all training observations, with all kernel values 0, counts as missing; an `EvidenceWarning`
-    is given if many are far. For several observations of a node, multiply their evidence. For observations of several
+    is given if many are far. Of a vector with NaN, the entries that are there are used, if evidence was learned for
+    them (see `pool`), or the largest pattern of them for which it was; an `EvidenceWarning` says where entries are not
+    used. For several observations of a node, multiply their evidence. For observations of several
     kinds, make each a separate node, joined by an edge, and `clamp` it. Without any observation, the evidence is empty,
     and beliefs are those of the model alone.
 
@@ -195,7 +198,7 @@ def observe(
             number}, if observations differ in shape or only some types have them. Masked entries of a NumPy masked
             array are missing. Labels, if the training data have them; None is missing.
         mask: observed nodes [node], boolean or 0 and 1. Entries of y elsewhere are ignored, and may be NaN. None: all
-            nodes without NaN in y.
+            nodes whose observation is not NaN.
         evidence_model: `Expectation()`, or `DensityRatio()`, which does not smooth by the kernel of y. None: that of
             the model, which `fit` may have chosen.
         power: the power to which the evidence is raised, > 0. None: that of the model.
@@ -244,6 +247,8 @@ def observe(
         arrays[v] = _standardized(model, graph, v, arrays[v], by_type)
         if hidden is not None:
             nodes = graph.nodes_of_type(v)
+            if isinstance(model.observations[v].basis, PatternFeatures):
+                arrays[v], hidden = jnp.where(hidden, jnp.nan, arrays[v]), hidden & _all_axes(hidden)[:, None]
             there = _checks.to_jax(_all_axes(~hidden))
             observed = observed.at[nodes].set(observed[nodes] & (there if by_type else there[nodes]))
     _check_values(model, graph, arrays, observed, by_type, nan_missing)
@@ -315,21 +320,32 @@ def _check_values(
     if _checks.is_unread((arrays, observed, graph)):
         return
     shares = {}
+    numbers = {}
     for v, y in arrays.items():
         basis = model.observations[v].basis
-        if isinstance(basis, Basis) and not _checks.is_traced(model):
+        if isinstance(basis, Basis | PatternFeatures) and not _checks.is_traced(model):
             with constants():
                 shares[v] = represented_shares(basis, y)
-    ys, observed_, node_type, shares = jax.device_get((arrays, observed, graph.node_type, shares))
+                if isinstance(basis, PatternFeatures):
+                    numbers[v] = basis.patterns, basis.pattern(y)
+    ys, observed_, node_type, shares, numbers = jax.device_get((arrays, observed, graph.node_type, shares, numbers))
     for v, y in ys.items():
         mask = observed_[node_type == v] if by_type else observed_
-        if nan_missing and np.issubdtype(y.dtype, np.floating):
-            mask = mask & _all_axes(~np.isnan(y))
+        own = np.ones_like(mask) if by_type else node_type == v
+        if np.issubdtype(y.dtype, np.floating):
+            there = ~np.isnan(y).reshape(len(y), -1)
+            in_patterns = isinstance(model.observations[v].basis, PatternFeatures)
+            if v in numbers or (nan_missing and not in_patterns):
+                _warn_of_partly(there[mask & own], v, numbers.get(v), mask & own)
+            if in_patterns:
+                y = np.where(there | ~there.any(axis=1, keepdims=True), y, 0)
+            if nan_missing:
+                mask = mask & _all_axes(~np.isnan(y))
         fix = "Pass mask=, False where nothing was observed, or NaN there and no mask."
         _checks.require_finite("y", y[mask], fix)
         model.observations[v].basis.check("y", jnp.asarray(y[mask]))
         if v in shares:
-            _warn_of_far(shares[v][mask if by_type else mask & (node_type == v)], v)
+            _warn_of_far(shares[v][mask & own], v)
 
 
 @quick_jit
@@ -341,8 +357,10 @@ def _raised(local: Array, clamped: Array, power: Array) -> Array:
 
 
 @quick_jit
-def represented_shares(basis: Basis, x: Array) -> Array:
-    """Return `represented` of points, where NaN counts as 0."""
+def represented_shares(basis: Basis | PatternFeatures, x: Array) -> Array:
+    """Return `represented` of points, where NaN counts as 0, or of the entries that are there."""
+    if isinstance(basis, PatternFeatures):
+        return basis.represented(like(x, basis.point.dtype))
     return represented(basis, like(jnp.where(x == x, x, jnp.zeros_like(x)), basis.point.dtype))
 
 
@@ -353,6 +371,26 @@ def _warn_of_far(shares: np.ndarray, node_type: int) -> None:
         got = f"{far} of {len(shares)} observations of node type {node_type} are far from all training observations"
         fix = "Pass values in the units of the training data, or a wider obs_kernel in fit."
         warn(f"y: {got} and have no effect. {fix}", EvidenceWarning)
+
+
+def _warn_of_partly(there: np.ndarray, node_type: int, used: Any, mask: np.ndarray) -> None:
+    """Warn of observations of which entries are there that are not used [node, entry]."""
+    partly = there.any(axis=1) & ~there.all(axis=1)
+    if not partly.any():
+        return
+    what, fix = f"{partly.sum()} of {len(there)} observations of node type {node_type} miss entries", ""
+    if used is None:
+        got = f"{what}, and count as missing as a whole"
+        fix = "Fit on observations with entries missing like these, of at most 15 entries, or impute them."
+    else:
+        patterns, number = used[0], used[1][mask]
+        known = np.concatenate([patterns, np.zeros_like(patterns[:1]), np.ones_like(patterns[:1])])[number]
+        rest = int(np.sum(partly & (there & ~known).any(axis=1)))
+        if not rest:
+            return
+        got = f"{what}, {rest} of them in patterns that were not learned, of which only a part is used"
+        fix = "Fit on more observations with entries missing like these, or observe them at nodes of their own."
+    warn(f"y: {got}. {fix}", EvidenceWarning)
 
 
 @contextmanager
@@ -385,7 +423,9 @@ def _observe(
         given = mask[nodes]
         basis, operator = model.observations[v].basis, evidence_model.operator(model.observations[v])
         y = y if by_type else y[nodes]
-        if nan_missing and jnp.issubdtype(y.dtype, jnp.floating):
+        if isinstance(basis, PatternFeatures):
+            given = given & (basis.pattern(y) < len(basis.patterns))
+        elif nan_missing and jnp.issubdtype(y.dtype, jnp.floating):
             given = given & _all_axes(~jnp.isnan(y))
         y = jnp.where(expand(given, y.ndim), y, jnp.zeros_like(y))
         message = matmul(features(basis, like(y, basis.point.dtype)).astype(operator.dtype), operator.T)

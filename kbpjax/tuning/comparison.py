@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, ScalarLike, Shaped
+from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._misc import matmul, quick_jit
 from kbpjax.features import Basis, LandmarkSelector, cholesky_basis, incomplete_cholesky
 from kbpjax.kernels import RBF, Kernel, gram, median_bandwidth
 from kbpjax.kernels.euclidean import ARD, Projected
-from kbpjax.learning.data import TrainingData
+from kbpjax.learning.data import PartlySeen, TrainingData
 from kbpjax.learning.far import are_far, moved_near
 from kbpjax.learning.margins import estimate_margins
 from kbpjax.learning.model import candidate_points, count_levels, learn_model
@@ -280,6 +281,13 @@ def _are_values(values: Any, observations: Any) -> bool:
     return len(values) > 0 and values.shape == observations.shape and np.array_equal(values, observations)
 
 
+def _partly(y: NDArray, seen: PartlySeen, rng: np.random.Generator) -> NDArray:
+    """Return observations with NaN for entries, in patterns as often as they occur."""
+    counts = np.asarray(seen.counts)
+    chosen = rng.choice(len(counts), size=len(y), p=counts / counts.sum()) if counts.any() else np.zeros(len(y), int)
+    return np.where(np.asarray(seen.patterns)[chosen], y, np.nan).astype(y.dtype)
+
+
 @quick_jit
 def evaluate(comparison: Comparison, choice: Choice) -> Outcome:
     """Return how good the beliefs of a choice are at each temperature."""
@@ -318,7 +326,13 @@ def make_comparison(
     graph, scored, clamped = held.graph, dict(held.present), None
     rng = np.random.default_rng(1)
     for v, seen in held.observed.items():
-        if _are_values(held.truth[v][seen], held.observations[v][seen]):  # known where seen: ask where not
+        y = held.observations[v]
+        complete = seen & ~np.isnan(y).any(axis=1) if v in train.partly else seen
+        if not _are_values(held.truth[v][complete], y[complete]):
+            continue
+        if v in train.partly:  # known where seen: ask for entries
+            held = held._replace(observations={**held.observations, v: _partly(y, train.partly[v], rng)})
+        else:  # ask where not
             hidden = rng.random(len(seen)) < 0.5
             held = held._replace(observed={**held.observed, v: seen & ~hidden})
             scored[v] = held.present[v] & ~(seen & ~hidden)

@@ -228,7 +228,8 @@ def _replaced(data: TrainingData, found: Mapping[int, Any]) -> TrainingData:
             table[seen] = shaped[v][used[v] : used[v] + seen.sum()]
             used[v] += int(seen.sum())
             observations[v] = table
-        cases.append(Cases(one.graph, one.samples, observations, one.present, one.observed))
+        partly = {v: mask for v, mask in one.partly.items() if v not in shaped}
+        cases.append(Cases(one.graph, one.samples, observations, one.present, one.observed, partly, one.dropped))
     pooled = pool_cases(cases, data.labels, data.obs_labels)
     return _with(pooled, margins=data.margins, obs_margins=data.obs_margins, front_ends=front_ends)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import Cases, TrainingData
 from kbpjax.learning.margins import estimate_margins, standardized_cases
+from kbpjax.learning.patterns import partly_seen
 from kbpjax.tuning.parts import ball, interior, neighbors_of
 from kbpjax.tuning.search import Search
 
@@ -26,7 +27,7 @@ class HeldOut(NamedTuple):
         truth: {node type: values [node_of_type, *dim]}.
         present: {node type: mask of the nodes to be scored, with a value and inside their block [node_of_type]}.
         observations: {node type: observations [node_of_type, *obs_dim]}.
-        observed: {node type: mask of the nodes with an observation [node_of_type]}.
+        observed: {node type: mask of the nodes with an observation, of which entries may be NaN [node_of_type]}.
         place: {node type: numbers of the nodes among the nodes of the type of their graph [node_of_type]}.
     """
 
@@ -118,6 +119,7 @@ def _training(
     nodes: dict[int, list] = {}
     observed: dict[int, list] = {}
     edges: dict[int, list] = {}
+    partly: dict[int, list] = {}
     for one, mask in zip(cases, held, strict=True):
         free = {v: ~mask[:, np.asarray(one.graph.nodes_of_type(v))] & np.asarray(one.present[v]) for v in one.samples}
         values = {v: np.asarray(x) for v, x in one.samples.items()}
@@ -126,6 +128,9 @@ def _training(
             if v in one.observations:
                 both = free[v] & np.asarray(one.observed[v])
                 observed.setdefault(v, []).append((x[both], np.asarray(one.observations[v])[both]))
+                if v in data.partly:
+                    both = free[v] & np.asarray(one.used[v])
+                    partly.setdefault(v, []).append((x[both], np.asarray(one.observations[v])[both]))
         ends = {k: (a, b) for k, a, b in one.graph.edge_types}
         for k, edge in _edges(one.graph):
             (a, b), (first, second) = ends[k], edge.rows
@@ -142,12 +147,17 @@ def _training(
 
     joined = {v: np.concatenate(parts) for v, parts in nodes.items()}
     some_edges = {k: pair for k, parts in edges.items() if (pair := pairs(parts)) is not None}
+    thinned = {v: x[thin(len(x))] for v, x in joined.items()}
+    observations = {v: pair for v, parts in observed.items() if (pair := pairs(parts)) is not None}
+    seen = {v: pair for v, parts in partly.items() if v in observations and (pair := pairs(parts)) is not None}
+    entries = {v: partly_seen(data.partly[v].patterns, data.partly[v].counts, *pair, 1) for v, pair in seen.items()}
     return TrainingData(
         edges=some_edges,
-        nodes={v: x[thin(len(x))] for v, x in joined.items()},
-        observations={v: pair for v, parts in observed.items() if (pair := pairs(parts)) is not None},
+        nodes=thinned,
+        observations=observations,
         ends={k: (a, b) for k, a, b in data.ends if k in some_edges},
         degrees=dict(data.degrees),
+        partly={v: one for v, one in entries.items() if one is not None},
     )
 
 
@@ -177,7 +187,7 @@ def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]], margin: int)
                 columns["present"].setdefault(v, []).append(np.asarray(one.present[v])[case, rows] & here)
                 if v in one.observations:
                     columns["observations"].setdefault(v, []).append(np.asarray(one.observations[v])[case, rows])
-                    columns["observed"].setdefault(v, []).append(np.asarray(one.observed[v])[case, rows])
+                    columns["observed"].setdefault(v, []).append(np.asarray(one.used[v])[case, rows])
     graph = Graph.from_edges(
         np.concatenate(edges) if edges else np.zeros((0, 2), int),
         offset,

@@ -767,6 +767,7 @@ NOT_CALLED = {
     "CandidateWarning": WARNING,
     "EvidenceWarning": WARNING,
     "MarginWarning": WARNING,
+    "MissingWarning": WARNING,
     "RelationWarning": WARNING,
     "ScaleWarning": WARNING,
     "Schedule": "called by the package, with its own arrays",
