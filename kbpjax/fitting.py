@@ -1,6 +1,7 @@
 """`fit`: a model learned from training data, with what is not given chosen from the data."""
 
 import dataclasses
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,10 +20,16 @@ from kbpjax.learning.margins import with_own_margins
 from kbpjax.learning.model import KernelMRF, Positive, learn_model
 from kbpjax.learning.patterns import PatternFeatures
 from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
+from kbpjax.training.compare import can_train, held_out_scores
+from kbpjax.training.train import train
 from kbpjax.tuning.automatic import check_words, choose, own_margin_types
+from kbpjax.tuning.tried import Selection, Tried
 
 SCALES = 30
 """Ratio of the standard deviations of two coordinates above which `ScaleWarning` is given."""
+
+SECONDS = 60
+"""Time limit of each way of training in `fit(effort="high")`."""
 
 COARSE = 0.1
 """Residual of a basis, relative to the largest feature norm, above which `RankWarning` is given."""
@@ -150,7 +157,28 @@ def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     warn_of_rank(model, chosen.rule)
     _warn_of_far(data)
     _warn_of_missing(data, model)
-    return dataclasses.replace(model, hyperparameters=chosen, selection=selection)
+    model = dataclasses.replace(model, hyperparameters=chosen, selection=selection)
+    words = options.get("effort"), options.get("relation"), options.get("nonnegative")
+    if words[0] == "high" and words[1:] != ("ridge", None) and words[2] is None and can_train(model, data):
+        return _trained(model, data, options)
+    return model
+
+
+def _trained(model: KernelMRF, data: TrainingData, options: Any) -> KernelMRF:
+    """Return the model with potentials trained through inference, if its beliefs on held-out cases are better."""
+    counts = model
+    if model.hyperparameters.relation != "counts":
+        counts = fit_chosen(data, **{**options, "relation": "counts", "effort": "auto"})
+    since = time.perf_counter()
+    trained = train(counts, data, seconds=SECONDS)
+    seconds, scores = time.perf_counter() - since, held_out_scores([model, trained], data)
+    better = scores[1] < scores[0]
+    tried = [Tried("training", word, score) for word, score in zip(("none", "trained"), scores, strict=True)]
+    tried[better] = tried[better]._replace(taken=True)
+    tried[1] = tried[1]._replace(seconds=seconds)
+    potentials = [one for one in trained.selection if one.choice == "potentials"]
+    selection = Selection.of([*model.selection, *potentials, *tried], model.selection.unit)
+    return dataclasses.replace(trained if better else model, selection=selection)
 
 
 def _misses(argument: str, kernel: Any, types: Mapping[int, Any]) -> bool:

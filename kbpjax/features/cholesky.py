@@ -159,6 +159,31 @@ class Hats(Shares):
         return (1 - share) * weights[0] + share * weights[1]
 
 
+class Levels(Basis):
+    """The hats of sorted numbers as features of their own, in which coefficients are values at these numbers.
+
+    A number outside of them counts as the nearest, up to a quarter of their range away; others have features 0.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features.cholesky import Levels
+        >>> Levels.at(kbp.RBF(1.0), jnp.array([0.0, 1.0, 3.0]))(jnp.array([0.25, 3.5, 9.0])).tolist()
+        [[0.75, 0.25, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
+    """
+
+    @classmethod
+    def at(cls, kernel: Kernel, points: Shaped[Array, " rank"]) -> "Levels":
+        """Return the features of sorted points."""
+        return cls.trusted(points, kernel, jnp.eye(len(points), dtype=jnp.result_type(float)))
+
+    def __call__(self, x: Shaped[Array, " sample"]) -> Float[Array, "sample rank"]:
+        """Return the features of numbers."""
+        weights = Hats.__call__(self, x)  # type: ignore[arg-type]
+        points = self.landmarks.astype(weights.dtype)
+        outside = jnp.maximum(points[0] - x.astype(weights.dtype), x.astype(weights.dtype) - points[-1])
+        return jnp.where((outside <= (points[-1] - points[0]) / 4)[:, None], weights, 0)
+
+
 def plain_features(basis: FeatureMap, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
     """Return features whose products are close to the kernel, also of a `RelativeBasis`."""
     return Basis.__call__(basis, x) if isinstance(basis, RelativeBasis | Shares) else basis(x)

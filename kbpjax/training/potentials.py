@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 from kbpjax import _checks
 from kbpjax._misc import matmul
 from kbpjax.features import features
-from kbpjax.features.cholesky import Basis, Hats, plain_features
+from kbpjax.features.cholesky import Basis, Levels, plain_features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import Operators
 from kbpjax.kernels import RBF
@@ -34,14 +34,17 @@ from kbpjax.learning.relations import Own
 from kbpjax.posterior.beliefs import spacing
 from kbpjax.posterior.marginals import MeanEmbedding
 
-LEAST = 1e-5
+LEAST = 1e-6
 """Smallest ratio of the closed form, and smallest share of a level in a marginal."""
 
-FLOOR = 1e-7
-"""Floor of evaluated messages."""
+FLOOR = 1e-12
+"""Floor of evaluated messages: exponents below 1 raise it, and training has none."""
 
 ABSENT = -60.0
 """Logarithm of the weight of levels that pad those of a node type."""
+
+BALANCED = 20
+"""Number of rounds in which a ratio is scaled (Sinkhorn 1964)."""
 
 WAVES = 7
 """Number of Gaussians among the features of numbers."""
@@ -108,14 +111,14 @@ class ClosedForm(eqx.Module):
         most = max(one.shape[1] for one in found.values())
         at_levels = np.zeros((count, size, most))
         for v, x in levels.items():
-            weights = np.asarray(model.operators.prior[v, : len(x)])
+            weights = prior_of(model, v)
             prior[v, : len(x)] = np.log(np.maximum(weights / weights.sum(), LEAST / len(x)))
             density = np.asarray(MeanEmbedding().density(model, v, x))
             marginal[v, : len(x)] = np.log(density / density.max())
             lengths[v, : len(x)] = np.log(np.maximum(np.asarray(spacing(x)), LEAST))
             at_levels[v, : len(x), : found[v].shape[1]] = found[v]
-        ends = {k: pair for k, *pair in model.edge_types}
-        ratios = {k: _log_ratio(model, k, *pair, prior) for k, pair in ends.items()}
+        ends = {k: (a, b) for k, a, b in model.edge_types}
+        ratios = {k: _log_ratio(model, k, a, b, prior) for k, (a, b) in ends.items()}
         shared = [k for k in ends if k not in {kind for *_, kind, _ in model.own_edges}]
         edges = _own_edges(model, graph, shared) if own else model.own_edges
         source = {kind: kind for kind in ends} if not own else {k: k for k in shared}
@@ -126,7 +129,10 @@ class ClosedForm(eqx.Module):
         to_jax = lambda x: _checks.to_jax(np.asarray(x), dtype)
         return cls(
             to_jax(np.stack([_padded(ratios[source[k]], size) for k in types])),
-            *map(to_jax, (prior, marginal, lengths, at_levels)),
+            to_jax(prior),
+            to_jax(marginal),
+            to_jax(lengths),
+            to_jax(at_levels),
             np.array([ends[source[k]] for k in types]),
             types,
             edges,
@@ -137,13 +143,13 @@ class ClosedForm(eqx.Module):
         count, rank, dtype = len(self.types), self.features.shape[2], self.log_ratios.dtype
         ends = jnp.zeros((count, rank), dtype)
         return Potentials(
-            jnp.ones(count, dtype),
-            jnp.zeros((count, rank, rank), dtype),
-            ends,
-            ends,
-            jnp.ones(len(self.log_prior), dtype),
-            model.evidence_power.astype(dtype),
-            jnp.log(model.temperature).astype(dtype),
+            power=jnp.ones(count, dtype),
+            product=jnp.zeros((count, rank, rank), dtype),
+            first=ends,
+            second=ends,
+            marginal=jnp.ones(len(self.log_prior), dtype),
+            evidence=model.evidence_power.astype(dtype),
+            heat=jnp.log(model.temperature).astype(dtype),
         )
 
     def priors(self, potentials: Potentials) -> tuple[Array, Array]:
@@ -171,7 +177,7 @@ def features_of(model: KernelMRF, node_type: int) -> np.ndarray:
     shares of some landmarks.
     """
     x = np.asarray(model.points[node_type], float)
-    weights = np.asarray(model.operators.prior[node_type, : len(x)], float)
+    weights = prior_of(model, node_type)
     kernel = getattr(model.bases[node_type], "kernel", None)
     if x.ndim == 1 and isinstance(kernel, RBF):
         center = np.average(x, weights=weights)
@@ -180,6 +186,13 @@ def features_of(model: KernelMRF, node_type: int) -> np.ndarray:
         return np.concatenate([z[:, None], z[:, None] ** 2 / 2, waves], axis=1)
     at = np.asarray(plain_features(model.bases[node_type], model.points[node_type]))
     return at[:, : WAVES + 2]
+
+
+def prior_of(model: KernelMRF, node_type: int) -> np.ndarray:
+    """Return the weights of the levels of a node type in means over its marginal [level]."""
+    prior = model.operators.prior
+    assert prior is not None  # of learned models
+    return np.asarray(prior[node_type, : len(model.points[node_type])], float)
 
 
 def _log_ratio(model: KernelMRF, edge_type: int, first: int, second: int, prior: np.ndarray) -> np.ndarray:
@@ -191,7 +204,15 @@ def _log_ratio(model: KernelMRF, edge_type: int, first: int, second: int, prior:
         at_levels = features(model.bases[receiver], model.points[receiver]).astype(project.dtype)
         ratio = np.asarray(matmul(at_levels, project), float) / np.exp(prior[sender, :points])
         logs.append(np.log(np.maximum(ratio, LEAST)))
-    return (logs[0].T + logs[1]) / 2
+    return _balanced((logs[0].T + logs[1]) / 2, *(prior[v, : len(model.points[v])] for v in (first, second)))
+
+
+def _balanced(logs: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the logarithm of a ratio scaled so that means over either end are 1: no evidence, no message."""
+    for _ in range(BALANCED):
+        logs = logs - np.logaddexp.reduce(logs + second, axis=1, keepdims=True)
+        logs = logs - np.logaddexp.reduce(logs + first[:, None], axis=0, keepdims=True)
+    return logs
 
 
 def _own_edges(model: KernelMRF, graph: Graph, shared: list[int]) -> Own:
@@ -212,7 +233,9 @@ def _padded(logs: np.ndarray, size: int) -> np.ndarray:
     return np.pad(logs, [(0, size - n) for n in logs.shape])
 
 
-def model_of(model: KernelMRF, closed: ClosedForm, potentials: Potentials, values: tuple[int, ...], num_nodes: int) -> KernelMRF:
+def model_of(
+    model: KernelMRF, closed: ClosedForm, potentials: Potentials, values: tuple[int, ...], num_nodes: int
+) -> KernelMRF:
     """Return a model of nonnegative tables on the levels.
 
     Args:
@@ -269,7 +292,7 @@ def _basis(model: KernelMRF, node_type: int) -> Basis:
     """Return the basis in which the coefficients of a message are its values at the levels."""
     basis = model.bases[node_type]
     assert isinstance(basis, Basis)
-    return Hats.at(basis.kernel, model.points[node_type])
+    return Levels.at(basis.kernel, model.points[node_type])
 
 
 def _at_levels(model: KernelMRF, node_type: int) -> ObservationModel:

@@ -56,10 +56,10 @@ class Network(eqx.Module):
         kinds = np.array([place[k] for k in np.asarray(graph.edge_type)[:half].tolist()], np.int32)
         each = len(np.unique(kinds)) == len(kinds)
         groups = () if each else tuple((int(k), np.flatnonzero(kinds == k)) for k in np.unique(kinds))
-        ends = (np.asarray(one, np.int32) for one in (graph.senders, graph.receivers))
+        senders, receivers = (np.asarray(one, np.int32) for one in (graph.senders, graph.receivers))
         dtype = closed.log_ratios.dtype
         both = _checks.to_jax(np.tile(np.asarray(exponents), 2), dtype)
-        return cls(*ends, kinds, np.asarray(graph.node_type, np.int32), both, graph.num_nodes, groups)
+        return cls(senders, receivers, kinds, np.asarray(graph.node_type, np.int32), both, graph.num_nodes, groups)
 
     def beliefs(
         self, closed: ClosedForm, potentials: Potentials, evidence: Float[Array, "node case level"], num_iters: int

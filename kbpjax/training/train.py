@@ -1,9 +1,10 @@
 """`train`: potentials learned through inference, by hiding values of the training cases and asking for them."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,7 +18,6 @@ from kbpjax import _checks
 from kbpjax._misc import warn
 from kbpjax._public import public
 from kbpjax.features.cholesky import RelativeBasis
-from kbpjax.graphs.graph import Graph
 from kbpjax.inference.diagnostics import ConvergenceWarning
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
@@ -38,7 +38,10 @@ NODES = 2500
 """Largest number of nodes of the graph in a step; of larger graphs a part is used."""
 
 HELD = 0.2
-"""Share of the cases that are held out, of ten or more; of fewer, that of the nodes whose values are not trained on."""
+"""Share of the cases that are held out, or of the nodes whose true values are not trained on."""
+
+FEWEST = 10
+"""Number of cases from which whole cases are held out."""
 
 LONG = 60
 """Number of iterations on held-out cases; their residual shows whether messages converge."""
@@ -56,6 +59,27 @@ MOST_HELD = 128
 """Largest number of held-out cases that are evaluated."""
 
 
+def held_cases(count: int, num_nodes: int, seed: int) -> tuple[NDArray, NDArray, NDArray[np.bool_]]:
+    """Return the held-out cases, the others, and the nodes whose true values are trained on.
+
+    Of fewer than ten cases none is held out, but the true values of some nodes.
+    """
+    rng = np.random.default_rng(seed)
+    if count < FEWEST:
+        return np.array([], int), np.arange(count), rng.random(num_nodes) >= HELD
+    order, held = rng.permutation(count), int(HELD * count)
+    return order[:held][:MOST_HELD], order[held:], np.ones(num_nodes, bool)
+
+
+class Descent(NamedTuple):
+    """Options of the descent of `train`."""
+
+    steps: int
+    rate: float
+    penalty: float
+    seconds: float
+
+
 @public
 def train(
     model: KernelMRF,
@@ -64,11 +88,12 @@ def train(
     way: str = "auto",
     sharing: str = "auto",
     shares: Sequence[float] = (0.1, 0.3, 0.6),
-    steps: int = 200,
+    steps: int = 300,
     batch: int = 32,
     rate: float = 0.02,
     penalty: float = 1e-3,
     num_iters: int = 10,
+    seconds: float = math.inf,
     seed: int = 0,
     progress: Callable[[str], Any] | None = None,
 ) -> KernelMRF:
@@ -101,6 +126,7 @@ def train(
         rate: learning rate of Adam, > 0; it falls to 0.
         penalty: weight of the squares of the corrections, >= 0.
         num_iters: number of iterations that are differentiated, >= 1.
+        seconds: time limit of each way, > 0; the number of steps is then up to the speed of the machine.
         seed: seed of batches and of what is hidden.
         progress: a function that is called with lines of text; None: silent.
 
@@ -127,6 +153,7 @@ def train(
     for name, count in {"steps": steps, "batch": batch, "num_iters": num_iters}.items():
         _checks.require_count(name, count)
     _checks.require_number("rate", rate, above=0)
+    _checks.require(seconds > 0, "seconds", "must be > 0", seconds, "Leave it out for no limit.")
     _checks.require_number("penalty", penalty, least=0)
     known, fix = ("auto", *WAYS[1:]), "Pass one of them."
     _checks.require(way in known, "way", f"must be one of {known}", repr(way), fix)
@@ -146,7 +173,7 @@ def train(
     say = (lambda text: None) if progress is None else progress
     try:
         for one in WAYS[1:] if way == "auto" else (way,):
-            best, unconverged, record = trainer.train(found[-1], one, steps, rate, penalty, say)
+            best, unconverged, record = trainer.train(found[-1], one, Descent(steps, rate, penalty, seconds), say)
             found.append(best)
             tried.append(record)
             failed.append(unconverged)
@@ -184,6 +211,8 @@ class _Trainer:
         self.closed = ClosedForm.of(model, cases.graph, own)
         self.start = self.closed.start(model)
         self.values = values_of(cases)
+        if set(self.values) == set(model.points):
+            self.start = dataclasses.replace(self.start, evidence=jnp.ones_like(self.start.evidence))
         as_model = model_of(model, self.closed, self.start, self.values, cases.graph.num_nodes)
         graph, nodes = as_model.graph_of(cases.graph), np.arange(cases.graph.num_nodes)
         scored = np.ones(len(nodes), bool)
@@ -194,15 +223,8 @@ class _Trainer:
         self.examples = Examples(as_model, graph, cases, self.values, nodes)
         self.examples.there &= scored[:, None]
         self.shares, self.size, self.seed = shares, batch, seed
-        rng = np.random.default_rng(seed)
-        count = self.examples.there.shape[1]
-        self.held, self.kept = np.array([], int), np.arange(count)
-        self.asked = np.ones(len(nodes), bool)  # of which nodes the true values are trained on
-        if count >= 10:
-            order = rng.permutation(count)
-            self.held, self.kept = order[: int(HELD * count)][:MOST_HELD], order[int(HELD * count) :]
-        else:
-            self.asked = rng.random(len(nodes)) >= HELD
+        self.held, self.kept, asked = held_cases(len(cases.present[min(cases.present)]), cases.graph.num_nodes, seed)
+        self.asked = asked[nodes]
         self.evaluate = eqx.filter_jit(self._loss)
         self.num_iters = num_iters
 
@@ -213,7 +235,7 @@ class _Trainer:
         between = self.examples.between[self.network.node_type]
         spread = jnp.sum(jnp.einsum("ncp,npq->ncq", beliefs, between) * beliefs, axis=-1) / 2
         score = jnp.where(there, jnp.sum(beliefs * distances, axis=-1) - spread, 0)
-        return jnp.sum(weights * score) / jnp.maximum(jnp.sum(there), 1), residual
+        return jnp.sum(weights * score) / jnp.maximum(jnp.sum(there, dtype=score.dtype), 1), residual
 
     def held_out(self, potentials: Potentials) -> tuple[float, float]:
         """Return the score on held-out cases, and the share of them whose messages have not converged."""
@@ -233,12 +255,15 @@ class _Trainer:
         return evidence, distances, weights, there & _checks.to_jax(asked)[:, None]
 
     def train(
-        self, start: Potentials, way: str, steps: int, rate: float, penalty: float, say: Callable[[str], Any]
+        self, start: Potentials, way: str, descent: Descent, say: Callable[[str], Any]
     ) -> tuple[Potentials, float, Tried]:
-        """Return the potentials of the best step on held-out cases, the share that has not converged, and the record."""
+        """Return the best potentials on held-out cases, the share of them that has not converged, and the record."""
         since = time.perf_counter()
+        steps = descent.steps
         names = [one for one in Potentials.__dataclass_fields__ if way == "corrected" or one in FEW]
-        optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
+        if self.examples.hidden.all():  # values are exact at any power
+            names.remove("evidence")
+        optimizer = optax.adam(optax.cosine_decay_schedule(descent.rate, steps))
         free = {name: getattr(start, name) for name in names}
 
         def full(free: dict[str, Array]) -> Potentials:
@@ -247,12 +272,14 @@ class _Trainer:
         def objective(free: dict[str, Array], given: tuple[Array, ...]) -> Array:
             extra = [jnp.sum(free[n] ** 2) for n in ("product", "first", "second") if n in free]
             extra += [jnp.sum((free["power"] - 1) ** 2)]
-            return self._loss(full(free), given, self.num_iters)[0] + penalty * sum(extra) / len(start.power)
+            return self._loss(full(free), given, self.num_iters)[0] + descent.penalty * sum(extra) / len(start.power)
 
         @jax.jit
         def advance(free: dict[str, Array], state: Any, given: tuple[Array, ...]) -> tuple[Any, Any]:
-            change, state = optimizer.update(jax.grad(objective)(free, given), state)
-            return optax.apply_updates(free, change), state
+            slopes = jax.grad(objective)(free, given)
+            with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+                change, state = optimizer.update(slopes, state)
+                return optax.apply_updates(free, change), state
 
         rng, state, best = np.random.default_rng(self.seed), optimizer.init(free), start
         score, unconverged = self.held_out(start)
@@ -262,11 +289,14 @@ class _Trainer:
                 chosen = rng.choice(self.kept, min(self.size, len(self.kept)), replace=False)
                 free, state = advance(free, state, self._of(chosen, rng, self.asked))
                 done = step + 1
-                if done % EVERY == 0 or done == steps:
+                late = time.perf_counter() - since > descent.seconds
+                if done % EVERY == 0 or done == steps or late:
                     found = self.held_out(full(free))
                     say(f"{way}, step {done} of {steps}: score {found[0]:.4g} on held-out cases, {score:.4g} at best")
                     if found[0] < score:
                         best, (score, unconverged) = full(free), found
+                if late:
+                    break
         except KeyboardInterrupt:
             say(f"{way}: interrupted after {done} steps")
         return best, unconverged, Tried("potentials", way, score, done, time.perf_counter() - since)

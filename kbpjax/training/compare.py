@@ -1,0 +1,73 @@
+"""Whether `fit(effort="high")` takes a trained model: beliefs on held-out cases, against those of the closed form."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from kbpjax import _checks
+from kbpjax.kernels import RBF
+from kbpjax.learning.data import TrainingData
+from kbpjax.learning.model import KernelMRF
+from kbpjax.posterior.infer import infer
+from kbpjax.training.examples import BATCH, values_of
+from kbpjax.training.train import held_cases
+from kbpjax.tuning.losses import CRPS
+
+HIDDEN = 0.3
+"""Share of the observations that are hidden, where they are the values themselves."""
+
+
+def can_train(model: KernelMRF, data: TrainingData) -> bool:
+    """Return whether `fit` may train: cases of one graph with cycles, of observed numbers without front ends."""
+    if len(data.cases) != 1 or data.front_ends or model.hyperparameters.front_ends:
+        return False
+    (cases,) = data.cases
+    numbers = all(isinstance(getattr(basis, "kernel", None), RBF) for basis in model.bases.values())
+    single = all(x.ndim == 1 and jnp.issubdtype(x.dtype, jnp.floating) for x in model.points.values())
+    return numbers and single and bool(cases.observations) and cases.graph.forest is None
+
+
+def held_out_scores(models: list[KernelMRF], data: TrainingData, seed: int = 0) -> list[float]:
+    """Return the mean CRPS of each model on the cases that `train` with this seed does not train on."""
+    (cases,) = data.cases
+    count = len(next(iter(cases.samples.values())))
+    held, _, asked = held_cases(count, cases.graph.num_nodes, seed)
+    chosen = held if len(held) else np.arange(count)
+    rng, values = np.random.default_rng(seed + 1), values_of(cases)
+    y, truth = {}, {}
+    for v, x in cases.samples.items():
+        nodes = np.asarray(cases.graph.nodes_of_type(v))
+        there = np.asarray(cases.present[v])[chosen]
+        if not len(held):
+            there = there & ~asked[nodes]
+        if v in cases.observations:
+            seen = np.asarray(cases.observed[v])[chosen]
+            if v in values:
+                hide = rng.random(seen.shape) < HIDDEN
+                seen, there = seen & ~hide, there & hide
+            y[v] = np.where(_expand(seen, cases.observations[v]), np.asarray(cases.observations[v])[chosen], np.nan)
+        truth[v] = np.where(there, np.asarray(x)[chosen], np.nan)
+    return [_score(model, cases.graph, y, truth) for model in models]
+
+
+def _expand(mask: np.ndarray, like: Any) -> np.ndarray:
+    return mask.reshape(*mask.shape, *(1,) * (np.ndim(like) - mask.ndim))
+
+
+def _score(model: KernelMRF, graph: Any, y: dict[int, np.ndarray], truth: dict[int, np.ndarray]) -> float:
+    """Return the mean CRPS over the true values of all cases."""
+
+    def one(case: Any) -> tuple[Array, Array]:
+        y, truth = case
+        posterior = infer(model, graph, y)
+        counts = jnp.stack([jnp.sum(~jnp.isnan(x), dtype=x.dtype) for x in truth.values()])
+        scores = [CRPS()(posterior.by_type[v], x) for v, x in truth.items()]
+        return jnp.sum(counts * jnp.stack(scores)), jnp.sum(counts)
+
+    dtype = np.dtype(jnp.result_type(float))
+    given = jax.tree.map(lambda x: _checks.to_jax(x, dtype), (y, truth))
+    totals, counts = jax.jit(lambda given: jax.lax.map(one, given, batch_size=BATCH))(given)
+    return float(jnp.sum(totals) / jnp.sum(counts))

@@ -1,0 +1,161 @@
+"""`train`: potentials learned through inference, against the engine, enumeration and finite differences."""
+
+import dataclasses
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+from kbpjax.training.potentials import ClosedForm, model_of
+from kbpjax.training.propagation import Network
+from kbpjax.training.train import _Trainer
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """Four correlated numbers on a complete graph, a quarter missing, and a model of smoothed counts."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 1)) + rng.normal(size=(400, 4)) * np.array([0.2, 0.4, 0.8, 2.0])
+    x[rng.random(x.shape) < 0.2] = np.nan
+    graph = kbp.Graph.from_edges(list(itertools.combinations(range(4), 2)), 4)
+    data = kbp.pool(graph, x, x)
+    options = {"kernel": kbp.RBF(0.4), "obs_kernel": kbp.RBF(0.4), "ridge": 1e-2, "relation": "counts"}
+    return graph, data, kbp.fit(data, **options)
+
+
+def moved(potentials, seed=0):
+    """Return other numbers."""
+    leaves, tree = jax.tree.flatten(potentials)
+    rng = np.random.default_rng(seed)
+    return jax.tree.unflatten(tree, [one + jnp.asarray(0.1 * rng.normal(size=one.shape), one.dtype) for one in leaves])
+
+
+def test_messages_are_those_of_infer(problem):
+    graph, data, model = problem
+    trainer = _Trainer(model, data, "edge", (0.3,), 8, 0, 10)
+    potentials = dataclasses.replace(moved(trainer.start), evidence=trainer.start.evidence)
+    trained = model_of(model, trainer.closed, potentials, trainer.values, 4)
+    y = np.array([0.5, np.nan, -0.3, np.nan])
+    posterior = kbp.infer(trained, graph, y, tol=1e-6)
+    network = Network.of(trained.graph_of(graph), trainer.closed, model.reweighting)
+    evidence = jnp.log(kbp.observe(trained, graph, y, power=1.0).local)[:, None]
+    beliefs, residual = network.beliefs(trainer.closed, potentials, evidence, 200)
+    assert residual.max() < 1e-5
+    np.testing.assert_allclose(beliefs[:, 0], posterior.probabilities[0], atol=2e-4)
+    seen = np.asarray(trained.points[0])[np.asarray(beliefs[0, 0]).argmax()]
+    assert abs(seen - 0.5) < 0.1  # the value itself
+
+
+def test_the_closed_form_answers_as_the_model_of_counts(problem):
+    graph, data, model = problem
+    trainer = _Trainer(model, data, "type", (0.3,), 8, 0, 10)
+    same = model_of(model, trainer.closed, trainer.start, trainer.values, 4)
+    first, second = (kbp.infer(one, graph) for one in (model, same))
+    assert np.ptp(kbp.std(second)) < 1e-3  # without evidence, the marginal of all nodes
+    for summary in (kbp.mean, kbp.std):
+        assert abs(float(np.mean(summary(first)) - np.mean(summary(second)))) < 0.08
+    ratio = np.asarray(same.interaction(0))
+    np.testing.assert_allclose(np.log(ratio / ratio.max()), log_ratio(trainer.closed), atol=1e-3)
+
+
+def log_ratio(closed: ClosedForm):
+    logs = np.asarray(closed.log_ratios[0])
+    return logs - logs.max()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_beliefs_on_trees_are_those_of_enumeration(seed):
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 3, size=(60, 1)) * (rng.random((60, 4)) < 0.7)
+    graph = kbp.Graph.from_edges([(0, 1), (2, 1), (1, 3)], 4)
+    data = kbp.pool(graph, codes, codes)
+    model = kbp.fit(data, kernel=kbp.Delta(), obs_kernel=kbp.Delta(), ridge=0.05, relation="counts")
+    trainer = _Trainer(model, data, "edge", (0.3,), 8, 0, 10)
+    potentials = moved(trainer.start, seed)
+    plain = {"marginal": jnp.ones_like(potentials.marginal), "heat": jnp.zeros(()), "evidence": jnp.ones(())}
+    potentials = dataclasses.replace(potentials, **plain)
+    closed = eqx.tree_at(lambda c: c.log_marginal, trainer.closed, trainer.closed.log_prior)
+    found = kbp.infer(model_of(model, closed, potentials, (), 4), graph).probabilities[0]
+    tables = np.asarray(closed.tables(potentials)[:, 1], float)  # back: [first, second], with the prior of the second
+    prior = np.exp(np.asarray(closed.log_prior[0], float))
+    kinds = {kind: row for row, kind in enumerate(closed.types)}
+    joint = np.zeros((3,) * 4)
+    for states in itertools.product(range(3), repeat=4):
+        value = np.prod([prior[one] for one in states])
+        for first, second, own, _ in closed.own:
+            value *= (tables[kinds[own]] / prior)[states[first], states[second]]
+        joint[states] = value
+    exact = [joint.sum(axis=tuple(set(range(4)) - {node})) for node in range(4)]
+    np.testing.assert_allclose(found, np.array(exact) / joint.sum(), rtol=2e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("edges", [[(0, 1), (1, 2), (2, 3)], [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2)]])
+def test_gradients_are_those_of_finite_differences(problem, edges):
+    _, data, _ = problem
+    graph = kbp.Graph.from_edges(edges, 4)
+    (cases,) = data.cases
+    x = np.where(cases.present[0], cases.samples[0], np.nan)
+    data = kbp.pool(graph, x, x)
+    model = kbp.fit(data, kernel=kbp.RBF(0.6), obs_kernel=kbp.RBF(0.6), ridge=3e-2, relation="counts")
+    trainer = _Trainer(model, data, "edge", (0.5,), 8, 0, 10)
+    given = trainer.examples.batch(np.arange(8), (0.5,), np.random.default_rng(0))
+    loss = eqx.filter_jit(lambda potentials: trainer._loss(potentials, given, 80)[0])  # at the fixed point
+    at, along = moved(trainer.start), moved(jax.tree.map(jnp.zeros_like, trainer.start), 1)
+    slope = sum(jnp.vdot(a, b) for a, b in zip(*map(jax.tree.leaves, (jax.grad(loss)(at), along)), strict=True))
+    step = lambda size: jax.tree.map(lambda a, b: a + size * b, at, along)
+    numeric = (loss(step(1e-4)) - loss(step(-1e-4))) / 2e-4
+    assert abs(slope - numeric) < 1e-4 * abs(numeric) + 1e-9
+
+
+def test_training_gains_on_held_out_cases_and_says_so(problem, tmp_path):
+    graph, data, model = problem
+    lines = []
+    trained = kbp.train(model, data, steps=100, progress=lines.append)
+    tried = {one.alternative: one for one in trained.selection if one.choice == "potentials"}
+    assert list(tried) == ["closed form", "scaled", "corrected"]
+    assert tried["corrected"].score < tried["closed form"].score
+    assert sum(one.taken for one in tried.values()) == 1
+    assert len(lines) == 8 and "step 100 of 100" in lines[-1]
+    assert len(trained.own_edges) == 6
+    kbp.save(tmp_path / "trained.kbp", trained)
+    again = kbp.load(tmp_path / "trained.kbp")
+    y = np.array([0.5, np.nan, -0.3, np.nan])
+    np.testing.assert_array_equal(kbp.mean(kbp.infer(again, graph, y)), kbp.mean(kbp.infer(trained, graph, y)))
+    clamped = kbp.infer(trained, graph, evidence=kbp.clamp(trained, graph, None, y))
+    np.testing.assert_allclose(kbp.mean(clamped)[1::2], kbp.mean(kbp.infer(trained, graph, y))[1::2], atol=0.02)
+
+
+def test_an_interrupt_keeps_the_best(problem):
+    _, data, model = problem
+
+    def interrupt(text):
+        if "step 50" in text:
+            raise KeyboardInterrupt
+
+    trained = kbp.train(model, data, steps=75, way="scaled", progress=interrupt)
+    record = [one for one in trained.selection if one.choice == "potentials"][-1]
+    assert record.alternative == "scaled" and record.evaluated == 50
+
+
+def test_bad_input_is_refused(problem):
+    _, data, model = problem
+    for options, text in (
+        ({"way": "all"}, "way"),
+        ({"sharing": "both"}, "sharing"),
+        ({"shares": (0.0,)}, "shares"),
+        ({"steps": 0}, "steps"),
+        ({"rate": 0.0}, "rate"),
+        ({"seconds": 0.0}, "seconds"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            kbp.train(model, data, **options)
+    ridge = kbp.fit(data, kernel=kbp.RBF(0.4), obs_kernel=kbp.RBF(0.4))
+    with pytest.raises(ValueError, match="relation='counts'"):
+        kbp.train(ridge, data)
+    pooled = kbp.TrainingData(edges=data.edges, nodes=data.nodes)
+    with pytest.raises(ValueError, match="one graph"):
+        kbp.train(model, pooled)
