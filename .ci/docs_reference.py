@@ -125,6 +125,7 @@ PAGES = {
         {
             "Hyperparameters": "Hyperparameters median_hyperparameters",
             "Selection and tuning": "select tune Tuned calibrate",
+            "Training through inference": "train",
             "Losses": "SquaredError NegativeLogBelief IntervalScore CRPS",
             "Scores in closed form": "tuning.scores.leave_one_out tuning.scores.generalized_cross_validation",
         },

@@ -412,6 +412,8 @@ recipe("Hyperparameters.answer", Late(lambda: start().answer), model, GRAPH, Y[0
 recipe("median_hyperparameters", kbp.median_hyperparameters, data, num_iters=3)
 recipe("select", kbp.select, start, data, steps=2, every=1)
 recipe("tune", kbp.tune, start, data, GRAPH, X[:4], Y[:4], POINTS, steps=2, every=1, batch=2, key=KEY, progress=False)
+counted = Late(lambda: kbp.fit(data(), relation="counts", kernel=RBF, obs_kernel=RBF))
+recipe("train", kbp.train, counted, data, way="scaled", steps=2, batch=2, num_iters=2)
 recipe("calibrate", kbp.calibrate, start, model, GRAPH, X[:2], Y[:2], POINTS)
 recipe("SquaredError.__call__", kbp.SquaredError().__call__, belief, np.array([1.5, 0.5], np.float32))
 recipe("NegativeLogBelief.__call__", kbp.NegativeLogBelief().__call__, belief, np.array([0.9, 0.5], np.float32))
