@@ -354,7 +354,7 @@ def stop_after(monkeypatch, step):
         yield from range(start, step)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tuning, "_bar", bar)
+    monkeypatch.setattr(tuning, "progress_bar", bar)
 
 
 def test_an_interrupt_ends_it_with_the_best_so_far(monkeypatch):
@@ -428,12 +428,12 @@ def same(one, other):
 def test_a_resumed_descent_gives_the_same_bits(monkeypatch, tmp_path):
     """Interrupted before a check, in the middle between two, and finished; noise and batches are random."""
     options = {"steps": 6, "every": 4, "batch": 2, "observations": lambda key: Y + jax.random.normal(key, Y.shape)}
-    whole, path, bar = tune(**options), tmp_path / "tuned.npz", tuning._bar
+    whole, path, bar = tune(**options), tmp_path / "tuned.npz", tuning.progress_bar
     for step in (2, 4, 5):
         stop_after(monkeypatch, step)
         part = tune(**options, checkpoint=path)
         assert part.stopped == "interrupted" and len(part.losses) == step
-    monkeypatch.setattr(tuning, "_bar", bar)
+    monkeypatch.setattr(tuning, "progress_bar", bar)
     same(tune(**options, checkpoint=path), whole)
     monkeypatch.setattr(tuning._Search, "_step", None)
     same(tune(**options, checkpoint=str(path)), whole)  # without a step
@@ -523,9 +523,9 @@ def test_tune_names_what_is_wrong():
 
 
 def test_a_bar_is_shown_only_where_somebody_sees_it(monkeypatch):
-    assert tuning._bar(3, True) == range(3)  # pytest catches standard error
+    assert tuning.progress_bar(3, True) == range(3)  # pytest catches standard error
     monkeypatch.setattr(tuning.sys.stderr, "isatty", lambda: True, raising=False)
-    assert tuning._bar(3, False) == range(3)
-    with tuning._bar(3, True) as bar:
+    assert tuning.progress_bar(3, False) == range(3)
+    with tuning.progress_bar(3, True) as bar:
         assert hasattr(bar, "set_postfix")
         assert list(bar) == [0, 1, 2]

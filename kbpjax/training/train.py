@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -27,6 +27,7 @@ from kbpjax.training.potentials import ClosedForm, Potentials, model_of
 from kbpjax.training.propagation import Network
 from kbpjax.tuning.parts import part_of
 from kbpjax.tuning.tried import Selection, Tried
+from kbpjax.tuning.tune import progress_bar
 
 WAYS = ("closed form", "scaled", "corrected")
 """What can be trained: nothing, the few numbers, or these and the corrections of the potentials."""
@@ -95,7 +96,7 @@ def train(
     num_iters: int = 10,
     seconds: float = math.inf,
     seed: int = 0,
-    progress: Callable[[str], Any] | None = None,
+    progress: bool = True,
 ) -> KernelMRF:
     r"""Return a model whose potentials are trained through inference (Wainwright 2006; Domke 2013).
 
@@ -128,7 +129,7 @@ def train(
         num_iters: number of iterations that are differentiated, >= 1.
         seconds: time limit of each way, > 0; the number of steps is then up to the speed of the machine.
         seed: seed of batches and of what is hidden.
-        progress: a function that is called with lines of text; None: silent.
+        progress: whether to show a progress bar if standard error is a terminal (and tqdm is installed).
 
     Returns:
         The model, of nonnegative tables on the levels of its variables, which all functions take. Its `selection` holds
@@ -170,15 +171,14 @@ def train(
     start = trainer.start
     score, unconverged = trainer.held_out(start)
     found, tried, failed = [start], [Tried("potentials", WAYS[0], score)], [unconverged]
-    say = (lambda text: None) if progress is None else progress
     try:
         for one in WAYS[1:] if way == "auto" else (way,):
-            best, unconverged, record = trainer.train(found[-1], one, Descent(steps, rate, penalty, seconds), say)
+            best, unconverged, record = trainer.train(found[-1], one, Descent(steps, rate, penalty, seconds), progress)
             found.append(best)
             tried.append(record)
             failed.append(unconverged)
     except KeyboardInterrupt:
-        say("interrupted: the best so far is kept")
+        pass  # keep what was found
     allowed = max(FAILED, failed[0])
     ranks = [one.score if share <= allowed else np.inf for one, share in zip(tried, failed, strict=True)]
     if len(tried) > 1 and not np.isfinite(ranks[1:]).any():
@@ -254,9 +254,7 @@ class _Trainer:
         evidence, distances, weights, there = self.examples.batch(chosen, self.shares, rng)
         return evidence, distances, weights, there & _checks.to_jax(asked)[:, None]
 
-    def train(
-        self, start: Potentials, way: str, descent: Descent, say: Callable[[str], Any]
-    ) -> tuple[Potentials, float, Tried]:
+    def train(self, start: Potentials, way: str, descent: Descent, progress: bool) -> tuple[Potentials, float, Tried]:
         """Return the best potentials on held-out cases, the share of them that has not converged, and the record."""
         since = time.perf_counter()
         steps = descent.steps
@@ -285,18 +283,20 @@ class _Trainer:
         score, unconverged = self.held_out(start)
         done = 0
         try:
-            for step in range(steps):
+            bar = progress_bar(steps, progress, name=way)
+            for step in bar:
                 chosen = rng.choice(self.kept, min(self.size, len(self.kept)), replace=False)
                 free, state = advance(free, state, self._of(chosen, rng, self.asked))
                 done = step + 1
                 late = time.perf_counter() - since > descent.seconds
                 if done % EVERY == 0 or done == steps or late:
                     found = self.held_out(full(free))
-                    say(f"{way}, step {done} of {steps}: score {found[0]:.4g} on held-out cases, {score:.4g} at best")
                     if found[0] < score:
                         best, (score, unconverged) = full(free), found
+                    if hasattr(bar, "set_postfix"):
+                        bar.set_postfix(score=f"{found[0]:.4g}", best=f"{score:.4g}")
                 if late:
                     break
         except KeyboardInterrupt:
-            say(f"{way}: interrupted after {done} steps")
+            pass  # the best so far
         return best, unconverged, Tried("potentials", way, score, done, time.perf_counter() - since)

@@ -223,7 +223,7 @@ def tune(
     validate, advance = _compiled(of_cases, chosen)
     given = {"data": data, "cases": cases}  # as arguments: constants would be compiled in
     search = _Search(learned, data, chosen, partial(validate, **given), partial(advance, **given), saved)
-    stopped = search.descend(_bar(steps, progress, len(search.state.losses)), every, patience)
+    stopped = search.descend(progress_bar(steps, progress, len(search.state.losses)), every, patience)
     model = _fit(search.best, data, stopped == "interrupted")
     history = dict(zip(learned.names, search.state.of("history"), strict=True)) if search.state.losses else {}
     return Tuned(search.best, model, np.asarray(search.state.losses), dict(search.state.checks), history, stopped)
@@ -485,7 +485,7 @@ def _fit(best: Hyperparameters, data: TrainingData, interrupted: bool) -> Kernel
         return best.fit(data)
 
 
-def _bar(steps: int, progress: bool, start: int = 0) -> Any:
+def progress_bar(steps: int, progress: bool, start: int = 0, name: str = "tune") -> Any:
     """Return a progress bar over the steps from `start` on if standard error is a terminal, else a range."""
     todo = range(start, steps)
     if not (progress and sys.stderr.isatty()):
@@ -494,4 +494,4 @@ def _bar(steps: int, progress: bool, start: int = 0) -> Any:
         from tqdm import tqdm
     except ImportError:
         return todo
-    return tqdm(todo, desc="tune", initial=start, total=steps)
+    return tqdm(todo, desc=name, initial=start, total=steps)
