@@ -23,7 +23,7 @@ from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
 from kbpjax.training.compare import can_train, held_out_scores
 from kbpjax.training.train import train
 from kbpjax.tuning.automatic import check_words, choose, own_margin_types
-from kbpjax.tuning.tried import Selection, Tried
+from kbpjax.tuning.tried import Tried, selection_of
 
 SCALES = 30
 """Ratio of the standard deviations of two coordinates above which `ScaleWarning` is given."""
@@ -178,7 +178,7 @@ def _trained(model: KernelMRF, data: TrainingData, options: Any) -> KernelMRF:
     tried[better] = tried[better]._replace(taken=True)
     tried[1] = tried[1]._replace(seconds=seconds)
     potentials = [one for one in trained.selection if one.choice == "potentials"]
-    selection = Selection.of([*model.selection, *potentials, *tried], model.selection.unit)
+    selection = selection_of([*model.selection, *potentials, *tried], model.selection.unit)
     return dataclasses.replace(trained if better else model, selection=selection)
 
 

@@ -17,6 +17,7 @@ LAYERS = (
     ("learning", "inference"),  # which do not know each other, but for the operators that a model hands over
     ("posterior",),
     ("tuning", "baselines", "ep"),
+    ("training",),
     ("fitting", "io", "plotting", "estimator", "sharded", "__main__", "__init__"),
 )
 ALLOWED = {("learning", "inference.operators")}

@@ -1,6 +1,6 @@
 """Solve problems by one call of `fit` and one of `infer`, without options, and compare with other methods.
 
-    python -m benchmarks.first_try [--quick] [--only NAME ...] [--accept]
+    python -m benchmarks.first_try [--quick] [--only NAME ...] [--effort low|auto|high] [--accept]
 
 Per quantity: error of the mean (root mean square; angles: mean absolute degrees), CRPS, coverage of the central 50 %
 and 90 % intervals, fraction of converged cases, seconds of the first `fit` and `infer` with their compilation. Beside
@@ -10,7 +10,8 @@ options that a small grid search chose on validation cases. Ratios are errors of
 At the end the geometric mean of the ratios of CRPS to those of the best baselines is printed, and the worst three.
 
 Results are written after each problem, to benchmarks/out or, with --accept, into the committed file, where the rows of
-problems that were not run are kept.
+problems that were not run are kept. Those of other efforts than auto are in a file of their own, without hand-tuned
+options, which do not depend on it.
 """
 
 import argparse
@@ -65,6 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.first_try", description=description)
     command_line.add_common_arguments(parser, OUT)
     parser.add_argument("--accept", action="store_true", help="write the run into the committed file")
+    parser.add_argument("--effort", choices=("low", "auto", "high"), default="auto", help="effort of fit")
     parser.add_argument("--only", nargs="+", choices=ORDER, metavar="NAME", help=f"problems: {', '.join(ORDER)}")
     return command_line.main(run, parser, argv)
 
@@ -74,20 +76,21 @@ def run(args: argparse.Namespace) -> None:
     if args.quick and args.accept:
         raise ValueError("--accept: must not be with --quick; got both. A quick run does not replace results.")
     data = datasets.data_directory(args.data)
-    path = (SAVED if args.accept else args.out) / "first_try.json"
+    name = "first_try.json" if args.effort == "auto" else f"first_try_{args.effort}.json"
+    path = (SAVED if args.accept else args.out) / name
     names = [name for name in ORDER if args.only is None or name in args.only]
     kept = _saved(path) if args.accept and args.only else {}
     for name in names:
         print(f"{name} ...", flush=True)
-        kept[name] = rows = attempt(name, args.seed, args.quick, data)
+        kept[name] = rows = attempt(name, args.seed, args.quick, data, args.effort)
         tables.print_table(rows, [key for key in SHOWN if any(key in row for row in rows)])
         _print_methods(rows)
-        config = {"quick": args.quick, "seed": args.seed}
+        config = {"quick": args.quick, "seed": args.seed, "effort": args.effort}
         results.write_results(path, config, [row for one in ORDER for row in kept.get(one, [])])
     print(first_try_summary([row for one in ORDER for row in kept.get(one, [])]), end="")
 
 
-def attempt(name: str, seed: int, quick: bool, data: Path | None) -> list[Row]:
+def attempt(name: str, seed: int, quick: bool, data: Path | None, effort: str = "auto") -> list[Row]:
     """Return the rows of a problem; if it cannot be built, one row with the reason."""
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
@@ -101,17 +104,17 @@ def attempt(name: str, seed: int, quick: bool, data: Path | None) -> list[Row]:
         text = str(error) if str(error).startswith("data must") else f"{type(error).__name__}: {error}"
         print(f"{name}: skipped: {text}", file=sys.stderr)
         return [{"problem": name, "failed": f"skipped: {text}"}]
-    rows = solve(name, problem, quick)
+    rows = solve(name, problem, quick, effort)
     return [{**row, "load": load, "total_s": time.perf_counter() - start} for row in rows]
 
 
-def solve(name: str, problem: Problem, quick: bool) -> list[Row]:
+def solve(name: str, problem: Problem, quick: bool, effort: str = "auto") -> list[Row]:
     """Return one row per quantity; what fails is named in the column `failed`, and the rest goes on."""
     rows: list[Row] = [{"problem": f"{name}: {q.name}" if q.name else name} for q in problem.quantities]
     parts: tuple[Callable[..., list[Row]], ...] = (_one_call, _tuned, _exact, _baselines)
-    for part in parts:
+    for part in parts if effort == "auto" else (part for part in parts if part is not _tuned):
         try:
-            found = part(problem, quick)
+            found = part(problem, quick, effort)
         except Exception as error:  # any failure of a method is a result
             found = [{"failed": f"{part.__name__[1:]}: {type(error).__name__}: {error}"} for _ in rows]
         for row, more in zip(rows, found, strict=True):
@@ -126,7 +129,7 @@ def solve(name: str, problem: Problem, quick: bool) -> list[Row]:
     return rows
 
 
-def _one_call(problem: Problem, quick: bool) -> list[Row]:
+def _one_call(problem: Problem, quick: bool, effort: str) -> list[Row]:
     """Solve the problem as a newcomer does."""
     del quick
     kernels = {"kernel": problem.kernel, "obs_kernel": problem.obs_kernel}
@@ -134,7 +137,7 @@ def _one_call(problem: Problem, quick: bool) -> list[Row]:
         warnings.simplefilter("always")
         start, cpu = time.perf_counter(), time.process_time()
         data = problem.pool()
-        model = kbp.fit(data, **{name: kernel for name, kernel in kernels.items() if kernel})
+        model = kbp.fit(data, effort=effort, **{name: kernel for name, kernel in kernels.items() if kernel})
         jax.block_until_ready(jax.tree.leaves(model))
         fit_s, fit_cpu_s = time.perf_counter() - start, time.process_time() - cpu
         start, cpu = time.perf_counter(), time.process_time()
@@ -171,8 +174,9 @@ def _peak(problem: Problem, quantity: Quantity, found: tuned.Found) -> Row:
     return {"psnr": 20 * np.log10(problem.peak / error)}
 
 
-def _tuned(problem: Problem, quick: bool) -> list[Row]:
+def _tuned(problem: Problem, quick: bool, effort: str) -> list[Row]:
     """Choose explicit options on the validation cases, and solve the test cases with them."""
+    del effort
     start = time.perf_counter()
     data = problem.pool()
     options, chosen = tuned.search(problem, data, quick)
@@ -188,9 +192,9 @@ def _tuned(problem: Problem, quick: bool) -> list[Row]:
     return rows
 
 
-def _exact(problem: Problem, quick: bool) -> list[Row]:
+def _exact(problem: Problem, quick: bool, effort: str) -> list[Row]:
     """Score the true posterior."""
-    del quick
+    del quick, effort
     if problem.exact is None:
         return [{} for _ in problem.quantities]
     found = problem.exact(problem.test)
@@ -200,12 +204,12 @@ def _exact(problem: Problem, quick: bool) -> list[Row]:
     ]
 
 
-def _baselines(problem: Problem, quick: bool) -> list[Row]:
+def _baselines(problem: Problem, quick: bool, effort: str) -> list[Row]:
     """Score the simple methods, and return the best on the test cases for each quantity.
 
     Methods that see more than the model are scored, and are never the best.
     """
-    del quick
+    del quick, effort
     rows: list[Row] = [{} for _ in problem.quantities]
     for name, method in {**problem.baselines, **problem.seeing_more}.items():
         start = time.perf_counter()

@@ -1,8 +1,8 @@
 """Message passing on levels for many cases of one graph at once, to differentiate through.
 
 The updates are those of `infer`, in logarithms, synchronous and damped. A message is [edge, case, level]: with an own
-matrix for each edge, an iteration is one batched product over all cases, two to five times as fast as the general
-engine under `jax.vmap` (`benchmarks/training.py`).
+matrix for each edge, an iteration is one batched product over all cases, which the general engine under `jax.vmap` is
+not (`benchmarks/training.py`).
 """
 
 from typing import Any

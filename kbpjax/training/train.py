@@ -26,7 +26,7 @@ from kbpjax.training.examples import Examples, values_of
 from kbpjax.training.potentials import ClosedForm, Potentials, model_of
 from kbpjax.training.propagation import Network
 from kbpjax.tuning.parts import part_of
-from kbpjax.tuning.tried import Selection, Tried
+from kbpjax.tuning.tried import Tried, selection_of
 from kbpjax.tuning.tune import progress_bar
 
 WAYS = ("closed form", "scaled", "corrected")
@@ -189,7 +189,7 @@ def train(
     result = model_of(model, trainer.closed, found[taken], trainer.values, data.cases[0].graph.num_nodes)
     before = model.selection
     unit = "CRPS in standard deviations" if before is None else before.unit
-    selection = Selection.of([*(() if before is None else before), *tried], unit)
+    selection = selection_of([*(() if before is None else before), *tried], unit)
     return eqx.tree_at(lambda m: m.selection, result, selection, is_leaf=lambda leaf: leaf is None)
 
 

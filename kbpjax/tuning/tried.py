@@ -80,12 +80,6 @@ class Selection(Checked):
         for names, (score, evaluated, seconds, taken) in zip(self.alternatives, np.asarray(self.numbers), strict=True):
             yield Tried(*names, float(score), int(evaluated), float(seconds), bool(taken))
 
-    @classmethod
-    def of(cls, tried: Sequence[Tried], unit: str) -> "Selection":
-        """Return the selection of some records."""
-        numbers = np.array([one[2:] for one in tried], float).reshape(-1, 4)
-        return cls(tuple(one[:2] for one in tried), unit, jnp.asarray(numbers, jnp.result_type(float)))
-
     @property
     def taken(self) -> dict[str, str]:
         """{choice: the alternative that was taken}."""
@@ -116,6 +110,12 @@ class Selection(Checked):
         return show_lines("Selection", self.lines) if self.numbers.ndim == 2 else show_fields(self)
 
 
+def selection_of(tried: Sequence[Tried], unit: str) -> Selection:
+    """Return the selection of some records."""
+    numbers = np.array([one[2:] for one in tried], float).reshape(-1, 4)
+    return Selection(tuple(one[:2] for one in tried), unit, jnp.asarray(numbers, jnp.result_type(float)))
+
+
 class Log:
     """The alternatives that are tried, one after the other; time between two of them counts for the second."""
 
@@ -137,4 +137,4 @@ class Log:
 
     def selection(self, unit: str) -> Selection:
         """Return what was tried."""
-        return Selection.of(self.tried, unit)
+        return selection_of(self.tried, unit)
