@@ -90,16 +90,20 @@ def run(args: argparse.Namespace) -> None:
     print(first_try_summary([row for one in ORDER for row in kept.get(one, [])]), end="")
 
 
+def build(name: str, seed: int, quick: bool, data: Path | None) -> Problem:
+    """Return a problem, the same for the same seed."""
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    if name in problems.PROBLEMS:
+        return problems.PROBLEMS[name](rng, quick)
+    return real.PROBLEMS[name](rng, quick, data)
+
+
 def attempt(name: str, seed: int, quick: bool, data: Path | None, effort: str = "auto") -> list[Row]:
     """Return the rows of a problem; if it cannot be built, one row with the reason."""
-    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     start = time.perf_counter()
     try:
-        if name in problems.PROBLEMS:
-            problem = problems.PROBLEMS[name](rng, quick)
-        else:
-            problem = real.PROBLEMS[name](rng, quick, data)
+        problem = build(name, seed, quick, data)
     except Exception as error:  # missing data are an error that begins so
         text = str(error) if str(error).startswith("data must") else f"{type(error).__name__}: {error}"
         print(f"{name}: skipped: {text}", file=sys.stderr)
@@ -114,7 +118,7 @@ def solve(name: str, problem: Problem, quick: bool, effort: str = "auto") -> lis
     parts: tuple[Callable[..., list[Row]], ...] = (_one_call, _tuned, _exact, _baselines)
     for part in parts if effort == "auto" else (part for part in parts if part is not _tuned):
         try:
-            found = part(problem, quick, effort)
+            found = _one_call(problem, quick, effort) if part is _one_call else part(problem, quick)
         except Exception as error:  # any failure of a method is a result
             found = [{"failed": f"{part.__name__[1:]}: {type(error).__name__}: {error}"} for _ in rows]
         for row, more in zip(rows, found, strict=True):
@@ -129,7 +133,7 @@ def solve(name: str, problem: Problem, quick: bool, effort: str = "auto") -> lis
     return rows
 
 
-def _one_call(problem: Problem, quick: bool, effort: str) -> list[Row]:
+def _one_call(problem: Problem, quick: bool, effort: str = "auto") -> list[Row]:
     """Solve the problem as a newcomer does."""
     del quick
     kernels = {"kernel": problem.kernel, "obs_kernel": problem.obs_kernel}
@@ -174,9 +178,8 @@ def _peak(problem: Problem, quantity: Quantity, found: tuned.Found) -> Row:
     return {"psnr": 20 * np.log10(problem.peak / error)}
 
 
-def _tuned(problem: Problem, quick: bool, effort: str) -> list[Row]:
+def _tuned(problem: Problem, quick: bool) -> list[Row]:
     """Choose explicit options on the validation cases, and solve the test cases with them."""
-    del effort
     start = time.perf_counter()
     data = problem.pool()
     options, chosen = tuned.search(problem, data, quick)
@@ -192,9 +195,9 @@ def _tuned(problem: Problem, quick: bool, effort: str) -> list[Row]:
     return rows
 
 
-def _exact(problem: Problem, quick: bool, effort: str) -> list[Row]:
+def _exact(problem: Problem, quick: bool) -> list[Row]:
     """Score the true posterior."""
-    del quick, effort
+    del quick
     if problem.exact is None:
         return [{} for _ in problem.quantities]
     found = problem.exact(problem.test)
@@ -204,12 +207,12 @@ def _exact(problem: Problem, quick: bool, effort: str) -> list[Row]:
     ]
 
 
-def _baselines(problem: Problem, quick: bool, effort: str) -> list[Row]:
+def _baselines(problem: Problem, quick: bool) -> list[Row]:
     """Score the simple methods, and return the best on the test cases for each quantity.
 
     Methods that see more than the model are scored, and are never the best.
     """
-    del quick, effort
+    del quick
     rows: list[Row] = [{} for _ in problem.quantities]
     for name, method in {**problem.baselines, **problem.seeing_more}.items():
         start = time.perf_counter()
