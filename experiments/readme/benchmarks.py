@@ -145,6 +145,16 @@ def first_try_summary(rows: list[Row]) -> str:
     )
 
 
+def first_try_ablation(rows: list[Row]) -> str:
+    """Return a table of the CRPS of parts of what `fit` learns, over that of the best baseline, and seconds of `fit`."""
+    ways = [key for key in rows[0] if f"{key}: fit s" in rows[0]]
+    body = [
+        [row["problem"], *(f"{row[way]:.2f}" for way in ways), *(f"{row[f'{way}: fit s']:.0f}" for way in ways[-2:])]
+        for row in rows
+    ]
+    return markdown_table(["problem", *ways, *(f"{way}: fit s" for way in ways[-2:])], body)
+
+
 def first_try_failed(rows: list[Row]) -> str:
     """Return a table of what failed or was skipped, and of warnings; a sentence if there is nothing."""
     body = [

@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def of_benchmarks() -> dict[str, str]:
     """Return the tables of the benchmarks by the name of their place in the pages."""
-    names = ("propagate", "scale", "streaming", "fit", "gradients", "discrete", "first_try")
+    names = ("propagate", "scale", "streaming", "fit", "gradients", "discrete", "first_try", "ablation")
     found = {name: _read(f"benchmarks/results/{name}.json") for name in names}
     rows = {name: results["rows"] for name, results in found.items()}
     return {
@@ -86,6 +86,7 @@ def of_benchmarks() -> dict[str, str]:
         "first_try": benchmarks.first_try(rows["first_try"]),
         "first_try_compared": benchmarks.first_try_compared(rows["first_try"]),
         "first_try_summary": benchmarks.first_try_summary(rows["first_try"]),
+        "first_try_ablation": benchmarks.first_try_ablation(rows["ablation"]),
         "first_try_failed": benchmarks.first_try_failed(rows["first_try"]),
     }
 
