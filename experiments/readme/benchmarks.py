@@ -146,7 +146,7 @@ def first_try_summary(rows: list[Row]) -> str:
 
 
 def first_try_ablation(rows: list[Row]) -> str:
-    """Return a table of the CRPS of what `fit` learns, in parts, over that of the best baseline, and seconds of `fit`."""
+    """Return a table of the CRPS of parts of what `fit` learns, over that of the best baseline, and its seconds."""
     ways = [key for key in rows[0] if f"{key}: fit s" in rows[0]]
     body = [
         [row["problem"], *(f"{row[way]:.2f}" for way in ways), *(f"{row[f'{way}: fit s']:.0f}" for way in ways[-2:])]
