@@ -159,10 +159,9 @@ def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     _warn_of_far(data)
     _warn_of_missing(data, model)
     model = dataclasses.replace(model, hyperparameters=chosen, selection=selection)
-    words = options.get("effort"), options.get("relation"), options.get("nonnegative")
-    if words[0] == "high" and words[1:] != ("ridge", None) and words[2] is None and can_train(model, data):
-        return _trained(model, data, options)
-    return model
+    free = options.get("relation") != "ridge" and options.get("nonnegative") is None
+    trains = options.get("effort") == "high" and free and can_train(model, data)
+    return _trained(model, data, options) if trains else model
 
 
 def _trained(model: KernelMRF, data: TrainingData, options: Any) -> KernelMRF:
@@ -171,7 +170,7 @@ def _trained(model: KernelMRF, data: TrainingData, options: Any) -> KernelMRF:
     if model.hyperparameters.relation != "counts":
         counts = fit_chosen(data, **{**options, "relation": "counts", "effort": "auto"})
     since = time.perf_counter()
-    trained = train(counts, data, seconds=SECONDS)
+    trained = train(counts, data, sharing=options.get("sharing", "auto"), seconds=SECONDS)
     seconds, scores = time.perf_counter() - since, held_out_scores([model, trained], data)
     better = scores[1] < scores[0]
     tried = [Tried("training", word, score) for word, score in zip(("none", "trained"), scores, strict=True)]

@@ -143,7 +143,7 @@ def test_an_interrupt_keeps_the_best(problem, monkeypatch):
 
 
 def test_bad_input_is_refused(problem):
-    _, data, model = problem
+    graph, data, model = problem
     for options, text in (
         ({"way": "all"}, "way"),
         ({"sharing": "both"}, "sharing"),
@@ -160,3 +160,6 @@ def test_bad_input_is_refused(problem):
     pooled = kbp.TrainingData(edges=data.edges, nodes=data.nodes)
     with pytest.raises(ValueError, match="one graph"):
         kbp.train(model, pooled)
+    typed = kbp.pool(graph.with_edge_types(np.arange(6)), np.ones((12, 4)), np.ones((12, 4)))
+    with pytest.raises(ValueError, match="edge types"):
+        kbp.train(model, typed)

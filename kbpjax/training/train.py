@@ -167,6 +167,7 @@ def train(
     _checks.require(counted and single, "model", "must be of smoothed counts of single numbers", repr(model)[:60], fix)
     fix = "Pool the cases of one graph."
     _checks.require(len(data.cases) == 1, "data", "must be cases of one graph", f"{len(data.cases)} graphs", fix)
+    model.check_types(data.cases[0].graph)
     trainer = _Trainer(model, data, sharing, tuple(shares), batch, seed, num_iters)
     start = trainer.start
     score, unconverged = trainer.held_out(start)

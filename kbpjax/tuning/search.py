@@ -78,7 +78,7 @@ class Search:
         better: relative gain at first values from which there is one; the search may gain some percent without it, too.
         seed: seed of what is held out.
         compares: whether alternatives of learning are compared: own margins, front ends, smoothed counts, own relations
-            and larger ranks. Else all but the numbers is as `fit` is told, and margins are own where nodes differ much.
+            and larger ranks. Else all but the numbers is as given, and margins are own where nodes differ much.
         searched: whether they are compared after a search of all numbers, and at once; else at first values.
         rounds: largest number of rounds in which all numbers are varied.
     """
