@@ -13,11 +13,15 @@ from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.infer import infer
 from kbpjax.training.examples import BATCH, values_of
-from kbpjax.training.train import held_cases
+from kbpjax.training.train import NODES, held_cases
 from kbpjax.tuning.losses import CRPS
 
 HIDDEN = 0.3
 """Share of the observations that are hidden, where they are the values themselves."""
+
+
+MOST = 2**20
+"""Largest number of cases times nodes of which `fit` trains: a gigabyte on levels."""
 
 
 def can_train(model: KernelMRF, data: TrainingData) -> bool:
@@ -25,9 +29,10 @@ def can_train(model: KernelMRF, data: TrainingData) -> bool:
     if len(data.cases) != 1 or data.front_ends or model.hyperparameters.front_ends:
         return False
     (cases,) = data.cases
+    few = len(cases.present[min(cases.present)]) * min(cases.graph.num_nodes, NODES) <= MOST
     numbers = all(isinstance(getattr(basis, "kernel", None), RBF) for basis in model.bases.values())
     single = all(x.ndim == 1 and jnp.issubdtype(x.dtype, jnp.floating) for x in model.points.values())
-    return numbers and single and bool(cases.observations) and cases.graph.forest is None
+    return few and numbers and single and bool(cases.observations) and cases.graph.forest is None
 
 
 def held_out_scores(models: list[KernelMRF], data: TrainingData, seed: int = 0) -> list[float]:

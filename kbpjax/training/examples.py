@@ -52,6 +52,8 @@ class Examples:
         kinds, count = np.asarray(graph.node_type), len(next(iter(cases.samples.values())))
         size = model.operators.evaluate.shape[1]
         dtype = np.dtype(jnp.result_type(float))
+        memory = 2 * graph.num_nodes * count * size * dtype.itemsize
+        _checks.require_memory("data", "evidence and distances on levels", memory, "Pool fewer cases.")
         place = np.cumsum(np.eye(1 + kinds.max(), dtype=int)[np.asarray(cases.graph.node_type)], axis=0) - 1
         own = {v: place[nodes[kinds == v], v] for v in np.unique(kinds).tolist()}
         self.evidence = _evidence(model, graph, cases, own, values).astype(dtype)
