@@ -8,7 +8,7 @@ from kbpjax import features, kernels, sharded
 from kbpjax._checks import skip_value_checks
 from kbpjax.features import PivotedCholesky, RandomFourier, RandomlyPivotedCholesky
 from kbpjax.fitting import fit
-from kbpjax.graphs.graph import Graph, chain_graph, grid_graph
+from kbpjax.graphs.graph import Graph, chain_graph, grid_graph, neighbor_graph
 from kbpjax.graphs.spanning_trees import tree_reweighting
 from kbpjax.graphs.windows import grid_symmetries, window_orbits, windows
 from kbpjax.inference.acceleration import AdaptiveDamping, Anderson
@@ -169,6 +169,7 @@ __all__ = [
     "median_bandwidth",
     "median_hyperparameters",
     "mode",
+    "neighbor_graph",
     "observe",
     "pool",
     "quantile",

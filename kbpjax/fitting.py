@@ -19,10 +19,11 @@ from kbpjax.learning.far import are_far
 from kbpjax.learning.margins import with_own_margins
 from kbpjax.learning.model import KernelMRF, Positive, learn_model
 from kbpjax.learning.patterns import PatternFeatures
+from kbpjax.learning.relations import with_cells
 from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
 from kbpjax.training.compare import can_train, held_out_scores
 from kbpjax.training.train import train
-from kbpjax.tuning.automatic import check_words, choose, own_margin_types
+from kbpjax.tuning.automatic import check_words, choose, own_margin_types, use_features
 from kbpjax.tuning.tried import Tried, selection_of
 
 SCALES = 30
@@ -94,10 +95,11 @@ def fit(
             over pairs weighted by the kernel between x and their ends (Nadaraya 1964, Watson 1964), which has no
             negative values; ridges are then shares of independence, with which it is mixed, in [0, 1]. "auto": of
             kernels that are chosen, whichever has the better held-out beliefs; "ridge" for given ones.
-        sharing: "type": the edges of a type share one relation; "edge": each edge of the graph of the cases has its
-            own, drawn to that of its type as far as is best; "auto": of kernels that are chosen, with 30 cases of one
-            graph or more, whichever has the better held-out beliefs; "type" for given ones. Edges of other graphs have
-            the relation of their type.
+        sharing: "type": the edges of a type share one relation; "feature": it varies with the features of the edges
+            (`Graph.edge_features`), in at most eight cells of each type, drawn to that of the type; "edge": each edge
+            of the graph of the cases has its own, drawn to that of its cell or type as far as is best; "auto": of
+            kernels that are chosen, whichever has the better held-out beliefs, "edge" with 30 cases of one graph or
+            more; "type" for given ones. Edges of other graphs have the relation of their cell or type.
         effort: how much is compared where kernels are chosen; other words win over it. "low": one search over
             bandwidths, ridges and powers; margins are own where nodes differ strongly, and there are no smoothed
             counts, own relations, front ends or larger ranks unless they are asked for. "auto": all of these, at first
@@ -141,6 +143,8 @@ def fit(
         fix = "Leave a kernel out, or give the edges types: graph.with_edge_types."
         _checks.require(sharing != "edge", "sharing", "must not be 'edge' where all kernels are given", "it", fix)
         options |= {"relation": "ridge" if relation == "auto" else relation}
+        if sharing == "feature" and use_features(data, sharing):
+            data, options["own"] = with_cells(data)
         model = learn_model(data, **(given | options | {"ridge": 1e-6 if ridge is None else ridge, "rule": rule}))
         warn_of_rank(model, rule)
         _warn_of_far(data)
@@ -170,7 +174,8 @@ def _trained(model: KernelMRF, data: TrainingData, options: Any) -> KernelMRF:
     if model.hyperparameters.relation != "counts":
         counts = fit_chosen(data, **{**options, "relation": "counts", "effort": "auto"})
     since = time.perf_counter()
-    trained = train(counts, data, sharing=options.get("sharing", "auto"), seconds=SECONDS)
+    sharing = options.get("sharing", "auto")
+    trained = train(counts, data, sharing="type" if sharing == "feature" else sharing, seconds=SECONDS)
     seconds, scores = time.perf_counter() - since, held_out_scores([model, trained], data)
     better = scores[1] < scores[0]
     tried = [Tried("training", word, score) for word, score in zip(("none", "trained"), scores, strict=True)]

@@ -242,7 +242,9 @@ def sensor_network(rng: Rng, quick: bool) -> Problem:
     own = np.arange(sites)
     edges = np.concatenate([near, near + sites, np.stack([own, own + sites], axis=1)])
     kinds = np.repeat([0, 1, 2], [len(near), len(near), sites])
-    graph = kbp.Graph.from_edges(edges, 2 * sites, node_type=np.repeat([0, 1], sites), edge_type=kinds)
+    apart = np.tile(distance, (2, 2))[edges[:, 0], edges[:, 1]]
+    of_nodes = np.repeat([0, 1], sites)
+    graph = kbp.Graph.from_edges(edges, 2 * sites, node_type=of_nodes, edge_type=kinds, edge_features=apart)
     roots = [np.linalg.cholesky(np.exp(-((distance / s) ** 2) / 2) + 1e-6 * np.eye(sites)) for s in (0.3, 0.4)]
 
     def draw(count: int) -> Draw:

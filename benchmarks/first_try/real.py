@@ -127,7 +127,7 @@ def rain(rng: Rng, quick: bool, data: Path | None) -> Problem:
     values -= np.stack(means)[month.astype(int)]
     x = values[year < 1982][:: 4 if quick else 1]
     test, validation = (hide(rng, values[rows], 0.3) for rows in (year >= 1986, (year >= 1982) & (year < 1986)))
-    graph = kbp.Graph.from_edges(nearest_pairs(distance, 4), len(kept))
+    graph = network(distance, 4)
     problem = Problem(graph, x, x, test, validation)
     weights = (0.3, 0.5, 0.7, 0.9)  # of the covariance of kriging
     methods = {
@@ -224,7 +224,7 @@ def _without_season(values: np.ndarray, date: np.ndarray, train: np.ndarray) -> 
 def _network(rng, quick, values, train, test, position, neighbors, hidden) -> Problem:
     """Make a problem of days at stations; the observation of a value is the value itself."""
     distance = _distances(position)
-    graph = kbp.Graph.from_edges(nearest_pairs(distance, neighbors), len(distance))
+    graph = network(distance, neighbors)
     if quick:
         train, test = train[::40], test[:10]  # consecutive days, for the method that sees those around
     x, iterations = values[train], 3 if quick else 12
@@ -237,6 +237,12 @@ def _network(rng, quick, values, train, test, position, neighbors, hidden) -> Pr
     }
     more = {THREE_DAYS: networks.three_days(x, iterations)}
     return Problem(graph, x, x, hide(rng, values[test], hidden), validation, baselines=methods, seeing_more=more)
+
+
+def network(distance: np.ndarray, neighbors: int) -> kbp.Graph:
+    """Return the graph of nearest stations; distances are features of its edges."""
+    pairs = nearest_pairs(distance, neighbors)
+    return kbp.Graph.from_edges(pairs, len(distance), edge_features=distance[pairs[:, 0], pairs[:, 1]])
 
 
 def _distances(position: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
 from kbpjax import _checks
@@ -38,6 +38,8 @@ class Graph(Checked):
         num_nodes, num_edges: numbers of nodes and of directed edges.
         node_types: (type, number of nodes, largest degree) of every node type present.
         edge_types: (type, node type of the first end, node type of the second end) of every edge type present.
+        edge_features: numbers on which relations may depend, such as a distance, of each undirected edge
+            [pair, feature]; None: no such numbers.
 
     Examples:
         >>> import kbpjax as kbp
@@ -60,6 +62,7 @@ class Graph(Checked):
     num_edges: int = eqx.field(static=True)
     node_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
     edge_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
+    edge_features: Float[Array, "pair feature"] | None = None
 
     @classmethod
     @public
@@ -70,6 +73,7 @@ class Graph(Checked):
         *,
         edge_type: Numbers | None = None,
         node_type: Numbers | None = None,
+        edge_features: Numbers | None = None,
     ) -> "Graph":
         """Return the graph of a list of undirected edges.
 
@@ -80,13 +84,15 @@ class Graph(Checked):
             edge_type: type of each edge [edge], integers >= 0. None: one type per pair of node types that is joined, in
                 sorted order (0 for all edges if there is one node type).
             node_type: type of each node [node], integers >= 0. None: 0.
+            edge_features: a number of each edge [edge], or several [edge, feature], on which the relation of its ends
+                may depend: a distance, a lag, a slope. `fit` learns relations that vary with them. None: none.
 
         Returns:
             The graph. Edges between different node types are oriented from the smaller type to the larger.
 
         Raises:
-            ValueError: wrong shapes, ends out of range, self-loops, duplicate edges, or an edge type whose edges join
-                different pairs of node types.
+            ValueError: wrong shapes, ends out of range, self-loops, duplicate edges, an edge type whose edges join
+                different pairs of node types, or features that are not finite.
 
         Examples:
             >>> import kbpjax as kbp
@@ -100,7 +106,7 @@ class Graph(Checked):
         types = _pair_types(node_types[pairs]) if edge_type is None else edge_type
         edge_types = _type_array("edge_type", types, len(pairs), "edge")
         pairs, ends = _orient(pairs, edge_types, node_types)
-        return cls._build(pairs, node_types, edge_types, ends)
+        return cls._build(pairs, node_types, edge_types, ends, _feature_array(edge_features, len(pairs)))
 
     @classmethod
     @public
@@ -108,6 +114,7 @@ class Graph(Checked):
         """Return the graph of a networkx graph, whose nodes and edges may have the attribute "type" (default 0).
 
         A type is an integer or a name. Names are numbered from 0 in sorted order; `networkx_types` returns the numbers.
+        If the first edge has the attribute "features", a number or a list, those of all edges are `edge_features`.
 
         Args:
             graph: an undirected networkx graph; its nodes are numbered in their order. The ends of an edge are in the
@@ -133,7 +140,9 @@ class Graph(Checked):
         kinds = [edge_types[kind] for *_, kind in graph.edges.data("type", 0)] if edge_types else None
         nodes = [node_types[kind] for _, kind in graph.nodes.data("type", 0)]
         pairs = np.array(edges, int).reshape(-1, 2)
-        return cls.from_edges(pairs, len(names), edge_type=kinds, node_type=nodes), names
+        found = [value for *_, value in graph.edges.data("features")]
+        features = found if found and found[0] is not None else None
+        return cls.from_edges(pairs, len(names), edge_type=kinds, node_type=nodes, edge_features=features), names
 
     @staticmethod
     @public
@@ -167,7 +176,7 @@ class Graph(Checked):
 
     @public
     def to_networkx(self) -> Any:
-        """Return a networkx graph of nodes 0, 1, .. and edges, each with its "type"; needs networkx.
+        """Return a networkx graph of nodes 0, 1, .. and edges, with "type", and "features" if any; needs networkx.
 
         Examples:
             >>> import kbpjax as kbp
@@ -177,8 +186,12 @@ class Graph(Checked):
         graph = need("networkx", "plot").Graph()
         graph.add_nodes_from((number, {"type": int(v)}) for number, v in enumerate(np.asarray(self.node_type)))
         half = self.num_edges // 2
-        columns = (np.asarray(of)[:half].tolist() for of in (self.senders, self.receivers, self.edge_type))
-        graph.add_edges_from((a, b, {"type": k}) for a, b, k in zip(*columns, strict=True))
+        ends = list(zip(*(np.asarray(of)[:half].tolist() for of in (self.senders, self.receivers)), strict=True))
+        attributes = {"type": np.asarray(self.edge_type)[:half].tolist()}
+        if self.edge_features is not None:
+            attributes["features"] = np.asarray(self.edge_features).tolist()
+        for name, values in attributes.items():
+            graph.add_edges_from((*pair, {name: value}) for pair, value in zip(ends, values, strict=True))
         return graph
 
     @public
@@ -214,7 +227,7 @@ class Graph(Checked):
         kinds = _type_array("edge_type", edge_type, half, "edge")
         node_type = np.asarray(self.node_type)
         pairs, ends = _orient(pairs, kinds, node_type)
-        return self._build(pairs, node_type, kinds, ends)
+        return self._build(pairs, node_type, kinds, ends, self.edge_features)
 
     @public
     def subgraph(self, nodes: Numbers) -> "Graph":
@@ -250,7 +263,8 @@ class Graph(Checked):
         kinds = np.asarray(self.edge_type)[:half][inside]
         present = set(kinds.tolist())
         types = tuple(kind for kind in self.edge_types if kind[0] in present)
-        return self._build(ends[inside], np.asarray(self.node_type)[chosen], kinds, types)
+        features = None if self.edge_features is None else np.asarray(self.edge_features)[inside]
+        return self._build(ends[inside], np.asarray(self.node_type)[chosen], kinds, types, features)
 
     @public
     def nodes_of_type(self, node_type: int) -> Int[Array, " node_of_type"]:
@@ -275,7 +289,9 @@ class Graph(Checked):
         return {name: getattr(made, name) for name in cls.__dataclass_fields__}
 
     @classmethod
-    def _build(cls, pairs: NDArray, node_type: NDArray, edge_type: NDArray, ends: tuple) -> "Graph":
+    def _build(
+        cls, pairs: NDArray, node_type: NDArray, edge_type: NDArray, ends: tuple, edge_features: Any = None
+    ) -> "Graph":
         num_nodes, num_pairs = len(node_type), len(pairs)
         senders, receivers = np.concatenate([pairs, pairs[:, ::-1]]).T
         both = np.concatenate([edge_type, edge_type])
@@ -300,6 +316,7 @@ class Graph(Checked):
                 for v, n in zip(*np.unique(node_type, return_counts=True), strict=True)
             ),
             edge_types=ends,
+            edge_features=None if edge_features is None else _checks.to_jax(edge_features),
         )
 
     def __repr__(self) -> str:
@@ -311,14 +328,17 @@ class Graph(Checked):
             parts.append("nodes: " + ", ".join(show_list(nodes)))
         if len(edges) > 1:
             parts.append("edges: " + ", ".join(show_list(edges)))
+        if self.edge_features is not None:
+            parts.append(f"edges have {self.edge_features.shape[-1]} feature(s)")
         return show_lines("Graph", parts) if len(parts) > 1 else f"Graph({parts[0]})"
 
 
 class StaticGraph:
-    """A graph as a static argument, or the key of a cache; graphs with the same edges and types are equal."""
+    """A graph as a static argument, or the key of a cache; those with the same edges, types and features are equal."""
 
     def __init__(self, graph: Graph):
-        arrays = (graph.senders, graph.receivers, graph.edge_type, graph.node_type)
+        arrays: tuple[Any, ...] = (graph.senders, graph.receivers, graph.edge_type, graph.node_type)
+        arrays += () if graph.edge_features is None else (graph.edge_features,)
         self.graph = graph
         self.key = (graph.num_nodes, *(np.asarray(array).tobytes() for array in arrays))
 
@@ -356,8 +376,14 @@ def grid_graph(height: int, width: int, *, edge_type: Numbers | None = None, nod
 
 
 @public
-def chain_graph(num_nodes: int, *, edge_type: Numbers | None = None, node_type: Numbers | None = None) -> Graph:
-    """Return the chain graph 0 - 1 - ... - (num_nodes - 1); types as in `Graph.from_edges`.
+def chain_graph(
+    num_nodes: int,
+    *,
+    edge_type: Numbers | None = None,
+    node_type: Numbers | None = None,
+    edge_features: Numbers | None = None,
+) -> Graph:
+    """Return the chain graph 0 - 1 - ... - (num_nodes - 1); types and features as in `Graph.from_edges`.
 
     Examples:
         >>> import kbpjax as kbp
@@ -366,7 +392,46 @@ def chain_graph(num_nodes: int, *, edge_type: Numbers | None = None, node_type: 
     """
     _checks.require_count("num_nodes", num_nodes)
     edges = np.stack([np.arange(num_nodes - 1), np.arange(1, num_nodes)], axis=1)
-    return Graph.from_edges(edges, num_nodes, edge_type=edge_type, node_type=node_type)
+    return Graph.from_edges(edges, num_nodes, edge_type=edge_type, node_type=node_type, edge_features=edge_features)
+
+
+@public
+def neighbor_graph(positions: Numbers, num_neighbors: int = 4, *, node_type: Numbers | None = None) -> Graph:
+    """Return the graph of places, two of which are joined if one is among the nearest of the other.
+
+    The feature of an edge is the distance of its ends, with which the relations of `fit` may vary.
+
+    Args:
+        positions: coordinates of the places [node, dim] or [node], finite; distances are Euclidean.
+        num_neighbors: number of nearest places that each place is joined to, >= 1; at most all others.
+        node_type: as in `Graph.from_edges`.
+
+    Returns:
+        The graph, with edges (a, b), a < b, in sorted order.
+
+    Raises:
+        ValueError: positions of another shape, or that are not finite.
+
+    Examples:
+        >>> import kbpjax as kbp
+        >>> graph = kbp.neighbor_graph([[0.0, 0.0], [1.0, 0.0], [3.0, 0.0]], 1)
+        >>> graph.senders.tolist()[:2], graph.receivers.tolist()[:2], graph.edge_features.tolist()
+        ([0, 1], [1, 2], [[1.0], [2.0]])
+    """
+    from scipy.spatial import KDTree
+
+    _checks.require_count("num_neighbors", num_neighbors)
+    places = np.asarray(_checks.as_numpy("positions", positions), float)
+    places = places[:, None] if places.ndim == 1 else places
+    ok, fix = places.ndim == 2 and places.size > 0, "Pass coordinates [node, dim]."
+    _checks.require(ok, "positions", "must have shape [node, dim]", f"shape {places.shape}", fix)
+    _checks.require_finite("positions", places)
+    count = len(places)
+    nearest = KDTree(places).query(places, k=min(num_neighbors + 1, count))[1].reshape(count, -1)
+    pairs = np.stack([np.repeat(np.arange(count), nearest.shape[1]), nearest.reshape(-1)], axis=1)
+    pairs = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1), axis=0)
+    distance = np.linalg.norm(places[pairs[:, 0]] - places[pairs[:, 1]], axis=1)
+    return Graph.from_edges(pairs, count, node_type=node_type, edge_features=distance)
 
 
 def _numbered(argument: str, types: list[Any]) -> dict[Any, int]:
@@ -417,6 +482,20 @@ def _type_array(argument: str, types: Numbers | None, length: int, axis: str) ->
     _checks.require(ok, argument, rule, got, f"Pass an integer array of shape ({length},).")
     _checks.require_types(argument, int(array.max(initial=0)))
     return array.astype(int)
+
+
+def _feature_array(features: Numbers | None, length: int) -> NDArray | None:
+    """Return the features of edges [edge, feature], checked."""
+    if features is None:
+        return None
+    fix = "Build graphs outside jax.jit, jax.vmap and jax.grad."
+    _checks.require(not _checks.is_traced(features), "edge_features", "must be known", "a traced array", fix)
+    array = np.asarray(_checks.as_numpy("edge_features", features))
+    numbers = array.ndim in (1, 2) and len(array) == length and (array.dtype.kind in "fiub" or array.size == 0)
+    rule, fix = f"must be numbers of {length} edges [edge] or [edge, feature]", "Pass one row for each edge."
+    _checks.require(numbers, "edge_features", rule, f"shape {array.shape}, dtype {array.dtype}", fix)
+    _checks.require_finite("edge_features", array)
+    return (array[:, None] if array.ndim == 1 else array).astype(jnp.result_type(float))
 
 
 def _pair_types(ends: NDArray) -> NDArray:

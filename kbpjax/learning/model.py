@@ -37,7 +37,7 @@ from kbpjax.learning.labels import ByType
 from kbpjax.learning.nonnegative import Clipped, ConstrainedFit, positivity
 from kbpjax.learning.observations import EvidenceModel, Expectation, ObservationModel, counted_model, regressed_model
 from kbpjax.learning.patterns import PatternFeatures, with_patterns
-from kbpjax.learning.relations import OwnRelations, graph_with
+from kbpjax.learning.relations import Cells, OwnRelations, graph_with
 from kbpjax.learning.rules import ConstantTime, NodeBasis, Rule, build_bases, kernels_of_observations
 from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 
@@ -96,6 +96,8 @@ class KernelMRF(Checked):
         own_edges: (first node, second node, own edge type, shared edge type) of the edges that have relations of their
             own (`fit(sharing=)`); (): none.
         own_nodes: number of nodes of the graph of these edges.
+        cells: (edge type, edge types of cells, centers, units) of the edge types whose relations vary with the features
+            of their edges (`Graph.edge_features`); (): none.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -131,6 +133,7 @@ class KernelMRF(Checked):
     obs_margins: dict[int, Any] = eqx.field(default_factory=dict)
     own_edges: tuple[tuple[int, int, int, int], ...] = eqx.field(static=True, default=())
     own_nodes: int = eqx.field(static=True, default=0, converter=_checks.whole)
+    cells: tuple[Cells, ...] = eqx.field(static=True, default=())
 
     @staticmethod
     def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:
@@ -200,11 +203,17 @@ class KernelMRF(Checked):
         return matmul(project.astype(penalized.dtype), _pseudo_inverse(penalized))
 
     def graph_of(self, graph: Graph) -> Graph:
-        """Return a graph with the edge types of its relations: its own, where edges have relations of their own.
+        """Return a graph with the edge types of its relations: those of cells of features, or its own.
 
         `infer`, `run` and `run_tree` do so; schedules are of this graph.
         """
-        return graph_with(self.own_edges, self.own_nodes, graph)
+        return graph_with(self.cells, self.own_edges, self.own_nodes, graph)
+
+    def shared_type(self, edge_type: int) -> int:
+        """Return the edge type of training data that an edge type of `graph_of` is of."""
+        of_edges = {own: k for *_, own, k in self.own_edges}
+        kind = of_edges.get(edge_type, edge_type)
+        return next((one.shared for one in self.cells if kind in one.types), kind)
 
     def floor_of(self, node_type: int) -> Float[Array, ""]:
         """Return the minimum value of an evaluated message of a node type."""
@@ -233,18 +242,21 @@ class KernelMRF(Checked):
                 f"\n  residuals {messages} (messages) and {products} (products), floor {float(self.floor_of(v)):.2g},"
                 f" obs_ridge {float(self.ridges[v]):.2g}"
             )
-        own_types = {kind for *_, kind, _ in self.own_edges}
+        of_cells = {kind for one in self.cells for kind in one.types}
+        own_types = {kind for *_, kind, _ in self.own_edges} | of_cells
         edges = [f"edge type {k}: node types {a} and {b}" for k, a, b in self.edge_types if k not in own_types]
-        if own_types:
-            edges.append(f"{len(own_types)} edges of a graph of {self.own_nodes} nodes have relations of their own")
+        edges += [f"edge type {one.shared} varies with features: {len(one.types)} cells" for one in self.cells]
+        if self.own_edges:
+            own = f"{len(self.own_edges)} edges of a graph of {self.own_nodes} nodes"
+            edges.append(f"{own} have relations of their own")
         observed = [
             f"observations of node type {v}: {_show_features(observation.basis)}, rank {observation.basis.rank},"
             f" residual {float(observation.residual):.2g}"
             for v, observation in self.observations.items()
         ]
-        own = [f"node type {v}: own margins, {one!r}" for v, one in self.margins.items()]
+        margins = [f"node type {v}: own margins, {one!r}" for v, one in self.margins.items()]
         sign = "as estimated" if self.operators.nonnegative is None and not self.has_potentials else "nonnegative"
-        lines = [line for part in (nodes, own, edges, observed) for line in show_list(part)]
+        lines = [line for part in (nodes, margins, edges, observed) for line in show_list(part)]
         chosen = self.hyperparameters
         if chosen is not None:
             lines.append(
@@ -300,7 +312,8 @@ def learn_model(
     if own is not None:
         ends = data.ends + own.ends
         if isinstance(ridge, Mapping):
-            ridges = dict(ridge) | {kind: ridge[k] for *_, kind, k in own.edges}
+            ridges = dict(ridge) | {kind: ridge[one.shared] for one in own.cells for kind in one.types}
+            ridges |= {kind: ridges[k] for *_, kind, k in own.edges}
     regression = Regression.of(ends, list(data.nodes), ridges, obs_ridge, floor, nonnegative, relation)
     rule.check_memory(data, nonnegative is not None)
     bases, obs_bases = build_bases(data, kernel, obs_kernel, rule)
@@ -316,7 +329,7 @@ def learn_model(
     more = {"labels": data.labels, "obs_labels": data.obs_labels}
     more |= {"margins": data.margins, "obs_margins": data.obs_margins}
     if own is not None:
-        more |= {"own_edges": own.edges, "own_nodes": own.num_nodes}
+        more |= {"own_edges": own.edges, "own_nodes": own.num_nodes, "cells": own.cells}
     observations = model.observations
     if data.partly:
         ridges, means = regression.obs_ridges, model.marginals if regression.counts else {}

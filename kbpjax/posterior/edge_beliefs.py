@@ -291,8 +291,9 @@ def _known_pairs(model: KernelMRF, graph: Graph, pairs: np.ndarray) -> _Pairs:
     invalid = pairs[key[order][position] != wanted]
     _checks.require(len(invalid) == 0, "edges", "must be edges of the graph", invalid[:3].tolist(), NEIGHBORS)
     numbers, node_type = order[position].astype(np.int32), np.asarray(graph.node_type)
-    shared, own = {kind: k for *_, kind, k in model.own_edges}, np.asarray(graph.edge_type)[numbers].tolist()
-    kinds = {(shared.get(k, k), *map(int, ends)) for k, ends in zip(own, node_type[pairs], strict=True)}
+    own = np.asarray(graph.edge_type)[numbers].tolist()
+    shared = {k: model.shared_type(k) for k in set(own)}
+    kinds = {(shared[k], *map(int, ends)) for k, ends in zip(own, node_type[pairs], strict=True)}
     rule = "must be of one (edge type, first node type, second node type)"
     _checks.require(len(kinds) == 1, "edges", rule, sorted(kinds), "Call edge_beliefs once for each of them.")
     ((_, *ends),) = kinds

@@ -90,7 +90,8 @@ def infer(
 
     Warns:
         MarginWarning: the nodes of the training data have own margins (`fit(margins=)`), and their number differs.
-        RelationWarning: edges of the training data have own relations (`fit(sharing=)`), and the graph lacks some.
+        RelationWarning: edges of the training data have own relations (`fit(sharing=)`), and the graph lacks some; or
+            relations vary with features of edges, and the graph has none.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -104,6 +105,7 @@ def infer(
         (True, True)
     """
     _warn_of_margins(model, graph)
+    _warn_of_features(model, graph)
     graph = model.graph_of(graph)
     _warn_of_relations(model, graph)
     if y is not None:
@@ -126,6 +128,16 @@ def _warn_of_margins(model: KernelMRF, graph: Graph) -> None:
             got = f"{count} nodes of type {v}, and the model has margins of {known}"
             fix = "Fit with margins='type' for graphs of other sizes."
             warn(f"graph: has {got}: the location and scale of all nodes together are used. {fix}", MarginWarning)
+
+
+def _warn_of_features(model: KernelMRF, graph: Graph) -> None:
+    """Warn if relations vary with features of edges that a graph does not have."""
+    if model.cells and graph.edge_features is None and not _checks.is_traced(graph):
+        known = {kind for one in model.cells for kind in one.types} | {kind for *_, kind, _ in model.own_edges}
+        if not any(k in known for k, *_ in graph.edge_types):
+            fix = "Build it with edge_features."
+            text = "graph: has no features of edges, with which the relations vary: those of edge types are used"
+            warn(f"{text}. {fix}", RelationWarning)
 
 
 def _warn_of_relations(model: KernelMRF, graph: Graph) -> None:

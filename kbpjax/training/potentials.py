@@ -30,7 +30,7 @@ from kbpjax.inference.operators import Operators
 from kbpjax.kernels import RBF
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.observations import DensityRatio, ObservationModel
-from kbpjax.learning.relations import Own
+from kbpjax.learning.relations import Own, graph_with
 from kbpjax.posterior.beliefs import spacing
 from kbpjax.posterior.marginals import MeanEmbedding
 
@@ -218,7 +218,7 @@ def _balanced(logs: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.nda
 def _own_edges(model: KernelMRF, graph: Graph, shared: list[int]) -> Own:
     """Return the edges of a graph with numbers of own types."""
     half = graph.num_edges // 2
-    kinds = np.asarray(graph.edge_type)[:half]
+    kinds = np.asarray(graph_with(model.cells, (), 0, graph).edge_type)[:half]
     ends = np.asarray(graph.senders)[:half], np.asarray(graph.receivers)[:half]
     own = 1 + max(shared, default=0) + np.arange(half)
     return tuple(zip(*(column.tolist() for column in (*ends, own, kinds)), strict=True))

@@ -27,7 +27,7 @@ from kbpjax.learning.margins import differences, with_own_margins
 from kbpjax.learning.model import RELATIONS, Positive
 from kbpjax.learning.nonnegative import ConstrainedFit
 from kbpjax.learning.observations import DensityRatio, Expectation
-from kbpjax.learning.relations import can_have_own_relations
+from kbpjax.learning.relations import can_have_own_relations, features_vary
 from kbpjax.learning.rules import ConstantTime, Rule
 from kbpjax.tuning.comparison import Given, ScaledKernels
 from kbpjax.tuning.front_ends import KINDS, of_predictions, with_best_front_ends
@@ -42,6 +42,10 @@ nodes count as different."""
 
 STRONG_SHIFT, STRONG_SPREAD = 0.2, 0.5
 """The same, above which `MarginWarning` is given if relations are learned without margins."""
+
+
+SHARING = "type", "feature", "edge"
+"""What relations are shared by."""
 
 
 @public
@@ -169,6 +173,14 @@ def choose(
         problem = _best(log, "front end", itertools.chain([("none", problem)], others), score, 1 - search.better)
         if problem.source is not data:
             problem = dataclasses.replace(problem, search=of_predictions(search, data.cases))
+    data, varies = problem.source, use_features(problem.source, sharing)
+    if varies:
+        if sharing == "feature" or not compares:
+            problem = problem.with_features()
+        else:
+            choice = problem.first_choice()
+            both_ways = {"ignored": problem, "used": problem.with_features()}
+            problem = _best(log, "edge features", both_ways.items(), lambda one: one.scores(choice))
     if relation == "counts":
         problem = problem.with_counts()
     elif relation == "auto" and compares and _may_count(ridge, obs_ridge, rule, nonnegative) and problem.can_count():
@@ -186,7 +198,7 @@ def choose(
         choice, scores, obs_kernels, rule = with_own(problem, found, sharing) if may or sharing == "edge" else found
         temperature = scores.temperature(choice)
         _add_temperatures(log, scores.by_temperature(choice), temperature)
-    kernels, data = problem.given.kernels, problem.source
+    kernels = problem.given.kernels
     hyperparameters = Hyperparameters(
         kernel=kernels.scaled(choice.bandwidth),
         obs_kernel=obs_kernels.scaled(choice.obs_bandwidth) or None,
@@ -203,6 +215,7 @@ def choose(
         reweighting=choice.reweighting,
         own_strength=choice.strength or None,
         front_ends=tuple((v, one.kind) for v, one in data.front_ends.items()),
+        edge_features=problem.cells is not None,
     )
     unit = "standard deviations of nodes" if both else "median distances"
     unit = unit if kernels.scales else "distances of the kernels"
@@ -250,10 +263,18 @@ def _add_temperatures(log: Log, scores: Mapping[float, float], chosen: float) ->
 
 def check_words(relation: str, sharing: str, effort: str) -> None:
     """Raise ValueError unless the estimator of relations, their sharing, and the effort are known words."""
-    given = {"relation": (relation, ("auto", *RELATIONS)), "sharing": (sharing, ("auto", "type", "edge"))}
+    given = {"relation": (relation, ("auto", *RELATIONS)), "sharing": (sharing, ("auto", *SHARING))}
     given["effort"] = effort, tuple(EFFORTS)
     for name, (word, known) in given.items():
         _checks.require(word in known, name, f"must be one of {known}", repr(word), "Pass one of them.")
+
+
+def use_features(data: TrainingData, sharing: str) -> bool:
+    """Return whether relations may vary with features of edges; raise ValueError if they should and have none."""
+    varies = sharing != "type" and features_vary(data)
+    rule, fix = "must not be 'feature' where edges have no features that vary", "Build graphs with edge_features."
+    _checks.require(varies or sharing != "feature", "sharing", rule, "it", fix)
+    return varies
 
 
 def _may_count(ridge: Any, obs_ridge: Any, rule: Rule | None, nonnegative: Positive | None) -> bool:

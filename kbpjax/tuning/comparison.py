@@ -364,15 +364,12 @@ def make_comparison(
 
 
 def _of_training(own: OwnRelations, train: TrainingData, held: HeldOut) -> tuple[OwnRelations, HeldOut]:
-    """Return the own relations of edges with pairs outside of what is held out; others have those of their type."""
-    kept = {k for k, *_ in train.ends}
-    edges = tuple(edge for edge in own.edges if edge[2] in kept)
-    shared = {edge[3] for edge in edges}
-    other = {kind: k for *_, kind, k in own.edges if kind not in kept}
-    half = held.graph.num_edges // 2
-    kinds = [other.get(kind, kind) for kind in np.asarray(held.graph.edge_type)[:half].tolist()]
-    own = own._replace(edges=edges, ends=tuple(end for end in own.ends if end[0] in shared))
-    return own, held._replace(graph=held.graph.with_edge_types(kinds) if other else held.graph)
+    """Return the relations of types with pairs outside of what is held out; other edges have those of their type."""
+    kept, half = {k for k, *_ in train.ends}, held.graph.num_edges // 2
+    types = np.asarray(held.graph.edge_type)[:half].tolist()
+    left, known = own.of_types(kept), {kind: own.known(kind, kept) for kind in set(types)}
+    others = any(kind != k for kind, k in known.items())
+    return left, held._replace(graph=held.graph.with_edge_types([known[k] for k in types]) if others else held.graph)
 
 
 def _levels(data: TrainingData, count: int) -> dict[int, Array]:

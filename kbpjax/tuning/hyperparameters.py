@@ -20,7 +20,7 @@ from kbpjax.learning.data import TrainingData
 from kbpjax.learning.margins import with_own_margins
 from kbpjax.learning.model import KernelMRF, Positive, learn_model, with_chosen
 from kbpjax.learning.observations import EvidenceModel, Expectation
-from kbpjax.learning.relations import with_own_relations
+from kbpjax.learning.relations import with_cells, with_own_relations
 from kbpjax.learning.rules import ConstantTime, Rule, fix_landmarks
 from kbpjax.posterior.beliefs import beliefs
 from kbpjax.posterior.evidence import Evidence, observe
@@ -77,6 +77,7 @@ class Hyperparameters(Checked):
         own_strength: number of pairs that the relation of an edge type counts for in those of its edges; None: they
             have the relation of their type. See `kbpjax.fit`, sharing.
         reweighting: factor of the exponents of `tree_reweighting`, which are at most 1, > 0.
+        edge_features: whether relations vary with the features of edges (`Graph.edge_features`).
 
     Raises:
         ValueError: floor, damping, evidence_power or temperature is out of range, or damping without a schedule. `fit`
@@ -115,6 +116,7 @@ class Hyperparameters(Checked):
     own_strength: float | None = eqx.field(static=True, default=None)
     reweighting: Number = eqx.field(default=1.0, converter=_number)
     front_ends: tuple[tuple[int, str], ...] = eqx.field(static=True, default=())
+    edge_features: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
         _checks.require_number("floor", self.floor, least=0, below=1)
@@ -131,7 +133,9 @@ class Hyperparameters(Checked):
 
     def fit(self, data: TrainingData) -> KernelMRF:
         """Return the model fitted to the data (`kbpjax.fit`), with this evidence model, power and temperature."""
-        data, own = (data, None) if self.own_strength is None else with_own_relations(data, self.own_strength)
+        data, own = with_cells(data) if self.edge_features else (data, None)
+        if self.own_strength is not None:
+            data, own = with_own_relations(data, self.own_strength, own)
         model = learn_model(
             self.standardized(data),
             kernel=self.kernel,

@@ -12,7 +12,7 @@ from kbpjax import _checks
 from kbpjax.kernels import gram
 from kbpjax.kernels.base import random_rows
 from kbpjax.learning.data import TrainingData
-from kbpjax.learning.relations import with_own_relations
+from kbpjax.learning.relations import OwnRelations, with_cells, with_own_relations
 from kbpjax.learning.rules import ConstantTime, Rule
 from kbpjax.tuning.comparison import Given, ScaledKernels, make_comparison
 from kbpjax.tuning.line_search import Scores, by_coordinates, coarse, first
@@ -53,6 +53,7 @@ class Problem:
         rule: the update rule that was given.
         log: where evaluations are counted.
         relation: the estimator of relations.
+        cells: the cells of features of edges, which are edge types of the data; None: relations do not vary with them.
     """
 
     source: TrainingData
@@ -64,6 +65,7 @@ class Problem:
     rule: Rule | None
     log: Log
     relation: str = "ridge"
+    cells: OwnRelations | None = None
 
     @cached_property
     def names(self) -> list[str]:
@@ -88,6 +90,11 @@ class Problem:
         counts = {"bandwidth": search.count_bandwidths, "power": (1.0,)}
         return starts | (counts if self.relation == "counts" else {})
 
+    def with_features(self) -> "Problem":
+        """Return the same choice for relations that vary with the features of edges."""
+        source, cells = with_cells(self.source)
+        return dataclasses.replace(self, source=source, cells=cells)
+
     def with_counts(self) -> "Problem":
         """Return the same choice for smoothed counts."""
         return dataclasses.replace(self, relation="counts")
@@ -95,7 +102,8 @@ class Problem:
     def scores_of(self, **options: Any) -> Scores:
         """Return the scores of choices, with other options of `make_comparison` or its defaults."""
         margins: Any = {"own_margins": self.own_margins, "in_units_of": self.in_units_of}
-        options = {"data": self.source, "given": self.given, "relation": self.relation} | margins | options
+        defaults: Any = {"data": self.source, "given": self.given, "relation": self.relation, "own": self.cells}
+        options = defaults | margins | options
         return Scores(make_comparison(search=self.search, **options), self.search, self.scalar, self.log)
 
     def can_count(self) -> bool:
@@ -125,9 +133,13 @@ class Problem:
         """The scores of choices."""
         return self.scores_of()
 
+    def first_choice(self) -> Choice:
+        """Return the best choice of the first values."""
+        return first(self.scores, self.starts, self.names)
+
     def first_score(self) -> float:
         """Return the best score of the first values."""
-        return self.scores(first(self.scores, self.starts, self.names))
+        return self.scores(self.first_choice())
 
     @property
     def wide(self) -> list[int]:
@@ -201,7 +213,7 @@ def search_numbers(problem: Problem, log: Log) -> Found:
 def with_own(problem: Problem, found: Found, sharing: str) -> Found:
     """Return what was found, or with relations of single edges, if held-out beliefs are clearly better."""
     search, shared = problem.search, found.scores(found.choice)
-    typed, own = with_own_relations(problem.source, 0.0)
+    typed, own = with_own_relations(problem.source, 0.0, problem.cells)
     given = eqx.tree_at(lambda g: g.obs_kernels, problem.given, found.obs_kernels)
     scores = problem.scores_of(data=typed, given=given, projected=bool(found.obs_kernels.matrices), own=own)
     scores = scores.at_rank(found.scores.comparison.rank)

@@ -40,6 +40,7 @@ class Selection(Checked):
 
     - "margins": "type" or "node", as in `fit`.
     - "front end": "none", or the kind of regression.
+    - "edge features": "ignored" or "used".
     - "relation": "ridge" or "counts", as in `fit`.
     - "observations": "all" coordinates, or "projected" ones.
     - "numbers": "searched", the bandwidths, ridges and powers after the search. Choices before it are scored at the
