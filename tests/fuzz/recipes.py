@@ -143,7 +143,15 @@ LIKELIHOOD = lambda x: jnp.exp(-((jnp.asarray(Y[0])[:, None] - x[None]) ** 2))
 
 # --- graphs and data --------------------------------------------------------------------------------------------------
 
-recipe("Graph.from_edges", kbp.Graph.from_edges, np.array([[0, 1], [1, 2]]), 3, edge_type=[0, 1], node_type=[0, 0, 0])
+recipe(
+    "Graph.from_edges",
+    kbp.Graph.from_edges,
+    np.array([[0, 1], [1, 2]]),
+    3,
+    edge_type=[0, 1],
+    node_type=[0, 0, 0],
+    edge_features=[0.5, 1.5],
+)
 recipe("Graph.from_networkx", kbp.Graph.from_networkx, networkx.path_graph(3))
 recipe("Graph.networkx_types", kbp.Graph.networkx_types, networkx.path_graph(3))
 recipe("Graph.to_networkx", GRAPH.to_networkx)
@@ -151,7 +159,8 @@ recipe("Graph.nodes_of_type", GRAPH.nodes_of_type, 0)
 recipe("Graph.subgraph", GRAPH.subgraph, np.array([0, 1]))
 recipe("Graph.with_edge_types", GRAPH.with_edge_types, np.arange(GRAPH.num_edges // 2))
 recipe("grid_graph", kbp.grid_graph, 2, 3)
-recipe("chain_graph", kbp.chain_graph, 3, edge_type=[0, 0], node_type=[0, 0, 0])
+recipe("chain_graph", kbp.chain_graph, 3, edge_type=[0, 0], node_type=[0, 0, 0], edge_features=[0.5, 1.5])
+recipe("neighbor_graph", kbp.neighbor_graph, np.array([[0.0, 1.0], [2.0, 0.5], [1.0, 1.0]]), 1, node_type=[0, 0, 0])
 recipe("windows", kbp.windows, X[0], (3,), 1)
 recipe("grid_symmetries", kbp.grid_symmetries, (2, 3))
 recipe("window_orbits", kbp.window_orbits, 1, 2)
