@@ -13,16 +13,17 @@ from kbpjax import _checks
 from kbpjax._misc import warn
 from kbpjax._public import public
 from kbpjax.inference.diagnostics import CandidateWarning, MissingWarning, RankWarning, ScaleWarning
-from kbpjax.kernels import RBF, Kernel
+from kbpjax.kernels import RBF, Kernel, median_bandwidth
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.far import are_far
 from kbpjax.learning.margins import with_own_margins
 from kbpjax.learning.model import KernelMRF, Positive, learn_model
 from kbpjax.learning.patterns import PatternFeatures
-from kbpjax.learning.relations import with_cells
+from kbpjax.learning.relations import can_have_own_relations, with_cells
 from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
 from kbpjax.training.compare import can_train, held_out_scores
-from kbpjax.training.train import train
+from kbpjax.training.gaussian import can_be_gaussian, gaussian_model
+from kbpjax.training.train import held_cases, train
 from kbpjax.tuning.automatic import check_words, choose, own_margin_types, use_features
 from kbpjax.tuning.tried import Tried, selection_of
 
@@ -31,6 +32,12 @@ SCALES = 30
 
 SECONDS = 60
 """Time limit of each way of training in `fit(effort="high")`."""
+
+LEVEL_BANDWIDTH = 0.125
+"""Bandwidth of the marginals of levels, in median distances, where relations are not smoothed counts."""
+
+CLEAR = 0.99
+"""Largest ratio of scores at which the potentials of a Gaussian copula are taken."""
 
 COARSE = 0.1
 """Residual of a basis, relative to the largest feature norm, above which `RankWarning` is given."""
@@ -164,8 +171,42 @@ def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     _warn_of_missing(data, model)
     model = dataclasses.replace(model, hyperparameters=chosen, selection=selection)
     free = options.get("relation") != "ridge" and options.get("nonnegative") is None
-    trains = options.get("effort") == "high" and free and can_train(model, data)
-    return _trained(model, data, options) if trains else model
+    if not free or options.get("effort") == "low" or not can_train(model, data):
+        return model
+    model = _joint(model, data, options.get("sharing", "auto"))
+    return _trained(model, data, options) if options.get("effort") == "high" else model
+
+
+def _joint(model: KernelMRF, data: TrainingData, sharing: str) -> KernelMRF:
+    """Return the model with potentials of a Gaussian copula of the graph, if its beliefs on held-out cases are better.
+
+    Its Gaussian is learned from the other cases, and then from all.
+    """
+    (cases,), since = data.cases, time.perf_counter()
+    can = sharing in ("auto", "edge") and can_have_own_relations(data) and can_be_gaussian(model, cases)
+    if not can:
+        return model
+    chosen = model.hyperparameters
+    if chosen.relation != "counts":
+        standardized = chosen.standardized(data).nodes
+        kernels = {v: RBF(LEVEL_BANDWIDTH * median_bandwidth(np.asarray(x))) for v, x in standardized.items()}
+        more: Any = {"kernel": kernels, "ridge": 1e-3, "relation": "counts", "rule": ConstantTime()}
+        chosen = dataclasses.replace(chosen, **more, own_strength=None, edge_features=False)
+    count = len(next(iter(cases.present.values())))
+    held, others, _ = held_cases(count, cases.graph.num_nodes, 0)
+    if not len(held):
+        return model
+    counts = chosen.fit(data)
+    joint = gaussian_model(counts, cases, others, model)
+    scores = held_out_scores([model, joint], data)
+    better = scores[1] < CLEAR * scores[0]
+    tried = [Tried("potentials", word, score) for word, score in zip(("closed form", "gaussian"), scores, strict=True)]
+    tried[better] = tried[better]._replace(taken=True)
+    if better:
+        joint = gaussian_model(counts, cases, np.arange(count), model)
+        model = dataclasses.replace(joint, hyperparameters=model.hyperparameters, selection=model.selection)
+    tried[1] = tried[1]._replace(seconds=time.perf_counter() - since)
+    return dataclasses.replace(model, selection=selection_of([*model.selection, *tried], model.selection.unit))
 
 
 def _trained(model: KernelMRF, data: TrainingData, options: Any) -> KernelMRF:

@@ -1,5 +1,6 @@
 """Whether `fit(effort="high")` takes a trained model: beliefs on held-out cases, against those of the closed form."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -65,7 +66,7 @@ def _expand(mask: np.ndarray, like: Any) -> np.ndarray:
 def _score(model: KernelMRF, graph: Any, y: dict[int, np.ndarray], truth: dict[int, np.ndarray]) -> float:
     """Return the mean CRPS over the true values of all cases."""
 
-    def one(case: Any) -> tuple[Array, Array]:
+    def one(model: KernelMRF, case: Any) -> tuple[Array, Array]:
         y, truth = case
         posterior = infer(model, graph, y)
         counts = jnp.stack([jnp.sum(~jnp.isnan(x), dtype=x.dtype) for x in truth.values()])
@@ -74,5 +75,6 @@ def _score(model: KernelMRF, graph: Any, y: dict[int, np.ndarray], truth: dict[i
 
     dtype = np.dtype(jnp.result_type(float))
     given = jax.tree.map(lambda x: _checks.to_jax(x, dtype), (y, truth))
-    totals, counts = jax.jit(lambda given: jax.lax.map(one, given, batch_size=BATCH))(given)
+    score = jax.jit(lambda model, given: jax.lax.map(partial(one, model), given, batch_size=BATCH))
+    totals, counts = score(model, given)
     return float(jnp.sum(totals) / jnp.sum(counts))

@@ -19,6 +19,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 from jaxtyping import Array, Float
 
 from kbpjax import _checks
@@ -60,6 +61,7 @@ class Potentials(eqx.Module):
         marginal: g of each node type [node_type].
         evidence: power of the evidence [].
         heat: logarithm of the temperature [].
+        reweighting: factor of the exponents [], as in `KernelMRF`; training keeps it.
     """
 
     power: Float[Array, " type"]
@@ -69,6 +71,7 @@ class Potentials(eqx.Module):
     marginal: Float[Array, " node_type"]
     evidence: Float[Array, ""]
     heat: Float[Array, ""]
+    reweighting: Float[Array, ""]
 
 
 class ClosedForm(eqx.Module):
@@ -150,6 +153,7 @@ class ClosedForm(eqx.Module):
             marginal=jnp.ones(len(self.log_prior), dtype),
             evidence=model.evidence_power.astype(dtype),
             heat=jnp.log(model.temperature).astype(dtype),
+            reweighting=model.reweighting.astype(dtype),
         )
 
     def priors(self, potentials: Potentials) -> tuple[Array, Array]:
@@ -173,19 +177,24 @@ class ClosedForm(eqx.Module):
 def features_of(model: KernelMRF, node_type: int) -> np.ndarray:
     """Return the features of corrections at the levels of a node type [level, feature].
 
-    Of numbers with the hats of sorted levels: z, z^2 / 2 and Gaussians, with z in standard deviations; of others, the
-    shares of some landmarks.
+    Of numbers with the hats of sorted levels: u, u^2 / 2 and Gaussians of the normal scores u; of others, the shares of
+    some landmarks.
     """
-    x = np.asarray(model.points[node_type], float)
-    weights = prior_of(model, node_type)
+    x = model.points[node_type]
     kernel = getattr(model.bases[node_type], "kernel", None)
     if x.ndim == 1 and isinstance(kernel, RBF):
-        center = np.average(x, weights=weights)
-        z = (x - center) / max(np.sqrt(np.average((x - center) ** 2, weights=weights)), 1e-12)
-        waves = np.exp(-0.5 * (z[:, None] - np.linspace(-2.5, 2.5, WAVES)) ** 2)
-        return np.concatenate([z[:, None], z[:, None] ** 2 / 2, waves], axis=1)
+        u = normal_scores(model, node_type)
+        waves = np.exp(-0.5 * (u[:, None] - np.linspace(-2.5, 2.5, WAVES)) ** 2)
+        return np.concatenate([u[:, None], u[:, None] ** 2 / 2, waves], axis=1)
     at = np.asarray(plain_features(model.bases[node_type], model.points[node_type]))
     return at[:, : WAVES + 2]
+
+
+def normal_scores(model: KernelMRF, node_type: int) -> np.ndarray:
+    """Return the quantiles of the normal distribution at the levels of numbers [level]."""
+    weights = prior_of(model, node_type)
+    weights = weights / weights.sum() + LEAST  # different, where there are no samples
+    return scipy.special.ndtri((np.cumsum(weights) - weights / 2) / weights.sum())
 
 
 def prior_of(model: KernelMRF, node_type: int) -> np.ndarray:
@@ -234,7 +243,12 @@ def _padded(logs: np.ndarray, size: int) -> np.ndarray:
 
 
 def model_of(
-    model: KernelMRF, closed: ClosedForm, potentials: Potentials, values: tuple[int, ...], num_nodes: int
+    model: KernelMRF,
+    closed: ClosedForm,
+    potentials: Potentials,
+    values: tuple[int, ...],
+    num_nodes: int,
+    observer: KernelMRF | None = None,
 ) -> KernelMRF:
     """Return a model of nonnegative tables on the levels.
 
@@ -244,7 +258,9 @@ def model_of(
         potentials: the numbers.
         values: the node types whose observations are the values themselves, which are then exact.
         num_nodes: number of nodes of the graph of the training cases.
+        observer: the model whose observation models are used; None: `model`.
     """
+    observer = model if observer is None else observer
     tables = closed.tables(potentials)
     size, dtype = tables.shape[2], tables.dtype
     project = jnp.zeros((2 * (1 + max(closed.types, default=0)), size, size), dtype)
@@ -263,8 +279,8 @@ def model_of(
         if v in values:
             inverse = jnp.diag(jnp.exp(-closed.log_prior[v, :count] + jnp.min(closed.log_prior[v, :count])))
             observations[v] = ObservationModel(bases[v], inverse, inverse, jnp.zeros((), dtype))
-        elif v in model.observations:
-            observations[v] = _at_levels(model, v)
+        elif v in observer.observations:
+            observations[v] = _at_levels(observer, v, x)
     shapes = {v: bases[v].rank for v in bases}
     zero = jnp.zeros((), dtype)
     return dataclasses.replace(
@@ -283,6 +299,7 @@ def model_of(
         evidence_model=DensityRatio(),
         evidence_power=potentials.evidence,
         temperature=jnp.exp(potentials.heat),
+        reweighting=potentials.reweighting,
         own_edges=closed.own,
         own_nodes=num_nodes,
     )
@@ -295,10 +312,9 @@ def _basis(model: KernelMRF, node_type: int) -> Basis:
     return Levels.at(basis.kernel, model.points[node_type])
 
 
-def _at_levels(model: KernelMRF, node_type: int) -> ObservationModel:
+def _at_levels(model: KernelMRF, node_type: int, levels: Array) -> ObservationModel:
     """Return the observation model that the evidence model chooses, with messages as values at the levels."""
     observed = model.observations[node_type]
     operator = model.evidence_model.operator(observed)
-    at_levels = features(model.bases[node_type], model.points[node_type]).astype(operator.dtype)
-    values = matmul(at_levels, operator)
+    values = matmul(features(model.bases[node_type], levels).astype(operator.dtype), operator)
     return ObservationModel(observed.basis, values, values, observed.residual)

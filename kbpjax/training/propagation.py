@@ -5,8 +5,6 @@ matrix for each edge, an iteration is one batched product over all cases, which 
 not (`benchmarks/training.py`).
 """
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -32,7 +30,7 @@ class Network(eqx.Module):
         senders, receivers: ends of the edges, first forth, then back [2 edge].
         kinds: positions of the edges' types in the tables [edge].
         node_type: [node].
-        exponents: exponents of the messages [2 edge].
+        appearance: edge appearance probabilities [edge].
         num_nodes: number of nodes.
         groups: (position of the type, its edges), if types are shared.
     """
@@ -41,25 +39,24 @@ class Network(eqx.Module):
     receivers: np.ndarray
     kinds: np.ndarray
     node_type: np.ndarray
-    exponents: Array
+    appearance: Array
     num_nodes: int = eqx.field(static=True)
     groups: tuple[tuple[int, np.ndarray], ...]
 
     @classmethod
-    def of(cls, graph: Graph, closed: ClosedForm, reweighting: Any) -> "Network":
+    def of(cls, graph: Graph, closed: ClosedForm) -> "Network":
         """Return the network of a graph whose edges have types of the closed form."""
         half = graph.num_edges // 2
         by = recipe(graph)
         appearance = jnp.ones(half) if by is None or by.exponents is None else by.exponents
-        exponents = jnp.minimum(appearance * jnp.asarray(reweighting, appearance.dtype), 1)
         place = {k: i for i, k in enumerate(closed.types)}
         kinds = np.array([place[k] for k in np.asarray(graph.edge_type)[:half].tolist()], np.int32)
         each = len(np.unique(kinds)) == len(kinds)
         groups = () if each else tuple((int(k), np.flatnonzero(kinds == k)) for k in np.unique(kinds))
         senders, receivers = (np.asarray(one, np.int32) for one in (graph.senders, graph.receivers))
         dtype = closed.log_ratios.dtype
-        both = _checks.to_jax(np.tile(np.asarray(exponents), 2), dtype)
-        return cls(senders, receivers, kinds, np.asarray(graph.node_type, np.int32), both, graph.num_nodes, groups)
+        node_type, appearance = np.asarray(graph.node_type, np.int32), _checks.to_jax(np.asarray(appearance), dtype)
+        return cls(senders, receivers, kinds, node_type, appearance, graph.num_nodes, groups)
 
     def beliefs(
         self, closed: ClosedForm, potentials: Potentials, evidence: Float[Array, "node case level"], num_iters: int
@@ -74,7 +71,7 @@ class Network(eqx.Module):
         """
         tables, half = closed.tables(potentials), len(self.kinds)
         evidence = potentials.evidence * evidence
-        weights = self.exponents[:, None, None]
+        weights = jnp.tile(jnp.minimum(self.appearance * potentials.reweighting, 1), 2)[:, None, None]
         back = np.concatenate([np.arange(half) + half, np.arange(half)])
 
         def total(messages: Array) -> Array:

@@ -23,17 +23,24 @@ from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.relations import can_have_own_relations
 from kbpjax.training.examples import Examples, values_of
+from kbpjax.training.gaussian import can_be_gaussian, gaussian_potentials
 from kbpjax.training.potentials import ClosedForm, Potentials, model_of
 from kbpjax.training.propagation import Network
 from kbpjax.tuning.parts import part_of
 from kbpjax.tuning.tried import Tried, selection_of
 from kbpjax.tuning.tune import progress_bar
 
-WAYS = ("closed form", "scaled", "corrected")
-"""What can be trained: nothing, the few numbers, or these and the corrections of the potentials."""
+STARTS = ("closed form", "gaussian")
+"""What training starts from: ratios of pairs, or the Gaussian copula of the graph."""
+
+WAYS = ("scaled", "corrected")
+"""What is trained: the few numbers, or these and the corrections of the potentials."""
 
 FEW = ("power", "marginal", "evidence", "heat")
 """The few numbers."""
+
+CORRECTIONS = ("product", "first", "second")
+"""The corrections of the potentials."""
 
 NODES = 2500
 """Largest number of nodes of the graph in a step; of larger graphs a part is used."""
@@ -87,6 +94,7 @@ def train(
     data: TrainingData,
     *,
     way: str = "auto",
+    start: str = "auto",
     sharing: str = "auto",
     shares: Sequence[float] = (0.1, 0.3, 0.6),
     steps: int = 300,
@@ -109,8 +117,8 @@ def train(
 
     $$k \log r(x, y) + f(x)' W f(y) + c' f(x) + d' f(y).$$
 
-    A part of the cases is held out. The result is the best of the closed form, the few numbers ($k$, powers of marginal
-    and evidence, temperature), and all numbers, on held-out cases and among those whose messages converge. An interrupt
+    A part of the cases is held out. The result is the best of the start, the few numbers ($k$, powers of marginal and
+    evidence, temperature), and all numbers, on held-out cases and among those whose messages converge. An interrupt
     (Ctrl-C) ends training and keeps the best so far.
 
     Args:
@@ -118,6 +126,9 @@ def train(
             angles or labels.
         data: the cases of one graph, of `pool`; the same as for `fit`.
         way: "scaled" trains the few numbers, "corrected" all; "auto": both, one after the other.
+        start: "closed form": ratios of pairs; "gaussian": the Gaussian copula of the graph with the largest likelihood
+            among those whose messages converge, for numbers with potentials of each edge; "auto": whichever is better
+            on held-out cases, the second with 30 known values or more for each node and edge, and up to 300 nodes.
         sharing: "type": the edges of a type share a potential; "edge": each has its own; "auto": "edge" with 30 cases
             or more, up to 1000 edges, and "type" otherwise.
         shares: shares of the observations that are hidden, each as often as the others, where observations are the
@@ -139,7 +150,7 @@ def train(
         ValueError: a model of another kind, data without cases of one graph, an option out of range.
 
     Warns:
-        ConvergenceWarning: no trained model converged on held-out cases: the closed form is returned.
+        ConvergenceWarning: no trained model converged on held-out cases: the start is returned.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -156,8 +167,10 @@ def train(
     _checks.require_number("rate", rate, above=0)
     _checks.require(seconds > 0, "seconds", "must be > 0", seconds, "Leave it out for no limit.")
     _checks.require_number("penalty", penalty, least=0)
-    known, fix = ("auto", *WAYS[1:]), "Pass one of them."
-    _checks.require(way in known, "way", f"must be one of {known}", repr(way), fix)
+    fix = "Pass one of them."
+    for name, word, words in (("way", way, WAYS), ("start", start, STARTS)):
+        known = ("auto", *words)
+        _checks.require(word in known, name, f"must be one of {known}", repr(word), fix)
     _checks.require(sharing in ("auto", "type", "edge"), "sharing", "must be 'auto', 'type' or 'edge'", sharing, fix)
     good = all(0 < share <= 1 for share in shares) and len(shares) > 0
     _checks.require(good, "shares", "must be in (0, 1]", list(shares), "Pass for instance (0.1, 0.5).")
@@ -169,12 +182,17 @@ def train(
     _checks.require(len(data.cases) == 1, "data", "must be cases of one graph", f"{len(data.cases)} graphs", fix)
     model.check_types(data.cases[0].graph)
     trainer = _Trainer(model, data, sharing, tuple(shares), batch, seed, num_iters)
-    start = trainer.start
-    score, unconverged = trainer.held_out(start)
-    found, tried, failed = [start], [Tried("potentials", WAYS[0], score)], [unconverged]
+    found, tried, failed = [], [], []
+    for name in trainer.starts(start):
+        potentials = trainer.start_of(name)
+        score, unconverged = trainer.held_out(potentials)
+        found.append(potentials)
+        tried.append(Tried("potentials", name, score))
+        failed.append(unconverged)
+    best = found[int(np.argmin([one.score for one in tried]))]
     try:
-        for one in WAYS[1:] if way == "auto" else (way,):
-            best, unconverged, record = trainer.train(found[-1], one, Descent(steps, rate, penalty, seconds), progress)
+        for one in WAYS if way == "auto" else (way,):
+            best, unconverged, record = trainer.train(best, one, Descent(steps, rate, penalty, seconds), progress)
             found.append(best)
             tried.append(record)
             failed.append(unconverged)
@@ -182,9 +200,10 @@ def train(
         pass  # keep what was found
     allowed = max(FAILED, failed[0])
     ranks = [one.score if share <= allowed else np.inf for one, share in zip(tried, failed, strict=True)]
-    if len(tried) > 1 and not np.isfinite(ranks[1:]).any():
-        got = f"messages of {min(failed[1:]):.0%} of the held-out cases have not converged"
-        warn(f"{got} after training: the closed form is returned. Pass a smaller rate.", ConvergenceWarning)
+    trained = slice(len(trainer.starts(start)), None)
+    if len(tried[trained]) and not np.isfinite(ranks[trained]).any():
+        got = f"messages of {min(failed[trained]):.0%} of the held-out cases have not converged"
+        warn(f"{got} after training: the start is returned. Pass a smaller rate.", ConvergenceWarning)
     taken = int(np.argmin(ranks))
     tried[taken] = tried[taken]._replace(taken=True)
     result = model_of(model, trainer.closed, found[taken], trainer.values, data.cases[0].graph.num_nodes)
@@ -209,18 +228,16 @@ class _Trainer:
     ):
         (cases,) = data.cases
         own = sharing == "edge" or (sharing == "auto" and can_have_own_relations(data))
+        self.model, self.cases, self.own = model, cases, own
         self.closed = ClosedForm.of(model, cases.graph, own)
-        self.start = self.closed.start(model)
         self.values = values_of(cases)
-        if set(self.values) == set(model.points):
-            self.start = dataclasses.replace(self.start, evidence=jnp.ones_like(self.start.evidence))
-        as_model = model_of(model, self.closed, self.start, self.values, cases.graph.num_nodes)
+        as_model = model_of(model, self.closed, self.start_of(STARTS[0]), self.values, cases.graph.num_nodes)
         graph, nodes = as_model.graph_of(cases.graph), np.arange(cases.graph.num_nodes)
         scored = np.ones(len(nodes), bool)
         if graph.num_nodes > NODES:
             part = part_of(graph, NODES, seed)
             graph, nodes, scored = part.graph, part.nodes, part.scored
-        self.network = Network.of(graph, self.closed, model.reweighting)
+        self.network = Network.of(graph, self.closed)
         self.examples = Examples(as_model, graph, cases, self.values, nodes)
         self.examples.there &= scored[:, None]
         self.shares, self.size, self.seed = shares, batch, seed
@@ -228,6 +245,23 @@ class _Trainer:
         self.asked = asked[nodes]
         self.evaluate = eqx.filter_jit(self._loss)
         self.num_iters = num_iters
+
+    def starts(self, start: str) -> tuple[str, ...]:
+        """Return the starts that are compared."""
+        can = self.own and can_be_gaussian(self.model, self.cases)
+        rule, fix = "must not be 'gaussian' for these data", "Leave it out: see the conditions in the reference."
+        _checks.require(can or start != STARTS[1], "start", rule, "it", fix)
+        return STARTS[: 1 + can] if start == "auto" else (start,)
+
+    def start_of(self, name: str) -> Potentials:
+        """Return the potentials of a start; observations that are the values themselves are exact at any power."""
+        if name == STARTS[1]:
+            potentials = gaussian_potentials(self.closed, self.model, self.cases, self.kept)
+        else:
+            potentials = self.closed.start(self.model)
+        if set(self.values) == set(self.model.points):
+            potentials = dataclasses.replace(potentials, evidence=jnp.ones_like(potentials.evidence))
+        return potentials
 
     def _loss(self, potentials: Potentials, given: tuple[Array, ...], num_iters: int) -> tuple[Array, Array]:
         """Return the mean score of the nodes that are asked for, and the residual of each case."""
@@ -259,7 +293,7 @@ class _Trainer:
         """Return the best potentials on held-out cases, the share of them that has not converged, and the record."""
         since = time.perf_counter()
         steps = descent.steps
-        names = [one for one in Potentials.__dataclass_fields__ if way == "corrected" or one in FEW]
+        names = [*FEW, *(CORRECTIONS if way == "corrected" else ())]
         if self.examples.hidden.all():  # values are exact at any power
             names.remove("evidence")
         optimizer = optax.adam(optax.cosine_decay_schedule(descent.rate, steps))
@@ -269,8 +303,7 @@ class _Trainer:
             return dataclasses.replace(start, **free)
 
         def objective(free: dict[str, Array], given: tuple[Array, ...]) -> Array:
-            extra = [jnp.sum(free[n] ** 2) for n in ("product", "first", "second") if n in free]
-            extra += [jnp.sum((free["power"] - 1) ** 2)]
+            extra = [jnp.sum((free[n] - getattr(start, n)) ** 2) for n in (*CORRECTIONS, "power") if n in free]
             return self._loss(full(free), given, self.num_iters)[0] + descent.penalty * sum(extra) / len(start.power)
 
         @jax.jit
