@@ -22,7 +22,7 @@ from kbpjax.learning.patterns import PatternFeatures
 from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
 from kbpjax.training.compare import can_train, held_out_scores
 from kbpjax.training.train import train
-from kbpjax.tuning.automatic import check_words, choose, own_margin_types
+from kbpjax.tuning.automatic import check_words, choose, own_margin_types, own_start_types
 from kbpjax.tuning.tried import Tried, selection_of
 
 SCALES = 30
@@ -49,6 +49,7 @@ def fit(
     margins: str | Mapping[int, str] = "auto",
     relation: str = "auto",
     sharing: str = "auto",
+    starts: str = "auto",
     effort: str = "auto",
 ) -> KernelMRF:
     r"""Return a kernel Markov random field fitted to training data (eq. 11 and 14).
@@ -111,7 +112,8 @@ def fit(
 
     Raises:
         ValueError: an option is out of range, a type has no kernel, the matrices would not fit in memory, or landmarks
-            would be selected from traced data or kernels; `margins="node"` without numbers or cases.
+            would be selected from traced data or kernels; `margins="node"` without numbers or cases; `starts="own"`
+            without directed chains or trees.
 
     Warns:
         MarginWarning: nodes of a type differ much, and their values are not standardized.
@@ -134,20 +136,22 @@ def fit(
     """
     options: Any = {"floor": floor, "nonnegative": nonnegative}
     given = {"kernel": kernel, "obs_kernel": obs_kernel, "ridge": ridge, "obs_ridge": obs_ridge}
-    check_words(relation, sharing, effort)
+    check_words(relation, sharing, starts, effort)
     if not (_misses("kernel", kernel, data.nodes) | _misses("obs_kernel", obs_kernel, data.observations)):
         data = with_own_margins(data, own_margin_types(data, (), margins)[0])
         rule = ConstantTime() if rule is None else rule
         fix = "Leave a kernel out, or give the edges types: graph.with_edge_types."
         _checks.require(sharing != "edge", "sharing", "must not be 'edge' where all kernels are given", "it", fix)
         options |= {"relation": "ridge" if relation == "auto" else relation}
+        options |= {"starts": own_start_types(data) if starts == "own" else ()}
         model = learn_model(data, **(given | options | {"ridge": 1e-6 if ridge is None else ridge, "rule": rule}))
         warn_of_rank(model, rule)
         _warn_of_far(data)
         _warn_of_missing(data, model)
         _warn_of_scales(data, kernel or {})
         return model
-    options |= {"rule": rule, "margins": margins, "relation": relation, "sharing": sharing, "effort": effort}
+    options |= {"rule": rule, "margins": margins, "relation": relation, "sharing": sharing}
+    options |= {"starts": starts, "effort": effort}
     return fit_chosen(data, **given, **options)
 
 

@@ -39,6 +39,7 @@ from kbpjax.learning.observations import EvidenceModel, Expectation, Observation
 from kbpjax.learning.patterns import PatternFeatures, with_patterns
 from kbpjax.learning.relations import OwnRelations, graph_with
 from kbpjax.learning.rules import ConstantTime, NodeBasis, Rule, build_bases, kernels_of_observations
+from kbpjax.learning.starts import learn_start, require_starts, start_factors
 from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 
 Positive = Clipped | ConstrainedFit
@@ -96,6 +97,8 @@ class KernelMRF(Checked):
         own_edges: (first node, second node, own edge type, shared edge type) of the edges that have relations of their
             own (`fit(sharing=)`); (): none.
         own_nodes: number of nodes of the graph of these edges.
+        starts: {node type: `Start`} of the node types whose nodes without an incoming edge have a marginal of their own
+            (`fit(starts=)`).
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -131,6 +134,7 @@ class KernelMRF(Checked):
     obs_margins: dict[int, Any] = eqx.field(default_factory=dict)
     own_edges: tuple[tuple[int, int, int, int], ...] = eqx.field(static=True, default=())
     own_nodes: int = eqx.field(static=True, default=0, converter=_checks.whole)
+    starts: dict[int, Any] = eqx.field(default_factory=dict)
 
     @staticmethod
     def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:
@@ -206,6 +210,13 @@ class KernelMRF(Checked):
         """
         return graph_with(self.own_edges, self.own_nodes, graph)
 
+    def with_starts(self, graph: Graph, local: Float[Array, "node point"]) -> Float[Array, "node point"]:
+        """Return local factors times those of the starts of the graph, which have a marginal of their own.
+
+        `run`, `run_tree` and `beliefs` do so.
+        """
+        return start_factors(self.starts, self.points, graph, local) if self.starts else local
+
     def floor_of(self, node_type: int) -> Float[Array, ""]:
         """Return the minimum value of an evaluated message of a node type."""
         floors = jnp.asarray(self.operators.floor, self.operators.evaluate.dtype).reshape(-1)
@@ -243,6 +254,7 @@ class KernelMRF(Checked):
             for v, observation in self.observations.items()
         ]
         own = [f"node type {v}: own margins, {one!r}" for v, one in self.margins.items()]
+        own += [f"node type {v}: own starts, {one!r}" for v, one in self.starts.items()]
         sign = "as estimated" if self.operators.nonnegative is None and not self.has_potentials else "nonnegative"
         lines = [line for part in (nodes, own, edges, observed) for line in show_list(part)]
         chosen = self.hyperparameters
@@ -289,10 +301,12 @@ def learn_model(
     relation: str = "ridge",
     levels: Mapping[int, Array] | None = None,
     own: OwnRelations | None = None,
+    starts: Sequence[int] = (),
 ) -> KernelMRF:
     """Return the model of given kernels and ridges; see `kbpjax.fit`, which can choose them.
 
-    With smoothed counts, products of numbers are evaluated at `levels` {node type: sorted numbers}; None: chosen.
+    With smoothed counts, products of numbers are evaluated at `levels` {node type: sorted numbers}; None: chosen. The
+    starts of some node types have a marginal of their own.
     """
     fix = "Pass for instance kbpjax.ConstantTime(eps=1e-2)."
     _checks.require(isinstance(rule, Rule), "rule", "must be an update rule", repr(rule), fix)
@@ -315,14 +329,17 @@ def learn_model(
     )
     more = {"labels": data.labels, "obs_labels": data.obs_labels}
     more |= {"margins": data.margins, "obs_margins": data.obs_margins}
+    require_starts("starts", starts, data)
     if own is not None:
         more |= {"own_edges": own.edges, "own_nodes": own.num_nodes}
+    kernels = dict.fromkeys(data.nodes, kernel) if isinstance(kernel, Kernel) else kernel
+    more |= {"starts": {v: learn_start(data.starts[v], kernels[v]) for v in starts}}
     observations = model.observations
     if data.partly:
         ridges, means = regression.obs_ridges, model.marginals if regression.counts else {}
-        kernels = kernels_of_observations(data, obs_kernel)
+        of_observations = kernels_of_observations(data, obs_kernel)
         observations = observations | {
-            v: with_patterns(observations[v], one, bases[v].messages, kernels[v], ridges[v], means.get(v), rule)
+            v: with_patterns(observations[v], one, bases[v].messages, of_observations[v], ridges[v], means.get(v), rule)
             for v, one in data.partly.items()
         }
     if data.front_ends:

@@ -104,7 +104,7 @@ def with_own_relations(data: TrainingData, strength: float) -> tuple[TrainingDat
     typed = Graph.from_edges(ends[known], graph.num_nodes, edge_type=own, node_type=np.asarray(graph.node_type))
     cases = Cases(typed, one.samples, one.observations, one.present, one.observed, one.partly, one.dropped)
     pooled = pool_cases([cases], data.labels, data.obs_labels)
-    of = lambda data: (data.margins, data.obs_margins, data.front_ends)
+    of = lambda data: (data.margins, data.obs_margins, data.front_ends, data.starts)
     pooled = eqx.tree_at(of, pooled, of(data), is_leaf=lambda x: isinstance(x, dict))
     return pooled, OwnRelations(edges, data.ends, strength, graph.num_nodes)
 

@@ -285,6 +285,7 @@ def model_of(
         temperature=jnp.exp(potentials.heat),
         own_edges=closed.own,
         own_nodes=num_nodes,
+        starts={},
     )
 
 
