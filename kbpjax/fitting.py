@@ -99,6 +99,10 @@ def fit(
             own, drawn to that of its type as far as is best; "auto": of kernels that are chosen, with 30 cases of one
             graph or more, whichever has the better held-out beliefs; "type" for given ones. Edges of other graphs have
             the relation of their type.
+        starts: "pooled": all nodes of a type have one marginal; "own": nodes without an incoming edge, such as the
+            first of a time series, have their own, in directed chains and trees, where no node has several incoming
+            edges from its type, of types without own margins; "auto": of kernels that are chosen, with four cases or
+            more, "own" where their samples differ clearly and held-out beliefs are not worse; "pooled" for given ones.
         effort: how much is compared where kernels are chosen; other words win over it. "low": one search over
             bandwidths, ridges and powers; margins are own where nodes differ strongly, and there are no smoothed
             counts, own relations, front ends or larger ranks unless they are asked for. "auto": all of these, at first

@@ -39,7 +39,7 @@ from kbpjax.learning.observations import EvidenceModel, Expectation, Observation
 from kbpjax.learning.patterns import PatternFeatures, with_patterns
 from kbpjax.learning.relations import OwnRelations, graph_with
 from kbpjax.learning.rules import ConstantTime, NodeBasis, Rule, build_bases, kernels_of_observations
-from kbpjax.learning.starts import learn_start, require_starts, start_factors
+from kbpjax.learning.starts import learn_start, require_starts, start_factors, with_ends
 from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 
 Positive = Clipped | ConstrainedFit
@@ -333,7 +333,9 @@ def learn_model(
     if own is not None:
         more |= {"own_edges": own.edges, "own_nodes": own.num_nodes}
     kernels = dict.fromkeys(data.nodes, kernel) if isinstance(kernel, Kernel) else kernel
-    more |= {"starts": {v: learn_start(data.starts[v], kernels[v]) for v in starts}}
+    found = {v: learn_start(data.starts[v], kernels[v], ends=own is None) for v in starts}
+    if found:
+        more |= {"starts": found, "operators": with_ends(model.operators, found, model)}
     observations = model.observations
     if data.partly:
         ridges, means = regression.obs_ridges, model.marginals if regression.counts else {}

@@ -347,8 +347,9 @@ def _join(parts: list[_GraphSamples], labels: Mapping[int, Labels], obs_labels: 
         for v, (used, of_type) in seen.items()
     }
     found = {v: _partly_seen(parts, joined[v], observed[v]) for v, parts in partly.items()}
+    edges = {k: (joined[ends[k][0]][first], joined[ends[k][1]][second]) for k, (first, second) in indices.items()}
     return TrainingData(
-        edges={k: (joined[ends[k][0]][first], joined[ends[k][1]][second]) for k, (first, second) in indices.items()},
+        edges=edges,
         nodes=joined,
         observations=observed,
         ends=ends,
@@ -358,18 +359,18 @@ def _join(parts: list[_GraphSamples], labels: Mapping[int, Labels], obs_labels: 
         labels=labels,
         obs_labels={v: own for v, own in obs_labels.items() if v in seen},
         partly={v: one for v, one in found.items() if one is not None},
-        starts=_starts(parts, joined),
+        starts=_starts(parts, joined, [(ends[k], pair) for k, pair in edges.items()]),
     )
 
 
-def _starts(parts: list[_GraphSamples], nodes: dict[int, Any]) -> dict[int, StartSamples]:
+def _starts(parts: list[_GraphSamples], nodes: dict[int, Any], pairs: list[Any]) -> dict[int, StartSamples]:
     """Return the samples of the starts of node types whose nodes form directed chains or trees in all graphs."""
     found = {}
     for v, x in nodes.items():
         masks = [part.starts.get(v) for part in parts if v in part.nodes]
         if not _checks.is_traced(x) and all(mask is not None for mask in masks):
             starts = np.concatenate(masks)
-            found[v] = start_samples(x[starts], x[~starts])
+            found[v] = start_samples(x[starts], x[~starts], [pair for ends, pair in pairs if ends == (v, v)])
     return {v: one for v, one in found.items() if one is not None}
 
 

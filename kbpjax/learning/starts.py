@@ -9,11 +9,17 @@ The operators are relative to P*, the marginal of all nodes of the type, and bel
 factor p_1(x) / P*(x) as their own. Both densities are estimated with the same kernel, the model's raised to a power,
 which makes it narrower. That power is the one with the largest likelihood of the samples of starts, each left out.
 Finally P* is mixed in, which counts for half a sample: no start is certain.
+
+Of states, with pairs of one edge type, the marginals p_a and p_b of the first and second ends of the pairs are used,
+too; in short chains, they differ from P*. The conditional of the joint distribution above is r(x_s, x_t) p_b(x_t), with
+the ratio r of the pairs. So nodes with an incoming edge have the factor p_b / P*, and the columns of the operators are
+multiplied by P* / p_a or P* / p_b, that of the sender's end. Estimates of densities are too noisy for that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +30,7 @@ from kbpjax import _checks
 from kbpjax._misc import matmul, quick_jit, values_or_shapes
 from kbpjax._public import Checked
 from kbpjax.graphs.graph import Graph
+from kbpjax.inference.operators import Operators
 from kbpjax.kernels import Kernel, diagonal, gram
 from kbpjax.kernels.base import like, random_rows
 from kbpjax.learning.far import are_far
@@ -81,19 +88,27 @@ class StartSamples(Checked):
         own: number of samples of starts at each point [point].
         others: the same of other nodes [point].
         unit: what one sample of a start counts for: 1, or more if some of them were selected.
+        ends: numbers of first and second ends of pairs at each point [end, point]; None if values are not states, or
+            pairs have several edge types.
     """
 
     points: Shaped[Array, "point *dim"]
     own: Float[Array, " point"]
     others: Float[Array, " point"]
     unit: Float[Array, ""]
+    ends: Float[Array, "2 point"] | None = None
 
 
-def start_samples(own: NDArray, others: NDArray) -> StartSamples | None:
+def start_samples(own: NDArray, others: NDArray, pairs: Sequence[tuple[Any, Any]] = ()) -> StartSamples | None:
     """Return the counted samples of starts [sample, *dim] and of other nodes; None if one of them has none.
 
     Numbers are counted on levels: their distinct values, or evenly spaced ones and quantiles of the starts. Of other
     values, some samples are selected.
+
+    Args:
+        own: samples of starts.
+        others: samples of other nodes.
+        pairs: first and second ends of the pairs of each edge type.
     """
     own, others = np.asarray(own), np.asarray(others)
     counts = len(own), len(others)
@@ -116,8 +131,12 @@ def start_samples(own: NDArray, others: NDArray) -> StartSamples | None:
             weight * np.bincount(np.searchsorted(between, x.astype(float)), minlength=len(levels))
             for x, weight in zip((own, others), weights)
         )
-    dtype = jnp.result_type(float)
-    return StartSamples(_checks.to_jax(points), *(_checks.to_jax(x, dtype) for x in (*columns, np.array(weights[0]))))
+    dtype, ends = jnp.result_type(float), None
+    if levels is not None and not np.issubdtype(levels.dtype, np.floating) and len(pairs) == 1:
+        counts = [np.bincount(np.searchsorted(levels, np.asarray(x)), minlength=len(levels)) for x in pairs[0]]
+        ends = _checks.to_jax(np.stack(counts), dtype)
+    columns = *columns, np.array(weights[0])
+    return StartSamples(_checks.to_jax(points), *(_checks.to_jax(x, dtype) for x in columns), ends)
 
 
 def _levels(own: NDArray, others: NDArray) -> NDArray | None:
@@ -157,10 +176,29 @@ class Start(Checked):
 
     def log_ratio(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, " sample"]:
         """Return the logarithms of p_1 / P* at points [sample, *dim]."""
-        own, others = (
-            matmul(_raised(self._near(x), self.power), one) for one in (self.samples.own, self.samples.others)
-        )
-        return _log_ratio(own, others, jnp.sum(self.samples.own), jnp.sum(self.samples.others))
+        return self._log_ratio(self._weights(x), self.samples.own)
+
+    def log_ratios(self, x: Shaped[Array, "sample *dim"], starts: Bool[Array, " node"]) -> Float[Array, "node sample"]:
+        """Return the logarithms of p_1 / P* of starts, and of p_b / P* of other nodes or 0, at points."""
+        near = self._weights(x)
+        own, ends = self._log_ratio(near, self.samples.own), self.samples.ends
+        return jnp.where(starts[:, None], own, 0 if ends is None else self._log_ratio(near, ends[1]))
+
+    def scales(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "2 sample"]:
+        """Return P* / p_a and P* / p_b at points; 1 where there are no pairs, or their ends are not counted."""
+        if self.samples.ends is None:
+            return jnp.ones((2, len(x)), self.power.dtype)
+        near, ends = self._weights(x), self.samples.ends
+        return jnp.stack([jnp.where(matmul(near, one) > 0, jnp.exp(-self._log_ratio(near, one)), 1) for one in ends])
+
+    def _weights(self, x: Array) -> Float[Array, "sample point"]:
+        """Return the kernel between points and those of the samples, normalized and raised to the power."""
+        return _raised(self._near(x), self.power)
+
+    def _log_ratio(self, near: Array, counts: Array) -> Float[Array, " sample"]:
+        """Return the logarithms of the density of counted samples over P*."""
+        every = self.samples.own + self.samples.others
+        return _log_ratio(matmul(near, counts), matmul(near, every), jnp.sum(counts), jnp.sum(every))
 
     def _near(self, x: Array) -> Float[Array, "sample point"]:
         """Return the normalized values of the kernel between points and those of the samples, in [0, 1]."""
@@ -181,10 +219,9 @@ def _raised(near: Array, power: Array) -> Array:
     return jnp.where(near > 0, jnp.where(near > 0, near, 1) ** power, 0)
 
 
-def _log_ratio(own: Array, others: Array, count: Array, count_others: Array) -> Array:
-    """Return log p_1 / P* from the sums over samples of starts and of other nodes, and the numbers of these."""
-    every = own + others
-    ratio = jnp.where(every > 0, own / jnp.where(every > 0, every, 1), 0) * (count + count_others)
+def _log_ratio(some: Array, every: Array, count: Array, count_every: Array) -> Array:
+    """Return the logarithm of a density over P*, from kernel sums over some samples and over all, and their numbers."""
+    ratio = jnp.where(every > 0, some / jnp.where(every > 0, every, 1), 0) * count_every
     return jnp.log((ratio + PRIOR) / (count + PRIOR))
 
 
@@ -201,15 +238,16 @@ def gain(samples: StartSamples, kernel: Kernel) -> _Gain:
     """Return how much likelier samples of starts are under p_1 than under P*, each left out, at the best power."""
     own, unit = samples.own, samples.unit
     near = Start(samples, kernel, 1.0)._near(samples.points)
-    count, count_others = jnp.sum(own), jnp.sum(samples.others)
+    count, count_every = jnp.sum(own) - unit, jnp.sum(own) + jnp.sum(samples.others) - unit
     there = own > 0
 
     def at(power: Array) -> tuple[Array, Array]:
-        sums = (matmul(_raised(near, power), one) for one in (own, samples.others))
-        ratios = _log_ratio(jnp.maximum(next(sums) - unit, 0), next(sums), count - unit, count_others)
-        mean = jnp.sum(jnp.where(there, own * ratios, 0)) / count
-        variance = jnp.sum(jnp.where(there, own * (ratios - mean) ** 2, 0)) / count
-        return mean, jnp.sqrt(variance * unit / count)
+        some, others = (matmul(_raised(near, power), one) for one in (own, samples.others))
+        some = jnp.maximum(some - unit, 0)
+        ratios = _log_ratio(some, some + others, count, count_every)
+        mean = jnp.sum(jnp.where(there, own * ratios, 0)) / jnp.sum(own)
+        variance = jnp.sum(jnp.where(there, own * (ratios - mean) ** 2, 0)) / jnp.sum(own)
+        return mean, jnp.sqrt(variance * unit / jnp.sum(own))
 
     powers = jnp.asarray(POWERS, own.dtype)
     means, errors = jax.lax.map(at, powers)
@@ -217,9 +255,35 @@ def gain(samples: StartSamples, kernel: Kernel) -> _Gain:
     return _Gain(means[best], errors[best], jax.lax.stop_gradient(powers[best]))
 
 
-def learn_start(samples: StartSamples, kernel: Kernel) -> Start:
-    """Return the marginal of starts, with the power of the kernel that explains their samples best."""
+def learn_start(samples: StartSamples, kernel: Kernel, *, ends: bool = True) -> Start:
+    """Return the marginal of starts, with the power of the kernel that explains their samples best.
+
+    Args:
+        samples: the samples.
+        kernel: the kernel of the model.
+        ends: whether the marginals of the ends of pairs are used.
+    """
+    samples = samples if ends else StartSamples(samples.points, samples.own, samples.others, samples.unit)
     return Start(samples, kernel, gain(samples, kernel).power)
+
+
+def with_ends(operators: Operators, starts: Mapping[int, Start], model: Any) -> Operators:
+    """Return operators relative to P*, whose columns are relative to the marginals of the ends of pairs.
+
+    Args:
+        operators: the operators of the model.
+        starts: {node type: marginal of its starts}.
+        model: the model, with its points and edge types.
+    """
+    project, tables = operators.project, operators.nonnegative
+    for k, a, b in model.edge_types:
+        if a == b and a in starts and starts[a].samples.ends is not None:
+            scales = starts[a].scales(model.points[a]).astype(project.dtype)[:, None]
+            place = jnp.array([2 * k, 2 * k + 1]), slice(None), slice(scales.shape[2])
+            project = project.at[place].multiply(scales)
+            tables = None if tables is None else tables.at[place].multiply(scales)
+    new = project, tables
+    return eqx.tree_at(lambda o: (o.project, o.nonnegative), operators, new, is_leaf=lambda leaf: leaf is None)
 
 
 def differs(samples: StartSamples, kernel: Kernel) -> bool:
@@ -241,11 +305,11 @@ def require_starts(argument: str, node_types: Sequence[int], data: Any) -> None:
 def start_factors(starts: dict[int, Start], points: dict[int, Array], graph: Graph, local: Array) -> Array:
     """Return local factors [node, point] times those of the starts at the evaluation points."""
     found = start_nodes(graph)
-    for v, count, *_ in graph.node_types:
-        if v in starts and found is not None:
-            nodes, size = graph.nodes_of_type(v), len(points[v])
-            logs = jnp.where(found[nodes][:, None], starts[v].log_ratio(points[v])[None], 0)
-            local = local.at[nodes, :size].multiply(jnp.exp(logs).astype(local.dtype))
+    for v in [v for v, *_ in graph.node_types if v in starts]:
+        if found is not None:
+            nodes = graph.nodes_of_type(v)
+            logs = starts[v].log_ratios(points[v], found[nodes])
+            local = local.at[nodes, : logs.shape[1]].multiply(jnp.exp(logs).astype(local.dtype))
     return local
 
 
@@ -262,5 +326,9 @@ def add_start(start: Start | None, graph: Graph, node_type: int, logs: Array, po
     found = None if start is None else start_nodes(graph)
     if start is None or found is None:
         return logs
-    own = start.log_ratio(points).reshape(-1, logs.shape[1]).astype(logs.dtype)
-    return logs + jnp.where(found[graph.nodes_of_type(node_type)][:, None], own, 0)
+    at_starts = found[graph.nodes_of_type(node_type)]
+    if len(points) == logs.shape[1]:
+        return logs + start.log_ratios(points, at_starts).astype(logs.dtype)
+    each = points.reshape(len(at_starts), -1, *points.shape[1:])
+    own = jax.vmap(lambda x, is_start: start.log_ratios(x, is_start[None])[0])(each, at_starts)
+    return logs + own.astype(logs.dtype)

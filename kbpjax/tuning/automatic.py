@@ -187,9 +187,9 @@ def choose(
     else:
         found = search_numbers(problem, log)
         may = sharing == "auto" and compares and problem.scalar and can_have_own_relations(problem.source)
-        found = with_own(problem, found, sharing) if may or sharing == "edge" else found
         if starts == "own" or (starts == "auto" and compares):
             found, own_starts = with_starts(problem, found, starts)
+        found = with_own(problem, found, sharing) if may or sharing == "edge" else found
         choice, scores, obs_kernels, rule = found
         temperature = scores.temperature(choice)
         _add_temperatures(log, scores.by_temperature(choice), temperature)

@@ -156,7 +156,8 @@ def _training(
     observations = {v: pair for v, parts in observed.items() if (pair := pairs(parts)) is not None}
     seen = {v: pair for v, parts in partly.items() if v in observations and (pair := pairs(parts)) is not None}
     entries = {v: partly_seen(data.partly[v].patterns, data.partly[v].counts, *pair, 1) for v, pair in seen.items()}
-    begun = {v: start_samples(*map(np.concatenate, zip(*parts, strict=True))) for v, parts in starts.items()}
+    inside = {v: [some_edges[k] for k, *pair in data.ends if k in some_edges and pair == [v, v]] for v in starts}
+    begun = {v: start_samples(*map(np.concatenate, zip(*parts)), inside[v]) for v, parts in starts.items()}
     return TrainingData(
         edges=some_edges,
         nodes=thinned,

@@ -205,7 +205,7 @@ def with_own(problem: Problem, found: Found, sharing: str) -> Found:
     typed, own = with_own_relations(problem.source, 0.0)
     given = eqx.tree_at(lambda g: g.obs_kernels, problem.given, found.obs_kernels)
     scores = problem.scores_of(data=typed, given=given, projected=bool(found.obs_kernels.matrices), own=own)
-    scores = scores.at_rank(found.scores.comparison.rank)
+    scores = scores.at_rank(found.scores.comparison.rank).with_starts(found.scores.comparison.starts)
     best = min((found.choice._replace(strength=value) for value in search.strengths), key=scores)
     if sharing == "edge" or search.searched or scores(best) < shared:
         best = by_coordinates(scores, best, ["strength"], 1.0)
