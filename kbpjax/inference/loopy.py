@@ -328,8 +328,8 @@ def prepare_inputs(model: AnyModel, graph: Graph, evidence: AnyEvidence) -> Inpu
     clamped = getattr(evidence, "clamped", None) if has_clamps else None
     with_starts = getattr(model, "with_starts", None)
     if with_starts is not None:
-        evident, local = local, with_starts(graph, local)
-        local = local if clamped is None else jnp.where(clamped[:, None], evident, local)
+        given, (operators, local) = local, with_starts(graph, local)
+        local = local if clamped is None else jnp.where(clamped[:, None], given, local)
     return Inputs(operators, local, clamped)
 
 

@@ -39,7 +39,7 @@ from kbpjax.learning.observations import EvidenceModel, Expectation, Observation
 from kbpjax.learning.patterns import PatternFeatures, with_patterns
 from kbpjax.learning.relations import OwnRelations, graph_with
 from kbpjax.learning.rules import ConstantTime, NodeBasis, Rule, build_bases, kernels_of_observations
-from kbpjax.learning.starts import learn_start, require_starts, start_factors, with_ends
+from kbpjax.learning.starts import learn_start, require_starts, with_factors
 from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 
 Positive = Clipped | ConstrainedFit
@@ -210,12 +210,14 @@ class KernelMRF(Checked):
         """
         return graph_with(self.own_edges, self.own_nodes, graph)
 
-    def with_starts(self, graph: Graph, local: Float[Array, "node point"]) -> Float[Array, "node point"]:
-        """Return local factors times those of the starts of the graph, which have a marginal of their own.
-
-        `run`, `run_tree` and `beliefs` do so.
-        """
-        return start_factors(self.starts, self.points, graph, local) if self.starts else local
+    def with_starts(
+        self, graph: Graph, local: Float[Array, "node point"]
+    ) -> tuple[Operators, Float[Array, "node point"]]:
+        """Return operators and local factors with the marginals of the starts of a graph, as `run` uses them."""
+        if not self.starts:
+            return self.operators, local
+        edge_types = tuple(ends for ends in graph.edge_types if ends in self.edge_types)
+        return with_factors(self.starts, self.points, edge_types, graph, self.operators, local)
 
     def floor_of(self, node_type: int) -> Float[Array, ""]:
         """Return the minimum value of an evaluated message of a node type."""
@@ -335,7 +337,7 @@ def learn_model(
     kernels = dict.fromkeys(data.nodes, kernel) if isinstance(kernel, Kernel) else kernel
     found = {v: learn_start(data.starts[v], kernels[v], ends=own is None) for v in starts}
     if found:
-        more |= {"starts": found, "operators": with_ends(model.operators, found, model)}
+        more["starts"] = found
     observations = model.observations
     if data.partly:
         ridges, means = regression.obs_ridges, model.marginals if regression.counts else {}

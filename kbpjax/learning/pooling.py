@@ -367,9 +367,9 @@ def _starts(parts: list[_GraphSamples], nodes: dict[int, Any], pairs: list[Any])
     """Return the samples of the starts of node types whose nodes form directed chains or trees in all graphs."""
     found = {}
     for v, x in nodes.items():
-        masks = [part.starts.get(v) for part in parts if v in part.nodes]
-        if not _checks.is_traced(x) and all(mask is not None for mask in masks):
-            starts = np.concatenate(masks)
+        among = [part for part in parts if v in part.nodes]
+        if not _checks.is_traced(x) and all(v in part.starts for part in among):
+            starts = np.concatenate([part.starts[v] for part in among])
             found[v] = start_samples(x[starts], x[~starts], [pair for ends, pair in pairs if ends == (v, v)])
     return {v: one for v, one in found.items() if one is not None}
 

@@ -13,10 +13,12 @@ Finally P* is mixed in, which counts for half a sample: no start is certain.
 Of states, with pairs of one edge type, the marginals p_a and p_b of the first and second ends of the pairs are used,
 too; in short chains, they differ from P*. The conditional of the joint distribution above is r(x_s, x_t) p_b(x_t), with
 the ratio r of the pairs. So nodes with an incoming edge have the factor p_b / P*, and the columns of the operators are
-multiplied by P* / p_a or P* / p_b, that of the sender's end. Estimates of densities are too noisy for that.
+multiplied by P* / p_a or P* / p_b, that of the sender's end. Estimates of densities are too noisy for that. On graphs
+with cycles, and where a node has several incoming edges, none of this is used.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -31,7 +33,7 @@ from kbpjax._misc import matmul, quick_jit, values_or_shapes
 from kbpjax._public import Checked
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import Operators
-from kbpjax.kernels import Kernel, diagonal, gram
+from kbpjax.kernels import Delta, Kernel, diagonal, gram
 from kbpjax.kernels.base import like, random_rows
 from kbpjax.learning.far import are_far
 
@@ -55,10 +57,17 @@ CLEAR = 0.02, 3.0
 count as different."""
 
 
-def start_nodes(graph: Graph) -> Bool[Array, " node"] | None:
-    """Return the mask of the starts; None for a graph with a cycle.
+class Places(NamedTuple):
+    """Masks of the nodes that start chains and trees, and of those that follow [node]; neither where there are none."""
 
-    A node type of which a node has several incoming edges from its own type has no starts.
+    first: Bool[Array, " node"]
+    later: Bool[Array, " node"]
+
+
+def places_of(graph: Graph) -> Places | None:
+    """Return which nodes start chains and trees, by the edges within node types; None for a graph with a cycle.
+
+    A node type of which a node has several incoming edges has neither.
     """
     if graph.forest is None and graph.num_edges > 0:
         return None
@@ -67,16 +76,16 @@ def start_nodes(graph: Graph) -> Bool[Array, " node"] | None:
     inside = (kind[first] == kind[second]).astype(jnp.int32)
     incoming = jnp.zeros(graph.num_nodes, jnp.int32).at[second].add(inside)
     most = jnp.zeros(1 + max(v for v, *_ in graph.node_types), jnp.int32).at[kind].max(incoming)
-    return (incoming == 0) & (most[kind] <= 1)
+    return Places((incoming == 0) & (most[kind] <= 1), (incoming == 1) & (most[kind] <= 1))
 
 
 def starts_by_type(graph: Graph) -> dict[int, NDArray[np.bool_]]:
     """Return {node type: mask of the starts [node_of_type]} of the node types that have some, of a known graph."""
     with jax.ensure_compile_time_eval():
-        found = start_nodes(graph)
+        found = places_of(graph)
     if found is None:
         return {}
-    mask, kind = np.asarray(found), np.asarray(graph.node_type)
+    mask, kind = np.asarray(found.first), np.asarray(graph.node_type)
     return {v: mask[kind == v] for v, *_ in graph.node_types if mask[kind == v].any()}
 
 
@@ -88,8 +97,8 @@ class StartSamples(Checked):
         own: number of samples of starts at each point [point].
         others: the same of other nodes [point].
         unit: what one sample of a start counts for: 1, or more if some of them were selected.
-        ends: numbers of first and second ends of pairs at each point [end, point]; None if values are not states, or
-            pairs have several edge types.
+        ends: numbers of first and second ends of pairs at each point [end, point]; None for other values than a few
+            numbers, or if pairs have several edge types.
     """
 
     points: Shaped[Array, "point *dim"]
@@ -99,7 +108,7 @@ class StartSamples(Checked):
     ends: Float[Array, "2 point"] | None = None
 
 
-def start_samples(own: NDArray, others: NDArray, pairs: Sequence[tuple[Any, Any]] = ()) -> StartSamples | None:
+def start_samples(own: Any, others: Any, pairs: Sequence[tuple[Any, Any]] = ()) -> StartSamples | None:
     """Return the counted samples of starts [sample, *dim] and of other nodes; None if one of them has none.
 
     Numbers are counted on levels: their distinct values, or evenly spaced ones and quantiles of the starts. Of other
@@ -110,45 +119,48 @@ def start_samples(own: NDArray, others: NDArray, pairs: Sequence[tuple[Any, Any]
         others: samples of other nodes.
         pairs: first and second ends of the pairs of each edge type.
     """
-    own, others = np.asarray(own), np.asarray(others)
-    counts = len(own), len(others)
-    if 0 in counts:
+    samples: list[NDArray] = [np.asarray(own), np.asarray(others)]
+    if not all(map(len, samples)):
         return None
-    own, others = (x[random_rows(len(x), MANY if x.ndim == 1 else most)] for x, most in zip((own, others), SOME))
-    weights = counts[0] / len(own), counts[1] / len(others)
-    levels = _levels(own, others) if own.ndim == 1 else None
+    numbers = samples[0].ndim == 1
+    levels = _levels(*(_some(x, MANY) for x in samples)) if numbers else None
+    chosen = [_some(x, most) for x, most in zip(samples, SOME if levels is None else (MANY, MANY), strict=True)]
+    weights = [len(x) / len(some) for x, some in zip(samples, chosen, strict=True)]
+    ends, dtype = None, jnp.result_type(float)
     if levels is None:
-        own, others = (x[random_rows(len(x), most)] for x, most in zip((own, others), SOME))
-        weights = counts[0] / len(own), counts[1] / len(others)
-        at_points = np.repeat(weights[0], len(own)), np.repeat(weights[1], len(others))
-        zeros = np.zeros(len(own)), np.zeros(len(others))
-        points = np.concatenate([own, others])
-        columns = np.concatenate([at_points[0], zeros[1]]), np.concatenate([zeros[0], at_points[1]])
+        points = np.concatenate(chosen)
+        first = np.arange(len(points)) < len(chosen[0])
+        counts = [weights[0] * first, weights[1] * ~first]
     else:
         points = levels
-        between = (levels[1:].astype(float) + levels[:-1].astype(float)) / 2
-        columns = tuple(
-            weight * np.bincount(np.searchsorted(between, x.astype(float)), minlength=len(levels))
-            for x, weight in zip((own, others), weights)
-        )
-    dtype, ends = jnp.result_type(float), None
-    if levels is not None and not np.issubdtype(levels.dtype, np.floating) and len(pairs) == 1:
-        counts = [np.bincount(np.searchsorted(levels, np.asarray(x)), minlength=len(levels)) for x in pairs[0]]
-        ends = _checks.to_jax(np.stack(counts), dtype)
-    columns = *columns, np.array(weights[0])
-    return StartSamples(_checks.to_jax(points), *(_checks.to_jax(x, dtype) for x in columns), ends)
+        counts = [weight * _counts(levels, x) for weight, x in zip(weights, chosen, strict=True)]
+        if len(pairs) == 1 and len(levels) <= LEVELS:
+            ends = _checks.to_jax(np.stack([_counts(levels, np.asarray(x)) for x in pairs[0]]), dtype)
+    of_starts, of_others, unit = (_checks.to_jax(np.asarray(x), dtype) for x in (*counts, weights[0]))
+    return StartSamples(_checks.to_jax(points), of_starts, of_others, unit, ends)
+
+
+def _some(x: NDArray, most: int) -> NDArray:
+    return x[random_rows(len(x), most)]
 
 
 def _levels(own: NDArray, others: NDArray) -> NDArray | None:
     """Return sorted numbers; None for integers with too many values."""
-    distinct = np.unique(np.concatenate([own, others]))
+    values = np.concatenate([own, others])
+    distinct = np.unique(values)
     if len(distinct) <= LEVELS:
         return distinct
     if not np.issubdtype(distinct.dtype, np.floating):
         return None
-    near = distinct[~are_far(distinct)]
+    near = values[~are_far(values)]
     quantiles = np.quantile(own, (np.arange(LEVELS // 4) + 0.5) / (LEVELS // 4))
-    return np.unique(np.concatenate([np.linspace(near[0], near[-1], LEVELS), quantiles]).astype(distinct.dtype))
+    return np.unique(np.concatenate([np.linspace(near.min(), near.max(), LEVELS), quantiles]).astype(distinct.dtype))
+
+
+def _counts(levels: NDArray, x: NDArray) -> NDArray:
+    """Return the number of samples nearest to each level."""
+    between = (levels[1:].astype(float) + levels[:-1].astype(float)) / 2
+    return np.bincount(np.searchsorted(between, x.astype(float)), minlength=len(levels))
 
 
 class Start(Checked):
@@ -178,11 +190,12 @@ class Start(Checked):
         """Return the logarithms of p_1 / P* at points [sample, *dim]."""
         return self._log_ratio(self._weights(x), self.samples.own)
 
-    def log_ratios(self, x: Shaped[Array, "sample *dim"], starts: Bool[Array, " node"]) -> Float[Array, "node sample"]:
-        """Return the logarithms of p_1 / P* of starts, and of p_b / P* of other nodes or 0, at points."""
-        near = self._weights(x)
-        own, ends = self._log_ratio(near, self.samples.own), self.samples.ends
-        return jnp.where(starts[:, None], own, 0 if ends is None else self._log_ratio(near, ends[1]))
+    def log_factors(self, x: Shaped[Array, "sample *dim"], places: Places) -> Float[Array, "node sample"]:
+        """Return the logarithms of the factors of nodes at points: p_1 / P* of starts, and p_b / P* of those later."""
+        near, ends = self._weights(x), self.samples.ends
+        later = 0.0 if ends is None else self._log_ratio(near, ends[1])
+        logs = jnp.where(places.later[:, None], later, jnp.zeros_like(near, shape=len(x)))
+        return jnp.where(places.first[:, None], self._log_ratio(near, self.samples.own), logs)
 
     def scales(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "2 sample"]:
         """Return P* / p_a and P* / p_b at points; 1 where there are no pairs, or their ends are not counted."""
@@ -261,29 +274,11 @@ def learn_start(samples: StartSamples, kernel: Kernel, *, ends: bool = True) -> 
     Args:
         samples: the samples.
         kernel: the kernel of the model.
-        ends: whether the marginals of the ends of pairs are used.
+        ends: whether the marginals of the ends of pairs are used, of states: values with the kernel `Delta`.
     """
-    samples = samples if ends else StartSamples(samples.points, samples.own, samples.others, samples.unit)
+    if not (ends and isinstance(kernel, Delta)):
+        samples = StartSamples(samples.points, samples.own, samples.others, samples.unit)
     return Start(samples, kernel, gain(samples, kernel).power)
-
-
-def with_ends(operators: Operators, starts: Mapping[int, Start], model: Any) -> Operators:
-    """Return operators relative to P*, whose columns are relative to the marginals of the ends of pairs.
-
-    Args:
-        operators: the operators of the model.
-        starts: {node type: marginal of its starts}.
-        model: the model, with its points and edge types.
-    """
-    project, tables = operators.project, operators.nonnegative
-    for k, a, b in model.edge_types:
-        if a == b and a in starts and starts[a].samples.ends is not None:
-            scales = starts[a].scales(model.points[a]).astype(project.dtype)[:, None]
-            place = jnp.array([2 * k, 2 * k + 1]), slice(None), slice(scales.shape[2])
-            project = project.at[place].multiply(scales)
-            tables = None if tables is None else tables.at[place].multiply(scales)
-    new = project, tables
-    return eqx.tree_at(lambda o: (o.project, o.nonnegative), operators, new, is_leaf=lambda leaf: leaf is None)
 
 
 def differs(samples: StartSamples, kernel: Kernel) -> bool:
@@ -301,34 +296,65 @@ def require_starts(argument: str, node_types: Sequence[int], data: Any) -> None:
     _checks.require(not margins, argument, "must be of node types without own margins", margins, fix)
 
 
-@jax.jit
-def start_factors(starts: dict[int, Start], points: dict[int, Array], graph: Graph, local: Array) -> Array:
-    """Return local factors [node, point] times those of the starts at the evaluation points."""
-    found = start_nodes(graph)
+@partial(jax.jit, static_argnames="edge_types")
+def with_factors(
+    starts: dict[int, Start],
+    points: dict[int, Array],
+    edge_types: tuple[tuple[int, int, int], ...],
+    graph: Graph,
+    operators: Operators,
+    local: Float[Array, "node point"],
+) -> tuple[Operators, Float[Array, "node point"]]:
+    """Return operators and local factors with the marginals of starts, and of the ends of pairs.
+
+    Args:
+        starts: {node type: marginal of its starts}.
+        points: {node type: evaluation points}.
+        edge_types: (type, node type of first end, node type of second end) of each edge type of the operators.
+        graph: the graph.
+        operators: the operators.
+        local: the local factors.
+    """
+    found = places_of(graph)
+    if found is None:
+        return operators, local
+    project, tables = operators.project, operators.nonnegative
     for v in [v for v, *_ in graph.node_types if v in starts]:
-        if found is not None:
-            nodes = graph.nodes_of_type(v)
-            logs = starts[v].log_ratios(points[v], found[nodes])
-            local = local.at[nodes, : logs.shape[1]].multiply(jnp.exp(logs).astype(local.dtype))
-    return local
+        nodes, start, size = graph.nodes_of_type(v), starts[v], len(points[v])
+        here = Places(*(mask[nodes] for mask in found))
+        factors = jnp.exp(start.log_factors(points[v], here)).astype(local.dtype)
+        local = local.at[nodes, :size].multiply(factors)
+        scales = jnp.where(jnp.any(here.later), start.scales(points[v]), 1).astype(project.dtype)[:, None]
+        for k in [k for k, *ends in edge_types if ends == [v, v] and start.samples.ends is not None]:
+            place = jnp.array([2 * k, 2 * k + 1]), slice(None), slice(size)
+            project = project.at[place].multiply(scales)
+            tables = None if tables is None else tables.at[place].multiply(scales)
+    new = project, tables
+    return eqx.tree_at(lambda o: (o.project, o.nonnegative), operators, new, is_leaf=lambda leaf: leaf is None), local
 
 
-def add_start(start: Start | None, graph: Graph, node_type: int, logs: Array, points: Array) -> Array:
-    """Return logarithms at points with those of the starts of a node type.
+def add_factors(
+    start: Start | None,
+    graph: Graph,
+    node_type: int,
+    logs: Float[Array, "node point"],
+    points: Shaped[Array, "..."],
+) -> Float[Array, "node point"]:
+    """Return logarithms at points plus those of the factors of the nodes of a type.
 
     Args:
         start: the marginal of the starts; None: nothing is added.
         graph: the graph.
         node_type: the node type.
-        logs: logarithms [node_of_type, point].
+        logs: logarithms of its nodes.
         points: common points [point, *dim], or those of all nodes after each other [node point, *dim].
     """
-    found = None if start is None else start_nodes(graph)
+    found = None if start is None else places_of(graph)
     if start is None or found is None:
         return logs
-    at_starts = found[graph.nodes_of_type(node_type)]
+    here = Places(*(mask[graph.nodes_of_type(node_type)] for mask in found))
     if len(points) == logs.shape[1]:
-        return logs + start.log_ratios(points, at_starts).astype(logs.dtype)
-    each = points.reshape(len(at_starts), -1, *points.shape[1:])
-    own = jax.vmap(lambda x, is_start: start.log_ratios(x, is_start[None])[0])(each, at_starts)
-    return logs + own.astype(logs.dtype)
+        return logs + start.log_factors(points, here).astype(logs.dtype)
+    each = points.reshape(*logs.shape, *points.shape[1:])
+    of_node = lambda x, first, later: start.log_factors(x, Places(first[None], later[None]))[0]
+    return logs + jax.vmap(of_node)(each, *here).astype(logs.dtype)

@@ -157,7 +157,8 @@ def _training(
     seen = {v: pair for v, parts in partly.items() if v in observations and (pair := pairs(parts)) is not None}
     entries = {v: partly_seen(data.partly[v].patterns, data.partly[v].counts, *pair, 1) for v, pair in seen.items()}
     inside = {v: [some_edges[k] for k, *pair in data.ends if k in some_edges and pair == [v, v]] for v in starts}
-    begun = {v: start_samples(*map(np.concatenate, zip(*parts)), inside[v]) for v, parts in starts.items()}
+    both = {v: [np.concatenate(column) for column in zip(*parts, strict=True)] for v, parts in starts.items()}
+    begun = {v: start_samples(first, later, inside[v]) for v, (first, later) in both.items()}
     return TrainingData(
         edges=some_edges,
         nodes=thinned,
