@@ -193,9 +193,10 @@ class Start(Checked):
     def log_factors(self, x: Shaped[Array, "sample *dim"], places: Places) -> Float[Array, "node sample"]:
         """Return the logarithms of the factors of nodes at points: p_1 / P* of starts, and p_b / P* of those later."""
         near, ends = self._weights(x), self.samples.ends
-        later = 0.0 if ends is None else self._log_ratio(near, ends[1])
-        logs = jnp.where(places.later[:, None], later, jnp.zeros_like(near, shape=len(x)))
-        return jnp.where(places.first[:, None], self._log_ratio(near, self.samples.own), logs)
+        first = self._log_ratio(near, self.samples.own)
+        later = jnp.zeros_like(first) if ends is None else self._log_ratio(near, ends[1])
+        logs = jnp.where(places.later[:, None], later[None], jnp.zeros_like(later[None]))
+        return jnp.where(places.first[:, None], first[None], logs)
 
     def scales(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "2 sample"]:
         """Return P* / p_a and P* / p_b at points; 1 where there are no pairs, or their ends are not counted."""
@@ -323,12 +324,12 @@ def with_factors(
         nodes, start, size = graph.nodes_of_type(v), starts[v], len(points[v])
         here = Places(*(mask[nodes] for mask in found))
         factors = jnp.exp(start.log_factors(points[v], here)).astype(local.dtype)
-        local = local.at[nodes, :size].multiply(factors)
+        local = local.at[nodes, :size].multiply(factors, unique_indices=True)
         scales = jnp.where(jnp.any(here.later), start.scales(points[v]), 1).astype(project.dtype)[:, None]
         for k in [k for k, *ends in edge_types if ends == [v, v] and start.samples.ends is not None]:
             place = jnp.array([2 * k, 2 * k + 1]), slice(None), slice(size)
-            project = project.at[place].multiply(scales)
-            tables = None if tables is None else tables.at[place].multiply(scales)
+            project = project.at[place].multiply(scales, unique_indices=True)
+            tables = None if tables is None else tables.at[place].multiply(scales, unique_indices=True)
     new = project, tables
     return eqx.tree_at(lambda o: (o.project, o.nonnegative), operators, new, is_leaf=lambda leaf: leaf is None), local
 
