@@ -235,7 +235,7 @@ def test_the_ratio_is_that_of_normal_densities_on_numbers_and_vectors():
         x = np.linspace(-2, 2, 9) if dim == 1 else np.stack([np.linspace(-1.5, 1.5, 9)] * 2, axis=1)
         squares = x**2 if dim == 1 else (x**2).sum(axis=1)
         ratio = np.exp(-squares / 2) / (0.25 * np.exp(-squares / 2) + 0.75 * np.exp(-squares / 18) / 3**dim)
-        np.testing.assert_allclose(np.exp(start.log_ratio(x)), ratio, atol=0.3)
+        np.testing.assert_allclose(np.exp(start.log_ratio(x)), ratio, rtol=0.2, atol=0.3)
         assert differs(samples, kbp.RBF(2.0))
         assert np.all(start.log_ratio(np.full_like(x, 50)) >= np.log(PRIOR / (250 + PRIOR)) - 1e-6)  # never impossible
 
@@ -244,9 +244,13 @@ def test_angles_and_integers_have_starts():
     rng = np.random.default_rng(0)
     angles = np.cumsum(0.7 * rng.normal(size=(200, 8)), axis=1) % (2 * np.pi)
     samples = kbp.pool(kbp.chain_graph(8), angles).starts[0]
-    start = Start(samples, kbp.kernels.Periodic(2 * np.pi, 0.7), gain(samples, kbp.Periodic(0.7)).power)
-    near, far = np.exp(start.log_ratio(np.array([0.1, np.pi])))
-    assert near > 2 and far < 0.1 and differs(samples, kbp.kernels.Periodic(2 * np.pi, 0.7))
+    kernel = kbp.kernels.Periodic(2 * np.pi, 0.7)
+    turns, x = 2 * np.pi * np.arange(-3, 4), np.array([0.1, 1.0, 6.0])
+    wrapped = lambda std: (np.exp(-(((x[:, None] + turns) / std) ** 2) / 2) / std).sum(axis=1)
+    ratio = wrapped(0.7) / np.mean([wrapped(0.7 * np.sqrt(t)) for t in range(1, 9)], axis=0)
+    start = Start(samples, kernel, gain(samples, kernel).power)
+    np.testing.assert_allclose(np.exp(start.log_ratio(x)), ratio, rtol=0.2)
+    assert start.log_ratio(np.array([np.pi])) < -3 and differs(samples, kernel)
     many = start_samples(np.arange(300), np.arange(5000))
     assert len(many.points) == 256 + 768 and np.isclose(many.own.sum(), 300) and np.isclose(many.others.sum(), 5000)
 
