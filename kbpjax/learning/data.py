@@ -92,7 +92,8 @@ class TrainingData(Checked):
             labels, as `pool` makes them of texts. Types without labels are left out.
 
         partly: {node type: `PartlySeen`} of the observations with missing entries, as `pool` makes them; None: none.
-        starts: {node type: `StartSamples`} of the nodes without an incoming edge, as `pool` makes them; None: none.
+        starts: {node type: `StartSamples`} of the nodes without an incoming edge, as `pool` makes them
+            outside of `jax.jit`; None: none.
 
     Attributes:
         margins, obs_margins: {node type: `Margins`} of the variables and the observations whose values are
