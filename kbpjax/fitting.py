@@ -24,7 +24,7 @@ from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
 from kbpjax.training.compare import can_train, held_out_scores
 from kbpjax.training.gaussian import can_be_gaussian, gaussian_model
 from kbpjax.training.train import held_cases, train
-from kbpjax.tuning.automatic import check_words, choose, own_margin_types, use_features
+from kbpjax.tuning.automatic import check_words, choose, own_margin_types, own_start_types, use_features
 from kbpjax.tuning.tried import Tried, selection_of
 
 SCALES = 30
@@ -57,6 +57,7 @@ def fit(
     margins: str | Mapping[int, str] = "auto",
     relation: str = "auto",
     sharing: str = "auto",
+    starts: str = "auto",
     effort: str = "auto",
 ) -> KernelMRF:
     r"""Return a kernel Markov random field fitted to training data (eq. 11 and 14).
@@ -107,12 +108,16 @@ def fit(
             of the graph of the cases has its own, drawn to that of its cell or type as far as is best; "auto": of
             kernels that are chosen, whichever has the better held-out beliefs, "edge" with 30 cases of one graph or
             more; "type" for given ones. Edges of other graphs have the relation of their cell or type.
+        starts: "pooled": all nodes of a type have one marginal; "own": nodes without an incoming edge, such as the
+            first of a time series, have their own, in directed chains and trees, where no node has several incoming
+            edges from its type, of types without own margins; "auto": of kernels that are chosen, with four cases or
+            more, "own" where their samples differ clearly and held-out beliefs are not worse; "pooled" for given ones.
         effort: how much is compared where kernels are chosen; other words win over it. "low": one search over
             bandwidths, ridges and powers; margins are own where nodes differ strongly, and there are no smoothed
-            counts, own relations, front ends or larger ranks unless they are asked for. "auto": all of these, at first
-            values, and taken for a clear gain. "high": all of these after a search of each, in finer steps, and taken
-            for any gain, up to about three times slower; then, for observed numbers on one graph with cycles,
-            potentials trained through inference (`train`) for some minutes, if held-out beliefs are better.
+            counts, own relations, own starts, front ends or larger ranks unless they are asked for. "auto": all of
+            these, at first values, and taken for a clear gain. "high": all of these after a search of each, in finer
+            steps, and taken for any gain, up to about three times slower; then, for observed numbers on one graph with
+            cycles, potentials trained through inference (`train`) for some minutes, if held-out beliefs are better.
 
     Returns:
         The model. If hyperparameters were chosen, they are in `model.hyperparameters`, which can fit other data:
@@ -120,7 +125,8 @@ def fit(
 
     Raises:
         ValueError: an option is out of range, a type has no kernel, the matrices would not fit in memory, or landmarks
-            would be selected from traced data or kernels; `margins="node"` without numbers or cases.
+            would be selected from traced data or kernels; `margins="node"` without numbers or cases; `starts="own"`
+            without directed chains or trees.
 
     Warns:
         MarginWarning: nodes of a type differ much, and their values are not standardized.
@@ -143,7 +149,7 @@ def fit(
     """
     options: Any = {"floor": floor, "nonnegative": nonnegative}
     given = {"kernel": kernel, "obs_kernel": obs_kernel, "ridge": ridge, "obs_ridge": obs_ridge}
-    check_words(relation, sharing, effort)
+    check_words(relation, sharing, starts, effort)
     if not (_misses("kernel", kernel, data.nodes) | _misses("obs_kernel", obs_kernel, data.observations)):
         data = with_own_margins(data, own_margin_types(data, (), margins)[0])
         rule = ConstantTime() if rule is None else rule
@@ -152,13 +158,15 @@ def fit(
         options |= {"relation": "ridge" if relation == "auto" else relation}
         if sharing == "feature" and use_features(data, sharing):
             data, options["own"] = with_cells(data)
+        options |= {"starts": own_start_types(data) if starts == "own" else ()}
         model = learn_model(data, **(given | options | {"ridge": 1e-6 if ridge is None else ridge, "rule": rule}))
         warn_of_rank(model, rule)
         _warn_of_far(data)
         _warn_of_missing(data, model)
         _warn_of_scales(data, kernel or {})
         return model
-    options |= {"rule": rule, "margins": margins, "relation": relation, "sharing": sharing, "effort": effort}
+    options |= {"rule": rule, "margins": margins, "relation": relation, "sharing": sharing}
+    options |= {"starts": starts, "effort": effort}
     return fit_chosen(data, **given, **options)
 
 

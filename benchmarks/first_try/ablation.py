@@ -26,7 +26,7 @@ from benchmarks.first_try.__main__ import ORDER, OUT, SAVED, build
 from benchmarks.first_try.scoring import score
 from experiments.lib import command_line, datasets, results, tables
 
-PLAIN = {"margins": "type", "relation": "ridge", "sharing": "type"}
+PLAIN = {"margins": "type", "relation": "ridge", "sharing": "type", "starts": "pooled"}
 WAYS: dict[str, dict[str, Any]] = {
     "plain": PLAIN,
     "own margins": PLAIN | {"margins": "auto"},

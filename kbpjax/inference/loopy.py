@@ -326,6 +326,10 @@ def prepare_inputs(model: AnyModel, graph: Graph, evidence: AnyEvidence) -> Inpu
         _check_factors(local)
     has_clamps = bool(getattr(evidence, "values", None))
     clamped = getattr(evidence, "clamped", None) if has_clamps else None
+    with_starts = getattr(model, "with_starts", None)
+    if with_starts is not None:
+        given, (operators, local) = local, with_starts(graph, local)
+        local = local if clamped is None else jnp.where(clamped[:, None], given, local)
     return Inputs(operators, local, clamped)
 
 

@@ -14,6 +14,7 @@ from kbpjax._misc import show_lines, show_list, values_or_shapes
 from kbpjax._public import Checked
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.labels import ByType
+from kbpjax.learning.starts import StartSamples
 
 
 class Cases(Checked):
@@ -91,6 +92,8 @@ class TrainingData(Checked):
             labels, as `pool` makes them of texts. Types without labels are left out.
 
         partly: {node type: `PartlySeen`} of the observations with missing entries, as `pool` makes them; None: none.
+        starts: {node type: `StartSamples`} of the nodes without an incoming edge, as `pool` makes them
+            outside of `jax.jit`; None: none.
 
     Attributes:
         margins, obs_margins: {node type: `Margins`} of the variables and the observations whose values are
@@ -121,6 +124,7 @@ class TrainingData(Checked):
     obs_margins: dict[int, Any] = eqx.field(default_factory=dict)
     front_ends: dict[int, Any] = eqx.field(default_factory=dict)
     partly: dict[int, PartlySeen] = eqx.field(default_factory=dict)
+    starts: dict[int, StartSamples] = eqx.field(default_factory=dict)
 
     def __init__(
         self,
@@ -135,6 +139,7 @@ class TrainingData(Checked):
         labels: Mapping[int, Sequence[Any]] | None = None,
         obs_labels: Mapping[int, Sequence[Any]] | None = None,
         partly: Mapping[int, PartlySeen] | None = None,
+        starts: Mapping[int, StartSamples] | None = None,
     ):
         _checks.require(bool(nodes), "nodes", "must hold samples of at least one node type", "none", "Pass {0: x}.")
         drop = rows is None
@@ -168,6 +173,10 @@ class TrainingData(Checked):
         unseen = [v for v, one in self.partly.items() if not isinstance(one, PartlySeen) or v not in self.observations]
         fix = "Leave it out: kbpjax.pool makes it of observations with NaN."
         _checks.require(not unseen, "partly", "must be `PartlySeen` of observed node types", unseen, fix)
+        self.starts = with_numbers("starts", starts or {})
+        unseen = [v for v, one in self.starts.items() if not isinstance(one, StartSamples) or v not in self.nodes]
+        fix = "Leave it out: kbpjax.pool makes it of directed chains and trees."
+        _checks.require(not unseen, "starts", "must be `StartSamples` of node types with samples", unseen, fix)
         self.labels, self.obs_labels = (
             tuple((v, tuple(own)) for v, own in sorted((given or {}).items())) for given in (labels, obs_labels)
         )

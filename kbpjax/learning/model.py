@@ -39,6 +39,7 @@ from kbpjax.learning.observations import EvidenceModel, Expectation, Observation
 from kbpjax.learning.patterns import PatternFeatures, with_patterns
 from kbpjax.learning.relations import Cells, OwnRelations, graph_with
 from kbpjax.learning.rules import ConstantTime, NodeBasis, Rule, build_bases, kernels_of_observations
+from kbpjax.learning.starts import learn_start, require_starts, with_factors
 from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 
 Positive = Clipped | ConstrainedFit
@@ -98,6 +99,8 @@ class KernelMRF(Checked):
         own_nodes: number of nodes of the graph of these edges.
         cells: (edge type, edge types of cells, centers, units) of the edge types whose relations vary with the features
             of their edges (`Graph.edge_features`); (): none.
+        starts: {node type: `Start`} of the node types whose nodes without an incoming edge have a marginal of their own
+            (`fit(starts=)`).
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -134,6 +137,7 @@ class KernelMRF(Checked):
     own_edges: tuple[tuple[int, int, int, int], ...] = eqx.field(static=True, default=())
     own_nodes: int = eqx.field(static=True, default=0, converter=_checks.whole)
     cells: tuple[Cells, ...] = eqx.field(static=True, default=())
+    starts: dict[int, Any] = eqx.field(default_factory=dict)
 
     @staticmethod
     def _upgrade(fields: dict[str, Any]) -> dict[str, Any]:
@@ -215,6 +219,15 @@ class KernelMRF(Checked):
         kind = of_edges.get(edge_type, edge_type)
         return next((one.shared for one in self.cells if kind in one.types), kind)
 
+    def with_starts(
+        self, graph: Graph, local: Float[Array, "node point"]
+    ) -> tuple[Operators, Float[Array, "node point"]]:
+        """Return operators and local factors with the marginals of the starts of a graph, as `run` uses them."""
+        if not self.starts:
+            return self.operators, local
+        edge_types = tuple(ends for ends in graph.edge_types if ends in self.edge_types)
+        return with_factors(self.starts, self.points, edge_types, graph, self.operators, local)
+
     def floor_of(self, node_type: int) -> Float[Array, ""]:
         """Return the minimum value of an evaluated message of a node type."""
         floors = jnp.asarray(self.operators.floor, self.operators.evaluate.dtype).reshape(-1)
@@ -255,6 +268,7 @@ class KernelMRF(Checked):
             for v, observation in self.observations.items()
         ]
         margins = [f"node type {v}: own margins, {one!r}" for v, one in self.margins.items()]
+        margins += [f"node type {v}: own starts, {one!r}" for v, one in self.starts.items()]
         sign = "as estimated" if self.operators.nonnegative is None and not self.has_potentials else "nonnegative"
         lines = [line for part in (nodes, margins, edges, observed) for line in show_list(part)]
         chosen = self.hyperparameters
@@ -301,10 +315,12 @@ def learn_model(
     relation: str = "ridge",
     levels: Mapping[int, Array] | None = None,
     own: OwnRelations | None = None,
+    starts: Sequence[int] = (),
 ) -> KernelMRF:
     """Return the model of given kernels and ridges; see `kbpjax.fit`, which can choose them.
 
-    With smoothed counts, products of numbers are evaluated at `levels` {node type: sorted numbers}; None: chosen.
+    With smoothed counts, products of numbers are evaluated at `levels` {node type: sorted numbers}; None: chosen. The
+    starts of some node types have a marginal of their own.
     """
     fix = "Pass for instance kbpjax.ConstantTime(eps=1e-2)."
     _checks.require(isinstance(rule, Rule), "rule", "must be an update rule", repr(rule), fix)
@@ -328,14 +344,19 @@ def learn_model(
     )
     more = {"labels": data.labels, "obs_labels": data.obs_labels}
     more |= {"margins": data.margins, "obs_margins": data.obs_margins}
+    require_starts("starts", starts, data)
     if own is not None:
         more |= {"own_edges": own.edges, "own_nodes": own.num_nodes, "cells": own.cells}
+    kernels = dict.fromkeys(data.nodes, kernel) if isinstance(kernel, Kernel) else kernel
+    found = {v: learn_start(data.starts[v], kernels[v], ends=own is None) for v in starts}
+    if found:
+        more["starts"] = found
     observations = model.observations
     if data.partly:
         ridges, means = regression.obs_ridges, model.marginals if regression.counts else {}
-        kernels = kernels_of_observations(data, obs_kernel)
+        of_observations = kernels_of_observations(data, obs_kernel)
         observations = observations | {
-            v: with_patterns(observations[v], one, bases[v].messages, kernels[v], ridges[v], means.get(v), rule)
+            v: with_patterns(observations[v], one, bases[v].messages, of_observations[v], ridges[v], means.get(v), rule)
             for v, one in data.partly.items()
         }
     if data.front_ends:

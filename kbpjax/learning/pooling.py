@@ -15,6 +15,7 @@ from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import Cases, PartlySeen, TrainingData, with_numbers
 from kbpjax.learning.labels import ByType, Labels, Values, are_labels, encode, labels_in
 from kbpjax.learning.patterns import can_be_partly_seen, common_patterns, partly_seen
+from kbpjax.learning.starts import StartSamples, start_samples, starts_by_type
 
 Masks = Numbers | Mapping[int, Numbers]
 
@@ -236,6 +237,7 @@ class _GraphSamples:
     partly: dict[int, tuple[Any, Any, Any]]  # likewise, with NaN where entries are missing; and entries of all of them
     ends: dict[int, tuple[int, int]]
     degrees: dict[int, int]
+    starts: dict[int, np.ndarray]  # masks of rows of `nodes`
     cases: Cases
 
     @classmethod
@@ -292,6 +294,10 @@ class _GraphSamples:
             },
             ends={k: (a, b) for k, a, b in graph.edge_types},
             degrees={v: degree + (v in y.arrays) for v, _, degree in graph.node_types},
+            starts={
+                v: np.broadcast_to(mask, x.present[v].shape).reshape(-1)[present[v]]
+                for v, mask in starts_by_type(graph).items()
+            },
             cases=Cases(graph, *jax.tree.map(_checks.to_jax, tables)),
         )
 
@@ -341,8 +347,9 @@ def _join(parts: list[_GraphSamples], labels: Mapping[int, Labels], obs_labels: 
         for v, (used, of_type) in seen.items()
     }
     found = {v: _partly_seen(parts, joined[v], observed[v]) for v, parts in partly.items()}
+    edges = {k: (joined[ends[k][0]][first], joined[ends[k][1]][second]) for k, (first, second) in indices.items()}
     return TrainingData(
-        edges={k: (joined[ends[k][0]][first], joined[ends[k][1]][second]) for k, (first, second) in indices.items()},
+        edges=edges,
         nodes=joined,
         observations=observed,
         ends=ends,
@@ -352,7 +359,19 @@ def _join(parts: list[_GraphSamples], labels: Mapping[int, Labels], obs_labels: 
         labels=labels,
         obs_labels={v: own for v, own in obs_labels.items() if v in seen},
         partly={v: one for v, one in found.items() if one is not None},
+        starts=_starts(parts, joined, [(ends[k], pair) for k, pair in edges.items()]),
     )
+
+
+def _starts(parts: list[_GraphSamples], nodes: dict[int, Any], pairs: list[Any]) -> dict[int, StartSamples]:
+    """Return the samples of the starts of node types whose nodes form directed chains or trees in all graphs."""
+    found = {}
+    for v, x in nodes.items():
+        among = [part for part in parts if v in part.nodes]
+        if not _checks.is_traced(x) and all(v in part.starts for part in among):
+            starts = np.concatenate([part.starts[v] for part in among])
+            found[v] = start_samples(x[starts], x[~starts], [pair for ends, pair in pairs if ends == (v, v)])
+    return {v: one for v, one in found.items() if one is not None}
 
 
 def _partly_seen(parts: list[tuple[Any, Any, Any]], x: Any, complete: tuple[Any, Any]) -> PartlySeen | None:

@@ -296,7 +296,7 @@ def _with_graphs(data: TrainingData, graphs: Sequence[Graph]) -> TrainingData:
     """Return the data pooled from their cases on graphs with other edges."""
     cases = [dataclasses.replace(one, graph=graph) for one, graph in zip(data.cases, graphs, strict=True)]
     pooled = pool_cases(cases, data.labels, data.obs_labels)
-    of = lambda data: (data.margins, data.obs_margins, data.front_ends)
+    of = lambda data: (data.margins, data.obs_margins, data.front_ends, data.starts)
     return eqx.tree_at(of, pooled, of(data), is_leaf=lambda x: isinstance(x, dict))
 
 

@@ -34,6 +34,7 @@ from kbpjax.inference.update import of_edges
 from kbpjax.kernels.base import like
 from kbpjax.learning.labels import Values, encode
 from kbpjax.learning.model import KernelMRF
+from kbpjax.learning.starts import add_factors
 from kbpjax.posterior.evidence import Evidence, constants, likelihood_values
 from kbpjax.posterior.evidence import log_or_zero as log_or_zero
 from kbpjax.posterior.likelihood import own_likelihood_values, pointwise_log_likelihoods
@@ -378,6 +379,7 @@ def _weights(
     logs = _log_messages(model, graph, learned, solution, at_points, node_type)
     logs = logs if likelihoods is None else logs + likelihoods
     logs = logs + each(log_or_zero(marginal.density(model, node_type, flat))).astype(logs.dtype)
+    logs = add_factors(model.starts.get(node_type), graph, node_type, logs, flat)
     largest = jax.lax.stop_gradient(jnp.max(logs, axis=-1, keepdims=True))  # subtracted, else -inf at low temperatures
     logs = raise_logs(logs - jnp.where(largest == -jnp.inf, 0, largest), 1 / temperature.astype(logs.dtype))
     if has_lengths:  # relative ones, which a location and a scale do not change
@@ -470,7 +472,8 @@ def _log_density(
     """Sum the logarithms of messages, learned factors and the marginal at per-node points [node_of_type, own]."""
     prior = log_or_zero(marginal.density(model, node_type, points)).reshape(count).astype(solution.messages.dtype)
     at_points = features(model.bases[node_type], points).reshape(*count, -1)
-    return _log_messages(model, graph, learned, solution, at_points, node_type) + prior
+    logs = _log_messages(model, graph, learned, solution, at_points, node_type) + prior
+    return add_factors(model.starts.get(node_type), graph, node_type, logs, points)
 
 
 @partial(jax.jit, static_argnames="node_type")

@@ -302,6 +302,7 @@ def model_of(
         reweighting=potentials.reweighting,
         own_edges=closed.own,
         own_nodes=num_nodes,
+        starts={},
     )
 
 

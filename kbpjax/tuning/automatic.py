@@ -32,7 +32,7 @@ from kbpjax.learning.rules import ConstantTime, Rule
 from kbpjax.tuning.comparison import Given, ScaledKernels
 from kbpjax.tuning.front_ends import KINDS, of_predictions, with_best_front_ends
 from kbpjax.tuning.hyperparameters import Hyperparameters
-from kbpjax.tuning.problem import Problem, search_numbers, with_own
+from kbpjax.tuning.problem import Problem, search_numbers, with_own, with_starts
 from kbpjax.tuning.search import EFFORTS, Choice
 from kbpjax.tuning.tried import Log, Selection
 
@@ -62,6 +62,7 @@ def choose_hyperparameters(
     margins: str | Mapping[int, str] = "auto",
     relation: str = "auto",
     sharing: str = "auto",
+    starts: str = "auto",
     effort: str = "auto",
 ) -> Hyperparameters:
     """Return the hyperparameters whose beliefs are best on held-out problems; deterministic.
@@ -94,6 +95,7 @@ def choose_hyperparameters(
         margins: as in `fit`.
         relation: as in `fit`.
         sharing: as in `fit`.
+        starts: as in `fit`.
         effort: as in `fit`.
 
     Returns:
@@ -112,7 +114,7 @@ def choose_hyperparameters(
         ([0], 0.001)
     """
     options: Any = {"ridge": ridge, "obs_ridge": obs_ridge, "rule": rule, "floor": floor, "nonnegative": nonnegative}
-    options |= {"margins": margins, "relation": relation, "sharing": sharing, "effort": effort}
+    options |= {"margins": margins, "relation": relation, "sharing": sharing, "starts": starts, "effort": effort}
     return choose(data, kernel=kernel, obs_kernel=obs_kernel, **options)[0]
 
 
@@ -129,6 +131,7 @@ def choose(
     margins: str | Mapping[int, str] = "auto",
     relation: str = "auto",
     sharing: str = "auto",
+    starts: str = "auto",
     effort: str = "auto",
 ) -> tuple[Hyperparameters, TrainingData, Selection]:
     """Return the hyperparameters of `choose_hyperparameters`, data with predictions of front ends, and what was tried.
@@ -142,7 +145,7 @@ def choose(
     for name, given in (("ridge", ridge), ("obs_ridge", obs_ridge)):
         for value in jax.tree.leaves(given):
             _checks.require_number(name, value, least=0)
-    check_words(relation, sharing, effort)
+    check_words(relation, sharing, starts, effort)
     observed = {v: y for v, (_, y) in data.observations.items()}
     kernel = _with_delta(kernel, data.nodes, dict(data.labels))
     obs_kernel = _with_delta(obs_kernel, observed, dict(data.obs_labels))
@@ -187,6 +190,7 @@ def choose(
         number = sum(len(next(iter(one.samples.values()))) for one in data.cases)
         limit = 1 - search.clear if number >= problem.search.min_cases else 1 + search.same
         problem = _best(log, "relation", {"ridge": problem, "counts": problem.with_counts()}.items(), score, limit)
+    own_starts = own_start_types(problem.data) if starts == "own" else ()
     if few:
         strength = search.strengths[-1] if sharing == "edge" else 0.0
         choice, temperature = Choice(ridge=1e-3, obs_ridge=1e-3, strength=strength), 1.0
@@ -195,7 +199,10 @@ def choose(
     else:
         found = search_numbers(problem, log)
         may = sharing == "auto" and compares and problem.scalar and can_have_own_relations(problem.source)
-        choice, scores, obs_kernels, rule = with_own(problem, found, sharing) if may or sharing == "edge" else found
+        if starts == "own" or (starts == "auto" and compares):
+            found, own_starts = with_starts(problem, found, starts)
+        found = with_own(problem, found, sharing) if may or sharing == "edge" else found
+        choice, scores, obs_kernels, rule = found
         temperature = scores.temperature(choice)
         _add_temperatures(log, scores.by_temperature(choice), temperature)
     kernels = problem.given.kernels
@@ -216,6 +223,7 @@ def choose(
         own_strength=choice.strength or None,
         front_ends=tuple((v, one.kind) for v, one in data.front_ends.items()),
         edge_features=problem.cells is not None,
+        own_starts=own_starts,
     )
     unit = "standard deviations of nodes" if both else "median distances"
     unit = unit if kernels.scales else "distances of the kernels"
@@ -261,9 +269,10 @@ def _add_temperatures(log: Log, scores: Mapping[float, float], chosen: float) ->
     log.take("temperature", "one" if chosen == 1 else "other")
 
 
-def check_words(relation: str, sharing: str, effort: str) -> None:
-    """Raise ValueError unless the estimator of relations, their sharing, and the effort are known words."""
+def check_words(relation: str, sharing: str, starts: str, effort: str) -> None:
+    """Raise ValueError unless the estimator of relations, their sharing, the starts and the effort are known words."""
     given = {"relation": (relation, ("auto", *RELATIONS)), "sharing": (sharing, ("auto", *SHARING))}
+    given |= {"starts": (starts, ("auto", "pooled", "own"))}
     given["effort"] = effort, tuple(EFFORTS)
     for name, (word, known) in given.items():
         _checks.require(word in known, name, f"must be one of {known}", repr(word), "Pass one of them.")
@@ -275,6 +284,15 @@ def use_features(data: TrainingData, sharing: str) -> bool:
     rule, fix = "must not be 'feature' where edges have no features that vary", "Build graphs with edge_features."
     _checks.require(varies or sharing != "feature", "sharing", rule, "it", fix)
     return varies
+
+
+def own_start_types(data: TrainingData) -> tuple[int, ...]:
+    """Return the node types whose starts can have marginals of their own; raise ValueError if there are none."""
+    found = tuple(v for v in data.starts if v not in data.margins)
+    rule = "must not be 'own' without node types in directed chains or trees, without own margins"
+    fix = "Pass data of kbpjax.pool where each node has at most one incoming edge, or starts='pooled'."
+    _checks.require(bool(found), "starts", rule, "none", fix)
+    return found
 
 
 def _may_count(ridge: Any, obs_ridge: Any, rule: Rule | None, nonnegative: Positive | None) -> bool:

@@ -177,7 +177,8 @@ class Comparison(eqx.Module):
     """All that one evaluation of the score needs, as arguments of the compiled function.
 
     `units` holds factors of the scores of the nodes [node_of_type] by type: 1, or, where relations with and without own
-    margins are compared, what makes them scores in standard deviations of each node.
+    margins are compared, what makes them scores in standard deviations of each node. `starts` are the node types whose
+    starts have a marginal of their own.
     """
 
     data: TrainingData
@@ -193,6 +194,7 @@ class Comparison(eqx.Module):
     relation: str = eqx.field(static=True)
     own: OwnRelations | None = eqx.field(static=True)
     search: Search = eqx.field(static=True)
+    starts: tuple[int, ...] = eqx.field(static=True, default=())
 
     def score(self, choice: Choice) -> Outcome:
         """Return how good the beliefs are at each temperature."""
@@ -209,6 +211,7 @@ class Comparison(eqx.Module):
             relation=self.relation,
             levels=self.levels,
             own=None if self.own is None else self.own._replace(strength=choice.strength),
+            starts=self.starts,
         )
         model = eqx.tree_at(lambda m: m.reweighting, model, choice.reweighting)
         graph, either = self.held.graph, _Either(choice.ratio)

@@ -15,6 +15,7 @@ from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import Cases, TrainingData
 from kbpjax.learning.margins import estimate_margins, standardized_cases
 from kbpjax.learning.patterns import partly_seen
+from kbpjax.learning.starts import start_samples, starts_by_type
 from kbpjax.tuning.parts import ball, interior, neighbors_of
 from kbpjax.tuning.search import Search
 
@@ -120,11 +121,15 @@ def _training(
     observed: dict[int, list] = {}
     edges: dict[int, list] = {}
     partly: dict[int, list] = {}
+    starts: dict[int, list] = {}
     for one, mask in zip(cases, held, strict=True):
         free = {v: ~mask[:, np.asarray(one.graph.nodes_of_type(v))] & np.asarray(one.present[v]) for v in one.samples}
         values = {v: np.asarray(x) for v, x in one.samples.items()}
         for v, x in values.items():
             nodes.setdefault(v, []).append(x[free[v]])
+            if v in data.starts:
+                first = starts_by_type(one.graph)[v][None]
+                starts.setdefault(v, []).append((x[free[v] & first], x[free[v] & ~first]))
             if v in one.observations:
                 both = free[v] & np.asarray(one.observed[v])
                 observed.setdefault(v, []).append((x[both], np.asarray(one.observations[v])[both]))
@@ -151,6 +156,9 @@ def _training(
     observations = {v: pair for v, parts in observed.items() if (pair := pairs(parts)) is not None}
     seen = {v: pair for v, parts in partly.items() if v in observations and (pair := pairs(parts)) is not None}
     entries = {v: partly_seen(data.partly[v].patterns, data.partly[v].counts, *pair, 1) for v, pair in seen.items()}
+    inside = {v: [some_edges[k] for k, *pair in data.ends if k in some_edges and pair == [v, v]] for v in starts}
+    both = {v: [np.concatenate(column) for column in zip(*parts, strict=True)] for v, parts in starts.items()}
+    begun = {v: start_samples(first, later, inside[v]) for v, (first, later) in both.items()}
     return TrainingData(
         edges=some_edges,
         nodes=thinned,
@@ -158,6 +166,7 @@ def _training(
         ends={k: (a, b) for k, a, b in data.ends if k in some_edges},
         degrees=dict(data.degrees),
         partly={v: one for v, one in entries.items() if one is not None},
+        starts={v: one for v, one in begun.items() if one is not None},
     )
 
 

@@ -78,6 +78,8 @@ class Hyperparameters(Checked):
             have the relation of their type. See `kbpjax.fit`, sharing.
         reweighting: factor of the exponents of `tree_reweighting`, which are at most 1, > 0.
         edge_features: whether relations vary with the features of edges (`Graph.edge_features`).
+        own_starts: node types of which the nodes without an incoming edge have a marginal of their own; see
+            `kbpjax.fit`, starts.
 
     Raises:
         ValueError: floor, damping, evidence_power or temperature is out of range, or damping without a schedule. `fit`
@@ -117,6 +119,7 @@ class Hyperparameters(Checked):
     reweighting: Number = eqx.field(default=1.0, converter=_number)
     front_ends: tuple[tuple[int, str], ...] = eqx.field(static=True, default=())
     edge_features: bool = eqx.field(static=True, default=False)
+    own_starts: tuple[int, ...] = eqx.field(static=True, default=())
 
     def __check_init__(self) -> None:
         _checks.require_number("floor", self.floor, least=0, below=1)
@@ -147,6 +150,7 @@ class Hyperparameters(Checked):
             nonnegative=self.nonnegative,
             relation=self.relation,
             own=own,
+            starts=self.own_starts,
         )
         return with_chosen(model, self.evidence_model, self.evidence_power, self.temperature, self.reweighting)
 

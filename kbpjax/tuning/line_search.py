@@ -54,6 +54,12 @@ class Scores:
             self.of_rank[rank] = Scores(comparison, self.search, self.penalized, self.log)
         return self.of_rank[rank]
 
+    def with_starts(self, node_types: tuple[int, ...]) -> "Scores":
+        """Return the scores of choices where the starts of node types have marginals of their own."""
+        known = tuple(v for v in node_types if v in self.comparison.data.starts)
+        comparison = dataclasses.replace(self.comparison, starts=known)
+        return Scores(comparison, self.search, self.penalized, self.log)
+
     def outcome(self, choice: Choice) -> Outcome:
         """Return how good the beliefs of a choice are; scores that are not finite are infinite."""
         if choice not in self.tried:

@@ -14,6 +14,7 @@ from kbpjax.kernels.base import random_rows
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.relations import OwnRelations, with_cells, with_own_relations
 from kbpjax.learning.rules import ConstantTime, Rule
+from kbpjax.learning.starts import differs
 from kbpjax.tuning.comparison import Given, ScaledKernels, make_comparison
 from kbpjax.tuning.line_search import Scores, by_coordinates, coarse, first
 from kbpjax.tuning.search import Choice, Search
@@ -216,7 +217,7 @@ def with_own(problem: Problem, found: Found, sharing: str) -> Found:
     typed, own = with_own_relations(problem.source, 0.0, problem.cells)
     given = eqx.tree_at(lambda g: g.obs_kernels, problem.given, found.obs_kernels)
     scores = problem.scores_of(data=typed, given=given, projected=bool(found.obs_kernels.matrices), own=own)
-    scores = scores.at_rank(found.scores.comparison.rank)
+    scores = scores.at_rank(found.scores.comparison.rank).with_starts(found.scores.comparison.starts)
     best = min((found.choice._replace(strength=value) for value in search.strengths), key=scores)
     if sharing == "edge" or search.searched or scores(best) < shared:
         best = by_coordinates(scores, best, ["strength"], 1.0)
@@ -227,3 +228,25 @@ def with_own(problem: Problem, found: Found, sharing: str) -> Found:
     taken = sharing == "edge" or scores(best) < (1 - search.clear) * shared
     problem.log.take("sharing", "edge" if taken else "type")
     return found._replace(choice=best, scores=scores) if taken else found
+
+
+def with_starts(problem: Problem, found: Found, starts: str) -> tuple[Found, tuple[int, ...]]:
+    """Return what was found, with scores of models whose starts have marginals of their own, and their node types.
+
+    They have those if it is asked for, or if they differ clearly and held-out beliefs are not worse.
+    """
+    search, pooled = problem.search, problem.source.starts
+    kernels = problem.given.kernels.scaled(found.choice.bandwidth)
+    types = tuple(v for v in pooled if v not in problem.own_margins)
+    if starts != "own":
+        cases = sum(len(next(iter(one.samples.values()))) for one in problem.source.cases)
+        whole = cases >= search.min_cases  # else blocks are held out, which begin anywhere
+        types = tuple(v for v in types if whole and differs(pooled[v], kernels[v]))
+    if not types:
+        return found, ()
+    scores = found.scores.with_starts(types)
+    problem.log.add("starts", "pooled", found.scores(found.choice))
+    problem.log.add("starts", "own", scores(found.choice))
+    taken = starts == "own" or scores(found.choice) <= found.scores(found.choice)
+    problem.log.take("starts", "own" if taken else "pooled")
+    return (found._replace(scores=scores), types) if taken else (found, ())

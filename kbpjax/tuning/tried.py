@@ -47,6 +47,7 @@ class Selection(Checked):
       best of some first values (with `effort="high"`: after a search), so only the scores of one choice compare.
     - "rank": "small" or "large".
     - "sharing": "type" or "edge", as in `fit`.
+    - "starts": "pooled" or "own", as in `fit`.
     - "potentials": "closed form", "scaled" or "corrected", as in `train`, where `evaluated` is the number of steps.
     - "temperature": "one" or "other", the chosen temperature or the best one besides 1.
 
