@@ -32,17 +32,20 @@ def moved(potentials, seed=0):
     """Return other numbers."""
     leaves, tree = jax.tree.flatten(potentials)
     rng = np.random.default_rng(seed)
-    return jax.tree.unflatten(tree, [one + jnp.asarray(0.1 * rng.normal(size=one.shape), one.dtype) for one in leaves])
+    other = [one + jnp.asarray(0.1 * rng.normal(size=one.shape), one.dtype) for one in leaves]
+    return dataclasses.replace(jax.tree.unflatten(tree, other), reweighting=potentials.reweighting)
 
 
 def test_messages_are_those_of_infer(problem):
     graph, data, model = problem
     trainer = _Trainer(model, data, "edge", (0.3,), 8, 0, 10)
-    potentials = dataclasses.replace(moved(trainer.start), evidence=trainer.start.evidence)
+    potentials = dataclasses.replace(
+        moved(trainer.start_of("closed form")), evidence=trainer.start_of("closed form").evidence
+    )
     trained = model_of(model, trainer.closed, potentials, trainer.values, 4)
     y = np.array([0.5, np.nan, -0.3, np.nan])
     posterior = kbp.infer(trained, graph, y, tol=1e-6)
-    network = Network.of(trained.graph_of(graph), trainer.closed, model.reweighting)
+    network = Network.of(trained.graph_of(graph), trainer.closed)
     evidence = jnp.log(kbp.observe(trained, graph, y, power=1.0).local)[:, None]
     beliefs, residual = network.beliefs(trainer.closed, potentials, evidence, 200)
     assert residual.max() < 1e-5
@@ -54,7 +57,7 @@ def test_messages_are_those_of_infer(problem):
 def test_the_closed_form_answers_as_the_model_of_counts(problem):
     graph, data, model = problem
     trainer = _Trainer(model, data, "type", (0.3,), 8, 0, 10)
-    same = model_of(model, trainer.closed, trainer.start, trainer.values, 4)
+    same = model_of(model, trainer.closed, trainer.start_of("closed form"), trainer.values, 4)
     first, second = (kbp.infer(one, graph) for one in (model, same))
     assert np.ptp(kbp.std(second)) < 1e-3  # without evidence, the marginal of all nodes
     for summary in (kbp.mean, kbp.std):
@@ -76,7 +79,7 @@ def test_beliefs_on_trees_are_those_of_enumeration(seed):
     data = kbp.pool(graph, codes, codes)
     model = kbp.fit(data, kernel=kbp.Delta(), obs_kernel=kbp.Delta(), ridge=0.05, relation="counts")
     trainer = _Trainer(model, data, "edge", (0.3,), 8, 0, 10)
-    potentials = moved(trainer.start, seed)
+    potentials = moved(trainer.start_of("closed form"), seed)
     plain = {"marginal": jnp.ones_like(potentials.marginal), "heat": jnp.zeros(()), "evidence": jnp.ones(())}
     potentials = dataclasses.replace(potentials, **plain)
     closed = eqx.tree_at(lambda c: c.log_marginal, trainer.closed, trainer.closed.log_prior)
@@ -105,7 +108,10 @@ def test_gradients_are_those_of_finite_differences(problem, edges):
     trainer = _Trainer(model, data, "edge", (0.5,), 8, 0, 10)
     given = trainer.examples.batch(np.arange(8), (0.5,), np.random.default_rng(0))
     loss = eqx.filter_jit(lambda potentials: trainer._loss(potentials, given, 80)[0])  # at the fixed point
-    at, along = moved(trainer.start), moved(jax.tree.map(jnp.zeros_like, trainer.start), 1)
+    at, along = (
+        moved(trainer.start_of("closed form")),
+        moved(jax.tree.map(jnp.zeros_like, trainer.start_of("closed form")), 1),
+    )
     slope = sum(jnp.vdot(a, b) for a, b in zip(*map(jax.tree.leaves, (jax.grad(loss)(at), along)), strict=True))
     step = lambda size: jax.tree.map(lambda a, b: a + size * b, at, along)
     numeric = (loss(step(1e-4)) - loss(step(-1e-4))) / 2e-4
@@ -116,7 +122,7 @@ def test_training_gains_on_held_out_cases_and_says_so(problem, tmp_path):
     graph, data, model = problem
     trained = kbp.train(model, data, steps=100)
     tried = {one.alternative: one for one in trained.selection if one.choice == "potentials"}
-    assert list(tried) == ["closed form", "scaled", "corrected"]
+    assert list(tried) == ["closed form", "gaussian", "scaled", "corrected"]
     assert tried["corrected"].score < tried["closed form"].score
     assert sum(one.taken for one in tried.values()) == 1
     assert tried["scaled"].evaluated == 100
@@ -147,6 +153,8 @@ def test_bad_input_is_refused(problem):
     for options, text in (
         ({"way": "all"}, "way"),
         ({"sharing": "both"}, "sharing"),
+        ({"start": "zero"}, "start"),
+        ({"start": "gaussian", "sharing": "type"}, "start"),
         ({"shares": (0.0,)}, "shares"),
         ({"steps": 0}, "steps"),
         ({"rate": 0.0}, "rate"),

@@ -48,7 +48,8 @@ class Selection(Checked):
     - "rank": "small" or "large".
     - "sharing": "type" or "edge", as in `fit`.
     - "starts": "pooled" or "own", as in `fit`.
-    - "potentials": "closed form", "scaled" or "corrected", as in `train`, where `evaluated` is the number of steps.
+    - "potentials": "closed form", the relations of pairs, "gaussian", those of a joint Gaussian (see
+      docs/choosing.md), "scaled" or "corrected", as in `train`, where `evaluated` is the number of steps.
     - "temperature": "one" or "other", the chosen temperature or the best one besides 1.
 
     Scores are energy scores of beliefs on held-out problems: of numbers, continuous ranked probability scores. Messages
