@@ -22,7 +22,7 @@ from kbpjax.learning.patterns import PatternFeatures
 from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
 from kbpjax.training.compare import can_train, held_out_scores
 from kbpjax.training.train import train
-from kbpjax.tuning.automatic import check_words, choose, own_margin_types
+from kbpjax.tuning.automatic import check_words, choose, own_margin_types, warn_of_sharing
 from kbpjax.tuning.tried import Tried, selection_of
 
 SCALES = 30
@@ -116,6 +116,8 @@ def fit(
     Warns:
         MarginWarning: nodes of a type differ much, and their values are not standardized.
         MissingWarning: vectors of which some entries are missing are dropped as a whole (see `pool`).
+        RelationWarning: with 30 cases of one graph or more, edges of a type differ and share one relation, which was
+            not compared with relations of single edges: `sharing` or all kernels are given, or `effort="low"`.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -140,6 +142,7 @@ def fit(
         rule = ConstantTime() if rule is None else rule
         fix = "Leave a kernel out, or give the edges types: graph.with_edge_types."
         _checks.require(sharing != "edge", "sharing", "must not be 'edge' where all kernels are given", "it", fix)
+        warn_of_sharing(data, fix)
         options |= {"relation": "ridge" if relation == "auto" else relation}
         model = learn_model(data, **(given | options | {"ridge": 1e-6 if ridge is None else ridge, "rule": rule}))
         warn_of_rank(model, rule)
