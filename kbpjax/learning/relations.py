@@ -32,8 +32,12 @@ MOST = 1000
 BINS = 8
 """Largest number of bins of one end of an edge, in which the other end is compared between edges."""
 
-LEAST = 3
-"""Number of pairs of an edge in a bin from which they are compared."""
+LEAST, LEAST_VARIANCE = 3, 0.01
+"""Number of pairs of an edge in a bin from which they are compared, and the share of the variance of all values that
+is added to that in a bin, which may be 0."""
+
+SOME = 200_000
+"""Number of pairs, about, in which differences between edges are looked for."""
 
 Own = tuple[tuple[int, int, int, int], ...]
 """(first node, second node, own edge type, shared edge type) of each edge of a graph."""
@@ -113,21 +117,23 @@ def differing_relations(data: TrainingData) -> dict[int, Difference]:
 
     In bins of one end, mean and variance of the other are those of the edge, or those of all edges of the type. The
     logarithm of the ratio of their standard deviations is the loss of sharing, in nats of a Gaussian in each bin, as a
-    mean over pairs and both directions. Values are normal scores of ranks among all nodes of a type, and among those of
-    their node, and the smaller loss counts: relations may be the same in either.
+    mean over pairs. Values are normal scores of ranks, among all nodes of a type and among those of their node. The
+    smallest loss of both, and of both directions, counts: margins that differ make others large.
 
     Edges with fewer than `FEW` complete pairs, or with an end that is constant, are left out.
     """
     if not can_have_own_relations(data):
         return {}
     (one,) = data.cases
-    count = len(next(iter(one.samples.values())))
-    pooled = np.full((len(range(0, count, max(1, count // MANY))), one.graph.num_nodes), np.nan)
+    count, node_type = len(next(iter(one.samples.values()))), np.asarray(one.graph.node_type)
+    step = max(1, count // MANY, count * one.graph.num_edges // 2 // SOME)
+    step = min(step, max(1, count // (2 * FEW)))
+    pooled = np.full((len(range(0, count, step)), len(node_type)), np.nan)
     own = pooled.copy()
     for v, x in one.samples.items():
         if np.ndim(x) == 2 and np.issubdtype(x.dtype, np.floating):
-            values = np.where(np.asarray(one.present[v]), x, np.nan)[:: max(1, count // MANY)].astype(np.float64)
-            nodes = np.asarray(one.graph.nodes_of_type(v))
+            values = np.where(np.asarray(one.present[v]), x, np.nan)[::step].astype(np.float64)
+            nodes = np.flatnonzero(node_type == v)
             pooled[:, nodes] = _normal_scores(values.reshape(-1, 1)).reshape(values.shape)
             own[:, nodes] = _normal_scores(values)
     graph, half = one.graph, one.graph.num_edges // 2
@@ -164,23 +170,21 @@ def _correlations(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _loss_of_sharing(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Return the loss of one relation for all edges, and its deviation by chance, as means of both directions."""
+    """Return the smaller loss of one relation for all edges of both directions, and its deviation by chance."""
     there = np.isfinite(x) & np.isfinite(y)
     number = int(np.clip(np.median(there.sum(axis=0)) // 10, 2, BINS))
-    losses = [_loss_given(*ends, there, number) for ends in ((x, y), (y, x))]
-    loss, chance = np.mean(losses, axis=0)
-    return float(loss), float(chance)
+    return min(_loss_given(*ends, there, number) for ends in ((x, y), (y, x)))
 
 
 def _loss_given(given: np.ndarray, other: np.ndarray, there: np.ndarray, number: int) -> tuple[float, float]:
-    """Return the same for the second end, given the first, of complete pairs [case, edge], and a number of bins."""
-    inner = np.quantile(given[there], np.arange(1, number) / number)
-    bins = np.searchsorted(inner, given[there])
-    cells, y = bins + number * np.nonzero(there)[1], other[there]
-    sums = [np.bincount(cells, of, minlength=number * there.shape[1]) for of in (np.ones_like(y), y, y**2)]
+    """Return the loss of one relation for the second end, given the first, of pairs [case, edge] that are there."""
+    edges, (x, y) = np.nonzero(there)[1], (given[there], other[there])
+    bins = np.searchsorted(np.quantile(x, np.arange(1, number) / number), x)
+    least = LEAST_VARIANCE * np.var(y)
+    size = number * there.shape[1]
+    sums = [np.bincount(bins + number * edges, of, minlength=size) for of in (np.ones_like(y), y, y**2)]
     count, *own = (of.reshape(-1, number) for of in sums)
     total, *shared = (of.sum(axis=0) for of in (count, *own))
-    least = 0.01 * np.var(y)  # of an end that is constant in a bin
     variance = lambda count, y, squares: np.maximum(squares - y**2 / count, 0) / count + least
     with np.errstate(invalid="ignore", divide="ignore"):
         gains = count / 2 * np.log(variance(total, *shared) / variance(count, *own))
