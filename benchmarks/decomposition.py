@@ -27,7 +27,7 @@ import numpy as np
 import kbpjax as kbp
 from benchmarks.first_try import networks, real
 from benchmarks.first_try.__main__ import OUT, SAVED
-from benchmarks.first_try.scoring import Problem, score_prediction
+from benchmarks.first_try.scoring import Prediction, Problem, score_prediction
 from experiments.lib import command_line, datasets, results, tables
 
 NAMES = {"wind": "wind speed, 12 stations", "pm10": "PM10, 70 stations"}
@@ -80,6 +80,7 @@ def measure(name: str, problem: Problem) -> list[Row]:
     rows: list[Row] = []
     for part, (mean, covariance) in zip(PARTS, gaussians(problem.graph, np.asarray(problem.samples)), strict=True):
         found = networks.gaussian(mean, covariance)(problem, problem.test)[""]
+        assert isinstance(found, Prediction) and found.std is not None
         error, crps, own = score_prediction(problem.quantities[0], found, problem.test.truth, np.zeros(0))
         truth = np.asarray(problem.test.truth).reshape(-1)
         inside = np.abs(own) <= 1.645 * np.asarray(found.std).reshape(-1)[np.isfinite(truth)]

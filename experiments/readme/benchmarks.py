@@ -184,9 +184,8 @@ SCORES = (("error", ".3f"), ("crps", ".3f"), ("crps / all", ".2f"))
 def precision(rows: list[Row]) -> str:
     """Return a table of the errors of gradients in float32, by ridge."""
     problems = [key for key in rows[0] if key != "ridge"]
-    body = [
-        [f"{row['ridge']:.0e}".replace("e-0", "e-"), *(f"{100 * row[name]:.2g} %" for name in problems)] for row in rows
-    ]
+    percent = lambda share: f"{100 * share:.0f} %" if share > 0.1 else f"{100 * share:.2g} %"
+    body = [[f"{row['ridge']:.0e}".replace("e-0", "e-"), *(percent(row[name]) for name in problems)] for row in rows]
     return markdown_table(["ridge", *problems], body)
 
 
