@@ -43,7 +43,7 @@ nodes count as different."""
 STRONG_SHIFT, STRONG_SPREAD = 0.2, 0.5
 """The same, above which `MarginWarning` is given if relations are learned without margins."""
 
-SHARING_LOSS, SURE = 0.05, 3
+SHARING_LOSS, SURE = 0.1, 3
 """Mean logarithm of the factor by which a shared relation widens an end of an edge given the other, above which
 `RelationWarning` is given, and by how many standard deviations of chance it has to be above."""
 
