@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import warnings
 import zipfile
 
 import jax
@@ -11,8 +12,10 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax import io
+from kbpjax.learning.differing import differing_relations
 from kbpjax.learning.model import learn_model
 from kbpjax.learning.relations import with_own_relations
+from kbpjax.tuning.automatic import warn_of_sharing
 
 KERNELS = {"kernel": kbp.RBF(0.4), "obs_kernel": kbp.RBF(0.2), "ridge": 1e-4}
 
@@ -37,7 +40,9 @@ def own(strength, **options):
 
 @pytest.fixture(scope="module")
 def chosen():
-    return kbp.fit(DATA), kbp.fit(DATA, sharing="type")
+    alone = kbp.fit(DATA)  # compares, so does not warn
+    with pytest.warns(kbp.RelationWarning, match=r"Pass sharing='edge' to fit, or give them edge types\.$"):
+        return alone, kbp.fit(DATA, sharing="type")
 
 
 def errors(models):
@@ -235,3 +240,107 @@ def test_models_of_earlier_files_share_by_type_and_have_factor_1(cyclic, tmp_pat
     assert again.reweighting == given.reweighting == 1
     found = [kbp.infer(one, graph, [1.0, 0.1, 0.5, 0.0, 0.3, 0.2]).belief.weights for one in (again, model)]
     assert np.allclose(*found, atol=1e-12)
+
+
+def test_fit_warns_of_edges_that_differ_and_share():
+    text = "^edges of type 0 differ, and share one relation: given one end, the other is 1.[4-9]. times as wide"
+    with pytest.warns(kbp.RelationWarning, match=f"{text}.* Leave a kernel out, or give the edges types") as caught:
+        kbp.fit(DATA, kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5), margins="node")
+    correlations = [float(word) for word in str(caught[0].message).split("from ")[1].split(". ")[0].split(" to ")]
+    assert abs(correlations[0] + 1) < 0.1 and abs(correlations[1]) < 0.7  # of -a, and of sin(2 a)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        typed = GRAPH.with_edge_types([0, 1, 2])
+        kbp.fit(kbp.pool(typed, X, X), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5), margins="node")
+        kbp.fit(kbp.pool(GRAPH, X[:25], X[:25]), kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5))  # too few to say
+
+
+@pytest.mark.slow  # a search
+def test_fit_warns_of_edges_that_differ_where_little_is_compared():
+    with pytest.warns(kbp.RelationWarning, match="Pass sharing='edge'"):
+        kbp.fit(DATA, effort="low")
+
+
+def stationary(rng, kind, count, nodes):
+    """Return draws [count, nodes] whose edges have one relation, and the edges."""
+    x, chain = rng.normal(size=(count, nodes + 40)), [(i, i + 1) for i in range(nodes - 1)]
+    if kind == "star":
+        return np.concatenate([x[:, :1], 0.8 * x[:, :1] + 0.6 * x[:, 1:nodes]], axis=1), [
+            (0, i) for i in range(1, nodes)
+        ]
+    if kind == "grid":
+        graph = kbp.grid_graph(4, nodes // 4)
+        ends = np.stack([np.asarray(graph.senders), np.asarray(graph.receivers)], axis=1)
+        links = np.zeros((nodes, nodes))
+        links[ends[:, 0], ends[:, 1]] = 1
+        precision = 1.05 * np.linalg.eigvalsh(links)[-1] * np.eye(nodes) - links
+        root = np.linalg.cholesky(np.linalg.inv(precision))
+        return x[:, :nodes] @ root.T, ends[: len(ends) // 2]
+    if kind == "walk":  # not stationary, but one relation all the same
+        return np.cumsum(x[:, :nodes], axis=1), chain
+    steps = {
+        "narrow": lambda z, e: 0.99 * z + np.sqrt(1 - 0.99**2) * e,
+        "two modes": lambda z, e: np.clip(1.3 * z - 0.3 * z**3, -2, 2) + 0.4 * e,
+        "volatile": lambda z, e: 0.5 * z + np.exp(np.clip(z, -2, 2)) * e,
+    }
+    for t in range(1, nodes + 40):
+        x[:, t] = steps[kind](x[:, t - 1], x[:, t])
+    return x[:, 40:], chain
+
+
+@pytest.mark.parametrize("kind", ["star", "grid", "walk", "narrow", "two modes", "volatile"])
+def test_edges_of_one_relation_are_no_reason_for_a_warning(kind):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for seed in range(40):
+            rng = np.random.default_rng(seed)
+            count, nodes = ((30, 8), (60, 4), (200, 8), (500, 16))[seed % 4]
+            x, edges = stationary(rng, kind, count, nodes)
+            x[rng.random(x.shape) < 0.05 * (seed % 2)] = np.nan
+            warn_of_sharing(kbp.pool(kbp.Graph.from_edges(edges, nodes), x), "")
+
+
+@pytest.mark.parametrize("count", [100, 1000])
+def test_a_network_of_correlations_from_weak_to_strong_is_a_reason(count):
+    rng, rho = np.random.default_rng(0), np.array([0.4, 0.6, 0.8, 0.9, 0.99])
+    center = rng.normal(size=(count, 1))
+    x = np.concatenate([center, rho * center + np.sqrt(1 - rho**2) * rng.normal(size=(count, 5))], axis=1)
+    data = kbp.pool(kbp.Graph.from_edges([(0, i) for i in range(1, 6)], 6), x)
+    with pytest.warns(kbp.RelationWarning, match=r"are from 0\.[234].* to 0\.99"):
+        warn_of_sharing(data, "")
+
+
+def test_the_loss_of_sharing_is_that_of_gaussians_in_bins():
+    """Against a loop over edges and bins; and two edges of opposite slopes, whose mixture has slope 0."""
+    rng, signs = np.random.default_rng(0), np.array([1.0, -1.0])
+    center = rng.normal(size=(800, 1))
+    x = np.concatenate([center, 0.8 * signs * center + 0.6 * rng.normal(size=(800, 2))], axis=1)
+    (found,) = differing_relations(kbp.pool(kbp.Graph.from_edges([(0, 1), (0, 2)], 3), x)).values()
+    ranks = np.argsort(np.argsort(x, axis=0), axis=0)
+    z = np.asarray(jax.scipy.special.ndtri((ranks + 1) / 801))
+    losses = []
+    for ends in ((0, 1), (1, 0)):
+        pairs = [np.stack([z[:, 0], z[:, i]])[list(ends)] for i in (1, 2)]
+        every = np.concatenate(pairs, axis=1)
+        place = lambda given, every=every: np.searchsorted(np.quantile(every[0], np.arange(1, 8) / 8), given)
+        least, gains, chance = 0.01 * every[1].var(), 0.0, 0.0
+        for b in range(8):
+            shared = every[1][place(every[0]) == b]
+            chance -= len(shared) / (len(shared) - 1)
+            for given, other in pairs:
+                own = other[place(given) == b]
+                gains += len(own) / 2 * np.log((shared.var() + least) / (own.var() + least))
+                chance += len(own) / (len(own) - 1)
+        losses.append((gains - chance) / 1600)
+    assert np.isclose(found.loss, min(losses), rtol=0.02)  # or of ranks among all nodes, if that is smaller
+    assert 0.35 < found.loss < -np.log(0.6) and np.isclose(found.chance, np.sqrt(8) / 1600)
+    assert -0.85 < found.lowest < -0.75 and 0.75 < found.highest < 0.85
+
+
+def test_equal_values_and_constant_nodes_are_no_difference():
+    rng = np.random.default_rng(0)
+    x = np.round(np.clip(rng.normal(size=(300, 1)) + rng.normal(size=(300, 6)), 0, None))  # half of them are 0
+    x[:, 5] = 7.0
+    (found,) = differing_relations(kbp.pool(kbp.chain_graph(6), x)).values()
+    assert abs(found.loss) < 0.02 and found.lowest > 0.2
+    assert differing_relations(kbp.pool(kbp.chain_graph(6), x.astype(int))) == {}  # labels, or counts

@@ -82,7 +82,7 @@ def inpainting(rng: Rng, quick: bool, data: Path | None) -> Problem:
     )
 
 
-def wind(rng: Rng, quick: bool, data: Path | None) -> Problem:
+def wind(rng: Rng, quick: bool, data: Path | None, compared: bool = True) -> Problem:
     """Square roots of daily wind speeds at 12 Irish stations, without the season; 30 % of the values hidden.
 
     Learned on 1961-69, tested on 1970-72. A case is one day, neighbors are the three nearest stations. The joint
@@ -91,10 +91,10 @@ def wind(rng: Rng, quick: bool, data: Path | None) -> Problem:
     speed, date, position = _load(data, "sensors/wind.npz", WIND, "speed")
     year = date.astype("datetime64[D]").astype("datetime64[Y]").astype(int) + 1970
     values, train, test = _without_season(np.sqrt(speed), date, year < 1970)
-    return _network(rng, quick, values, train, test, position, 3, 0.3)
+    return _network(rng, quick, values, train, test, position, 3, 0.3, compared)
 
 
-def pm10(rng: Rng, quick: bool, data: Path | None) -> Problem:
+def pm10(rng: Rng, quick: bool, data: Path | None, compared: bool = True) -> Problem:
     """Logarithms of PM10 at 70 German stations, without the season, more than half missing; 10 % of the rest hidden.
 
     Learned on 1998-2003 with their holes, tested on 2004-05. A case is a day, neighbors are the four nearest stations.
@@ -103,7 +103,7 @@ def pm10(rng: Rng, quick: bool, data: Path | None) -> Problem:
     found, date, position = _load(data, "sensors/pm10.npz", PM10, "pm10")
     year = date.astype("datetime64[D]").astype("datetime64[Y]").astype(int) + 1970
     values, train, test = _without_season(np.log(np.maximum(found, 1)), date, year < 2004)
-    return _network(rng, quick, values, train, test, position, 4, 0.1)
+    return _network(rng, quick, values, train, test, position, 4, 0.1, compared)
 
 
 def rain(rng: Rng, quick: bool, data: Path | None) -> Problem:
@@ -221,14 +221,19 @@ def _without_season(values: np.ndarray, date: np.ndarray, train: np.ndarray) -> 
     return values - season[:, None], np.flatnonzero(train), np.flatnonzero(~train)
 
 
-def _network(rng, quick, values, train, test, position, neighbors, hidden) -> Problem:
-    """Make a problem of days at stations; the observation of a value is the value itself."""
+def _network(rng, quick, values, train, test, position, neighbors, hidden, compared) -> Problem:
+    """Make a problem of days at stations; the observation of a value is the value itself.
+
+    Unless `compared`, it has no baselines, some of which take a minute to learn.
+    """
     distance = _distances(position)
     graph = network(distance, neighbors)
     if quick:
         train, test = train[::40], test[:10]  # consecutive days, for the method that sees those around
     x, iterations = values[train], 3 if quick else 12
     validation = hide(rng, x[rng.choice(len(x), min(len(x), 100), replace=False)], hidden)
+    if not compared:
+        return Problem(graph, x, x, hide(rng, values[test], hidden), validation)
     methods = {
         JOINT: networks.joint_gaussian(x, iterations),
         COPULA: networks.copula(x, iterations),

@@ -155,6 +155,40 @@ def first_try_ablation(rows: list[Row]) -> str:
     return markdown_table(["problem", *ways, *(f"{way}: fit s" for way in ways[-2:])], body)
 
 
+def decomposition(rows: list[Row]) -> str:
+    """Return a table of the parts of a model of a network, with the scores of each network beside each other."""
+    titles = {
+        "all pairs": "joint Gaussian of all stations",
+        "neighbors": "Gaussian of the graph, maximum likelihood",
+        "pairs": "a relation for each edge, learned alone",
+        "one relation": "one relation for all edges, a margin for each station",
+        "one margin": "one relation and one margin",
+    }
+    networks = list(dict.fromkeys(row["network"] for row in rows))
+    header = ["model"] + [f"{name}: {what}" for name in networks for what in ("error", "CRPS", "/ joint Gaussian")]
+    body = []
+    for part in dict.fromkeys(row["part"] for row in rows):
+        found = {row["network"]: row for row in rows if row["part"] == part}
+        cells = [titles.get(part, part)]
+        for name in networks:
+            row = found.get(name, {})
+            cells += [or_blank(row.get(key), shape) for key, shape in SCORES]
+        body.append(cells)
+    return markdown_table(header, body)
+
+
+SCORES = (("error", ".3f"), ("crps", ".3f"), ("crps / all", ".2f"))
+"""(column, format) of the scores of a network."""
+
+
+def precision(rows: list[Row]) -> str:
+    """Return a table of the errors of gradients in float32, by ridge."""
+    problems = [key for key in rows[0] if key != "ridge"]
+    percent = lambda share: f"{100 * share:.0f} %" if share > 0.1 else f"{100 * share:.2g} %"
+    body = [[f"{row['ridge']:.0e}".replace("e-0", "e-"), *(percent(row[name]) for name in problems)] for row in rows]
+    return markdown_table(["ridge", *problems], body)
+
+
 def first_try_failed(rows: list[Row]) -> str:
     """Return a table of what failed or was skipped, and of warnings; a sentence if there is nothing."""
     body = [

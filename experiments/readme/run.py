@@ -26,6 +26,8 @@ PAGES = (
     "docs/real_data.md",
     "docs/expectation_propagation.md",
     "docs/first_try.md",
+    "docs/choosing.md",
+    "docs/composing.md",
 )
 EXPERIMENTS = (
     "denoising",
@@ -71,6 +73,7 @@ def main(argv: list[str] | None = None) -> int:
 def of_benchmarks() -> dict[str, str]:
     """Return the tables of the benchmarks by the name of their place in the pages."""
     names = ("propagate", "scale", "streaming", "fit", "gradients", "discrete", "first_try", "ablation")
+    names += ("decomposition", "precision")
     found = {name: _read(f"benchmarks/results/{name}.json") for name in names}
     rows = {name: results["rows"] for name, results in found.items()}
     return {
@@ -82,6 +85,8 @@ def of_benchmarks() -> dict[str, str]:
         "trees": benchmarks.trees(found["propagate"]["trees"]),
         "fit": benchmarks.fit(rows["fit"]),
         "gradients": benchmarks.gradients(rows["gradients"]),
+        "precision": benchmarks.precision(rows["precision"]),
+        "decomposition": benchmarks.decomposition(rows["decomposition"]),
         "tables": benchmarks.tables_of_states(rows["discrete"]),
         "first_try": benchmarks.first_try(rows["first_try"]),
         "first_try_compared": benchmarks.first_try_compared(rows["first_try"]),

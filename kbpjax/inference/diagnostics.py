@@ -109,7 +109,7 @@ class MissingWarning(KbpWarning):
 
 
 class RelationWarning(KbpWarning):
-    """Given by `infer` if edges of the training data have relations of their own, and the graph lacks some of them.
+    """Given by `fit` if edges of one type differ much and share a relation, by `infer` if a graph lacks own relations.
 
     Examples:
         >>> import warnings, kbpjax as kbp

@@ -158,7 +158,7 @@ def walk_summable(scores: NDArray, ends: NDArray) -> Gaussian:
     for _ in range(rounds):
         moment, shift = _expected(free, ends, centered, mask)
         mean = mean + np.asarray(shift)
-        centered = jnp.where(mask, centered - shift, 0)
+        centered = jnp.where(mask, centered - shift[None], 0)
         free = _maximized(free, ends, moment, steps)
     scale, entries = _parameters(free, ends)
     strength = np.zeros((len(scale), len(scale)))

@@ -20,9 +20,10 @@ from kbpjax import _checks
 from kbpjax._misc import warn
 from kbpjax._public import public
 from kbpjax.features import RandomFourier
-from kbpjax.inference.diagnostics import MarginWarning
+from kbpjax.inference.diagnostics import MarginWarning, RelationWarning
 from kbpjax.kernels import Delta, Kernel
 from kbpjax.learning.data import TrainingData
+from kbpjax.learning.differing import differing_relations
 from kbpjax.learning.margins import differences, with_own_margins
 from kbpjax.learning.model import RELATIONS, Positive
 from kbpjax.learning.nonnegative import ConstrainedFit
@@ -42,6 +43,10 @@ nodes count as different."""
 
 STRONG_SHIFT, STRONG_SPREAD = 0.2, 0.5
 """The same, above which `MarginWarning` is given if relations are learned without margins."""
+
+SHARING_LOSS, SURE = 0.1, 3
+"""Mean logarithm of the factor by which a shared relation widens an end of an edge given the other, above which
+`RelationWarning` is given, and by how many standard deviations of chance it has to be above."""
 
 
 SHARING = "type", "feature", "edge"
@@ -202,6 +207,8 @@ def choose(
         if starts == "own" or (starts == "auto" and compares):
             found, own_starts = with_starts(problem, found, starts)
         found = with_own(problem, found, sharing) if may or sharing == "edge" else found
+        if not (may or sharing == "edge" or problem.cells):
+            warn_of_sharing(problem.data, "Pass sharing='edge' to fit, or give them edge types.")
         choice, scores, obs_kernels, rule = found
         temperature = scores.temperature(choice)
         _add_temperatures(log, scores.by_temperature(choice), temperature)
@@ -352,3 +359,16 @@ def own_margin_types(
 
 def _exceeds(found: tuple[float, float], shift: float, spread: float) -> bool:
     return found[0] > shift or found[1] > spread
+
+
+def warn_of_sharing(data: TrainingData, fix: str) -> None:
+    """Warn of edge types whose edges share one relation, and differ so much that this loses precision."""
+    if _checks.is_traced(data):
+        return
+    for k, found in differing_relations(data).items():
+        if found.loss > SHARING_LOSS + SURE * found.chance:
+            got = (
+                f"given one end, the other is {np.exp(found.loss):.2f} times as wide as with relations of single edges"
+            )
+            ranks = f"rank correlations are from {found.lowest:.2f} to {found.highest:.2f}"
+            warn(f"edges of type {k} differ, and share one relation: {got}; {ranks}. {fix}", RelationWarning)
