@@ -64,6 +64,7 @@ from kbpjax.posterior.summaries import (
     temper,
     variance,
 )
+from kbpjax.training.edges import choose_edges
 from kbpjax.training.train import train
 from kbpjax.tuning.automatic import choose_hyperparameters
 from kbpjax.tuning.calibration import calibrate
@@ -136,6 +137,7 @@ __all__ = [
     "calibrate",
     "chain_graph",
     "check",
+    "choose_edges",
     "choose_hyperparameters",
     "chunked",
     "circular_interval",

@@ -43,9 +43,6 @@ SECONDS = 60
 LEVEL_BANDWIDTH = 0.125
 """Bandwidth of the marginals of levels, in median distances, where relations are not smoothed counts."""
 
-CLEAR = 0.99
-"""Largest ratio of scores at which the potentials of a Gaussian copula are taken."""
-
 COARSE = 0.1
 """Residual of a basis, relative to the largest feature norm, above which `RankWarning` is given."""
 
@@ -218,7 +215,7 @@ def _joint(model: KernelMRF, data: TrainingData, sharing: str) -> KernelMRF:
     counts = chosen.fit(data)
     joint = gaussian_model(counts, cases, others, model)
     scores = held_out_scores([model, joint], data)
-    better = scores[1] < CLEAR * scores[0]
+    better = scores[1] < scores[0]
     tried = [Tried("potentials", word, score) for word, score in zip(("closed form", "gaussian"), scores, strict=True)]
     tried[better] = tried[better]._replace(taken=True)
     if better:

@@ -41,8 +41,10 @@ def test_a_gaussian_is_recovered(drawn, missing):
     matrix, _, x = drawn
     holes = np.where(np.random.default_rng(1).random(x.shape) < missing, np.nan, x)
     found = walk_summable(holes + np.arange(6), EDGES)
-    error = np.abs(full(found, EDGES) - matrix).max() / np.abs(matrix).max()
-    assert error < (0.05 if missing == 0 else 0.08)
+    assert np.linalg.norm(full(found, EDGES) - matrix) < (0.05 if missing == 0 else 0.08) * np.linalg.norm(matrix)
+    if missing == 0:  # at the largest likelihood, covariances of ends of edges are those of the sample
+        left = np.linalg.inv(full(found, EDGES)) - np.cov(x.T, bias=True)
+        assert np.abs(left[EDGES[:, 0], EDGES[:, 1]]).max() < 1e-4 and np.abs(np.diag(left)).max() < 1e-4
     assert np.abs(np.asarray(found.mean) - np.arange(6)).max() < 0.08
 
 

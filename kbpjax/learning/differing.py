@@ -57,8 +57,8 @@ def differing_relations(data: TrainingData) -> dict[int, Difference]:
         if np.ndim(x) == 2 and np.issubdtype(x.dtype, np.floating):
             values = np.where(np.asarray(one.present[v]), x, np.nan)[::step].astype(np.float64)
             nodes = np.flatnonzero(node_type == v)
-            pooled[:, nodes] = _normal_scores(values.reshape(-1, 1)).reshape(values.shape)
-            own[:, nodes] = _normal_scores(values)
+            pooled[:, nodes] = rank_scores(values.reshape(-1, 1)).reshape(values.shape)
+            own[:, nodes] = rank_scores(values)
     graph, half = one.graph, one.graph.num_edges // 2
     ends = np.stack([np.asarray(graph.senders), np.asarray(graph.receivers)])[:, :half]
     kinds, there = np.asarray(graph.edge_type)[:half], np.isfinite(own)
@@ -74,7 +74,7 @@ def differing_relations(data: TrainingData) -> dict[int, Difference]:
     return found
 
 
-def _normal_scores(x: np.ndarray) -> np.ndarray:
+def rank_scores(x: np.ndarray) -> np.ndarray:
     """Return normal scores of values along axis 0, the same for equal ones; NaN where missing."""
     from scipy.special import ndtri  # a dependency of JAX, imported where it is needed
 

@@ -12,6 +12,7 @@ likelihood is maximized under this constraint, by expectation maximization where
 """
 
 import dataclasses
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -123,15 +124,18 @@ def gaussian_potentials(closed: ClosedForm, model: KernelMRF, cases: Cases, chos
 
 
 def _scores(model: KernelMRF, cases: Cases, chosen: NDArray) -> NDArray:
-    """Return the normal scores of the values of some cases [case, node], NaN where they are missing."""
-    scores = np.full((len(chosen), cases.graph.num_nodes), np.nan)
+    """Return the normal scores of the values [case, node], NaN where they are missing and in cases not chosen."""
+    count = len(next(iter(cases.samples.values())))
+    scores, left = np.full((count, cases.graph.num_nodes), np.nan), np.ones(count, bool)
+    left[chosen] = False
     for v, x in cases.samples.items():
-        nodes, values = np.asarray(cases.graph.nodes_of_type(v)), np.asarray(x)[chosen]
+        nodes, values = np.asarray(cases.graph.nodes_of_type(v)), np.asarray(x)
         if v in model.margins:
             margins = model.margins[v].of_nodes(len(nodes)).at_nodes(jnp.arange(len(nodes), dtype=jnp.int32))
             values = np.asarray(margins.standardized(jnp.asarray(values.T))).T
         at = np.interp(values.astype(float), np.asarray(model.points[v], float), normal_scores(model, v))
-        scores[:, nodes] = np.where(np.asarray(cases.present[v])[chosen], at, np.nan)
+        scores[:, nodes] = np.where(np.asarray(cases.present[v]), at, np.nan)
+    scores[left] = np.nan  # of one shape, whatever is chosen
     return scores
 
 
@@ -153,7 +157,7 @@ def walk_summable(scores: NDArray, ends: NDArray) -> Gaussian:
         "entries": jnp.full(len(ends), 0.5 / degree.max(), dtype),
         "vector": jnp.ones(scores.shape[1], dtype),
     }
-    rounds = ROUNDS if not there.all() else 1
+    rounds = ROUNDS if not there[there.any(axis=1)].all() else 1
     steps = STEPS * ROUNDS // rounds
     for _ in range(rounds):
         moment, shift = _expected(free, ends, centered, mask)
@@ -222,6 +226,7 @@ def _expected(
     return second / count - jnp.outer(mean, mean), mean
 
 
+@partial(jax.jit, static_argnames="steps")
 def _maximized(free: dict[str, Array], ends: NDArray, moment: Array, steps: int) -> dict[str, Array]:
     """Return the parameters after some steps of the likelihood."""
     optimizer = optax.adam(optax.cosine_decay_schedule(RATE, steps))
@@ -240,8 +245,4 @@ def _maximized(free: dict[str, Array], ends: NDArray, moment: Array, steps: int)
         moved["vector"] = _turned(free["vector"], jnp.abs(moved["entries"]), ends)
         return (moved, state), None
 
-    @jax.jit
-    def descend(free: dict[str, Array], moment: Array) -> dict[str, Array]:
-        return jax.lax.scan(advance, (free, optimizer.init(free)), None, length=steps)[0][0]
-
-    return descend(free, moment)
+    return jax.lax.scan(advance, (free, optimizer.init(free)), None, length=steps)[0][0]

@@ -161,6 +161,8 @@ recipe("Graph.with_edge_types", GRAPH.with_edge_types, np.arange(GRAPH.num_edges
 recipe("grid_graph", kbp.grid_graph, 2, 3)
 recipe("chain_graph", kbp.chain_graph, 3, edge_type=[0, 0], node_type=[0, 0, 0], edge_features=[0.5, 1.5])
 recipe("neighbor_graph", kbp.neighbor_graph, np.array([[0.0, 1.0], [2.0, 0.5], [1.0, 1.0]]), 1, node_type=[0, 0, 0])
+NUMBERS = np.random.default_rng(3).normal(size=(40, 3))
+recipe("choose_edges", kbp.choose_edges, NUMBERS, start=GRAPH, most=2, progress=False)
 recipe("windows", kbp.windows, X[0], (3,), 1)
 recipe("grid_symmetries", kbp.grid_symmetries, (2, 3))
 recipe("window_orbits", kbp.window_orbits, 1, 2)

@@ -1,0 +1,70 @@
+"""`choose_edges`: graphs of columns of numbers."""
+
+import numpy as np
+import pytest
+
+import kbpjax as kbp
+
+
+def edges_of(graph):
+    half = graph.num_edges // 2
+    return set(zip(graph.senders[:half].tolist(), graph.receivers[:half].tolist(), strict=True))
+
+
+def walk(rng, count, nodes):
+    return np.cumsum(rng.normal(size=(count, nodes)), axis=1)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_a_chain_is_found(missing):
+    """A walk is a chain, and a monotone map of each column changes nothing."""
+    rng = np.random.default_rng(0)
+    x = walk(rng, 500, 6)
+    x[rng.random(x.shape) < missing] = np.nan
+    assert edges_of(kbp.choose_edges(np.sinh(x / 2))) == {(i, i + 1) for i in range(5)}
+
+
+def test_edges_that_say_something_beside_the_others_are_added():
+    """A ring of six: its spanning tree lacks an edge, and pairs two steps apart say nothing beside it."""
+    matrix = 2.05 * np.eye(6)
+    for i in range(6):
+        matrix[i, (i + 1) % 6] = matrix[(i + 1) % 6, i] = -1
+    x = np.random.default_rng(1).multivariate_normal(np.zeros(6), np.linalg.inv(matrix), 2000)
+    assert edges_of(kbp.choose_edges(x)) == {(i, i + 1) for i in range(5)} | {(0, 5)}
+    assert kbp.choose_edges(x, most=1).num_edges // 2 == 5  # the tree at least
+
+
+def test_a_start_is_kept():
+    x = walk(np.random.default_rng(2), 300, 5)
+    start = kbp.Graph.from_edges([(4, 0), (1, 3)], 5)
+    found = edges_of(kbp.choose_edges(x, start=start))
+    assert found > {(0, 4), (1, 3)} and {(0, 1), (1, 2), (2, 3), (3, 4)} <= found
+
+
+def test_columns_without_values_are_joined_by_the_start_alone():
+    x = walk(np.random.default_rng(3), 200, 4)
+    x[:, 2] = np.nan
+    found = edges_of(kbp.choose_edges(x, start=kbp.chain_graph(4)))
+    assert found >= {(0, 1), (1, 2), (2, 3)} and not {(0, 2)} & found
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda: kbp.choose_edges(np.zeros((40, 1))), "x"),
+        (lambda: kbp.choose_edges(np.zeros((10, 3))), "x"),
+        (lambda: kbp.choose_edges(np.full((40, 3), np.inf)), "x"),
+        (lambda: kbp.choose_edges(np.zeros((40, 301))), "x"),
+        (lambda: kbp.choose_edges(np.zeros((40, 3)), start=kbp.chain_graph(2)), "start"),
+        (lambda: kbp.choose_edges(np.zeros((40, 3)), most=0), "most"),
+    ],
+)
+def test_bad_input_is_refused(call, argument):
+    with pytest.raises(ValueError, match=f"^{argument}:"):
+        call()
+
+
+def test_constant_columns_and_few_values_give_a_graph():
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    x[:, 1] = 2.0
+    assert kbp.choose_edges(x).num_nodes == 3
