@@ -1,6 +1,6 @@
 """Training cases on levels: evidence, true values, and which of them are asked for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,15 @@ BATCH = 32
 """Number of cases whose evidence is computed at once."""
 
 
+Hide = Callable[[np.random.Generator, int], NDArray[np.bool_]]
+"""From a random generator and a number of cases to a mask of what is hidden [case, node]."""
+
+
+def hide_shares(num_nodes: int, shares: Sequence[float]) -> Hide:
+    """Return a function that hides a random share of each case, each share as often as the others."""
+    return lambda rng, count: rng.random((count, num_nodes)) < rng.choice(shares, (count, 1))
+
+
 class Examples:
     """Cases of one graph.
 
@@ -30,6 +39,7 @@ class Examples:
         units: what makes the distances those of the user's values [node].
         there: which true values are known [node, case].
         hidden: which nodes are asked for only where their observation is hidden: it is the value itself [node].
+        nodes: numbers of the nodes in the whole graph [node].
     """
 
     evidence: NDArray[np.floating]
@@ -38,6 +48,7 @@ class Examples:
     units: NDArray[np.floating]
     there: NDArray[np.bool_]
     hidden: NDArray[np.bool_]
+    nodes: NDArray[np.integer]
 
     def __init__(self, model: KernelMRF, graph: Graph, cases: Cases, values: tuple[int, ...], nodes: NDArray):
         """Compute all of it.
@@ -75,15 +86,14 @@ class Examples:
             between[v, : len(levels), : len(levels)] = distance(levels)
             self.there[kinds == v] = np.asarray(cases.present[v])[:, rows].T
         self.between = _checks.to_jax(between, dtype)
-        self.hidden = np.isin(kinds, values)
+        self.hidden, self.nodes = np.isin(kinds, values), nodes
 
-    def batch(self, chosen: NDArray, shares: tuple[float, ...], rng: np.random.Generator) -> tuple[Array, ...]:
+    def batch(self, chosen: NDArray, hide: "Hide", rng: np.random.Generator) -> tuple[Array, ...]:
         """Return evidence, distances, and the weights of the scores [node, case] of some cases.
 
-        Of observations that are the values themselves, a share is hidden, and asked for.
+        Of observations that are the values themselves, those that `hide` says are hidden, and asked for.
         """
-        share = rng.choice(shares, (1, len(chosen)))
-        hide = self.hidden[:, None] & (rng.random((len(self.hidden), len(chosen))) < share)
+        hide = self.hidden[:, None] & hide(rng, len(chosen))[:, self.nodes].T
         there = self.there[:, chosen] & (hide | ~self.hidden[:, None])
         evidence = np.where(hide[..., None], 0, self.evidence[:, chosen])
         weights = np.where(there, self.units[:, None], 0)

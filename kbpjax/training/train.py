@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -22,7 +22,7 @@ from kbpjax.inference.diagnostics import ConvergenceWarning
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.relations import can_have_own_relations
-from kbpjax.training.examples import Examples, values_of
+from kbpjax.training.examples import Examples, Hide, hide_shares, values_of
 from kbpjax.training.gaussian import can_be_gaussian, gaussian_potentials
 from kbpjax.training.potentials import ClosedForm, Potentials, model_of
 from kbpjax.training.propagation import Network
@@ -97,6 +97,7 @@ def train(
     start: str = "auto",
     sharing: str = "auto",
     shares: Sequence[float] = (0.1, 0.3, 0.6),
+    hide: Callable[[np.random.Generator, int], Any] | None = None,
     steps: int = 300,
     batch: int = 32,
     rate: float = 0.02,
@@ -133,6 +134,8 @@ def train(
             or more, up to 1000 edges, and "type" otherwise.
         shares: shares of the observations that are hidden, each as often as the others, where observations are the
             values themselves.
+        hide: a function of a random generator and a number of cases that returns what is hidden instead, as you expect
+            it to be: whole nodes, blocks, the end of a series [case, node]; None: random shares.
         steps: number of steps for each way, >= 1.
         batch: number of cases in a step, >= 1.
         rate: learning rate of Adam, > 0; it falls to 0.
@@ -180,8 +183,10 @@ def train(
     _checks.require(counted and single, "model", "must be of smoothed counts of single numbers", repr(model)[:60], fix)
     fix = "Pool the cases of one graph."
     _checks.require(len(data.cases) == 1, "data", "must be cases of one graph", f"{len(data.cases)} graphs", fix)
-    model.check_types(data.cases[0].graph)
-    trainer = _Trainer(model, data, sharing, tuple(shares), batch, seed, num_iters)
+    (cases,) = data.cases
+    model.check_types(cases.graph)
+    hides = hide_shares(cases.graph.num_nodes, shares) if hide is None else _checked(hide, cases.graph.num_nodes)
+    trainer = _Trainer(model, data, sharing, hides, batch, seed, num_iters)
     found, tried, failed = [], [], []
     for name in trainer.starts(start):
         potentials = trainer.start_of(name)
@@ -206,11 +211,24 @@ def train(
         warn(f"{got} after training: the start is returned. Pass a smaller rate.", ConvergenceWarning)
     taken = int(np.argmin(ranks))
     tried[taken] = tried[taken]._replace(taken=True)
-    result = model_of(model, trainer.closed, found[taken], trainer.values, data.cases[0].graph.num_nodes)
+    result = model_of(model, trainer.closed, found[taken], trainer.values, cases.graph.num_nodes)
     before = model.selection
     unit = "CRPS in standard deviations" if before is None else before.unit
     selection = selection_of([*(() if before is None else before), *tried], unit)
     return eqx.tree_at(lambda m: m.selection, result, selection, is_leaf=lambda leaf: leaf is None)
+
+
+def _checked(hide: Hide, num_nodes: int) -> Hide:
+    """Return the function, whose masks are checked."""
+
+    def checked(rng: np.random.Generator, count: int) -> NDArray[np.bool_]:
+        mask = np.asarray(hide(rng, count))
+        good = mask.shape == (count, num_nodes) and mask.dtype == bool
+        rule, fix = f"must return a mask [case, node] of shape {(count, num_nodes)}", "Return booleans of that shape."
+        _checks.require(good, "hide", rule, f"shape {mask.shape}, dtype {mask.dtype}", fix)
+        return mask
+
+    return checked
 
 
 class _Trainer:
@@ -221,7 +239,7 @@ class _Trainer:
         model: KernelMRF,
         data: TrainingData,
         sharing: str,
-        shares: tuple[float, ...],
+        hide: Hide,
         batch: int,
         seed: int,
         num_iters: int,
@@ -240,7 +258,7 @@ class _Trainer:
         self.network = Network.of(graph, self.closed)
         self.examples = Examples(as_model, graph, cases, self.values, nodes)
         self.examples.there &= scored[:, None]
-        self.shares, self.size, self.seed = shares, batch, seed
+        self.hide, self.size, self.seed = hide, batch, seed
         self.held, self.kept, asked = held_cases(len(cases.present[min(cases.present)]), cases.graph.num_nodes, seed)
         self.asked = asked[nodes]
         self.evaluate = eqx.filter_jit(self._loss)
@@ -286,7 +304,7 @@ class _Trainer:
         return total / max(weight, 1), failed / len(chosen)
 
     def _of(self, chosen: NDArray, rng: np.random.Generator, asked: NDArray) -> tuple[Array, ...]:
-        evidence, distances, weights, there = self.examples.batch(chosen, self.shares, rng)
+        evidence, distances, weights, there = self.examples.batch(chosen, self.hide, rng)
         return evidence, distances, weights, there & _checks.to_jax(asked)[:, None]
 
     def train(self, start: Potentials, way: str, descent: Descent, progress: bool) -> tuple[Potentials, float, Tried]:
