@@ -16,9 +16,11 @@ from kbpjax.inference.diagnostics import CandidateWarning, MissingWarning, RankW
 from kbpjax.kernels import RBF, Kernel, median_bandwidth
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.far import are_far
+from kbpjax.learning.learn import learn_model
 from kbpjax.learning.margins import with_own_margins
-from kbpjax.learning.model import KernelMRF, Positive, learn_model
+from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.patterns import PatternFeatures
+from kbpjax.learning.regression import Positive
 from kbpjax.learning.relations import can_have_own_relations, with_cells
 from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
 from kbpjax.training.compare import can_train, held_out_scores

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.learning.model import learn_model
+from kbpjax.learning.learn import learn_model
 from kbpjax.learning.relations import PAIRS, features_vary, with_cells, with_own_relations
 from kbpjax.learning.rules import ConstantTime, build_bases
 from kbpjax.learning.sums import edge_sums

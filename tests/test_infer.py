@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.learning.model import candidate_points
+from kbpjax.learning.learn import candidate_points
 from kbpjax.posterior.beliefs import lengths_of, spacing
 from kbpjax.tuning import comparison, line_search, projections
 from kbpjax.tuning.held_out import hold_out

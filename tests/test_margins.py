@@ -10,8 +10,8 @@ import pytest
 import kbpjax as kbp
 from kbpjax import io
 from kbpjax.learning.far import are_far
+from kbpjax.learning.learn import candidate_points
 from kbpjax.learning.margins import Margins, differences, estimate_margins, standardized_cases
-from kbpjax.learning.model import candidate_points
 
 NODES = 5
 CENTERS, SCALES = np.linspace(-5.0, 20.0, NODES), np.geomspace(0.1, 5.0, NODES)

@@ -11,7 +11,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.features import features
-from kbpjax.learning.model import learn_model
+from kbpjax.learning.learn import learn_model
 from tests import discrete
 
 CHAIN = kbp.chain_graph(4, node_type=[0, 1, 0, 1])

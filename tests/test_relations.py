@@ -13,7 +13,7 @@ import pytest
 import kbpjax as kbp
 from kbpjax import io
 from kbpjax.learning.differing import differing_relations
-from kbpjax.learning.model import learn_model
+from kbpjax.learning.learn import learn_model
 from kbpjax.learning.relations import with_own_relations
 from kbpjax.tuning.automatic import warn_of_sharing
 

@@ -11,7 +11,7 @@ import numpy as np
 import kbpjax as kbp
 from benchmarks.first_try.scoring import Distribution, Draw, Problem, score
 from kbpjax.kernels.euclidean import ARD
-from kbpjax.learning.model import candidate_points
+from kbpjax.learning.learn import candidate_points
 from kbpjax.tuning.comparison import PaddedCholesky
 
 BANDWIDTHS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)

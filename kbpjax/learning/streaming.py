@@ -25,7 +25,8 @@ from kbpjax.features import FeatureMap
 from kbpjax.kernels import Kernel
 from kbpjax.learning.checkpoint import Checkpoint, Progress, digest
 from kbpjax.learning.data import TrainingData
-from kbpjax.learning.model import KernelMRF, Regression
+from kbpjax.learning.model import KernelMRF
+from kbpjax.learning.regression import Regression
 from kbpjax.learning.rules import ConstantTime, FixedLandmarks, NodeBasis, Rule, build_bases, check_kernels
 from kbpjax.learning.sums import EdgeSums, NodeSums, ObservationSums, edge_sums, node_sums, observation_sums
 

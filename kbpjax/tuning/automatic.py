@@ -25,9 +25,9 @@ from kbpjax.kernels import Delta, Kernel
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.differing import differing_relations
 from kbpjax.learning.margins import differences, with_own_margins
-from kbpjax.learning.model import RELATIONS, Positive
 from kbpjax.learning.nonnegative import ConstrainedFit
 from kbpjax.learning.observations import DensityRatio, Expectation
+from kbpjax.learning.regression import RELATIONS, Positive
 from kbpjax.learning.relations import can_have_own_relations, features_vary
 from kbpjax.learning.rules import ConstantTime, Rule
 from kbpjax.tuning.comparison import Given, ScaledKernels

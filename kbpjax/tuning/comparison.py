@@ -23,8 +23,8 @@ from kbpjax.kernels import RBF, Kernel, gram, median_bandwidth
 from kbpjax.kernels.euclidean import ARD, Projected
 from kbpjax.learning.data import PartlySeen, TrainingData
 from kbpjax.learning.far import are_far, moved_near
+from kbpjax.learning.learn import candidate_points, count_levels, learn_model
 from kbpjax.learning.margins import estimate_margins
-from kbpjax.learning.model import candidate_points, count_levels, learn_model
 from kbpjax.learning.nonnegative import Clipped
 from kbpjax.learning.observations import DensityRatio, Expectation, ObservationModel
 from kbpjax.learning.relations import OwnRelations

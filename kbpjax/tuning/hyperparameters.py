@@ -17,9 +17,11 @@ from kbpjax.inference.schedules import Schedule
 from kbpjax.kernels import Kernel
 from kbpjax.kernels.base import as_floats
 from kbpjax.learning.data import TrainingData
+from kbpjax.learning.learn import learn_model
 from kbpjax.learning.margins import with_own_margins
-from kbpjax.learning.model import KernelMRF, Positive, learn_model, with_chosen
+from kbpjax.learning.model import KernelMRF, with_chosen
 from kbpjax.learning.observations import EvidenceModel, Expectation
+from kbpjax.learning.regression import Positive
 from kbpjax.learning.relations import with_cells, with_own_relations
 from kbpjax.learning.rules import ConstantTime, Rule, fix_landmarks
 from kbpjax.posterior.beliefs import beliefs
