@@ -25,7 +25,7 @@ from kbpjax.learning.relations import can_have_own_relations, with_cells
 from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
 from kbpjax.training.compare import can_train, held_out_scores
 from kbpjax.training.gaussian import can_be_gaussian, gaussian_model
-from kbpjax.training.train import held_cases, train
+from kbpjax.training.train import FEWEST, held_cases, train
 from kbpjax.tuning.automatic import (
     check_words,
     choose,
@@ -41,6 +41,9 @@ SCALES = 30
 
 SECONDS = 60
 """Time limit of each way of training in `fit(effort="high")`."""
+
+STEPS, RATE = 60, 0.05
+"""Steps and learning rate of the few numbers that are trained on single pictures in `fit(effort="auto")`."""
 
 LEVEL_BANDWIDTH = 0.125
 """Bandwidth of the marginals of levels, in median distances, where relations are not smoothed counts."""
@@ -192,7 +195,11 @@ def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     if not free or options.get("effort") == "low" or not can_train(model, data):
         return model
     model = _joint(model, data, options.get("sharing", "auto"))
-    return _trained(model, data, options) if options.get("effort") == "high" else model
+    if options.get("effort") == "high":
+        return _trained(model, data, options, seconds=SECONDS)
+    few = sum(len(next(iter(one.samples.values()))) for one in data.cases) < FEWEST
+    short = few and model.hyperparameters.relation == "counts"
+    return _trained(model, data, options, way="scaled", steps=STEPS, rate=RATE) if short else model
 
 
 def _joint(model: KernelMRF, data: TrainingData, sharing: str) -> KernelMRF:
@@ -227,14 +234,14 @@ def _joint(model: KernelMRF, data: TrainingData, sharing: str) -> KernelMRF:
     return dataclasses.replace(model, selection=selection_of([*model.selection, *tried], model.selection.unit))
 
 
-def _trained(model: KernelMRF, data: TrainingData, options: Any) -> KernelMRF:
+def _trained(model: KernelMRF, data: TrainingData, options: Any, **of_training: Any) -> KernelMRF:
     """Return the model with potentials trained through inference, if its beliefs on held-out cases are better."""
     counts = model
     if model.hyperparameters.relation != "counts":
         counts = fit_chosen(data, **{**options, "relation": "counts", "effort": "auto"})
     since = time.perf_counter()
     sharing = options.get("sharing", "auto")
-    trained = train(counts, data, sharing="type" if sharing == "feature" else sharing, seconds=SECONDS)
+    trained = train(counts, data, sharing="type" if sharing == "feature" else sharing, **of_training)
     seconds, scores = time.perf_counter() - since, held_out_scores([model, trained], data)
     better = scores[1] < scores[0]
     tried = [Tried("training", word, score) for word, score in zip(("none", "trained"), scores, strict=True)]

@@ -48,7 +48,7 @@ def choose_edges(
     Relations may be of any form afterwards: `fit` learns them.
 
     Args:
-        x: values [case, node], NaN where missing; thirty cases or more, up to 300 nodes.
+        x: values [case, node], NaN where missing; thirty cases or more, up to 128 nodes.
         start: a graph whose edges are kept, such as that of the nearest places (`neighbor_graph`); its types are not.
             None: the spanning tree of the largest correlations.
         most: largest mean number of neighbors, >= 1; None: no limit.
@@ -59,7 +59,7 @@ def choose_edges(
         The graph, with one node type and one edge type; edges (a, b), a < b, in sorted order.
 
     Raises:
-        ValueError: fewer than two columns or thirty cases, more than 300 columns, infinite values, or a start with
+        ValueError: fewer than two columns or thirty cases, more than 128 columns, infinite values, or a start with
             another number of nodes.
 
     Examples:

@@ -33,7 +33,7 @@ from kbpjax.training.potentials import ClosedForm, Potentials, model_of, normal_
 LIMIT = 0.98
 """Largest spectral radius of |R|."""
 
-NODES = 300
+NODES = 128
 """Largest number of nodes: a step takes the third power of it."""
 
 VALUES = 30
@@ -47,9 +47,6 @@ STEPS = 60
 
 RATE = 0.05
 """Learning rate of a step (Adam)."""
-
-TURNS = 4
-"""Number of products with |R| in a step, from which its largest eigenvalue is known."""
 
 CASES = 64
 """Number of cases whose missing values are expected at once."""
@@ -155,7 +152,6 @@ def walk_summable(scores: NDArray, ends: NDArray) -> Gaussian:
     free = {
         "log_scale": jnp.zeros(scores.shape[1], dtype),
         "entries": jnp.full(len(ends), 0.5 / degree.max(), dtype),
-        "vector": jnp.ones(scores.shape[1], dtype),
     }
     rounds = ROUNDS if not there[there.any(axis=1)].all() else 1
     steps = STEPS * ROUNDS // rounds
@@ -165,33 +161,25 @@ def walk_summable(scores: NDArray, ends: NDArray) -> Gaussian:
         centered = jnp.where(mask, centered - shift[None], 0)
         free = _maximized(free, ends, moment, steps)
     scale, entries = _parameters(free, ends)
-    strength = np.zeros((len(scale), len(scale)))
-    strength[ends[:, 0], ends[:, 1]] = strength[ends[:, 1], ends[:, 0]] = np.abs(entries)
-    entries = entries * min(1.0, LIMIT / max(np.linalg.eigvalsh(strength)[-1], 1e-12))  # which steps underestimate
     return Gaussian(_checks.to_jax(mean, dtype), scale**2, -entries * scale[ends[:, 0]] * scale[ends[:, 1]])
 
 
 def _parameters(free: dict[str, Array], ends: NDArray) -> tuple[Array, Array]:
     """Return the diagonal of D and the entries of R, of which the spectral radius of |R| is at most `LIMIT`."""
-    entries = free["entries"]
-    vector = jax.lax.stop_gradient(_turned(free["vector"], jnp.abs(entries), ends))
-    largest = 2 * jnp.sum(jnp.abs(entries) * vector[ends[:, 0]] * vector[ends[:, 1]])  # of unit vectors
-    return jnp.exp(free["log_scale"]), entries * jnp.minimum(1, LIMIT / jnp.maximum(largest, 1e-12))
+    scale, entries = jnp.exp(free["log_scale"]), free["entries"]
+    strength = _symmetric(jnp.zeros((len(scale), len(scale)), scale.dtype), jnp.abs(entries), ends)
+    vector = jnp.linalg.eigh(jax.lax.stop_gradient(strength))[1][:, -1]
+    return scale, entries * jnp.minimum(1, LIMIT / jnp.maximum(vector @ strength @ vector, 1e-12))
 
 
-def _turned(vector: Array, entries: Array, ends: NDArray) -> Array:
-    """Return a unit vector nearer to the eigenvector of the largest eigenvalue of a symmetric nonnegative matrix."""
-    for _ in range(TURNS):
-        moved = vector.at[ends[:, 0]].add(entries * vector[ends[:, 1]])  # of I + |R|, which has no negative eigenvalue
-        moved = moved.at[ends[:, 1]].add(entries * vector[ends[:, 0]])
-        vector = moved / jnp.linalg.norm(moved)
-    return vector
+def _symmetric(matrix: Array, entries: Array, ends: NDArray) -> Array:
+    """Return a symmetric matrix with some entries."""
+    return matrix.at[ends[:, 0], ends[:, 1]].set(entries).at[ends[:, 1], ends[:, 0]].set(entries)
 
 
 def _precision(free: dict[str, Array], ends: NDArray) -> Float[Array, "node node"]:
     scale, entries = _parameters(free, ends)
-    matrix = jnp.eye(len(scale), dtype=scale.dtype)
-    matrix = matrix.at[ends[:, 0], ends[:, 1]].set(-entries).at[ends[:, 1], ends[:, 0]].set(-entries)
+    matrix = _symmetric(jnp.eye(len(scale), dtype=scale.dtype), -entries, ends)
     return scale[:, None] * matrix * scale[None]
 
 
@@ -242,7 +230,6 @@ def _maximized(free: dict[str, Array], ends: NDArray, moment: Array, steps: int)
         with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
             change, state = optimizer.update(slopes, state)
             moved = optax.apply_updates(free, change)
-        moved["vector"] = _turned(free["vector"], jnp.abs(moved["entries"]), ends)
         return (moved, state), None
 
     return jax.lax.scan(advance, (free, optimizer.init(free)), None, length=steps)[0][0]

@@ -129,7 +129,7 @@ def train(
         way: "scaled" trains the few numbers, "corrected" all; "auto": both, one after the other.
         start: "closed form": ratios of pairs; "gaussian": the Gaussian copula of the graph with the largest likelihood
             among those whose messages converge, for numbers with potentials of each edge; "auto": whichever is better
-            on held-out cases, the second with 30 known values or more for each node and edge, and up to 300 nodes.
+            on held-out cases, the second with 30 known values or more for each node and edge, and up to 128 nodes.
         sharing: "type": the edges of a type share a potential; "edge": each has its own; "auto": "edge" with 30 cases
             or more, up to 1000 edges, and "type" otherwise.
         shares: shares of the observations that are hidden, each as often as the others, where observations are the
