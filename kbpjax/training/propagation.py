@@ -87,7 +87,8 @@ class Network(eqx.Module):
         def step(messages: Array, _: None) -> tuple[Array, None]:
             return DAMPING * messages + (1 - DAMPING) * update(messages), None
 
-        first = update(_normalized(jnp.zeros((2 * half, *evidence.shape[1:]), evidence.dtype)))
+        equal = jnp.full((2 * half, *evidence.shape[1:]), -np.log(evidence.shape[-1]), evidence.dtype)
+        first = update(equal)
         messages, _ = jax.lax.scan(step, first, None, length=num_iters)
         residual = jnp.max(jnp.abs(jnp.exp(update(messages)) - jnp.exp(messages)), axis=(0, 2), initial=0)
         logs = (total(messages) + closed.priors(potentials)[1][self.node_type][:, None]) * jnp.exp(-potentials.heat)
