@@ -174,7 +174,7 @@ def test_states_that_are_trained_answer_as_enumeration(closed):
     """A ring of three states with a chord, of which two nodes are hidden, against all joint states of the truth.
 
     On a tree (`closed=False`), training does not leave the answers of the closed form, which are exact but for the
-    sample: energy scores stay within half a percent. On the ring, answers are nearer to the truth than before.
+    sample. On the ring, answers are nearer to the truth than before.
     """
     rng, edges = np.random.default_rng(0), [(0, 1), (1, 2), (2, 3), *([(0, 3), (0, 2)] if closed else [])]
     tables = {edge: np.exp(1.2 * rng.normal(size=(3, 3)) * (rng.random((3, 3)) < 0.7)) for edge in edges}
@@ -182,10 +182,9 @@ def test_states_that_are_trained_answer_as_enumeration(closed):
     joint = np.prod([table[states[:, a], states[:, b]] for (a, b), table in tables.items()], axis=0)
     joint = joint / joint.sum()
     codes = states[rng.choice(len(states), 3000, p=joint)]
-    graph = kbp.Graph.from_edges(edges, 4)
-    typed = graph.with_edge_types(np.arange(len(edges)))
+    typed = kbp.Graph.from_edges(edges, 4, node_type=np.arange(4))  # each node has its own marginal
     data = kbp.pool(typed, codes, codes)
-    model = kbp.fit(data, kernel=kbp.Delta(), obs_kernel=kbp.Delta(), ridge=1e-3, relation="counts")
+    model = kbp.fit(data, kernel=kbp.Delta(), obs_kernel=kbp.Delta(), ridge=1e-4, relation="counts")
     trained = kbp.train(model, data, steps=200, shares=(0.5,))
 
     def errors(one):
@@ -195,15 +194,15 @@ def test_states_that_are_trained_answer_as_enumeration(closed):
                 y = np.full(4, np.nan)
                 y[list(seen)] = value
                 fits = np.all(states[:, seen] == np.array(value), axis=1)
-                found = kbp.infer(one, typed, evidence=kbp.clamp(one, typed, list(seen), list(value))).probabilities[0]
+                found = kbp.infer(one, typed, evidence=kbp.clamp(one, typed, list(seen), list(value))).probabilities
                 for node in set(range(4)) - set(seen):
                     exact = [joint[fits & (states[:, node] == k)].sum() / joint[fits].sum() for k in range(3)]
-                    total.append(joint[fits].sum() * np.abs(np.asarray(found[node]) - exact).sum())
+                    total.append(joint[fits].sum() * np.abs(np.asarray(found[node][0]) - exact).sum())
         return np.sum(total) / 12
 
     before, after = errors(model), errors(trained)
-    assert after < 0.05
-    assert after < (0.9 * before if closed else before + 0.01)
+    assert after < (0.75 * before if closed else before + 0.01)
+    assert closed or after < 0.05  # the error of a sample of this size
 
 
 def test_bad_input_is_refused(problem):
