@@ -69,14 +69,21 @@ colors = {
 points = left.scatter(
     *place[~silent].T, c=truth[0][~silent], s=80, label="measured", **colors
 )
-left.scatter(*place[silent].T, c=mean[silent], s=80, marker="s", label="inferred", **colors)
+left.scatter(
+    *place[silent].T, c=mean[silent], s=80, marker="s", label="inferred", **colors
+)
 figure.colorbar(points, ax=left)
 left.set(title="One day", xticks=[], yticks=[])
 left.legend(loc="lower left")
 order = np.flatnonzero(silent)
 spread = np.stack([mean - low, high - mean])[:, order]
 right.errorbar(
-    np.arange(len(order)), mean[order], spread, fmt="s", color="C0", label="mean and 90 % interval"
+    np.arange(len(order)),
+    mean[order],
+    spread,
+    fmt="s",
+    color="C0",
+    label="mean and 90 % interval",
 )
 right.plot(truth[0][order], "x", color="C1", label="truth")
 right.set(title="Silent stations", xlabel="station", ylabel="value")
@@ -140,7 +147,9 @@ def joint_gaussian():
         )
         row = np.tile(day, (3, 1))
         row[0, free] = np.exp(log_mean + variance / 2)
-        row[1:, free] = np.exp(log_mean + np.array([[-1.645], [1.645]]) * np.sqrt(variance))
+        row[1:, free] = np.exp(
+            log_mean + np.array([[-1.645], [1.645]]) * np.sqrt(variance)
+        )
         found.append(row)
     return np.swapaxes(found, 0, 1)
 

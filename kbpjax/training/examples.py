@@ -93,9 +93,9 @@ class Examples:
 
         Of observations that are the values themselves, those that `hide` says are hidden, and asked for.
         """
-        hide = self.hidden[:, None] & hide(rng, len(chosen))[:, self.nodes].T
-        there = self.there[:, chosen] & (hide | ~self.hidden[:, None])
-        evidence = np.where(hide[..., None], 0, self.evidence[:, chosen])
+        away = self.hidden[:, None] & hide(rng, len(chosen))[:, self.nodes].T
+        there = self.there[:, chosen] & (away | ~self.hidden[:, None])
+        evidence = np.where(away[..., None], 0, self.evidence[:, chosen])
         weights = np.where(there, self.units[:, None], 0)
         return tuple(map(_checks.to_jax, (evidence, self.distances[:, chosen], weights, there)))
 

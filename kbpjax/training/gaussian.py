@@ -206,10 +206,10 @@ def _expected(
 
     count = jnp.sum(jnp.any(there, axis=1), dtype=values.dtype)
     pad = -len(values) % CASES
-    blocks = [jnp.pad(x, ((0, pad), (0, 0))).reshape(-1, CASES, x.shape[1]) for x in (values, there)]
+    blocked = lambda x: jnp.pad(x, ((0, pad), (0, 0))).reshape(-1, CASES, x.shape[1])
     size = values.shape[1]
     zero = jnp.zeros((size, size), values.dtype), jnp.zeros(size, values.dtype)
-    (second, first), _ = jax.lax.scan(add, zero, tuple(blocks))
+    (second, first), _ = jax.lax.scan(add, zero, (blocked(values), blocked(there)))
     mean = first / count
     return second / count - jnp.outer(mean, mean), mean
 
