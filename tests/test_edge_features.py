@@ -183,7 +183,8 @@ def test_fit_takes_features_that_help():
     assert np.allclose(given.operators.project, varying().operators.project, atol=1e-5)
     again = model.hyperparameters.fit(DATA)
     assert np.allclose(again.operators.project, model.operators.project)
-    assert not kbp.fit(DATA, effort="low", sharing="type").cells
+    with pytest.warns(kbp.RelationWarning, match="differ, and share one relation"):
+        assert not kbp.fit(DATA, effort="low", sharing="type").cells
 
 
 @pytest.mark.slow  # a search

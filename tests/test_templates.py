@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.learning import model as mrf
+from kbpjax.learning import regression
 from tests import reference
 from tests.refusals import complaints
 
@@ -71,22 +71,22 @@ def large():
     """Return a grid with two directed types a row of edges, training data on it and a model of them."""
     graph = kbp.grid_graph(HEIGHT, WIDTH, edge_type=row_types(HEIGHT, WIDTH))
     data = kbp.pool(graph, *images(2, HEIGHT, WIDTH))
-    before = mrf._learn_pairs.program()._cache_size()
+    before = regression._learn_pairs.program()._cache_size()
     model = kbp.fit(data, rule=RULE, **KERNELS, **OPTIONS)
-    return graph, data, model, mrf._learn_pairs.program()._cache_size() - before
+    return graph, data, model, regression._learn_pairs.program()._cache_size() - before
 
 
 @pytest.mark.slow
 def test_hundreds_of_types_are_learned_in_one_program():
     graph, data, _, compiled = large()
     assert len(graph.edge_types) == 2 * HEIGHT - 1 and compiled <= 2  # as all have 170 or 172 pairs
-    before = mrf._learn_pairs.program()._cache_size()
+    before = regression._learn_pairs.program()._cache_size()
     more = kbp.pool(graph, *images(2, HEIGHT, WIDTH, seed=1))
     kbp.fit(more, kernel=kbp.RBF(0.8), obs_kernel=kbp.RBF(0.6), rule=kbp.ConstantTime(eps=1e-9, max_rank=3))
-    after = mrf._learn_pairs.program()._cache_size()
+    after = regression._learn_pairs.program()._cache_size()
     kbp.fit(data, kernel=kbp.RBF(0.7), obs_kernel=kbp.RBF(0.6), rule=kbp.ConstantTime(eps=1e-9, max_rank=3), ridge=1e-2)
     assert after - before <= 2
-    assert mrf._learn_pairs.program()._cache_size() == after  # for other data of the same shapes none
+    assert regression._learn_pairs.program()._cache_size() == after  # for other data of the same shapes none
 
 
 def sizes(jaxpr):

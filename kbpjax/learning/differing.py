@@ -60,7 +60,7 @@ def differing_relations(data: TrainingData) -> dict[int, Difference]:
             pooled[:, nodes] = rank_scores(values.reshape(-1, 1)).reshape(values.shape)
             own[:, nodes] = rank_scores(values)
     graph, half = one.graph, one.graph.num_edges // 2
-    ends = np.stack([np.asarray(graph.senders), np.asarray(graph.receivers)])[:, :half]
+    ends = np.stack([np.asarray(graph.senders), np.asarray(graph.receivers)])[:, :half].astype(int)
     kinds, there = np.asarray(graph.edge_type)[:half], np.isfinite(own)
     varies = np.fmax.reduce(own, axis=0) > np.fmin.reduce(own, axis=0)
     known = ((there[:, ends[0]] & there[:, ends[1]]).sum(axis=0) >= FEW) & varies[ends].all(axis=0)

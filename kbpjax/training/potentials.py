@@ -19,7 +19,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.special
 from jaxtyping import Array, Float
 
 from kbpjax import _checks
@@ -192,9 +191,11 @@ def features_of(model: KernelMRF, node_type: int) -> np.ndarray:
 
 def normal_scores(model: KernelMRF, node_type: int) -> np.ndarray:
     """Return the quantiles of the normal distribution at the levels of numbers [level]."""
+    from scipy.special import ndtri  # a dependency of JAX, imported where it is needed
+
     weights = prior_of(model, node_type)
     weights = weights / weights.sum() + LEAST  # different, where there are no samples
-    return scipy.special.ndtri((np.cumsum(weights) - weights / 2) / weights.sum())
+    return ndtri((np.cumsum(weights) - weights / 2) / weights.sum())
 
 
 def prior_of(model: KernelMRF, node_type: int) -> np.ndarray:

@@ -371,6 +371,7 @@ recipe("beliefs", kbp.beliefs, model, GRAPH, evidence, solution, POINTS)
 recipe("Belief", kbp.Belief, np.array([0.0, 1.0, 2.0], np.float32), WEIGHTS)
 posterior = Late(lambda: kbp.Posterior.of(model(), GRAPH, evidence(), solution(), POINTS))
 recipe("KernelMRF.graph_of", Late(lambda: model().graph_of), GRAPH)
+recipe("KernelMRF.shared_type", Late(lambda: model().shared_type), 0)
 recipe("KernelMRF.interaction", Late(lambda: model().interaction), 0)
 recipe("Posterior.require_one", Late(lambda: posterior().require_one))
 recipe("Posterior.of", kbp.Posterior.of, model, GRAPH, evidence, solution, POINTS)
@@ -783,6 +784,7 @@ NOT_CALLED = {
     "MissingWarning": WARNING,
     "RelationWarning": WARNING,
     "ScaleWarning": WARNING,
+    "KernelMRF.with_starts": "called by the package, with its own arrays",
     "Schedule": "called by the package, with its own arrays",
     "Schedule.init": "called by the package, with its own arrays",
     "Schedule.plan": "called by the package, with its own arrays",
