@@ -193,15 +193,17 @@ def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     _warn_of_far(data)
     _warn_of_missing(data, model)
     model = dataclasses.replace(model, hyperparameters=chosen, selection=selection)
-    free = options.get("relation") != "ridge" and options.get("nonnegative") is None
-    if not free or options.get("effort") == "low" or not can_train(model, data):
+    free = options.get("relation", "auto") == "auto" and options.get("nonnegative") is None
+    high = options.get("effort") == "high"
+    asked = options.get("relation") == "counts" and options.get("nonnegative") is None and high
+    if not (free or asked) or options.get("effort") == "low" or not can_train(model, data):
         return model
-    model = _joint(model, data, options.get("sharing", "auto"))
-    if options.get("effort") == "high":
-        return _trained(model, data, options, seconds=SECONDS)
+    best = _joint(model, data, options.get("sharing", "auto")) if free else model
+    if high:
+        return _trained(best, model, data, options, seconds=SECONDS)
     few = sum(len(next(iter(one.samples.values()))) for one in data.cases) < FEWEST
     short = few and model.hyperparameters.relation == "counts"
-    return _trained(model, data, options, way="scaled", steps=STEPS, rate=RATE) if short else model
+    return _trained(best, model, data, options, way="scaled", steps=STEPS, rate=RATE) if short else best
 
 
 def _joint(model: KernelMRF, data: TrainingData, sharing: str) -> KernelMRF:
@@ -236,10 +238,9 @@ def _joint(model: KernelMRF, data: TrainingData, sharing: str) -> KernelMRF:
     return dataclasses.replace(model, selection=selection_of([*model.selection, *tried], model.selection.unit))
 
 
-def _trained(model: KernelMRF, data: TrainingData, options: Any, **of_training: Any) -> KernelMRF:
-    """Return the model with potentials trained through inference, if its beliefs on held-out cases are better."""
-    counts = model
-    if model.hyperparameters.relation != "counts":
+def _trained(model: KernelMRF, counts: KernelMRF, data: TrainingData, options: Any, **of_training: Any) -> KernelMRF:
+    """Return the model, or that of counts with potentials trained through inference, if its beliefs are better."""
+    if counts.hyperparameters.relation != "counts":
         counts = fit_chosen(data, **{**options, "relation": "counts", "effort": "auto"})
     since = time.perf_counter()
     sharing = options.get("sharing", "auto")
