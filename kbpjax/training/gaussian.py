@@ -164,7 +164,7 @@ def walk_summable(scores: NDArray, ends: NDArray) -> Gaussian:
     return Gaussian(_checks.to_jax(mean, dtype), scale**2, -entries * scale[ends[:, 0]] * scale[ends[:, 1]])
 
 
-def _parameters(free: dict[str, Array], ends: NDArray) -> tuple[Array, Array]:
+def _parameters(free: dict[str, Array], ends: Any) -> tuple[Array, Array]:
     """Return the diagonal of D and the entries of R, of which the spectral radius of |R| is at most `LIMIT`."""
     scale, entries = jnp.exp(free["log_scale"]), free["entries"]
     strength = _symmetric(jnp.zeros((len(scale), len(scale)), scale.dtype), jnp.abs(entries), ends)
@@ -172,12 +172,12 @@ def _parameters(free: dict[str, Array], ends: NDArray) -> tuple[Array, Array]:
     return scale, entries * jnp.minimum(1, LIMIT / jnp.maximum(vector @ strength @ vector, 1e-12))
 
 
-def _symmetric(matrix: Array, entries: Array, ends: NDArray) -> Array:
+def _symmetric(matrix: Array, entries: Array, ends: Any) -> Array:
     """Return a symmetric matrix with some entries."""
     return matrix.at[ends[:, 0], ends[:, 1]].set(entries).at[ends[:, 1], ends[:, 0]].set(entries)
 
 
-def _precision(free: dict[str, Array], ends: NDArray) -> Float[Array, "node node"]:
+def _precision(free: dict[str, Array], ends: Any) -> Float[Array, "node node"]:
     scale, entries = _parameters(free, ends)
     matrix = _symmetric(jnp.eye(len(scale), dtype=scale.dtype), -entries, ends)
     return scale[:, None] * matrix * scale[None]
@@ -185,7 +185,7 @@ def _precision(free: dict[str, Array], ends: NDArray) -> Float[Array, "node node
 
 @jax.jit
 def _expected(
-    free: dict[str, Array], ends: NDArray, values: Float[Array, "case node"], there: Bool[Array, "case node"]
+    free: dict[str, Array], ends: Any, values: Float[Array, "case node"], there: Bool[Array, "case node"]
 ) -> tuple[Float[Array, "node node"], Float[Array, " node"]]:
     """Return the expected covariance and mean of all values, with the missing ones given the others."""
     covariance = jnp.linalg.inv(_precision(free, ends))
@@ -215,7 +215,7 @@ def _expected(
 
 
 @partial(jax.jit, static_argnames="steps")
-def _maximized(free: dict[str, Array], ends: NDArray, moment: Array, steps: int) -> dict[str, Array]:
+def _maximized(free: dict[str, Array], ends: Any, moment: Array, steps: int) -> dict[str, Array]:
     """Return the parameters after some steps of the likelihood."""
     optimizer = optax.adam(optax.cosine_decay_schedule(RATE, steps))
 
