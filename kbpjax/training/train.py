@@ -163,7 +163,7 @@ def train(
         >>> model = kbp.fit(data, relation="counts", effort="low")
         >>> trained = kbp.train(model, data, steps=5, way="scaled")
         >>> [one.alternative for one in trained.selection if one.choice == "potentials"]
-        ['closed form', 'scaled']
+        ['closed form', 'gaussian', 'scaled']
     """
     for name, count in {"steps": steps, "batch": batch, "num_iters": num_iters}.items():
         _checks.require_count(name, count)
