@@ -193,12 +193,12 @@ def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     _warn_of_far(data)
     _warn_of_missing(data, model)
     model = dataclasses.replace(model, hyperparameters=chosen, selection=selection)
-    free = options.get("relation", "auto") == "auto" and options.get("nonnegative") is None
-    high = options.get("effort") == "high"
-    asked = options.get("relation") == "counts" and options.get("nonnegative") is None and high
-    if not (free or asked) or options.get("effort") == "low" or not can_train(model, data):
+    relation, high = options.get("relation", "auto"), options.get("effort") == "high"
+    kept = relation == "ridge" or (relation == "counts" and not high)  # `train` starts from counts
+    kept |= options.get("effort") == "low" or options.get("nonnegative") is not None
+    if kept or not can_train(model, data):
         return model
-    best = _joint(model, data, options.get("sharing", "auto")) if free else model
+    best = _joint(model, data, options.get("sharing", "auto")) if relation == "auto" else model
     if high:
         return _trained(best, model, data, options, seconds=SECONDS)
     few = sum(len(next(iter(one.samples.values()))) for one in data.cases) < FEWEST

@@ -205,6 +205,20 @@ def test_states_that_are_trained_answer_as_enumeration(closed):
     assert closed or after < 0.05  # the error of a sample of this size
 
 
+def test_scores_that_are_not_numbers_are_never_taken(problem, monkeypatch):
+    _, data, model = problem
+    honest = _Trainer.held_out
+
+    def held_out(self, potentials):
+        gaussian = float(potentials.reweighting) > 10
+        return (np.nan, 0.0) if gaussian else honest(self, potentials)
+
+    monkeypatch.setattr(_Trainer, "held_out", held_out)
+    trained = kbp.train(model, data, steps=1, way="scaled")
+    taken = [one.alternative for one in trained.selection if one.choice == "potentials" and one.taken]
+    assert taken in (["closed form"], ["scaled"]) and float(trained.reweighting) < 10
+
+
 def test_bad_input_is_refused(problem):
     graph, data, model = problem
     for options, text in (

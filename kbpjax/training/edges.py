@@ -95,7 +95,8 @@ def choose_edges(
     errors: dict[int, float] = {}
     for size in (sizes[step] for step in progress_bar(len(sizes), progress, name="edges")):
         found = walk_summable(scores[kept], proposed[:size])
-        errors[size] = _error(found, proposed[:size], scores[held], hidden)
+        error = _error(found, proposed[:size], scores[held], hidden)
+        errors[size] = error if np.isfinite(error) else np.inf
         before, last = list(errors.values())[:-PATIENCE], list(errors.values())[-PATIENCE:]
         if before and min(last) > (1 - GAIN) * min(before):
             break

@@ -194,7 +194,7 @@ def train(
         found.append(potentials)
         tried.append(Tried("potentials", name, score))
         failed.append(unconverged)
-    best = found[int(np.argmin([one.score for one in tried]))]
+    best = found[int(np.argmin(_ranks(tried, failed)))]
     try:
         for one in WAYS if way == "auto" else (way,):
             best, unconverged, record = trainer.train(best, one, Descent(steps, rate, penalty, seconds), progress)
@@ -203,8 +203,7 @@ def train(
             failed.append(unconverged)
     except KeyboardInterrupt:
         pass  # keep what was found
-    allowed = max(FAILED, failed[0])
-    ranks = [one.score if share <= allowed else np.inf for one, share in zip(tried, failed, strict=True)]
+    ranks = _ranks(tried, failed)
     trained = slice(len(trainer.starts(start)), None)
     if len(tried[trained]) and not np.isfinite(ranks[trained]).any():
         got = f"messages of {min(failed[trained]):.0%} of the held-out cases have not converged"
@@ -216,6 +215,12 @@ def train(
     unit = "CRPS in standard deviations" if before is None else before.unit
     selection = selection_of([*(() if before is None else before), *tried], unit)
     return eqx.tree_at(lambda m: m.selection, result, selection, is_leaf=lambda leaf: leaf is None)
+
+
+def _ranks(tried: Sequence[Tried], failed: Sequence[float]) -> NDArray[np.floating]:
+    """Return the scores; infinite ones where they are NaN, or fewer cases converge than may, or than at the start."""
+    scores = np.array([one.score for one in tried])
+    return np.where(np.isfinite(scores) & (np.array(failed) <= max(FAILED, failed[0])), scores, np.inf)
 
 
 def _checked(hide: Hide, num_nodes: int) -> Hide:
