@@ -26,7 +26,7 @@ import numpy as np
 
 import kbpjax as kbp
 from benchmarks.first_try import networks, real
-from benchmarks.first_try.__main__ import OUT, SAVED
+from benchmarks.first_try.__main__ import SAVED, parser_of
 from benchmarks.first_try.scoring import Prediction, Problem, score_prediction
 from experiments.lib import command_line, datasets, results, tables
 
@@ -42,12 +42,7 @@ Row = dict[str, Any]
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    description = (__doc__ or "").split("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.decomposition", description=description)
-    command_line.add_common_arguments(parser, OUT)
-    parser.add_argument("--accept", action="store_true", help="write the run and its figure over the committed ones")
-    parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", help=f"networks: {', '.join(NAMES)}")
-    return command_line.main(run, parser, argv)
+    return command_line.main(run, parser_of("benchmarks.decomposition", __doc__, tuple(NAMES)), argv)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -21,7 +21,7 @@ import sys
 import time
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +62,18 @@ Row = dict[str, Any]
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    description = (__doc__ or "").split("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.first_try", description=description)
-    command_line.add_common_arguments(parser, OUT)
-    parser.add_argument("--accept", action="store_true", help="write the run into the committed file")
+    parser = parser_of("benchmarks.first_try", __doc__, ORDER)
     parser.add_argument("--effort", choices=("low", "auto", "high"), default="auto", help="effort of fit")
-    parser.add_argument("--only", nargs="+", choices=ORDER, metavar="NAME", help=f"problems: {', '.join(ORDER)}")
     return command_line.main(run, parser, argv)
+
+
+def parser_of(module: str, text: str | None, names: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark of problems with some names, described by the first line of a text."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=(text or "").split("\n")[0])
+    command_line.add_common_arguments(parser, OUT)
+    parser.add_argument("--accept", action="store_true", help="write the run into the committed files")
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"problems: {', '.join(names)}")
+    return parser
 
 
 def run(args: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 
 import kbpjax as kbp
 from benchmarks.first_try import tuned
-from benchmarks.first_try.__main__ import ORDER, OUT, SAVED, build
+from benchmarks.first_try.__main__ import ORDER, SAVED, build, parser_of
 from benchmarks.first_try.scoring import score
 from experiments.lib import command_line, datasets, results, tables
 
@@ -41,12 +41,7 @@ Row = dict[str, Any]
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    description = (__doc__ or "").split("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.first_try.ablation", description=description)
-    command_line.add_common_arguments(parser, OUT)
-    parser.add_argument("--accept", action="store_true", help="write the run into the committed file")
-    parser.add_argument("--only", nargs="+", choices=ORDER, metavar="NAME", help=f"problems: {', '.join(ORDER)}")
-    return command_line.main(run, parser, argv)
+    return command_line.main(run, parser_of("benchmarks.first_try.ablation", __doc__, ORDER), argv)
 
 
 def run(args: argparse.Namespace) -> None:
