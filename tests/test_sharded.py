@@ -39,7 +39,8 @@ def images():
     y = x + 0.5 * rng.normal(size=x.shape)
     data = kbp.pool(graph, x.astype(np.float32), y.astype(np.float32))
     options = {"kernel": kbp.RBF(0.4), "obs_kernel": kbp.RBF(0.4), "rule": kbp.ConstantTime(eps=0.1), "ridge": 1e-4}
-    positive = kbp.fit(data, **options, nonnegative=kbp.Clipped())
+    with pytest.warns(kbp.RelationWarning, match="edges of type 0 differ"):  # waves
+        positive = kbp.fit(data, **options, nonnegative=kbp.Clipped())
     plain = eqx.tree_at(lambda model: model.operators.nonnegative, positive, None)
     return {None: plain, "clipped": positive}, graph, jnp.asarray(y[:8], jnp.float32), jnp.linspace(-1, 1, 9)
 
