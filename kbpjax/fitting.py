@@ -95,7 +95,7 @@ def fit(
             chosen. None: all chosen.
         obs_kernel: kernel of the observations, or {node type: kernel}, in the same way.
         rule: the update rule: `ConstantTime`, `LinearTime` or `FullRank`. None: `ConstantTime()`, and for vectors whose
-            kernels are chosen with `max_rank` up to 384, if a smaller one would keep them too wide.
+            kernels are chosen with `max_rank` up to 384 (of numbers 256), if a smaller one keeps them too wide.
         ridge: lambda of eq. 11, >= 0, or {edge type: lambda}; multiplied by the number of pairs of each operator. None:
             chosen, or 1e-6. Gradients in float32 hold to about 3 % from 1e-4 on; for smaller ones, enable x64.
         obs_ridge: lambda of the observation and clamping operators, or {node type: lambda}. None: chosen, or `ridge` if

@@ -124,7 +124,7 @@ def candidate_points(x: Shaped[Array, "sample *dim"], count: int | None = None) 
 
     Args:
         x: samples.
-        count: largest number of points. None: 256 for numbers, 512 for others.
+        count: largest number of points. None: 256 for numbers, 2048 for vectors of floats, 512 for others.
 
     Returns:
         Numbers: their distinct values if there are at most `count`, else evenly spaced points over their range.
@@ -132,10 +132,12 @@ def candidate_points(x: Shaped[Array, "sample *dim"], count: int | None = None) 
         floats, one in a thousand, or one, may be far from all others: it is left out.
     """
     values = np.asarray(x)
-    count = (256 if values.ndim == 1 else 512) if count is None else count
+    floats = np.issubdtype(values.dtype, np.floating)
+    if count is None:
+        count = {1: 256, 2: 2048 if floats else 512}.get(values.ndim, 512)
     if values.ndim > 1:
         return _checks.to_jax(values[random_rows(len(values), count)])
-    distinct = np.unique(values[~are_far(values)] if np.issubdtype(values.dtype, np.floating) else values)
-    if len(distinct) > count and np.issubdtype(values.dtype, np.floating):
+    distinct = np.unique(values[~are_far(values)] if floats else values)
+    if len(distinct) > count and floats:
         return _checks.to_jax(np.linspace(distinct[0], distinct[-1], count, dtype=values.dtype))
     return _checks.to_jax(distinct[random_rows(len(distinct), count)])

@@ -93,8 +93,8 @@ def choose_hyperparameters(
         obs_kernel: as in `fit`.
         ridge: as in `fit`; given ridges are kept.
         obs_ridge: as in `fit`.
-        rule: as in `fit`. The compared models have rank 48 at most (vectors: 96, or 384 if the rule allows it and
-            narrow kernels need it), whatever the rule.
+        rule: as in `fit`. The compared models have rank 48 at most (vectors: 96), or 256 (vectors: 384) where narrow
+            kernels need it and the rule allows it.
         floor: as in `fit`.
         nonnegative: as in `fit`.
         margins: as in `fit`.

@@ -108,7 +108,7 @@ def _scale(argument: str, x: Array) -> Array:
         return jnp.asarray(median_bandwidth(values), dtype)
     spread = np.std(moved_near(values.astype(float)), axis=0)
     varies = spread > 0
-    if values.shape[1] == 1 or (varies.all() and spread.max() <= 3 * spread.min()):
+    if values.shape[1] == 1 or (varies.all() and spread.max() <= 1.5 * spread.min()):
         return jnp.asarray(median_bandwidth(values), dtype)
     spread = np.where(varies, spread, 1.0)
     return jnp.asarray(float(median_bandwidth(values / spread)) * spread, dtype)
@@ -345,6 +345,7 @@ def make_comparison(
             known = held.present[v] & (rng.random(len(truth)) < 0.5)
             clamped.append((np.asarray(graph.nodes_of_type(v))[known].astype(np.int32), truth[known]))
             scored[v] = held.present[v] & ~known
+    nodes = {v: train.nodes[v] for v in held.truth}
     scalar = all(x.ndim == 1 for x in train.nodes.values())
     for v, x in held.truth.items():
         if x.ndim == 1 and np.issubdtype(x.dtype, np.floating):
@@ -355,7 +356,9 @@ def make_comparison(
         held=jax.tree.map(_checks.to_jax, held),
         clamped=jax.tree.map(_checks.to_jax, clamped),
         scored=jax.tree.map(_checks.to_jax, scored),
-        points={v: candidate_points(train.nodes[v], 80 if train.nodes[v].ndim == 1 else 128) for v in held.truth},
+        points={
+            v: candidate_points(x, search.number_points if x.ndim == 1 else search.points) for v, x in nodes.items()
+        },
         levels=_levels(train, search.count_rank) if relation == "counts" else {},
         units=_units(data, given, held, own_margins, in_units_of),
         recipe=recipe(graph),

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kbpjax.learning.learn import candidate_points
 from kbpjax.tuning.comparison import Comparison, Outcome, evaluate
 from kbpjax.tuning.search import Choice, Search
 from kbpjax.tuning.tried import Log
@@ -50,7 +51,9 @@ class Scores:
     def at_rank(self, rank: int) -> "Scores":
         """Return the scores of choices at another rank of the compared models."""
         if rank not in self.of_rank:
-            comparison = dataclasses.replace(self.comparison, rank=rank)
+            nodes, count = self.comparison.data.nodes, self.search.fine_points
+            points = {v: candidate_points(nodes[v], count) for v in self.comparison.points}
+            comparison = dataclasses.replace(self.comparison, rank=rank, points=points)
             self.of_rank[rank] = Scores(comparison, self.search, self.penalized, self.log)
         return self.of_rank[rank]
 

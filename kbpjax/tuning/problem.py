@@ -18,6 +18,7 @@ from kbpjax.learning.starts import differs
 from kbpjax.tuning.comparison import Given, ScaledKernels, make_comparison
 from kbpjax.tuning.line_search import Scores, by_coordinates, coarse, first
 from kbpjax.tuning.search import Choice, Search
+from kbpjax.tuning.steep import smallest_noise
 from kbpjax.tuning.tried import Log
 
 SOME = 200
@@ -125,14 +126,28 @@ class Problem:
 
     @property
     def fine_rank(self) -> int:
-        """The rank at which kernels of vectors are compared where a smaller one limits them; 0: at none."""
-        most = self.search.fine_rank if self.rule is None else getattr(self.rule, "max_rank", 0)
-        return 0 if self.scalar else min(self.search.fine_rank, most)
+        """The rank at which kernels are compared where a smaller one limits them; 0: at none."""
+        rank = self.search.number_rank if self.scalar else self.search.fine_rank
+        return (
+            0
+            if self.relation == "counts"
+            else min(rank, getattr(self.rule, "max_rank", rank if self.rule is None else 0))
+        )
 
     @cached_property
     def scores(self) -> Scores:
         """The scores of choices."""
         return self.scores_of()
+
+    def rank_limits(self, scores: Scores, best: Choice) -> bool:
+        """Return whether kernels need a larger rank: those of vectors have one, or narrower ones of numbers would.
+
+        Kernels of numbers are compared as far as they are resolved, and relations may have less noise.
+        """
+        if not self.scalar:
+            return bool(scores.outcome(best).residual > self.search.resolved)
+        widest = max((float(scale) for scale in self.given.kernels.scales.values()), default=0.0)
+        return smallest_noise(self.data) < self.search.steep * best.bandwidth * widest
 
     def first_choice(self) -> Choice:
         """Return the best choice of the first values."""
@@ -196,10 +211,10 @@ def search_numbers(problem: Problem, log: Log) -> Found:
     log.add("numbers", "searched", scores(best))
     log.take("numbers", "searched")
     rule, rank = ConstantTime() if problem.rule is None else problem.rule, problem.fine_rank
-    limited = search.searched or scores.outcome(best).residual > search.resolved
-    if rank > scores.comparison.rank and limited:
+    if rank > scores.comparison.rank and (search.searched or problem.rank_limits(scores, best)):
         fine = scores.at_rank(rank)
-        finer = by_coordinates(fine, best, refined, 0.5)
+        narrowed = by_coordinates(fine, best, ["bandwidth"] if "bandwidth" in refined else [], 1.0)
+        finer = by_coordinates(fine, narrowed, refined, 0.5)
         gains = fine(finer) < (1 - search.gain) * scores(best)
         log.add("rank", "small", scores(best))
         log.add("rank", "large", fine(finer))

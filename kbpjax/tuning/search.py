@@ -58,9 +58,13 @@ class Search:
         resolved: residual of a basis above which a compared model counts as not resolved: of numbers, with a penalty;
             of vectors, so that finer kernels are compared at `fine_rank`.
         rank: rank of the compared models of numbers.
+        number_rank: the same for relations with little noise.
+        steep: noise, in bandwidths, below which they are compared at that rank, too.
         count_rank: the same with smoothed counts, whose kernels are narrower.
         vector_rank: the same of vectors and other values.
         fine_rank: the same of vectors whose kernels are not resolved. A message costs its square times the points.
+        number_points, points, fine_points: number of points of the beliefs of compared models: of numbers, of vectors
+            and others, and of both at the larger rank.
         temperatures: temperatures that are compared.
         inside: share of a belief in the regions from which the temperature is chosen.
         flat: relative difference from the best score up to which temperatures score about as well.
@@ -101,12 +105,17 @@ class Search:
     unconverged: float = 0.1
     resolved: float = 0.02
     rank: int = 48
+    number_rank: int = 256
+    steep: float = 0.5
     count_rank: int = 96
     vector_rank: int = 96
     fine_rank: int = 384
+    number_points: int = 80
+    points: int = 128
+    fine_points: int = 512
     temperatures: tuple[float, ...] = (0.04, 0.06, 0.09, 0.13, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
     inside: float = 0.9
-    flat: float = 0.02
+    flat: float = 0.01
     tie: float = 0.005
     fewest: int = 20
     min_cases: int = 4
@@ -125,7 +134,7 @@ class Search:
 
 
 EFFORTS = {
-    "low": Search(compares=False, rounds=1, refined=(), fine_rank=0),
+    "low": Search(compares=False, rounds=1, refined=(), fine_rank=0, number_rank=0),
     "auto": Search(),
     "high": Search(searched=True, refined=Choice._fields, gain=1e-3, clear=0.0, better=0.0),
 }
