@@ -25,7 +25,8 @@ from kbpjax.learning.relations import can_have_own_relations, with_cells
 from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
 from kbpjax.training.compare import can_train, held_out_scores
 from kbpjax.training.gaussian import can_be_gaussian, gaussian_model
-from kbpjax.training.train import FEWEST, held_cases, train
+from kbpjax.training.train import train
+from kbpjax.training.trainer import FEWEST, held_cases
 from kbpjax.tuning.automatic import (
     check_words,
     choose,

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-import kbpjax.training.train as training
+import kbpjax.training.trainer as training
+from kbpjax.learning.checkpoint import Checkpoint
 from kbpjax.training.examples import hide_shares
 from kbpjax.training.potentials import ClosedForm, model_of
 from kbpjax.training.propagation import Network
-from kbpjax.training.train import _Trainer
+from kbpjax.training.pseudo import mean_log_pseudo_likelihood
+from kbpjax.training.trainer import Options, State, Trainer
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +40,22 @@ def moved(potentials, seed=0):
     return dataclasses.replace(jax.tree.unflatten(tree, other), reweighting=potentials.reweighting)
 
 
+def trainer_of(model, data, sharing="edge", hide=None, **options):
+    """Return a trainer of 8 cases in a step."""
+    hide = hide_shares(4, (0.3,)) if hide is None else hide
+    chosen = Options(sharing, hide, "crps", 8, 0.02, 1e-3, 10, 10, np.inf, 0)._replace(**options)
+    return Trainer(model, data, chosen, Checkpoint(None, {}, State))
+
+
+def closed_form(trainer):
+    """Return the numbers of the closed form."""
+    return trainer.start_of("closed form").potentials
+
+
 def test_messages_are_those_of_infer(problem):
     graph, data, model = problem
-    trainer = _Trainer(model, data, "edge", hide_shares(4, (0.3,)), 8, 0, 10)
-    potentials = dataclasses.replace(
-        moved(trainer.start_of("closed form")), evidence=trainer.start_of("closed form").evidence
-    )
+    trainer = trainer_of(model, data, "edge", hide_shares(4, (0.3,)))
+    potentials = dataclasses.replace(moved(closed_form(trainer)), evidence=closed_form(trainer).evidence)
     trained = model_of(model, trainer.closed, potentials, trainer.values, 4)
     y = np.array([0.5, np.nan, -0.3, np.nan])
     posterior = kbp.infer(trained, graph, y, tol=1e-6)
@@ -57,8 +70,8 @@ def test_messages_are_those_of_infer(problem):
 
 def test_the_closed_form_answers_as_the_model_of_counts(problem):
     graph, data, model = problem
-    trainer = _Trainer(model, data, "type", hide_shares(4, (0.3,)), 8, 0, 10)
-    same = model_of(model, trainer.closed, trainer.start_of("closed form"), trainer.values, 4)
+    trainer = trainer_of(model, data, "type", hide_shares(4, (0.3,)))
+    same = model_of(model, trainer.closed, closed_form(trainer), trainer.values, 4)
     first, second = (kbp.infer(one, graph) for one in (model, same))
     assert np.ptp(kbp.std(second)) < 1e-3  # without evidence, the marginal of all nodes
     for summary in (kbp.mean, kbp.std):
@@ -79,8 +92,8 @@ def test_beliefs_on_trees_are_those_of_enumeration(seed):
     graph = kbp.Graph.from_edges([(0, 1), (2, 1), (1, 3)], 4)
     data = kbp.pool(graph, codes, codes)
     model = kbp.fit(data, kernel=kbp.Delta(), obs_kernel=kbp.Delta(), ridge=0.05, relation="counts")
-    trainer = _Trainer(model, data, "edge", hide_shares(4, (0.3,)), 8, 0, 10)
-    potentials = moved(trainer.start_of("closed form"), seed)
+    trainer = trainer_of(model, data, "edge", hide_shares(4, (0.3,)))
+    potentials = moved(closed_form(trainer), seed)
     plain = {"marginal": jnp.ones_like(potentials.marginal), "heat": jnp.zeros(()), "evidence": jnp.ones(())}
     potentials = dataclasses.replace(potentials, **plain)
     closed = eqx.tree_at(lambda c: c.log_marginal, trainer.closed, trainer.closed.log_prior)
@@ -99,24 +112,22 @@ def test_beliefs_on_trees_are_those_of_enumeration(seed):
 
 
 @pytest.mark.filterwarnings("ignore::kbpjax.RelationWarning")  # the noise of the nodes differs
+@pytest.mark.parametrize("loss", ["crps", "log"])
 @pytest.mark.parametrize("edges", [[(0, 1), (1, 2), (2, 3)], [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2)]])
-def test_gradients_are_those_of_finite_differences(problem, edges):
+def test_gradients_are_those_of_finite_differences(problem, edges, loss):
     _, data, _ = problem
     graph = kbp.Graph.from_edges(edges, 4)
     (cases,) = data.cases
     x = np.where(cases.present[0], cases.samples[0], np.nan)
     data = kbp.pool(graph, x, x)
     model = kbp.fit(data, kernel=kbp.RBF(0.6), obs_kernel=kbp.RBF(0.6), ridge=3e-2, relation="counts")
-    trainer = _Trainer(model, data, "edge", hide_shares(4, (0.5,)), 8, 0, 10)
-    given = trainer.examples.batch(np.arange(8), hide_shares(4, (0.5,)), np.random.default_rng(0))
-    loss = eqx.filter_jit(lambda potentials: trainer._loss(potentials, given, 80)[0])  # at the fixed point
-    at, along = (
-        moved(trainer.start_of("closed form")),
-        moved(jax.tree.map(jnp.zeros_like, trainer.start_of("closed form")), 1),
-    )
-    slope = sum(jnp.vdot(a, b) for a, b in zip(*map(jax.tree.leaves, (jax.grad(loss)(at), along)), strict=True))
+    trainer = trainer_of(model, data, "edge", hide_shares(4, (0.5,)), loss=loss)
+    given = trainer.examples.batch(np.arange(8), hide_shares(4, (0.5,))(np.random.default_rng(0), 8))
+    score = eqx.filter_jit(lambda potentials: trainer._loss(potentials, given, 80)[0])  # at the fixed point
+    at, along = moved(closed_form(trainer)), moved(jax.tree.map(jnp.zeros_like, closed_form(trainer)), 1)
+    slope = sum(jnp.vdot(a, b) for a, b in zip(*map(jax.tree.leaves, (jax.grad(score)(at), along)), strict=True))
     step = lambda size: jax.tree.map(lambda a, b: a + size * b, at, along)
-    numeric = (loss(step(1e-4)) - loss(step(-1e-4))) / 2e-4
+    numeric = (score(step(1e-4)) - score(step(-1e-4))) / 2e-4
     assert abs(slope - numeric) < 1e-4 * abs(numeric) + 1e-9
 
 
@@ -150,6 +161,61 @@ def test_an_interrupt_keeps_the_best(problem, monkeypatch):
     assert record.alternative == "scaled" and record.evaluated == 50
 
 
+@pytest.mark.parametrize("way", ["scaled", "auto"])
+def test_a_checkpoint_resumes_to_the_same_model(problem, monkeypatch, tmp_path, way):
+    _, data, model = problem
+    monkeypatch.setattr(training, "EVERY", 5)
+    options = {"steps": 30, "way": way, "start": "closed form", "batch": 4}
+    whole, path = kbp.train(model, data, **options), tmp_path / "training.npz"
+
+    def bar(steps, progress, name):
+        yield from range(25 if name == way or name == "corrected" else steps)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(training, "progress_bar", bar)
+        kbp.train(model, data, **options, checkpoint=path)
+    resumed = kbp.train(model, data, **options, checkpoint=path)
+    assert [one.evaluated for one in resumed.selection] == [one.evaluated for one in whole.selection]
+    chex.assert_trees_all_close(resumed.operators, whole.operators, rtol=1e-6)
+    once_more = kbp.train(model, data, **options, checkpoint=path)  # nothing is left to do
+    chex.assert_trees_all_close(once_more.operators, whole.operators, rtol=1e-6)
+    with pytest.raises(ValueError, match="checkpoint: must have been written with the same options; got another rate"):
+        kbp.train(model, data, **options, rate=0.1, checkpoint=path)
+
+
+def test_pseudo_likelihood_is_that_of_enumeration(problem):
+    _, data, model = problem
+    trainer = trainer_of(model, data)
+    potentials, network = moved(closed_form(trainer)), trainer.network
+    rng, count = np.random.default_rng(0), len(model.points[0])
+    levels, known = rng.integers(0, count, (4, 5), np.int32), rng.random((4, 5)) < 0.9
+    logs, prior = np.asarray(trainer.closed.logs(potentials)), np.asarray(trainer.closed.priors(potentials)[1][0])
+    total, number = 0.0, 0
+    for case in range(5):
+        if not known[:, case].all():  # of a complete graph
+            continue
+        for node in range(4):
+            terms = prior.copy()
+            for k, (a, b) in zip(network.kinds, np.stack([network.senders, network.receivers], 1)[:6], strict=True):
+                terms += logs[k][:, levels[b, case]] if a == node else 0
+                terms += logs[k][levels[a, case]] if b == node else 0
+            total, number = total + terms[levels[node, case]] - np.logaddexp.reduce(terms), number + 1
+    found = mean_log_pseudo_likelihood(trainer.closed, potentials, network, jnp.asarray(levels), jnp.asarray(known))
+    np.testing.assert_allclose(found, total / number, rtol=1e-8)
+
+
+def test_pseudo_likelihood_is_a_start(problem):
+    _, data, model = problem
+    trainer = trainer_of(model, data)
+    found, before = trainer.start_of("pseudo-likelihood").potentials, closed_form(trainer)
+    given = jnp.asarray(np.argmin(trainer.examples.distances, axis=-1)), jnp.asarray(trainer.examples.there)
+    score = lambda one: mean_log_pseudo_likelihood(trainer.closed, one, trainer.network, *given)
+    assert score(found) > score(before) + 0.1
+    trained = kbp.train(model, data, start="pseudo-likelihood", steps=1, way="scaled", loss="log")
+    assert [one.alternative for one in trained.selection] == ["pseudo-likelihood", "scaled"]
+
+
 def test_what_is_hidden_may_be_given(problem):
     _, data, model = problem
     counts = []
@@ -158,8 +224,8 @@ def test_what_is_hidden_may_be_given(problem):
         counts.append(count)
         return np.arange(4)[None] == np.zeros((count, 1))
 
-    trainer = _Trainer(model, data, "edge", first_node, 8, 0, 10)
-    _, _, weights, there = trainer.examples.batch(np.arange(8), first_node, np.random.default_rng(0))
+    trainer = trainer_of(model, data, "edge", first_node)
+    _, _, weights, there = trainer.examples.batch(np.arange(8), first_node(np.random.default_rng(0), 8))
     (cases,) = data.cases
     assert np.array_equal(there[0], cases.present[0][:8, 0]) and not there[1:].any() and not weights[1:].any()
     kbp.train(model, data, hide=first_node, steps=1, way="scaled", start="closed form")
@@ -207,13 +273,13 @@ def test_states_that_are_trained_answer_as_enumeration(closed):
 
 def test_scores_that_are_not_numbers_are_never_taken(problem, monkeypatch):
     _, data, model = problem
-    honest = _Trainer.held_out
+    honest = Trainer.result
 
-    def held_out(self, potentials):
-        gaussian = float(potentials.reweighting) > 10
-        return (np.nan, 0.0) if gaussian else honest(self, potentials)
+    def result(self, potentials, steps=0, seconds=0.0):
+        found = honest(self, potentials, steps, seconds)
+        return found._replace(score=np.nan) if float(potentials.reweighting) > 10 else found
 
-    monkeypatch.setattr(_Trainer, "held_out", held_out)
+    monkeypatch.setattr(Trainer, "result", result)
     trained = kbp.train(model, data, steps=1, way="scaled")
     taken = [one.alternative for one in trained.selection if one.choice == "potentials" and one.taken]
     assert taken in (["closed form"], ["scaled"]) and float(trained.reweighting) < 10
@@ -225,6 +291,7 @@ def test_bad_input_is_refused(problem):
         ({"way": "all"}, "way"),
         ({"sharing": "both"}, "sharing"),
         ({"start": "zero"}, "start"),
+        ({"loss": "mse"}, "loss"),
         ({"start": "gaussian", "sharing": "type"}, "start"),
         ({"shares": (0.0,)}, "shares"),
         ({"steps": 0}, "steps"),

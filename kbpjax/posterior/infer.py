@@ -6,6 +6,7 @@ converged in all cases. Models of given tables (`kbpjax.baselines.discrete`) are
 damping 1/2, color by color: exponents would change the potentials.
 """
 
+import contextlib
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -192,7 +193,10 @@ def solve(
     if by is None:
         return run_tree(with_nonnegative(model, None), graph, evidence)
     if model.operators.nonnegative is None and not model.has_potentials:
-        model = with_nonnegative(model, clipped(model.operators, model.edge_types))
+        # A known model inside jax.jit: XLA would fold these products in minutes where edges have own relations.
+        known = contextlib.nullcontext() if _checks.is_traced(model) else jax.ensure_compile_time_eval()
+        with known:
+            model = with_nonnegative(model, clipped(model.operators, model.edge_types))
     return run(
         model,
         graph,

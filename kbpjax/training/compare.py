@@ -14,7 +14,7 @@ from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.infer import infer
 from kbpjax.training.examples import BATCH, values_of
-from kbpjax.training.train import NODES, held_cases
+from kbpjax.training.trainer import NODES, held_cases
 from kbpjax.tuning.losses import CRPS
 
 HIDDEN = 0.3

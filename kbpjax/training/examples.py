@@ -88,12 +88,12 @@ class Examples:
         self.between = _checks.to_jax(between, dtype)
         self.hidden, self.nodes = np.isin(kinds, values), nodes
 
-    def batch(self, chosen: NDArray, hide: "Hide", rng: np.random.Generator) -> tuple[Array, ...]:
+    def batch(self, chosen: NDArray, hidden: NDArray[np.bool_]) -> tuple[Array, ...]:
         """Return evidence, distances, and the weights of the scores [node, case] of some cases.
 
-        Of observations that are the values themselves, those that `hide` says are hidden, and asked for.
+        Of observations that are the values themselves, those that are `hidden` [case, node] are asked for.
         """
-        away = self.hidden[:, None] & hide(rng, len(chosen))[:, self.nodes].T
+        away = self.hidden[:, None] & hidden[:, self.nodes].T
         there = self.there[:, chosen] & (away | ~self.hidden[:, None])
         evidence = np.where(away[..., None], 0, self.evidence[:, chosen])
         weights = np.where(there, self.units[:, None], 0)

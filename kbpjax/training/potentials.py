@@ -160,14 +160,17 @@ class ClosedForm(eqx.Module):
         tilt = (potentials.marginal[:, None] - 1) * self.log_marginal
         return self.log_prior + tilt, self.log_marginal + self.log_lengths + tilt
 
-    def tables(self, potentials: Potentials) -> Float[Array, "type 2 level level"]:
-        """Return the matrices of updates forth and back, from levels of the sender to levels of the receiver."""
+    def logs(self, potentials: Potentials) -> Float[Array, "type level level"]:
+        """Return the logarithms of the potentials at the levels of the first and the second end."""
         first, second = self.features[self.ends[:, 0]], self.features[self.ends[:, 1]]
         logs = potentials.power[:, None, None] * self.log_ratios
         logs += jnp.einsum("tpf,tfg,tqg->tpq", first, potentials.product, second, precision="highest")
         logs += jnp.einsum("tpf,tf->tp", first, potentials.first)[:, :, None]
-        logs += jnp.einsum("tqf,tf->tq", second, potentials.second)[:, None, :]
-        prior = self.priors(potentials)[0]
+        return logs + jnp.einsum("tqf,tf->tq", second, potentials.second)[:, None, :]
+
+    def tables(self, potentials: Potentials) -> Float[Array, "type 2 level level"]:
+        """Return the matrices of updates forth and back, from levels of the sender to levels of the receiver."""
+        logs, prior = self.logs(potentials), self.priors(potentials)[0]
         forth = jnp.swapaxes(logs, 1, 2) + prior[self.ends[:, 0]][:, None]
         both = jnp.stack([forth, logs + prior[self.ends[:, 1]][:, None]], axis=1)
         return jnp.exp(both - jax.lax.stop_gradient(jnp.max(both, axis=(2, 3), keepdims=True)))

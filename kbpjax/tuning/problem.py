@@ -142,10 +142,13 @@ class Problem:
     def rank_limits(self, scores: Scores, best: Choice) -> bool:
         """Return whether kernels need a larger rank: those of vectors have one, or narrower ones of numbers would.
 
-        Kernels of numbers are compared as far as they are resolved, and relations may have less noise.
+        Kernels of numbers are compared as far as they are resolved, and relations may have less noise. Graphs with
+        cycles need many iterations, which cost too much at a larger rank.
         """
         if not self.scalar:
             return bool(scores.outcome(best).residual > self.search.resolved)
+        if any(one.graph.forest is None for one in self.data.cases):
+            return False
         widest = max((float(scale) for scale in self.given.kernels.scales.values()), default=0.0)
         return smallest_noise(self.data) < self.search.steep * best.bandwidth * widest
 

@@ -1,0 +1,316 @@
+"""`Trainer`: the cases of a model on levels, scores on held-out cases, and the descent that `train` runs."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+from numpy.typing import NDArray
+
+from kbpjax import _checks
+from kbpjax.learning.checkpoint import Checkpoint
+from kbpjax.learning.data import TrainingData
+from kbpjax.learning.model import KernelMRF
+from kbpjax.learning.relations import can_have_own_relations
+from kbpjax.training.examples import Examples, Hide, values_of
+from kbpjax.training.gaussian import can_be_gaussian, gaussian_potentials
+from kbpjax.training.potentials import ClosedForm, Potentials, model_of
+from kbpjax.training.propagation import Network
+from kbpjax.training.pseudo import pseudo_likelihood
+from kbpjax.tuning.parts import part_of
+from kbpjax.tuning.tried import Tried
+from kbpjax.tuning.tune import progress_bar
+
+STARTS = ("closed form", "gaussian", "pseudo-likelihood")
+"""What training starts from: ratios of pairs, the Gaussian copula of the graph, or each node given its neighbors."""
+
+WAYS = ("scaled", "corrected")
+"""What is trained: the few numbers, or these and the corrections of the potentials."""
+
+LOSSES = ("crps", "log")
+"""Scores of beliefs."""
+
+FEW = ("power", "marginal", "evidence", "heat")
+"""The few numbers."""
+
+CORRECTIONS = ("product", "first", "second")
+"""The corrections of the potentials."""
+
+NODES = 2500
+"""Largest number of nodes of the graph in a step; of larger graphs a part is used."""
+
+HELD = 0.2
+"""Share of the cases that are held out, or of the nodes whose true values are not trained on."""
+
+FEWEST = 10
+"""Number of cases from which whole cases are held out."""
+
+LONG = 60
+"""Number of iterations on held-out cases; their residual shows whether messages converge."""
+
+CONVERGED = 1e-2
+"""Largest residual of a converged case."""
+
+EVERY = 25
+"""Number of steps between evaluations on held-out cases, and between checkpoints."""
+
+MOST_HELD = 128
+"""Largest number of held-out cases that are evaluated."""
+
+
+def held_cases(count: int, num_nodes: int, seed: int) -> tuple[NDArray, NDArray, NDArray[np.bool_]]:
+    """Return the held-out cases, the others, and the nodes whose true values are trained on.
+
+    Of fewer than ten cases none is held out, but the true values of some nodes.
+    """
+    rng = np.random.default_rng(seed)
+    if count < FEWEST:
+        return np.array([], int), np.arange(count), rng.random(num_nodes) >= HELD
+    order, held = rng.permutation(count), int(HELD * count)
+    return order[:held][:MOST_HELD], order[held:], np.ones(num_nodes, bool)
+
+
+class Options(NamedTuple):
+    """Options of `train` that say how a step is computed.
+
+    Attributes:
+        sharing: whether edges have potentials of their own.
+        hide: what is hidden in a case.
+        loss: the score of beliefs.
+        batch: number of cases in a step.
+        rate: learning rate.
+        penalty: weight of the squares of the corrections.
+        steps: number of steps.
+        num_iters: number of iterations that are differentiated.
+        seconds: time limit.
+        seed: seed of batches and of what is hidden.
+    """
+
+    sharing: str
+    hide: Hide
+    loss: str
+    batch: int
+    rate: float
+    penalty: float
+    steps: int
+    num_iters: int
+    seconds: float
+    seed: int
+
+
+class Result(NamedTuple):
+    """Potentials and how good they are on held-out cases.
+
+    Attributes:
+        potentials: the numbers.
+        score: the score.
+        unconverged: share of the cases whose messages have not converged.
+        steps: number of steps that were taken.
+        seconds: how long they took.
+    """
+
+    potentials: Potentials
+    score: Any
+    unconverged: Any
+    steps: Any = 0
+    seconds: Any = 0.0
+
+    def record(self, word: str) -> Tried:
+        """Return what is shown of it."""
+        return Tried("potentials", word, float(self.score), int(self.steps), float(self.seconds))
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """State of the training, the content of a checkpoint.
+
+    Attributes:
+        finished: number of ways whose training has ended.
+        running: whether another one has begun.
+        arrays: leaves of the results of these ways, then of the free numbers and the optimizer of the last one.
+    """
+
+    FORMAT: ClassVar[str] = "kbpjax.train 1"
+    finished: int = 0
+    running: bool = False
+    arrays: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class Trainer:
+    """Training cases of a model, and compiled steps."""
+
+    def __init__(self, model: KernelMRF, data: TrainingData, options: Options, saved: Checkpoint):
+        (cases,) = data.cases
+        own = options.sharing == "edge" or (options.sharing == "auto" and can_have_own_relations(data))
+        self.model, self.cases, self.own, self.options = model, cases, own, options
+        self.saved, self.state = saved, saved.load()
+        self.closed = ClosedForm.of(model, cases.graph, own)
+        self.values = values_of(cases)
+        as_model = model_of(model, self.closed, self._exact(self.closed.start(model)), self.values, self.num_nodes)
+        graph, nodes = as_model.graph_of(cases.graph), np.arange(self.num_nodes)
+        scored = np.ones(len(nodes), bool)
+        if graph.num_nodes > NODES:
+            part = part_of(graph, NODES, options.seed)
+            graph, nodes, scored = part.graph, part.nodes, part.scored
+        self.network = Network.of(graph, self.closed)
+        self.examples = Examples(as_model, graph, cases, self.values, nodes)
+        self.examples.there &= scored[:, None]
+        count = len(cases.present[min(cases.present)])
+        self.held, self.kept, asked = held_cases(count, self.num_nodes, options.seed)
+        self.asked = asked[nodes]
+        self.evaluate = eqx.filter_jit(self._loss)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of the graph of the cases."""
+        return self.cases.graph.num_nodes
+
+    def starts(self, start: str) -> tuple[str, ...]:
+        """Return the starts that are compared."""
+        can = self.own and can_be_gaussian(self.model, self.cases)
+        rule, fix = "must not be 'gaussian' for these data", "Leave it out: see the conditions in the reference."
+        _checks.require(can or start != "gaussian", "start", rule, "it", fix)
+        return STARTS[: 1 + can] if start == "auto" else (start,)
+
+    def start_of(self, word: str) -> Result:
+        """Return the potentials of a start."""
+        since = time.perf_counter()
+        if word == "gaussian":
+            potentials = gaussian_potentials(self.closed, self.model, self.cases, self.kept)
+        elif word == "pseudo-likelihood":
+            start = self.closed.start(self.model)
+            given = self.examples, self.network, self.kept, self.options.penalty, self.options.seed
+            potentials = pseudo_likelihood(self.closed, start, *given)
+        else:
+            potentials = self.closed.start(self.model)
+        return self.result(self._exact(potentials), seconds=time.perf_counter() - since)
+
+    def _exact(self, potentials: Potentials) -> Potentials:
+        """Return potentials with a power of the evidence of 1 if observations are the values: exact at any power."""
+        if set(self.values) != set(self.model.points):
+            return potentials
+        return dataclasses.replace(potentials, evidence=jnp.ones_like(potentials.evidence))
+
+    def _loss(self, potentials: Potentials, given: tuple[Array, ...], num_iters: int) -> tuple[Array, Array]:
+        """Return the mean score of the nodes that are asked for, and the residual of each case."""
+        evidence, distances, weights, there = given
+        beliefs, residual = self.network.beliefs(self.closed, potentials, evidence, num_iters)
+        if self.options.loss == "log":
+            nearest = jnp.argmin(distances, axis=-1, keepdims=True)
+            lengths = jnp.exp(self.closed.log_lengths)[self.network.node_type][:, None]
+            density = jnp.take_along_axis(beliefs / lengths, nearest, axis=-1)[..., 0]
+            score = jnp.where(there, -jnp.log(density + jnp.finfo(density.dtype).tiny), 0)
+            weights = there.astype(score.dtype)
+        else:
+            between = self.examples.between[self.network.node_type]
+            spread = jnp.sum(jnp.einsum("ncp,npq->ncq", beliefs, between) * beliefs, axis=-1) / 2
+            score = jnp.where(there, jnp.sum(beliefs * distances, axis=-1) - spread, 0)
+        return jnp.sum(weights * score) / jnp.maximum(jnp.sum(there, dtype=score.dtype), 1), residual
+
+    def result(self, potentials: Potentials, steps: int = 0, seconds: float = 0.0) -> Result:
+        """Return potentials with their score on held-out cases, and the share of them that has not converged."""
+        rng = np.random.default_rng(self.options.seed + 1)
+        chosen = self.held if len(self.held) else self.kept
+        asked = np.ones_like(self.asked) if len(self.held) else ~self.asked
+        total, weight, failed = 0.0, 0, 0
+        for part in np.array_split(chosen, -(-len(chosen) // self.options.batch)):
+            given = self._given(part, self.options.hide(rng, len(part)), asked)
+            score, residual = self.evaluate(potentials, given, LONG)
+            count = int(np.sum(given[3]))
+            total, weight = total + float(score) * count, weight + count
+            failed += int(np.sum(np.asarray(residual) > CONVERGED))
+        return Result(potentials, total / max(weight, 1), failed / len(chosen), steps, seconds)
+
+    def _given(self, chosen: NDArray, hidden: NDArray, asked: NDArray) -> tuple[Array, ...]:
+        evidence, distances, weights, there = self.examples.batch(chosen, hidden)
+        return evidence, distances, weights, there & _checks.to_jax(asked)[:, None]
+
+    def _draw(self, rng: np.random.Generator) -> tuple[NDArray, NDArray]:
+        """Return the cases of a step, and what is hidden in them."""
+        chosen = rng.choice(self.kept, min(self.options.batch, len(self.kept)), replace=False)
+        return chosen, self.options.hide(rng, len(chosen))
+
+    def train(self, start: Result, way: str, earlier: Sequence[Result], progress: bool) -> Result:
+        """Return the best potentials on held-out cases; an interrupt ends the training and keeps the best so far.
+
+        Args:
+            start: what training starts from.
+            way: one of `WAYS`.
+            earlier: the results of the ways that have ended.
+            progress: whether to show a progress bar.
+        """
+        place = len(earlier)
+        if self.state.finished > place:
+            return self._restored(start, place)
+        options, since = self.options, time.perf_counter()
+        names = [*FEW, *(CORRECTIONS if way == "corrected" else ())]
+        if self.examples.hidden.all():  # values are exact at any power
+            names.remove("evidence")
+        advance, optimizer = self._step(start.potentials, names)
+        free: Any = {name: getattr(start.potentials, name) for name in names}
+        moving, best, done = (free, optimizer.init(free)), start, 0
+        if self.state.running and self.state.finished == place:
+            best, moving = self._restored((start, moving), place)
+            done, since = int(best.steps), since - float(best.seconds)
+        rng = np.random.default_rng(options.seed)
+        for _ in range(done):
+            self._draw(rng)  # the same batches as without the interrupt
+        try:
+            bar = progress_bar(options.steps - done, progress, name=way)
+            for _ in bar:
+                moving = advance(*moving, self._given(*self._draw(rng), self.asked))
+                done += 1
+                late = time.perf_counter() - since > options.seconds
+                if done % EVERY == 0 or done == options.steps or late:
+                    found = self.result(dataclasses.replace(start.potentials, **moving[0]))
+                    best = found if found.score < best.score else best
+                    best = best._replace(steps=done, seconds=time.perf_counter() - since)
+                    self._save(State(place, True), [*earlier, best, moving])
+                    if hasattr(bar, "set_postfix"):
+                        bar.set_postfix(score=f"{found.score:.4g}", best=f"{best.score:.4g}")
+                if late:
+                    break
+        except KeyboardInterrupt:
+            return best._replace(steps=done, seconds=time.perf_counter() - since)
+        best = best._replace(steps=done, seconds=time.perf_counter() - since)
+        self._save(State(place + 1, False), [*earlier, best])
+        return best
+
+    def _step(self, start: Potentials, names: Sequence[str]) -> tuple[Callable, optax.GradientTransformation]:
+        """Return a compiled step of the descent, and its optimizer."""
+        options = self.options
+        optimizer = optax.adam(optax.cosine_decay_schedule(options.rate, options.steps))
+
+        def objective(free: dict[str, Array], given: tuple[Array, ...]) -> Array:
+            moved = [jnp.sum((free[n] - getattr(start, n)) ** 2) for n in (*CORRECTIONS, "power") if n in names]
+            score = self._loss(dataclasses.replace(start, **free), given, options.num_iters)[0]
+            return score + options.penalty * sum(moved) / len(start.power)
+
+        @jax.jit
+        def advance(free: dict[str, Array], state: Any, given: tuple[Array, ...]) -> tuple[Any, Any]:
+            slopes = jax.grad(objective)(free, given)
+            with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+                change, state = optimizer.update(slopes, state)
+                return optax.apply_updates(free, change), state
+
+        return advance, optimizer
+
+    def _save(self, state: State, tree: list[Any]) -> None:
+        arrays = {f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
+        self.saved.save(dataclasses.replace(state, arrays=arrays))
+
+    def _restored(self, like: Any, place: int) -> Any:
+        """Return what was saved after some results, of the structure and dtypes of a tree that begins with a result."""
+        leaves, structure = jax.tree.flatten(like)
+        first = place * len(jax.tree.leaves(like if isinstance(like, Result) else like[0]))
+        saved = list(self.state.arrays.values())[first : first + len(leaves)]
+        both = zip(leaves, saved, strict=True)
+        return jax.tree.unflatten(
+            structure, [jnp.asarray(one, old.dtype) if isinstance(old, jax.Array) else one[()] for old, one in both]
+        )
