@@ -227,7 +227,7 @@ def test_the_score_equals_the_energy_score(chain):
 def test_of_temperatures_that_score_alike_the_one_whose_intervals_hold_is_taken():
     search = Search()
     scores = np.full(len(search.temperatures), 2.0)
-    scores[5:9] = [1.021, 1.019, 1.0, 1.019]
+    scores[5:9] = [1.011, 1.009, 1.0, 1.009]
     inside = np.linspace(0.1, 0.9, len(scores))
     inside[5:9] = [0.9, 0.91, 0.84, 0.95]
     found = line_search.Scores(None, search)
