@@ -56,7 +56,7 @@ Row = dict[str, Any]
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    return command_line.main(run, parser_of("benchmarks.potentials", __doc__, (*PROBLEMS, "sizes", "shares")), argv)
+    return command_line.main(run, parser_of("benchmarks.potentials", __doc__, (*PROBLEMS, *PARTS)), argv)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -66,16 +66,13 @@ def run(args: argparse.Namespace) -> None:
     build_one = functools.partial(build, seed=args.seed, quick=args.quick, data=datasets.data_directory(args.data))
     path = (SAVED if args.accept else args.out) / "potentials.json"
     kept = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
-    parts: dict[str, Callable[[], Iterator[Row]]]
-    parts = {name: functools.partial(methods, name, build_one(name), args.quick) for name in args.only or PROBLEMS}
-    parts = {name: part for name, part in parts.items() if name in PROBLEMS}
-    for name, part in {"sizes": sizes, "shares": shares}.items():
-        if args.only is None or name in args.only:
-            parts[name] = functools.partial(part, build_one("wind"), args.quick)
-    for name, part in parts.items():
+    chosen = args.only or (*PROBLEMS, *PARTS)
+    for name in chosen:
+        problem = build_one(name if name in PROBLEMS else "wind")
+        part = methods(name, problem, args.quick) if name in PROBLEMS else PARTS[name](problem, args.quick)
         print(f"{name} ...", flush=True)
         kept = [row for row in kept if row["part"] != name]
-        for row in part():
+        for row in part:
             kept.append({"part": name, **row})
             tables.print_table([kept[-1]])
             results.write_results(path, {"quick": args.quick, "seed": args.seed}, kept)
@@ -153,6 +150,9 @@ def joint(x: np.ndarray) -> Callable[[Draw], float]:
         return score_prediction(problem.quantities[0], predict(problem, draw)[""], draw.truth, np.zeros(0))[1]
 
     return crps
+
+
+PARTS = {"sizes": sizes, "shares": shares}
 
 
 def few(quick: bool) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Tables of the benchmarks."""
 
 import math
+from typing import Any
 
 from experiments.lib.markdown import Row, markdown_table, or_blank
 
@@ -153,6 +154,40 @@ def first_try_ablation(rows: list[Row]) -> str:
         for row in rows
     ]
     return markdown_table(["problem", *ways, *(f"{way}: fit s" for way in ways[-2:])], body)
+
+
+def potentials_methods(rows: list[Row]) -> str:
+    """Return a table of methods by problem: CRPS over that of the best baseline, sets of 90 %, seconds."""
+    rows = [row for row in rows if "/ baseline" in row]
+    problems = list(dict.fromkeys(row["part"] for row in rows))
+    shapes = {"/ baseline": ".2f", "in 90 %": ".2f", "seconds": ".0f"}
+    return _side_by_side(rows, "potentials", "part", problems, shapes)
+
+
+def potentials_sizes(rows: list[Row]) -> str:
+    """Return a table of the CRPS of methods by the number of training cases."""
+    return _side_by_side(rows, "potentials", "cases", sorted({row["cases"] for row in rows if "cases" in row}))
+
+
+def potentials_shares(rows: list[Row]) -> str:
+    """Return a table of the CRPS of methods by the share of hidden values."""
+    rows = [row for row in rows if "hidden" in row]
+    return _side_by_side(rows, "potentials", "hidden", list(dict.fromkeys(row["hidden"] for row in rows)))
+
+
+def _side_by_side(
+    rows: list[Row], of_line: str, of_column: str, columns: list[Any], shapes: dict[str, str] | None = None
+) -> str:
+    """Return a table with a line for each value of one key, and columns for those of another."""
+    shapes = {"crps": ".3f"} if shapes is None else shapes
+    what = {"/ baseline": "", "in 90 %": ", in 90 %", "seconds": ", s", "crps": ""}
+    header = [of_line, *(f"{column}{what[key]}" for column in columns for key in shapes)]
+    found = {(row[of_line], row[of_column]): row for row in rows if of_column in row}
+    body = [
+        [line, *(or_blank(found.get((line, c), {}).get(key), shape) for c in columns for key, shape in shapes.items())]
+        for line in dict.fromkeys(line for line, _ in found)
+    ]
+    return markdown_table(header, body)
 
 
 def decomposition(rows: list[Row]) -> str:

@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
 def of_benchmarks() -> dict[str, str]:
     """Return the tables of the benchmarks by the name of their place in the pages."""
     names = ("propagate", "scale", "streaming", "fit", "gradients", "discrete", "first_try", "ablation")
-    names += ("decomposition", "precision")
+    names += ("decomposition", "precision", "potentials")
     found = {name: _read(f"benchmarks/results/{name}.json") for name in names}
     rows = {name: results["rows"] for name, results in found.items()}
     return {
@@ -87,6 +87,9 @@ def of_benchmarks() -> dict[str, str]:
         "gradients": benchmarks.gradients(rows["gradients"]),
         "precision": benchmarks.precision(rows["precision"]),
         "decomposition": benchmarks.decomposition(rows["decomposition"]),
+        "potentials_methods": benchmarks.potentials_methods(rows["potentials"]),
+        "potentials_sizes": benchmarks.potentials_sizes(rows["potentials"]),
+        "potentials_shares": benchmarks.potentials_shares(rows["potentials"]),
         "tables": benchmarks.tables_of_states(rows["discrete"]),
         "first_try": benchmarks.first_try(rows["first_try"]),
         "first_try_compared": benchmarks.first_try_compared(rows["first_try"]),
