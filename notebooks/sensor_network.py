@@ -74,7 +74,7 @@ left.scatter(
 )
 figure.colorbar(points, ax=left)
 left.set(title="One day", xticks=[], yticks=[])
-left.legend(loc="lower left")
+left.legend(loc="upper left")
 order = np.flatnonzero(silent)
 spread = np.stack([mean - low, high - mean])[:, order]
 right.errorbar(
@@ -86,7 +86,8 @@ right.errorbar(
     label="mean and 90 % interval",
 )
 right.plot(truth[0][order], "x", color="C1", label="truth")
-right.set(title="Silent stations", xlabel="station", ylabel="value")
+right.set(xticks=range(len(order)), xticklabels=order)
+right.set(title="Silent stations", xlabel="number of the station", ylabel="value")
 right.legend()
 plt.show()
 
@@ -131,7 +132,7 @@ def answers(one):
         posterior = kbp.infer(one, graph, day)
         return kbp.mean(posterior), *kbp.interval(posterior, 0.9)
 
-    return jax.jit(lambda y: jax.lax.map(of_day, y, batch_size=25))(y)
+    return jax.jit(lambda y: jax.lax.map(of_day, y))(y)
 
 
 def joint_gaussian():

@@ -21,9 +21,6 @@ RIDGES = (1e-4, 1e-3)
 RANK, VECTOR_RANK = 48, 96
 """Ranks of compared models, of numbers and of vectors; the chosen one has the default rank."""
 
-BATCH = 64
-"""Cases of one call of `infer` under `vmap`."""
-
 Found = dict[int, Distribution]
 
 
@@ -44,7 +41,7 @@ def grid(quick: bool) -> Iterator[Options]:
 def infer(model: kbp.KernelMRF, graph: kbp.Graph, draw: Draw) -> tuple[Found, np.ndarray]:
     """Return the beliefs of all cases by node type, and whether each case converged.
 
-    One case is one call of `kbp.infer`; several are mapped under `jax.jit` and `jax.vmap`.
+    One case is one call of `kbp.infer`; several are mapped by `jax.lax.map`: each then stops when it has converged.
     """
     first = jax.tree.leaves(draw.y)[0]
     if len(first) == 1:
@@ -60,12 +57,8 @@ def infer(model: kbp.KernelMRF, graph: kbp.Graph, draw: Draw) -> tuple[Found, np
 
         points = {v: one.points for v, one in kbp.infer(model, graph).by_type.items()}
 
-        count, batch = len(first), min(BATCH, len(first))
-        full = np.arange(-(-count // batch) * batch) % count  # a last batch that is not full would be compiled too
-        run = jax.jit(lambda y: jax.lax.map(one, y, batch_size=batch))
-        weights, converged = jax.tree.map(
-            lambda a: a[:count], run(jax.tree.map(lambda y: jnp.asarray(y)[full], draw.y))
-        )
+        y = jax.tree.map(jnp.asarray, draw.y)
+        weights, converged = jax.jit(lambda y: jax.lax.map(one, y))(y)
     own = {v: v in model.margins for v in weights}
     found = {v: Distribution(np.asarray(points[v]), np.asarray(w), own[v]) for v, w in weights.items()}
     return found, np.asarray(converged)
@@ -117,7 +110,7 @@ def search(problem: Problem, data: kbp.TrainingData, quick: bool) -> tuple[dict[
         def one(y: Any) -> dict[int, Any]:
             return kbp.infer(model, graph, y, points=points, marginal=marginal, num_iters=100).probabilities
 
-        return jax.lax.map(one, y, batch_size=BATCH)
+        return jax.lax.map(one, y)
 
     # A part of the cases is enough to compare.
     y, truth = (jax.tree.map(lambda a: np.asarray(a)[:16], part) for part in problem.validation)

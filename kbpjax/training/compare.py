@@ -13,7 +13,7 @@ from kbpjax.kernels import RBF
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.infer import infer
-from kbpjax.training.examples import BATCH, values_of
+from kbpjax.training.examples import values_of
 from kbpjax.training.trainer import NODES, held_cases
 from kbpjax.tuning.losses import CRPS
 
@@ -75,6 +75,7 @@ def _score(model: KernelMRF, graph: Any, y: dict[int, np.ndarray], truth: dict[i
 
     dtype = np.dtype(jnp.result_type(float))
     given = jax.tree.map(lambda x: _checks.to_jax(x, dtype), (y, truth))
-    score = jax.jit(lambda model, given: jax.lax.map(partial(one, model), given, batch_size=BATCH))
+    # One after the other: under vmap, all cases of a batch iterate until the last one has converged.
+    score = jax.jit(lambda model, given: jax.lax.map(partial(one, model), given))
     totals, counts = score(model, given)
     return float(jnp.sum(totals) / jnp.sum(counts))

@@ -43,6 +43,11 @@ SAME = 1e-5
 """Relative difference up to which mean distances count as equal."""
 
 
+UNLIKE, UNLIKE_OF_MANY, FEW = 1.5, 3.0, 8
+"""Ratio of the deviations of coordinates from which they have own bandwidths; of many, more than 8, they differ by chance
+and distances of all are about equal."""
+
+
 class ScaledKernels(eqx.Module):
     """Kernels of all types: given, or Gaussian with bandwidths in units of the median distances of the samples.
 
@@ -107,8 +112,8 @@ def _scale(argument: str, x: Array) -> Array:
     if values.ndim == 1:
         return jnp.asarray(median_bandwidth(values), dtype)
     spread = np.std(moved_near(values.astype(float)), axis=0)
-    varies = spread > 0
-    if values.shape[1] == 1 or (varies.all() and spread.max() <= 1.5 * spread.min()):
+    varies, unlike = spread > 0, UNLIKE if values.shape[1] <= FEW else UNLIKE_OF_MANY
+    if values.shape[1] == 1 or (varies.all() and spread.max() <= unlike * spread.min()):
         return jnp.asarray(median_bandwidth(values), dtype)
     spread = np.where(varies, spread, 1.0)
     return jnp.asarray(float(median_bandwidth(values / spread)) * spread, dtype)
