@@ -44,8 +44,7 @@ SAME = 1e-5
 
 
 UNLIKE, UNLIKE_OF_MANY, FEW = 1.5, 3.0, 8
-"""Ratio of the deviations of coordinates from which they have own bandwidths; of many, more than 8, they differ by chance
-and distances of all are about equal."""
+"""Ratios of the deviations of coordinates from which these have own bandwidths: of few coordinates, and of more."""
 
 
 class ScaledKernels(eqx.Module):
