@@ -18,19 +18,30 @@ def pairs(function, noise, count=1000, seed=0):
 @pytest.mark.parametrize(("function", "noise"), [(np.cos, 0.2), (np.abs, 0.1), (np.square, 0.5)])
 def test_the_noise_of_a_function_is_estimated(function, noise):
     data = kbp.pool(kbp.chain_graph(2), pairs(function, noise, 4000))
-    np.testing.assert_allclose(smallest_noise(data), noise, rtol=0.1)
+    np.testing.assert_allclose(smallest_noise(data, {0: 1.0}), noise, rtol=0.1)
 
 
 def test_the_noise_is_the_smaller_one_of_both_ends():
     x = pairs(lambda x: x**2, 0.01)
-    forth, back = (smallest_noise(kbp.pool(kbp.chain_graph(2), x[:, ends])) for ends in ([0, 1], [1, 0]))
+    forth, back = (smallest_noise(kbp.pool(kbp.chain_graph(2), x[:, ends]), {0: 1.0}) for ends in ([0, 1], [1, 0]))
     assert forth == pytest.approx(back)
     assert forth < 0.02  # x is one of two roots, and y is known
 
 
-@pytest.mark.parametrize("x", [np.round(pairs(np.sin, 0.1)), np.zeros((50, 2)), np.zeros((50, 2, 3))])
+@pytest.mark.parametrize(
+    "x", [np.round(pairs(np.sin, 0.1)), pairs(np.sin, 0.1, 1), np.zeros((50, 2)), np.zeros((50, 2, 3))]
+)
 def test_states_constants_and_vectors_have_no_noise(x):
-    assert smallest_noise(kbp.pool(kbp.chain_graph(2), x)) == np.inf
+    assert smallest_noise(kbp.pool(kbp.chain_graph(2), x), {0: 1.0}) == np.inf
+
+
+def test_the_noise_is_in_units_of_the_type():
+    graph = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
+    x = pairs(np.cos, 0.2, 4000)
+    data = kbp.pool(graph, {0: x[:, :1], 1: 1000 * x[:, 1:]})
+    np.testing.assert_allclose(smallest_noise(data, {1: 1000.0}), 0.2, rtol=0.1)
+    of_first = smallest_noise(data, {0: 1.0})
+    assert smallest_noise(data, {0: 10.0, 1: 1000.0}) == pytest.approx(of_first / 10) < 0.1
 
 
 def test_vectors_of_floats_have_more_candidates_than_other_values():

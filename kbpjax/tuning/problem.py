@@ -127,12 +127,10 @@ class Problem:
     @property
     def fine_rank(self) -> int:
         """The rank at which kernels are compared where a smaller one limits them; 0: at none."""
+        if self.relation == "counts":
+            return 0
         rank = self.search.number_rank if self.scalar else self.search.fine_rank
-        return (
-            0
-            if self.relation == "counts"
-            else min(rank, getattr(self.rule, "max_rank", rank if self.rule is None else 0))
-        )
+        return rank if self.rule is None else min(rank, getattr(self.rule, "max_rank", 0))
 
     @cached_property
     def scores(self) -> Scores:
@@ -149,8 +147,7 @@ class Problem:
             return bool(scores.outcome(best).residual > self.search.resolved)
         if any(one.graph.forest is None for one in self.data.cases):
             return False
-        widest = max((float(scale) for scale in self.given.kernels.scales.values()), default=0.0)
-        return smallest_noise(self.data) < self.search.steep * best.bandwidth * widest
+        return smallest_noise(self.data, self.given.kernels.scales) < self.search.steep * best.bandwidth
 
     def first_choice(self) -> Choice:
         """Return the best choice of the first values."""
