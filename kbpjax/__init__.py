@@ -43,6 +43,7 @@ from kbpjax.learning.rules import ConstantTime, FullRank, LinearTime, fix_landma
 from kbpjax.learning.streaming import chunked, fit_chunks
 from kbpjax.posterior.beliefs import Belief, beliefs
 from kbpjax.posterior.clamp import clamp
+from kbpjax.posterior.draws import Estimate, expectation, mode, sample
 from kbpjax.posterior.edge_beliefs import EdgeBelief, edge_beliefs
 from kbpjax.posterior.evidence import Evidence, observe
 from kbpjax.posterior.infer import infer
@@ -54,12 +55,9 @@ from kbpjax.posterior.refine import log_belief, refine_mode
 from kbpjax.posterior.summaries import (
     covariance,
     entropy,
-    expectation,
     log_density,
     marginal,
     mean,
-    mode,
-    sample,
     std,
     temper,
     variance,
@@ -97,6 +95,7 @@ __all__ = [
     "Diagnosis",
     "EdgeBelief",
     "Empirical",
+    "Estimate",
     "Evidence",
     "EvidenceWarning",
     "Expectation",

@@ -19,7 +19,8 @@ from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.beliefs import Belief
 from kbpjax.posterior.intervals import coverage, interval
 from kbpjax.posterior.posterior import Posterior, as_belief
-from kbpjax.posterior.summaries import marginal, mean, mode, std
+from kbpjax.posterior.draws import mode
+from kbpjax.posterior.summaries import marginal, mean, std
 
 __all__ = [
     "plot_belief",

@@ -315,7 +315,7 @@ answers = {
     "alone, mode": mode_alone,
     "alone, least expected angle": least_angle(alone),
     "alone, mean": unit(kbp.mean(alone)),
-    "chain, one draw": kbp.sample(jax.random.key(0), belief, 1)[0],
+    "chain, one draw": kbp.sample(belief, jax.random.key(0), 1)[0],
     "chain, mode": mode,
     "chain, least expected angle": least_angle(belief),
     "chain, mean": unit(kbp.mean(belief)),

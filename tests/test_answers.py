@@ -151,7 +151,7 @@ def test_log_density_has_a_gradient():
         kbp.variance,
         lambda b: kbp.expectation(b, lambda x: x),
         lambda b: kbp.log_density(b, jnp.array([1.5, 1.5])),
-        lambda b: kbp.sample(jax.random.key(0), b, 2)[0],
+        lambda b: kbp.sample(b, jax.random.key(0), 2)[0],
     ],
     ids=["variance", "expectation", "log_density", "sample"],
 )
@@ -188,7 +188,7 @@ def test_frequencies_of_samples_are_the_weights():
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_counts_of_samples_must_be_positive(count):
-    for ask in (lambda: kbp.sample(jax.random.key(0), belief(LINE), count),):
+    for ask in (lambda: kbp.sample(belief(LINE), jax.random.key(0), count),):
         with pytest.raises(ValueError, match=f"^num_samples: must be an integer >= 1; got {count}"):
             ask()
 
@@ -625,7 +625,7 @@ def test_everything_under_jit_and_vmap():
         return {
             **{name: ask(result) for name, ask in ASK.items()},
             "log_density": kbp.log_density(line, y[:, 0]),
-            "sample": kbp.sample(key, result, 3),
+            "sample": kbp.sample(result, key, 3),
             "refined": kbp.refine_mode(kbp.Posterior.of(model, graph, evidence, solution, result.points), num_steps=20),
             "log_belief": kbp.log_belief(kbp.Posterior.of(model, graph, evidence, solution), y[:, None]),
             "parzen": kbp.beliefs(
@@ -643,7 +643,7 @@ def test_everything_under_jit_and_vmap():
 
 
 @pytest.mark.parametrize(
-    "ask", [kbp.mode, lambda b: kbp.quantile(b, 0.5), lambda b: kbp.sample(jax.random.key(0), b, 2)]
+    "ask", [kbp.mode, lambda b: kbp.quantile(b, 0.5), lambda b: kbp.sample(b, jax.random.key(0), 2)]
 )
 def test_a_belief_that_is_nan_has_no_answer_among_whole_numbers(ask):
     with pytest.raises(ValueError, match="belief: must have no NaN"):

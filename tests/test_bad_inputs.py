@@ -150,8 +150,8 @@ MISTAKES = {
     "a coverage of 1.5": (lambda m, e, s, b: kbp.interval(b, 1.5), "coverage"),
     "a quantile of 2": (lambda m, e, s, b: kbp.quantile(b, 2.0), "level"),
     "a temperature of 0": (lambda m, e, s, b: kbp.temper(b, 0.0), "temperature"),
-    "samples of a belief, none": (lambda m, e, s, b: kbp.sample(jax.random.key(0), b, 0), "num_samples"),
-    "samples of no key": (lambda m, e, s, b: kbp.sample(0, b, 3), "key"),
+    "samples of a belief, none": (lambda m, e, s, b: kbp.sample(b, jax.random.key(0), 0), "num_samples"),
+    "samples of no key": (lambda m, e, s, b: kbp.sample(b, 0, 3), "key"),
     "a log belief of no type": (
         lambda m, e, s, b: kbp.log_belief(kbp.Posterior.of(m, CHAIN, e, s, b.points), jnp.zeros((4, 1)), node_type=3),
         "node_type",

@@ -63,11 +63,11 @@ def test_texts_and_categories_come_back_as_labels(kind):
     np.testing.assert_array_equal(kbp.mode(posterior), WEATHER[kbp.mode(expected)])
     order = [known.index(label) for label in WEATHER]
     np.testing.assert_allclose(posterior.weights[:, order], expected.weights, atol=1e-5)
-    assert set(np.unique(kbp.sample(jax.random.key(0), posterior, 20))) <= set(WEATHER.tolist())
+    assert set(np.unique(kbp.sample(posterior, jax.random.key(0), 20))) <= set(WEATHER.tolist())
     assert repr(posterior.belief) == "Belief(5 nodes on 3 of 3 labels)"
     batch = jax.vmap(lambda y: kbp.infer(model, GRAPH, y))(Y[:3])
     np.testing.assert_array_equal(kbp.mode(batch)[0], kbp.mode(posterior))
-    assert kbp.sample(jax.random.key(0), batch, 2).dtype.kind == "U"
+    assert kbp.sample(batch, jax.random.key(0), 2).dtype.kind == "U"
     assert jax.jit(lambda y: kbp.mode(kbp.infer(model, GRAPH, y)))(Y[0]).dtype.kind == "i"  # codes inside
 
 

@@ -164,7 +164,7 @@ def test_summaries_of_a_batch_equal_those_of_its_cases():
         kbp.log_density(batch, truth)[1, 2], kbp.log_density(one(cases[1, 2]), truth[1, 2]), atol=1e-3
     )
     assert kbp.coverage(batch, truth).shape == (2, 3, 2)
-    drawn = kbp.sample(jax.random.key(0), batch, 5)
+    drawn = kbp.sample(batch, jax.random.key(0), 5)
     assert drawn.shape == (2, 3, 5, 8) and (np.asarray(drawn[0, 0]) != np.asarray(drawn[0, 1])).any()
     pairs = jax.vmap(jax.vmap(lambda p: kbp.edge_beliefs(p, [(0, 1)]).weights))(batch)
     np.testing.assert_allclose(pairs[1, 2], kbp.edge_beliefs(one(cases[1, 2]), [(0, 1)]).weights, atol=1e-5)

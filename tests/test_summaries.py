@@ -61,9 +61,9 @@ def test_other_arguments_may_be_given_by_type():
 
 
 def test_samples_of_beliefs_by_type_are_independent():
-    got = kbp.sample(KEY, {0: BELIEF, 3: BELIEF}, 50)
+    got = kbp.sample({0: BELIEF, 3: BELIEF}, KEY, 50)
     assert got[0].shape == (50, 4) and (np.asarray(got[0]) != np.asarray(got[3])).any()
-    same(kbp.sample(KEY, {3: BELIEF}, 50)[3], got[3])
+    same(kbp.sample({3: BELIEF}, KEY, 50)[3], got[3])
 
 
 def test_refined_modes_of_beliefs_by_type():
@@ -347,9 +347,9 @@ def test_values_of_each_node_are_read_on_its_own_points(column):
 @pytest.mark.parametrize("dim", [(), (2,)])
 def test_samples_on_own_points_are_the_candidates_drawn(dim):
     belief = own_points(dim)
-    places = np.asarray(kbp.sample(KEY, kbp.Belief(jnp.arange(7), belief.weights), 20))
+    places = np.asarray(kbp.sample(kbp.Belief(jnp.arange(7), belief.weights), KEY, 20))
     expected = np.stack([np.asarray(belief.points)[node, places[:, node]] for node in range(4)], axis=1)
-    np.testing.assert_array_equal(kbp.sample(KEY, belief, 20), expected)
+    np.testing.assert_array_equal(kbp.sample(belief, KEY, 20), expected)
 
 
 def test_summaries_on_own_points_under_jit_and_vmap():

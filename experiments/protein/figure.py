@@ -25,7 +25,7 @@ def paint(rows: list[dict[str, Any]], task: Any, found: Any) -> Any:
     top, bottom = np.ravel(figure.subfigures(2, 1, squeeze=False))
     known = task.chains.scored[found.rows]
     belief = kbp.Belief(found.belief.points, found.belief.weights[known])
-    draws = np.asarray(kbp.sample(jax.random.key(0), belief, 1))[0]
+    draws = np.asarray(kbp.sample(belief, jax.random.key(0), 1))[0]
     clouds = {"true": task.chains.vectors[found.rows][known], "samples of the beliefs": draws}
     clouds |= {"modes of the beliefs": found.mode[known], "means of the beliefs": found.direction[known]}
     panels = top.subplots(1, 4, sharey=True)

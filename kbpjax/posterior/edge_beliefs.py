@@ -178,11 +178,11 @@ def _fitted(
     forth, back, forward, kind = pairs
     dtype = margins[0].dtype
     heat = model.temperature.astype(dtype)
-    each = [_log_ratios(model, edge_type, types, points) for edge_type in edge_types]
+    each = [log_ratios(model, edge_type, types, points) for edge_type in edge_types]
     of_kind, of_reverse = (_of_kinds(tables, kind, len(forward)) for tables in zip(*each))
     total = raise_logs(jnp.where(forward[:, None, None], of_kind, of_reverse).astype(dtype), 1 / heat)
     for axis, incoming, v, x, margin in zip((2, 1), (back, forth), types, points, margins, strict=True):
-        at_points = _features(model, v, x).astype(dtype)
+        at_points = features_at(model, v, x).astype(dtype)
         owner = jnp.arange(len(incoming), dtype=jnp.int32)
         message = log_values(solution.coefficients[incoming], owner, at_points, model.floor_of(v))
         own = log_or_zero(margin)
@@ -223,7 +223,7 @@ def fit_margins(
     return fitted / jnp.sum(fitted, axis=(1, 2), keepdims=True)
 
 
-def _features(model: KernelMRF, node_type: int, points: Array) -> Array:
+def features_at(model: KernelMRF, node_type: int, points: Array) -> Array:
     """Return features of common points [1, point, rank], or of those of each edge [edge, point, rank]."""
     points = points if points.ndim > model.points[node_type].ndim else points[None]
     flat = features(model.bases[node_type], points.reshape(-1, *points.shape[2:]))
@@ -238,14 +238,14 @@ def _of_kinds(tables: tuple[Array, ...], kind: Array, count: int) -> Array:
     return stacked[kind, jnp.arange(count, dtype=jnp.int32) if stacked.shape[1] > 1 else 0]
 
 
-def _log_ratios(
+def log_ratios(
     model: KernelMRF, edge_type: int, types: tuple[int, int], points: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     """Return the logarithms of r at pairs of candidates, for pairs in the edge's orientation and in the reverse.
 
     They are [1, first, second], or [edge, first, second] where an end has own candidates.
     """
-    first, second = (_features(model, v, x) for v, x in zip(types, points, strict=True))
+    first, second = (features_at(model, v, x) for v, x in zip(types, points, strict=True))
     ends = {k: (a, b) for k, a, b in model.edge_types}[edge_type]
     ratio, least = model.interaction(edge_type), model.floor_of(types[0]) * model.floor_of(types[1])
 

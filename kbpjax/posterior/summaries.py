@@ -1,4 +1,4 @@
-"""Posterior summaries of beliefs: point estimates, variances, expectations, samples.
+"""Posterior summaries of the beliefs of nodes: point estimates, variances, expectations.
 
 Every summary takes a `Posterior`, or a belief. It also takes {node type: belief}, as `beliefs` returns for points given
 by type, or a posterior with several node types, and then returns {node type: summary}. Its other arguments may then be
@@ -128,15 +128,8 @@ def with_labels(belief: Any, values: Any) -> Any:
 
 
 @partial(by_type, has_points=True)
-def mode(belief: Belief) -> Shaped[Array, "node *dim"]:
-    """Return the mode of each node: the candidate of largest belief; of numbers, of largest density.
-
-    Examples:
-        >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> belief = kbp.Belief(jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.2, 0.5, 0.3]]))
-        >>> kbp.mode(belief).tolist()
-        [1.0]
-    """
+def node_modes(belief: Belief) -> Shaped[Array, "node *dim"]:
+    """Return the mode of each node (see `kbpjax.mode`)."""
     check_belief(belief)
     refuse_nan(belief)
     return _mode(belief)
@@ -243,22 +236,10 @@ def _tempered(belief: Belief, temperature: Array) -> Array:
 
 
 @by_type
-def expectation(
+def node_expectations(
     belief: Belief, fn: Callable[[Array], Array] | Mapping[int, Callable[[Array], Array]]
 ) -> Float[Array, "node *value"]:
-    """Return E[fn(X) | evidence] of each node.
-
-    Args:
-        belief: the beliefs.
-        fn: function of a single point [*dim], with values of any fixed shape; for beliefs by type also
-            {node type: function}.
-
-    Examples:
-        >>> import jax.numpy as jnp, kbpjax as kbp
-        >>> belief = kbp.Belief(jnp.array([-1.0, 0.0, 1.0]), jnp.array([[0.25, 0.5, 0.25]]))
-        >>> kbp.expectation(belief, lambda x: x**2).tolist()
-        [0.5]
-    """
+    """Return E[fn(X) | evidence] of each node (see `kbpjax.expectation`)."""
     check_belief(belief)
     _checks.require(callable(fn), "fn", "must be a function of a point", repr(fn), "Pass for instance lambda x: x**2.")
     at_points = jax.vmap(lambda x: _checks.as_array("fn", fn(x)))  # type: ignore[operator]
@@ -446,48 +427,6 @@ def _log_density(belief: Belief, values: Array) -> Array:
         return jnp.interp(value, points, heights, left=0, right=0) / area
 
     return keep_nan(belief, log_or_zero(each_node(belief, density, values.astype(belief.weights.dtype))))
-
-
-@public
-def sample(key: PRNGKeyArray, belief: Posterior | Belief | Mapping[int, Belief], num_samples: int) -> Any:
-    """Return independent samples from the belief of each node; nodes are independent of each other.
-
-    Args:
-        key: random key.
-        belief: the posterior, or beliefs.
-        num_samples: samples of each node, >= 1.
-
-    Returns:
-        The samples [sample, node, *dim]; for several node types {node type: samples}.
-
-    Raises:
-        ValueError: an invalid key, or num_samples out of range.
-
-    Examples:
-        >>> import jax, jax.numpy as jnp, kbpjax as kbp
-        >>> belief = kbp.Belief(jnp.array([3.0, 4.0]), jnp.array([[0.0, 1.0]]))
-        >>> kbp.sample(jax.random.key(0), belief, 2).tolist()
-        [[4.0], [4.0]]
-    """
-    _checks.require_key(key)
-    _checks.require_count("num_samples", num_samples)
-    if isinstance(belief, Posterior):
-        keys = jax.random.split(key, belief.batch) if belief.batch else key
-        drawn = belief.map_cases(lambda belief, key: sample(key, belief, num_samples), {"key": keys})
-        return with_labels(belief, drawn) if belief.batch else drawn
-    if isinstance(belief, Mapping):
-        return {v: sample(jax.random.fold_in(key, v), one, num_samples) for v, one in belief.items()}
-    check_belief(belief)
-    refuse_nan(belief)
-    return with_labels(belief, _sample(key, belief, num_samples))
-
-
-@partial(jax.jit, static_argnames="num_samples")
-def _sample(key: PRNGKeyArray, belief: Belief, num_samples: int) -> Array:
-    logits = jnp.log(belief.weights)
-    places = jax.random.categorical(key, logits, axis=-1, shape=(num_samples, len(logits)))
-    drawn = chosen_points(belief, places.T)  # [node, sample, *dim]
-    return jnp.swapaxes(keep_nan(belief, drawn), 0, 1)
 
 
 def check_belief(belief: Belief) -> None:
