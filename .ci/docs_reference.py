@@ -113,7 +113,7 @@ PAGES = {
         "The posterior of `infer`, and what to compute from it; summaries also take beliefs, and {node type: belief}.",
         {
             "Beliefs": "Posterior beliefs Belief log_belief edge_beliefs EdgeBelief marginal temper",
-            "Point estimates": "mode refine_mode mean circular_mean expectation",
+            "Point estimates": "mode refine_mode mean circular_mean expectation Estimate",
             "Uncertainty": "std variance covariance quantile interval circular_interval highest_density entropy"
             " coverage log_density",
             "Samples": "sample",

@@ -176,7 +176,7 @@ def test_samples_have_shape_and_type_of_the_points_and_follow_the_key(points):
 
 def test_frequencies_of_samples_are_the_weights():
     count = 40000
-    drawn = np.asarray(jax.jit(kbp.sample, static_argnums=2)(jax.random.key(3), belief(np.arange(9)), count))
+    drawn = np.asarray(jax.jit(kbp.sample, static_argnums=2)(belief(np.arange(9)), jax.random.key(3), count))
     frequency = np.stack([np.bincount(node, minlength=9) for node in drawn.T]) / count
     error = np.sqrt(WEIGHTS * (1 - WEIGHTS) / count)
     assert (np.abs(frequency - WEIGHTS) <= 4 * error + 1e-12).all()

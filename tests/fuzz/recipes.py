@@ -382,10 +382,12 @@ recipe("EdgeBelief", kbp.EdgeBelief, np.arange(3.0), np.arange(3.0), np.full((1,
 recipe("marginal", kbp.marginal, plane, 1)
 recipe("temper", kbp.temper, belief, 2.0)
 recipe("mode", kbp.mode, belief)
+recipe("mode/joint", kbp.mode, posterior, joint=True)
 recipe("refine_mode", kbp.refine_mode, posterior, num_starts=2, num_steps=2)
 recipe("mean", kbp.mean, belief)
 recipe("circular_mean", kbp.circular_mean, belief, 24.0)
 recipe("expectation", kbp.expectation, belief, jnp.square)
+recipe("expectation/nodes", kbp.expectation, posterior, jnp.max, [0, 2], key=KEY, num_samples=4, num_sweeps=2)
 recipe("std", kbp.std, belief)
 recipe("variance", kbp.variance, belief)
 recipe("covariance", kbp.covariance, plane)
@@ -396,7 +398,8 @@ recipe("highest_density", kbp.highest_density, belief, 0.75)
 recipe("coverage", kbp.coverage, belief, np.array([0.5, 1.5], np.float32), [0.5, 0.9])
 recipe("entropy", kbp.entropy, belief)
 recipe("log_density", kbp.log_density, belief, np.array([0.5, 1.5], np.float32))
-recipe("sample", kbp.sample, KEY, belief, 4)
+recipe("sample", kbp.sample, posterior, KEY, 4, num_sweeps=2)
+recipe("sample/belief", kbp.sample, belief, KEY, 4, joint=False)
 
 # --- tuning -----------------------------------------------------------------------------------------------------------
 
@@ -742,6 +745,7 @@ NOT_CALLED = {
     "Solution": RECORD,
     "Colored": RECORD,
     "Diagnosis": RECORD,
+    "Estimate": RECORD,
     "Tuned": RECORD,
     "Selection": RECORD,
     "Tuned.plot": "draws a record",

@@ -1,0 +1,86 @@
+"""Series as users have them: one or many, of one length or several, at regular times or with steps left out."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from kbpjax import _checks
+from kbpjax.learning.labels import are_labels
+
+
+def as_series(argument: str, values: Any, dim: int | None, times: Any = None) -> tuple[Any, bool]:
+    """Return series as one array [series, time, *dim], NaN (labels: None) where missing, and whether there was only one.
+
+    Args:
+        argument: the argument's name, for errors.
+        values: one series [time, *dim], several [series, time, *dim], or a list of series of several lengths, which are
+            continued by missing values.
+        dim: number of axes of one value; None: values are numbers, unless there are three axes.
+        times: for each series whole numbers that increase [time]; one list for all, or for each series; None: 0, 1, ...
+    """
+    if are_labels(values) or isinstance(values, Sequence) and len(values) and are_labels(values[0]):
+        return _labels(argument, values, times)
+    if isinstance(values, list | tuple) and values and np.ndim(values[0]) > 0:
+        rows = [_checks.as_numpy(f"{argument}[{i}]", one) for i, one in enumerate(values)]
+        single = False
+    else:
+        if isinstance(values, jax.core.Tracer):
+            fix = "Pass series with times outside of compiled functions."
+            _checks.require(times is None, "times", "must be None for traced series", "times", fix)
+            axes = values.ndim - 1 if dim is None else dim
+            return (values[None], True) if values.ndim == axes + 1 else (values, False)
+        array = _checks.as_numpy(argument, values)
+        axes = dim if dim is not None else (0 if array.ndim < 3 else array.ndim - 2)
+        ok, fix = array.ndim in (axes + 1, axes + 2), "Pass one series [time, *dim], or several [series, time, *dim]."
+        _checks.require(ok, argument, f"must have {axes + 1} or {axes + 2} axes", f"shape {array.shape}", fix)
+        single = array.ndim == axes + 1
+        rows = [array] if single else list(array)
+    fix = "Pass at least one series with values."
+    _checks.require(bool(rows) and all(len(one) for one in rows), argument, "must have values", "none", fix)
+    shapes = {one.shape[1:] for one in rows}
+    _checks.require(len(shapes) == 1, argument, "must have values of one shape", sorted(shapes), "Check each series.")
+    return _placed(rows, _places(times, [len(one) for one in rows])), single
+
+
+def _labels(argument: str, values: Any, times: Any) -> tuple[Any, bool]:
+    one = are_labels(values) and np.ndim(np.asarray(values, object)) == 1
+    rows = [np.asarray(row, object) for row in ([values] if one else values)]
+    places = _places(times, [len(row) for row in rows])
+    length = 1 + max(int(at[-1]) for at in places)
+    table = np.full((len(rows), length), None, object)
+    for row, at, own in zip(table, places, rows, strict=True):
+        row[at] = own
+    return table, one
+
+
+def _places(times: Any, lengths: list[int]) -> list[NDArray[np.int64]]:
+    """Return the step of each value of each series."""
+    if times is None:
+        return [np.arange(length) for length in lengths]
+    shared = np.ndim(times[0]) == 0
+    given = [np.asarray(times)] * len(lengths) if shared else [np.asarray(one) for one in times]
+    ok = [len(one) for one in given] == lengths
+    _checks.require(ok, "times", f"must have lengths {lengths[:5]}", [len(one) for one in given][:5], "One per value.")
+    for one in given:
+        whole = np.issubdtype(one.dtype, np.number) and np.all(one == np.round(one)) and np.all(np.diff(one) > 0)
+        rule, fix = "must be whole numbers that increase", "Count steps: np.round((times - times[0]) / step)."
+        _checks.require(bool(whole), "times", rule, one[:5].tolist(), fix)
+    first = min(int(one[0]) for one in given) if shared else None
+    return [one.astype(np.int64) - (int(one[0]) if first is None else first) for one in given]
+
+
+def _placed(rows: list[Any], places: list[NDArray[np.int64]]) -> Any:
+    """Return series at their steps [series, time, *dim], NaN at all others."""
+    length = 1 + max(int(at[-1]) for at in places)
+    full = all(len(row) == length for row in rows)
+    dtype = np.result_type(*rows)
+    if full:
+        return np.stack(rows).astype(dtype)
+    dtype = dtype if np.issubdtype(dtype, np.floating) else np.result_type(float)
+    table = np.full((len(rows), length, *rows[0].shape[1:]), np.nan, dtype)
+    for own, at, row in zip(table, places, rows, strict=True):
+        own[at] = row
+    return table
