@@ -4,11 +4,12 @@ __version__ = "0.1.0"
 
 from typing import TYPE_CHECKING, Any
 
-from kbpjax import features, kernels, sharded
+from kbpjax import features, kernels, series, sharded
 from kbpjax._checks import skip_value_checks
 from kbpjax.features import PivotedCholesky, RandomFourier, RandomlyPivotedCholesky
 from kbpjax.fitting import fit
 from kbpjax.graphs.graph import Graph, chain_graph, grid_graph, neighbor_graph
+from kbpjax.graphs.repeat import repeat_graph, time_windows
 from kbpjax.graphs.spanning_trees import tree_reweighting
 from kbpjax.graphs.windows import grid_symmetries, window_orbits, windows
 from kbpjax.inference.acceleration import AdaptiveDamping, Anderson
@@ -175,15 +176,18 @@ __all__ = [
     "pool",
     "quantile",
     "refine_mode",
+    "repeat_graph",
     "run",
     "run_tree",
     "sample",
     "save",
     "select",
+    "series",
     "sharded",
     "skip_value_checks",
     "std",
     "temper",
+    "time_windows",
     "train",
     "tree_reweighting",
     "tune",

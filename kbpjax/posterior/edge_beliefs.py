@@ -101,6 +101,7 @@ def edge_beliefs(
         (2, 5, 5)
     """
     posterior.require_one()
+    posterior = posterior.showing(None)
     model, graph = posterior.model, posterior.graph
     pairs = _all_pairs(graph) if edges is None else _checked_pairs(graph, edges)
     found = _traced_pairs(graph, pairs) if _checks.is_traced(graph) else _known_pairs(model, graph, pairs)

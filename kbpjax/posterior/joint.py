@@ -138,7 +138,7 @@ def points_of(posterior: Posterior) -> dict[int, Array]:
     types = [v for v, *_ in posterior.graph.node_types]
     if posterior.own_points:
         return {v: (model.candidates or {})[v] for v in types}
-    points: Any = posterior.points
+    points: Any = posterior.showing(None).points
     return points if isinstance(points, dict) else dict.fromkeys(types, points)
 
 

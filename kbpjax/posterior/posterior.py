@@ -69,6 +69,8 @@ class Posterior(Checked):
             (`fit(margins=)`); for several node types, {node type: candidates}.
         own_points: whether the candidates are those of the model, so that nodes with own margins have own candidates.
         weights: the probabilities [node, point]; for several node types, {node type: probabilities}.
+        shown: the shape of the leading coordinates of vectors that answers are of; None: whole values. States of
+            `kbpjax.series` with order 2 are a value and the one before, and answers are of the first.
 
     `posterior[key]` is `posterior.belief[key]`: the belief of some nodes, or of a node type.
 
@@ -91,6 +93,7 @@ class Posterior(Checked):
     constants: Constants | None = eqx.field(static=True, default=None)
     of_states: bool = eqx.field(static=True, default=False)
     own_points: bool = eqx.field(static=True, default=False)
+    shown: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
     @classmethod
     @public
@@ -156,7 +159,7 @@ class Posterior(Checked):
     @property
     def points(self) -> Any:
         """The candidates of all nodes; {node type: candidates} for a graph with several node types."""
-        return _only(self._parts[2])
+        return _only({v: leading(x, self.shown) for v, x in self._parts[2].items()})
 
     @property
     def weights(self) -> Any:
@@ -199,6 +202,8 @@ class Posterior(Checked):
     def _candidates(self, node_type: int) -> tuple[Array, Array | None]:
         """Return the candidates of a node type and their lengths, with the batch axes that the candidates have."""
         points, dtype = self._parts[2][node_type], self.probabilities[node_type].dtype
+        if self.shown is not None:
+            return leading(points, self.shown), None
         if self.of_states or isinstance(self.marginals[node_type], Empirical):
             return points, None
         own = self._kind(node_type)[1]
@@ -231,6 +236,11 @@ class Posterior(Checked):
         """
         self.require_one()
         return beliefs(self.model, self.graph, self.evidence, self.solution, points, marginal=marginal)
+
+    def showing(self, shape: tuple[int, ...] | None) -> "Posterior":
+        """Return the posterior with answers of the leading coordinates of a shape; None: of whole values."""
+        fields = self.evidence, self.solution, self.probabilities, self.traced, self.constants
+        return Posterior.trusted(*fields, self.of_states, self.own_points, shape)
 
     def require_one(self) -> None:
         """Raise ValueError for a posterior with batch axes."""
@@ -311,6 +321,13 @@ class Posterior(Checked):
             several = len(self.probabilities) > 1
             lines += [f"node type {v}: {one!r}" if several else repr(one) for v, one in self.by_type.items()]
         return show_lines("Posterior", [*lines, repr(self.solution)])
+
+
+def leading(points: Array, shape: tuple[int, ...] | None) -> Array:
+    """Return the leading coordinates of vectors [..., coordinate]: the first, of shape (), or (some,) of them."""
+    if shape is None:
+        return points
+    return points[..., 0] if shape == () else points[..., : shape[0]]
 
 
 def _only(by_type: dict[int, Any]) -> Any:

@@ -21,7 +21,7 @@ from kbpjax.learning.labels import Values, encode
 from kbpjax.learning.patterns import PatternFeatures
 from kbpjax.posterior.beliefs import Belief
 from kbpjax.posterior.evidence import Evidence, observe
-from kbpjax.posterior.posterior import Posterior
+from kbpjax.posterior.posterior import Posterior, leading
 from kbpjax.series.inputs import as_series
 from kbpjax.series.model import SeriesModel, State, start
 
@@ -113,7 +113,7 @@ def _update(
     spaces = 0 if model.lengths is None else log_or_zero(model.lengths)
     logs = predicted + factor
     belief = Belief.trusted(
-        model.points,
+        leading(model.points, model.shown),
         jax.nn.softmax(raise_logs(logs - finite_logs(jnp.max(logs)), 1 / heat) + spaces)[None],
         model.lengths,
         dict(model.model.labels).get(model.node_type),
@@ -212,7 +212,8 @@ def _filtered(model: SeriesModel, graph: Any, evidence: Evidence, y: Array, stat
     none = jnp.zeros((0, evidence.messages.shape[2]), evidence.local.dtype)
     zero = jnp.zeros_like(log_densities, shape=())
     solution = Solution(none, jnp.array(True), jnp.int32(len(y)), zero, zero[None])
-    return Filtered(Posterior.of(own, graph, both * past, solution), log_densities, last)
+    posterior = Posterior.of(own, graph, both * past, solution).showing(model.shown)
+    return Filtered(posterior, log_densities, last)
 
 
 def _wide(messages: Array, rank: int) -> Array:

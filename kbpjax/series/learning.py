@@ -89,7 +89,8 @@ def _stacked(x: NDArray, order: int) -> NDArray:
     late = [np.full_like(flat, np.nan) for _ in range(order)]
     for lag, one in enumerate(late):
         one[:, lag:] = flat[:, : flat.shape[1] - lag]
-    return np.concatenate(late, axis=2)
+    whole = np.concatenate(late, axis=2)
+    return np.where(np.isnan(whole).any(axis=2, keepdims=True), np.nan, whole)
 
 
 def _parts(length: int, count: int) -> list[slice]:

@@ -7,7 +7,6 @@ $$m_{t+1} = \mathrm{project} \big(\mathrm{local}_t \odot \mathrm{evaluate} \, m_
 It is all that the past says of the future: a `State` is one message.
 """
 
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -34,6 +33,7 @@ class SeriesModel(Checked):
     Attributes:
         model: the model; `infer` on `kbpjax.chain_graph` of any length uses it.
         order: number of successive values that are one state: with 2, a state is a value and the one before.
+        shown: the shape of one value, if a state holds several; else None.
         forth: matrix of the messages to the next time [rank, point].
         evaluate: values of messages at the points at which they are multiplied [point, rank].
         factors: factors of a first state and of later ones, relative to the marginal of all, at these points
@@ -55,6 +55,7 @@ class SeriesModel(Checked):
 
     model: KernelMRF
     order: int = eqx.field(static=True)
+    shown: tuple[int, ...] | None = eqx.field(static=True)
     forth: Float[Array, "rank point"]
     evaluate: Float[Array, "point rank"]
     factors: Float[Array, "2 point"]
@@ -97,6 +98,7 @@ class SeriesModel(Checked):
         return cls(
             model,
             int(order),
+            _shown(points.shape[1:], int(order)),
             operators.project[2 * kind, :rank, :count],
             operators.evaluate[v, :count, :rank],
             local[:2, :count],
@@ -159,6 +161,16 @@ class SeriesModel(Checked):
     @values_or_shapes
     def __repr__(self) -> str:
         return show_lines("SeriesModel", [f"order {self.order}", repr(self.model)])
+
+
+def _shown(shape: tuple[int, ...], order: int) -> tuple[int, ...] | None:
+    """Return the shape of one value of states that hold several."""
+    if order == 1:
+        return None
+    ok = len(shape) == 1 and shape[0] % order == 0
+    fix = "Pass the order of kbpjax.series.fit."
+    _checks.require(ok, "order", "must divide the number of coordinates of a state", f"shape {shape}", fix)
+    return () if shape[0] == order else (shape[0] // order,)
 
 
 def _factors(own: Any, first: Array, points: Array) -> Array:

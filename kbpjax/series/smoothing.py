@@ -47,7 +47,11 @@ def smooth(model: SeriesModel, y: Values, *, times: Any = None, steps: int = 0) 
     _checks.require(_checks.is_whole(steps) and steps >= 0, "steps", "must be an integer >= 0", steps, "Pass 10.")
     values, single = observations("y", model, y, times)
     graph = model.chain(values.shape[1] + steps)
-    of_one = lambda y: infer(model.model, graph, evidence=_padded(observe(model.model, model.apart(len(y)), y), steps))
+
+    def of_one(y: Array) -> Posterior:
+        evidence = _padded(observe(model.model, model.apart(len(y)), y), steps)
+        return infer(model.model, graph, evidence=evidence).showing(model.shown)
+
     return of_one(values[0]) if single else jax.vmap(of_one)(values)
 
 
@@ -120,7 +124,7 @@ def forecast(model: SeriesModel, past: Values | State | Filtered, steps: int, *,
             jnp.zeros(steps, bool),
             {},
         )
-        return infer(own, graph, evidence=evidence * factor)
+        return infer(own, graph, evidence=evidence * factor).showing(model.shown)
 
     return jax.vmap(of_one)(past) if past.begun.ndim else of_one(past)
 
