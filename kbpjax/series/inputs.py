@@ -24,7 +24,7 @@ def as_series(argument: str, values: Any, dim: int | None, times: Any = None) ->
     if are_labels(values) or isinstance(values, Sequence) and len(values) and are_labels(values[0]):
         return _labels(argument, values, times)
     if isinstance(values, list | tuple) and values and np.ndim(values[0]) > 0:
-        rows = [_checks.as_numpy(f"{argument}[{i}]", one) for i, one in enumerate(values)]
+        rows = [np.asarray(_checks.as_numpy(f"{argument}[{i}]", one)) for i, one in enumerate(values)]
         single = False
     else:
         if isinstance(values, jax.core.Tracer):
@@ -32,7 +32,7 @@ def as_series(argument: str, values: Any, dim: int | None, times: Any = None) ->
             _checks.require(times is None, "times", "must be None for traced series", "times", fix)
             axes = values.ndim - 1 if dim is None else dim
             return (values[None], True) if values.ndim == axes + 1 else (values, False)
-        array = _checks.as_numpy(argument, values)
+        array = np.asarray(_checks.as_numpy(argument, values))
         axes = dim if dim is not None else (0 if array.ndim < 3 else array.ndim - 2)
         ok, fix = array.ndim in (axes + 1, axes + 2), "Pass one series [time, *dim], or several [series, time, *dim]."
         _checks.require(ok, argument, f"must have {axes + 1} or {axes + 2} axes", f"shape {array.shape}", fix)
