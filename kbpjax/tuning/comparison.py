@@ -159,12 +159,14 @@ class Outcome(NamedTuple):
         inside: share of the true values in regions that hold `Search.inside` of a belief, at each temperature.
         converged: whether the messages converged.
         residual: the largest residual of a basis.
+        errors: standard errors of the differences of the scores from that at temperature 1, over the held-out problems.
     """
 
     scores: Any
     inside: Any
     converged: Any
     residual: Any
+    errors: Any = 0.0
 
 
 class Given(eqx.Module):
@@ -182,7 +184,7 @@ class Comparison(eqx.Module):
 
     `units` holds factors of the scores of the nodes [node_of_type] by type: 1, or, where relations with and without own
     margins are compared, what makes them scores in standard deviations of each node. `starts` are the node types whose
-    starts have a marginal of their own.
+    starts have a marginal of their own; `problems` is the number of held-out problems.
     """
 
     data: TrainingData
@@ -198,6 +200,7 @@ class Comparison(eqx.Module):
     relation: str = eqx.field(static=True)
     own: OwnRelations | None = eqx.field(static=True)
     search: Search = eqx.field(static=True)
+    problems: int = eqx.field(static=True)
     starts: tuple[int, ...] = eqx.field(static=True, default=())
 
     def score(self, choice: Choice) -> Outcome:
@@ -235,9 +238,15 @@ class Comparison(eqx.Module):
         found = beliefs(model, graph, evidence, solution)
         computed = found if isinstance(found, dict) else dict.fromkeys(self.points, found)
         at = partial(self._at, computed, self.distances())
-        scores, inside = jax.lax.map(at, jnp.asarray(search.temperatures, evidence.local.dtype))
+        sums, inside, counts = jax.lax.map(at, jnp.asarray(search.temperatures, evidence.local.dtype))
+        total = jnp.maximum(jnp.sum(counts[0]), 1)
+        scores = jnp.sum(sums, axis=1) / total
+        apart = sums - sums[search.temperatures.index(1.0)][None]
+        centered = apart - jnp.sum(apart, axis=1, keepdims=True) / total * counts
+        several = counts.shape[1] / max(counts.shape[1] - 1, 1)
+        errors = jnp.sqrt(jnp.sum(centered**2, axis=1) * several) / total
         residual = jnp.max(jnp.stack([jnp.max(jnp.stack(pair)) for pair in model.residuals.values()]))
-        return Outcome(scores, inside, solution.converged, residual)
+        return Outcome(scores, inside, solution.converged, residual, errors)
 
     def distances(self) -> dict[int, tuple[Array, Array]]:
         """Return {node type: distances between the points, and from each true value to the points}."""
@@ -245,21 +254,22 @@ class Comparison(eqx.Module):
 
     def _at(
         self, computed: dict[int, Belief], distances: dict[int, tuple[Array, Array]], temperature: Array
-    ) -> tuple[Array, Array]:
-        """Return, over the scored nodes at one temperature, the mean energy score and the share inside of regions.
+    ) -> tuple[Array, Array, Array]:
+        """Return, of the scored nodes at one temperature, energy scores and numbers by problem, and the share inside.
 
         A region holds `Search.inside` of a belief, the points of smallest mean distance from a draw: for numbers, an
         interval.
         Of states at its boundary, it has the share that makes it hold exactly that much: whole states would make it
         hold more, and temperatures below 1 seem right.
         """
-        total, inside, count = (jnp.zeros_like(temperature) for _ in range(3))
+        inside, count = jnp.zeros_like(temperature), jnp.zeros_like(temperature, shape=(self.problems,))
+        total = count
         for v, belief in computed.items():
             weights = temper(belief, temperature).weights
             between, to_truth = (distance.astype(weights.dtype) for distance in distances[v])
             mask = self.scored[v]
             energy = self.units[v].astype(weights.dtype) * energy_score(weights, to_truth, between)
-            total = total + jnp.sum(jnp.where(mask, energy, 0))
+            total = total.at[self.held.problem[v]].add(jnp.where(mask, energy, 0).astype(total.dtype))
             at_truth, at_points = jnp.sum(weights * to_truth, axis=1, keepdims=True), matmul(weights, between)
             same = jnp.abs(at_points - at_truth) <= SAME * at_truth
             nearer = jnp.sum(jnp.where((at_points < at_truth) & ~same, weights, 0), axis=1)
@@ -267,8 +277,8 @@ class Comparison(eqx.Module):
             share = jnp.clip((self.search.inside - nearer) / jnp.where(level > 0, level, 1), 0, 1)
             held = jnp.where(level > 0, share, (nearer <= self.search.inside).astype(share.dtype))
             inside = inside + jnp.sum(jnp.where(mask, held, 0)).astype(count.dtype)
-            count = count + jnp.sum(mask, dtype=count.dtype)
-        return total / jnp.maximum(count, 1), inside / jnp.maximum(count, 1)
+            count = count.at[self.held.problem[v]].add(mask.astype(count.dtype))
+        return total, inside / jnp.maximum(jnp.sum(count), 1), count
 
     def _distances(self, node_type: int, points: Array, truth: Array | None = None) -> Array:
         """Return distances between points, or from each true value to the points, in median distances."""
@@ -370,6 +380,7 @@ def make_comparison(
         relation=relation,
         own=own,
         search=search,
+        problems=1 + max(int(number.max(initial=0)) for number in held.problem.values()),
     )
 
 

@@ -30,6 +30,7 @@ class HeldOut(NamedTuple):
         observations: {node type: observations [node_of_type, *obs_dim]}.
         observed: {node type: mask of the nodes with an observation, of which entries may be NaN [node_of_type]}.
         place: {node type: numbers of the nodes among the nodes of the type of their graph [node_of_type]}.
+        problem: {node type: number of the problem of each node [node_of_type]}.
     """
 
     graph: Graph
@@ -38,6 +39,7 @@ class HeldOut(NamedTuple):
     observations: dict[int, Any]
     observed: dict[int, Any]
     place: dict[int, Any]
+    problem: dict[int, Any]
 
 
 def hold_out(
@@ -174,7 +176,7 @@ def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]], margin: int)
     """Return the disjoint union of what is held out."""
     edges, edge_type, node_type = [], [], []
     columns: dict[str, dict[int, list]] = {name: {} for name in HeldOut._fields[1:]}
-    offset = 0
+    offset, number_of_problem = 0, 0
     for one, mask in zip(cases, held, strict=True):
         kind = np.asarray(one.graph.node_type)
         within = _within(one.graph)
@@ -191,12 +193,14 @@ def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]], margin: int)
             for v in one.samples:
                 rows = within[chosen[kind[chosen] == v]]
                 columns["place"].setdefault(v, []).append(rows.astype(np.int32))
+                columns["problem"].setdefault(v, []).append(np.full(len(rows), number_of_problem, np.int32))
                 columns["truth"].setdefault(v, []).append(np.asarray(one.samples[v])[case, rows])
                 here = scored[chosen[kind[chosen] == v]]
                 columns["present"].setdefault(v, []).append(np.asarray(one.present[v])[case, rows] & here)
                 if v in one.observations:
                     columns["observations"].setdefault(v, []).append(np.asarray(one.observations[v])[case, rows])
                     columns["observed"].setdefault(v, []).append(np.asarray(one.used[v])[case, rows])
+            number_of_problem += 1
     graph = Graph.from_edges(
         np.concatenate(edges) if edges else np.zeros((0, 2), int),
         offset,

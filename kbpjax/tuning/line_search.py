@@ -37,6 +37,10 @@ def by_coordinates(score: "Scores", best: Choice, names: list[str], root: float)
     return best
 
 
+CLEAR = 2.0
+"""Number of standard errors by which the score of a temperature must be better than that of 1 to count."""
+
+
 class Scores:
     """The scores of choices on held-out problems, each computed once."""
 
@@ -74,8 +78,19 @@ class Scores:
         return self.tried[choice]
 
     def __call__(self, choice: Choice) -> float:
-        """Return the score at the best temperature."""
-        return min(self.by_temperature(choice).values())
+        """Return the score at the best of the temperatures that count."""
+        scores = np.array(list(self.by_temperature(choice).values()))
+        return float(np.min(scores[self._counting(choice)]))
+
+    def _counting(self, choice: Choice) -> np.ndarray:
+        """Return a mask of the temperatures that count: 1, and those that are better by two standard errors.
+
+        On a few problems whose values hang together, such as the sign of a series, sharp beliefs may be right by luck.
+        """
+        found, temperatures = self.outcome(choice), np.array(self.search.temperatures)
+        errors = np.nan_to_num(np.broadcast_to(found.errors, temperatures.shape))
+        one = found.scores[temperatures == 1.0]
+        return (temperatures == 1.0) | (found.scores < one - CLEAR * errors)
 
     def by_temperature(self, choice: Choice) -> dict[float, float]:
         """Return {temperature: score}, with penalties for what was not resolved."""
@@ -86,12 +101,13 @@ class Scores:
         return dict(zip(self.search.temperatures, scores, strict=True))
 
     def temperature(self, choice: Choice) -> float:
-        """Return, of the temperatures that score about as well as the best, the one whose regions hold as they should.
+        """Return, of those that score about as well as the best that counts, the one whose regions hold as they should.
 
         The energy score is flat around its minimum, while the share of true values inside of a region is not.
         """
         found, search = self.outcome(choice), self.search
-        flat = found.scores <= (1 + search.flat) * np.min(found.scores)
+        counts = self._counting(choice)
+        flat = counts & (found.scores <= (1 + search.flat) * np.min(found.scores[counts]))
         gaps = np.where(flat, np.abs(found.inside - search.inside), np.inf)
         right = np.flatnonzero(gaps <= np.min(gaps) + search.tie)
         return min((search.temperatures[number] for number in right), key=lambda one: abs(np.log(one)))
