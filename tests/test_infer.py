@@ -214,7 +214,9 @@ def test_the_score_equals_the_energy_score(chain):
     problem = comparison.make_comparison(data, comparison.Given(kernels, observed))
     weights = np.random.default_rng(0).dirichlet(np.ones(len(problem.points[0])), len(problem.held.truth[0]))
     belief = kbp.Belief(problem.points[0], jnp.asarray(weights, jnp.float32))
-    got, inside = problem._at({0: belief}, problem.distances(), jnp.float32(1.0))
+    sums, inside, counts = problem._at({0: belief}, problem.distances(), jnp.float32(1.0))
+    assert len(counts) == 6  # a quarter of the cases
+    got = sums.sum() / counts.sum()
     points, truth, scale = (np.asarray(a, float) for a in (problem.points[0], problem.held.truth[0], kernels.scales[0]))
     near = (weights * abs(points[None] - truth[:, None])).sum(axis=1)
     apart = np.einsum("np,nq,pq->n", weights, weights, abs(points[:, None] - points[None]))
@@ -234,6 +236,32 @@ def test_of_temperatures_that_score_alike_the_one_whose_intervals_hold_is_taken(
     found.tried[comparison.Choice()] = comparison.Outcome(scores, inside, True, 0.0)
     assert found.temperature(comparison.Choice()) == search.temperatures[6]
     assert found(comparison.Choice()) == 1.0
+
+
+def test_a_temperature_counts_only_if_it_is_better_by_two_standard_errors():
+    search = Search()
+    scores, inside = np.full(len(search.temperatures), 1.0), np.full(len(search.temperatures), 0.9)
+    sharp = search.temperatures.index(0.5)
+    scores[sharp] = 0.9
+    for error, temperature, score in ((0.06, 1.0, 1.0), (0.04, 0.5, 0.9)):
+        found = line_search.Scores(None, search)
+        found.tried[comparison.Choice()] = comparison.Outcome(scores, inside, True, 0.0, np.full(len(scores), error))
+        assert (found.temperature(comparison.Choice()), found(comparison.Choice())) == (temperature, score)
+
+
+def test_errors_of_scores_are_those_of_the_mean_over_cases(chain):
+    graph, _, _ = chain
+    data = kbp.pool(graph, *field(graph, 24))
+    kernels = comparison.ScaledKernels.of("kernel", None, data.nodes)
+    observed = comparison.ScaledKernels.of("obs_kernel", None, {0: data.observations[0][1]})
+    problem = comparison.make_comparison(data, comparison.Given(kernels, observed))
+    found = comparison.evaluate(problem, comparison.Choice(*(jnp.asarray(x) for x in comparison.Choice(ridge=1e-3))))
+    temperatures = problem.search.temperatures
+    one = temperatures.index(1.0)
+    assert float(found.errors[one]) == 0
+    assert (np.asarray(found.errors)[:one] > 0).all()
+    few = comparison.make_comparison(kbp.pool(graph, *field(graph, 2)), comparison.Given(kernels, observed))
+    assert few.problems == 1  # blocks of nodes
 
 
 def test_the_projection_is_the_ridge_regression_of_smallest_cross_validation_error():

@@ -184,7 +184,8 @@ class Comparison(eqx.Module):
 
     `units` holds factors of the scores of the nodes [node_of_type] by type: 1, or, where relations with and without own
     margins are compared, what makes them scores in standard deviations of each node. `starts` are the node types whose
-    starts have a marginal of their own; `problems` is the number of held-out problems.
+    starts have a marginal of their own; `problems` is the number of held-out cases, or 1 for blocks of nodes, whose
+    scores have no error then: there are few of them, and each holds many nodes that hardly depend on each other.
     """
 
     data: TrainingData
@@ -340,6 +341,8 @@ def make_comparison(
     if projected:
         kernels = given.obs_kernels.projected(train, given.kernels.scales, search.many)
         given = eqx.tree_at(lambda g: g.obs_kernels, given, kernels or given.obs_kernels)
+    if sum(len(next(iter(one.samples.values()))) for one in data.cases) < search.min_cases:
+        held = held._replace(problem={v: np.zeros_like(number) for v, number in held.problem.items()})
     graph, scored, clamped = held.graph, dict(held.present), None
     rng = np.random.default_rng(1)
     for v, seen in held.observed.items():
