@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PACKAGES = ("", "kernels", "features", "ep")
+PACKAGES = ("", "kernels", "features", "ep", "series")
 """Packages whose public names are their `__all__`."""
 MODULES = (
     *("plotting", "io", "estimator", "baselines", "learning.data", "learning.model", "learning.observations"),
@@ -30,7 +30,7 @@ PAGES = {
         "Data and graphs",
         "A graph of typed nodes and edges, and training samples of its variables.",
         {
-            "Graphs": "Graph grid_graph chain_graph neighbor_graph choose_edges",
+            "Graphs": "Graph grid_graph chain_graph neighbor_graph repeat_graph time_windows choose_edges",
             "Windows as observations": "windows window_orbits grid_symmetries",
             "Training data": "TrainingData pool chunked learning.data.Cases",
         },
@@ -117,6 +117,15 @@ PAGES = {
             "Uncertainty": "std variance covariance quantile interval circular_interval highest_density entropy"
             " coverage log_density",
             "Samples": "sample",
+        },
+    ),
+    "series": (
+        "Time series",
+        "States behind observations at successive times: filter, smoother, forecasts and paths.",
+        {
+            "Models": "series.fit series.SeriesModel",
+            "Answers": "series.filter series.Filtered series.smooth series.forecast series.sample_paths",
+            "Online": "series.start series.update series.State",
         },
     ),
     "hyperparameters": (

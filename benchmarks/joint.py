@@ -125,7 +125,10 @@ def wind(seed: int, quick: bool, data: Path | None) -> Iterator[Row]:
     ways |= {f"{sweeps} sweeps": {"num_sweeps": sweeps} for sweeps in SWEEPS}
     key = jax.random.key(0)
     for name, options in ways.items():
-        yield {"draws": name, **joint_scores(np.asarray(kbp.sample(posterior, key, IMPUTATIONS, **options)), draw, scale)}
+        yield {
+            "draws": name,
+            **joint_scores(np.asarray(kbp.sample(posterior, key, IMPUTATIONS, **options)), draw, scale),
+        }
     mean, covariance = networks.expectation_maximization(x, 12)
     yield {"draws": "joint Gaussian", **joint_scores(gaussian_draws(mean, covariance, draw.y), draw, scale)}
 

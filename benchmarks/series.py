@@ -238,7 +238,9 @@ class Kalman:
             later = smoothed[-1]
             smoothed.append((mean + back * (later[0] - next_mean), var + back**2 * (later[1] - next_var)))
         both = {"filter": after, "smooth": smoothed[::-1]}
-        return {name: (np.stack([m for m, _ in one], 1), np.stack([v for _, v in one], 1)) for name, one in both.items()}
+        return {
+            name: (np.stack([m for m, _ in one], 1), np.stack([v for _, v in one], 1)) for name, one in both.items()
+        }
 
     def forecast(self, mean: np.ndarray, var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return means and variances five steps later."""
@@ -295,7 +297,9 @@ def numbers(system: System, rng: Rng, quick: bool) -> list[Row]:
     ends = [system.length * k // 8 for k in (3, 5, 7)]
     ends = [end for end in ends if end + HORIZON <= system.length]
     ahead = [series.forecast(model, jnp.float32(seen[:, :end]), HORIZON).weights[:, -1] for end in ends]
-    linear = [kalman.forecast(*(part[:, -1] for part in kalman(system.linear(seen[:, :end]))["filter"])) for end in ends]
+    linear = [
+        kalman.forecast(*(part[:, -1] for part in kalman(system.linear(seen[:, :end]))["filter"])) for end in ends
+    ]
     rows.append(
         row(
             "forecast",
@@ -392,14 +396,21 @@ def pendulum(rng: Rng, quick: bool) -> list[Row]:
     particles = particle_filter(rng, y)
     rows = []
     for quantity in problem.quantities:
-        own = lambda weights, q=quantity, x=truth: score(q, Distribution(np.asarray(model.points), np.asarray(weights)), x)
+        own = lambda weights, q=quantity, x=truth: score(
+            q, Distribution(np.asarray(model.points), np.asarray(weights)), x
+        )
         for task, posterior in (("filter", filtered), ("smooth", smoothed)):
             ours = own(posterior.weights)
             if task == "smooth":
                 right = score(quantity, exact[quantity.name], truth)["crps"]
             else:
                 right = particle_crps(quantity, particles, truth)
-            scores = {"crps": ours["crps"], "exact": right, "/ exact": ours["crps"] / right, "in 90 %": ours["coverage_90"]}
+            scores = {
+                "crps": ours["crps"],
+                "exact": right,
+                "/ exact": ours["crps"] / right,
+                "in 90 %": ours["coverage_90"],
+            }
             rows.append({"task": f"{task}, {quantity.name}", **scores})
     return rows
 

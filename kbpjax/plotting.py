@@ -17,9 +17,9 @@ from kbpjax.graphs.graph import Graph
 from kbpjax.inference.loopy import Solution, constant_messages, solved
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.beliefs import Belief
+from kbpjax.posterior.draws import mode
 from kbpjax.posterior.intervals import coverage, interval
 from kbpjax.posterior.posterior import Posterior, as_belief
-from kbpjax.posterior.draws import mode
 from kbpjax.posterior.summaries import marginal, mean, std
 
 __all__ = [

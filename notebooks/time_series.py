@@ -62,10 +62,14 @@ mean = np.asarray(kbp.mean(posterior))
 
 # %%
 shown, time = 0, np.arange(70)
-figure, (top, bottom) = plt.subplots(2, 1, figsize=(9, 5.5), sharex=True, constrained_layout=True)
+figure, (top, bottom) = plt.subplots(
+    2, 1, figsize=(9, 5.5), sharex=True, constrained_layout=True
+)
 for coverage, shade in ((0.95, 0.2), (0.8, 0.3), (0.5, 0.4)):
     ends = kbp.interval(posterior, coverage)
-    top.fill_between(time, *(np.asarray(end)[shown] for end in ends), color="C0", alpha=shade, lw=0)
+    top.fill_between(
+        time, *(np.asarray(end)[shown] for end in ends), color="C0", alpha=shade, lw=0
+    )
 top.plot(time, mean[shown], color="C0", label="mean, and 50, 80 and 95 %")
 top.plot(time, truth[shown], "k", lw=1, label="level, unknown")
 top.axvspan(25, 36, color="0.9", zorder=0)
@@ -73,7 +77,9 @@ top.axvspan(59, 69, color="0.95", zorder=0)
 top.set_ylabel("level")
 top.legend(loc="upper left", fontsize=8)
 bottom.plot(time[:60], y[shown], ".", color="C1")
-bottom.set(xlabel="time", ylabel="sensor", title="what is seen: a gap, and ten steps to come")
+bottom.set(
+    xlabel="time", ylabel="sensor", title="what is seen: a gap, and ten steps to come"
+)
 figure.suptitle("The level behind a sensor that saturates, with its uncertainty")
 plt.show()
 
@@ -86,9 +92,15 @@ plt.show()
 # %%
 gap = range(25, 37)
 paths = series.sample_paths(model, y[shown], jax.random.key(0), 2000, steps=10)
-alone = kbp.sample(series.smooth(model, y[shown], steps=10), jax.random.key(0), 2000, joint=False)
-figure, axes = plt.subplots(1, 2, figsize=(9, 2.8), sharey=True, constrained_layout=True)
-for ax, (title, drawn) in zip(axes, {"joint draws": paths, "each time by itself": alone}.items(), strict=True):
+alone = kbp.sample(
+    series.smooth(model, y[shown], steps=10), jax.random.key(0), 2000, joint=False
+)
+figure, axes = plt.subplots(
+    1, 2, figsize=(9, 2.8), sharey=True, constrained_layout=True
+)
+for ax, (title, drawn) in zip(
+    axes, {"joint draws": paths, "each time by itself": alone}.items(), strict=True
+):
     ax.plot(np.arange(20, 70), np.asarray(drawn)[:8, 20:].T, lw=0.8)
     ax.plot(np.arange(20, 70), truth[shown, 20:], "k", lw=1.5)
     ax.set(title=title, xlabel="time")
@@ -114,7 +126,9 @@ state = series.start(model)
 for seen in y[shown, :50]:
     state, belief, log_density = step(state, seen)
 ahead = series.forecast(model, state, 10)
-print(f"now {kbp.mean(belief)[0]:.2f}, in ten steps {kbp.mean(ahead)[-1]:.2f} +- {kbp.std(ahead)[-1]:.2f}")
+print(
+    f"now {kbp.mean(belief)[0]:.2f}, in ten steps {kbp.mean(ahead)[-1]:.2f} +- {kbp.std(ahead)[-1]:.2f}"
+)
 
 # %% [markdown]
 # ## Beside a Kalman smoother and a particle smoother
@@ -136,7 +150,9 @@ def kalman_smoother(y):
     weights = np.linalg.solve(among, gain * prior[seen]).T
     mean = level + weights @ (y[seen] - offset - gain * level)
     var = np.diag(prior) - np.einsum("ij,ij->i", weights, gain * prior[:, seen])
-    return mean[:, None] + np.sqrt(np.maximum(var, 0))[:, None] * rng.normal(size=(len(time), 300))
+    return mean[:, None] + np.sqrt(np.maximum(var, 0))[:, None] * rng.normal(
+        size=(len(time), 300)
+    )
 
 
 def log_step(new, old):
@@ -176,7 +192,13 @@ methods = {
     "Kalman smoother": np.stack([kalman_smoother(row) for row in y]),
     "particle smoother, true model": np.stack([particle_smoother(row) for row in y]),
 }
-parts = {"seen": [*range(25), *range(37, 60)], "gap": list(gap), "forecast": list(range(60, 70))}
+parts = {
+    "seen": [*range(25), *range(37, 60)],
+    "gap": list(gap),
+    "forecast": list(range(60, 70)),
+}
 for name, drawn in methods.items():
-    scores = [f"{part} {crps(drawn, truth)[:, at].mean():.3f}" for part, at in parts.items()]
+    scores = [
+        f"{part} {crps(drawn, truth)[:, at].mean():.3f}" for part, at in parts.items()
+    ]
     print(f"{name:30}", ", ".join(scores))

@@ -1,4 +1,4 @@
-"""Time series: filter, smoother, forecasts and paths, against each other, `infer`, enumeration and the Kalman filter."""
+"""Time series: filter, smoother, forecasts and paths, against each other, enumeration and the Kalman filter."""
 
 import jax
 import jax.numpy as jnp

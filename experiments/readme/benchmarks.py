@@ -175,12 +175,54 @@ def potentials_shares(rows: list[Row]) -> str:
     return _side_by_side(rows, "potentials", "hidden", list(dict.fromkeys(row["hidden"] for row in rows)))
 
 
+def joint_graphs(rows: list[Row]) -> str:
+    """Return a table of the errors of joint draws on random graphs by the strength of their tables."""
+    rows = [row for row in rows if row["part"] == "graphs"]
+    strengths = list(dict.fromkeys(row["strength"] for row in rows))
+    return _side_by_side(rows, "draws", "strength", strengths, {"pairs": ".3f"})
+
+
+def joint_wind(rows: list[Row]) -> str:
+    """Return a table of the scores of joint draws of hidden stations."""
+    rows = [row for row in rows if row["part"] == "wind"]
+    body = [[row["draws"], f"{row['energy score']:.3f}", f"{row['largest in 90 %']:.2f}"] for row in rows]
+    return markdown_table(["draws", "energy score", "largest in 90 %"], body)
+
+
+def series_tasks(rows: list[Row]) -> str:
+    """Return a table of systems and tasks: CRPS, the exact one, their ratio, that of a Kalman filter, coverage."""
+    names = ["system", "task", "CRPS", "exact", "CRPS / exact", "Kalman / exact", "in 90 %"]
+    body = [
+        [
+            row["system"],
+            row["task"],
+            f"{row['crps']:.3f}",
+            f"{row['exact']:.3f}",
+            f"{row['/ exact']:.2f}",
+            or_blank(row["Kalman"] / row["exact"] if "Kalman" in row else None, ".2f"),
+            f"{row['in 90 %']:.2f}",
+        ]
+        for row in rows
+    ]
+    return markdown_table(names, body)
+
+
+def series_speed(rows: list[Row]) -> str:
+    """Return a table of systems: log densities of observations, and the times of filtering."""
+    columns = {"rank": ".0f", "log density": ".3f", "exact log density": ".3f", "step_us": ".0f", "many_s": ".2f"}
+    titles = ["system", "rank", "log density", "exact", "microseconds of a step", "seconds of 10,000 series"]
+    rows = [row for row in rows if "step_us" in row]
+    return markdown_table(
+        titles, [[row["system"], *(f"{row[key]:{shape}}" for key, shape in columns.items())] for row in rows]
+    )
+
+
 def _side_by_side(
     rows: list[Row], of_line: str, of_column: str, columns: list[Any], shapes: dict[str, str] | None = None
 ) -> str:
     """Return a table with a line for each value of one key, and columns for those of another."""
     shapes = {"crps": ".3f"} if shapes is None else shapes
-    what = {"/ baseline": "", "in 90 %": ", in 90 %", "seconds": ", s", "crps": ""}
+    what = {"/ baseline": "", "in 90 %": ", in 90 %", "seconds": ", s", "crps": "", "pairs": ""}
     header = [of_line, *(f"{column}{what[key]}" for column in columns for key in shapes)]
     found = {(row[of_line], row[of_column]): row for row in rows if of_column in row}
     body = [

@@ -28,6 +28,8 @@ PAGES = (
     "docs/first_try.md",
     "docs/choosing.md",
     "docs/composing.md",
+    "docs/joint.md",
+    "docs/time_series.md",
 )
 EXPERIMENTS = (
     "denoising",
@@ -73,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
 def of_benchmarks() -> dict[str, str]:
     """Return the tables of the benchmarks by the name of their place in the pages."""
     names = ("propagate", "scale", "streaming", "fit", "gradients", "discrete", "first_try", "ablation")
-    names += ("decomposition", "precision", "potentials")
+    names += ("decomposition", "precision", "potentials", "joint", "series")
     found = {name: _read(f"benchmarks/results/{name}.json") for name in names}
     rows = {name: results["rows"] for name, results in found.items()}
     return {
@@ -90,6 +92,10 @@ def of_benchmarks() -> dict[str, str]:
         "potentials_methods": benchmarks.potentials_methods(rows["potentials"]),
         "potentials_sizes": benchmarks.potentials_sizes(rows["potentials"]),
         "potentials_shares": benchmarks.potentials_shares(rows["potentials"]),
+        "joint_graphs": benchmarks.joint_graphs(rows["joint"]),
+        "joint_wind": benchmarks.joint_wind(rows["joint"]),
+        "series_tasks": benchmarks.series_tasks(rows["series"]),
+        "series_speed": benchmarks.series_speed(rows["series"]),
         "tables": benchmarks.tables_of_states(rows["discrete"]),
         "first_try": benchmarks.first_try(rows["first_try"]),
         "first_try_compared": benchmarks.first_try_compared(rows["first_try"]),

@@ -16,10 +16,9 @@ from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.posterior.beliefs import Belief
 from kbpjax.posterior.evidence import expand
-from kbpjax.posterior.joint import NUM_TREES, Order, best, draw, order_of, points_of
+from kbpjax.posterior.joint import NUM_TREES, Order, best, draw, order_of, own_candidates, points_of
 from kbpjax.posterior.posterior import Posterior
 from kbpjax.posterior.summaries import (
-    NodeBelief,
     check_belief,
     chosen_points,
     each_node,
@@ -116,7 +115,9 @@ def _independent(key: PRNGKeyArray, belief: Any, num_samples: int) -> Any:
     return with_labels(belief, _of_beliefs(key, belief, num_samples, {}))
 
 
-def _of_beliefs(key: PRNGKeyArray, belief: Any, num_samples: int, levels: Mapping[int, Array], node_type: int = 0) -> Any:
+def _of_beliefs(
+    key: PRNGKeyArray, belief: Any, num_samples: int, levels: Mapping[int, Array], node_type: int = 0
+) -> Any:
     if isinstance(belief, Mapping):
         of = lambda v, one: _of_beliefs(jax.random.fold_in(key, v), one, num_samples, levels, v)
         return {v: with_labels(one, of(v, one)) for v, one in belief.items()}
@@ -186,6 +187,7 @@ def _joint(posterior: Posterior, key: PRNGKeyArray, num_samples: int, num_sweeps
 def _drawn(posterior: Posterior, order: Order, keys: PRNGKeyArray, num_samples: int, num_sweeps: int) -> Any:
     def of_case(posterior: Posterior, key: PRNGKeyArray) -> Any:
         first, second = jax.random.split(key)
+        posterior = own_candidates(posterior)
         places, _ = draw(posterior, order, first, num_samples, num_sweeps)
         return _values(posterior, places, second)
 
@@ -269,7 +271,10 @@ def mode(belief: Posterior | Belief | Mapping[int, Belief], *, joint: bool = Fal
 
 @quick_jit
 def _joint_modes(posterior: Posterior, order: Order) -> Any:
-    of_case = lambda posterior: _values(posterior, best(posterior, order, NUM_SWEEPS)[:, None], None)
+    def of_case(posterior: Posterior) -> Any:
+        posterior = own_candidates(posterior)
+        return _values(posterior, best(posterior, order, NUM_SWEEPS)[:, None], None)
+
     axis = len(posterior.batch)
     modes = _each_case(of_case, posterior.batch)(posterior)
     return jax.tree.map(lambda x: jnp.squeeze(x, axis), modes)
@@ -363,6 +368,7 @@ def _draws_of_nodes(
 
     def of_case(posterior: Posterior, key: PRNGKeyArray) -> tuple[Array, Array]:
         first, second = jax.random.split(key)
+        posterior = own_candidates(posterior)
         places, logs = draw(posterior, order, first, num_samples, num_sweeps)
         drawn = _of_nodes(posterior.graph, _values(posterior, places, second), nodes)
         return jax.lax.stop_gradient(drawn), logs

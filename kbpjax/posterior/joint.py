@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from kbpjax import _checks
 from kbpjax._misc import matmul, vary_like
@@ -115,7 +115,7 @@ def parts_of(posterior: Posterior) -> Parts:
     heat = model.temperature.astype(dtype)
     tables = jnp.zeros((max(len(kinds), 1), size, size), dtype)
     for place, (kind, *ends) in enumerate(kinds):
-        found, _ = log_ratios(model, kind, (ends[0], ends[1]), tuple(points[v] for v in ends))
+        found, _ = log_ratios(model, kind, (ends[0], ends[1]), (points[ends[0]], points[ends[1]]))
         found = raise_logs(found[0].astype(dtype), 1 / heat)
         tables = tables.at[place, : found.shape[0], : found.shape[1]].set(jnp.exp(found - jnp.max(found)))
     count, rank = 1 + max(beliefs), solution.coefficients.shape[1]
@@ -125,7 +125,11 @@ def parts_of(posterior: Posterior) -> Parts:
         at_points = at_points.at[v, : found.shape[0], : found.shape[1]].set(found)
     place_of = np.zeros(1 + max([kind for kind, *_ in kinds], default=0), np.int32)
     place_of[[kind for kind, *_ in kinds]] = np.arange(len(kinds))
-    exponents = jnp.ones(graph.num_edges, dtype) if solution.exponents is None else of_edges(solution.exponents)[: graph.num_edges]
+    exponents = (
+        jnp.ones(graph.num_edges, dtype)
+        if solution.exponents is None
+        else of_edges(solution.exponents)[: graph.num_edges]
+    )
     coefficients = solution.coefficients.astype(dtype)
     padded = jnp.concatenate([coefficients, jnp.zeros_like(coefficients, shape=(1, rank))])
     floors = jnp.stack([model.floor_of(v) if v in beliefs else jnp.zeros(()) for v in range(count)]).astype(dtype)
@@ -137,9 +141,11 @@ def points_of(posterior: Posterior) -> dict[int, Array]:
     model = posterior.model
     types = [v for v, *_ in posterior.graph.node_types]
     if posterior.own_points:
-        return {v: (model.candidates or {})[v] for v in types}
-    points: Any = posterior.showing(None).points
-    return points if isinstance(points, dict) else dict.fromkeys(types, points)
+        known: dict[int, Array] = model.candidates or {}
+        return {v: known[v] for v in types}
+    points = posterior.showing(None).points
+    by_type: dict[int, Array] = points if isinstance(points, dict) else dict.fromkeys(types, points)
+    return by_type
 
 
 def own_candidates(posterior: Posterior) -> Posterior:
@@ -188,13 +194,13 @@ def rows_of_trees(graph: Graph, num_trees: int, seed: int) -> Rows:
     length = max(len(rows.direction) for rows in found)
     length += -length % max(8, length // 8)  # few sizes, so that other keys seldom compile anew
     width = max(rows.child.shape[1] for rows in found)
-    filling = Rows(*map(np.int32, (0, 0, graph.num_nodes, graph.num_nodes, graph.num_edges)))
+    filling = (0, 0, graph.num_nodes, graph.num_nodes, graph.num_edges)
 
-    def padded(array: np.ndarray, fill: np.int32) -> np.ndarray:
+    def padded(array: np.ndarray, fill: int) -> np.ndarray:
         sizes = (length, width)[: array.ndim]
         return np.pad(array, [(0, to - of) for of, to in zip(array.shape, sizes)], constant_values=fill)
 
-    stacked = zip(*([padded(*both) for both in zip(rows, filling)] for rows in found))
+    stacked = zip(*([padded(np.asarray(x), fill) for x, fill in zip(rows, filling, strict=True)] for rows in found))
     return Rows(*(_checks.to_jax(np.stack(arrays), np.int32) for arrays in stacked))
 
 
@@ -285,9 +291,9 @@ def draw_forest(parts: Parts, rows: Rows | None, key: PRNGKeyArray, num: int) ->
     total = jnp.sum(jnp.where(children[:, None], 0, found), axis=0)
     whole = num > size  # a table of all places of the parent is smaller than one row for each draw
 
-    def below(carry: tuple[Array, Array], row: tuple[Array, Rows]) -> tuple[tuple[Array, Array], None]:
+    def below(carry: tuple[Array, Array], numbered: tuple[Array, Rows]) -> tuple[tuple[Array, Array], None]:
         places, total = carry
-        number, row = row
+        number, row = numbered
         factors, table = _conditionals(parts, weights, row)
         at_parents = table.T
         own_key = jax.random.fold_in(others, number)
@@ -342,8 +348,8 @@ def best_of_forest(parts: Parts, rows: Rows | None) -> Array:
     values, best = jax.lax.scan(above, vary_like(jnp.zeros_like(weights), (parts, rows)), rows)
     places = jnp.argmax(values + gain, axis=1).astype(jnp.int32)
 
-    def below(places: Array, row: tuple[Rows, Array]) -> tuple[Array, None]:
-        row, best = row
+    def below(places: Array, found: tuple[Rows, Array]) -> tuple[Array, None]:
+        row, best = found
         chosen = jnp.take_along_axis(best, places[row.parent][:, None], axis=1)[:, 0]
         return places.at[row.child].set(chosen), None
 

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, o
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, ScalarLike, Shaped
+from jaxtyping import Array, Bool, Float, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers

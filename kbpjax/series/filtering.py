@@ -1,7 +1,6 @@
 """Filtering: the belief of each state given the observations up to its time, one observation after another."""
 
 import math
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -99,10 +98,8 @@ def update(model: SeriesModel, state: State, y: Values) -> Update:
     return _update(model, state, evidence.local[0], evidence.messages[0, 0], evidence.exponents[0], density[0])
 
 
-def _update(
-    model: SeriesModel, state: State, local: Array, observed: Array, power: Array, density: Array
-) -> Update:
-    """Return one step; `local` and `observed` are the evidence at the points and as a message, which is 0 if missing."""
+def _update(model: SeriesModel, state: State, local: Array, observed: Array, power: Array, density: Array) -> Update:
+    """Return one step; `local` and `observed` are the evidence at the points and as a message, 0 if missing."""
     floor, heat = model.floor, model.model.temperature.astype(local.dtype)
     place = jnp.where(state.begun, 1, 0)
     dtype, rank = local.dtype, model.at_points.shape[1]
@@ -153,7 +150,7 @@ def _marginal_density(model: SeriesModel, y: Array, evidence: Evidence) -> Float
 
 
 @public
-def filter(model: SeriesModel, y: Values, *, times: Any = None, state: State | None = None) -> Filtered:  # noqa: A001
+def filter(model: SeriesModel, y: Values, *, times: Any = None, state: State | None = None) -> Filtered:
     """Return the beliefs of all states given the observations up to their time.
 
     Args:

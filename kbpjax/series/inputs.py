@@ -12,7 +12,7 @@ from kbpjax.learning.labels import are_labels
 
 
 def as_series(argument: str, values: Any, dim: int | None, times: Any = None) -> tuple[Any, bool]:
-    """Return series as one array [series, time, *dim], NaN (labels: None) where missing, and whether there was only one.
+    """Return series as an array [series, time, *dim], NaN (labels: None) where missing, and whether there was one.
 
     Args:
         argument: the argument's name, for errors.
@@ -21,13 +21,13 @@ def as_series(argument: str, values: Any, dim: int | None, times: Any = None) ->
         dim: number of axes of one value; None: values are numbers, unless there are three axes.
         times: for each series whole numbers that increase [time]; one list for all, or for each series; None: 0, 1, ...
     """
-    if are_labels(values) or isinstance(values, Sequence) and len(values) and are_labels(values[0]):
+    if are_labels(values) or (isinstance(values, Sequence) and len(values) and are_labels(values[0])):
         return _labels(argument, values, times)
     if isinstance(values, list | tuple) and values and np.ndim(values[0]) > 0:
         rows = [np.asarray(_checks.as_numpy(f"{argument}[{i}]", one)) for i, one in enumerate(values)]
         single = False
     else:
-        if isinstance(values, jax.core.Tracer):
+        if isinstance(values, jax.Array) and _checks.is_traced(values):
             fix = "Pass series with times outside of compiled functions."
             _checks.require(times is None, "times", "must be None for traced series", "times", fix)
             axes = values.ndim - 1 if dim is None else dim

@@ -65,7 +65,7 @@ def fit(x: Values, y: Values | None = None, *, order: int = 1, times: Any = None
     lengths = sorted({one.shape[1] for one, _ in of_parts})
     grouped = [[np.concatenate(all_) for all_ in zip(*[p for p in of_parts if p[0].shape[1] == n])] for n in lengths]
     graphs = [chain_graph(n) for n in lengths]
-    known = {"margins": "type", "sharing": "type"} | ({"starts": "pooled"} if len(parts) > 1 else {})
+    known: dict[str, Any] = {"margins": "type", "sharing": "type"} | ({"starts": "pooled"} if len(parts) > 1 else {})
     if len(graphs) == 1:
         data = pool(graphs[0], *grouped[0])
     else:

@@ -10,7 +10,6 @@ It is all that the past says of the future: a `State` is one message.
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial

@@ -158,4 +158,3 @@ def sample_paths(
         ((100, 58), True)
     """
     return sample(smooth(model, y, times=times, steps=steps), key, num_samples)
-

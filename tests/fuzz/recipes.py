@@ -15,7 +15,7 @@ import networkx
 import numpy as np
 
 import kbpjax as kbp
-from kbpjax import ep, estimator, features, kernels, plotting, sharded
+from kbpjax import ep, estimator, features, kernels, plotting, series, sharded
 from kbpjax.baselines import (
     density,
     discrete,
@@ -376,6 +376,7 @@ recipe("KernelMRF.interaction", Late(lambda: model().interaction), 0)
 recipe("Posterior.require_one", Late(lambda: posterior().require_one))
 recipe("Posterior.of", kbp.Posterior.of, model, GRAPH, evidence, solution, POINTS)
 recipe("Posterior.at", Late(lambda: posterior().at), POINTS)
+recipe("Posterior.showing", Late(lambda: posterior().showing), None)
 recipe("log_belief", kbp.log_belief, posterior, np.zeros((3, 2), np.float32))
 recipe("edge_beliefs", kbp.edge_beliefs, posterior, [(0, 1), (2, 1)], POINTS)
 recipe("EdgeBelief", kbp.EdgeBelief, np.arange(3.0), np.arange(3.0), np.full((1, 3, 3), 1 / 9, np.float32))
@@ -400,6 +401,25 @@ recipe("entropy", kbp.entropy, belief)
 recipe("log_density", kbp.log_density, belief, np.array([0.5, 1.5], np.float32))
 recipe("sample", kbp.sample, posterior, KEY, 4, num_sweeps=2)
 recipe("sample/belief", kbp.sample, belief, KEY, 4, joint=False)
+
+# --- series -----------------------------------------------------------------------------------------------------------
+
+OF_SERIES = {"kernel": kbp.RBF(0.7), "obs_kernel": kbp.RBF(0.7), "rule": RULE}
+of_series = Late(lambda: series.fit(X, Y, **OF_SERIES))
+recipe("series.fit", series.fit, X, Y, **OF_SERIES)
+recipe("series.SeriesModel.of", series.SeriesModel.of, Late(lambda: of_series().model))
+recipe("series.SeriesModel.chain", Late(lambda: of_series().chain), 3)
+recipe("series.SeriesModel.apart", Late(lambda: of_series().apart), 3)
+recipe("series.SeriesModel.without_starts", Late(lambda: of_series().without_starts))
+recipe("series.SeriesModel.started", Late(lambda: of_series().started), GRAPH, np.array([True, False, False]))
+recipe("series.start", series.start, of_series)
+recipe("series.update", series.update, of_series, Late(lambda: series.start(of_series())), 0.5)
+recipe("series.filter", series.filter, of_series, Y[0], times=[0, 1, 3])
+recipe("series.smooth", series.smooth, of_series, Y[0], steps=1)
+recipe("series.forecast", series.forecast, of_series, Y[0], 2)
+recipe("series.sample_paths", series.sample_paths, of_series, Y[0], KEY, 3)
+recipe("repeat_graph", kbp.repeat_graph, GRAPH, 2, lags=(1,))
+recipe("time_windows", kbp.time_windows, X, 3)
 
 # --- tuning -----------------------------------------------------------------------------------------------------------
 
@@ -746,6 +766,9 @@ NOT_CALLED = {
     "Colored": RECORD,
     "Diagnosis": RECORD,
     "Estimate": RECORD,
+    "series.SeriesModel": RECORD,
+    "series.Filtered": RECORD,
+    "series.State": RECORD,
     "Tuned": RECORD,
     "Selection": RECORD,
     "Tuned.plot": "draws a record",
