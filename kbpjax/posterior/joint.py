@@ -21,7 +21,7 @@ candidate at random.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -144,7 +144,7 @@ def points_of(posterior: Posterior) -> dict[int, Array]:
         known: dict[int, Array] = model.candidates or {}
         return {v: known[v] for v in types}
     points = posterior.showing(None).points
-    by_type: dict[int, Array] = points if isinstance(points, dict) else dict.fromkeys(types, points)
+    by_type: dict = points if isinstance(points, dict) else dict.fromkeys(types, points)
     return by_type
 
 
