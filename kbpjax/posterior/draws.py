@@ -1,5 +1,6 @@
 """Joint answers of a posterior: draws, expectations of functions of several nodes, the most probable joint state."""
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -108,33 +109,43 @@ def _sweeps(num_sweeps: int | None) -> int:
 
 def _independent(key: PRNGKeyArray, belief: Any, num_samples: int) -> Any:
     if isinstance(belief, Posterior):
-        levels = _levels(belief)
+        for one in belief.by_type.values():
+            refuse_nan(one)
         keys = jax.random.split(key, belief.batch) if belief.batch else key
-        of_case = lambda belief, key: _of_beliefs(key, belief, num_samples, levels)
-        return with_labels(belief, belief.map_cases(of_case, {"key": keys}))
-    return with_labels(belief, _of_beliefs(key, belief, num_samples, {}))
-
-
-def _of_beliefs(
-    key: PRNGKeyArray, belief: Any, num_samples: int, levels: Mapping[int, Array], node_type: int = 0
-) -> Any:
+        return with_labels(belief, _apart(belief, keys, num_samples))
     if isinstance(belief, Mapping):
-        of = lambda v, one: _of_beliefs(jax.random.fold_in(key, v), one, num_samples, levels, v)
-        return {v: with_labels(one, of(v, one)) for v, one in belief.items()}
+        return {v: _independent(jax.random.fold_in(key, v), one, num_samples) for v, one in belief.items()}
     check_belief(belief)
     refuse_nan(belief)
-    is_level = next(iter(levels.values())) if len(levels) == 1 else levels.get(node_type, jnp.array(False))
-    return _sample(key, belief, num_samples, is_level)
+    places, second = _places(key, belief, num_samples)
+    return with_labels(belief, jnp.swapaxes(_between(belief, places, second, jnp.array(False)), 0, 1))
 
 
 @partial(jax.jit, static_argnames="num_samples")
-def _sample(key: PRNGKeyArray, belief: Belief, num_samples: int, levels: Array) -> Array:
+def _apart(posterior: Posterior, keys: PRNGKeyArray, num_samples: int) -> Any:
+    """Return draws of each node by itself."""
+
+    def of_case(posterior: Posterior, key: PRNGKeyArray) -> Any:
+        levels, values = _levels(posterior), {}
+        for v, belief in posterior.by_type.items():
+            own = jax.random.fold_in(key, v) if len(levels) > 1 else key
+            places, second = _places(own, belief, num_samples)
+            drawn = _with_clamps(posterior, v, _between(belief, places, second, levels[v]))
+            values[v] = jnp.swapaxes(drawn, 0, 1)
+        return values if len(values) > 1 else next(iter(values.values()))
+
+    return _each_case(of_case, posterior.batch)(posterior, keys)
+
+
+@partial(jax.jit, static_argnames="num_samples")
+def _places(key: PRNGKeyArray, belief: Belief, num_samples: int) -> tuple[Int[Array, "node draw"], PRNGKeyArray]:
+    """Return the places of independent draws among the candidates, and a key for what is left to be drawn."""
     first, second = jax.random.split(key)
     logits = jnp.log(belief.weights)
-    places = jax.random.categorical(first, logits, axis=-1, shape=(num_samples, len(logits))).T
-    return jnp.swapaxes(keep_nan(belief, _between(belief, places, second, levels)), 0, 1)
+    return jax.random.categorical(first, logits, axis=-1, shape=(num_samples, len(logits))).T, second
 
 
+@jax.jit
 def _between(belief: Belief, places: Array, key: PRNGKeyArray, levels: Array) -> Array:
     """Return a random value in the interval of each chosen candidate [node, ..., *dim]; the candidates of levels.
 
@@ -146,11 +157,11 @@ def _between(belief: Belief, places: Array, key: PRNGKeyArray, levels: Array) ->
     """
     chosen = chosen_points(belief, places)
     if belief.lengths is None or belief.num_points < 2:
-        return chosen
+        return keep_nan(belief, chosen)
     low, high = (each_node(belief, lambda one, at, end=end: _ends(one.points)[end][at], places) for end in (0, 1))
     share = jax.random.uniform(key, places.shape, low.dtype)
     value = (low + share * (high - low)).reshape(chosen.shape)
-    return jnp.where(levels, chosen, value)
+    return keep_nan(belief, jnp.where(levels, chosen, value))
 
 
 def _ends(points: Array) -> tuple[Array, Array]:
@@ -213,10 +224,10 @@ def _values(posterior: Posterior, places: Int[Array, "node draw"], key: PRNGKeyA
     for v, belief in posterior.by_type.items():
         own = places[posterior.graph.nodes_of_type(v)]
         if key is None:
-            drawn = chosen_points(belief, own)
+            drawn = keep_nan(belief, chosen_points(belief, own))
         else:
             drawn = _between(belief, own, jax.random.fold_in(key, v), levels[v])
-        values[v] = jnp.swapaxes(_with_clamps(posterior, v, keep_nan(belief, drawn)), 0, 1)
+        values[v] = jnp.swapaxes(_with_clamps(posterior, v, drawn), 0, 1)
     return values if len(values) > 1 else next(iter(values.values()))
 
 
@@ -382,7 +393,7 @@ def _estimate(found: Array, logs: Array) -> Estimate:
     mean, count = jnp.mean(found, axis=0), len(found)
     centered = jax.lax.stop_gradient(found - mean[None])
     score = jnp.tensordot((logs - jax.lax.stop_gradient(logs)).astype(mean.dtype), centered, axes=1) / (count - 1)
-    return Estimate(mean + score, jnp.std(found, axis=0, ddof=1) / np.sqrt(count))
+    return Estimate(mean + score, jnp.std(found, axis=0, ddof=1) / math.sqrt(count))
 
 
 def _nodes(graph: Graph, nodes: Numbers) -> np.ndarray:

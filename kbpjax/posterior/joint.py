@@ -422,7 +422,7 @@ def sweep(
     both = log_or_zero(jnp.stack([parts.tables, jnp.swapaxes(parts.tables, 1, 2)], axis=1))  # [kind, direction, ...]
     entries = both.reshape(-1, size)
     half = graph.num_edges // 2
-    reverse = jnp.arange(graph.num_edges, dtype=jnp.int32) >= half
+    reverse = (jnp.arange(graph.num_edges, dtype=jnp.int32) >= half).astype(jnp.int32)
     base = (2 * parts.kinds[graph.edge_type] + reverse) * size
     base, powers = (jnp.append(one, jnp.zeros_like(one[:1])) for one in (base, parts.exponents))
     num = places.shape[1]
