@@ -532,6 +532,7 @@ def test_the_gradient_of_an_expectation_is_that_of_enumeration():
     assert abs(value - exact(0.7)) < 0.05 and abs(gradient - expected) < 0.1 < 1 < abs(expected)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_an_expectation_of_numbers_is_that_of_the_edge(chain):
     """The slope of E[x y] of neighbors in the observations, which the belief of the edge has without noise."""
     small, points = kbp.chain_graph(3), jnp.linspace(-2.5, 2.5, 41)
@@ -547,6 +548,7 @@ def test_the_gradient_of_an_expectation_of_numbers_is_that_of_the_edge(chain):
     assert np.abs(expected).max() > 0.2
 
 
+@pytest.mark.slow
 def test_draws_of_single_precision_are_single_and_others_double(drawn):
     x, y, value = X.astype(np.float32), SEEN_X.astype(np.float32), np.float32(0.3)
     model = kbp.fit(kbp.pool(CHAIN, x, y), **OPTIONS)
