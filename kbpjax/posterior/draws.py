@@ -16,8 +16,9 @@ from kbpjax._misc import quick_jit
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.posterior.beliefs import Belief
+from kbpjax.posterior.cycles import NUM_TREES, Order, best, draw, order_of
 from kbpjax.posterior.evidence import expand
-from kbpjax.posterior.joint import NUM_TREES, Order, best, draw, order_of, own_candidates, points_of
+from kbpjax.posterior.joint import own_candidates, points_of
 from kbpjax.posterior.posterior import Posterior
 from kbpjax.posterior.summaries import (
     check_belief,
