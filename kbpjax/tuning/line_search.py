@@ -106,8 +106,8 @@ class Scores:
         The energy score is flat around its minimum, while the share of true values inside of a region is not.
         """
         found, search = self.outcome(choice), self.search
-        counts = self._counting(choice)
-        flat = counts & (found.scores <= (1 + search.flat) * np.min(found.scores[counts]))
+        best = np.min(found.scores[self._counting(choice)])
+        flat = np.abs(found.scores - best) <= search.flat * best
         gaps = np.where(flat, np.abs(found.inside - search.inside), np.inf)
         right = np.flatnonzero(gaps <= np.min(gaps) + search.tie)
         return min((search.temperatures[number] for number in right), key=lambda one: abs(np.log(one)))
