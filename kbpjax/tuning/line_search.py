@@ -86,9 +86,12 @@ class Scores:
         """Return a mask of the temperatures that count: 1, and those that are better by two standard errors.
 
         On a few problems whose values hang together, such as the sign of a series, sharp beliefs may be right by luck.
+        Without errors, on blocks of nodes, all count.
         """
         found, temperatures = self.outcome(choice), np.array(self.search.temperatures)
         errors = np.nan_to_num(np.broadcast_to(found.errors, temperatures.shape))
+        if not errors.any():
+            return np.ones(len(temperatures), bool)
         one = found.scores[temperatures == 1.0]
         return (temperatures == 1.0) | (found.scores < one - CLEAR * errors)
 
@@ -106,8 +109,8 @@ class Scores:
         The energy score is flat around its minimum, while the share of true values inside of a region is not.
         """
         found, search = self.outcome(choice), self.search
-        best = np.min(found.scores[self._counting(choice)])
-        flat = np.abs(found.scores - best) <= search.flat * best
+        counts = self._counting(choice)
+        flat = counts & (found.scores <= (1 + search.flat) * np.min(found.scores[counts]))
         gaps = np.where(flat, np.abs(found.inside - search.inside), np.inf)
         right = np.flatnonzero(gaps <= np.min(gaps) + search.tie)
         return min((search.temperatures[number] for number in right), key=lambda one: abs(np.log(one)))
