@@ -242,10 +242,11 @@ class Comparison(eqx.Module):
         sums, inside, counts = jax.lax.map(at, jnp.asarray(search.temperatures, evidence.local.dtype))
         total = jnp.maximum(jnp.sum(counts[0]), 1)
         scores = jnp.sum(sums, axis=1) / total
-        apart = sums - sums[search.temperatures.index(1.0)][None]
-        centered = apart - jnp.sum(apart, axis=1, keepdims=True) / total * counts
-        several = counts.shape[1] / max(counts.shape[1] - 1, 1)
-        errors = jnp.sqrt(jnp.sum(centered**2, axis=1) * several) / total
+        errors = jnp.zeros_like(scores)
+        if self.problems > 1:
+            apart = sums - sums[search.temperatures.index(1.0)][None]
+            centered = apart - jnp.sum(apart, axis=1, keepdims=True) / total * counts
+            errors = jnp.sqrt(jnp.sum(centered**2, axis=1) * self.problems / (self.problems - 1)) / total
         residual = jnp.max(jnp.stack([jnp.max(jnp.stack(pair)) for pair in model.residuals.values()]))
         return Outcome(scores, inside, solution.converged, residual, errors)
 
