@@ -163,7 +163,7 @@ def test_objects_of_other_kinds_are_refused_by_name(model, solution):
             "evidence: must be an Evidence or None",
         ),
         "mean": (lambda: kbp.mean(None), "belief: must be a Belief; got None"),
-        "mode": (lambda: kbp.mode({0: None}), "belief: must be a Belief; got None"),
+        "mode": (lambda: kbp.mode({0: None}), r"belief\[0\]: must be a Belief; got None"),
         "check": (lambda: kbp.check(None), "solution: must be a Solution or a Posterior; got None"),
         "log_partition": (lambda: kbp.log_partition(EYE, GRAPH, None, None), "solution: must be a Solution; got None"),
         "tree_reweighting": (lambda: kbp.tree_reweighting(None), "graph: must be a Graph; got None"),

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import quick_jit
-from kbpjax._public import public
+from kbpjax._public import Checked, public
 from kbpjax.graphs.graph import Graph
 from kbpjax.posterior.beliefs import Belief
 from kbpjax.posterior.cycles import NUM_TREES, Order, best, draw, order_of
@@ -292,12 +292,17 @@ def _joint_modes(posterior: Posterior, order: Order) -> Any:
     return jax.tree.map(lambda x: jnp.squeeze(x, axis), modes)
 
 
-class Estimate(NamedTuple):
+class Estimate(Checked):
     """An expectation, estimated from draws.
 
     Attributes:
         value: the mean over draws.
-        error: its standard error, of the number of draws only [of the shape of value].
+        error: its standard error, of the number of draws only [*value].
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> kbp.Estimate(jnp.array(0.25), jnp.array(0.01)).value.tolist()
+        0.25
     """
 
     value: Float[Array, "*value"]
@@ -394,7 +399,7 @@ def _estimate(found: Array, logs: Array) -> Estimate:
     mean, count = jnp.mean(found, axis=0), len(found)
     centered = jax.lax.stop_gradient(found - mean[None])
     score = jnp.tensordot((logs - jax.lax.stop_gradient(logs)).astype(mean.dtype), centered, axes=1) / (count - 1)
-    return Estimate(mean + score, jnp.std(found, axis=0, ddof=1) / math.sqrt(count))
+    return Estimate.trusted(mean + score, jnp.std(found, axis=0, ddof=1) / math.sqrt(count))
 
 
 def _nodes(graph: Graph, nodes: Numbers) -> np.ndarray:

@@ -389,6 +389,7 @@ recipe("mean", kbp.mean, belief)
 recipe("circular_mean", kbp.circular_mean, belief, 24.0)
 recipe("expectation", kbp.expectation, belief, jnp.square)
 recipe("expectation/nodes", kbp.expectation, posterior, jnp.max, [0, 2], key=KEY, num_samples=4, num_sweeps=2)
+recipe("Estimate", kbp.Estimate, np.array([0.25, 1.0], np.float32), np.array([0.01, 0.02], np.float32))
 recipe("std", kbp.std, belief)
 recipe("variance", kbp.variance, belief)
 recipe("covariance", kbp.covariance, plane)
@@ -765,7 +766,6 @@ NOT_CALLED = {
     "Solution": RECORD,
     "Colored": RECORD,
     "Diagnosis": RECORD,
-    "Estimate": RECORD,
     "series.SeriesModel": RECORD,
     "series.Filtered": RECORD,
     "series.State": RECORD,
