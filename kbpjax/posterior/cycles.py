@@ -36,6 +36,9 @@ from kbpjax.posterior.joint import (
 )
 from kbpjax.posterior.posterior import Posterior
 
+IMPOSSIBLE = -1e4
+"""Logarithm of a zero of the tables: where all states break constraints, those that break the fewest are drawn."""
+
 NUM_TREES = 8
 """Largest number of spanning trees of the draws of one call."""
 
@@ -66,6 +69,7 @@ def rows_of_trees(graph: Graph, num_trees: int, seed: int) -> Rows:
     length = max(len(rows.direction) for rows in found)
     length += -length % max(8, length // 8)  # few sizes, so that other keys seldom compile anew
     width = max(rows.child.shape[1] for rows in found)
+    width += -width % max(8, width // 4)
     filling = (0, 0, graph.num_nodes, graph.num_nodes, graph.num_edges)
 
     def filled(array: np.ndarray, fill: int) -> np.ndarray:
@@ -150,7 +154,7 @@ def sweep(
     local = _log_potentials(parts, graph)
     local = local if best else local + padded(parts.logs)
     both = log_or_zero(jnp.stack([parts.tables, jnp.swapaxes(parts.tables, 1, 2)], axis=1))  # [kind, direction, ...]
-    entries = both.reshape(-1, size)
+    entries = jnp.maximum(both, IMPOSSIBLE).reshape(-1, size)
     half = graph.num_edges // 2
     reverse = (jnp.arange(graph.num_edges, dtype=jnp.int32) >= half).astype(jnp.int32)
     base = (2 * parts.kinds[graph.edge_type] + reverse) * size
@@ -193,7 +197,8 @@ def log_probability(parts: Parts, graph: Graph, places: Int[Array, "node draw"])
     nodes = jnp.take_along_axis(_log_potentials(parts, graph)[:-1], places, axis=1)
     kinds = parts.kinds[graph.edge_type[:half]][:, None]
     entries = parts.tables[kinds, places[graph.senders[:half]], places[graph.receivers[:half]]]
-    return jnp.sum(nodes, axis=0) + jnp.sum(parts.exponents[:half, None] * log_or_zero(entries), axis=0)
+    logs = jnp.maximum(log_or_zero(entries), IMPOSSIBLE)
+    return jnp.sum(nodes, axis=0) + jnp.sum(parts.exponents[:half, None] * logs, axis=0)
 
 
 class Order(NamedTuple):

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import quick_jit
+from kbpjax._misc import quick_jit, show_fields
 from kbpjax._public import Checked, public
 from kbpjax.graphs.graph import Graph
 from kbpjax.posterior.beliefs import Belief
@@ -89,6 +89,8 @@ def sample(
     if not joint:
         return _independent(key, belief, num_samples)
     assert isinstance(belief, Posterior)
+    for one in belief.by_type.values():
+        refuse_nan(one)
     drawn = _joint(belief, key, num_samples, _sweeps(num_sweeps))
     return with_labels(belief, drawn)
 
@@ -277,6 +279,8 @@ def mode(belief: Posterior | Belief | Mapping[int, Belief], *, joint: bool = Fal
         return node_modes(belief)
     _is_joint(belief, joint)
     assert isinstance(belief, Posterior)
+    for one in belief.by_type.values():
+        refuse_nan(one)
     order = order_of(belief.graph, MODE_TREES, 0)
     return with_labels(belief, _joint_modes(belief, order))
 
@@ -305,8 +309,12 @@ class Estimate(Checked):
         0.25
     """
 
+    requires_finite = True
+
     value: Float[Array, "*value"]
     error: Float[Array, "*value"]
+
+    __repr__ = show_fields
 
 
 @public
@@ -367,17 +375,21 @@ def expectation(
     chosen = _nodes(belief.graph, nodes)
     order, sweeps = _order(belief, key, num_samples), _sweeps(num_sweeps)
     keys = jax.random.split(key, belief.batch) if belief.batch else key
-    drawn, logs = _draws_of_nodes(belief, order, keys, tuple(chosen.tolist()), num_samples, sweeps)
+    types = None
+    if not _checks.is_traced(belief.graph):
+        types = tuple(np.unique(np.asarray(belief.graph.node_type)[chosen]).tolist())
+    drawn, logs = _draws_of_nodes(belief, order, keys, tuple(chosen.tolist()), types, num_samples, sweeps)
     at_draws = jax.vmap(lambda x: _checks.as_array("fn", fn(x)))  # type: ignore[operator]
     return _each_case(lambda drawn, logs: _estimate(at_draws(drawn), logs), belief.batch)(drawn, logs)
 
 
-@partial(quick_jit, static_argnames=("nodes", "num_samples", "num_sweeps"))
+@partial(quick_jit, static_argnames=("nodes", "types", "num_samples", "num_sweeps"))
 def _draws_of_nodes(
     posterior: Posterior,
     order: Order,
     keys: PRNGKeyArray,
     nodes: tuple[int, ...],
+    types: tuple[int, ...] | None,
     num_samples: int,
     num_sweeps: int,
 ) -> tuple[Array, Array]:
@@ -387,7 +399,7 @@ def _draws_of_nodes(
         first, second = jax.random.split(key)
         posterior = own_candidates(posterior)
         places, logs = draw(posterior, order, first, num_samples, num_sweeps)
-        drawn = _of_nodes(posterior.graph, _values(posterior, places, second), nodes)
+        drawn = _of_nodes(posterior.graph, _values(posterior, places, second), nodes, types)
         return jax.lax.stop_gradient(drawn), logs
 
     return _each_case(of_case, posterior.batch)(posterior, keys)
@@ -413,14 +425,16 @@ def _nodes(graph: Graph, nodes: Numbers) -> np.ndarray:
     return chosen
 
 
-def _of_nodes(graph: Graph, drawn: Any, nodes: tuple[int, ...]) -> Array:
-    """Return the drawn values of some nodes [draw, some, *dim]."""
+def _of_nodes(graph: Graph, drawn: Any, nodes: tuple[int, ...], types: tuple[int, ...] | None) -> Array:
+    """Return the drawn values of some nodes [draw, some, *dim]; `types` are theirs, None if the graph is traced."""
     if not isinstance(drawn, dict):
         return drawn[:, list(nodes)]
+    drawn = drawn if types is None else {v: drawn[v] for v in types}
     shapes = {x.shape[2:] for x in drawn.values()}
     fix = "Use the draws of kbpjax.sample, which are by node type."
     _checks.require(len(shapes) == 1, "nodes", "must have values of one shape", f"shapes {sorted(shapes)}", fix)
-    dtype = jnp.result_type(*drawn.values())
+    with jax.numpy_dtype_promotion("standard"):
+        dtype = jnp.result_type(*drawn.values())
     first = next(iter(drawn.values()))
     every = jnp.zeros((len(first), graph.num_nodes, *first.shape[2:]), dtype)
     for v, x in drawn.items():

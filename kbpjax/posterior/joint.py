@@ -27,7 +27,7 @@ from kbpjax.posterior.beliefs import log_or_zero, log_values, raise_logs
 from kbpjax.posterior.edge_beliefs import features_at, log_ratios
 from kbpjax.posterior.posterior import Posterior
 
-SWEEPS = 10
+SWEEPS = 20
 """Number of times that both margins of an edge are fitted, from the start that is exact for states."""
 
 CELLS = 2**22
