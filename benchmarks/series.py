@@ -329,13 +329,12 @@ def numbers(system: System, rng: Rng, quick: bool) -> list[Row]:
 def row(task: str, truth: np.ndarray, ours: Distribution, exact: Distribution, linear: Distribution) -> Row:
     """Return the scores of a task; `linear` has points of its own for each value."""
     own, right = (score(Quantity(), one, truth) for one in (ours, exact))
-    rival = kalman_crps(linear, truth)
     return {
         "task": task,
         "crps": own["crps"],
         "exact": right["crps"],
         "/ exact": own["crps"] / right["crps"],
-        "Kalman": rival,
+        "Kalman": kalman_crps(linear, truth),
         "in 90 %": own["coverage_90"],
     }
 

@@ -139,6 +139,12 @@ def test_series_of_several_lengths_are_continued_without_observations(model, fil
     np.testing.assert_allclose(kbp.mean(short)[1, :7], kbp.mean(series.smooth(model, GAPS[1, :7])), atol=5e-3)
 
 
+def test_forecasts_of_several_lengths_begin_where_each_series_ends(model):
+    found = series.forecast(model, [GAPS[0], SEEN[1, :7]], 2)
+    np.testing.assert_allclose(found.weights[0], series.forecast(model, GAPS[0], 2).weights, atol=2e-6)
+    np.testing.assert_allclose(found.weights[1], series.forecast(model, SEEN[1, :7], 2).weights, atol=2e-6)
+
+
 def test_times_that_are_left_out_are_steps_without_observations(model):
     at = np.array([3, 4, 7, 10])
     dense = np.full(8, np.nan, np.float32)
@@ -251,6 +257,7 @@ WRONG = {
     "times that fall": (lambda m: series.smooth(m, SEEN[0], times=np.arange(12)[::-1]), "times"),
     "times of another number": (lambda m: series.smooth(m, SEEN[0], times=[0, 1]), "times"),
     "vectors for numbers": (lambda m: series.filter(m, np.zeros((2, 3, 4))), "y"),
+    "state of one series for several": (lambda m: series.filter(m, SEEN, state=series.start(m)), "state"),
     "no steps": (lambda m: series.forecast(m, SEEN[0], 0), "steps"),
     "no series": (lambda m: series.fit([], []), "x"),
     "labels of order 2": (lambda m: series.fit(np.array([["a", "b", "a"]]), order=2), "order"),

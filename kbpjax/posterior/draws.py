@@ -84,7 +84,10 @@ def sample(
         True
     """
     _checks.require_key(key)
-    _checks.require_count("num_samples", num_samples)
+    by_type = (
+        belief.by_type if isinstance(belief, Posterior) else belief if isinstance(belief, Mapping) else {0: belief}
+    )
+    _checks.require_draws(num_samples, sum(one.weights[..., 0].size * math.prod(one.dim) for one in by_type.values()))
     joint = _is_joint(belief, joint)
     if not joint:
         return _independent(key, belief, num_samples)
@@ -262,7 +265,7 @@ def mode(belief: Posterior | Belief | Mapping[int, Belief], *, joint: bool = Fal
         The modes [node, *dim]; for several node types {node type: modes}; with the batch axes of a posterior.
 
     Raises:
-        ValueError: a joint mode of beliefs, or of a traced graph with cycles.
+        ValueError: a joint mode of beliefs, of a posterior of maxima, or of a traced graph with cycles.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp

@@ -32,7 +32,7 @@ class Filtered(Checked):
         posterior: the beliefs of all times given the observations up to each [time]; every summary takes it.
         log_densities: logarithms of the predictive density of each observation given those before it [time]; NaN where
             nothing was observed. Their sum compares models; low values are outliers.
-        state: the state after the last time, for `update` and `forecast`.
+        state: the state after the last time of each series, for `update` and `forecast`.
 
     With several series, all have a leading axis.
 
@@ -157,12 +157,14 @@ def filter(model: SeriesModel, y: Values, *, times: Any = None, state: State | N
         model: the model, of `fit`.
         y: observations of one series [time, *obs_dim], of several [series, time, *obs_dim], or a list of series of
             several lengths; NaN where missing. Shorter series are continued without observations.
-        times: steps at which the observations were made, whole numbers that increase [time], or a list of them for each
-            series. Answers are then of all steps, those without observations included. None: 0, 1, 2, ...
-        state: the state before the first time, to continue a series. None: the series begins.
+        times: steps at which the observations were made, increasing integers [time], or a list of them for each series.
+            Answers are then of all steps, those without observations included. None: 0, 1, 2, ...
+        state: the state before the first time, to continue a series, with a leading axis for several. None: the series
+            begins.
 
     Raises:
-        ValueError: observations of another shape, or times that are not whole numbers that increase.
+        ValueError: observations of another shape, times that are not increasing integers, a state of another number
+            of series.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -174,27 +176,33 @@ def filter(model: SeriesModel, y: Values, *, times: Any = None, state: State | N
         >>> kbp.mean(later.posterior).shape
         (10,)
     """
-    values, single = observations("y", model, y, times)
+    values, single, lengths = observations("y", model, y, times)
+    shape = () if single else (len(values),)
+    ok, fix = state is None or state.begun.shape == shape, "Pass the state that filter returned for these series."
+    _checks.require(ok, "state", f"must have batch axes {shape}", getattr(state and state.begun, "shape", None), fix)
     begin = start(model) if state is None else state
     graph = model.apart(values.shape[1])
-    of_one = lambda y, state: _filtered(model, graph, observe(model.model, graph, y), y, state)
+    of_one = lambda y, state, length: _filtered(model, graph, observe(model.model, graph, y), y, state, length)
+    ends = jnp.asarray(np.array(lengths, np.int32))
     if single:
-        return of_one(values[0], begin)
-    return jax.vmap(of_one, in_axes=(0, None if state is None else 0))(values, begin)
+        return of_one(values[0], begin, ends[0])
+    return jax.vmap(of_one, in_axes=(0, None if state is None else 0, 0))(values, begin, ends)
 
 
-def observations(argument: str, model: SeriesModel, y: Values, times: Any) -> tuple[Any, bool]:
-    """Return observations as an array [series, time, *obs_dim], labels as codes, and whether there is one series."""
-    values, single = as_series(argument, y, model.obs_axes, times)
+def observations(argument: str, model: SeriesModel, y: Values, times: Any) -> tuple[Any, bool, list[int]]:
+    """Return observations as an array [series, time, *obs_dim], labels as codes, and what else `as_series` returns."""
+    values, single, lengths = as_series(argument, y, model.obs_axes, times)
     labels = dict(model.model.obs_labels).get(model.node_type)
     if labels is not None:
         values = np.stack([encode(argument, row, labels) for row in values])
-    return _checks.as_array(argument, values), single
+    return _checks.as_array(argument, values), single, lengths
 
 
-def _filtered(model: SeriesModel, graph: Any, evidence: Evidence, y: Array, state: State) -> Filtered:
+def _filtered(model: SeriesModel, graph: Any, evidence: Evidence, y: Array, state: State, length: Array) -> Filtered:
     steps = _filter(model, evidence, y, state)
     messages, begun, log_densities, last = steps
+    after = lambda before, end: jnp.concatenate([before, end[None]])[length]
+    last = State(after(messages, last.message), after(begun, last.begun))
     both = evidence * model.started(graph, ~begun)
     past = Evidence(
         jnp.ones_like(both.local),

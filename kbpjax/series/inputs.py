@@ -11,15 +11,18 @@ from kbpjax import _checks
 from kbpjax.learning.labels import are_labels
 
 
-def as_series(argument: str, values: Any, dim: int | None, times: Any = None) -> tuple[Any, bool]:
-    """Return series as an array [series, time, *dim], NaN (labels: None) where missing, and whether there was one.
+def as_series(argument: str, values: Any, dim: int | None, times: Any = None) -> tuple[Any, bool, list[int]]:
+    """Return series as an array [series, time, *dim], NaN (labels: None) where missing.
 
     Args:
         argument: the argument's name, for errors.
         values: one series [time, *dim], several [series, time, *dim], or a list of series of several lengths, which are
             continued by missing values.
         dim: number of axes of one value; None: values are numbers, unless there are three axes.
-        times: for each series whole numbers that increase [time]; one list for all, or for each series; None: 0, 1, ...
+        times: increasing integers [time]; one list for all series, or one for each; None: 0, 1, ...
+
+    Returns:
+        The array; whether only one series was given; the number of times of each series up to its last value.
     """
     if are_labels(values) or (isinstance(values, Sequence) and len(values) and are_labels(values[0])):
         return _labels(argument, values, times)
@@ -31,7 +34,9 @@ def as_series(argument: str, values: Any, dim: int | None, times: Any = None) ->
             fix = "Pass series with times outside of compiled functions."
             _checks.require(times is None, "times", "must be None for traced series", "times", fix)
             axes = values.ndim - 1 if dim is None else dim
-            return (values[None], True) if values.ndim == axes + 1 else (values, False)
+            single = values.ndim == axes + 1
+            several = values[None] if single else values
+            return several, single, [several.shape[1]] * len(several)
         array = np.asarray(_checks.as_numpy(argument, values))
         axes = dim if dim is not None else (0 if array.ndim < 3 else array.ndim - 2)
         ok, fix = array.ndim in (axes + 1, axes + 2), "Pass one series [time, *dim], or several [series, time, *dim]."
@@ -42,10 +47,11 @@ def as_series(argument: str, values: Any, dim: int | None, times: Any = None) ->
     _checks.require(bool(rows) and all(len(one) for one in rows), argument, "must have values", "none", fix)
     shapes = {one.shape[1:] for one in rows}
     _checks.require(len(shapes) == 1, argument, "must have values of one shape", sorted(shapes), "Check each series.")
-    return _placed(rows, _places(times, [len(one) for one in rows])), single
+    places = _places(times, [len(one) for one in rows])
+    return _placed(rows, places), single, _lengths(places)
 
 
-def _labels(argument: str, values: Any, times: Any) -> tuple[Any, bool]:
+def _labels(argument: str, values: Any, times: Any) -> tuple[Any, bool, list[int]]:
     one = are_labels(values) and np.ndim(np.asarray(values, object)) == 1
     rows = [np.asarray(row, object) for row in ([values] if one else values)]
     places = _places(times, [len(row) for row in rows])
@@ -53,7 +59,11 @@ def _labels(argument: str, values: Any, times: Any) -> tuple[Any, bool]:
     table = np.full((len(rows), length), None, object)
     for row, at, own in zip(table, places, rows, strict=True):
         row[at] = own
-    return table, one
+    return table, one, _lengths(places)
+
+
+def _lengths(places: list[NDArray[np.int64]]) -> list[int]:
+    return [1 + int(at[-1]) for at in places]
 
 
 def _places(times: Any, lengths: list[int]) -> list[NDArray[np.int64]]:
@@ -66,7 +76,7 @@ def _places(times: Any, lengths: list[int]) -> list[NDArray[np.int64]]:
     _checks.require(ok, "times", f"must have lengths {lengths[:5]}", [len(one) for one in given][:5], "One per value.")
     for one in given:
         whole = np.issubdtype(one.dtype, np.number) and np.all(one == np.round(one)) and np.all(np.diff(one) > 0)
-        rule, fix = "must be whole numbers that increase", "Count steps: np.round((times - times[0]) / step)."
+        rule, fix = "must be increasing integers", "Count steps: np.round((times - times[0]) / step)."
         _checks.require(bool(whole), "times", rule, one[:5].tolist(), fix)
     first = min(int(one[0]) for one in given) if shared else None
     return [one.astype(np.int64) - (int(one[0]) if first is None else first) for one in given]

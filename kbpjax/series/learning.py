@@ -52,8 +52,8 @@ def fit(x: Values, y: Values | None = None, *, order: int = 1, times: Any = None
         1
     """
     _checks.require_count("order", order)
-    states, _ = as_series("x", x, None, times)
-    seen, _ = (states, False) if y is None else as_series("y", y, _axes(y, states), times)
+    states, *_ = as_series("x", x, None, times)
+    seen = states if y is None else as_series("y", y, _axes(y, states), times)[0]
     fix = "Pass an observation for each state, NaN where there is none."
     same = states.shape[:2] == seen.shape[:2]
     _checks.require(same, "y", f"must have shape {states.shape[:2]}", f"shape {seen.shape[:2]}", fix)

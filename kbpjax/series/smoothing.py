@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from kbpjax import _checks
+from kbpjax._misc import matmul
 from kbpjax._public import public
 from kbpjax.learning.labels import Values
 from kbpjax.posterior.draws import sample
@@ -45,7 +46,7 @@ def smooth(model: SeriesModel, y: Values, *, times: Any = None, steps: int = 0) 
         ((60,), True)
     """
     _checks.require(_checks.is_whole(steps) and steps >= 0, "steps", "must be an integer >= 0", steps, "Pass 10.")
-    values, single = observations("y", model, y, times)
+    values, single, _ = observations("y", model, y, times)
     graph = model.chain(values.shape[1] + steps)
 
     def of_one(y: Array) -> Posterior:
@@ -84,7 +85,8 @@ def forecast(model: SeriesModel, past: Values | State | Filtered, steps: int, *,
         times: steps of the observations, as in `filter`.
 
     Returns:
-        The posterior; node t is t + 1 steps after the last time. `kbpjax.sample` draws joint scenarios from it.
+        The posterior; node t is t + 1 steps after the last time of each series. `kbpjax.sample` draws joint scenarios
+        from it.
 
     Raises:
         ValueError: as `filter`.
@@ -112,7 +114,7 @@ def forecast(model: SeriesModel, past: Values | State | Filtered, steps: int, *,
         rank = evidence.messages.shape[2]
         message = jnp.pad(state.message, (0, rank - len(state.message)))
         point = evidence.local.shape[1]
-        values = jnp.maximum(model.evaluate @ state.message, model.floor.astype(message.dtype))
+        values = jnp.maximum(matmul(model.evaluate, state.message), model.floor.astype(message.dtype))
         values = jnp.pad(values, (0, point - len(values)), constant_values=1)
         there = first & state.begun
         factor = Evidence(
