@@ -105,7 +105,7 @@ PAGES = {
         {
             "": "check NotConverged diagnose Diagnosis log_partition skip_value_checks",
             "Warnings": "KbpWarning ConvergenceWarning RankWarning CandidateWarning EvidenceWarning MarginWarning"
-            " MissingWarning RelationWarning ScaleWarning",
+            " HolesWarning MissingWarning RelationWarning ScaleWarning",
         },
     ),
     "posterior": (
@@ -158,7 +158,7 @@ PAGES = {
     "estimator": (
         "scikit-learn estimator",
         "Structured regression with the interface of scikit-learn.",
-        {"": "estimator.GraphRegressor"},
+        {"": "estimator.GraphRegressor estimator.GraphImputer"},
     ),
     "baselines": (
         "Baselines",

@@ -108,6 +108,16 @@ class MissingWarning(KbpWarning):
     """
 
 
+class HolesWarning(KbpWarning):
+    """Given by `kbpjax.estimator.GraphImputer` if whether cells are missing depends on values of other columns.
+
+    Examples:
+        >>> import warnings, kbpjax as kbp
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", kbp.HolesWarning)  # here, it is not shown
+    """
+
+
 class RelationWarning(KbpWarning):
     """Given by `fit` if edges of one type differ much and share a relation, by `infer` if a graph lacks own relations.
 

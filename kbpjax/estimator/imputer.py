@@ -1,0 +1,606 @@
+"""`GraphImputer`: tables with holes, filled with what their columns say about each other."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+import kbpjax as kbp
+from kbpjax import _checks
+from kbpjax._misc import warn
+from kbpjax._public import public
+from kbpjax.estimator import reports
+from kbpjax.estimator.columns import KINDS, Angles, Code, Labels, Numbers, as_numbers, code_of, kind_of, missing
+from kbpjax.estimator.dependence import learned_graph
+from kbpjax.estimator.potentials import EFFORTS, learn
+from kbpjax.estimator.rows import Rows, blocks, interval_ends, row_beliefs, row_draws
+from kbpjax.estimator.tables import Table
+
+Floats = NDArray[np.floating]
+
+NEAREST = 8
+"""Number of nearest places that each column is joined to."""
+
+MOST_LAGS = 5
+"""Largest number of rows before, and after, that are seen."""
+
+SWEEPS = 10
+"""Number of sweeps of joint draws."""
+
+
+class GraphImputer(TransformerMixin, BaseEstimator):
+    """Fill the holes of a table, with uncertainty: each column is a node of a graph, each row a case.
+
+    `fit` learns what neighboring columns say about each other, from rows that may have holes. `transform` passes
+    messages on each row from the cells that are there to those that are missing. All columns are filled together;
+    `interval`, `probabilities` and `sample` say how certain that is. A filled value of numbers is the mean of its
+    belief, of labels the most probable one.
+
+    Tables are arrays, or frames of pandas or polars, whose types, index and categories are kept. Kinds of columns are
+    found from their types and values, and can be given:
+
+    - "number", and "positive" for numbers > 0: any margin, by ranks. Values beyond the ends continue them, of
+      positive numbers in logarithms;
+    - "count": whole numbers >= 0, filled with means, which are rounded in columns of whole numbers;
+    - "angle": of period 360; ("angle", p): of period p;
+    - "date": the time of the year says something about other columns; missing dates are not filled;
+    - "category" (up to 64 labels) and "boolean";
+    - "text": up to 64 of the texts of `fit` stand for all, by similarity of their letters;
+    - "vector", of several columns, {("x", "y"): "vector"}: one variable of which 64 vectors stand for all; a vector of
+      which one entry is missing counts as missing.
+
+    Args:
+        kinds: {name of a column, or number in an array: kind}; the kinds of other columns are found.
+        graph: pairs of names of columns that are joined, or a `kbpjax.Graph` with a node for each column. None: learned,
+            all pairs of up to 16 columns with many rows, else a spanning tree of the largest dependences and more
+            edges while the error on held-out rows falls.
+        positions: places of the columns [column, dim]: nearest ones are joined first. None: no places.
+        lags: number of rows before, and after, that are seen, too: rows are successive times. 0: each row alone.
+        effort: "low": no potentials are trained; "auto": up to a minute of training through inference (`kbpjax.train`);
+            "high": up to some minutes.
+        random_state: seed of the rows that are held out in learning, and of draws.
+        progress: whether to show progress bars if standard error is a terminal (and tqdm is installed).
+
+    Attributes:
+        model_: the model, a `KernelMRF` whose variables are codes of the values: normal scores, radians and labels.
+        graph_: its graph, one node for each column, and for each of its neighbors in time.
+        kinds_: {name: kind}.
+        dependence_: dependence of each pair of columns, in [0, 1] [column, column].
+        holes_: columns whose holes depend on values of other columns (see `report`).
+        selection_: what was tried in training, with scores and seconds; None without training.
+        n_features_in_, feature_names_in_: number and names of the columns.
+
+    Examples:
+        >>> import numpy as np
+        >>> from kbpjax.estimator import GraphImputer
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.normal(size=(200, 1)) + 0.3 * rng.normal(size=(200, 3))
+        >>> x[rng.random(x.shape) < 0.2] = np.nan
+        >>> imputer = GraphImputer(effort="low").fit(x)
+        >>> bool(np.isnan(imputer.transform(x)).any())
+        False
+        >>> low, high = imputer.interval([[1.0, 1.1, np.nan]], 0.9)
+        >>> bool(low[0, 2] < 1 < high[0, 2])
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        kinds: Mapping[Any, Any] | None = None,
+        graph: Any = None,
+        positions: Any = None,
+        lags: int = 0,
+        effort: str = "auto",
+        random_state: int = 0,
+        progress: bool = False,
+    ):
+        self.kinds = kinds
+        self.graph = graph
+        self.positions = positions
+        self.lags = lags
+        self.effort = effort
+        self.random_state = random_state
+        self.progress = progress
+
+    @public
+    def fit(self, X: Any, y: Any = None) -> "GraphImputer":
+        """Learn from the rows of a table, and return the estimator.
+
+        Args:
+            X: the table [row, column], with holes.
+            y: ignored.
+
+        Raises:
+            ValueError: no rows, a column without values, infinite values, names that are not different, a text in a
+                column of numbers, or an option out of range.
+
+        Warns:
+            HolesWarning: whether cells of a column are missing depends on values of other columns.
+        """
+        del y
+        fix = f"Pass one of {tuple(EFFORTS)}."
+        _checks.require(self.effort in EFFORTS, "effort", "must be a known word", repr(self.effort), fix)
+        fix = "Pass for instance 1: the row before and the row after."
+        ok = _checks.is_whole(self.lags) and 0 <= self.lags <= MOST_LAGS
+        _checks.require(ok, "lags", f"must be an integer in 0 .. {MOST_LAGS}", repr(self.lags), fix)
+        table = Table.of(X)
+        self.n_features_in_ = len(table.names)
+        if table.program != "numpy":
+            self.feature_names_in_ = np.array(table.names, object)
+        self.columns_, self.kinds_ = self._columns(table)
+        codes = self._learned_codes(table)
+        lagged = _with_lags(codes, self.lags)
+        spread = [*self.codes_] * (1 + 2 * self.lags)
+        edges, dependence = self._edges(lagged, spread)
+        self.dependence_ = dependence[: len(self.columns_), : len(self.columns_)]
+        learned = learn(spread, lagged, edges, effort=self.effort, seed=self.random_state, progress=self.progress)
+        self.model_, self.graph_, self.selection_ = learned.model, learned.graph, learned.selection
+        self._rows = Rows.of(self.model_, self.graph_)
+        self.holes_ = reports.holes(self.columns_, codes, self._words())
+        if self.holes_:
+            found = "; ".join(f"{one.column!r} with {one.other!r}" for one in self.holes_[:3])
+            text = f"whether cells are missing depends on values of other columns: {found}"
+            warn(
+                f"{text}. That is taken into account. A dependence on the missing value itself cannot be seen: if there"
+                " may be one, say how, and compare (see docs/tables.md).",
+                kbp.HolesWarning,
+            )
+        return self
+
+    @public
+    def transform(self, X: Any, return_std: bool = False) -> Any:
+        """Return the table with its holes filled.
+
+        Args:
+            X: rows of a table with the columns of `fit`.
+            return_std: whether to return the uncertainty of the filled cells, too.
+
+        Returns:
+            The table, of the same program and types. With `return_std`, the table and a table of floats: standard
+            deviations of numbers and angles (in their units), probabilities that labels are others, 0 where a cell was
+            there.
+
+        Raises:
+            ValueError: other columns than in `fit`, infinite values, or a new category.
+
+        Warns:
+            ConvergenceWarning: the messages of some rows have not converged.
+        """
+        table, codes, fills = self._filled(X)
+        values = {name: (mask, value) for name, (mask, value, _) in fills.items()}
+        done = table.filled(values)
+        if not return_std:
+            return done
+        std = np.zeros((len(codes), self.n_features_in_))
+        for name, (mask, _, spread) in fills.items():
+            std[mask, table.names.index(name)] = spread
+        return done, table.numbers(std)
+
+    @public
+    def interval(self, X: Any, coverage: float = 0.9) -> tuple[Any, Any]:
+        """Return the ends of central credible intervals of the missing numbers, as two tables of floats.
+
+        Args:
+            X: as in `transform`.
+            coverage: nominal coverage in (0, 1).
+
+        Returns:
+            Lower and upper ends [row, column]: both are the value where a cell is there, and NaN for labels (see
+            `probabilities`). Of angles, the shortest way from the lower to the upper end holds the value.
+
+        Raises:
+            ValueError: as `transform`, or the coverage is out of range.
+        """
+        _checks.require_number("coverage", coverage, above=0, below=1)
+        table, codes = self._read(X)
+        ends = np.full((2, len(codes), self.n_features_in_), np.nan)
+        for i, name in enumerate(self.columns_):
+            code = self.codes_[i]
+            if not isinstance(code, Labels):
+                ends[:, :, self._places(name)[0]] = code.decode(codes[:, i])
+        tail = (1 - coverage) / 2
+        for rows, weights, _ in self._beliefs(codes):
+            for i, name in enumerate(self.columns_):
+                code, gone = self.codes_[i], np.isnan(codes[rows, i])
+                if isinstance(code, Labels) or not gone.any():
+                    continue
+                found = interval_ends(self._levels(i), weights[i][gone], (tail, 1 - tail), isinstance(code, Angles))
+                for end, scores in zip(ends, found, strict=True):
+                    end[np.arange(len(codes))[rows][gone], self._places(name)[0]] = code.decode(scores)
+        low, high = (table.numbers(one) for one in ends)
+        return low, high
+
+    @public
+    def probabilities(self, X: Any) -> dict[Any, tuple[Any, np.ndarray]]:
+        """Return the probabilities of the labels of each column of categories, booleans, few counts or texts.
+
+        Args:
+            X: as in `transform`.
+
+        Returns:
+            {name: (labels [label], probabilities [row, label])}; known cells have probability 1.
+
+        Raises:
+            ValueError: as `transform`.
+        """
+        _, codes = self._read(X)
+        finite = {i: name for i, name in enumerate(self.columns_) if isinstance(self.codes_[i], Labels)}
+        found = {i: np.zeros((len(codes), len(self._labels(i)))) for i in finite}
+        for rows, weights, _ in self._beliefs(codes):
+            for i, one in found.items():
+                one[rows] = weights[i][:, : one.shape[1]]
+        for i, one in found.items():
+            there = ~np.isnan(codes[:, i])
+            one[there] = np.eye(one.shape[1])[codes[there, i].astype(int)]
+        return {name: (self._labels(i), found[i]) for i, name in finite.items()}
+
+    @public
+    def sample(self, X: Any, n: int = 10, *, num_sweeps: int = SWEEPS) -> list[Any]:
+        """Return tables whose holes are filled with joint draws: multiple imputation.
+
+        The cells of a row are drawn together: each in turn from its belief given all others, the first time from that
+        given what is there. Values between levels are drawn, too.
+
+        Args:
+            X: as in `transform`.
+            n: number of tables, >= 1.
+            num_sweeps: number of sweeps over the columns, >= 1.
+
+        Raises:
+            ValueError: as `transform`, or a number is out of range.
+        """
+        _checks.require_count("n", n)
+        _checks.require_count("num_sweeps", num_sweeps)
+        table, codes = self._read(X)
+        key = jax.random.key(self.random_state)
+        rng = np.random.default_rng(self.random_state)
+        drawn = np.repeat(codes[None], n, axis=0)
+        lagged = _with_lags(codes, self.lags)
+        for number, rows in enumerate(blocks(len(codes), self._rows, more=n)):
+            part = np.repeat(lagged[rows], n, axis=0)
+            evidence = self._rows.evidence(self.model_, self.graph_, _checks.to_jax(part, self._rows.tables.dtype))
+            beliefs, _ = row_beliefs(self._rows, evidence)
+            hidden = _checks.to_jax(np.isnan(part).T)
+            own = jax.random.fold_in(key, number)
+            levels = np.asarray(row_draws(self._rows, evidence, beliefs, hidden, own, num_sweeps))
+            for i in range(len(self.columns_)):
+                found = self._between(i, levels[i], rng).reshape(-1, n).T
+                drawn[:, rows, i] = np.where(np.isnan(codes[rows, i]), found, codes[rows, i])
+        gone = np.isnan(codes)
+        return [table.filled(self._decoded(one, gone)) for one in drawn]
+
+    @public
+    def posterior(self, X: Any) -> kbp.Posterior:
+        """Return the posterior of all rows, with one batch axis, which all summaries of kbpjax take.
+
+        Its values are codes: normal scores of numbers, radians of angles, and numbers of labels.
+
+        Args:
+            X: as in `transform`.
+        """
+        _, codes = self._read(X)
+        lagged = _with_lags(codes, self.lags)
+        y = {}
+        for v, *_ in self.graph_.node_types:
+            dtype = self._rows.tables.dtype
+            y[v] = _checks.to_jax(lagged[:, np.asarray(self.graph_.nodes_of_type(v))], dtype)
+        return jax.vmap(lambda row: kbp.infer(self.model_, self.graph_, row))(y)
+
+    @public
+    def report(self, X: Any, share: float = 0.2) -> list["reports.Report"]:
+        """Return how good answers are on cells that are hidden on purpose, a row for each column.
+
+        Args:
+            X: rows that `fit` has not seen, for a figure that holds for other rows.
+            share: share of the known cells that is hidden, in (0, 1).
+
+        Returns:
+            For each column: its kind, the number of hidden cells, the error, the CRPS (of labels: the probability score)
+            relative to that of the column's own distribution, and which shares of the cells are within the 50 % and 90 %
+            intervals (of labels: sets of labels).
+
+        Raises:
+            ValueError: as `transform`, or the share is out of range.
+        """
+        _checks.require_number("share", share, above=0, below=1)
+        _, codes = self._read(X)
+        rng = np.random.default_rng(self.random_state)
+        asked = ~np.isnan(codes) & (rng.random(codes.shape) < share)
+        left = np.where(asked, np.nan, codes)
+        found = []
+        beliefs = np.zeros((len(self.columns_), len(codes), self._rows.prior.shape[1]))
+        for rows, weights, _ in self._beliefs(left):
+            beliefs[:, rows] = weights
+        for i, name in enumerate(self.columns_):
+            own = self.codes_[i], self._levels(i), self._marginal(i)
+            found.append(reports.report(name, self.kinds_[name], *own, beliefs[i], codes[:, i], asked[:, i]))
+        return found
+
+    @public
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the skill on cells that are hidden on purpose: 0 of the columns' own distributions, 1 of exact answers.
+
+        Args:
+            X: as in `report`.
+            y: ignored.
+
+        Returns:
+            1 minus the mean over columns of the relative CRPS of `report`.
+        """
+        del y
+        ratios = [one.relative_crps for one in self.report(X) if one.cells]
+        return float(1 - np.mean(ratios)) if ratios else float("nan")
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Return the names of the columns, as scikit-learn asks for them."""
+        del input_features
+        check_is_fitted(self, "model_")
+        names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)])
+        return np.array([str(name) for name in names], object)
+
+    def _columns(self, table: Table) -> tuple[tuple[Any, ...], dict[Any, str]]:
+        """Return the variables: names of columns, and tuples of names of vectors; and their kinds."""
+        given = dict(self.kinds or {})
+        self.periods_: dict[Any, float] = {}
+        vectors = [name for name in given if isinstance(name, tuple) and name not in table.names]
+        inside = {one for name in vectors for one in name}
+        unknown = [one for one in [*inside, *(name for name in given if name not in vectors)] if one not in table.names]
+        fix = "Pass names of columns; of an array, their numbers."
+        _checks.require(not unknown, "kinds", f"must be of columns among {table.names[:5]} ...", unknown[:3], fix)
+        kinds = {}
+        for name in (*(one for one in table.names if one not in inside), *vectors):
+            word = given.get(name)
+            if isinstance(word, tuple) and len(word) == 2 and word[0] == "angle":
+                _checks.require_number(f"kinds[{name!r}]", word[1], above=0)
+                word, self.periods_[name] = "angle", float(word[1])
+            if word is None:
+                word = "category" if name in table.orders else kind_of(table.columns[name])
+            fix = 'Angles of other periods are ("angle", period).'
+            _checks.require(word in KINDS, f"kinds[{name!r}]", f"must be one of {KINDS}", repr(word), fix)
+            fits = (word == "vector") == (name in vectors)
+            fix = 'Pass {("x", "y"): "vector"}.'
+            _checks.require(
+                fits, f"kinds[{name!r}]", "must be of several columns for a vector, and of one else", word, fix
+            )
+            kinds[name] = word
+        return tuple(kinds), kinds
+
+    def _raw(self, table: Table, name: Any) -> NDArray[Any]:
+        """Return the values of a variable [row], or [row, coordinate]."""
+        kind = self.kinds_[name]
+        if kind == "vector":
+            return np.stack([as_numbers(str(one), table.columns[one]) for one in name], axis=1)
+        x = table.columns[name]
+        return x if kind in ("category", "boolean", "text") else as_numbers(str(name), x)
+
+    def _learned_codes(self, table: Table) -> Floats:
+        self.codes_: list[Code] = []
+        columns = []
+        for name in self.columns_:
+            x = self._raw(table, name)
+            gone = missing(x) if x.ndim == 1 else np.isnan(x).any(axis=1)
+            fix = "Leave it out, or give it values."
+            _checks.require(not gone.all(), "X", f"column {name!r} must have values", "none", fix)
+            code = code_of(name, self.kinds_[name], x, self.periods_.get(name, 360.0), table.orders.get(name))
+            self.codes_.append(code)
+            columns.append(code.encode(x, name) if isinstance(code, Labels) else code.encode(x))
+        return np.stack(columns, axis=1)
+
+    def _read(self, X: Any) -> tuple[Table, Floats]:
+        """Return a table and its codes; raise ValueError for other columns than in `fit`."""
+        check_is_fitted(self, "model_")
+        table = Table.of(X)
+        names = list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
+        if len(table.names) != self.n_features_in_:
+            raise ValueError(
+                f"X has {len(table.names)} features, but GraphImputer is expecting {self.n_features_in_} features as"
+                " input: pass the columns of fit."
+            )
+        fix = "Pass the columns of fit, in the same order."
+        same = table.program == "numpy" or list(table.names) == names
+        _checks.require(same, "X", f"must have the columns {names[:5]} ...", list(table.names)[:5], fix)
+        if table.program == "numpy" and names != list(table.names):
+            columns = {name: table.columns[i] for i, name in enumerate(names)}
+            table = dataclasses.replace(table, names=tuple(names), columns=columns)
+        found = []
+        for name, code in zip(self.columns_, self.codes_, strict=True):
+            x = self._raw(table, name)
+            found.append(code.encode(x, name) if isinstance(code, Labels) else code.encode(x))
+        return table, np.stack(found, axis=1)
+
+    def _edges(self, codes: Floats, spread: Sequence[Code]) -> tuple[NDArray[np.integer], Floats]:
+        """Return the edges of the graph [edge, 2], and the dependence of all pairs."""
+        words = self._words() * (1 + 2 * self.lags)
+        start = None
+        count = len(self.columns_)
+        fix = "Pass one of them."
+        both = self.graph is not None and self.positions is not None
+        _checks.require(not both, "graph, positions", "must not both be given", "both", fix)
+        if self.positions is not None:
+            places = np.asarray(_checks.as_numpy("positions", self.positions), float)
+            fix = "Pass coordinates [column, dim]."
+            _checks.require(len(places) == count, "positions", f"must be of {count} columns", len(places), fix)
+            start = kbp.neighbor_graph(places, NEAREST)
+            half = start.num_edges // 2
+            pairs = np.stack([start.senders[:half], start.receivers[:half]], axis=1)
+            start = kbp.Graph.from_edges(self._in_time(pairs), len(spread))
+        learned, dependence = learned_graph(codes, words, start, self.random_state)
+        if self.graph is None:
+            return learned, dependence
+        if isinstance(self.graph, kbp.Graph):
+            fix = "Pass a graph with a node for each column."
+            ok = self.graph.num_nodes == count
+            _checks.require(ok, "graph", f"must have {count} nodes", self.graph.num_nodes, fix)
+            half = self.graph.num_edges // 2
+            pairs = np.stack([self.graph.senders[:half], self.graph.receivers[:half]], axis=1)
+        else:
+            place = {name: i for i, name in enumerate(self.columns_)}
+            unknown = [one for pair in self.graph for one in pair if one not in place]
+            fix = "Pass pairs of names of columns."
+            _checks.require(not unknown, "graph", f"must join columns among {self.columns_[:5]} ...", unknown[:3], fix)
+            pairs = np.array([[place[a], place[b]] for a, b in self.graph], int).reshape(-1, 2)
+        return self._in_time(pairs), dependence
+
+    def _in_time(self, pairs: NDArray[np.integer]) -> NDArray[np.integer]:
+        """Return edges at each time of a window, and between successive times of each column."""
+        count, times = len(self.columns_), 1 + 2 * self.lags
+        own = np.arange(count)
+        order = [*range(1, 1 + self.lags)][::-1], [*range(1 + self.lags, times)]  # blocks: now, before, after
+        chain = [*order[0], 0, *order[1]]
+        links = [np.stack([a * count + own, b * count + own], 1) for a, b in zip(chain[:-1], chain[1:], strict=True)]
+        return np.concatenate([*(pairs + t * count for t in range(times)), *links]) if times > 1 else pairs
+
+    def _words(self) -> list[str]:
+        return [
+            "label" if isinstance(code, Labels) else "angle" if isinstance(code, Angles) else "number"
+            for code in self.codes_
+        ]
+
+    def _places(self, name: Any) -> list[int]:
+        """Return the numbers of the table's columns of a variable."""
+        names = list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
+        return [names.index(one) for one in (name if self.kinds_[name] == "vector" else (name,))]
+
+    def _labels(self, column: int) -> Any:
+        code = self.codes_[column]
+        assert isinstance(code, Labels)
+        return code.labels
+
+    def _levels(self, column: int) -> Floats:
+        """Return the levels of the codes of a column."""
+        return np.asarray(self.model_.points[int(self.graph_.node_type[column])], float)
+
+    def _marginal(self, column: int) -> Floats:
+        """Return the weights of the levels in the distribution of a column."""
+        return np.asarray(np.exp(self._rows.local[column] + self._rows.lengths[column]), float)
+
+    def _beliefs(self, codes: Floats) -> Iterator[tuple[slice, Floats, NDArray[np.floating]]]:
+        """Yield blocks of rows, their beliefs [column, row, level] and residuals; warn of those not converged."""
+        lagged, failed, count = _with_lags(codes, self.lags), 0, len(self.columns_)
+        for rows in blocks(len(codes), self._rows):
+            part = lagged[rows]
+            whole = np.full((_size(len(part)), part.shape[1]), np.nan)
+            whole[: len(part)] = part
+            evidence = self._rows.evidence(self.model_, self.graph_, _checks.to_jax(whole, self._rows.tables.dtype))
+            weights, residual = row_beliefs(self._rows, evidence)
+            residual = np.asarray(residual)[: len(part)]
+            failed += int(np.sum(residual > 1e-2))
+            yield rows, np.asarray(weights[:count, : len(part)], float), residual
+        if failed:
+            text = f"the messages of {failed} of {len(codes)} rows have not converged"
+            warn(f"{text}: their answers are rough. Learn from more rows, or with fewer edges.", kbp.ConvergenceWarning)
+
+    def _filled(self, X: Any) -> tuple[Table, Floats, dict[Any, tuple[NDArray[np.bool_], NDArray[Any], Floats]]]:
+        """Return the table, its codes, and {column: (mask of its holes, values, spreads)}."""
+        table, codes = self._read(X)
+        gone = np.isnan(codes)
+        found: dict[int, tuple[list, list]] = {i: ([], []) for i in range(len(self.columns_))}
+        for rows, weights, _ in self._beliefs(codes):
+            for i in found:
+                holes = gone[rows, i]
+                if holes.any():
+                    value, spread = self._summary(i, weights[i][holes])
+                    found[i][0].append(value)
+                    found[i][1].append(spread)
+        fills = {}
+        for i, (values, spreads) in found.items():
+            if values and self.kinds_[self.columns_[i]] != "date":
+                value, spread = np.concatenate(values), np.concatenate(spreads)
+                for name, mask, one, own in self._cells(table, i, gone[:, i], value, spread):
+                    fills[name] = mask, one, own
+        return table, codes, fills
+
+    def _cells(
+        self, table: Table, column: int, gone: NDArray[np.bool_], value: NDArray[Any], spread: Floats
+    ) -> Iterator[tuple[Any, NDArray[np.bool_], NDArray[Any], Floats]]:
+        """Yield (name of a column of the table, mask of its holes, values, spreads) of a variable."""
+        name = self.columns_[column]
+        if self.kinds_[name] != "vector":
+            yield name, gone, value, spread
+            return
+        for i, one in enumerate(name):
+            mask = np.isnan(as_numbers(str(one), table.columns[one]))  # what is there is kept
+            inside = mask[gone]
+            yield one, mask, value[inside, i], spread[inside, i]
+
+    def _summary(self, column: int, weights: Floats) -> tuple[NDArray[Any], Floats]:
+        """Return what a cell is filled with, and how uncertain that is."""
+        code = self.codes_[column]
+        kind = self.kinds_[self.columns_[column]]
+        if isinstance(code, Labels) and kind in ("category", "boolean", "text"):
+            weights = weights[:, : len(code.labels)]
+            best = np.argmax(weights, axis=1)
+            return code.labels[best], 1 - weights[np.arange(len(best)), best]
+        if isinstance(code, Labels):
+            values = np.asarray(code.labels, float)
+            weights = weights[:, : len(values)]
+        else:
+            levels = self._levels(column)
+            values, weights = code.decode(levels), weights[:, : len(levels)]
+        if isinstance(code, Angles):
+            turn = np.exp(1j * (2 * np.pi / code.period) * values)
+            mean = weights @ turn
+            length = np.clip(np.abs(mean), 1e-12, 1)
+            unit = code.period / (2 * np.pi)
+            return np.mod(np.angle(mean), 2 * np.pi) * unit, np.sqrt(-2 * np.log(length)) * unit
+        mean = weights @ values
+        return mean, np.sqrt(np.maximum(weights @ values**2 - mean**2, 0))
+
+    def _between(self, column: int, levels: NDArray[np.integer], rng: np.random.Generator) -> Floats:
+        """Return codes of drawn levels: of numbers and angles, anywhere in their intervals."""
+        code, points = self.codes_[column], self._levels(column)
+        if isinstance(code, Labels):
+            return levels.astype(float)
+        low, high = interval_ends(points, np.eye(len(points)), (0.0, 1.0), isinstance(code, Angles))
+        levels = np.minimum(levels, len(points) - 1)
+        return low[levels] + (high - low)[levels] * rng.random(levels.shape)
+
+    def _decoded(self, codes: Floats, gone: NDArray[np.bool_]) -> dict[Any, tuple[NDArray[np.bool_], NDArray[Any]]]:
+        """Return {column of the table: (mask, values)} of the cells that were drawn."""
+        found = {}
+        for i, name in enumerate(self.columns_):
+            mask, code = gone[:, i], self.codes_[i]
+            if not mask.any() or self.kinds_[name] == "date":
+                continue
+            own = codes[mask, i]
+            values = code.labels[own.astype(int)] if isinstance(code, Labels) else code.decode(own)
+            if isinstance(code, Numbers) and code.whole:
+                values = np.round(values)
+            if self.kinds_[name] == "vector":
+                for j, one in enumerate(name):
+                    found[one] = mask, values[:, j]
+            else:
+                found[name] = mask, values
+        return found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = tags.input_tags.categorical = True
+        return tags
+
+
+def _size(count: int) -> int:
+    """Return the number of rows that a block is padded to: few sizes are compiled."""
+    return 1 << max(count - 1, 0).bit_length() if count < 4096 else count
+
+
+def _with_lags(codes: Floats, lags: int) -> Floats:
+    """Return rows beside those before and after [row, (1 + 2 lags) column]: now, before from near to far, after."""
+    if not lags:
+        return codes
+    parts = [codes]
+    for step in (*range(1, lags + 1), *range(-1, -lags - 1, -1)):
+        moved = np.full_like(codes, np.nan)
+        if step > 0:
+            moved[step:] = codes[:-step]
+        else:
+            moved[:step] = codes[-step:]
+        parts.append(moved)
+    return np.concatenate(parts, axis=1)

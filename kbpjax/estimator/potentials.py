@@ -1,0 +1,143 @@
+"""From the codes of a table to a model: smoothed counts of each pair of neighbors, then potentials trained."""
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+import kbpjax as kbp
+from kbpjax import _checks
+from kbpjax.estimator.columns import Angles, Code, Labels, Numbers
+from kbpjax.inference.diagnostics import ConvergenceWarning
+from kbpjax.learning.learn import learn_model
+from kbpjax.learning.model import KernelMRF
+from kbpjax.training.gaussian import can_be_gaussian, gaussian_model
+from kbpjax.training.potentials import ClosedForm, model_of
+from kbpjax.training.train import train
+from kbpjax.tuning.tried import Selection
+
+LEVELS, REACH = 48, 4.0
+"""Number of levels of normal scores, and the largest."""
+
+DIRECTIONS = 32
+"""Number of levels of angles."""
+
+TIED = 0.05
+"""Share of the rows with one value from which a column of numbers has levels and a marginal of its own."""
+
+NARROWEST, WIDEST = 0.15, 0.5
+"""Bandwidths of smoothed counts of many and of few rows, in standard normal scores."""
+
+FEW_ROWS = 60
+"""Number of rows from which potentials are trained."""
+
+ROWS = 20000
+"""Largest number of rows that potentials are learned from."""
+
+EFFORTS = {"low": (0, 0.0), "auto": (300, 25.0), "high": (1500, 180.0)}
+"""{word: largest number of steps and of seconds of each way of training}."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """A model of the columns of a table.
+
+    Attributes:
+        model: the model, on levels.
+        graph: its graph.
+        selection: what was tried.
+    """
+
+    model: KernelMRF
+    graph: kbp.Graph
+    selection: Selection | None
+
+
+def node_types(codes: Sequence[Code], table: NDArray[np.floating]) -> NDArray[np.integer]:
+    """Return the node type of each column: 0 of numbers, 1 of angles, its own of labels and of numbers with ties."""
+    types, last = [], 1
+    for code, x in zip(codes, table.T, strict=True):
+        if isinstance(code, Angles):
+            types.append(1)
+            continue
+        known = x[~np.isnan(x)]
+        _, counts = np.unique(known, return_counts=True)
+        if isinstance(code, Labels) or counts.max() > max(TIED * len(known), 1):
+            last += 1
+        types.append(last if isinstance(code, Labels) or counts.max() > max(TIED * len(known), 1) else 0)
+    return np.array(types)
+
+
+def learn(
+    codes: Sequence[Code],
+    table: NDArray[np.floating],
+    edges: NDArray[np.integer],
+    *,
+    effort: str,
+    seed: int,
+    progress: bool,
+) -> Learned:
+    """Return a model of the codes of a table.
+
+    Args:
+        codes: how each column is coded.
+        table: the codes [row, column], NaN where missing.
+        edges: pairs of columns [edge, 2].
+        effort: one of `EFFORTS`.
+        seed: seed of training, and of the rows that are used of large tables.
+        progress: whether to show a progress bar.
+    """
+    if len(table) > ROWS:
+        table = table[np.random.default_rng(seed).permutation(len(table))[:ROWS]]
+    types = node_types(codes, table)
+    there = ~np.isnan(table)
+    common = [int(np.sum(there[:, a] & there[:, b])) for a, b in edges.tolist()]
+    edges = edges[np.array(common, int) > 1] if len(edges) else edges.reshape(0, 2)
+    graph = kbp.Graph.from_edges(edges, len(codes), node_type=types, edge_type=np.arange(len(edges)))
+    dtype = np.dtype(jnp.result_type(float))
+    samples, masks, kernels, levels = {}, {}, {}, {}
+    count = float(np.median(there.sum(axis=0)))
+    width = float(np.clip(count ** (-1 / 6), NARROWEST, WIDEST))
+    for v, *_ in graph.node_types:
+        nodes = np.flatnonzero(types == v)
+        code = codes[nodes[0]]
+        own = np.where(there[:, nodes], table[:, nodes], 0)
+        masks[v] = there[:, nodes]
+        if isinstance(code, Labels):
+            samples[v], levels[v] = own.astype(np.int32), np.arange(len(code.labels), dtype=np.int32)
+            kernels[v] = code.kernel
+        elif isinstance(code, Numbers):
+            samples[v], levels[v] = own.astype(dtype), np.linspace(-REACH, REACH, LEVELS, dtype=dtype)
+            kernels[v] = kbp.RBF(width)
+        else:
+            samples[v] = own.astype(dtype)
+            levels[v] = np.linspace(0, 2 * np.pi, DIRECTIONS, endpoint=False, dtype=dtype)
+            kernels[v] = kbp.kernels.Periodic(2 * np.pi, width)
+    data = kbp.pool(graph, samples, samples, mask=masks, observation_mask=masks)
+    ridge = float(np.clip(1 / count, 1e-4, 0.2))
+    model = learn_model(
+        data,
+        kernel=kernels,
+        obs_kernel=kernels,
+        ridge=ridge,
+        obs_ridge=ridge,
+        relation="counts",
+        rule=kbp.ConstantTime(max_rank=96),
+        levels={v: _checks.to_jax(x) for v, x in levels.items()},
+        floor=0.0,
+    )
+    steps, seconds = EFFORTS[effort]
+    (cases,) = data.cases
+    if not steps or len(table) < FEW_ROWS or not len(edges):
+        everything = tuple(levels)
+        if len(edges) and len(table) >= FEW_ROWS and can_be_gaussian(model, cases):
+            return Learned(gaussian_model(model, cases, np.arange(len(table)), model), graph, None)
+        closed = ClosedForm.of(model, graph, own=False)
+        return Learned(model_of(model, closed, closed.start(model), everything, len(codes)), graph, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the start is kept, which converges
+        trained = train(model, data, sharing="edge", steps=steps, seconds=seconds, seed=seed, progress=progress)
+    return Learned(trained, graph, trained.selection)
