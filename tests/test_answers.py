@@ -258,7 +258,7 @@ def test_beliefs_with_each_marginal_equal_numpy(name):
     ("with_likelihood", "name"),
     [
         (False, "mean embedding"),
-        (False, "parzen"),
+        pytest.param(False, "parzen", marks=pytest.mark.slow),
         (True, "empirical"),
         pytest.param(False, "empirical", marks=pytest.mark.slow),
         pytest.param(False, "one parzen for all", marks=pytest.mark.slow),
@@ -438,7 +438,7 @@ def test_refined_modes_equal_a_very_fine_grid(candidates, marginal):
     assert np.abs(np.asarray(got) - np.asarray(kbp.mode(answer))).max() > 5e-3  # there was something to refine
 
 
-@pytest.mark.parametrize(("num_starts", "num_steps"), [(1, 1), (1000, 3)])
+@pytest.mark.parametrize(("num_starts", "num_steps"), [(1, 1), pytest.param(1000, 3, marks=pytest.mark.slow)])
 def test_a_refined_mode_is_never_below_the_best_candidate(num_starts, num_steps):
     answer = kbp.beliefs(*chain_solved(), np.linspace(-2, 3, 6))
     got = kbp.refine_mode(kbp.Posterior.of(*chain_solved(), answer.points), num_starts=num_starts, num_steps=num_steps)
@@ -471,7 +471,8 @@ def test_refining_from_several_candidates_finds_the_higher_of_two_modes():
     np.testing.assert_allclose(one, [-1.0, 1.0], atol=1e-2)
 
 
-@pytest.mark.parametrize("of", ["one node of the type", pytest.param("graph of one node", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("of", ["one node of the type", "graph of one node"])
 def test_a_node_that_is_alone_of_its_type(of):
     model, graph = chain()[2], kbp.Graph.from_edges([], 1)
     if of == "one node of the type":
@@ -499,6 +500,7 @@ def test_a_clamped_node_keeps_its_value():
     np.testing.assert_allclose(got[free], fine_mode(problem)[free], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_refine_mode_names_what_is_wrong():
     answer = kbp.beliefs(*chain_solved(), GRID)
     graph, whole = kbp.chain_graph(2), np.arange(12).reshape(6, 2) % 4
@@ -565,6 +567,7 @@ def test_refined_modes_of_vectors_equal_a_very_fine_grid():
     assert np.linalg.norm(got - kbp.mode(answer), axis=1).min() > 0.02
 
 
+@pytest.mark.slow
 def test_refined_modes_on_the_unit_circle():
     answer = kbp.beliefs(*plane(), np.stack([np.cos(np.arange(12) * np.pi / 6), np.sin(np.arange(12) * np.pi / 6)], 1))
     got = np.asarray(
@@ -590,6 +593,7 @@ ASK = {
 }
 
 
+@pytest.mark.slow
 def test_gradients_through_learning_and_inference():
     graph = kbp.chain_graph(3)
     data = kbp.pool(graph, SMALL, SMALL + 0.3)

@@ -70,6 +70,7 @@ def test_all_other_hyperparameters_stay(calibrated):
     assert same == START
 
 
+@pytest.mark.slow
 def test_other_losses_and_beliefs_by_type_of_cases_with_gaps():
     graph = kbp.chain_graph(6, node_type=[0, 1] * 3)
     model = START.fit(kbp.pool(graph, *TRAIN))

@@ -15,7 +15,7 @@ def walk(rng, count, nodes):
     return np.cumsum(rng.normal(size=(count, nodes)), axis=1)
 
 
-@pytest.mark.parametrize("missing", [0.0, 0.2])
+@pytest.mark.parametrize("missing", [0.2, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_a_chain_is_found(missing):
     """A walk is a chain, and a monotone map of each column changes nothing."""
     rng = np.random.default_rng(0)

@@ -73,6 +73,7 @@ def test_a_picture_is_cleaned_and_its_model_used_again(tmp_path, capsys, quick):
     assert "kbpjax.learning.model.KernelMRF" in said and repr(kbp.load(tmp_path / "model.kbp")) in said
 
 
+@pytest.mark.slow
 def test_colors_jpeg_and_too_few_iterations(tmp_path, capsys, quick):
     picture(tmp_path / "clean.png", colors=3)
     picture(tmp_path / "noisy.png", seed=1, colors=3, noise=20)
@@ -177,6 +178,7 @@ def test_pictures_that_have_no_twin_of_8_bits_are_refused(tmp_path):
     assert not not_refused({name: (partial(_read, path), said) for name, (path, said) in pictures.items()})
 
 
+@pytest.mark.slow
 def test_16_bits_and_transparency_give_the_output_of_their_twins(tmp_path, quick):
     clean = write(tmp_path / "clean.png", GRADIENT)
     rgba = np.dstack([COLORS, ALPHA]).astype(np.uint8)

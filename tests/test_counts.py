@@ -30,7 +30,9 @@ def chain():
     return graph, x, y, kbp.pool(graph, x, y)
 
 
-@pytest.mark.parametrize("rule", [kbp.FullRank(), kbp.ConstantTime(eps=1e-4, max_rank=200)])
+@pytest.mark.parametrize(
+    "rule", [pytest.param(kbp.FullRank(), marks=pytest.mark.slow), kbp.ConstantTime(eps=1e-4, max_rank=200)]
+)
 def test_messages_are_means_weighted_by_the_kernel(rule):
     rng = np.random.default_rng(1)
     x = rng.uniform(-1, 1, (40, 2))
@@ -70,6 +72,7 @@ def test_counts_of_states_are_the_tables_of_counts():
     assert int(kbp.mode(belief)[0]) == 2
 
 
+@pytest.mark.slow
 def test_beliefs_of_a_gaussian_chain_are_nearly_exact(chain):
     graph, _, _, data = chain
     model = kbp.fit(data, **OPTIONS | {"kernel": kbp.RBF(0.2), "obs_kernel": kbp.RBF(0.2), "ridge": 1e-3})
@@ -85,6 +88,7 @@ def test_beliefs_of_a_gaussian_chain_are_nearly_exact(chain):
     assert np.allclose(pair.weights[0].sum(axis=1), posterior.belief.weights[0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_share_of_independence_makes_messages_flat(chain):
     graph, _, _, data = chain
     model = kbp.fit(data, **OPTIONS | {"ridge": {0: 1.0}, "obs_ridge": 1e-3})
@@ -93,6 +97,7 @@ def test_the_share_of_independence_makes_messages_flat(chain):
     assert np.allclose(posterior.belief.weights[1:], alone.belief.weights[1:], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_transforms_files_and_hyperparameters(chain, tmp_path):
     graph, _, y, data = chain
     chosen = kbp.Hyperparameters(kbp.RBF(0.4), kbp.RBF(0.4), ridge=1e-3, relation="counts", reweighting=1.5)
@@ -119,6 +124,7 @@ def test_the_derivative_in_the_bandwidth_is_a_difference(chain):
     assert np.isclose(jax.grad(mean)(0.4), difference, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_exponents_are_appearance_probabilities_times_a_factor_at_most_1():
     rng = np.random.default_rng(3)
     graph = kbp.grid_graph(3, 3)
@@ -159,7 +165,11 @@ FINE = kbp.ConstantTime(eps=1e-5, max_rank=150)
 
 
 @pytest.mark.parametrize(
-    "rule", [kbp.FullRank(), FINE, pytest.param(kbp.LinearTime(eps=1e-5, max_rank=150), marks=pytest.mark.slow)]
+    "rule",
+    [
+        kbp.FullRank(),
+        *(pytest.param(rule, marks=pytest.mark.slow) for rule in (FINE, kbp.LinearTime(eps=1e-5, max_rank=150))),
+    ],
 )
 def test_updates_between_types_are_those_of_nadaraya_and_watson(rule):
     """Where all samples are ends of pairs, the density is that of the ends."""
@@ -225,6 +235,7 @@ def test_labels_have_the_tables_of_the_discrete_baseline(share):
     assert all(np.allclose(middle[0], other, atol=1e-4) for other in middle[1:])
 
 
+@pytest.mark.slow
 def test_clamped_nodes_have_their_value_and_modes_are_refined(chain):
     graph, _, _, data = chain
     model = kbp.fit(data, **OPTIONS | {"kernel": kbp.RBF(0.3), "ridge": 1e-2})

@@ -227,6 +227,7 @@ def test_training_data_drop_incomplete_pairs():
         kbp.TrainingData({0: (first, first)}, {0: first}, rows={0: ([0, 1, 2, 3], [0, 1, 2, 3])})
 
 
+@pytest.mark.slow
 def test_chunks_drop_incomplete_pairs():
     x = RNG.normal(size=(40, 2))
     holes = np.where(RNG.random(x.shape) < 0.2, np.nan, x)
@@ -273,6 +274,7 @@ def test_nan_is_not_observed():
         np.testing.assert_allclose(evidence.local, expected.local, rtol=1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 def test_nan_of_one_type_is_no_error():
     samples, observations = mixed_samples(6, 0)
     observations[1] = np.nan_to_num(samples[1])

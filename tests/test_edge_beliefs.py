@@ -64,7 +64,8 @@ def given(data):
     return kbp.fit(data, kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5), ridge=1e-4)
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [3, 8])
 def test_edges_of_gaussian_trees(count):
     found = [compare(seed, given) for seed in range(count)]
     apart, spreads, errors = (np.concatenate(column) for column in zip(*found, strict=True))
@@ -82,7 +83,10 @@ def test_edges_of_gaussian_trees_without_options():
     assert np.median(errors) < 0.05
 
 
-@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize(
+    "arithmetic",
+    ["sums", "maxima in logarithms", *(pytest.param(of, marks=pytest.mark.slow) for of in ("logarithms", "maxima"))],
+)
 def test_edges_of_tables_equal_enumeration(arithmetic):
     """Pair marginals, or maxima over all other states, of a tree with zero entries; and with a temperature."""
     rng, edges = np.random.default_rng(0), [(0, 1), (1, 2), (1, 3)]

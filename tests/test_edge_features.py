@@ -118,6 +118,7 @@ def test_a_feature_that_does_not_vary_has_no_cells():
     assert with_cells(few)[1].cells == ()
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_edge_types():
     """Cells are edge types, drawn to all edges by some pairs."""
     rule = kbp.fix_landmarks(DATA, kernel=KERNELS["kernel"], obs_kernel=KERNELS["obs_kernel"])
@@ -175,6 +176,7 @@ def test_a_chain_of_other_steps_is_answered_by_their_relations(tmp_path):
     assert joint.weights.shape[0] == 2
 
 
+@pytest.mark.slow  # searches
 def test_fit_takes_features_that_help():
     model = kbp.fit(DATA, effort="low")
     assert [len(one.types) for one in model.cells] == [2] and model.hyperparameters.edge_features

@@ -74,6 +74,7 @@ def test_what_the_mask_hides_does_not_matter(bad):
         assert np.isfinite(result.messages).all()
 
 
+@pytest.mark.slow
 def test_what_the_mask_hides_does_not_matter_to_gradients():
     mask = jnp.asarray([True, False, True, True, False, False, True])
 

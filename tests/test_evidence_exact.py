@@ -251,6 +251,19 @@ PIECES = {
         observed([5, 1, 8], Y1, "ratio"),
     ],
 }
+COVERED = {
+    "a leaf",
+    "leaves",
+    "leaves, by ratio",
+    "all, by ratio",
+    "likelihood of a leaf",
+    "likelihood of inner nodes",
+    "clamped leaf",
+    "clamped inner node",
+    "clamped inner node, by ratio",
+    "clamped and observed",
+}
+"""Pieces of which others have all parts."""
 
 
 def combine(pieces, model):
@@ -282,7 +295,7 @@ def test_the_evidence_of_these_tests_matters():
 @pytest.mark.parametrize(
     "rule, name",
     [
-        *(("constant", name) for name in PIECES),
+        *(pytest.param("constant", name, marks=pytest.mark.slow if name in COVERED else ()) for name in PIECES),
         *(
             pytest.param(rule, name, marks=pytest.mark.slow)
             for rule in ("linear", "full")

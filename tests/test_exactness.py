@@ -141,7 +141,7 @@ def test_tree_without_evidence_gives_the_marginals(tree):
     assert_beliefs(infer(model, graph, STATES), marginals, 1e-10)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_tree_with_evidence_equals_the_brute_force_joint(tree, seed):
     graph, _, tables, likelihood, model = tree
     y = np.random.default_rng(seed).integers(NUM_OBS, size=len(STATES))
@@ -224,6 +224,7 @@ def test_shared_types_on_a_tree_equal_the_brute_force_joint():
 LOOPY = [(0, 1), (1, 2), (2, 3), (0, 3), (1, 3)]
 
 
+@pytest.mark.slow
 def test_twenty_loopy_iterations_equal_textbook_iterations():
     graph, x, y, tables, likelihood = own_types(LOOPY, (2, 3, 3, 2), seed=5)
     seen = np.array([0, 2, 1, 1])

@@ -186,7 +186,8 @@ GRID = discrete.grid()
 TREE = (0, 1, 2, 4, 6)
 
 
-@pytest.mark.parametrize("rule", ["constant", pytest.param("full", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["constant", "full"])
 def test_learned_grid_equals_the_oracle(rule):
     model, local = discrete.learned(rule), discrete.likelihoods(0)
     rho = np.asarray(kbp.tree_reweighting(GRID))
@@ -214,7 +215,7 @@ def test_without_evidence_messages_are_constant_and_the_value_is_zero():
     np.testing.assert_allclose(got, frequencies, atol=1e-7)
 
 
-@pytest.mark.parametrize("positive", [None, kbp.Clipped()])
+@pytest.mark.parametrize("positive", [None, pytest.param(kbp.Clipped(), marks=pytest.mark.slow)])
 def test_trees_have_exponents_of_one_and_the_exact_value(positive):
     """The value is log E*[product of the factors], by enumeration."""
     model, graph, local = discrete.learned("constant", positive), discrete.grid(TREE), discrete.likelihoods(1)

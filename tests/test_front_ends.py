@@ -232,6 +232,7 @@ def test_beliefs_with_a_front_end_are_better(data, model):
     assert errors[0] < np.sqrt(np.mean((direct.reshape(x.shape) - x) ** 2))  # neighbors help
 
 
+@pytest.mark.slow
 def test_a_front_end_works_in_jit_and_vmap_and_with_missing_observations(model):
     _, y = samples(3, seed=2)
     y[1, 2], y[2] = np.nan, np.nan

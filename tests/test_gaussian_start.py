@@ -73,6 +73,7 @@ def test_missing_values_are_those_of_the_largest_likelihood(drawn):
         assert min(slopes) > -2e-4
 
 
+@pytest.mark.slow
 def test_messages_of_frustrated_gaussians_converge_whatever_is_seen():
     """Four numbers whose precision matrix is not walk-summable: the largest likelihood under the constraint."""
     covariance = np.array([[1, 0.8, 0.6, 0.7], [0.8, 1, 0.75, 0.5], [0.6, 0.75, 1, 0.65], [0.7, 0.5, 0.65, 1]])
@@ -114,14 +115,36 @@ def test_answers_are_those_of_the_gaussian(drawn):
 def test_what_can_be_gaussian(drawn):
     _, _, x = drawn
     options = {"kernel": kbp.RBF(0.3), "obs_kernel": kbp.RBF(0.3), "relation": "counts"}
-    few, many = (kbp.pool(GRAPH, rows, rows) for rows in (x[:40], x[:400]))
+    few, many = (kbp.pool(GRAPH, rows, rows) for rows in (x[:20], x[:400]))
     assert can_be_gaussian(kbp.fit(many, **options), many.cases[0])
     assert not can_be_gaussian(kbp.fit(few, **options), few.cases[0])
     codes = kbp.pool(GRAPH, (x[:400] > 0).astype(int), (x[:400] > 0).astype(int))
     states = kbp.fit(codes, kernel=kbp.Delta(), obs_kernel=kbp.Delta(), relation="counts")
-    assert not can_be_gaussian(states, codes.cases[0])
+    assert can_be_gaussian(states, codes.cases[0])
+    vectors = np.repeat(x[:400, :, None], 2, axis=2)
+    pairs = kbp.pool(GRAPH, vectors, vectors)
+    assert not can_be_gaussian(kbp.fit(pairs, **options), pairs.cases[0])
 
 
+def test_a_label_given_numbers_is_that_of_linear_discriminant_analysis():
+    rng = np.random.default_rng(0)
+    label = rng.choice(3, 4000, p=[0.5, 0.3, 0.2])
+    centers = np.array([[-1.0, 0.0], [0.5, 1.0], [1.5, -1.0]])
+    numbers = centers[label] + 0.7 * rng.normal(size=(4000, 2))
+    graph = kbp.Graph.from_edges([(0, 2), (1, 2), (0, 1)], 3, node_type=[0, 0, 1], edge_type=[0, 1, 2])
+    samples = {0: numbers, 1: label[:, None]}
+    data = kbp.pool(graph, samples, samples)
+    kernel = {0: kbp.RBF(0.2), 1: kbp.Delta()}
+    model = kbp.fit(data, kernel=kernel, obs_kernel=kernel, ridge=1e-3, obs_ridge=1e-3, relation="counts")
+    model = gaussian_model(model, data.cases[0], np.arange(4000), model)
+    at = numbers[:50]
+    found = [kbp.infer(model, graph, {0: one, 1: np.array([np.nan])}).by_type[1].weights[0] for one in at]
+    logs = np.log([0.5, 0.3, 0.2]) - ((at[:, None] - centers) ** 2).sum(axis=-1) / (2 * 0.7**2)
+    exact = np.exp(logs) / np.exp(logs).sum(axis=1, keepdims=True)
+    assert np.mean(np.abs(np.array(found) - exact)) < 0.03
+
+
+@pytest.mark.slow
 def test_training_starts_from_it(drawn):
     _, _, x = drawn
     data = kbp.pool(GRAPH, x[:600], x[:600])

@@ -146,6 +146,7 @@ def test_spare_rank_changes_neither_value_nor_gradient(loose, roomy):
         np.testing.assert_allclose(gradients[1][:, node], (ahead - behind) / (2 * STEP), rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_gradients_are_finite_and_right_with_duplicates_in_the_data(loose, roomy):
     gradients = roomy(AT, loose["seen"])[0][0]
     for name, at in AT.items():

@@ -227,6 +227,7 @@ def test_gradients_in_all_numbers_equal_central_differences(of_rule):
         np.testing.assert_allclose(slopes[i], expected, rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_gradients_at_the_fixed_point_equal_central_differences():
     start = settings(schedule=None, damping=None, tol=1e-11, num_iters=1000)
     leaves, tree = jax.tree_util.tree_flatten_with_path(start)

@@ -54,7 +54,7 @@ def close(got, wanted, rtol=1e-9):
         {"damping": 0.2},
         {"damping": 0.0, "schedule": kbp.colored(GRAPH), "acceleration": kbp.Anderson(3)},
         pytest.param({"damping": 0.0, "schedule": ResidualFirst(0.5)}, marks=pytest.mark.slow),
-        {"damping": kbp.AdaptiveDamping()},
+        pytest.param({"damping": kbp.AdaptiveDamping()}, marks=pytest.mark.slow),
     ],
     ids=["synchronous", "colored Anderson", "residual first", "adaptive"],
 )

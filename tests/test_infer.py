@@ -166,6 +166,7 @@ def test_choices_are_deterministic_and_keep_what_is_given():
     same(refit.operators.project, models[0].operators.project)
 
 
+@pytest.mark.slow  # a search
 def test_choices_without_observations_score_clamped_problems():
     graph = kbp.chain_graph(5)
     x, _ = field(graph, 24)

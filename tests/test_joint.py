@@ -111,10 +111,10 @@ def places_of(posterior, values):
 
 @pytest.mark.parametrize("shape", [0, *(pytest.param(shape, marks=pytest.mark.slow) for shape in range(1, 10))])
 def test_answers_of_a_tree_are_those_of_enumeration(shape):
-    """Of five trees of each shape: pairs and triples, the joint mode, the expectation of a function of three nodes."""
+    """Of some trees of each shape: pairs and triples, the joint mode, the expectation of a function of three nodes."""
     types, nodes = random_tree(shape)[1], [4, 0, 5]
     fn = lambda x: jnp.stack([x[0] * x[1], (x[2] > x[0]).astype(x.dtype)])
-    for seed in range(5):
+    for seed in range(5 if shape else 2):  # shape 0 is the quick one
         posterior, joint = tree_problem(shape, seed)
         places = places_of(posterior, kbp.sample(posterior, jax.random.key(seed), DRAWS))
         of_pairs, of_triples = (errors(places, joint, count) for count in (2, 3))
@@ -275,7 +275,7 @@ def test_draws_of_numbers_lie_between_candidates_and_a_clamp_is_kept(drawn):
     assert kbp.mode(posterior, joint=True)[5] == 0.3
 
 
-@pytest.mark.parametrize("heat", [1.0, 0.5])
+@pytest.mark.parametrize("heat", [1.0, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_answers_of_a_learned_chain_are_those_of_its_edges(chain, heat):
     """On few candidates at uneven distances, the joint distribution is that of the beliefs of edges, nearly."""
     model, points = with_chosen(chain, kbp.Expectation(), 1.0, heat), np.array([-2.0, -1.0, -0.3, 0.0, 0.5, 1.5, 2.5])
@@ -302,7 +302,9 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize(
+    "kind", ["labels", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("levels", "integers", "vectors"))]
+)
 def test_states_levels_labels_and_vectors_come_back_as_they_were(kind):
     x, value, kernel = VALUES[kind]
     model = kbp.fit(kbp.pool(CHAIN, x, SEEN_X[: len(x)]), **OPTIONS | {"kernel": kernel})
@@ -373,7 +375,7 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", ["chords", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ring", "grid"))])
 def test_draws_of_a_loopy_graph_are_nearly_those_of_enumeration(name):
     (count, edges), rng = LOOPS[name], np.random.default_rng(list(LOOPS).index(name))
     table, single = np.exp(0.6 * rng.normal(size=(3, 3))), np.exp(0.3 * rng.normal(size=3))
@@ -398,6 +400,7 @@ def test_draws_of_a_loopy_graph_are_nearly_those_of_enumeration(name):
     assert abs(log_of_mode(joint, kbp.mode(posterior, joint=True))) < 1e-9
 
 
+@pytest.mark.slow
 def test_draws_of_a_learned_loopy_graph_are_those_of_the_potentials_of_its_messages():
     """With exponents and a temperature: the product of marginals, likelihoods and ratios of pairs to the power rho."""
     heat, local, graph = 1.7, discrete_models.likelihoods(3), discrete_models.grid()
@@ -416,6 +419,7 @@ def test_draws_of_a_learned_loopy_graph_are_those_of_the_potentials_of_its_messa
     assert abs(log_of_mode(joint, [int(mode[v][0]) for v in range(6)])) < 1e-6
 
 
+@pytest.mark.slow
 def test_constraints_on_a_grid_hold_in_nearly_all_draws_and_in_the_joint_mode():
     """Neighbors have different colors; trees know only of some neighbors."""
     graph, model = kbp.grid_graph(4, 4), discrete.from_potentials([0, 1, 2], [1.0, 1.1, 0.9], (1 - np.eye(3))[None])
@@ -462,9 +466,8 @@ def cycles():
 SETUPS = {one.__name__: one for one in (own_margins, own_relations, types, cycles)}
 
 
-@pytest.mark.parametrize(
-    "name", ["own_margins", pytest.param("own_relations", marks=pytest.mark.slow), "types", "cycles"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETUPS)
 def test_draws_of_other_models_have_the_margins_of_the_beliefs(name):
     model, graph, y, evidence = SETUPS[name]()
     posterior = kbp.infer(model, graph, y, evidence=evidence)

@@ -52,6 +52,7 @@ def test_a_real_frame_of_categories():
     assert dict(kbp.pool(GRAPH, frame).labels) == {0: ("sun", "cloudy", "rain")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["texts", "objects", "lists", "categories"])
 def test_texts_and_categories_come_back_as_labels(kind):
     x = kinds()[kind]

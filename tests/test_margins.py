@@ -160,6 +160,7 @@ def test_evidence_is_in_the_units_of_the_data(problem):
     assert np.allclose(margins.restored(means[0]), means[1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_edge_beliefs_have_the_candidates_of_their_ends(problem):
     _, own, _, _, y = problem
     posterior = kbp.infer(own, GRAPH, y)
@@ -183,6 +184,7 @@ def test_edge_beliefs_have_the_candidates_of_their_ends(problem):
     assert abs(correlation(given.weights[0], x, y) - wanted) < 0.05
 
 
+@pytest.mark.slow
 def test_batches_and_transformations(problem):
     _, own, _, _, y = problem
     ys = jnp.stack([jnp.asarray(y), jnp.asarray(y) + 0.1 * jnp.asarray(SCALES)])
@@ -224,6 +226,7 @@ def test_vectors_have_margins_by_coordinate():
     assert kbp.covariance(posterior).shape == (NODES, 2, 2)
 
 
+@pytest.mark.slow  # a search
 def test_fit_chooses_margins_where_nodes_differ():
     x = CENTERS + SCALES * draws(200)
     hidden = np.random.default_rng(1).random(x.shape) < 0.3
@@ -249,6 +252,7 @@ def test_fit_warns_of_nodes_that_differ_where_a_kernel_is_given():
         kbp.fit(kbp.pool(GRAPH, draws(50)), kernel=kbp.RBF(1.0))
 
 
+@pytest.mark.slow
 def test_margins_by_node_type():
     graph = kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3)], 4, node_type=[0, 0, 1, 1])
     x = np.array([0.0, 9.0, 1.0, 2.0]) + draws(60)[:, :4]

@@ -220,7 +220,9 @@ def test_single_precision_beliefs_are_close_to_double():
 
 
 @pytest.mark.parametrize(
-    "number", [np.float32, np.float64, jnp.float32, jnp.asarray], ids=lambda number: number.__name__
+    "number",
+    [np.float64, jnp.asarray, *(pytest.param(number, marks=pytest.mark.slow) for number in (np.float32, jnp.float32))],
+    ids=lambda number: number.__name__,
 )
 def test_options_of_any_number_type_keep_single_precision(number):
     data = small_data(np.random.default_rng(0).normal(size=12).astype(np.float32))
@@ -300,6 +302,7 @@ def test_gradients_with_landmarks_held_fixed():
         np.testing.assert_allclose(gradient, (up - down) / (2 * h), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_gradient_outside_jit():
     rule = kbp.fix_landmarks(small_data(), kernel=kbp.RBF(0.5), rule=kbp.ConstantTime(eps=0.5))
 

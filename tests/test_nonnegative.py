@@ -197,7 +197,7 @@ def test_transforms_do_not_change_the_operator(positive):
     np.testing.assert_allclose(mapped, eager, atol=1e-12)
 
 
-@pytest.mark.parametrize("positive", [Clipped(), ConstrainedFit()])
+@pytest.mark.parametrize("positive", [Clipped(), pytest.param(ConstrainedFit(), marks=pytest.mark.slow)])
 def test_single_precision_is_close_to_double(positive):
     _, (evaluate, covariance, cross, project) = gaussian_problem(0.9, 0.5, seed=0, m=3000, check=positive == Clipped())
     narrow = (np.asarray(x, np.float32) for x in (evaluate, covariance, cross, project))

@@ -22,6 +22,8 @@ RULES = {
     "linear": kbp.LinearTime(eps=0.05),
     "full": kbp.FullRank(),
 }
+CONSTANT_FIRST = ["constant", *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("linear", "full"))]
+CLIPPED_FIRST = ["clipped", pytest.param("fit", marks=pytest.mark.slow)]
 POINTS = np.linspace(-2, 2, 9)
 
 
@@ -48,7 +50,7 @@ REWEIGHTED = {"exponents": kbp.tree_reweighting(RING), "damping": 0.1}
 
 
 @pytest.mark.parametrize("positive", POSITIVE)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", CONSTANT_FIRST)
 def test_tables_are_probabilities_between_the_points_and_padding_is_zero(rule, positive):
     model = smooth(rule, positive)
     plain = smooth(rule, None)
@@ -107,7 +109,7 @@ def test_prior_of_a_delta_model_is_the_frequencies():
             np.testing.assert_allclose(model.operators.prior[s][np.argsort(model.points[s])], expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", CONSTANT_FIRST)
 def test_prior_gives_means_of_functions_over_the_samples(rule):
     model, (x, _) = smooth(rule), samples()
     assert (np.asarray(model.operators.prior) >= 0).all()
@@ -119,7 +121,7 @@ def test_prior_gives_means_of_functions_over_the_samples(rule):
         np.testing.assert_allclose(np.exp(-(points**2) / 2) @ weights[:size], expected, atol=0.06)
 
 
-@pytest.mark.parametrize("positive", POSITIVE)
+@pytest.mark.parametrize("positive", CLIPPED_FIRST)
 def test_without_evidence_messages_are_constant_and_the_value_is_zero(positive):
     model = smooth("constant", positive)
     solution = kbp.run(model, RING, num_iters=4, **REWEIGHTED)
@@ -139,7 +141,7 @@ def test_without_evidence_messages_are_constant_and_the_value_is_zero(positive):
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", ["constant", "linear"])
+@pytest.mark.parametrize("rule", ["constant", pytest.param("linear", marks=pytest.mark.slow)])
 def test_messages_are_coefficients_of_one_more_projection(rule):
     model, graph = smooth(rule), RING
     evidence = kbp.observe(model, graph, Y)
@@ -179,7 +181,7 @@ def test_positive_and_plain_delta_models_have_the_same_beliefs():
         np.testing.assert_allclose(other, plain, atol=1e-6)
 
 
-@pytest.mark.parametrize("positive", POSITIVE)
+@pytest.mark.parametrize("positive", CLIPPED_FIRST)
 def test_tree_of_a_positive_model_is_where_a_run_ends(positive):
     model = smooth("constant", positive)
     evidence = kbp.observe(model, CHAIN, Y)
@@ -201,6 +203,7 @@ def test_tree_of_a_positive_model_is_where_a_run_ends(positive):
 # --- transforms -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_jit_and_vmap_over_observations():
     model, many = smooth(), jnp.asarray(Y + np.arange(3)[:, None] / 2)
 
@@ -215,6 +218,7 @@ def test_jit_and_vmap_over_observations():
     assert np.ptp(loop, axis=0).min() > 0.05
 
 
+@pytest.mark.slow
 def test_gradient_through_fit_and_run_is_a_difference():
     data, y = kbp.pool(CHAIN, *samples()), jnp.asarray(Y)
     rule = kbp.fix_landmarks(data, kernel=kbp.RBF(1.0), obs_kernel=kbp.RBF(0.8), rule=RULES["constant"])

@@ -129,6 +129,7 @@ def test_faults_are_named_with_their_cell(output, fault):
     assert found.startswith("cell 1: ") and fault in found
 
 
+@pytest.mark.slow
 def test_a_notebook_has_a_largest_size():
     (found,) = files.faults(committed(*(drawn(picture(190, seed)) for seed in range(10))))
     assert "more than 400,000" in found

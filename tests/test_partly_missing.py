@@ -67,8 +67,10 @@ def test_a_chain_with_partly_missing_observations_has_the_posterior_of_the_kalma
     np.testing.assert_allclose(eager, found[3], atol=1e-9)
 
 
-@pytest.mark.parametrize("relation", ["ridge", "counts"])
-@pytest.mark.parametrize("evidence_model", [kbp.Expectation(), kbp.DensityRatio()])
+@pytest.mark.parametrize("relation", ["ridge", pytest.param("counts", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "evidence_model", [kbp.Expectation(), pytest.param(kbp.DensityRatio(), marks=pytest.mark.slow)]
+)
 def test_a_pattern_is_learned_as_from_its_entries_alone(relation, evidence_model):
     x, y = draw(60)
     options = OPTIONS | {"ridge": 1e-2, "relation": relation}
@@ -82,6 +84,7 @@ def test_a_pattern_is_learned_as_from_its_entries_alone(relation, evidence_model
     np.testing.assert_array_equal(ours.observed, other.observed)
 
 
+@pytest.mark.slow
 def test_complete_observations_are_learned_as_before():
     x, y = draw(40)
     complete = np.nan_to_num(y)
@@ -181,6 +184,7 @@ def test_problems_that_are_held_out_keep_entries(fitted):
     assert 0.3 < np.isnan(used).any(axis=1).mean() < 0.7 and not np.isnan(used).all(axis=1).any()
 
 
+@pytest.mark.slow
 def test_files_margins_and_text(tmp_path, fitted):
     _, model = fitted
     x, y = draw(60)
@@ -194,6 +198,7 @@ def test_files_margins_and_text(tmp_path, fitted):
     assert kbp.observe(at_nodes, GRAPH, seen * [1.0, 5.0]).observed[0].sum() == (~np.isnan(seen).all(axis=1)).sum()
 
 
+@pytest.mark.slow
 def test_derivatives_and_single_precision():
     x, y = draw(60)
     options = OPTIONS | {"obs_kernel": kbp.RBF(0.8), "rule": kbp.ConstantTime(eps=1e-2, max_rank=15)}

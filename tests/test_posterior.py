@@ -82,6 +82,7 @@ def test_infer_equals_its_long_form(graph):
     np.testing.assert_allclose(kbp.temper(cold, 0.7).weights, posterior.weights, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_infer_equals_its_long_form_on_states_and_types():
     graph = kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3)], 4, node_type=[0, 1, 0, 1])
     rng = np.random.default_rng(0)
@@ -143,6 +144,7 @@ SUMMARIES = {
 }
 
 
+@pytest.mark.slow
 def test_summaries_of_a_batch_equal_those_of_its_cases():
     model, y = fitted(CHAIN)
     cases = y[:6].reshape(2, 3, -1)

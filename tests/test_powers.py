@@ -128,7 +128,7 @@ GRID = discrete.grid()
 TREE = (0, 1, 2, 4, 6)
 
 
-@pytest.mark.parametrize(("power", "rho"), [(1.8, 0.7), (0.8, 1.3)])
+@pytest.mark.parametrize(("power", "rho"), [(1.8, 0.7), pytest.param(0.8, 1.3, marks=pytest.mark.slow)])
 def test_likelihoods_to_a_power_equal_the_oracle(power, rho):
     model, local = discrete.learned(), discrete.likelihoods(0)
     evidence = discrete.evidence(model, GRID, local) ** power
@@ -151,7 +151,7 @@ def test_log_partition_counts_the_power():
     np.testing.assert_allclose(kbp.log_partition(model, graph, evidence, solution), expected, atol=1e-7)
 
 
-@pytest.mark.parametrize("rho", [1.3, np.array([1.2, 0.7, 1.0, 1.5])])
+@pytest.mark.parametrize("rho", [pytest.param(1.3, marks=pytest.mark.slow), np.array([1.2, 0.7, 1.0, 1.5])])
 def test_exponents_above_one_equal_the_oracle(rho):
     rng, spins = np.random.default_rng(3), np.array([-1.0, 1.0])
     node = [np.exp(0.3 * h * spins) for h in rng.normal(size=4)]

@@ -53,7 +53,8 @@ def errors(models):
     return [np.sqrt(np.mean((mean - truth)[np.isnan(y)] ** 2)) for mean in means]
 
 
-@pytest.mark.parametrize("relation", ["ridge", pytest.param("counts", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("relation", ["ridge", "counts"])
 def test_a_tree_of_different_functions_is_answered_by_their_own(relation):
     alone, shared = errors([own(10.0, relation=relation), learn_model(DATA, **KERNELS, relation=relation)])
     assert alone < 0.8 * shared
@@ -77,7 +78,7 @@ def test_a_large_strength_shares_and_none_fits_each_edge():
     assert np.allclose(kbp.mean(kbp.infer(own(0.0), GRAPH, y)), by_type, atol=2e-2)
 
 
-@pytest.mark.parametrize("relation", ["ridge", "counts"])
+@pytest.mark.parametrize("relation", ["ridge", pytest.param("counts", marks=pytest.mark.slow)])
 def test_infer_equals_its_long_form(relation, tmp_path):
     model = own(10.0, relation=relation)
     kbp.save(tmp_path / "model.npz", model)
@@ -288,7 +289,14 @@ def stationary(rng, kind, count, nodes):
     return x[:, 40:], chain
 
 
-@pytest.mark.parametrize("kind", ["star", "grid", "walk", "narrow", "two modes", "volatile"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "star",
+        "two modes",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("grid", "walk", "narrow", "volatile")),
+    ],
+)
 def test_edges_of_one_relation_are_no_reason_for_a_warning(kind):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

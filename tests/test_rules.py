@@ -367,7 +367,8 @@ def test_whole_numbers_and_vectors_as_samples(rule):
 SINGLE = {"full": FULL, "linear": kbp.LinearTime(eps=1e-3), "constant": kbp.ConstantTime(eps=1e-3)}
 
 
-@pytest.mark.parametrize("rule", CONSTANT_FIRST)
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", NAMES)
 def test_single_precision(rule):
     for sampler in (draw, rounded):
         data, graph = pooled("chain", sampler, np.float32)

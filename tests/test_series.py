@@ -58,6 +58,7 @@ def test_the_filter_is_the_last_belief_of_what_was_seen_so_far(model, filtered):
         np.testing.assert_allclose(filtered.posterior.weights[:, end - 1], whole.weights[:, -1], atol=2e-6)
 
 
+@pytest.mark.slow
 def test_messages_of_the_filter_are_those_of_run_tree(model):
     graph = model.chain(12)
     solution = kbp.run_tree(model.model, graph, kbp.observe(model.model, graph, GAPS[0]))
@@ -78,6 +79,7 @@ def test_updates_one_by_one_equal_the_filter(model, filtered):
     np.testing.assert_allclose(state.message, filtered.state.message[0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_series_is_continued_from_its_state(model, filtered):
     first = series.filter(model, GAPS[:, :5])
     rest = series.filter(model, GAPS[:, 5:], state=first.state)
@@ -90,6 +92,7 @@ def test_smoothing_is_inference_on_a_chain(model):
     np.testing.assert_allclose(found.weights, kbp.infer(model.model, graph, GAPS[0]).weights, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_forecasts_are_the_smoother_of_a_longer_series(model, filtered):
     longer = series.smooth(model, GAPS, steps=3)
     for past in (GAPS, filtered, filtered.state):
@@ -131,6 +134,7 @@ def test_one_series_of_many_is_answered_as_alone(model, filtered):
     assert alone.log_densities.shape == (12,)
 
 
+@pytest.mark.slow
 def test_series_of_several_lengths_are_continued_without_observations(model, filtered):
     found = series.filter(model, [GAPS[0], GAPS[1, :7]])
     np.testing.assert_allclose(found.posterior.weights[0], filtered.posterior.weights[0], atol=2e-6)
@@ -153,12 +157,14 @@ def test_times_that_are_left_out_are_steps_without_observations(model):
     np.testing.assert_allclose(found.weights, series.smooth(model, dense).weights, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_training_series_of_several_lengths_with_gaps_in_time():
     x, y = [X[0], X[1, :9], *X[2:40]], [Y[0], Y[1, :9], *Y[2:40]]
     model = series.fit(x, y, times=[np.arange(len(one)) + (np.arange(len(one)) > 4) for one in x], **OPTIONS)
     assert np.isfinite(kbp.mean(series.smooth(model, GAPS[0]))).all()
 
 
+@pytest.mark.slow
 def test_long_series_are_cut_without_losing_a_pair():
     x = walk(2, 200)[0]
     model = series.fit(x, **OPTIONS)
@@ -169,6 +175,7 @@ def test_long_series_are_cut_without_losing_a_pair():
     np.testing.assert_allclose(kbp.mean(series.smooth(model, y)), near, atol=0.05)
 
 
+@pytest.mark.slow
 def test_labels_and_forbidden_steps():
     names = np.array(["dry", "wet", "storm"])
     step = np.array([[0.8, 0.2, 0.0], [0.3, 0.4, 0.3], [0.0, 0.7, 0.3]])
@@ -188,6 +195,7 @@ def test_labels_and_forbidden_steps():
     assert series.update(model, state, "wet").belief.labels is not None
 
 
+@pytest.mark.slow
 def test_two_successive_values_as_states_follow_an_oscillation():
     rng = np.random.default_rng(0)
     old, new, rows = rng.standard_normal(60), rng.standard_normal(60), []
@@ -207,6 +215,7 @@ def test_two_successive_values_as_states_follow_an_oscillation():
     assert errors[2] < 0.75 * errors[1]
 
 
+@pytest.mark.slow
 def test_vectors_and_partly_missing_observations():
     x = np.stack([X, np.sin(X)], axis=-1)
     y = x + 0.1 * RNG.standard_normal(x.shape).astype(np.float32)

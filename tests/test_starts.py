@@ -74,7 +74,7 @@ def enumerated(table, emit, y):
 Y = np.array([[np.nan, 2.0, np.nan, 1.0], [np.nan] * 4, [0.0, 0.0, 2.0, 2.0]])
 
 
-@pytest.mark.parametrize("graph", [CHAIN, TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize("graph", [CHAIN, pytest.param(TREE, marks=pytest.mark.slow)], ids=["chain", "tree"])
 def test_beliefs_are_those_of_the_enumerated_joint(graph):
     model, (table, emit) = learned(graph), joint(graph)
     found = jax.jit(jax.vmap(lambda y: kbp.infer(model, graph, y, points=STATES).weights))(jnp.asarray(Y))
@@ -140,8 +140,8 @@ def test_a_node_alone_has_the_marginal_of_starts():
     "graph",
     [
         kbp.grid_graph(2, 2),
-        kbp.Graph.from_edges([(0, 1), (2, 1)], 3),
-        kbp.Graph.from_edges([(0, 1), (1, 2), (2, 0)], 3),
+        pytest.param(kbp.Graph.from_edges([(0, 1), (2, 1)], 3), marks=pytest.mark.slow),
+        pytest.param(kbp.Graph.from_edges([(0, 1), (1, 2), (2, 0)], 3), marks=pytest.mark.slow),
     ],
     ids=["grid", "two incoming edges", "cycle"],
 )
@@ -178,6 +178,7 @@ def walk_model(starts="own", bandwidth=2.0):
     return kbp.fit(data, kernel=kbp.RBF(bandwidth), obs_kernel=kbp.RBF(0.7), ridge=1e-4, rule=rule, starts=starts)
 
 
+@pytest.mark.slow
 def test_the_first_value_of_a_walk_has_the_exact_spread():
     """The first 10 values are missing."""
     graph, points = kbp.chain_graph(30), np.linspace(-25, 25, 501)
@@ -197,6 +198,7 @@ def test_the_first_value_of_a_walk_has_the_exact_spread():
     assert spreads["pooled"][0] > 1.5 * std[0]
 
 
+@pytest.mark.slow
 def test_starts_are_differentiable_and_compile():
     graph, y = kbp.chain_graph(5), jnp.array([jnp.nan, jnp.nan, 1.0, 0.5, jnp.nan])
     walks = np.cumsum(np.random.default_rng(0).normal(size=(50, 5)), axis=1)

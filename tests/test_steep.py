@@ -62,6 +62,7 @@ def test_a_steep_relation_gets_a_larger_rank_and_a_narrow_kernel():
     assert np.sqrt(np.mean((means - x[1000:1030, 1]) ** 2)) < 0.1  # at a rank of 48 above .2; y has a deviation of 3
 
 
+@pytest.mark.slow  # a search
 def test_a_smooth_relation_is_not_compared_at_a_larger_rank():
     x = pairs(lambda x: x, 1.0, 300)
     model = kbp.fit(kbp.pool(kbp.chain_graph(2), x, x))

@@ -66,6 +66,7 @@ def test_samples_of_beliefs_by_type_are_independent():
     same(kbp.sample({3: BELIEF}, KEY, 50)[3], got[3])
 
 
+@pytest.mark.slow
 def test_refined_modes_of_beliefs_by_type():
     graph, x = kbp.chain_graph(4, node_type=[0, 0, 1, 1]), np.linspace(-1, 1, 60).reshape(15, 4)
     model = kbp.fit(kbp.pool(graph, x), kernel=kbp.RBF(0.5))

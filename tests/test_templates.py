@@ -99,6 +99,7 @@ def sizes(jaxpr):
                 yield from sizes(inner)
 
 
+@pytest.mark.slow
 def test_no_operator_is_copied_to_edges():
     graph, _, model, _ = large()
     y = images(1, HEIGHT, WIDTH, seed=2)[1][0]
@@ -187,6 +188,7 @@ def test_shared_operators_equal_copies_for_each_type():
     np.testing.assert_allclose(answers[2], answers[0], atol=1e-14)
 
 
+@pytest.mark.slow
 def test_types_with_unequal_numbers_of_pairs_equal_twin():
     """Types are learned together, padded to the largest: 1, 3, 8, 9, 15 and 40 pairs, in no order."""
     rng = np.random.default_rng(0)

@@ -68,6 +68,7 @@ def test_messages_are_those_of_infer(problem):
     assert abs(seen - 0.5) < 0.1  # the value itself
 
 
+@pytest.mark.slow
 def test_the_closed_form_answers_as_the_model_of_counts(problem):
     graph, data, model = problem
     trainer = trainer_of(model, data, "type", hide_shares(4, (0.3,)))
@@ -85,7 +86,7 @@ def log_ratio(closed: ClosedForm):
     return logs - logs.max()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_beliefs_on_trees_are_those_of_enumeration(seed):
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, 3, size=(60, 1)) * (rng.random((60, 4)) < 0.7)
@@ -111,9 +112,18 @@ def test_beliefs_on_trees_are_those_of_enumeration(seed):
     np.testing.assert_allclose(found, np.array(exact) / joint.sum(), rtol=2e-3, atol=1e-5)
 
 
+TREE, LOOPS = [(0, 1), (1, 2), (2, 3)], [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2)]
+
+
 @pytest.mark.filterwarnings("ignore::kbpjax.RelationWarning")  # the noise of the nodes differs
-@pytest.mark.parametrize("loss", ["crps", "log"])
-@pytest.mark.parametrize("edges", [[(0, 1), (1, 2), (2, 3)], [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2)]])
+@pytest.mark.parametrize(
+    ("edges", "loss"),
+    [
+        (LOOPS, "crps"),
+        *(pytest.param(*of, marks=pytest.mark.slow) for of in ((TREE, "crps"), (TREE, "log"), (LOOPS, "log"))),
+    ],
+    ids=["loops-crps", "tree-crps", "tree-log", "loops-log"],
+)
 def test_gradients_are_those_of_finite_differences(problem, edges, loss):
     _, data, _ = problem
     graph = kbp.Graph.from_edges(edges, 4)
@@ -131,6 +141,7 @@ def test_gradients_are_those_of_finite_differences(problem, edges, loss):
     assert abs(slope - numeric) < 1e-4 * abs(numeric) + 1e-9
 
 
+@pytest.mark.slow
 def test_training_gains_on_held_out_cases_and_says_so(problem, tmp_path):
     graph, data, model = problem
     trained = kbp.train(model, data, steps=100)
@@ -152,15 +163,17 @@ def test_an_interrupt_keeps_the_best(problem, monkeypatch):
     _, data, model = problem
 
     def bar(steps, progress, name):
-        yield from range(50)
+        yield from range(10)
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(training, "EVERY", 5)
     monkeypatch.setattr(training, "progress_bar", bar)
-    trained = kbp.train(model, data, steps=75, way="scaled")
+    trained = kbp.train(model, data, steps=15, way="scaled")
     record = [one for one in trained.selection if one.choice == "potentials"][-1]
-    assert record.alternative == "scaled" and record.evaluated == 50
+    assert record.alternative == "scaled" and record.evaluated == 10
 
 
+@pytest.mark.slow  # trains four times
 @pytest.mark.parametrize("way", ["scaled", "auto"])
 def test_a_checkpoint_resumes_to_the_same_model(problem, monkeypatch, tmp_path, way):
     _, data, model = problem
@@ -205,6 +218,7 @@ def test_pseudo_likelihood_is_that_of_enumeration(problem):
     np.testing.assert_allclose(found, total / number, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_pseudo_likelihood_is_a_start(problem):
     _, data, model = problem
     trainer = trainer_of(model, data)

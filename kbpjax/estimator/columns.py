@@ -28,6 +28,9 @@ FARTHEST = 4.5
 FEW = 12
 """Number of different values of counts up to which they are a finite set."""
 
+ORDERED, NARROWEST = 5, 0.3
+"""Of the kernel of few counts, in steps of their order: how many are a standard deviation, and the least bandwidth."""
+
 MOST_LABELS = 64
 """Largest number of categories, and of texts or vectors that stand for all."""
 
@@ -42,7 +45,8 @@ class Numbers:
     """Numbers as normal scores.
 
     Attributes:
-        values, scores: the map, both increasing [knot].
+        values, scores: the map, both increasing [knot]; a value that is taken many times has the score of its middle rank.
+        ends, at_ends: the inverse map: values and increasing scores [knot], with both ends of the ranks of such values.
         low, high: step of a value beyond the ends for a step of the score; 0 where an end is taken many times.
         logarithmic: whether the steps are of logarithms: of positive numbers.
         whole: whether values are whole numbers.
@@ -51,6 +55,8 @@ class Numbers:
     finite: ClassVar[bool] = False
     values: NDArray[np.floating]
     scores: NDArray[np.floating]
+    ends: NDArray[np.floating]
+    at_ends: NDArray[np.floating]
     low: float
     high: float
     logarithmic: bool
@@ -63,7 +69,8 @@ class Numbers:
 
         known = np.sort(x[~np.isnan(x)])
         values, counts = np.unique(known, return_counts=True)
-        scores = ndtri((np.cumsum(counts) - counts / 2) / len(known))
+        above = np.cumsum(counts)
+        scores = ndtri((above - counts / 2) / len(known))
         positive = kind == "positive" and values[0] > 0
         spread = float(np.std(np.log(known) if positive else known))
         low, high = (0.0 if kind == "count" or ties > 1 else spread for ties in (counts[0], counts[-1]))
@@ -72,8 +79,15 @@ class Numbers:
             at = np.unique(np.searchsorted(scores, np.linspace(scores[0], scores[-1], KNOTS)))
             tails = np.r_[:20, len(values) - 20 : len(values)]
             chosen = np.unique(np.concatenate([at, tails]))
-            values, scores = values[chosen], scores[chosen]
-        return cls(values, scores, low, high, positive, kind == "count")
+            values, scores, counts = values[chosen], scores[chosen], np.diff(above, prepend=0)[chosen]
+            above = above[chosen]
+        tied = counts > max(len(known) / KNOTS, 1)
+        below = ndtri(np.clip((above - counts) / len(known), 1e-9, 1))
+        at_ends = np.stack([np.where(tied, below, scores), np.where(tied, ndtri(above / len(known)), scores)], axis=1)
+        at_ends = np.clip(at_ends, scores[0] if not tied[0] else -9, scores[-1] if not tied[-1] else 9)
+        ends, at_ends = np.repeat(values, 2), at_ends.reshape(-1)
+        at_ends = np.maximum.accumulate(at_ends) + 1e-9 * np.arange(len(at_ends))
+        return cls(values, scores, ends, at_ends, low, high, positive, kind == "count")
 
     def encode(self, x: Values) -> NDArray[np.floating]:
         """Return normal scores, NaN where values are."""
@@ -87,7 +101,7 @@ class Numbers:
 
     def decode(self, scores: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return the values of normal scores."""
-        values = np.interp(scores, self.scores, self.values)
+        values = np.interp(scores, self.at_ends, self.ends)
         below, above = np.minimum(scores - self.scores[0], 0), np.maximum(scores - self.scores[-1], 0)
         if self.logarithmic:
             return values * np.exp(self.low * below + self.high * above)
@@ -227,7 +241,8 @@ def code_of(name: str, kind: str, x: Values, period: float, order: Sequence[Any]
             _checks.require(bool(np.all(known >= 0)), "X", rule, float(known.min()), fix)
         values = np.unique(known)
         if kind == "count" and len(values) <= FEW:
-            return Labels(values, kbp.Delta())
+            width = max(len(known) ** (-1 / 6) * len(values) / ORDERED, NARROWEST)
+            return Labels(values, kbp.RBF(width))
         return Numbers.of(numbers, kind)
     if kind in ("category", "boolean"):
         known = x[~missing(x)].tolist()

@@ -19,7 +19,7 @@ from kbpjax.graphs.graph import Graph
 DENSE = 16
 """Number of columns up to which all pairs are joined, if rows are enough for that."""
 
-ROWS = 5
+ROWS = 1
 """Smallest number of rows for each edge of a graph with cycles."""
 
 DEGREES = (2, 3, 4, 6, 8, 12, 16)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
@@ -18,7 +19,7 @@ from kbpjax.estimator import reports
 from kbpjax.estimator.columns import KINDS, Angles, Code, Labels, Numbers, as_numbers, code_of, kind_of, missing
 from kbpjax.estimator.dependence import learned_graph
 from kbpjax.estimator.potentials import EFFORTS, learn
-from kbpjax.estimator.rows import Rows, blocks, interval_ends, row_beliefs, row_draws
+from kbpjax.estimator.rows import Rows, blocks, interval_ends, level_ends, row_beliefs, row_draws
 from kbpjax.estimator.tables import Table
 
 Floats = NDArray[np.floating]
@@ -263,9 +264,10 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         drawn = np.repeat(codes[None], n, axis=0)
         lagged = _with_lags(codes, self.lags)
         for number, rows in enumerate(blocks(len(codes), self._rows, more=n)):
+            alone = self._evidence(lagged[rows])
+            beliefs, _ = row_beliefs(self._rows, alone)
+            evidence, beliefs = (jnp.repeat(one[:, : rows.stop - rows.start], n, axis=1) for one in (alone, beliefs))
             part = np.repeat(lagged[rows], n, axis=0)
-            evidence = self._rows.evidence(self.model_, self.graph_, _checks.to_jax(part, self._rows.tables.dtype))
-            beliefs, _ = row_beliefs(self._rows, evidence)
             hidden = _checks.to_jax(np.isnan(part).T)
             own = jax.random.fold_in(key, number)
             levels = np.asarray(row_draws(self._rows, evidence, beliefs, hidden, own, num_sweeps))
@@ -485,9 +487,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         lagged, failed, count = _with_lags(codes, self.lags), 0, len(self.columns_)
         for rows in blocks(len(codes), self._rows):
             part = lagged[rows]
-            whole = np.full((_size(len(part)), part.shape[1]), np.nan)
-            whole[: len(part)] = part
-            evidence = self._rows.evidence(self.model_, self.graph_, _checks.to_jax(whole, self._rows.tables.dtype))
+            evidence = self._evidence(part)
             weights, residual = row_beliefs(self._rows, evidence)
             residual = np.asarray(residual)[: len(part)]
             failed += int(np.sum(residual > 1e-2))
@@ -495,6 +495,12 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         if failed:
             text = f"the messages of {failed} of {len(codes)} rows have not converged"
             warn(f"{text}: their answers are rough. Learn from more rows, or with fewer edges.", kbp.ConvergenceWarning)
+
+    def _evidence(self, lagged: Floats) -> jax.Array:
+        """Return the evidence of a block of rows, padded to one of few sizes."""
+        padded = np.full((_size(len(lagged)), lagged.shape[1]), np.nan)
+        padded[: len(lagged)] = lagged
+        return self._rows.evidence(self.model_, self.graph_, _checks.to_jax(padded, self._rows.tables.dtype))
 
     def _filled(self, X: Any) -> tuple[Table, Floats, dict[Any, tuple[NDArray[np.bool_], NDArray[Any], Floats]]]:
         """Return the table, its codes, and {column: (mask of its holes, values, spreads)}."""
@@ -557,9 +563,9 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         code, points = self.codes_[column], self._levels(column)
         if isinstance(code, Labels):
             return levels.astype(float)
-        low, high = interval_ends(points, np.eye(len(points)), (0.0, 1.0), isinstance(code, Angles))
+        edges = level_ends(points, isinstance(code, Angles))
         levels = np.minimum(levels, len(points) - 1)
-        return low[levels] + (high - low)[levels] * rng.random(levels.shape)
+        return edges[levels] + np.diff(edges)[levels] * rng.random(levels.shape)
 
     def _decoded(self, codes: Floats, gone: NDArray[np.bool_]) -> dict[Any, tuple[NDArray[np.bool_], NDArray[Any]]]:
         """Return {column of the table: (mask, values)} of the cells that were drawn."""

@@ -17,6 +17,7 @@ from kbpjax.learning.model import KernelMRF
 from kbpjax.training.gaussian import can_be_gaussian, gaussian_model
 from kbpjax.training.potentials import ClosedForm, model_of
 from kbpjax.training.train import train
+from kbpjax.training.trainer import held_cases
 from kbpjax.tuning.tried import Selection
 
 LEVELS, REACH = 48, 4.0
@@ -37,7 +38,16 @@ FEW_ROWS = 60
 ROWS = 20000
 """Largest number of rows that potentials are learned from."""
 
-EFFORTS = {"low": (0, 0.0), "auto": (300, 25.0), "high": (1500, 180.0)}
+SHARES, MORE = (0.1, 0.3, 0.5), (0.1, 0.2)
+"""Shares of the cells that are hidden in training: of a table without holes, and beside the holes of others."""
+
+COMPLETE = 0.05
+"""Largest share of missing cells of a table that counts as without holes."""
+
+PENALTY = 1e-2
+"""Weight of the squares of the corrections."""
+
+EFFORTS = {"low": (0, 0.0), "auto": (400, 25.0), "high": (1500, 180.0)}
 """{word: largest number of steps and of seconds of each way of training}."""
 
 
@@ -117,9 +127,16 @@ def learn(
             levels[v] = np.linspace(0, 2 * np.pi, DIRECTIONS, endpoint=False, dtype=dtype)
             kernels[v] = kbp.kernels.Periodic(2 * np.pi, width)
     data = kbp.pool(graph, samples, samples, mask=masks, observation_mask=masks)
+    steps, seconds = EFFORTS[effort]
+    trains = bool(steps) and len(table) >= FEW_ROWS and len(edges) > 0
+    seen = data
+    if trains:  # pairs of the rows on which `train` compares are not counted
+        kept = np.isin(np.arange(len(table)), held_cases(len(table), len(codes), seed)[1])[:, None]
+        of_kept = {v: mask & kept for v, mask in masks.items()}
+        seen = kbp.pool(graph, samples, samples, mask=of_kept, observation_mask=of_kept)
     ridge = float(np.clip(1 / count, 1e-4, 0.2))
     model = learn_model(
-        data,
+        seen,
         kernel=kernels,
         obs_kernel=kernels,
         ridge=ridge,
@@ -129,15 +146,25 @@ def learn(
         levels={v: _checks.to_jax(x) for v, x in levels.items()},
         floor=0.0,
     )
-    steps, seconds = EFFORTS[effort]
     (cases,) = data.cases
-    if not steps or len(table) < FEW_ROWS or not len(edges):
+    if not trains:
         everything = tuple(levels)
         if len(edges) and len(table) >= FEW_ROWS and can_be_gaussian(model, cases):
             return Learned(gaussian_model(model, cases, np.arange(len(table)), model), graph, None)
         closed = ClosedForm.of(model, graph, own=False)
         return Learned(model_of(model, closed, closed.start(model), everything, len(codes)), graph, None)
+    shares = SHARES if np.mean(~there) < COMPLETE else MORE
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the start is kept, which converges
-        trained = train(model, data, sharing="edge", steps=steps, seconds=seconds, seed=seed, progress=progress)
+        trained = train(
+            model,
+            data,
+            sharing="edge",
+            shares=shares,
+            penalty=PENALTY,
+            steps=steps,
+            seconds=seconds,
+            seed=seed,
+            progress=progress,
+        )
     return Learned(trained, graph, trained.selection)

@@ -22,8 +22,8 @@ from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.beliefs import spacing
 from kbpjax.posterior.infer import recipe
 
-DAMPING = 0.3
-"""Weight of the old message."""
+DAMPING = (0.3, 0.6, 0.8)
+"""Weights of the old message, each for a third of the iterations: rows whose messages swing need larger ones."""
 
 TINY = 1e-30
 """What is added to messages before their logarithm."""
@@ -130,7 +130,7 @@ def blocks(count: int, rows: Rows, more: int = 1) -> Iterator[slice]:
 
 @jax.jit
 def row_beliefs(
-    rows: Rows, evidence: Float[Array, "node row level"], num_iters: int | Array = NUM_ITERS
+    rows: Rows, evidence: Float[Array, "node row level"]
 ) -> tuple[Float[Array, "node row level"], Float[Array, " row"]]:
     """Return beliefs, and the residual of each row."""
     edges = len(rows.senders)
@@ -151,11 +151,12 @@ def row_beliefs(
         new = update(messages)
         away = jnp.max(jnp.abs(jnp.exp(new) - jnp.exp(messages)), axis=(0, 2))
         moving = (residual > TOLERANCE)[None, :, None]
-        messages = jnp.where(moving, DAMPING * messages + (1 - DAMPING) * new, messages)
+        damping = jnp.asarray(DAMPING, new.dtype)[jnp.minimum(3 * step // NUM_ITERS, 2)]
+        messages = jnp.where(moving, damping * messages + (1 - damping) * new, messages)
         return messages, jnp.where(residual > TOLERANCE, away, residual), step + 1
 
     def more(state: tuple[Array, Array, Array]) -> Array:
-        return (state[2] < num_iters) & jnp.any(state[1] > TOLERANCE)
+        return (state[2] < NUM_ITERS) & jnp.any(state[1] > TOLERANCE)
 
     first = update(jnp.zeros((edges, *evidence.shape[1:]), evidence.dtype))
     start = first, jnp.full(evidence.shape[1], jnp.inf, evidence.dtype), jnp.zeros((), jnp.int32)
@@ -221,6 +222,14 @@ def row_draws(
     return state
 
 
+def level_ends(points: NDArray, circular: bool = False) -> NDArray:
+    """Return the ends of the intervals of sorted levels: halfway to the next [level + 1]."""
+    if circular:
+        step = 2 * np.pi / len(points)
+        return points[0] + step * (np.arange(len(points) + 1) - 0.5)
+    return np.concatenate([points[:1], (points[1:] + points[:-1]) / 2, points[-1:]])
+
+
 def interval_ends(
     points: NDArray, weights: NDArray, shares: tuple[float, float], circular: bool = False
 ) -> tuple[NDArray, NDArray]:
@@ -244,8 +253,7 @@ def interval_ends(
         weights = np.take_along_axis(weights, order, axis=1)
         edges = (points[0] + step * (first[:, None] - 0.5)) + step * np.arange(len(points) + 1)[None]
     else:
-        middle = (points[1:] + points[:-1]) / 2
-        edges = np.concatenate([points[:1], middle, points[-1:]])[None]
+        edges = level_ends(points)[None]
     below = np.concatenate([np.zeros((len(weights), 1)), np.cumsum(weights, axis=1)], axis=1)
     found = []
     for share in shares:

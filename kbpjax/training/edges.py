@@ -8,8 +8,11 @@ from kbpjax._checks import Numbers
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.differing import rank_scores
-from kbpjax.training.gaussian import NODES, Gaussian, walk_summable
+from kbpjax.training.gaussian import Gaussian, walk_summable
 from kbpjax.tuning.tune import progress_bar
+
+NODES = 128
+"""Largest number of columns."""
 
 FEWEST = 30
 """Smallest number of cases, and of common values of a pair whose correlation is known."""

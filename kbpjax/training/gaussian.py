@@ -24,20 +24,23 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._misc import matmul
-from kbpjax.kernels import RBF
+from kbpjax.kernels import RBF, Periodic
 from kbpjax.learning.data import Cases
 from kbpjax.learning.model import KernelMRF
 from kbpjax.training.examples import values_of
-from kbpjax.training.potentials import ClosedForm, Potentials, model_of, normal_scores
+from kbpjax.training.potentials import LABELS, LEAST, ClosedForm, Potentials, model_of, normal_scores, prior_of
 
 LIMIT = 0.98
 """Largest spectral radius of |R|."""
 
-NODES = 128
-"""Largest number of nodes: a step takes the third power of it."""
+NODES = 256
+"""Largest number of coordinates: a step takes the third power of it."""
 
-VALUES = 30
+VALUES = 10
 """Smallest number of known values for each entry of the precision matrix."""
+
+MOST_SHRUNK = 0.5
+"""Largest share of independence in the covariance; it is the number of entries over that of known values."""
 
 ROUNDS = 8
 """Number of rounds of expectation maximization; 1 where nothing is missing."""
@@ -70,13 +73,29 @@ class Gaussian(NamedTuple):
 
 
 def can_be_gaussian(model: KernelMRF, cases: Cases) -> bool:
-    """Return whether variables are numbers, on a small enough graph with enough values."""
+    """Return whether variables are numbers, angles or labels, on a small enough graph with enough values."""
     graph = cases.graph
-    number = all(isinstance(getattr(basis, "kernel", None), RBF) for basis in model.bases.values())
-    single = all(x.ndim == 1 and jnp.issubdtype(x.dtype, jnp.floating) for x in model.points.values())
+    sizes = {v: _size(model, v) for v in model.points}
+    if not graph.num_edges or None in sizes.values():
+        return False
+    of_nodes = np.array([sizes[v] for v in np.asarray(graph.node_type).tolist()])
+    half = graph.num_edges // 2
+    ends = np.stack([np.asarray(graph.senders)[:half], np.asarray(graph.receivers)[:half]])
+    entries = int(np.sum(of_nodes) + np.sum(of_nodes[ends[0]] * of_nodes[ends[1]]))
     known = sum(int(np.sum(np.asarray(mask))) for mask in cases.present.values())
-    enough = known >= VALUES * (graph.num_nodes + graph.num_edges // 2)
-    return number and single and enough and graph.num_edges > 0 and graph.num_nodes <= NODES
+    return known >= VALUES * entries and int(np.sum(of_nodes)) <= NODES
+
+
+def _size(model: KernelMRF, node_type: int) -> int | None:
+    """Return the number of Gaussian coordinates of a node type; None if it can have none."""
+    x, kernel = model.points[node_type], getattr(model.bases[node_type], "kernel", None)
+    if x.ndim != 1:
+        return None
+    if isinstance(kernel, RBF):
+        return 1
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return 2 if isinstance(kernel, Periodic) else None
+    return len(x) - 1 if 2 <= len(x) <= LABELS else None
 
 
 def gaussian_model(model: KernelMRF, cases: Cases, chosen: NDArray, observer: KernelMRF) -> KernelMRF:
@@ -95,53 +114,141 @@ def gaussian_model(model: KernelMRF, cases: Cases, chosen: NDArray, observer: Ke
     return model_of(model, closed, potentials, values, cases.graph.num_nodes, observer)
 
 
+class Coordinates(NamedTuple):
+    """Gaussian coordinates of a node type, z = L f - o, of its features f: with mean 0 and covariance I.
+
+    The score of numbers, cosine and sine of angles, and indicators of labels but for the direction of their sum.
+
+    Attributes:
+        map: L [coordinate, feature].
+        offset: o [coordinate].
+    """
+
+    map: NDArray[np.floating]
+    offset: NDArray[np.floating]
+
+    @classmethod
+    def of(cls, model: KernelMRF, node_type: int, features: NDArray[np.floating]) -> "Coordinates":
+        """Return the coordinates of a node type, from its features at the levels [level, feature]."""
+        size = _size(model, node_type)
+        assert size is not None
+        matrix = np.zeros((size, features.shape[1]))
+        if isinstance(getattr(model.bases[node_type], "kernel", None), RBF):
+            matrix[0, 0] = 1
+            return cls(matrix, np.zeros(1))
+        used = 2 if _is_real(model, node_type) else size + 1
+        weights = np.maximum(prior_of(model, node_type), 0) + LEAST
+        weights = weights / weights.sum()
+        linear = features[: len(weights), :used]
+        mean = weights @ linear
+        values, vectors = np.linalg.eigh((linear - mean).T @ (weights[:, None] * (linear - mean)))
+        matrix[:, :used] = (vectors[:, -size:] / np.sqrt(np.maximum(values[-size:], LEAST))).T
+        return cls(matrix, matrix[:, :used] @ mean)
+
+
+def _is_real(model: KernelMRF, node_type: int) -> bool:
+    return jnp.issubdtype(model.points[node_type].dtype, jnp.floating)
+
+
 def gaussian_potentials(closed: ClosedForm, model: KernelMRF, cases: Cases, chosen: NDArray) -> Potentials:
-    """Return the potentials of the Gaussian of the chosen cases; edges have types of their own."""
+    """Return the potentials of the Gaussian of the chosen cases; edges have types of their own.
+
+    With coordinates z of the nodes, mean mu and precision J, they are exp(-z' J z' / 2) of pairs of nodes, and of each
+    node exp(z' (I - J) z / 2 + z' J mu) beside its marginal, shared among its edges. Of a label given numbers, that is
+    linear discriminant analysis (Lauritzen and Wermuth 1989).
+    """
     place = {k: i for i, k in enumerate(closed.types)}
     rows = np.array([place[own] for _, _, own, _ in closed.own])
     ends = np.array([edge[:2] for edge in closed.own])
-    found = walk_summable(_scores(model, cases, chosen), ends)
-    start, degree = closed.start(model), np.bincount(ends.reshape(-1), minlength=cases.graph.num_nodes)
-    drift = found.diagonal * found.mean
-    drift = drift.at[ends[:, 0]].add(found.entries * found.mean[ends[:, 1]])
-    drift = drift.at[ends[:, 1]].add(found.entries * found.mean[ends[:, 0]])
-    share = lambda x: x / jnp.asarray(np.maximum(degree, 1), x.dtype)  # of an edge in what its ends have
-    drift, more = share(drift), share(1 - found.diagonal)
-    of_ends = [getattr(start, name).at[rows, 0].set(drift[ends[:, i]]) for i, name in enumerate(("first", "second"))]
-    first, second = (one.at[rows, 1].set(more[ends[:, i]]) for i, one in enumerate(of_ends))
+    kinds = np.asarray(cases.graph.node_type)
+    at_levels = np.asarray(closed.features, float)
+    of_type = {v: Coordinates.of(model, v, at_levels[v]) for v in model.points}
+    first = np.concatenate([[0], np.cumsum([len(of_type[v].offset) for v in kinds.tolist()])])
+    own = [np.arange(*first[i : i + 2]) for i in range(len(kinds))]
+    pairs = [[(i, j) for i in own[a] for j in own[b]] for a, b in ends.tolist()]
+    inside = [(i, j) for one in own for n, i in enumerate(one) for j in one[n + 1 :]]
+    joined = np.array([pair for one in pairs for pair in one] + inside, int)
+    z = _coordinates(model, cases, chosen, of_type, at_levels)
+    shrinkage = min((len(joined) + z.shape[1]) / max(np.sum(~np.isnan(z)), 1), MOST_SHRUNK)
+    found = walk_summable(z, joined, shrinkage)
+    precision = np.diag(np.asarray(found.diagonal, float))
+    precision[joined[:, 0], joined[:, 1]] = precision[joined[:, 1], joined[:, 0]] = np.asarray(found.entries, float)
+    drift = precision @ np.asarray(found.mean, float)
+    degree = np.maximum(np.bincount(ends.reshape(-1), minlength=len(kinds)), 1)
+    start = closed.start(model)
+    product, linear = (np.zeros(getattr(start, name).shape) for name in ("product", "first"))
+    linear = [linear, linear.copy()]
+    for row, both in zip(rows.tolist(), ends.tolist(), strict=True):
+        maps = [of_type[int(kinds[node])] for node in both]
+        block = precision[np.ix_(own[both[0]], own[both[1]])]
+        product[row] = -maps[0].map.T @ block @ maps[1].map
+        # What the offsets of the other end leave in each.
+        linear[0][row] += maps[0].map.T @ block @ maps[1].offset
+        linear[1][row] += maps[1].map.T @ block.T @ maps[0].offset
+        for end, (node, one) in enumerate(zip(both, maps, strict=True)):
+            extra = np.eye(len(own[node])) - precision[np.ix_(own[node], own[node])]
+            linear[end][row] += _node_function(at_levels[kinds[node]], one, extra, drift[own[node]]) / degree[node]
+    dtype = start.product.dtype
     return dataclasses.replace(
         start,
         power=start.power.at[rows].set(0),
-        product=start.product.at[rows, 0, 0].set(-found.entries),
-        first=first,
-        second=second,
+        product=_checks.to_jax(product, dtype),
+        first=_checks.to_jax(linear[0], dtype),
+        second=_checks.to_jax(linear[1], dtype),
         heat=jnp.zeros_like(start.heat),
         reweighting=jnp.full_like(start.reweighting, PLAIN),
     )
 
 
-def _scores(model: KernelMRF, cases: Cases, chosen: NDArray) -> NDArray:
-    """Return the normal scores of the values [case, node], NaN where they are missing and in cases not chosen."""
-    count = len(next(iter(cases.samples.values())))
-    scores, left = np.full((count, cases.graph.num_nodes), np.nan), np.ones(count, bool)
-    left[chosen] = False
+def _node_function(
+    features: NDArray[np.floating], one: Coordinates, extra: NDArray[np.floating], drift: NDArray[np.floating]
+) -> NDArray[np.floating]:
+    """Return the weights of features that make z' extra z / 2 + drift' z at the levels, up to a constant."""
+    if len(one.offset) == 1 and not one.offset.any():  # numbers, whose second feature is the square
+        weights = np.zeros(features.shape[1])
+        weights[0], weights[1] = drift[0], extra[0, 0]
+        return weights
+    used = np.any(features, axis=1)
+    z = features[used] @ one.map.T - one.offset
+    wanted = np.einsum("li,ij,lj->l", z, extra, z) / 2 + z @ drift
+    table = np.concatenate([features[used], np.ones((int(used.sum()), 1))], axis=1)
+    return np.linalg.lstsq(table, wanted, rcond=1e-9)[0][:-1]
+
+
+def _coordinates(
+    model: KernelMRF, cases: Cases, chosen: NDArray, of_type: dict[int, Coordinates], at_levels: NDArray
+) -> NDArray[np.floating]:
+    """Return the coordinates of the values [case, coordinate], NaN where they are missing and in cases not chosen."""
+    count, left = len(next(iter(cases.samples.values()))), []
+    parts: dict[int, NDArray[np.floating]] = {}
+    gone = np.ones(count, bool)
+    gone[chosen] = False
     for v, x in cases.samples.items():
         nodes, values = np.asarray(cases.graph.nodes_of_type(v)), np.asarray(x)
         if v in model.margins:
             margins = model.margins[v].of_nodes(len(nodes)).at_nodes(jnp.arange(len(nodes), dtype=jnp.int32))
             values = np.asarray(margins.standardized(jnp.asarray(values.T))).T
-        at = np.interp(values.astype(float), np.asarray(model.points[v], float), normal_scores(model, v))
-        scores[:, nodes] = np.where(np.asarray(cases.present[v]), at, np.nan)
-    scores[left] = np.nan  # of one shape, whatever is chosen
-    return scores
+        levels, one = np.asarray(model.points[v], float), of_type[v]
+        if len(one.offset) == 1 and not one.offset.any():
+            z = np.interp(values.astype(float), levels, normal_scores(model, v))[..., None]
+        else:
+            right = np.clip(np.searchsorted(levels, values), 1, len(levels) - 1)
+            nearest = right - (values - levels[right - 1] < levels[right] - values)
+            z = at_levels[v][nearest] @ one.map.T - one.offset
+        z = np.where(np.asarray(cases.present[v])[..., None], z, np.nan)
+        parts |= dict(zip(nodes.tolist(), np.moveaxis(z, 1, 0), strict=True))
+    left = np.concatenate([parts[node] for node in range(cases.graph.num_nodes)], axis=1)
+    left[gone] = np.nan  # of one shape, whatever is chosen
+    return left
 
 
-def walk_summable(scores: NDArray, ends: NDArray) -> Gaussian:
+def walk_summable(scores: NDArray, ends: NDArray, shrinkage: float = 0.0) -> Gaussian:
     """Return the walk-summable Gaussian of largest likelihood.
 
     Args:
         scores: values [case, node], NaN where missing.
         ends: both ends of each edge [edge, 2].
+        shrinkage: share of independence in the covariance.
     """
     dtype, there = jnp.result_type(float), ~np.isnan(scores)
     count = np.maximum(there.sum(axis=0), 1)
@@ -159,6 +266,7 @@ def walk_summable(scores: NDArray, ends: NDArray) -> Gaussian:
         moment, shift = _expected(free, ends, centered, mask)
         mean = mean + np.asarray(shift)
         centered = jnp.where(mask, centered - shift[None], 0)
+        moment = (1 - shrinkage) * moment + shrinkage * jnp.diag(jnp.diag(moment))
         free = _maximized(free, ends, moment, steps)
     scale, entries = _parameters(free, ends)
     return Gaussian(_checks.to_jax(mean, dtype), scale**2, -entries * scale[ends[:, 0]] * scale[ends[:, 1]])

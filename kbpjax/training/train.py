@@ -26,6 +26,10 @@ FAILED = 0.01
 """Largest share of held-out cases that may not converge, or that of the closed form."""
 
 
+CLOSE = 1.15
+"""Largest score, relative to that of the best start, of another start that is trained, too."""
+
+
 @public
 def train(
     model: KernelMRF,
@@ -68,10 +72,11 @@ def train(
         data: the cases of one graph, of `pool`; the same as for `fit`.
         way: "scaled" trains the few numbers, "corrected" all; "auto": both, one after the other.
         start: "closed form": ratios of pairs; "gaussian": the Gaussian copula of the graph with the largest likelihood
-            among those whose messages converge, for numbers with potentials of each edge; "pseudo-likelihood": the
+            among those whose messages converge, with potentials of each edge; of labels and angles, a Gaussian of their
+            indicators, or cosines and sines; "pseudo-likelihood": the
             corrections that make values likely given all neighbors (Besag 1975), from cases that have them; "auto":
-            the first or the second, whichever is better on held-out cases, the second with 30 known values or more
-            for each node and edge, and up to 128 nodes.
+            the first and the second; the better one on held-out cases is trained, and the other one, too, if it is
+            nearly as good. The second needs 10 known values or more for each entry of its precision matrix.
         sharing: "type": the edges of a type share a potential; "edge": each has its own; "auto": "edge" with 30 cases
             or more, up to 1000 edges, and "type" otherwise.
         shares: shares of the observations that are hidden, each as often as the others, where observations are the
@@ -140,13 +145,20 @@ def train(
     trainer = Trainer(model, data, options, Checkpoint(checkpoint, digests, State))
     words = trainer.starts(start)
     found = [trainer.start_of(word) for word in words]
-    best, trained = found[int(np.argmin(_ranks(found)))], []
+    ranks = _ranks(found)
+    order = [i for i in np.argsort(ranks, kind="stable").tolist() if ranks[i] <= CLOSE * ranks.min()]
+    trained, names, complete = [], [], True
     ways = WAYS if way == "auto" else (way,)
-    for one in ways:
-        best = trainer.train(best, one, trained, progress)
-        trained.append(best)
-        if best.steps < steps and not best.seconds >= seconds:
-            break  # interrupted: keep what was found
+    for i in order:
+        trained.append(trainer.train(found[i], ways[0], trained, progress))
+        names.append(ways[0] if i == order[0] else f"{ways[0]}, {words[i]}")
+        complete = trained[-1].steps >= steps or trained[-1].seconds >= seconds
+        if not complete:  # interrupted: keep what was found
+            break
+    best = trained[int(np.argmin(_ranks([found[order[0]], *trained])[1:]))]
+    if complete and len(ways) > 1:
+        trained.append(trainer.train(best, ways[1], trained, progress))
+        names.append(ways[1])
     found += trained
     ranks = _ranks(found)
     if not np.isfinite(ranks[len(words) :]).any():
@@ -154,7 +166,7 @@ def train(
         got = f"messages of {failed:.0%} of the held-out cases have not converged"
         warn(f"{got} after training: the start is returned. Pass a smaller rate.", ConvergenceWarning)
     taken = int(np.argmin(ranks))
-    tried = [one.record(word) for one, word in zip(found, (*words, *ways), strict=False)]
+    tried = [one.record(word) for one, word in zip(found, (*words, *names), strict=True)]
     tried[taken] = tried[taken]._replace(taken=True)
     result = model_of(model, trainer.closed, found[taken].potentials, trainer.values, graph.num_nodes)
     before = model.selection

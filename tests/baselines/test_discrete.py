@@ -270,6 +270,7 @@ def test_models_without_edges_are_their_potentials():
         kbp.run(counted, kbp.chain_graph(3))
 
 
+@pytest.mark.slow
 def test_models_are_compiled_batched_and_differentiated():
     model = random_model(rw.grid_edges(2, 2), 4, sharp=0.3)
     tables = np.stack(model.edge)

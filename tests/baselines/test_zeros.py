@@ -70,7 +70,7 @@ def log_partition(known, graph, evidence):
 
 
 @pytest.mark.parametrize(
-    "name", ["sum", "max in logs", *(pytest.param(name, marks=pytest.mark.slow) for name in ("max", "sum in logs"))]
+    "name", ["sum", *(pytest.param(name, marks=pytest.mark.slow) for name in ("max in logs", "max", "sum in logs"))]
 )
 def test_trees_with_zeros_are_exact(name):
     rng = np.random.default_rng(0)
@@ -109,7 +109,7 @@ def test_edges_with_zeros_are_exact(name):
         np.testing.assert_allclose(pair, expected / expected.sum(), atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["sum", "sum in logs"])
+@pytest.mark.parametrize("name", ["sum in logs", pytest.param("sum", marks=pytest.mark.slow)])
 def test_reweighted_messages_and_zeros(name):
     """With exponents below 1 and psi^(1 / rho) a state that a neighbor forbids stays impossible."""
     table = np.array([[2.0, 1.0, 0.0], [1.0, 3.0, 0.0], [0.0, 0.0, 0.0]])

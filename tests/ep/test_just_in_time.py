@@ -128,7 +128,10 @@ def test_before_training_it_asks_and_sends_what_the_oracle_says(trained):
     np.testing.assert_allclose(record.message.shift[asked], expected.shift[asked], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("threshold, times", [(-np.inf, 80), (np.inf, INITIAL), ([np.inf, np.inf], INITIAL)])
+@pytest.mark.parametrize(
+    "threshold, times",
+    [(-np.inf, 80), (np.inf, INITIAL), pytest.param([np.inf, np.inf], INITIAL, marks=pytest.mark.slow)],
+)
 def test_infinite_thresholds_ask_always_and_never_again(threshold, times):
     _, record = run(fresh(threshold), stream(80))
     assert int(record.asked.sum()) == times and record.asked[:times].all()

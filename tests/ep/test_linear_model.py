@@ -76,7 +76,12 @@ def test_one_weight_and_one_datum_is_exact(label, x, prior):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"damping": 0.4}, {"prior_variance": 7.0}, {"schedule": ep.Sequential(), "damping": 0.2}]
+    "options",
+    [
+        {},
+        {"schedule": ep.Sequential(), "damping": 0.2},
+        *(pytest.param(of, marks=pytest.mark.slow) for of in ({"damping": 0.4}, {"prior_variance": 7.0})),
+    ],
 )
 def test_sweeps_equal_a_plain_loop(options):
     (mean, covariance), sites = twin(

@@ -58,8 +58,8 @@ def errors(operator, incoming, truth):
 
 @pytest.mark.parametrize("targets, variable, most", [
     (ep.RelativeBelief(), 1, -8.0),
-    (ep.AbsoluteBelief(), 1, -6.0),
-    (ep.RelativeBelief(), 0, -6.0),
+    pytest.param(ep.AbsoluteBelief(), 1, -6.0, marks=pytest.mark.slow),
+    pytest.param(ep.RelativeBelief(), 0, -6.0, marks=pytest.mark.slow),
     (ep.AbsoluteBelief(), 0, -6.0),
 ])  # fmt: skip
 def test_beliefs_are_learned(targets, variable, most):

@@ -79,7 +79,11 @@ def relative(got, expected):
 
 @pytest.mark.parametrize(
     ("dim", "dtype", "tol", "error"),
-    [(1, jnp.float64, 1e-13, 1e-10), (2, jnp.float64, 1e-13, 1e-10), (3, jnp.float32, 1e-6, 1e-5)],
+    [
+        pytest.param(1, jnp.float64, 1e-13, 1e-10, marks=pytest.mark.slow),
+        (2, jnp.float64, 1e-13, 1e-10),
+        (3, jnp.float32, 1e-6, 1e-5),
+    ],
 )
 def test_means_on_a_grid_are_those_of_the_dense_solve(dim, dtype, tol, error):
     matrix, b = field("grid", dim)
@@ -101,7 +105,9 @@ def test_means_on_a_grid_are_those_of_the_dense_solve(dim, dtype, tol, error):
         assert relative(slow.covariance, got) < error
 
 
-@pytest.mark.parametrize(("name", "dim"), [("tree", 1), ("tree", 2), ("chain", 1)])
+@pytest.mark.parametrize(
+    ("name", "dim"), [("tree", 2), *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("tree", "chain"))]
+)
 def test_means_and_covariances_are_exact_on_trees(name, dim):
     matrix, b = field(name, dim)
     solution = undamped(model_of(name, dim), GRAPHS[name], num_iters=12)

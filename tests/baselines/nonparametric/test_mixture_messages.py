@@ -112,6 +112,7 @@ def test_learned_potentials_of_both_forms_agree_with_a_grid():
         assert shift < 0.08, potentials
 
 
+@pytest.mark.slow
 def test_keys_batches_and_precision():
     model = springs(np.float32)
     evidence = seen(model)

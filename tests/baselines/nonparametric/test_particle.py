@@ -122,7 +122,7 @@ def test_means_on_a_grid_are_those_of_the_dense_solve(number):
         assert np.all(residuals[:, 4] < residuals[:, 0]) and np.all(residuals[:, 9] < 0.1)
 
 
-@pytest.mark.parametrize("number", [0, 1], ids=NAMES)
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow)], ids=NAMES)
 def test_means_and_variances_on_a_tree_are_exact(number):
     (model, y, evidence), points = on_both(), np.linspace(-8, 8, 161)
     solution, *moments = repeated(number)
@@ -259,7 +259,7 @@ def plain(number, place):
     return METHODS[number](model, BOTH, evidence, key=KEYS[place], num_particles=100)
 
 
-@pytest.mark.parametrize("number", [0, 1], ids=NAMES)
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow)], ids=NAMES)
 def test_keys_decide_and_transforms_change_nothing(number):
     """The map over keys inside `jax.jit` and `jax.vmap`, which the other tests use, against plain calls."""
     looped, one, other = repeated(number)[0], plain(number, 0), plain(number, 1)

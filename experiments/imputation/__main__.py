@@ -1,0 +1,5 @@
+import sys
+
+from experiments.imputation.run import main
+
+sys.exit(main())
