@@ -138,7 +138,7 @@ def _mixed_table(name: str) -> tuple[np.ndarray, tuple[int, ...]]:
     if name in ("wine", "diabetes"):
         from sklearn import datasets as of_sklearn
 
-        found = of_sklearn.load_wine() if name == "wine" else of_sklearn.load_diabetes(scaled=False)
+        found: Any = of_sklearn.load_wine() if name == "wine" else of_sklearn.load_diabetes(scaled=False)
         x = np.concatenate([found.data, found.target[:, None]], axis=1).astype(float)
         if name == "diabetes":
             x[:, 1] -= 1  # sex

@@ -81,7 +81,7 @@ def iterative(task: Task, seed: int) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         learned.fit(code.encode(task.train))
-        filled = [code.decode(learned.transform(code.encode(task.test))) for _ in range(FEW)]
+        filled = [code.decode(np.asarray(learned.transform(code.encode(task.test)))) for _ in range(FEW)]
     return np.stack([np.where(np.isnan(task.test), one, task.test) for one in filled])
 
 
@@ -100,7 +100,7 @@ def forests(task: Task, seed: int) -> np.ndarray:
     for turn, column in itertools.product(range(rounds), order):
         others = np.delete(filled, column, axis=1)
         known = np.flatnonzero(~gone[:first, column])
-        kind = RandomForestClassifier if column in task.labels else RandomForestRegressor
+        kind: Any = RandomForestClassifier if column in task.labels else RandomForestRegressor
         forest = kind(
             100, min_samples_leaf=5, max_features=1 / 3 if x.shape[1] > 3 else 1.0, random_state=seed, n_jobs=2
         )
@@ -139,7 +139,8 @@ def miceforest(task: Task, seed: int) -> np.ndarray:
         )
         kernel.mice(3, verbose=False, num_threads=2)
         new = kernel.impute_new_data(frame(task.test), verbose=False, random_state=seed)
-        filled = [new.complete_data(i).astype(float).to_numpy() for i in range(FEW)]
+        completed: list[Any] = [new.complete_data(i) for i in range(FEW)]
+        filled = [one.astype(float).to_numpy() for one in completed]
     return np.stack([np.where(np.isnan(task.test), one, task.test) for one in filled])
 
 

@@ -30,6 +30,7 @@ PAGES = (
     "docs/composing.md",
     "docs/joint.md",
     "docs/time_series.md",
+    "docs/tables.md",
 )
 EXPERIMENTS = (
     "denoising",
@@ -44,6 +45,7 @@ EXPERIMENTS = (
     "protein",
     "categories",
     "kjit",
+    "imputation",
 )
 """Those with tables in the pages, which their module `doc_tables` makes."""
 BLOCK = re.compile(r"(<!-- begin (\w+): .*? -->\n)(.*?)(<!-- end \w+ -->)", re.DOTALL)

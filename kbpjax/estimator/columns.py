@@ -45,8 +45,8 @@ class Numbers:
     """Numbers as normal scores.
 
     Attributes:
-        values, scores: the map, both increasing [knot]; a value that is taken many times has the score of its middle rank.
-        ends, at_ends: the inverse map: values and increasing scores [knot], with both ends of the ranks of such values.
+        values, scores: the map, both increasing [knot]; a value that is taken often has the score of its middle rank.
+        ends, at_ends: the inverse map: values and increasing scores, with both ends of the ranks of such values [knot].
         low, high: step of a value beyond the ends for a step of the score; 0 where an end is taken many times.
         logarithmic: whether the steps are of logarithms: of positive numbers.
         whole: whether values are whole numbers.

@@ -134,12 +134,12 @@ def _error(edges: NDArray[np.integer], ends: NDArray[np.integer], count: int, fi
     """Return the mean squared error of the features of each column given its neighbors, on the held-out moments."""
     total = 0.0
     for node in range(count):
-        of = np.arange(ends[node], ends[node + 1])
+        of = np.arange(int(ends[node]), int(ends[node + 1]))
         near = np.concatenate([edges[edges[:, 0] == node, 1], edges[edges[:, 1] == node, 0]])
         total += float(np.trace(held[np.ix_(of, of)]))
         if not len(near):
             continue
-        at = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in near])
+        at = np.concatenate([np.arange(int(ends[i]), int(ends[i + 1])) for i in near])
         matrix = fitted[np.ix_(at, at)]
         weights = np.linalg.solve(matrix + RIDGE * np.diag(np.maximum(np.diag(matrix), 1e-9)), fitted[np.ix_(at, of)])
         total += float(np.sum(weights * (held[np.ix_(at, at)] @ weights - 2 * held[np.ix_(at, of)])))

@@ -1,6 +1,7 @@
 """`GraphImputer`: tables with holes, filled with what their columns say about each other."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -57,9 +58,9 @@ class GraphImputer(TransformerMixin, BaseEstimator):
 
     Args:
         kinds: {name of a column, or number in an array: kind}; the kinds of other columns are found.
-        graph: pairs of names of columns that are joined, or a `kbpjax.Graph` with a node for each column. None: learned,
-            all pairs of up to 16 columns with many rows, else a spanning tree of the largest dependences and more
-            edges while the error on held-out rows falls.
+        graph: pairs of names of columns that are joined, or a `kbpjax.Graph` with a node for each column. None: it is
+            learned, all pairs of up to 16 columns, or a spanning tree of the largest dependences and more edges while
+            the error on held-out rows falls.
         positions: places of the columns [column, dim]: nearest ones are joined first. None: no places.
         lags: number of rows before, and after, that are seen, too: rows are successive times. 0: each row alone.
         effort: "low": no potentials are trained; "auto": up to a minute of training through inference (`kbpjax.train`);
@@ -303,9 +304,9 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             share: share of the known cells that is hidden, in (0, 1).
 
         Returns:
-            For each column: its kind, the number of hidden cells, the error, the CRPS (of labels: the probability score)
-            relative to that of the column's own distribution, and which shares of the cells are within the 50 % and 90 %
-            intervals (of labels: sets of labels).
+            For each column: its kind, the number of hidden cells, the error, the CRPS (of labels: the probability
+            score) relative to that of the column's own distribution, and which shares of the cells are within the 50 %
+            and 90 % intervals (of labels: sets of labels).
 
         Raises:
             ValueError: as `transform`, or the share is out of range.
@@ -326,7 +327,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
 
     @public
     def score(self, X: Any, y: Any = None) -> float:
-        """Return the skill on cells that are hidden on purpose: 0 of the columns' own distributions, 1 of exact answers.
+        """Return the skill on cells hidden on purpose: 0 of the columns' own distributions, 1 of exact answers.
 
         Args:
             X: as in `report`.
@@ -455,7 +456,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         own = np.arange(count)
         order = [*range(1, 1 + self.lags)][::-1], [*range(1 + self.lags, times)]  # blocks: now, before, after
         chain = [*order[0], 0, *order[1]]
-        links = [np.stack([a * count + own, b * count + own], 1) for a, b in zip(chain[:-1], chain[1:], strict=True)]
+        links = [np.stack([a * count + own, b * count + own], 1) for a, b in itertools.pairwise(chain)]
         return np.concatenate([*(pairs + t * count for t in range(times)), *links]) if times > 1 else pairs
 
     def _words(self) -> list[str]:

@@ -89,13 +89,14 @@ def report(
         return Report(name, kind, int(asked.sum()), error, _ratio(score, base), *inside)
     values, true = code.decode(levels), code.decode(truth)
     round_ = isinstance(code, Angles)
-    distance = (lambda d: np.abs((d + code.period / 2) % code.period - code.period / 2)) if round_ else np.abs
+    period = code.period if isinstance(code, Angles) else 1.0
+    distance = (lambda d: np.abs((d + period / 2) % period - period / 2)) if round_ else np.abs
     between = distance(values[:, None] - values[None])
     to_truth = distance(values[None] - true[:, None])
     crps = lambda w: np.mean((w * to_truth).sum(axis=1) - np.einsum("rp,pq,rq->r", w, between, w) / 2)
     if round_:
-        turn = weights @ np.exp(2j * np.pi * values / code.period)
-        middle = np.angle(turn) * code.period / (2 * np.pi)
+        turn = weights @ np.exp(2j * np.pi * values / period)
+        middle = np.angle(turn) * period / (2 * np.pi)
     else:
         middle = weights @ values
     error = float(np.sqrt(np.mean(distance(middle - true) ** 2)))
@@ -146,7 +147,7 @@ def holes(names: Sequence[Any], codes: Floats, words: Sequence[str]) -> list[Hol
                 table = table[:, table.sum(axis=0) > 0]
                 if table.shape[1] < 2:
                     continue
-                chance = chi2_contingency(table).pvalue
+                chance = float(np.asarray(chi2_contingency(table)[1]))
                 shares = table / table.sum(axis=1, keepdims=True)
                 area = 0.5 + np.abs(shares[0] - shares[1]).sum() / 4
             else:

@@ -95,13 +95,10 @@ class Rows(eqx.Module):
         dtype = tables.dtype
         to_jax = lambda x: _checks.to_jax(np.asarray(x), dtype)
         index = lambda x: _checks.to_jax(np.asarray(x), np.int32)
-        return cls(
-            tables,
-            *(to_jax(one[kinds]) for one in (prior, local, lengths)),
-            to_jax(weights),
-            jnp.asarray(model.temperature, dtype),
-            *(index(one) for one in (graph.senders, receivers, graph.reverse, inbox, count)),
-        )
+        at_nodes = [to_jax(one[kinds]) for one in (prior, local, lengths)]
+        indices = [index(one) for one in (graph.senders, receivers, graph.reverse, inbox, count)]
+        heat = jnp.asarray(model.temperature, dtype)
+        return cls(tables, at_nodes[0], at_nodes[1], at_nodes[2], to_jax(weights), heat, *indices)
 
     def evidence(
         self, model: KernelMRF, graph: Graph, codes: Float[Array, "row node"]

@@ -46,12 +46,10 @@ class Table:
         else:
             found = _of_array(table)
         fix = "Pass rows of a table [row, column]."
-        empty = not found.names or not len(next(iter(found.columns.values())))
-        if empty:  # as scikit-learn says it
-            raise ValueError(
-                f"X: must have 1 row and 1 column or more; got Found array with {'0 feature(s)' if not found.names else '0 sample(s)'}"
-                f" (shape={(0, len(found.names))}) while a minimum of 1 is required. {fix}"
-            )
+        if not found.names or not len(next(iter(found.columns.values()))):
+            what = "0 sample(s)" if found.names else "0 feature(s)"  # as scikit-learn says it
+            text = f"{what} (shape={np.shape(found.source)}) while a minimum of 1 is required"
+            raise ValueError(f"X: must have 1 row and 1 column or more; got {text}. {fix}")
         return found
 
     @property
@@ -155,7 +153,7 @@ def _of_polars(frame: Any) -> Table:
 
 def _of_array(table: Any) -> Table:
     if isinstance(table, np.ma.MaskedArray):
-        table = table.astype(float).filled(np.nan)
+        table = np.ma.filled(table.astype(float), np.nan)
     if hasattr(table, "toarray"):
         raise ValueError("X: must be dense; got a sparse matrix. Pass X.toarray(), with NaN where cells are missing.")
     array = np.asarray(table)
