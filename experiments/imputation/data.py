@@ -88,10 +88,11 @@ def wind(rng: Rng, data: Path | None, pattern: Callable) -> Task:
 
 
 def pm10(rng: Rng, data: Path | None, pattern: Callable) -> Task:
-    """Logarithms of PM10 at 70 stations, without the season, half missing; 1998-2003, and 2004-05 to fill."""
+    """Logarithms of PM10 at stations with 30 values or more in 1998-2003, without the season; 2004-05 to fill."""
     found, date, position = _load(data, "sensors/pm10.npz", "pm10", "date", "position")
     x, train, test = _without_season(np.log(np.maximum(found, 1)), date, 2004)
-    return Task(x[train], *hide(pattern, rng, x[test]), position=position, series=True)
+    kept = np.isfinite(x[train]).sum(axis=0) >= 30
+    return Task(x[train][:, kept], *hide(pattern, rng, x[test][:, kept]), position=position[kept], series=True)
 
 
 def climate(rng: Rng, data: Path | None, pattern: Callable, name: str, stations: int | None = None) -> Task:

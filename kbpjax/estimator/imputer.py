@@ -20,7 +20,17 @@ from kbpjax.estimator import reports
 from kbpjax.estimator.columns import KINDS, Angles, Code, Labels, Numbers, as_numbers, code_of, kind_of, missing
 from kbpjax.estimator.dependence import learned_graph
 from kbpjax.estimator.potentials import EFFORTS, learn
-from kbpjax.estimator.rows import Rows, blocks, interval_ends, level_ends, row_beliefs, row_draws
+from kbpjax.estimator.rows import (
+    FIRST_ITERS,
+    NUM_ITERS,
+    TOLERANCE,
+    Rows,
+    blocks,
+    interval_ends,
+    level_ends,
+    row_beliefs,
+    row_draws,
+)
 from kbpjax.estimator.tables import Table
 
 Floats = NDArray[np.floating]
@@ -91,6 +101,13 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         True
     """
 
+    model_: kbp.KernelMRF
+    graph_: kbp.Graph
+    kinds_: dict[Any, str]
+    dependence_: Floats
+    holes_: "list[reports.Holes]"
+    selection_: Any
+
     def __init__(
         self,
         *,
@@ -144,6 +161,9 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         learned = learn(spread, lagged, edges, effort=self.effort, seed=self.random_state, progress=self.progress)
         self.model_, self.graph_, self.selection_ = learned.model, learned.graph, learned.selection
         self._rows = Rows.of(self.model_, self.graph_)
+        fix = "Look for columns of which nearly all values are equal, and leave them out."
+        finite = bool(jnp.all(jnp.isfinite(self._rows.tables)) & jnp.all(jnp.isfinite(self._rows.local)))
+        _checks.require(finite, "X", "must give finite relations of its columns", "NaN", fix)
         self.holes_ = reports.holes(self.columns_, codes, self._words())
         if self.holes_:
             found = "; ".join(f"{one.column!r} with {one.other!r}" for one in self.holes_[:3])
@@ -265,9 +285,8 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         drawn = np.repeat(codes[None], n, axis=0)
         lagged = _with_lags(codes, self.lags)
         for number, rows in enumerate(blocks(len(codes), self._rows, more=n)):
-            alone = self._evidence(lagged[rows])
-            beliefs, _ = row_beliefs(self._rows, alone)
-            evidence, beliefs = (jnp.repeat(one[:, : rows.stop - rows.start], n, axis=1) for one in (alone, beliefs))
+            alone, evidence = self._weights(lagged[rows])[0], self._evidence(lagged[rows])[:, : rows.stop - rows.start]
+            beliefs, evidence = (jnp.repeat(jnp.asarray(one), n, axis=1) for one in (alone, evidence))
             part = np.repeat(lagged[rows], n, axis=0)
             hidden = _checks.to_jax(np.isnan(part).T)
             own = jax.random.fold_in(key, number)
@@ -488,14 +507,22 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         lagged, failed, count = _with_lags(codes, self.lags), 0, len(self.columns_)
         for rows in blocks(len(codes), self._rows):
             part = lagged[rows]
-            evidence = self._evidence(part)
-            weights, residual = row_beliefs(self._rows, evidence)
-            residual = np.asarray(residual)[: len(part)]
+            weights, residual = self._weights(part)
             failed += int(np.sum(residual > 1e-2))
-            yield rows, np.asarray(weights[:count, : len(part)], float), residual
+            yield rows, weights[:count].astype(float), residual
         if failed:
             text = f"the messages of {failed} of {len(codes)} rows have not converged"
             warn(f"{text}: their answers are rough. Learn from more rows, or with fewer edges.", kbp.ConvergenceWarning)
+
+    def _weights(self, part: Floats) -> tuple[Floats, Floats]:
+        """Return beliefs [node, row, level] and residuals [row] of a block of rows."""
+        found, residual = row_beliefs(self._rows, self._evidence(part), FIRST_ITERS)
+        weights, residual = np.array(found[:, : len(part)]), np.array(residual[: len(part)])
+        late = np.flatnonzero(residual > TOLERANCE)
+        if len(late):
+            found, left = row_beliefs(self._rows, self._evidence(part[late]), NUM_ITERS)
+            weights[:, late], residual[late] = found[:, : len(late)], left[: len(late)]
+        return weights, residual
 
     def _evidence(self, lagged: Floats) -> jax.Array:
         """Return the evidence of a block of rows, padded to one of few sizes."""

@@ -120,7 +120,8 @@ def learn(
             samples[v], levels[v] = own.astype(np.int32), np.arange(len(code.labels), dtype=np.int32)
             kernels[v] = code.kernel
         elif isinstance(code, Numbers):
-            samples[v], levels[v] = own.astype(dtype), np.linspace(-REACH, REACH, LEVELS, dtype=dtype)
+            ends = (-REACH, REACH) if v == 0 else (np.nanmin(table[:, nodes]), np.nanmax(table[:, nodes]))
+            samples[v], levels[v] = own.astype(dtype), np.linspace(*ends, LEVELS, dtype=dtype)
             kernels[v] = kbp.RBF(width)
         else:
             samples[v] = own.astype(dtype)

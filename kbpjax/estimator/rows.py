@@ -37,6 +37,9 @@ TOLERANCE = 1e-3
 NUM_ITERS = 200
 """Largest number of iterations."""
 
+FIRST_ITERS = 30
+"""Number of iterations after which the rows that have not converged go on by themselves, from the start."""
+
 BLOCK = 2**26
 """Number of entries of the messages of a block of rows."""
 
@@ -127,7 +130,7 @@ def blocks(count: int, rows: Rows, more: int = 1) -> Iterator[slice]:
 
 @jax.jit
 def row_beliefs(
-    rows: Rows, evidence: Float[Array, "node row level"]
+    rows: Rows, evidence: Float[Array, "node row level"], num_iters: int | Int[Array, ""] = NUM_ITERS
 ) -> tuple[Float[Array, "node row level"], Float[Array, " row"]]:
     """Return beliefs, and the residual of each row."""
     edges = len(rows.senders)
@@ -153,7 +156,7 @@ def row_beliefs(
         return messages, jnp.where(residual > TOLERANCE, away, residual), step + 1
 
     def more(state: tuple[Array, Array, Array]) -> Array:
-        return (state[2] < NUM_ITERS) & jnp.any(state[1] > TOLERANCE)
+        return (state[2] < num_iters) & jnp.any(state[1] > TOLERANCE)
 
     first = update(jnp.zeros((edges, *evidence.shape[1:]), evidence.dtype))
     start = first, jnp.full(evidence.shape[1], jnp.inf, evidence.dtype), jnp.zeros((), jnp.int32)

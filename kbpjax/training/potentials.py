@@ -119,7 +119,7 @@ class ClosedForm(eqx.Module):
             weights = prior_of(model, v)
             prior[v, : len(x)] = np.log(np.maximum(weights / weights.sum(), LEAST / len(x)))
             density = np.asarray(MeanEmbedding().density(model, v, x))
-            marginal[v, : len(x)] = np.log(density / density.max())
+            marginal[v, : len(x)] = np.log(np.maximum(density / density.max(), FLOOR))
             lengths[v, : len(x)] = np.log(np.maximum(np.asarray(spacing(x)), LEAST))
             at_levels[v, : len(x), : found[v].shape[1]] = found[v]
         ends = {k: (a, b) for k, a, b in model.edge_types}
