@@ -51,7 +51,8 @@ def joint_gaussian(task: Task, seed: int, lags: int = 0, scores: bool = False) -
     """
     rng, code = np.random.default_rng(seed), Encoded(task, scores)
     train, test = (_around(code.encode(x), lags) for x in (task.train, task.test))
-    mean, covariance = networks.expectation_maximization(train, ROUNDS)
+    variances = np.diag(np.nanvar(train, axis=0) + 1e-9)  # a little of it: indicators of labels have sum 1
+    mean, covariance = networks.expectation_maximization(train, ROUNDS, variances, 1e-3)
     covariance = covariance + 1e-6 * np.diag(np.diag(covariance) + 1e-9)
     drawn = np.repeat(test[None, :, : code.size], DRAWS, axis=0)
     for row, x in enumerate(test):

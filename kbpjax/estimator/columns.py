@@ -7,7 +7,8 @@ largest, or a little beyond of numbers without ties.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -242,7 +243,8 @@ def code_of(name: str, kind: str, x: Values, period: float, order: Sequence[Any]
         values = np.unique(known)
         if kind == "count" and len(values) <= FEW:
             width = max(len(known) ** (-1 / 6) * len(values) / ORDERED, NARROWEST)
-            return Labels(values, kbp.RBF(width))
+            middle = (values[1:] + values[:-1]) / 2
+            return Labels(values, kbp.RBF(width), partial(_nearest_number, middle))
         return Numbers.of(numbers, kind)
     if kind in ("category", "boolean"):
         known = x[~missing(x)].tolist()
@@ -263,21 +265,13 @@ def _texts(x: Values) -> Labels:
     known = sorted({str(one) for one in x[~missing(x)].tolist()})
     vocabulary = {gram: i for i, gram in enumerate(sorted({g for one in known for g in _grams(one)}))}
 
-    def counts(texts: Sequence[Any]) -> NDArray[np.floating]:
-        table = np.zeros((len(texts), len(vocabulary)))
-        for row, text in zip(table, texts, strict=True):
-            for gram in _grams(str(text)):
-                if gram in vocabulary:
-                    row[vocabulary[gram]] += 1
-        return table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
-
-    table = counts(known)
+    table = _counts(vocabulary, known)
     at = np.sort(_spread(table))
     chosen, labels = table[at], np.array([known[i] for i in at], object)
     similar = np.clip(chosen @ chosen.T, 0, 1)
     np.fill_diagonal(similar, 1)
     kernel = kbp.kernels.Precomputed(kbp.kernels.nearest_gram(similar))
-    return Labels(labels, kernel, lambda texts: np.argmax(counts(texts) @ chosen.T, axis=1))
+    return Labels(labels, kernel, partial(_nearest_text, vocabulary, chosen))
 
 
 def _grams(text: str) -> list[str]:
@@ -295,11 +289,29 @@ def _vectors(x: Values) -> Labels:
     squares = (((chosen[:, None] - chosen[None]) / scale) ** 2).sum(axis=-1)
     width = np.median(np.sqrt(squares[squares > 0])) / 4 if len(chosen) > 1 else 1.0
     kernel = kbp.kernels.Precomputed(np.exp(-squares / (2 * width**2)))
+    return Labels(chosen, kernel, partial(_nearest_vector, chosen, scale))
 
-    def nearest(vectors: Values) -> NDArray[np.integer]:
-        return np.argmin((((vectors[:, None] - chosen[None]) / scale) ** 2).sum(axis=-1), axis=1)
 
-    return Labels(chosen, kernel, nearest)
+def _counts(vocabulary: Mapping[str, int], texts: Sequence[Any]) -> NDArray[np.floating]:
+    """Return normalized counts of the letters of texts, three at a time [text, gram]."""
+    table = np.zeros((len(texts), len(vocabulary)))
+    for row, text in zip(table, texts, strict=True):
+        for gram in _grams(str(text)):
+            if gram in vocabulary:
+                row[vocabulary[gram]] += 1
+    return table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
+
+
+def _nearest_number(middle: Values, new: Values) -> NDArray[np.integer]:
+    return np.searchsorted(middle, new)
+
+
+def _nearest_text(vocabulary: Mapping[str, int], chosen: Values, new: Values) -> NDArray[np.integer]:
+    return np.argmax(_counts(vocabulary, new.tolist()) @ chosen.T, axis=1)
+
+
+def _nearest_vector(chosen: Values, scale: Values, new: Values) -> NDArray[np.integer]:
+    return np.argmin((((new[:, None] - chosen[None]) / scale) ** 2).sum(axis=-1), axis=1)
 
 
 def _spread(table: NDArray[np.floating]) -> NDArray[np.integer]:

@@ -211,8 +211,8 @@ def row_draws(
         sender = rows.senders[edge]
         drawn = jax.vmap(lambda e, s: columns[e][state[s]])(edge, sender)  # [slot, row, level]
         message = jnp.where(hidden[sender][..., None], drawn, sent[edge])
-        logs = jnp.einsum("s,scl->cl", padded[incoming], message) + rows.local[node]
-        logs = logs / rows.heat + rows.lengths[node]
+        logs = jnp.einsum("s,scl->cl", padded[incoming], message) + rows.local[node][None]
+        logs = logs / rows.heat + rows.lengths[node][None]
         return (state.at[node].set(jax.random.categorical(own, logs, axis=-1)), key), None
 
     def sweep(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:

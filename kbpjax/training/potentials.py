@@ -133,12 +133,12 @@ class ClosedForm(eqx.Module):
         dtype = jnp.result_type(float)
         to_jax = lambda x: _checks.to_jax(np.asarray(x), dtype)
         return cls(
-            to_jax(np.stack([_padded(ratios[source[k]], size) for k in types])),
+            to_jax(np.array([_padded(ratios[source[k]], size) for k in types]).reshape(-1, size, size)),
             to_jax(prior),
             to_jax(marginal),
             to_jax(lengths),
             to_jax(at_levels),
-            np.array([ends[source[k]] for k in types]),
+            np.array([ends[source[k]] for k in types], int).reshape(-1, 2),
             types,
             edges,
         )

@@ -749,7 +749,19 @@ RECORD = "a record that functions return; nobody makes one by hand"
 BASE = "abstract; its subclasses are called"
 WARNING = "an error or a warning"
 HOOK = "takes a record of integrals that only oracles compute"
+TABLE_OF_COLUMNS = "a fit takes seconds; bad input is in tests/test_imputer.py"
+
 NOT_CALLED = {
+    "estimator.GraphImputer": TABLE_OF_COLUMNS,
+    "estimator.GraphImputer.fit": TABLE_OF_COLUMNS,
+    "estimator.GraphImputer.get_feature_names_out": TABLE_OF_COLUMNS,
+    "estimator.GraphImputer.interval": TABLE_OF_COLUMNS,
+    "estimator.GraphImputer.posterior": TABLE_OF_COLUMNS,
+    "estimator.GraphImputer.probabilities": TABLE_OF_COLUMNS,
+    "estimator.GraphImputer.report": TABLE_OF_COLUMNS,
+    "estimator.GraphImputer.sample": TABLE_OF_COLUMNS,
+    "estimator.GraphImputer.score": TABLE_OF_COLUMNS,
+    "estimator.GraphImputer.transform": TABLE_OF_COLUMNS,
     "Graph": RECORD,
     "learning.data.Cases": RECORD,
     "KernelMRF": RECORD,
@@ -809,6 +821,7 @@ NOT_CALLED = {
     "EvidenceWarning": WARNING,
     "MarginWarning": WARNING,
     "MissingWarning": WARNING,
+    "HolesWarning": WARNING,
     "RelationWarning": WARNING,
     "ScaleWarning": WARNING,
     "KernelMRF.with_starts": "called by the package, with its own arrays",
