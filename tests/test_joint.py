@@ -485,6 +485,7 @@ def test_draws_of_other_models_have_the_margins_of_the_beliefs(name):
         assert draws[0].dtype.kind == "f" and draws[1].dtype.kind == "i"
 
 
+@pytest.mark.slow
 def test_own_margins_at_points_that_are_given():
     model, graph, y, _ = own_margins()
     posterior = kbp.infer(model, graph, y, points=np.linspace(-10, 70, 321))

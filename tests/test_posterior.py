@@ -207,6 +207,7 @@ def test_a_case_without_observations_has_the_beliefs_of_the_model():
     np.testing.assert_allclose(batch.weights[1], kbp.infer(model, CHAIN, y[0]).weights, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_values_by_type_are_clamped_and_holes_are_not():
     graph = kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3)], 4, node_type=[0, 1, 0, 1])
     x = np.cumsum(np.random.default_rng(0).normal(size=(50, 4)), axis=1)

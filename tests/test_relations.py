@@ -68,6 +68,7 @@ def test_fit_takes_own_relations_where_functions_differ(chosen):
     assert "relations of their own" in repr(chosen[0])
 
 
+@pytest.mark.slow
 def test_a_large_strength_shares_and_none_fits_each_edge():
     y = np.array([0.5, np.nan, np.nan, np.nan])
     typed = GRAPH.with_edge_types([0, 1, 2])

@@ -160,6 +160,7 @@ def learn(
         trained = train(
             model,
             data,
+            start="all",
             sharing="edge",
             shares=shares,
             penalty=PENALTY,

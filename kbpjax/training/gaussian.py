@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._misc import matmul
-from kbpjax.kernels import RBF, Periodic
+from kbpjax.kernels import RBF
 from kbpjax.learning.data import Cases
 from kbpjax.learning.model import KernelMRF
 from kbpjax.training.examples import values_of
@@ -73,7 +73,7 @@ class Gaussian(NamedTuple):
 
 
 def can_be_gaussian(model: KernelMRF, cases: Cases) -> bool:
-    """Return whether variables are numbers, angles or labels, on a small enough graph with enough values."""
+    """Return whether variables are numbers or labels, on a small enough graph with enough values."""
     graph = cases.graph
     sizes = {v: _size(model, v) for v in model.points}
     if not graph.num_edges or None in sizes.values():
@@ -94,7 +94,7 @@ def _size(model: KernelMRF, node_type: int) -> int | None:
     if isinstance(kernel, RBF):
         return 1
     if jnp.issubdtype(x.dtype, jnp.floating):
-        return 2 if isinstance(kernel, Periodic) else None
+        return None
     return len(x) - 1 if 2 <= len(x) <= LABELS else None
 
 
@@ -117,7 +117,7 @@ def gaussian_model(model: KernelMRF, cases: Cases, chosen: NDArray, observer: Ke
 class Coordinates(NamedTuple):
     """Gaussian coordinates of a node type, z = L f - o, of its features f: with mean 0 and covariance I.
 
-    The score of numbers, cosine and sine of angles, and indicators of labels but for the direction of their sum.
+    The score of numbers, and indicators of labels but for the direction of their sum.
 
     Attributes:
         map: L [coordinate, feature].
@@ -136,7 +136,7 @@ class Coordinates(NamedTuple):
         if isinstance(getattr(model.bases[node_type], "kernel", None), RBF):
             matrix[0, 0] = 1
             return cls(matrix, np.zeros(1))
-        used = 2 if _is_real(model, node_type) else size + 1
+        used = size + 1
         weights = np.maximum(prior_of(model, node_type), 0) + LEAST
         weights = weights / weights.sum()
         linear = features[: len(weights), :used]
@@ -144,10 +144,6 @@ class Coordinates(NamedTuple):
         values, vectors = np.linalg.eigh((linear - mean).T @ (weights[:, None] * (linear - mean)))
         matrix[:, :used] = (vectors[:, -size:] / np.sqrt(np.maximum(values[-size:], LEAST))).T
         return cls(matrix, matrix[:, :used] @ mean)
-
-
-def _is_real(model: KernelMRF, node_type: int) -> bool:
-    return jnp.issubdtype(model.points[node_type].dtype, jnp.floating)
 
 
 def gaussian_potentials(closed: ClosedForm, model: KernelMRF, cases: Cases, chosen: NDArray) -> Potentials:

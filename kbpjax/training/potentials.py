@@ -27,7 +27,7 @@ from kbpjax.features import features
 from kbpjax.features.cholesky import Basis, Levels, plain_features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import Operators
-from kbpjax.kernels import RBF, Periodic
+from kbpjax.kernels import RBF
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.observations import DensityRatio, ObservationModel
 from kbpjax.learning.relations import Own, graph_with
@@ -182,8 +182,8 @@ class ClosedForm(eqx.Module):
 def features_of(model: KernelMRF, node_type: int) -> np.ndarray:
     """Return the features of corrections at the levels of a node type [level, feature].
 
-    Of numbers with the hats of sorted levels: u, u^2 / 2 and Gaussians of the normal scores u; of angles, cosines and
-    sines of their multiples; of up to `LABELS` states, an indicator of each; of others, the shares of some landmarks.
+    Of numbers with the hats of sorted levels: u, u^2 / 2 and Gaussians of the normal scores u; of up to
+    `LABELS` states, an indicator of each; of others, the shares of some landmarks.
     """
     x = model.points[node_type]
     kernel = getattr(model.bases[node_type], "kernel", None)
@@ -191,9 +191,6 @@ def features_of(model: KernelMRF, node_type: int) -> np.ndarray:
         u = normal_scores(model, node_type)
         waves = np.exp(-0.5 * (u[:, None] - np.linspace(-2.5, 2.5, WAVES)) ** 2)
         return np.concatenate([u[:, None], u[:, None] ** 2 / 2, waves], axis=1)
-    if x.ndim == 1 and isinstance(kernel, Periodic):
-        angle = 2 * np.pi * np.asarray(x, float)[:, None] * np.arange(1, 5) / float(kernel.period)
-        return np.stack([np.cos(angle), np.sin(angle)], axis=-1).reshape(len(x), -1)
     if x.ndim == 1 and len(x) <= LABELS and not jnp.issubdtype(x.dtype, jnp.floating):
         return np.eye(len(x))
     at = np.asarray(plain_features(model.bases[node_type], model.points[node_type]))

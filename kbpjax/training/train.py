@@ -72,11 +72,11 @@ def train(
         data: the cases of one graph, of `pool`; the same as for `fit`.
         way: "scaled" trains the few numbers, "corrected" all; "auto": both, one after the other.
         start: "closed form": ratios of pairs; "gaussian": the Gaussian copula of the graph with the largest likelihood
-            among those whose messages converge, with potentials of each edge; of labels and angles, a Gaussian of their
-            indicators, or cosines and sines; "pseudo-likelihood": the
-            corrections that make values likely given all neighbors (Besag 1975), from cases that have them; "auto":
-            the first and the second; the better one on held-out cases is trained, and the other one, too, if it is
-            nearly as good. The second needs 10 known values or more for each entry of its precision matrix.
+            among those whose messages converge, with potentials of each edge; of labels, a Gaussian of their
+            indicators; "pseudo-likelihood": the corrections that make values likely given all neighbors (Besag 1975),
+            from cases that have them; "auto": the first or, of numbers, the second, whichever is better on held-out
+            cases; "all": the first and the second, also of labels, each of which is trained if it is nearly as good as
+            the other. The second needs 10 known values for each entry of its precision matrix.
         sharing: "type": the edges of a type share a potential; "edge": each has its own; "auto": "edge" with 30 cases
             or more, up to 1000 edges, and "type" otherwise.
         shares: shares of the observations that are hidden, each as often as the others, where observations are the
@@ -124,7 +124,7 @@ def train(
     _checks.require_number("rate", rate, above=0)
     _checks.require(seconds > 0, "seconds", "must be > 0", seconds, "Leave it out for no limit.")
     _checks.require_number("penalty", penalty, least=0)
-    words = (("way", way, ("auto", *WAYS)), ("start", start, ("auto", *STARTS)), ("loss", loss, LOSSES))
+    words = (("way", way, ("auto", *WAYS)), ("start", start, ("auto", "all", *STARTS)), ("loss", loss, LOSSES))
     for name, word, known in (*words, ("sharing", sharing, ("auto", "type", "edge"))):
         _checks.require(word in known, name, f"must be one of {known}", repr(word), "Pass one of them.")
     good = all(0 < share <= 1 for share in shares) and len(shares) > 0
@@ -147,6 +147,7 @@ def train(
     found = [trainer.start_of(word) for word in words]
     ranks = _ranks(found)
     order = [i for i in np.argsort(ranks, kind="stable").tolist() if ranks[i] <= CLOSE * ranks.min()]
+    order = order if start == "all" else order[:1]
     trained, names, complete = [], [], True
     ways = WAYS if way == "auto" else (way,)
     for i in order:

@@ -14,6 +14,7 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 
 from kbpjax import _checks
+from kbpjax.kernels import RBF
 from kbpjax.learning.checkpoint import Checkpoint
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
@@ -176,7 +177,10 @@ class Trainer:
         can = self.own and can_be_gaussian(self.model, self.cases)
         rule, fix = "must not be 'gaussian' for these data", "Leave it out: see the conditions in the reference."
         _checks.require(can or start != "gaussian", "start", rule, "it", fix)
-        return STARTS[: 1 + can] if start == "auto" else (start,)
+        numbers = all(isinstance(getattr(basis, "kernel", None), RBF) for basis in self.model.bases.values())
+        if start in ("auto", "all"):
+            return STARTS[: 1 + (can and (numbers or start == "all"))]
+        return (start,)
 
     def start_of(self, word: str) -> Result:
         """Return the potentials of a start."""
