@@ -40,6 +40,9 @@ LEAST = 1e-6
 FLOOR = 1e-12
 """Floor of evaluated messages: exponents below 1 raise it, and training has none."""
 
+SMALLEST = float(np.finfo(np.float32).tiny)
+"""Smallest density of a level relative to the largest one: its logarithm is finite."""
+
 ABSENT = -60.0
 """Logarithm of the weight of levels that pad those of a node type."""
 
@@ -119,7 +122,7 @@ class ClosedForm(eqx.Module):
             weights = prior_of(model, v)
             prior[v, : len(x)] = np.log(np.maximum(weights / weights.sum(), LEAST / len(x)))
             density = np.asarray(MeanEmbedding().density(model, v, x))
-            marginal[v, : len(x)] = np.log(np.maximum(density / density.max(), FLOOR))
+            marginal[v, : len(x)] = np.log(np.maximum(density / density.max(), SMALLEST))
             lengths[v, : len(x)] = np.log(np.maximum(np.asarray(spacing(x)), LEAST))
             at_levels[v, : len(x), : found[v].shape[1]] = found[v]
         ends = {k: (a, b) for k, a, b in model.edge_types}
