@@ -1,6 +1,7 @@
 """The tables, and what is hidden in them: cells at random, a whole column for a week, blocks, one column mostly."""
 
 import dataclasses
+import importlib
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -145,7 +146,7 @@ def _mixed_table(name: str) -> tuple[np.ndarray, tuple[int, ...]]:
             x[:, 1] -= 1  # sex
         return x, (13,) if name == "wine" else (1,)
     try:
-        from statsmodels import datasets as of_statsmodels
+        of_statsmodels = importlib.import_module("statsmodels.datasets")  # so that type checks do not need the package
     except ImportError:
         raise ValueError("data must come with statsmodels: pip install 'kbpjax[imputation]'.") from None
     with warnings.catch_warnings():

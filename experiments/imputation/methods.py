@@ -1,5 +1,6 @@
 """Imputers: a method learns from rows and returns tables filled with draws [draw, row, column]."""
 
+import importlib
 import itertools
 import warnings
 from collections.abc import Callable
@@ -124,8 +125,9 @@ def forests(task: Task, seed: int) -> np.ndarray:
 
 def miceforest(task: Task, seed: int) -> np.ndarray:
     """The package miceforest: gradient boosting in turn, with predictive mean matching."""
-    import miceforest as mf
     import pandas as pd
+
+    mf = importlib.import_module("miceforest")  # so that type checks do not need the package
 
     def frame(x: np.ndarray) -> Any:
         table = pd.DataFrame(x, columns=[f"c{i}" for i in range(x.shape[1])])

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -144,7 +144,14 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         """
         del y
         fix = f"Pass one of {tuple(EFFORTS)}."
-        _checks.require(self.effort in EFFORTS, "effort", "must be a known word", repr(self.effort), fix)
+        known = isinstance(self.effort, str) and self.effort in EFFORTS
+        _checks.require(known, "effort", "must be a known word", repr(self.effort), fix)
+        ok = _checks.is_whole(self.random_state) and 0 <= self.random_state < 2**32
+        rule, fix = "must be an integer >= 0 and < 2^32", "Pass for instance 0."
+        _checks.require(ok, "random_state", rule, repr(self.random_state), fix)
+        fix = 'Pass for instance {"height": "positive"}.'
+        ok = self.kinds is None or isinstance(self.kinds, Mapping)
+        _checks.require(ok, "kinds", "must be {name of a column: kind}", repr(self.kinds)[:40], fix)
         fix = "Pass for instance 1: the row before and the row after."
         ok = _checks.is_whole(self.lags) and 0 <= self.lags <= MOST_LAGS
         _checks.require(ok, "lags", f"must be an integer in 0 .. {MOST_LAGS}", repr(self.lags), fix)
@@ -225,7 +232,8 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         for i, name in enumerate(self.columns_):
             code = self.codes_[i]
             if not isinstance(code, Labels):
-                ends[:, :, self._places(name)[0]] = code.decode(codes[:, i])
+                dates = self.kinds_[name] == "date"
+                ends[:, :, self._places(name)[0]] = code.decode(codes[:, i]) if dates else self._raw(table, name)
         tail = (1 - coverage) / 2
         for rows, weights, _ in self._beliefs(codes):
             for i, name in enumerate(self.columns_):
@@ -295,7 +303,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
                 found = self._between(i, levels[i], rng).reshape(-1, n).T
                 drawn[:, rows, i] = np.where(np.isnan(codes[rows, i]), found, codes[rows, i])
         gone = np.isnan(codes)
-        return [table.filled(self._decoded(one, gone)) for one in drawn]
+        return [table.filled(self._decoded(table, one, gone)) for one in drawn]
 
     @public
     def posterior(self, X: Any) -> kbp.Posterior:
@@ -356,7 +364,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             1 minus the mean over columns of the relative CRPS of `report`.
         """
         del y
-        ratios = [one.relative_crps for one in self.report(X) if one.cells]
+        ratios = [one.relative_crps for one in self.report(X) if one.relative_crps == one.relative_crps]
         return float(1 - np.mean(ratios)) if ratios else float("nan")
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
@@ -384,7 +392,9 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             if word is None:
                 word = "category" if name in table.orders else kind_of(table.columns[name])
             fix = 'Angles of other periods are ("angle", period).'
-            _checks.require(word in KINDS, f"kinds[{name!r}]", f"must be one of {KINDS}", repr(word), fix)
+            _checks.require(
+                isinstance(word, str) and word in KINDS, f"kinds[{name!r}]", f"must be one of {KINDS}", repr(word), fix
+            )
             fits = (word == "vector") == (name in vectors)
             fix = 'Pass {("x", "y"): "vector"}.'
             _checks.require(
@@ -445,6 +455,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         both = self.graph is not None and self.positions is not None
         _checks.require(not both, "graph, positions", "must not both be given", "both", fix)
         if self.positions is not None:
+            _checks.require_real("positions", self.positions)
             places = np.asarray(_checks.as_numpy("positions", self.positions), float)
             fix = "Pass coordinates [column, dim]."
             _checks.require(len(places) == count, "positions", f"must be of {count} columns", len(places), fix)
@@ -463,8 +474,11 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             pairs = np.stack([self.graph.senders[:half], self.graph.receivers[:half]], axis=1)
         else:
             place = {name: i for i, name in enumerate(self.columns_)}
-            unknown = [one for pair in self.graph for one in pair if one not in place]
             fix = "Pass pairs of names of columns."
+            ok = isinstance(self.graph, Iterable) and not isinstance(self.graph, str)
+            ok = ok and all(isinstance(pair, Sequence | np.ndarray) and len(pair) == 2 for pair in self.graph)
+            _checks.require(ok, "graph", "must be pairs of names, or a Graph", repr(self.graph)[:40], fix)
+            unknown = [one for pair in self.graph for one in pair if one not in place]
             _checks.require(not unknown, "graph", f"must join columns among {self.columns_[:5]} ...", unknown[:3], fix)
             pairs = np.array([[place[a], place[b]] for a, b in self.graph], int).reshape(-1, 2)
         return self._in_time(pairs), dependence
@@ -595,7 +609,9 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         levels = np.minimum(levels, len(points) - 1)
         return edges[levels] + np.diff(edges)[levels] * rng.random(levels.shape)
 
-    def _decoded(self, codes: Floats, gone: NDArray[np.bool_]) -> dict[Any, tuple[NDArray[np.bool_], NDArray[Any]]]:
+    def _decoded(
+        self, table: Table, codes: Floats, gone: NDArray[np.bool_]
+    ) -> dict[Any, tuple[NDArray[np.bool_], NDArray[Any]]]:
         """Return {column of the table: (mask, values)} of the cells that were drawn."""
         found = {}
         for i, name in enumerate(self.columns_):
@@ -606,11 +622,8 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             values = code.labels[own.astype(int)] if isinstance(code, Labels) else code.decode(own)
             if isinstance(code, Numbers) and code.whole:
                 values = np.round(values)
-            if self.kinds_[name] == "vector":
-                for j, one in enumerate(name):
-                    found[one] = mask, values[:, j]
-            else:
-                found[name] = mask, values
+            for one, cells, new, _ in self._cells(table, i, mask, values, values):
+                found[one] = cells, new
         return found
 
     def __sklearn_tags__(self) -> Any:

@@ -93,6 +93,8 @@ class Table:
                 column = frame[name]
                 whole = pd.api.types.is_integer_dtype(column.dtype)
                 cells = np.round(new.astype(float)).astype(int) if whole else new
+                if getattr(column.dtype, "kind", "O") == "f":
+                    cells = cells.astype(f"f{column.dtype.itemsize}")
                 position = np.flatnonzero(mask)
                 column = column.copy()
                 column.iloc[position] = cells.tolist() if column.dtype == object or whole else cells
@@ -153,7 +155,13 @@ def _of_polars(frame: Any) -> Table:
 
 def _of_array(table: Any) -> Table:
     if isinstance(table, np.ma.MaskedArray):
-        table = np.ma.filled(table.astype(float), np.nan)
+        kind = table.dtype.kind
+        table = (
+            np.ma.filled(table, np.datetime64("NaT"))
+            if kind == "M"
+            else table.astype(float if kind in "iubf" else object)
+        )
+        table = np.ma.filled(table, np.nan if kind in "iubf" else None)
     if hasattr(table, "toarray"):
         raise ValueError("X: must be dense; got a sparse matrix. Pass X.toarray(), with NaN where cells are missing.")
     array = np.asarray(table)
