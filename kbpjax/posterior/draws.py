@@ -128,7 +128,7 @@ def _independent(key: PRNGKeyArray, belief: Any, num_samples: int) -> Any:
 
 
 @partial(jax.jit, static_argnames="num_samples")
-def _apart(posterior: Posterior, keys: PRNGKeyArray, num_samples: int) -> Any:
+def _apart(posterior: Posterior, keys: Array, num_samples: int) -> Any:
     """Return draws of each node by itself."""
 
     def of_case(posterior: Posterior, key: PRNGKeyArray) -> Any:
@@ -201,7 +201,7 @@ def _joint(posterior: Posterior, key: PRNGKeyArray, num_samples: int, num_sweeps
 
 
 @partial(quick_jit, static_argnames=("num_samples", "num_sweeps"))
-def _drawn(posterior: Posterior, order: Order, keys: PRNGKeyArray, num_samples: int, num_sweeps: int) -> Any:
+def _drawn(posterior: Posterior, order: Order, keys: Array, num_samples: int, num_sweeps: int) -> Any:
     def of_case(posterior: Posterior, key: PRNGKeyArray) -> Any:
         first, second = jax.random.split(key)
         posterior = own_candidates(posterior)
@@ -390,7 +390,7 @@ def expectation(
 def _draws_of_nodes(
     posterior: Posterior,
     order: Order,
-    keys: PRNGKeyArray,
+    keys: Array,
     nodes: tuple[int, ...],
     types: tuple[int, ...] | None,
     num_samples: int,

@@ -10,7 +10,7 @@ to the leaves (ancestral sampling; on chains, forward filtering and backward sam
 `kbpjax.posterior.cycles`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -195,7 +195,7 @@ def invert(sums: Array, rows: Array, uniform: Array) -> Array:
     size = sums.shape[1]
     wanted = uniform * (1 - 2 * jnp.finfo(sums.dtype).eps) * sums[rows, -1]
 
-    def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
         middle = (low + high) // 2
         below = sums[rows, middle] <= wanted
