@@ -11,6 +11,7 @@ import kbpjax as kbp
 from kbpjax.baselines import discrete
 from kbpjax.features import cholesky_basis, features
 from kbpjax.features.cholesky import Hats, Shares
+from kbpjax.learning import rules, sums
 
 OPTIONS = {"kernel": kbp.RBF(0.4), "obs_kernel": kbp.RBF(0.4), "ridge": 0.0, "relation": "counts"}
 
@@ -274,3 +275,23 @@ def test_fit_takes_counts_only_where_the_options_allow_them(options):
     z = np.sign(z) * np.abs(z) ** 0.3  # two modes, for which counts are better
     data = kbp.pool(kbp.grid_graph(4, 4), z, z + rng.normal(size=z.shape))
     assert kbp.fit(data, **options).hyperparameters.relation == ("ridge" if options else "counts")
+
+
+@pytest.mark.parametrize("relation", ["counts", "ridge"])
+def test_features_of_each_node_once_give_the_model_of_each_pair(relation, monkeypatch):
+    """Where each edge has a type of its own: mixed node types, holes, several blocks of cases."""
+    rng = np.random.default_rng(3)
+    pairs, node_type = [(0, 1), (1, 2), (0, 2), (2, 3)], [0, 0, 0, 1]
+    graph = kbp.Graph.from_edges(pairs, 4, node_type=node_type, edge_type=range(4))
+    numbers, labels = rng.normal(size=(70, 3)), rng.integers(0, 3, (70, 1))
+    masks = {0: rng.random((70, 3)) < 0.8, 1: rng.random((70, 1)) < 0.9}
+    data = kbp.pool(graph, {0: numbers, 1: labels}, mask=masks)
+    options = {"kernel": {0: kbp.RBF(0.4), 1: kbp.kernels.Delta()}, "ridge": 0.1, "relation": relation}
+    fit = lambda: kbp.fit(data, rule=kbp.ConstantTime(eps=1e-2), **options)
+    assert sums._own_types(rules.build_bases(data, options["kernel"], None, kbp.ConstantTime())[0], data)
+    monkeypatch.setattr(sums, "CELLS", 4 * 60 * 30)
+    once = fit()
+    monkeypatch.setattr(sums, "_own_types", lambda bases, data: False)
+    each = fit()
+    np.testing.assert_allclose(once.operators.project, each.operators.project, atol=2e-4)
+    assert np.abs(each.operators.project).max() > 0.1

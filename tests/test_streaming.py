@@ -315,8 +315,10 @@ def test_sums_go_over_devices_without_moving_samples():
     where = sums._sharding(data.edges[1])
     columns = [[x] for x in data.edges[1]]
     pairs = sums._sum_pairs.program().lower(chosen[0], chosen[1], columns, np.array([40], np.int32), where)
-    nodes = sums._sum_samples.program().lower(chosen[0], data.nodes[0], where)
-    observed = sums._sum_observations.program().lower(chosen[0].messages, seen[0][0], *data.observations[0], where)
+    nodes = sums._sum_samples.program().lower(chosen[0], data.nodes[0], None, where)
+    observed = sums._sum_observations.program().lower(
+        chosen[0].messages, seen[0][0], *data.observations[0], None, where
+    )
     for program in (pairs, nodes, observed):
         text = program.compile().as_text()
         assert "all-reduce" in text and "all-gather" not in text and "all-to-all" not in text

@@ -530,11 +530,13 @@ class GraphImputer(TransformerMixin, BaseEstimator):
 
     def _weights(self, part: Floats) -> tuple[Floats, Floats]:
         """Return beliefs [node, row, level] and residuals [row] of a block of rows."""
-        found, residual = row_beliefs(self._rows, self._evidence(part), FIRST_ITERS)
+        evidence = self._evidence(part)
+        found, residual = row_beliefs(self._rows, evidence, FIRST_ITERS)
         weights, residual = np.array(found[:, : len(part)]), np.array(residual[: len(part)])
         late = np.flatnonzero(residual > TOLERANCE)
         if len(late):
-            found, left = row_beliefs(self._rows, self._evidence(part[late]), NUM_ITERS)
+            again = np.resize(late, min(_size(len(late)), evidence.shape[1]))  # repeats fill one of few sizes
+            found, left = row_beliefs(self._rows, evidence[:, again], NUM_ITERS)
             weights[:, late], residual[late] = found[:, : len(late)], left[: len(late)]
         return weights, residual
 

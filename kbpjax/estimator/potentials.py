@@ -3,6 +3,7 @@
 import dataclasses
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +12,11 @@ from numpy.typing import NDArray
 import kbpjax as kbp
 from kbpjax import _checks
 from kbpjax.estimator.columns import Angles, Code, Labels, Numbers
+from kbpjax.features.cholesky import incomplete_cholesky
 from kbpjax.inference.diagnostics import ConvergenceWarning
 from kbpjax.learning.learn import learn_model
 from kbpjax.learning.model import KernelMRF
+from kbpjax.learning.rules import FixedLandmarks
 from kbpjax.training.gaussian import can_be_gaussian, gaussian_model
 from kbpjax.training.potentials import ClosedForm, model_of
 from kbpjax.training.train import train
@@ -28,6 +31,9 @@ DIRECTIONS = 32
 
 TIED = 0.05
 """Share of the rows with one value from which a column of numbers has levels and a marginal of its own."""
+
+EPS = 1e-3
+"""Largest residual of the landmarks of smoothed counts."""
 
 NARROWEST, WIDEST = 0.15, 0.5
 """Bandwidths of smoothed counts of many and of few rows, in standard normal scores."""
@@ -127,23 +133,21 @@ def learn(
             samples[v] = own.astype(dtype)
             levels[v] = np.linspace(0, 2 * np.pi, DIRECTIONS, endpoint=False, dtype=dtype)
             kernels[v] = kbp.kernels.Periodic(2 * np.pi, width)
-    data = kbp.pool(graph, samples, samples, mask=masks, observation_mask=masks)
+    data = kbp.pool(graph, samples, mask=masks)
     steps, seconds = EFFORTS[effort]
     trains = bool(steps) and len(table) >= FEW_ROWS and len(edges) > 0
     seen = data
     if trains:  # pairs of the rows on which `train` compares are not counted
         kept = np.isin(np.arange(len(table)), held_cases(len(table), len(codes), seed)[1])[:, None]
         of_kept = {v: mask & kept for v, mask in masks.items()}
-        seen = kbp.pool(graph, samples, samples, mask=of_kept, observation_mask=of_kept)
+        seen = kbp.pool(graph, samples, mask=of_kept)
     ridge = float(np.clip(1 / count, 1e-4, 0.2))
     model = learn_model(
         seen,
         kernel=kernels,
-        obs_kernel=kernels,
         ridge=ridge,
-        obs_ridge=ridge,
         relation="counts",
-        rule=kbp.ConstantTime(max_rank=96),
+        rule=_landmarks(kernels, levels),
         levels={v: _checks.to_jax(x) for v, x in levels.items()},
         floor=0.0,
     )
@@ -170,3 +174,14 @@ def learn(
             progress=progress,
         )
     return Learned(trained, graph, trained.selection)
+
+
+def _landmarks(kernels: dict[int, Any], levels: dict[int, NDArray[Any]]) -> FixedLandmarks:
+    """Return the rule with landmarks among the levels, of one number for types with as many levels: few programs."""
+    messages, products = {}, {}
+    for v, x in levels.items():
+        points = _checks.to_jax(x)
+        pivots = incomplete_cholesky(kernels[v], points, EPS, len(x))
+        messages[v] = points[pivots.indices], jnp.arange(len(x), dtype=jnp.int32) < pivots.rank
+        products[v] = points[:1], jnp.ones(1, bool)  # products are interpolated between the levels
+    return FixedLandmarks(kbp.ConstantTime(), messages, products, {})

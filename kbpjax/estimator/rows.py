@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
 from kbpjax import _checks
-from kbpjax.features import features
+from kbpjax.features import FeatureMap, features
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.beliefs import spacing
@@ -107,17 +107,24 @@ class Rows(eqx.Module):
         self, model: KernelMRF, graph: Graph, codes: Float[Array, "row node"]
     ) -> Float[Array, "node row level"]:
         """Return the logarithms of local factors: of a value, the hats at its levels over the prior."""
-        kinds, size = np.asarray(graph.node_type), self.prior.shape[1]
-        found = jnp.zeros((codes.shape[1], codes.shape[0], size), self.tables.dtype)
-        for v, x in model.points.items():
-            nodes = np.flatnonzero(kinds == v)
-            own = codes[:, nodes].T
-            seen = ~jnp.isnan(own)
-            flat = jnp.where(seen, own, x[0].astype(own.dtype)).reshape(-1)
-            hats = features(model.bases[v], flat.astype(x.dtype)).reshape(*own.shape, -1).astype(found.dtype)
-            logs = jnp.log(hats + TINY) - self.prior[nodes][:, None, : len(x)]
-            found = found.at[nodes, :, : len(x)].set(jnp.where(seen[..., None], jnp.maximum(logs, ABSENT), 0))
-        return found
+        kinds = np.asarray(graph.node_type)
+        nodes = {v: np.flatnonzero(kinds == v) for v in model.points}
+        return _evidence({v: (model.bases[v], x) for v, x in model.points.items()}, self.prior, nodes, codes)
+
+
+@jax.jit
+def _evidence(
+    levels: dict[int, tuple[FeatureMap, Array]], prior: Array, nodes: dict[int, Array], codes: Array
+) -> Float[Array, "node row level"]:
+    found = jnp.zeros((codes.shape[1], codes.shape[0], prior.shape[1]), prior.dtype)
+    for v, (basis, x) in levels.items():
+        own = codes[:, nodes[v]].T
+        seen = ~jnp.isnan(own)
+        flat = jnp.where(seen, own, x[0].astype(own.dtype)).reshape(-1)
+        hats = features(basis, flat.astype(x.dtype)).reshape(*own.shape, -1).astype(found.dtype)
+        logs = jnp.log(hats + TINY) - prior[nodes[v]][:, None, : len(x)]
+        found = found.at[nodes[v], :, : len(x)].set(jnp.where(seen[..., None], jnp.maximum(logs, ABSENT), 0))
+    return found
 
 
 def blocks(count: int, rows: Rows, more: int = 1) -> Iterator[slice]:

@@ -134,6 +134,14 @@ class Regression:
             first, second = (bases[v] for v in pair)
             means = None if everywhere is None else (everywhere[pair[0]], everywhere[pair[1]])
             options = [self.ridges[k] for k in types], self.nonnegative
+            known = isinstance(sums.count, np.ndarray) and not _checks.is_traced((first, second, means, options))
+            if means is not None and self.nonnegative is None and known:  # sums of NumPy: without a program
+                project = np.array(project) if isinstance(project, Array) else project
+                for place, k in enumerate(types):
+                    both = _count_operators(first, second, sums, place, float(self.ridges[k]), means)
+                    for way, update in enumerate(both):
+                        project[2 * k + way, : update.shape[0], : update.shape[1]] = update
+                continue
             learned = _learn_pairs(first, second, sums, *options, means)
             project, tables = _place((project, tables), np.array(types, np.int32), learned)
         return _checks.to_jax(project), None if tables is None else _checks.to_jax(tables)
@@ -275,6 +283,18 @@ def _count_operator(
         return project, None
     at_points = receiver.messages(receiver.points)
     return project, nonnegative.operator(at_points, jnp.eye(len(project), dtype=project.dtype), project, project)
+
+
+def _count_operators(
+    first: NodeBasis, second: NodeBasis, sums: EdgeSums, place: int, share: float, means: tuple[Array, Array]
+) -> list[np.ndarray]:
+    """Return the operators of smoothed counts of one edge type forth and back, as `_count_operator`, in NumPy."""
+    found = []
+    for receiver, cross, mean in ((second, sums.forth[place], means[0]), (first, sums.back[place], means[1])):
+        assert isinstance(receiver.messages, RelativeBasis)
+        independent = np.outer(receiver.messages.mean, mean).astype(cross.dtype)
+        found.append((1 - share) * (cross / cross.dtype.type(sums.count[place])) + share * independent)
+    return found
 
 
 def _averages(basis: NodeBasis, sums: NodeSums, nonnegative: bool) -> tuple[Array, Array, Array]:

@@ -19,10 +19,13 @@ from kbpjax import _checks
 from kbpjax._misc import matmul, quick_jit
 from kbpjax.features import FeatureMap
 from kbpjax.learning.data import TrainingData
-from kbpjax.learning.embedding import sum_chunks
+from kbpjax.learning.embedding import CHUNK, sum_chunks
 from kbpjax.learning.rules import NodeBasis
 
 T = TypeVar("T")
+
+CELLS = 2**25
+"""Largest number of features of nodes at cases that are in memory at a time."""
 
 # Stacks of several types have a leading axis, and sums that outlive a chunk are NumPy arrays: hence `Any`.
 
@@ -83,8 +86,12 @@ class ObservationSums(eqx.Module):
 def edge_sums(bases: Mapping[int, NodeBasis], data: TrainingData) -> Iterator[tuple[list[int], EdgeSums]]:
     """Yield groups of edge types and their sums over pairs [type, ...].
 
-    Edge types between the same node types with similar numbers of pairs are summed in one compiled loop.
+    Edge types between the same node types with similar numbers of pairs are summed in one compiled loop. If each edge
+    of one graph has a type of its own, the features of each node are computed once, not for each of its edges.
     """
+    if _own_types(bases, data):
+        yield from _sums_of_cases(bases, data)
+        return
     groups: dict[tuple, list[int]] = {}
     for k, a, b in data.ends:
         sharding = _sharding(data.edges[k])
@@ -103,15 +110,91 @@ def edge_sums(bases: Mapping[int, NodeBasis], data: TrainingData) -> Iterator[tu
 
 def node_sums(basis: NodeBasis, x: Array) -> NodeSums:
     """Return the sums over the samples of a node type."""
-    return _sum_samples(basis, x, _sharding((x,)))
+    columns, count = _of_few_sizes(x)
+    return _sum_samples(basis, *columns, count, _sharding(columns))
 
 
 def observation_sums(basis: FeatureMap, observed: FeatureMap, x: Array, y: Array) -> ObservationSums:
     """Return the sums over pairs of a variable and its observation."""
-    return _sum_observations(basis, observed, x, y, _sharding((x, y)))
+    columns, count = _of_few_sizes(x, y)
+    return _sum_observations(basis, observed, *columns, count, _sharding(columns))
 
 
-def _sharding(arrays: Sequence[Array]) -> NamedSharding | None:
+def _of_few_sizes(*columns: Any) -> tuple[list[Any], int | None]:
+    """Return arrays padded with their first rows to one of few numbers of rows, for few programs, and their number."""
+    count = len(columns[0])
+    if _checks.is_traced(columns) or _sharding(columns) is not None or not 0 < count < CHUNK:
+        return list(columns), None
+    return [_pad([column], 1 << (count - 1).bit_length())[0] for column in columns], count
+
+
+def _own_types(bases: Mapping[int, NodeBasis], data: TrainingData) -> bool:
+    """Return whether the sums are those over the cases of one graph each of whose edges has a type of its own."""
+    if len(data.cases) != 1 or _checks.is_traced((data, bases)) or data.margins or len(data.ends) < 2:
+        return False
+    (cases,) = data.cases
+    half = cases.graph.num_edges // 2
+    kinds = np.asarray(cases.graph.edge_type)[:half]
+    if len(data.ends) != half or len(np.unique(kinds)) != half or any(b.products is None for b in bases.values()):
+        return False
+    if any(_sharding(pair) is not None for pair in data.edges.values()):
+        return False
+    there = _in_order(cases.graph, {v: np.asarray(mask) for v, mask in cases.present.items()})
+    ends = zip(kinds.tolist(), np.asarray(cases.graph.senders)[:half], np.asarray(cases.graph.receivers)[:half])
+    return all(len(data.edges[k][0]) == int(np.sum(there[a] & there[b])) for k, a, b in ends)
+
+
+def _in_order(graph: Any, by_type: Mapping[int, np.ndarray]) -> list[np.ndarray]:
+    """Return the columns of each node [case, ...] of arrays of its type [case, node_of_type, ...]."""
+    found: dict[int, np.ndarray] = {}
+    for v, array in by_type.items():
+        found |= dict(zip(np.asarray(graph.nodes_of_type(v)).tolist(), np.moveaxis(array, 1, 0), strict=True))
+    return [found[node] for node in range(graph.num_nodes)]
+
+
+def _sums_of_cases(bases: Mapping[int, NodeBasis], data: TrainingData) -> Iterator[tuple[list[int], EdgeSums]]:
+    """Yield edge types and their sums over the cases of one graph whose edges have types of their own."""
+    (cases,) = data.cases
+    graph, total = cases.graph, len(next(iter(cases.present.values())))
+    there = _in_order(graph, {v: np.asarray(mask) for v, mask in cases.present.items()})
+    half = graph.num_edges // 2
+    columns = (np.asarray(one)[:half].tolist() for one in (graph.edge_type, graph.senders, graph.receivers))
+    edges = {k: (a, b) for k, a, b in zip(*columns, strict=True)}
+    width = max(basis.messages.rank + len(basis.points) for basis in bases.values())
+    rows = max(1, CELLS // (width * graph.num_nodes))
+    sums: dict[int, Any] = {}
+    for start in range(0, total, rows):
+        part = slice(start, min(start + rows, total))
+        at_cases = {v: _at_cases(bases[v], np.asarray(x)[part]) for v, x in cases.samples.items()}
+        phi, psi = (_in_order(graph, {v: both[i] for v, both in at_cases.items()}) for i in (0, 1))
+        seen = [one[part] for one in there]
+        phi, psi = ([np.where(m[:, None], f, 0) for f, m in zip(maps, seen, strict=True)] for maps in (phi, psi))
+        for k, (a, b) in edges.items():
+            first, second = phi[a] * seen[b][:, None], phi[b] * seen[a][:, None]
+            count = np.sum(seen[a] & seen[b], dtype=np.int32)
+            more = EdgeSums(count, first.T @ first, second.T @ second, phi[b].T @ psi[a], phi[a].T @ psi[b])
+            sums[k] = more if start == 0 else jax.tree.map(np.add, sums[k], more)
+    groups: dict[tuple[int, int], list[int]] = {}
+    for k, a, b in data.ends:
+        groups.setdefault((a, b), []).append(k)
+    for types in groups.values():
+        yield types, jax.tree.map(lambda *each: np.stack(each), *(sums[k] for k in types))
+
+
+def _at_cases(basis: NodeBasis, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the features of messages and products at samples [case, node_of_type, rank]."""
+    (flat,), _ = _of_few_sizes(x.reshape(-1, *x.shape[2:]))
+    found = _both_features(basis, flat)
+    return tuple(np.asarray(one)[: x.shape[0] * x.shape[1]].reshape(*x.shape[:2], -1) for one in found)  # type: ignore
+
+
+@quick_jit
+def _both_features(basis: NodeBasis, x: Any) -> tuple[Array, Array]:
+    assert basis.products is not None
+    return basis.messages(x), basis.products(x)
+
+
+def _sharding(arrays: Sequence[Any]) -> NamedSharding | None:
     """Return the common sharding of axis 0; None if arrays are not sharded, or sharded differently."""
     if _checks.is_traced(arrays):
         return None
@@ -141,7 +224,7 @@ def _over_devices(total: Callable[..., T], columns: Any, sharding: NamedSharding
     return summed(columns)
 
 
-def _pad(arrays: list[Array], size: int) -> Any:
+def _pad(arrays: list[Any], size: int) -> Any:
     """Return a stack of arrays of different lengths, padded with copies of their first rows."""
     if _checks.is_traced(arrays):
         return jnp.stack([jnp.concatenate([array, array[: size - len(array)]]) for array in arrays])
@@ -197,22 +280,22 @@ def _at_samples(basis: NodeBasis, points: int, x: Array, indices: Array, count: 
 
 
 @partial(quick_jit, static_argnames="sharding")
-def _sum_samples(basis: NodeBasis, x: Array, sharding: NamedSharding | None) -> NodeSums:
+def _sum_samples(basis: NodeBasis, x: Any, count: Any, sharding: NamedSharding | None) -> NodeSums:
     def products(valid: Array, x: Array) -> NodeSums:
         phi = jnp.where(valid, basis.messages(x), 0)
         psi = None if basis.products is None else jnp.where(valid, basis.products(x), 0)
         total = None if psi is None else jnp.sum(psi, axis=0)
         return NodeSums(jnp.sum(valid, dtype=jnp.int32), jnp.sum(phi, axis=0), matmul(phi.T, phi), total)
 
-    return _over_devices(lambda shard: sum_chunks(products, shard), (x,), sharding)
+    return _over_devices(lambda shard: sum_chunks(products, shard, count), (x,), sharding)
 
 
 @partial(quick_jit, static_argnames="sharding")
 def _sum_observations(
-    basis: FeatureMap, observed: FeatureMap, x: Array, y: Array, sharding: NamedSharding | None
+    basis: FeatureMap, observed: FeatureMap, x: Any, y: Any, count: Any, sharding: NamedSharding | None
 ) -> ObservationSums:
     products = partial(observation_products, basis, observed)
-    return _over_devices(lambda shard: sum_chunks(products, shard), (x, y), sharding)
+    return _over_devices(lambda shard: sum_chunks(products, shard, count), (x, y), sharding)
 
 
 def observation_products(basis: FeatureMap, observed: FeatureMap, valid: Array, x: Array, y: Array) -> ObservationSums:

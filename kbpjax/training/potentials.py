@@ -126,7 +126,8 @@ class ClosedForm(eqx.Module):
             lengths[v, : len(x)] = np.log(np.maximum(np.asarray(spacing(x)), LEAST))
             at_levels[v, : len(x), : found[v].shape[1]] = found[v]
         ends = {k: (a, b) for k, a, b in model.edge_types}
-        ratios = {k: _log_ratio(model, k, a, b, prior) for k, (a, b) in ends.items()}
+        of_messages = {v: np.asarray(features(model.bases[v], x)) for v, x in levels.items()}
+        ratios = {k: _log_ratio(model, k, a, b, prior, of_messages) for k, (a, b) in ends.items()}
         shared = [k for k in ends if k not in {kind for *_, kind, _ in model.own_edges}]
         edges = _own_edges(model, graph, shared) if own else model.own_edges
         source = {kind: kind for kind in ends} if not own else {k: k for k in shared}
@@ -216,14 +217,15 @@ def prior_of(model: KernelMRF, node_type: int) -> np.ndarray:
     return np.asarray(prior[node_type, : len(model.points[node_type])], float)
 
 
-def _log_ratio(model: KernelMRF, edge_type: int, first: int, second: int, prior: np.ndarray) -> np.ndarray:
+def _log_ratio(
+    model: KernelMRF, edge_type: int, first: int, second: int, prior: np.ndarray, at_levels: dict[int, np.ndarray]
+) -> np.ndarray:
     """Return the mean over both directions of the logarithm of the ratio at the levels [first level, second level]."""
     logs = []
     for direction, (sender, receiver) in enumerate(((first, second), (second, first))):
-        points, rows = len(model.points[sender]), model.bases[receiver].rank
-        project = model.operators.project[2 * edge_type + direction, :rows, :points]
-        at_levels = features(model.bases[receiver], model.points[receiver]).astype(project.dtype)
-        ratio = np.asarray(matmul(at_levels, project), float) / np.exp(prior[sender, :points])
+        points, rows = len(model.points[sender]), at_levels[receiver].shape[1]
+        project = np.asarray(model.operators.project)[2 * edge_type + direction, :rows, :points]
+        ratio = np.asarray(at_levels[receiver] @ project, float) / np.exp(prior[sender, :points])
         logs.append(np.log(np.maximum(ratio, LEAST)))
     return _balanced((logs[0].T + logs[1]) / 2, *(prior[v, : len(model.points[v])] for v in (first, second)))
 

@@ -166,6 +166,7 @@ class Trainer:
         self.held, self.kept, asked = held_cases(count, self.num_nodes, options.seed)
         self.asked = asked[nodes]
         self.evaluate = eqx.filter_jit(self._loss)
+        self.steps: dict[tuple[str, ...], tuple[Callable, optax.GradientTransformation]] = {}
 
     @property
     def num_nodes(self) -> int:
@@ -223,12 +224,17 @@ class Trainer:
         chosen = self.held if len(self.held) else self.kept
         asked = np.ones_like(self.asked) if len(self.held) else ~self.asked
         total, weight, failed = 0.0, 0, 0
-        for part in np.array_split(chosen, -(-len(chosen) // self.options.batch)):
-            given = self._given(part, self.options.hide(rng, len(part)), asked)
+        parts = np.array_split(chosen, -(-len(chosen) // self.options.batch))
+        for part in parts:  # padded to one size
+            extra = len(parts[0]) - len(part)
+            hidden = np.concatenate([self.options.hide(rng, len(part)), np.zeros((extra, self.num_nodes), bool)])
+            given = self._given(np.append(part, part[:extra]), hidden, asked)
+            inside = np.arange(len(hidden)) < len(part)
+            given = (*given[:3], given[3] & _checks.to_jax(inside)[None])
             score, residual = self.evaluate(potentials, given, LONG)
             count = int(np.sum(given[3]))
             total, weight = total + float(score) * count, weight + count
-            failed += int(np.sum(np.asarray(residual) > CONVERGED))
+            failed += int(np.sum(np.asarray(residual)[inside] > CONVERGED))
         return Result(potentials, total / max(weight, 1), failed / len(chosen), steps, seconds)
 
     def _given(self, chosen: NDArray, hidden: NDArray, asked: NDArray) -> tuple[Array, ...]:
@@ -256,7 +262,7 @@ class Trainer:
         names = [*FEW, *(CORRECTIONS if way == "corrected" else ())]
         if self.examples.hidden.all():  # values are exact at any power
             names.remove("evidence")
-        advance, optimizer = self._step(start.potentials, names)
+        advance, optimizer = self._step(tuple(names))
         free: Any = {name: getattr(start.potentials, name) for name in names}
         moving, best, done = (free, optimizer.init(free)), start, 0
         if self.state.running and self.state.finished == place:
@@ -268,7 +274,7 @@ class Trainer:
         try:
             bar = progress_bar(options.steps - done, progress, name=way)
             for _ in bar:
-                moving = advance(*moving, self._given(*self._draw(rng), self.asked))
+                moving = advance(*moving, start.potentials, self._given(*self._draw(rng), self.asked))
                 done += 1
                 late = time.perf_counter() - since > options.seconds
                 if done % EVERY == 0 or done == options.steps or late:
@@ -286,23 +292,26 @@ class Trainer:
         self._save(State(place + 1, False), [*earlier, best])
         return best
 
-    def _step(self, start: Potentials, names: Sequence[str]) -> tuple[Callable, optax.GradientTransformation]:
-        """Return a compiled step of the descent, and its optimizer."""
+    def _step(self, names: tuple[str, ...]) -> tuple[Callable, optax.GradientTransformation]:
+        """Return a step of the descent, compiled once for all starts, and its optimizer."""
+        if names in self.steps:
+            return self.steps[names]
         options = self.options
         optimizer = optax.adam(optax.cosine_decay_schedule(options.rate, options.steps))
 
-        def objective(free: dict[str, Array], given: tuple[Array, ...]) -> Array:
+        def objective(free: dict[str, Array], start: Potentials, given: tuple[Array, ...]) -> Array:
             moved = [jnp.sum((free[n] - getattr(start, n)) ** 2) for n in (*CORRECTIONS, "power") if n in names]
             score = self._loss(dataclasses.replace(start, **free), given, options.num_iters)[0]
             return score + options.penalty * sum(moved) / len(start.power)
 
         @jax.jit
-        def advance(free: dict[str, Array], state: Any, given: tuple[Array, ...]) -> tuple[Any, Any]:
-            slopes = jax.grad(objective)(free, given)
+        def advance(free: dict[str, Array], state: Any, start: Potentials, given: tuple[Array, ...]) -> tuple[Any, Any]:
+            slopes = jax.grad(objective)(free, start, given)
             with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
                 change, state = optimizer.update(slopes, state)
                 return optax.apply_updates(free, change), state
 
+        self.steps[names] = advance, optimizer
         return advance, optimizer
 
     def _save(self, state: State, tree: list[Any]) -> None:
