@@ -9,15 +9,18 @@ these five has the functions
 
 and every solution has `messages` (particles: `log_messages`), `converged`, `num_iters` and `residuals` [max_iters]. The
 key is one of `jax.random`; None means `jax.random.key(0)`, and deterministic methods ignore it.
+
+`elimination` has the exact answers of discrete models whose graphs are narrow.
 """
 
-from kbpjax.baselines import discrete, gaussian, nonparametric
+from kbpjax.baselines import discrete, elimination, gaussian, nonparametric
 from kbpjax.baselines.evidence import transfer_evidence
 from kbpjax.baselines.nonparametric import density, expectation_particle, mixtures, pairwise, particle, products
 
 __all__ = [
     "density",
     "discrete",
+    "elimination",
     "expectation_particle",
     "gaussian",
     "mixtures",

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Key, ScalarLike, Shaped
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._public import finite, public
+from kbpjax.baselines.uai import from_factors, read_uai, write_uai
 from kbpjax.features import FeatureMap
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference import loopy
@@ -35,7 +36,7 @@ from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.beliefs import beliefs as beliefs
 from kbpjax.posterior.evidence import Evidence
 
-__all__ = ["Indicators", "bins", "fit", "from_potentials", "run"]
+__all__ = ["Indicators", "bins", "fit", "from_factors", "from_potentials", "read_uai", "run", "write_uai"]
 
 States = Numbers | Mapping[int, Numbers]
 Tables = Numbers | Mapping[int, Numbers]
@@ -301,7 +302,7 @@ def _model(
     arithmetic: Arithmetic,
 ) -> KernelMRF:
     size, count = edges.shape[1], 1 + max(states)
-    dtype = jnp.result_type(edges.dtype, *(psi.dtype for psi in nodes.values()))
+    dtype = jnp.result_type(*(as_floats(table).dtype for table in (edges, *nodes.values())))
     nodes, totals = {v: psi.astype(dtype) for v, psi in nodes.items()}, jnp.ones(count, dtype)
     own, present = jnp.zeros((count, size), dtype), jnp.zeros((count, size), dtype)
     for v, psi in nodes.items():

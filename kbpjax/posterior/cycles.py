@@ -123,7 +123,7 @@ def neighbors_of(graph: Graph) -> Neighbors:
     return Neighbors(*(_checks.to_jax(array, np.int32) for array in found))
 
 
-def _log_potentials(parts: Parts, graph: Graph) -> Array:
+def log_potentials(parts: Parts, graph: Graph) -> Array:
     """Return the logarithms of the potentials of nodes [node + 1, point]: beliefs without messages."""
     receiver_type = graph.node_type[graph.receivers]
     owner = jnp.zeros(1, jnp.int32)
@@ -151,7 +151,7 @@ def sweep(
 ) -> Int[Array, "node draw"]:
     """Return draws after sweeps of Gibbs sampling; with `best`, of the most probable candidate given the neighbors."""
     size, count = parts.weights.shape[1], graph.num_nodes
-    local = _log_potentials(parts, graph)
+    local = log_potentials(parts, graph)
     local = local if best else local + padded(parts.logs)
     both = log_or_zero(jnp.stack([parts.tables, jnp.swapaxes(parts.tables, 1, 2)], axis=1))  # [kind, direction, ...]
     entries = jnp.maximum(both, IMPOSSIBLE).reshape(-1, size)
@@ -194,7 +194,7 @@ def sweep(
 def log_probability(parts: Parts, graph: Graph, places: Int[Array, "node draw"]) -> Float[Array, " draw"]:
     """Return the unnormalized log density of joint candidates, of the model whose potentials the messages used."""
     half = graph.num_edges // 2
-    nodes = jnp.take_along_axis(_log_potentials(parts, graph)[:-1], places, axis=1)
+    nodes = jnp.take_along_axis(log_potentials(parts, graph)[:-1], places, axis=1)
     kinds = parts.kinds[graph.edge_type[:half]][:, None]
     entries = parts.tables[kinds, places[graph.senders[:half]], places[graph.receivers[:half]]]
     logs = jnp.maximum(log_or_zero(entries), IMPOSSIBLE)
