@@ -1,0 +1,1 @@
+"""Public discrete models with cycles: loopy methods beside exact answers."""

@@ -1,0 +1,5 @@
+import sys
+
+from experiments.uai.run import main
+
+sys.exit(main())
