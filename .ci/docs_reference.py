@@ -167,6 +167,11 @@ PAGES = {
             "Evidence": "baselines.transfer_evidence",
             "Discrete belief propagation": "baselines.discrete.fit baselines.discrete.from_potentials"
             " baselines.discrete.run baselines.discrete.bins baselines.discrete.Indicators",
+            "Public discrete models": "baselines.discrete.read_uai baselines.discrete.write_uai"
+            " baselines.discrete.from_factors",
+            "Exact answers of discrete models": "baselines.elimination.solve baselines.elimination.Solution"
+            " baselines.elimination.mode baselines.elimination.beliefs baselines.elimination.order"
+            " baselines.elimination.Factors",
             "Gaussian belief propagation": "baselines.gaussian.fit baselines.gaussian.run baselines.gaussian.beliefs"
             " baselines.gaussian.observe baselines.gaussian.likelihood baselines.gaussian.check"
             " baselines.gaussian.walk_summability baselines.gaussian.thin_membrane"

@@ -46,6 +46,7 @@ EXPERIMENTS = (
     "categories",
     "kjit",
     "imputation",
+    "uai",
 )
 """Those with tables in the pages, which their module `doc_tables` makes."""
 BLOCK = re.compile(r"(<!-- begin (\w+): .*? -->\n)(.*?)(<!-- end \w+ -->)", re.DOTALL)

@@ -65,27 +65,35 @@ class Factors:
 
     def __post_init__(self) -> None:
         fix = "Give the number of states of each variable."
-        sizes = tuple(self.sizes)
+        sizes = _listed("sizes", self.sizes, fix)
         ok = len(sizes) > 0 and all(_checks.is_whole(n) and n >= 1 for n in sizes)
-        _checks.require(ok, "sizes", "must be integers >= 1", sizes[:5], fix)
-        same = len(self.scopes) == len(self.tables)
-        got = f"{len(self.scopes)} scopes, {len(self.tables)} tables"
-        _checks.require(same, "scopes, tables", "must be as many", got, "Give the variables of each table.")
-        scopes = tuple(tuple(int(v) for v in scope) for scope in self.scopes)
-        tables = tuple(np.asarray(table, float) for table in self.tables)
-        for i, (scope, table) in enumerate(zip(scopes, tables, strict=True)):
-            known = len(set(scope)) == len(scope) and all(0 <= v < len(sizes) for v in scope)
+        _checks.require(ok, "sizes", "must be integers >= 1", repr(sizes[:5]), fix)
+        given, fix = _listed("scopes", self.scopes, "Give the variables of each table."), "Give a table for each scope."
+        arrays = _listed("tables", self.tables, fix)
+        got = f"{len(given)} scopes, {len(arrays)} tables"
+        _checks.require(len(given) == len(arrays), "scopes, tables", "must be as many", got, fix)
+        scopes, tables = [], []
+        for i, (variables, array) in enumerate(zip(given, arrays, strict=True)):
             fix = "Variables are numbered from 0; a table has each at most once."
-            _checks.require(known, f"scopes[{i}]", f"must be different numbers < {len(sizes)}", scope[:8], fix)
-            shape = tuple(sizes[v] for v in scope)
+            scope = _listed(f"scopes[{i}]", variables, fix)
+            whole = all(_checks.is_whole(v) and 0 <= v < len(sizes) for v in scope)
+            known = whole and len(set(scope)) == len(scope)
+            _checks.require(known, f"scopes[{i}]", f"must be different numbers < {len(sizes)}", repr(scope[:8]), fix)
+            numbers = np.asarray(_checks.as_numpy(f"tables[{i}]", array))
+            _checks.require_real(f"tables[{i}]", numbers)
+            table = numbers.astype(float)
+            shape = tuple(int(sizes[v]) for v in scope)
             fix = "Give an axis for each variable of the scope."
             _checks.require(table.shape == shape, f"tables[{i}]", f"must have shape {shape}", table.shape, fix)
             ok = bool(np.all(np.isfinite(table)) and np.all(table >= 0))
             fix = "Pass potentials, not logarithms."
             _checks.require(ok, f"tables[{i}]", "must be finite numbers >= 0", "others", fix)
-        for name, value in ("sizes", tuple(map(int, sizes))), ("scopes", scopes), ("tables", tables):
+            scopes.append(tuple(map(int, scope)))
+            tables.append(table)
+        for name, value in ("sizes", tuple(map(int, sizes))), ("scopes", tuple(scopes)), ("tables", tuple(tables)):
             object.__setattr__(self, name, value)
 
+    @public
     def given(self, values: Mapping[int, int]) -> "Factors":
         """Return the model of which some variables have known states {variable: state}; they keep their numbers.
 
@@ -97,9 +105,17 @@ class Factors:
         return _with_evidence(self, values)
 
 
+def _listed(argument: str, given: Any, fix: str) -> list[Any]:
+    """Return what is given in order as a list."""
+    ok = given.ndim > 0 if isinstance(given, np.ndarray) else isinstance(given, Sequence) and not isinstance(given, str)
+    _checks.require(ok, argument, "must be a list", repr(given)[:60], fix)
+    return list(given)
+
+
 def _with_evidence(factors: Factors, values: Mapping[int, int]) -> Factors:
     sizes = factors.sizes
-    bad = [v for v, x in values.items() if not (0 <= v < len(sizes) and 0 <= x < sizes[v])]
+    whole = lambda x, most: _checks.is_whole(x) and 0 <= x < most
+    bad = [v for v, x in values.items() if not (whole(v, len(sizes)) and whole(x, sizes[v]))]
     fix = "Pass {variable: number of its state}, both from 0."
     _checks.require(not bad, "values", "must name known variables and states", {v: values[v] for v in bad[:3]}, fix)
     one_hot = [np.eye(sizes[v])[x] for v, x in values.items()]
@@ -271,7 +287,10 @@ def order(factors: Factors, seed: int = 0) -> tuple[list[int], int, float]:
 
     Args:
         factors: the model.
-        seed: seed of the choices among equals.
+        seed: seed of the choices among equals, an integer >= 0.
+
+    Raises:
+        ValueError: the seed is out of range.
 
     Examples:
         >>> from kbpjax.baselines import elimination
@@ -282,6 +301,7 @@ def order(factors: Factors, seed: int = 0) -> tuple[list[int], int, float]:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 
+    _checks.require_seed(seed)
     neighbors, count = _joined(factors), len(factors.sizes)
     weights = np.log(np.array(factors.sizes, float))
     pairs = np.array([(v, u) for v, own in enumerate(neighbors) for u in own], int).reshape(-1, 2)

@@ -455,8 +455,9 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         both = self.graph is not None and self.positions is not None
         _checks.require(not both, "graph, positions", "must not both be given", "both", fix)
         if self.positions is not None:
-            _checks.require_real("positions", self.positions)
-            places = np.asarray(_checks.as_numpy("positions", self.positions), float)
+            places = np.asarray(_checks.as_numpy("positions", self.positions))
+            _checks.require_real("positions", places)
+            places = places.astype(float)
             fix = "Pass coordinates [column, dim]."
             _checks.require(len(places) == count, "positions", f"must be of {count} columns", len(places), fix)
             start = kbp.neighbor_graph(places, NEAREST)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from kbpjax.baselines import discrete, elimination
 from tests import uai
 from tests.programs import DATA, needs
 
@@ -44,3 +45,20 @@ def test_public_models_have_the_marginals_of_a_loop_in_numpy(name):
         np.testing.assert_allclose(found, expected, atol=1e-6)
     if converged and model.log_z is not None:  # an estimate, in the units of the file
         np.testing.assert_allclose(log_z, model.log_z, rtol=0.03)
+
+
+@needs("uai")
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Grids_12", "Segmentation_14"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("DBN_11", "Grids_15", "ObjectDetection_11")),
+    ],
+)
+def test_elimination_has_the_published_answers(name):
+    path = Path(DATA) / "uai" / f"{name}.uai"
+    model, found = uai.read(path), elimination.solve(discrete.read_uai(path, f"{path}.evid"))
+    for own, published in zip(found.marginals, model.marginals, strict=True):
+        np.testing.assert_allclose(own, published, atol=1e-6)
+    if model.log_z is not None:  # published with some digits
+        np.testing.assert_allclose(found.log_partition, model.log_z, rtol=1e-4)

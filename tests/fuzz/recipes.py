@@ -19,6 +19,7 @@ from kbpjax import ep, estimator, features, kernels, plotting, series, sharded
 from kbpjax.baselines import (
     density,
     discrete,
+    elimination,
     expectation_particle,
     gaussian,
     mixtures,
@@ -501,6 +502,19 @@ recipe("baselines.discrete.bins", discrete.bins, LINE, 2)
 recipe("baselines.discrete.Indicators", discrete.Indicators, jnp.array([0.0, 1.0]), jnp.result_type(float))
 indicators = Late(lambda: discrete.Indicators(jnp.array([0.0, 1.0]), jnp.result_type(float)))
 recipe("baselines.discrete.Indicators.nearest", Late(lambda: indicators().nearest), jnp.asarray(LINE))
+factors = Late(lambda: elimination.Factors([2, 2], [(0, 1), (0,)], [TABLE[0], [1.0, 2.0]]))
+UAI = os.path.join(FOLDER, "two.uai")
+written_uai = Late(lambda: discrete.write_uai(UAI, factors()) or UAI)
+recipe("baselines.discrete.read_uai", discrete.read_uai, written_uai, {0: 1})
+recipe("baselines.discrete.write_uai", discrete.write_uai, os.path.join(FOLDER, "again.uai"), factors)
+recipe("baselines.discrete.from_factors", discrete.from_factors, factors, max_states=8)
+recipe("baselines.elimination.Factors", elimination.Factors, [2, 2], [(0, 1)], [TABLE[0]])
+recipe("baselines.elimination.Factors.given", Late(lambda: factors().given), {0: 1})
+recipe("baselines.elimination.order", elimination.order, factors, 3)
+recipe("baselines.elimination.solve", elimination.solve, factors, max_cells=2**10)
+recipe("baselines.elimination.mode", elimination.mode, factors, max_cells=2**10)
+recipe("baselines.elimination.beliefs", elimination.beliefs, posterior, max_cells=2**20)
+recipe("baselines.elimination.Solution.sample", Late(lambda: elimination.solve(factors()).sample), 5, 1)
 recipe("baselines.gaussian.fit", gaussian.fit, data, ridge=1e-3)
 recipe("baselines.gaussian.run", gaussian.run, membrane, GRAPH, noisy, num_iters=3, tol=1e-3, key=KEY)
 recipe(
@@ -752,6 +766,7 @@ HOOK = "takes a record of integrals that only oracles compute"
 TABLE_OF_COLUMNS = "a fit takes seconds; bad input is in tests/test_imputer.py"
 
 NOT_CALLED = {
+    "baselines.elimination.Solution": RECORD,
     "estimator.GraphImputer": TABLE_OF_COLUMNS,
     "estimator.GraphImputer.fit": TABLE_OF_COLUMNS,
     "estimator.GraphImputer.get_feature_names_out": TABLE_OF_COLUMNS,
