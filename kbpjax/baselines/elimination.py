@@ -216,7 +216,7 @@ def _possible(factors: Factors) -> tuple[Factors, list[NDArray[np.integer]]]:
                 left[v][np.flatnonzero(left[v])[~inside.any(axis=others)]] = False
         if not all(one.any() for one in left) or sum(int(one.sum()) for one in left) == before:
             break
-    states = [np.flatnonzero(one) if one.any() else np.zeros(1, int) for one in left]
+    states: list[Any] = [np.flatnonzero(one) if one.any() else np.zeros(1, int) for one in left]
     tables = [
         table[np.ix_(*(states[v] for v in scope))] for scope, table in zip(factors.scopes, factors.tables, strict=True)
     ]

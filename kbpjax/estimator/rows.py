@@ -37,8 +37,14 @@ TOLERANCE = 1e-3
 NUM_ITERS = 200
 """Largest number of iterations."""
 
-FIRST_ITERS = 30
+FIRST_ITERS = 12
 """Number of iterations after which the rows that have not converged go on by themselves, from the start."""
+
+PART = 2**20
+"""Number of entries of the messages of the rows that are iterated at a time: they stay in the cache.
+
+A row takes 0.2 ms in parts of 64 rows and 1.4 ms in one of 4096 (66 edges, 48 levels, 30 iterations, two cores).
+"""
 
 BLOCK = 2**26
 """Number of entries of the messages of a block of rows."""
@@ -140,6 +146,18 @@ def row_beliefs(
     rows: Rows, evidence: Float[Array, "node row level"], num_iters: int | Int[Array, ""] = NUM_ITERS
 ) -> tuple[Float[Array, "node row level"], Float[Array, " row"]]:
     """Return beliefs, and the residual of each row."""
+    nodes, count, levels = evidence.shape
+    part = 1 << max(0, (PART // max(len(rows.senders) * levels, 1)).bit_length() - 1)
+    if count <= part:
+        return _part_beliefs(rows, evidence, num_iters)
+    padded = jnp.pad(evidence, ((0, 0), (0, -count % part), (0, 0))).reshape(nodes, -1, part, levels)
+    beliefs, residual = jax.lax.map(lambda own: _part_beliefs(rows, own, num_iters), jnp.moveaxis(padded, 1, 0))
+    return jnp.moveaxis(beliefs, 0, 1).reshape(nodes, -1, levels)[:, :count], residual.reshape(-1)[:count]
+
+
+def _part_beliefs(
+    rows: Rows, evidence: Float[Array, "node row level"], num_iters: int | Int[Array, ""]
+) -> tuple[Float[Array, "node row level"], Float[Array, " row"]]:
     edges = len(rows.senders)
     if not edges:
         return _normalized_beliefs(rows, evidence), jnp.zeros(evidence.shape[1], evidence.dtype)

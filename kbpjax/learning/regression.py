@@ -138,7 +138,7 @@ class Regression:
             if means is not None and self.nonnegative is None and known:  # sums of NumPy: without a program
                 project = np.array(project) if isinstance(project, Array) else project
                 for place, k in enumerate(types):
-                    both = _count_operators(first, second, sums, place, float(self.ridges[k]), means)
+                    both = _count_operators(first, second, sums, place, float(np.asarray(self.ridges[k])), means)
                     for way, update in enumerate(both):
                         project[2 * k + way, : update.shape[0], : update.shape[1]] = update
                 continue

@@ -110,14 +110,14 @@ def edge_sums(bases: Mapping[int, NodeBasis], data: TrainingData) -> Iterator[tu
 
 def node_sums(basis: NodeBasis, x: Array) -> NodeSums:
     """Return the sums over the samples of a node type."""
-    columns, count = _of_few_sizes(x)
-    return _sum_samples(basis, *columns, count, _sharding(columns))
+    (x,), count = _of_few_sizes(x)
+    return _sum_samples(basis, x, count, _sharding((x,)))
 
 
 def observation_sums(basis: FeatureMap, observed: FeatureMap, x: Array, y: Array) -> ObservationSums:
     """Return the sums over pairs of a variable and its observation."""
-    columns, count = _of_few_sizes(x, y)
-    return _sum_observations(basis, observed, *columns, count, _sharding(columns))
+    (x, y), count = _of_few_sizes(x, y)
+    return _sum_observations(basis, observed, x, y, count, _sharding((x, y)))
 
 
 def _of_few_sizes(*columns: Any) -> tuple[list[Any], int | None]:
