@@ -307,6 +307,7 @@ def test_the_gradient_of_log_belief_in_its_points(with_likelihood):
         np.testing.assert_allclose(gradient[place], expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_log_belief_where_a_likelihood_is_zero():
     evidence, solution = solved()
     evidence = evidence * kbp.likelihood(loopy_model(), GRAPH, {0: lambda x: jnp.tile(x > 0, (2, 1)).astype(float)})
@@ -616,6 +617,7 @@ def test_gradients_through_learning_and_inference():
         assert np.abs(expected).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_everything_under_jit_and_vmap():
     model, graph, *_ = plane()
     points = square(-2, 2, 5)

@@ -82,6 +82,7 @@ def test_it_is_printed_in_a_line_for_each_choice(auto):
     assert "numbers=f64[9,4]" in traced[0]
 
 
+@pytest.mark.slow
 def test_words_win_over_the_effort():
     with pytest.warns(kbp.MarginWarning):  # margins of the type, though nodes differ
         model, programs = fitted(effort="low", relation="counts", margins="type")
@@ -117,6 +118,7 @@ def test_unknown_efforts_are_refused_and_given_kernels_need_none():
     assert all(eqx.tree_equal(model, models[0]) for model in models) and models[0].selection is None
 
 
+@pytest.mark.slow
 def test_of_few_values_nothing_is_tried():
     model = kbp.fit(kbp.pool(GRAPH, Z[:5], Z[:5]), effort="low")
     assert len(model.selection) == 0 and "tried" not in repr(model) and model.selection.taken == {}
@@ -139,6 +141,7 @@ def test_seconds_and_scores_are_no_part_of_compiled_programs(low):
     assert all(one.taken and one.evaluated == 1 for one in slower.selection)
 
 
+@pytest.mark.slow
 def test_files_keep_it_and_those_without_it_load(low, tmp_path):
     model, _ = low
     kbp.save(tmp_path / "new.kbp", model)

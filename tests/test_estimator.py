@@ -44,6 +44,7 @@ def test_chain_is_near_the_best_linear_answer(fitted):
     assert fitted.score(x, y) == pytest.approx(1 - found / np.var(y), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_intervals_cover_on_a_tree(fitted):
     x, y = walks(200, seed=1)
     low, high = fitted.predict_interval(x, 0.8)
@@ -103,6 +104,7 @@ def test_the_choice_is_that_of_the_library():
     assert chosen.score(x, y) > 0.5
 
 
+@pytest.mark.slow
 def test_missing_values_in_training_data_are_left_out():
     x, y = walks(80, length=4)
     rng = np.random.default_rng(5)
@@ -233,6 +235,7 @@ def test_wrong_questions_are_refused(fitted):
         fitted.predict_interval(np.zeros((1, 10)), 1.0)
 
 
+@pytest.mark.slow
 def test_graphs_of_networkx_there_and_back():
     given = nx.Graph()
     given.add_nodes_from([("c", {"type": 1}), ("a", {}), ("b", {})])
@@ -257,6 +260,7 @@ def test_other_graphs_are_refused(wrong):
         kbp.Graph.from_networkx(wrong)
 
 
+@pytest.mark.slow
 def test_whole_numbers_are_answered_like_floats():
     x, y = walks(40)
     whole, floats = (given().fit(x, kind(np.round(y))) for kind in (np.int32, np.float64))

@@ -48,6 +48,7 @@ def test_a_gaussian_is_recovered(drawn, missing):
     assert np.abs(np.asarray(found.mean) - np.arange(6)).max() < 0.08
 
 
+@pytest.mark.slow
 def test_missing_values_are_those_of_the_largest_likelihood(drawn):
     """The likelihood of what is seen has no slope at what is found."""
     _, _, x = drawn
@@ -126,6 +127,7 @@ def test_what_can_be_gaussian(drawn):
     assert not can_be_gaussian(kbp.fit(pairs, **options), pairs.cases[0])
 
 
+@pytest.mark.slow
 def test_a_label_given_numbers_is_that_of_linear_discriminant_analysis():
     rng = np.random.default_rng(0)
     label = rng.choice(3, 4000, p=[0.5, 0.3, 0.2])

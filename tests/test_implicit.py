@@ -155,6 +155,7 @@ def test_gmres_solves_dense_systems_or_says_that_it_has_not():
     assert np.isnan(singular).all()
 
 
+@pytest.mark.slow
 def test_gradients_of_a_batch_are_those_of_its_problems():
     many = LOCAL[None] * jnp.asarray(np.random.default_rng(3).uniform(0.5, 1, size=(2, *LOCAL.shape)))
     slope = jax.jit(jax.grad(lambda local: loss(AT[0], local, AT[2], damping=0.2, **CLOSE)))
@@ -182,6 +183,7 @@ def test_gradient_on_a_tree_is_that_of_exact_inference():
     close(fixed, exact)
 
 
+@pytest.mark.slow
 def test_bandwidths_ridge_and_exponents_of_a_learned_model():
     rng, graph = np.random.default_rng(6), kbp.grid_graph(4, 4)
     x = np.cumsum(rng.normal(size=(150, 16)), axis=1)

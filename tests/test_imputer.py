@@ -81,6 +81,7 @@ def test_answers_of_a_gaussian_table_are_nearly_its_conditionals(gaussian):
     assert 0.85 < np.mean((x >= low)[gone] & (x <= high)[gone]) < 0.95
 
 
+@pytest.mark.slow
 def test_joint_draws_have_the_conditional_covariance(gaussian):
     row = np.array([[np.nan, np.nan, 4.0]])
     draws = np.stack(gaussian.sample(row, 3000))[:, 0]
@@ -188,6 +189,7 @@ def test_intervals_of_levels_are_those_of_the_gaussian_and_angles_go_round():
     assert Angles(24.0).decode(Angles(24.0).encode(np.array([25.0, -1.0]))) == pytest.approx([1.0, 23.0])
 
 
+@pytest.mark.slow
 def test_kinds_texts_and_vectors():
     dates = np.array(["2020-01-05", "NaT"], "datetime64[D]")
     columns = {
@@ -236,6 +238,7 @@ def test_holes_that_depend_on_another_column_are_named():
     assert [(one.column, one.other) for one in found] == [(1, 0)] and found[0].area > 0.7
 
 
+@pytest.mark.slow
 def test_holes_at_random_and_constant_columns():
     rng, x = holes_of(1)
     x = np.concatenate([x, np.full((400, 1), 3.0)], axis=1)

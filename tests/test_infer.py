@@ -78,6 +78,7 @@ def test_further_evidence_is_multiplied(chain):
     assert abs(float(kbp.mean(belief)[2]) - 0.5) < 0.05
 
 
+@pytest.mark.slow
 def test_jit_vmap_and_gradients(grid):
     graph, model, y = grid
     points = np.linspace(-2, 2, 9)
@@ -326,6 +327,7 @@ def test_a_period_is_learned_only_if_asked():
         assert "kernel.bandwidth" in names
 
 
+@pytest.mark.slow
 def test_numbers_beside_vectors_keep_their_marginal():
     graph = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
     rng = np.random.default_rng(0)

@@ -182,6 +182,7 @@ def test_paths_of_a_gaussian_chain_have_its_covariance(gaussian):
     assert abs(total.error / np.sqrt(covariance.sum() / 40_000) - 1) < 0.03
 
 
+@pytest.mark.slow
 def test_few_draws_at_a_time_are_drawn_from_the_same_distribution(gaussian):
     """Fewer draws than states: a row of the table for each draw."""
     posterior, mean, covariance = gaussian
@@ -191,6 +192,7 @@ def test_few_draws_at_a_time_are_drawn_from_the_same_distribution(gaussian):
     assert np.abs(draws.mean(axis=0) - mean).max() < 0.02
 
 
+@pytest.mark.slow
 def test_the_joint_mode_of_a_gaussian_chain_is_its_mean_on_the_grid(gaussian):
     posterior, mean, covariance = gaussian
     mode = np.asarray(kbp.mode(posterior, joint=True))
@@ -266,6 +268,7 @@ def test_draws_of_a_learned_chain_have_its_margins_and_edges(drawn):
     require_edges(*drawn)
 
 
+@pytest.mark.slow
 def test_draws_of_numbers_lie_between_candidates_and_a_clamp_is_kept(drawn):
     posterior, draws = drawn
     points = np.asarray(posterior.points)
@@ -494,6 +497,7 @@ def test_own_margins_at_points_that_are_given():
     require_edges(posterior, draws)
 
 
+@pytest.mark.slow
 def test_expectations_of_nodes_of_one_type_among_others_of_another_shape():
     states, nodes = {0: [0, 1], 1: [[0.0, 1.0], [2.0, 0.5]]}, {0: [1.0, 2.0], 1: [1.0, 1.0]}
     model = discrete.from_potentials(states, nodes, {0: [[2.0, 1.0], [1.0, 2.0]]}, ends={0: (0, 1)})
@@ -524,6 +528,7 @@ def test_a_posterior_that_is_nan_has_no_draws(dtype):
 # --- batches, compiled functions, small graphs ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_batch_is_drawn_case_by_case(chain):
     y, points = paths(3, seed=1)[1], np.linspace(-3, 3, 121)
     batch = jax.vmap(lambda one: kbp.infer(chain, CHAIN, one, points=points))(y)
@@ -549,6 +554,7 @@ def test_draws_compile_with_the_posterior_of_a_forest_as_an_argument(drawn):
     assert (np.asarray(got) != np.asarray(draw(posterior, jax.random.key(1))))[:, :5].all()
 
 
+@pytest.mark.slow
 def test_draws_compile_on_a_graph_with_cycles_that_is_known():
     graph = kbp.grid_graph(2, 2)
     posterior = kbp.infer(discrete.from_potentials([0, 1], [1.0, 2.0], [[[2.0, 1.0], [1.0, 2.0]]]), graph)
@@ -565,6 +571,7 @@ def test_draws_compile_on_a_graph_with_cycles_that_is_known():
 
 
 @pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.slow
 def test_nodes_without_edges_have_joint_answers(count):
     graph, weights = kbp.Graph.from_edges([], count), np.array([0.2, 0.5, 0.3])
     x = np.random.default_rng(0).choice(3, size=(200, count), p=weights)
@@ -583,6 +590,7 @@ def test_nodes_without_edges_have_joint_answers(count):
 # --- gradients and dtypes ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_gradient_of_an_expectation_is_that_of_enumeration():
     """Through potentials and evidence, with a state that is impossible, and through the function itself."""
     edges, rng = [(0, 1), (1, 2), (1, 3)], np.random.default_rng(0)

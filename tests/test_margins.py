@@ -126,6 +126,7 @@ def test_answers_are_those_of_standardized_values(problem):
     assert np.allclose(kbp.log_belief(z, margins.standardized(at)), kbp.log_belief(x, at), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_beliefs_on_given_points_are_those_on_own_points(problem):
     _, own, _, _, y = problem
     on_own = kbp.infer(own, GRAPH, y)
@@ -199,6 +200,7 @@ def test_batches_and_transformations(problem):
     assert abs(slope[2] - (means[0] - means[1]) / 2e-4) < 1e-3 * abs(slope[2])
 
 
+@pytest.mark.slow
 def test_other_graphs_use_the_margins_of_all_nodes(problem):
     _, own, margins, _, _ = problem
     with pytest.warns(kbp.MarginWarning, match="8 nodes of type 0, and the model has margins of 5"):
@@ -207,6 +209,7 @@ def test_other_graphs_use_the_margins_of_all_nodes(problem):
     assert np.allclose(kbp.mean(posterior), margins.pooled_center, atol=0.3 * float(margins.pooled_scale))
 
 
+@pytest.mark.slow
 def test_saved_models_keep_their_margins(problem, tmp_path):
     _, own, _, _, y = problem
     io.save(tmp_path / "model.npz", own)
@@ -214,6 +217,7 @@ def test_saved_models_keep_their_margins(problem, tmp_path):
     assert np.allclose(kbp.mean(kbp.infer(again, GRAPH, y)), kbp.mean(kbp.infer(own, GRAPH, y)))
 
 
+@pytest.mark.slow
 def test_vectors_have_margins_by_coordinate():
     rng = np.random.default_rng(0)
     z = np.stack([draws(150, 2), draws(150, 3)], axis=-1)

@@ -98,6 +98,7 @@ def test_complete_observations_are_learned_as_before():
     np.testing.assert_allclose(ours, theirs, atol=2e-2)
 
 
+@pytest.mark.slow
 def test_masked_arrays_masks_and_mappings_say_the_same_as_nan(fitted):
     data, model = fitted
     x, y = draw(400)
@@ -158,6 +159,7 @@ def test_what_is_dropped_as_a_whole_is_said():
         assert kbp.observe(model, graph, wide[0]).observed.tolist() == [[True, False]]
 
 
+@pytest.mark.slow
 def test_missing_entries_of_a_vector_are_answered_where_vectors_are_their_own_observations():
     rng = np.random.default_rng(0)
     graph, full = kbp.chain_graph(1), rng.multivariate_normal([0, 0], [[1, 0.8], [0.8, 1]], size=(400, 1))
@@ -176,6 +178,7 @@ def test_missing_entries_of_a_vector_are_answered_where_vectors_are_their_own_ob
     assert held.observed[0].any()
 
 
+@pytest.mark.slow
 def test_problems_that_are_held_out_keep_entries(fitted):
     data, _ = fitted
     train, held = hold_out(data, Search())

@@ -109,6 +109,7 @@ def test_clamps_use_the_evidence_model_of_the_model():
     assert np.abs(other.local - chosen.local).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_every_question_is_answered_from_the_posterior():
     model, y = fitted(GRID, nonnegative=kbp.Clipped())
     posterior = kbp.infer(model, GRID, y[0])
@@ -258,6 +259,7 @@ def test_what_is_given_is_kept_and_the_rest_is_chosen():
         assert np.isfinite(kbp.mean(kbp.infer(model, kbp.chain_graph(6), y[0]))).all()
 
 
+@pytest.mark.slow
 def test_hyperparameters_give_their_choices_to_the_model():
     x, y = walk(CHAIN)
     numbers = {"evidence_power": 2.0, "temperature": 0.5, "evidence_model": kbp.DensityRatio(), "ridge": 1e-3}
@@ -283,6 +285,7 @@ def test_arguments_of_a_batch_are_mapped_by_what_they_are_not_by_the_size_of_the
         kbp.interval(batch, 0.5, 0.9)
 
 
+@pytest.mark.slow
 def test_posteriors_on_points_of_equal_values_compile_once():
     model, y = fitted(CHAIN)
     traced = []

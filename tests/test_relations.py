@@ -108,6 +108,7 @@ def test_few_values_keep_what_was_asked_for():
     assert len(model.own_edges) == 3
 
 
+@pytest.mark.slow
 def test_edges_without_pairs_have_the_relation_of_their_type():
     x = X.copy()
     x[:, 3] = np.nan
@@ -159,6 +160,7 @@ def test_a_traced_graph_has_the_relations_of_its_types():
     assert np.allclose(answer(GRAPH), kbp.infer(shared, GRAPH, y).solution.messages, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_questions_of_pairs_use_own_relations():
     model, y = own(10.0), np.array([0.5, np.nan, np.nan, np.nan])
     posterior = kbp.infer(model, GRAPH, y)
@@ -244,6 +246,7 @@ def test_models_of_earlier_files_share_by_type_and_have_factor_1(cyclic, tmp_pat
     assert np.allclose(*found, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_fit_warns_of_edges_that_differ_and_share():
     text = "^edges of type 0 differ, and share one relation: given one end, the other is 1.[4-9]. times as wide"
     with pytest.warns(kbp.RelationWarning, match=f"{text}.* Leave a kernel out, or give the edges types") as caught:

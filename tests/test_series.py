@@ -101,6 +101,7 @@ def test_forecasts_are_the_smoother_of_a_longer_series(model, filtered):
     assert series.forecast(model, GAPS[0], 2).weights.shape == (2, 256)
 
 
+@pytest.mark.slow
 def test_answers_are_near_those_of_the_kalman_filter(model, filtered):
     exact = np.stack([kalman(y) for y in GAPS])
     np.testing.assert_allclose(kbp.mean(filtered.posterior), exact[:, 0], atol=0.25)
@@ -128,6 +129,7 @@ def test_paths_are_joint_draws(model):
     assert abs(got - float(covariance)) < 0.05
 
 
+@pytest.mark.slow
 def test_one_series_of_many_is_answered_as_alone(model, filtered):
     alone = series.filter(model, GAPS[2])
     np.testing.assert_allclose(alone.posterior.weights, filtered.posterior.weights[2], atol=2e-6)
@@ -143,6 +145,7 @@ def test_series_of_several_lengths_are_continued_without_observations(model, fil
     np.testing.assert_allclose(kbp.mean(short)[1, :7], kbp.mean(series.smooth(model, GAPS[1, :7])), atol=5e-3)
 
 
+@pytest.mark.slow
 def test_forecasts_of_several_lengths_begin_where_each_series_ends(model):
     found = series.forecast(model, [GAPS[0], SEEN[1, :7]], 2)
     np.testing.assert_allclose(found.weights[0], series.forecast(model, GAPS[0], 2).weights, atol=2e-6)

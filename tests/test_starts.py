@@ -84,6 +84,7 @@ def test_beliefs_are_those_of_the_enumerated_joint(graph):
     assert np.abs(pooled - expected[0]).max() > 0.03
 
 
+@pytest.mark.slow
 def test_beliefs_of_another_length_of_edges_and_of_clamps_are_those_of_the_joint():
     model, graph = learned(), kbp.chain_graph(6)
     table, emit = joint(graph, CHAIN)
@@ -218,6 +219,7 @@ def test_starts_are_differentiable_and_compile():
     np.testing.assert_allclose(together, [mean(1.0, one) for one in batch], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_model_with_starts_is_saved(tmp_path):
     model = learned()
     kbp.save(tmp_path / "model", model)
@@ -242,6 +244,7 @@ def test_the_ratio_is_that_of_normal_densities_on_numbers_and_vectors():
         assert np.all(start.log_ratio(np.full_like(x, 50)) >= np.log(PRIOR / (250 + PRIOR)) - 1e-6)  # never impossible
 
 
+@pytest.mark.slow
 def test_angles_and_integers_have_starts():
     rng = np.random.default_rng(0)
     angles = np.cumsum(0.7 * rng.normal(size=(200, 8)), axis=1) % (2 * np.pi)

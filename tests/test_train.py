@@ -52,6 +52,7 @@ def closed_form(trainer):
     return trainer.start_of("closed form").potentials
 
 
+@pytest.mark.slow
 def test_messages_are_those_of_infer(problem):
     graph, data, model = problem
     trainer = trainer_of(model, data, "edge", hide_shares(4, (0.3,)))
@@ -230,6 +231,7 @@ def test_pseudo_likelihood_is_a_start(problem):
     assert [one.alternative for one in trained.selection] == ["pseudo-likelihood", "scaled"]
 
 
+@pytest.mark.slow
 def test_what_is_hidden_may_be_given(problem):
     _, data, model = problem
     counts = []
@@ -285,6 +287,7 @@ def test_states_that_are_trained_answer_as_enumeration(closed):
     assert closed or after < 0.05  # the error of a sample of this size
 
 
+@pytest.mark.slow
 def test_scores_that_are_not_numbers_are_never_taken(problem, monkeypatch):
     _, data, model = problem
     honest = Trainer.result

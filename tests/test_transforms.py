@@ -129,10 +129,12 @@ def test_vmap_over_observations_equals_a_loop(model, seen, expected):
     np.testing.assert_allclose(jax.jit(jax.vmap(weights, (None, 0)))(model, seen), expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_map_over_observations_equals_a_loop(model, seen, expected):
     np.testing.assert_allclose(jax.lax.map(partial(weights, model), jnp.asarray(seen)), expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_vmap_over_masks_and_damping_equals_a_loop(model, seen):
     masks, damping = np.eye(4, dtype=bool)[:3], jnp.array([0.0, 0.2, 0.5])
 
@@ -154,6 +156,7 @@ def test_vmap_over_a_tolerance_run_stops_each_at_its_own_iteration(model, seen):
     assert len(set(together.num_iters.tolist())) > 1
 
 
+@pytest.mark.slow
 def test_models_of_several_data_sets_are_learned_in_one_vmap():
     one, other = (kbp.pool(GRAPH, *draw(seed)) for seed in (0, 1))
     stack = partial(jax.tree.map, lambda a, b: jnp.stack([a, b]))
@@ -280,6 +283,7 @@ def test_whole_numbers_are_data_too():
 # --- several devices -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_pmap_equals_one_device(model, seen, expected):
     assert jax.device_count() == 4
     with warnings.catch_warnings():
@@ -480,6 +484,7 @@ def test_debug_nans_leak_checks_and_transfer_guards_find_nothing(answer, thetas,
         np.testing.assert_allclose(jax.jit(lambda theta: answer(theta))(thetas[1]), plain[1], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_threads_answer_as_one_does(answer, thetas, plain):
     compiled = jax.jit(answer)
     calls = [(call, i) for call in (compiled, answer) for i in (0, 1, 2, 3)]

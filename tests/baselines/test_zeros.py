@@ -97,6 +97,7 @@ def test_trees_with_zeros_are_exact(name):
 
 
 @pytest.mark.parametrize("name", ["sum in logs", pytest.param("sum", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_edges_with_zeros_are_exact(name):
     model = random_tree(np.random.default_rng(1))
     known, graph, evidence = problem(model, ARITHMETICS[name])
@@ -110,6 +111,7 @@ def test_edges_with_zeros_are_exact(name):
 
 
 @pytest.mark.parametrize("name", ["sum in logs", pytest.param("sum", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_reweighted_messages_and_zeros(name):
     """With exponents below 1 and psi^(1 / rho) a state that a neighbor forbids stays impossible."""
     table = np.array([[2.0, 1.0, 0.0], [1.0, 3.0, 0.0], [0.0, 0.0, 0.0]])
@@ -189,6 +191,7 @@ def test_logs_tell_rare_from_impossible():
 
 
 @pytest.mark.parametrize("kind", ["kernel", pytest.param("discrete", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_log_partition_counts_the_scale_of_known_likelihoods(kind):
     graph, rng = kbp.chain_graph(3), np.random.default_rng(0)
     if kind == "discrete":
@@ -235,6 +238,7 @@ def test_states_that_the_data_lack_are_impossible_without_a_pseudo_count():
     np.testing.assert_allclose(kbp.log_partition(model, kbp.chain_graph(2), None, solution), 0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_first_messages_are_constant_over_the_states_of_the_receiver():
     rng = np.random.default_rng(0)
     known = discrete.from_potentials(

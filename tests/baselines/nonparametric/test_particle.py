@@ -110,6 +110,7 @@ def agree(got, expected, most):
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=NAMES)
+@pytest.mark.slow
 def test_means_on_a_grid_are_those_of_the_dense_solve(number):
     solution, means, _ = repeated(number)
     truth, _ = exact(BOTH, on_both()[1])
@@ -149,6 +150,7 @@ def test_errors_fall_like_one_over_the_root_of_the_number_of_particles(number):
     assert more < 0.1  # that is 0.03 of 1000 particles
 
 
+@pytest.mark.slow
 def test_points_whose_squared_distance_overflows_have_finite_densities():
     fields = [0.5, 0.5], [[0.0], [9.0]], [[1.0], [5.0]], [1.0], [1.0]
     learned, far = density.ConditionalDensity(*map(jnp.float32, fields)), jnp.full((1, 1), 1e30, jnp.float32)
