@@ -69,10 +69,12 @@ def test_a_part_of_the_run_does_not_replace_the_committed_one(arguments, tmp_pat
 
 @pytest.mark.slow
 def test_gradients_in_single_precision_are_near_those_in_double():
-    """The promise of the page, about 3 % from a ridge of 1e-4 on, and what machines differ by."""
-    graph = kbp.chain_graph(5)
-    x = precision.draw(graph, precision.LEARNED + precision.ASKED, 0)
-    exact, found = (precision.gradients(graph, x, 0.5, (1e-4, 1e-2), wide) for wide in (True, False))
-    errors = np.linalg.norm(found - exact, axis=(1, 2)) / np.linalg.norm(exact, axis=(1, 2))
-    assert (errors < 0.04).all()
+    """The promise of the page: 3 % from a ridge of 1e-2 on, 5 % from 1e-4 on; for each of five draws."""
+    graph, errors = kbp.chain_graph(5), []
+    for seed in range(5):
+        x = precision.draw(graph, precision.LEARNED + precision.ASKED, seed)
+        exact, found = (precision.gradients(graph, x, 0.5, (1e-4, 1e-2), wide) for wide in (True, False))
+        errors.append(np.linalg.norm(found - exact, axis=(1, 2)) / np.linalg.norm(exact, axis=(1, 2)))
+    errors = np.array(errors)
+    assert (errors < np.array([0.05, 0.03])).all()
     assert (errors > 0).all()  # in two precisions

@@ -102,7 +102,13 @@ class Factors:
         Raises:
             ValueError: an unknown variable or state.
         """
-        return _with_evidence(self, values)
+        sizes = self.sizes
+        whole = lambda x, most: _checks.is_whole(x) and 0 <= x < most
+        bad = [v for v, x in values.items() if not (whole(v, len(sizes)) and whole(x, sizes[v]))]
+        fix = "Pass {variable: number of its state}, both from 0."
+        _checks.require(not bad, "values", "must name known variables and states", {v: values[v] for v in bad[:3]}, fix)
+        one_hot = [np.eye(sizes[v])[x] for v, x in values.items()]
+        return Factors(sizes, [*self.scopes, *((v,) for v in values)], [*self.tables, *one_hot])
 
 
 def _listed(argument: str, given: Any, fix: str) -> list[Any]:
@@ -110,16 +116,6 @@ def _listed(argument: str, given: Any, fix: str) -> list[Any]:
     ok = given.ndim > 0 if isinstance(given, np.ndarray) else isinstance(given, Sequence) and not isinstance(given, str)
     _checks.require(ok, argument, "must be a list", repr(given)[:60], fix)
     return list(given)
-
-
-def _with_evidence(factors: Factors, values: Mapping[int, int]) -> Factors:
-    sizes = factors.sizes
-    whole = lambda x, most: _checks.is_whole(x) and 0 <= x < most
-    bad = [v for v, x in values.items() if not (whole(v, len(sizes)) and whole(x, sizes[v]))]
-    fix = "Pass {variable: number of its state}, both from 0."
-    _checks.require(not bad, "values", "must name known variables and states", {v: values[v] for v in bad[:3]}, fix)
-    one_hot = [np.eye(sizes[v])[x] for v, x in values.items()]
-    return Factors(sizes, [*factors.scopes, *((v,) for v in values)], [*factors.tables, *one_hot])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -449,16 +445,14 @@ def beliefs(posterior: Posterior, *, max_cells: int = CELLS) -> Belief | dict[in
         A `Belief`, or {node type: `Belief`} for several node types, of the same candidates as `posterior.belief`.
 
     Raises:
-        ValueError: a table would be larger than `max_cells`, a max-product model, or a posterior with batch axes.
+        ValueError: a table would be larger than `max_cells`, a max-product model, no joint state is possible, or a
+            posterior with batch axes.
 
     Examples:
         >>> import kbpjax as kbp
         >>> from kbpjax.baselines import discrete, elimination
-        >>> model, graph = (
-        ...     discrete.from_potentials([0, 1], [2.0, 1.0], [[[3.0, 1.0], [1.0, 3.0]]]),
-        ...     kbp.grid_graph(2, 2),
-        ... )
-        >>> posterior = kbp.infer(model, graph)
+        >>> model = discrete.from_potentials([0, 1], [2.0, 1.0], [[[3.0, 1.0], [1.0, 3.0]]])
+        >>> posterior = kbp.infer(model, kbp.grid_graph(2, 2))
         >>> float(posterior.weights[0, 0].round(3)), float(elimination.beliefs(posterior).weights[0, 0].round(3))
         (0.863, 0.85)
     """
@@ -482,8 +476,10 @@ def beliefs(posterior: Posterior, *, max_cells: int = CELLS) -> Belief | dict[in
     for edge, (a, b) in enumerate(zip(senders.tolist(), receivers.tolist(), strict=True)):
         scopes.append((a, b))
         tables.append(_exp(powers[edge] * logs[kinds[edge], : sizes[a], : sizes[b]]))
-    found = solve(Factors(sizes, scopes, tables), max_cells=max_cells).marginals
-    answer = {}
+    solution = solve(Factors(sizes, scopes, tables), max_cells=max_cells)
+    fix = "Look for evidence and tables that exclude each other."
+    _checks.require(solution.log_partition > -math.inf, "posterior", "must have a possible joint state", "none", fix)
+    found, answer = solution.marginals, {}
     for v, one in by_type.items():
         nodes = np.flatnonzero(types == v)
         weights = np.stack([found[node] for node in nodes])

@@ -50,7 +50,7 @@ class Numbers:
         ends, at_ends: the inverse map: values and increasing scores, with both ends of the ranks of such values [knot].
         low, high: step of a value beyond the ends for a step of the score; 0 where an end is taken many times.
         logarithmic: whether the steps are of logarithms: of positive numbers.
-        whole: whether values are whole numbers.
+        whole: whether values are integers.
     """
 
     finite: ClassVar[bool] = False

@@ -58,7 +58,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
 
     - "number", and "positive" for numbers > 0: any margin, by ranks. Values beyond the ends continue them, of
       positive numbers in logarithms;
-    - "count": whole numbers >= 0, filled with means, which are rounded in columns of whole numbers;
+    - "count": integers >= 0, filled with means, which are rounded in columns of integers;
     - "angle": of period 360; ("angle", p): of period p;
     - "date": the time of the year says something about other columns; missing dates are not filled;
     - "category" (up to 64 labels) and "boolean";

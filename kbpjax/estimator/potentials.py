@@ -44,7 +44,7 @@ FEW_ROWS = 60
 MOST_EDGES = 300
 """Number of edges above which effort "auto" keeps the Gaussian of the graph where there is one.
 
-On 70 stations with 501 edges, training takes 100 s and nothing that it finds is taken (`experiments.imputation`).
+On 70 stations with 501 edges nothing that training found was taken (set pm10 of `experiments.imputation`).
 """
 
 ROWS = 20000
