@@ -72,9 +72,9 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--only must be sets among {known}; got {wrong}. Leave the others out.")
     chosen = args.only or (["diabetes"] if args.quick else known)
     rows = []
-    for (name, pattern), make in every.items():
+    for number, ((name, pattern), make) in enumerate(every.items()):
         if name in chosen:
-            task = make(np.random.default_rng([args.seed, len(rows)]))
+            task = make(np.random.default_rng([args.seed, number]))  # the same with --only
             for row in steps.step(f"{name}, {pattern}", compared, task, args.methods, args.seed, args.quick):
                 rows.append({"set": name, "pattern": pattern, **row})
             tables.print_table([row for row in rows if (row["set"], row["pattern"]) == (name, pattern)])
