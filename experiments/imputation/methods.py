@@ -18,6 +18,9 @@ DRAWS = 100
 FEW = 20
 """Number of draws of methods that take a pass of regressions for each."""
 
+BOOSTED = 3
+"""Rounds of miceforest."""
+
 ROUNDS = 12
 """Rounds of expectation maximization."""
 
@@ -124,7 +127,10 @@ def forests(task: Task, seed: int) -> np.ndarray:
 
 
 def miceforest(task: Task, seed: int) -> np.ndarray:
-    """The package miceforest: gradient boosting in turn, with predictive mean matching."""
+    """The package miceforest: gradient boosting in turn, with predictive mean matching.
+
+    Matching is "normal", and "fast" where that fails: on labels of which some have probability 0.
+    """
     import pandas as pd
 
     mf = importlib.import_module("miceforest")  # so that type checks do not need the package
@@ -135,15 +141,26 @@ def miceforest(task: Task, seed: int) -> np.ndarray:
             table[f"c{i}"] = pd.Categorical(table[f"c{i}"], categories=np.unique(_known(task.train[:, i])))
         return table
 
+    def completed(matching: str) -> list[Any]:
+        kernel = mf.ImputationKernel(
+            frame(task.train),
+            num_datasets=FEW,
+            random_state=seed,
+            save_all_iterations_data=True,
+            mean_match_strategy=matching,
+        )
+        kernel.mice(BOOSTED, verbose=False, num_threads=2)
+        new = kernel.impute_new_data(frame(task.test), verbose=False, random_state=seed)
+        # Without the number, it takes that of the first column, which is 0 where nothing of it was missing.
+        return [new.complete_data(i, iteration=BOOSTED) for i in range(FEW)]
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        kernel = mf.ImputationKernel(
-            frame(task.train), num_datasets=FEW, random_state=seed, save_all_iterations_data=True
-        )
-        kernel.mice(3, verbose=False, num_threads=2)
-        new = kernel.impute_new_data(frame(task.test), verbose=False, random_state=seed)
-        completed: list[Any] = [new.complete_data(i) for i in range(FEW)]
-        filled = [one.astype(float).to_numpy() for one in completed]
+        try:
+            tables = completed("normal")
+        except ValueError:
+            tables = completed("fast")
+    filled = [one.astype(float).to_numpy() for one in tables]
     return np.stack([np.where(np.isnan(task.test), one, task.test) for one in filled])
 
 
