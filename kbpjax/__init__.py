@@ -37,6 +37,7 @@ from kbpjax.inference.tree import run_tree
 from kbpjax.io import load, save
 from kbpjax.kernels import RBF, Delta, Kernel, Linear, gram, median_bandwidth
 from kbpjax.learning.data import TrainingData
+from kbpjax.learning.merge import Merged, merge
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.nonnegative import Clipped, ConstrainedFit
 from kbpjax.learning.observations import DensityRatio, Expectation
@@ -115,6 +116,7 @@ __all__ = [
     "MarginWarning",
     "MaxProduct",
     "MeanEmbedding",
+    "Merged",
     "MissingWarning",
     "NegativeLogBelief",
     "NotConverged",
@@ -172,6 +174,7 @@ __all__ = [
     "mean",
     "median_bandwidth",
     "median_hyperparameters",
+    "merge",
     "mode",
     "neighbor_graph",
     "observe",

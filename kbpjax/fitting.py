@@ -125,10 +125,10 @@ def fit(
         effort: how much is compared where kernels are chosen; other words win over it. "low": one search over
             bandwidths, ridges and powers; margins are own where nodes differ strongly, and there are no smoothed
             counts, own relations, own starts, front ends or larger ranks unless they are asked for. "auto": all of
-            these, at first values, and taken for a clear gain; for observed numbers on one graph with cycles, also
+            these, at first values, and taken for a clear gain; for numbers on one graph with cycles, also
             potentials of a joint Gaussian, or on pictures a few numbers trained through inference in half a minute.
             "high": all of these after a search of each, in finer steps, and taken for any gain, up to about three times
-            slower; then, for observed numbers on one graph with cycles, potentials trained through inference (`train`)
+            slower; then, for numbers on one graph with cycles, potentials trained through inference (`train`)
             for some minutes, if held-out beliefs are better.
 
     Returns:

@@ -120,9 +120,11 @@ def climate(rng: Rng, data: Path | None, pattern: Callable, name: str, stations:
 
 
 def ozone(rng: Rng, data: Path | None, pattern: Callable) -> Task:
-    """Ozone at 153 stations on 69 days of a summer: few cases, many columns; 46 days, and the last 23 to fill."""
+    """Ozone on 69 days of a summer at 153 stations, less those without values on the first 46 days; 23 days to fill."""
     x, position = _load(data, "climate/ozone.npz", "ozone", "position")
     x = np.sqrt(np.maximum(x, 0))
+    known = np.isfinite(x[:46]).sum(axis=0) > 1
+    x, position = x[:, known], position[known]
     return Task(x[:46], *hide(pattern, rng, x[46:]), position=position)
 
 

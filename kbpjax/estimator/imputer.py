@@ -19,17 +19,16 @@ from kbpjax._public import public
 from kbpjax.estimator import reports
 from kbpjax.estimator.columns import KINDS, Angles, Code, Labels, Numbers, as_numbers, code_of, kind_of, missing
 from kbpjax.estimator.dependence import learned_graph
+from kbpjax.estimator.joint import conditional_draws, pooled_beliefs
 from kbpjax.estimator.potentials import EFFORTS, learn
 from kbpjax.estimator.rows import (
-    FIRST_ITERS,
-    NUM_ITERS,
-    TOLERANCE,
     Rows,
     blocks,
     interval_ends,
     level_ends,
-    row_beliefs,
+    padded_evidence,
     row_draws,
+    settled_beliefs,
 )
 from kbpjax.estimator.tables import Table
 
@@ -49,9 +48,10 @@ class GraphImputer(TransformerMixin, BaseEstimator):
     """Fill the holes of a table, with uncertainty: each column is a node of a graph, each row a case.
 
     `fit` learns what neighboring columns say about each other, from rows that may have holes. `transform` passes
-    messages on each row from the cells that are there to those that are missing. All columns are filled together;
-    `interval`, `probabilities` and `sample` say how certain that is. A filled value of numbers is the mean of its
-    belief, of labels the most probable one.
+    messages on each row from the cells that are there to those that are missing, and combines what they say with the
+    answers of a joint Gaussian of the normal scores, each to a power that is chosen on held-out rows. All columns are
+    filled together; `interval`, `probabilities` and `sample` say how certain that is. A filled value of numbers is the
+    mean of its belief, of labels the most probable one.
 
     Tables are arrays, or frames of pandas or polars, whose types, index and categories are kept. Kinds of columns are
     found from their types and values, and can be given:
@@ -73,8 +73,8 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             the error on held-out rows falls.
         positions: places of the columns [column, dim]: nearest ones are joined first. None: no places.
         lags: number of rows before, and after, that are seen, too: rows are successive times. 0: each row alone.
-        effort: "low": no potentials are trained; "auto": up to a minute of training through inference (`kbpjax.train`);
-            "high": up to some minutes.
+        effort: "low": no potentials are trained; "auto": from 1,000 rows on, up to a minute of training through
+            inference (`kbpjax.train`); "high": up to some minutes, from 60 rows on.
         random_state: seed of the rows that are held out in learning, and of draws.
         progress: whether to show progress bars if standard error is a terminal (and tqdm is installed).
 
@@ -85,6 +85,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         dependence_: dependence of each pair of columns, in [0, 1] [column, column].
         holes_: columns whose holes depend on values of other columns (see `report`).
         selection_: what was tried in training, with scores and seconds; None without training.
+        gaussian_weights_: {name: power of the Gaussian in the beliefs of the column, in [0, 1]}.
         n_features_in_, feature_names_in_: number and names of the columns.
 
     Examples:
@@ -107,6 +108,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
     dependence_: Floats
     holes_: "list[reports.Holes]"
     selection_: Any
+    gaussian_weights_: dict[Any, float]
 
     def __init__(
         self,
@@ -165,8 +167,20 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         spread = [*self.codes_] * (1 + 2 * self.lags)
         edges, dependence = self._edges(lagged, spread)
         self.dependence_ = dependence[: len(self.columns_), : len(self.columns_)]
-        learned = learn(spread, lagged, edges, effort=self.effort, seed=self.random_state, progress=self.progress)
+        learned = learn(
+            spread,
+            lagged,
+            edges,
+            effort=self.effort,
+            seed=self.random_state,
+            progress=self.progress,
+            positions=None if self.positions is None else np.asarray(self.positions, float),
+            times=1 + 2 * self.lags,
+        )
         self.model_, self.graph_, self.selection_ = learned.model, learned.graph, learned.selection
+        self._joint = learned.joint
+        powers = np.zeros(len(self.columns_)) if self._joint is None else np.asarray(self._joint.power)
+        self.gaussian_weights_ = {name: float(one) for name, one in zip(self.columns_, powers, strict=False)}
         self._rows = Rows.of(self.model_, self.graph_)
         fix = "Look for columns of which nearly all values are equal, and leave them out."
         finite = bool(jnp.all(jnp.isfinite(self._rows.tables)) & jnp.all(jnp.isfinite(self._rows.local)))
@@ -294,11 +308,13 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         lagged = _with_lags(codes, self.lags)
         for number, rows in enumerate(blocks(len(codes), self._rows, more=n)):
             alone, evidence = self._weights(lagged[rows])[0], self._evidence(lagged[rows])[:, : rows.stop - rows.start]
+            z = jnp.repeat(self._coordinates(lagged[rows]), n, axis=0)
             beliefs, evidence = (jnp.repeat(jnp.asarray(one), n, axis=1) for one in (alone, evidence))
             part = np.repeat(lagged[rows], n, axis=0)
             hidden = _checks.to_jax(np.isnan(part).T)
-            own = jax.random.fold_in(key, number)
-            levels = np.asarray(row_draws(self._rows, evidence, beliefs, hidden, own, num_sweeps))
+            first, own = jax.random.split(jax.random.fold_in(key, number))
+            z = z if self._joint is None else conditional_draws(self._joint, z, first)
+            levels = np.asarray(row_draws(self._rows, self._joint, evidence, beliefs, z, hidden, own, num_sweeps))
             for i in range(len(self.columns_)):
                 found = self._between(i, levels[i], rng).reshape(-1, n).T
                 drawn[:, rows, i] = np.where(np.isnan(codes[rows, i]), found, codes[rows, i])
@@ -309,7 +325,8 @@ class GraphImputer(TransformerMixin, BaseEstimator):
     def posterior(self, X: Any) -> kbp.Posterior:
         """Return the posterior of all rows, with one batch axis, which all summaries of kbpjax take.
 
-        Its values are codes: normal scores of numbers, radians of angles, and numbers of labels.
+        Its values are codes: normal scores of numbers, radians of angles, and numbers of labels. It is that of the
+        messages alone, without the joint Gaussian.
 
         Args:
             X: as in `transform`.
@@ -532,20 +549,26 @@ class GraphImputer(TransformerMixin, BaseEstimator):
     def _weights(self, part: Floats) -> tuple[Floats, Floats]:
         """Return beliefs [node, row, level] and residuals [row] of a block of rows."""
         evidence = self._evidence(part)
-        found, residual = row_beliefs(self._rows, evidence, FIRST_ITERS)
-        weights, residual = np.array(found[:, : len(part)]), np.array(residual[: len(part)])
-        late = np.flatnonzero(residual > TOLERANCE)
-        if len(late):
-            again = np.resize(late, min(_size(len(late)), evidence.shape[1]))  # repeats fill one of few sizes
-            found, left = row_beliefs(self._rows, evidence[:, again], NUM_ITERS)
-            weights[:, late], residual[late] = found[:, : len(late)], left[: len(late)]
-        return weights, residual
+        weights, residual = settled_beliefs(self._rows, evidence, len(part))
+        if self._joint is None:
+            return weights, residual
+        padded = np.zeros((len(weights), evidence.shape[1], weights.shape[2]), weights.dtype)
+        padded[:, : len(part)] = weights
+        z = np.full((evidence.shape[1], self._joint.coordinates.size), np.nan, weights.dtype)
+        z[: len(part)] = self._coordinates(part)
+        base = self._rows.local + self._rows.lengths
+        found = pooled_beliefs(self._joint, jnp.asarray(z), base, jnp.asarray(padded))
+        return np.asarray(found)[:, : len(part)], residual
+
+    def _coordinates(self, part: Floats) -> jax.Array:
+        """Return the coordinates of rows in the Gaussian [row, coordinate]; without one, none."""
+        codes = self.codes_ * (1 + 2 * self.lags)
+        found = np.zeros((len(part), 0)) if self._joint is None else self._joint.coordinates.of_codes(codes, part)
+        return _checks.to_jax(found, self._rows.tables.dtype)
 
     def _evidence(self, lagged: Floats) -> jax.Array:
         """Return the evidence of a block of rows, padded to one of few sizes."""
-        padded = np.full((_size(len(lagged)), lagged.shape[1]), np.nan)
-        padded[: len(lagged)] = lagged
-        return self._rows.evidence(self.model_, self.graph_, _checks.to_jax(padded, self._rows.tables.dtype))
+        return padded_evidence(self._rows, self.model_, self.graph_, lagged)
 
     def _filled(self, X: Any) -> tuple[Table, Floats, dict[Any, tuple[NDArray[np.bool_], NDArray[Any], Floats]]]:
         """Return the table, its codes, and {column: (mask of its holes, values, spreads)}."""
@@ -634,11 +657,6 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         tags.input_tags.allow_nan = True
         tags.input_tags.string = tags.input_tags.categorical = True
         return tags
-
-
-def _size(count: int) -> int:
-    """Return the number of rows that a block is padded to: few sizes are compiled."""
-    return 1 << max(count - 1, 0).bit_length() if count < 4096 else count
 
 
 def _with_lags(codes: Floats, lags: int) -> Floats:

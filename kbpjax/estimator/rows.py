@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
 from kbpjax import _checks
+from kbpjax.estimator.joint import Joint
 from kbpjax.features import FeatureMap, features
 from kbpjax.graphs.graph import Graph
 from kbpjax.learning.model import KernelMRF
@@ -133,6 +134,30 @@ def _evidence(
     return found
 
 
+def size_of(count: int) -> int:
+    """Return the number of rows that a block is padded to: few sizes are compiled."""
+    return 1 << max(count - 1, 0).bit_length() if count < 4096 else count
+
+
+def padded_evidence(rows: Rows, model: KernelMRF, graph: Graph, codes: NDArray) -> Float[Array, "node row level"]:
+    """Return the evidence of a block of rows, padded to one of few sizes."""
+    padded = np.full((size_of(len(codes)), codes.shape[1]), np.nan)
+    padded[: len(codes)] = codes
+    return rows.evidence(model, graph, _checks.to_jax(padded, rows.tables.dtype))
+
+
+def settled_beliefs(rows: Rows, evidence: Array, count: int) -> tuple[NDArray, NDArray]:
+    """Return beliefs [node, row, level] and residuals [row] of the first rows of a padded block."""
+    found, residual = row_beliefs(rows, evidence, FIRST_ITERS)
+    weights, residual = np.array(found[:, :count]), np.array(residual[:count])
+    late = np.flatnonzero(residual > TOLERANCE)
+    if len(late):
+        again = np.resize(late, min(size_of(len(late)), evidence.shape[1]))  # repeats fill one of few sizes
+        found, left = row_beliefs(rows, evidence[:, again], NUM_ITERS)
+        weights[:, late], residual[late] = found[:, : len(late)], left[: len(late)]
+    return weights, residual
+
+
 def blocks(count: int, rows: Rows, more: int = 1) -> Iterator[slice]:
     """Yield slices of rows of bounded memory, all of one size but the last."""
     each = max(1, BLOCK // (int(rows.tables.shape[0] or 1) * rows.tables.shape[1] * more))
@@ -197,21 +222,25 @@ def _normalized_beliefs(rows: Rows, logs: Float[Array, "node row level"]) -> Flo
 @partial(jax.jit, static_argnames="num_sweeps")
 def row_draws(
     rows: Rows,
+    joint: Joint | None,
     evidence: Float[Array, "node row level"],
     beliefs: Float[Array, "node row level"],
+    z: Float[Array, "row coordinate"],
     hidden: Array,
     key: Array,
     num_sweeps: int,
 ) -> Int[Array, "node row"]:
-    """Return levels drawn jointly: from the beliefs, then each node in turn given all others.
+    """Return levels drawn jointly: from the Gaussian or the beliefs, then each node in turn given all others.
 
     Given all others, no message depends on what is drawn: the conditional of a node is its belief, which training has
-    made right.
+    made right. As beliefs, conditionals are combined with those of the Gaussian.
 
     Args:
         rows: the model.
+        joint: the Gaussian; None: none.
         evidence: logarithms of local factors.
         beliefs: the beliefs.
+        z: coordinates of the Gaussian, of a draw of it where they are missing (`conditional_draws`).
         hidden: what is drawn [node, row]; the rest keeps its evidence.
         key: random key.
         num_sweeps: number of sweeps.
@@ -219,6 +248,9 @@ def row_draws(
     edges, nodes = len(rows.senders), len(rows.prior)
     first, rest = jax.random.split(key)
     state = jax.random.categorical(first, jnp.log(beliefs + TINY), axis=-1)
+    if joint is not None:
+        state = joint.with_numbers(state, z)
+        z = jax.lax.fori_loop(0, nodes, lambda node, z: joint.with_state(z, node, state[node], hidden[node]), z)
     if not edges:
         return state
     at = jnp.exp(evidence - jnp.max(evidence, axis=-1, keepdims=True))
@@ -228,8 +260,8 @@ def row_draws(
     columns = jnp.log(columns / jnp.max(columns, axis=-1, keepdims=True) + TINY)
     padded = jnp.concatenate([rows.weights, jnp.zeros(1, rows.weights.dtype)])
 
-    def draw(carry: tuple[Array, Array], node: Array) -> tuple[tuple[Array, Array], None]:
-        state, key = carry
+    def draw(carry: tuple[Array, Array, Array], node: Array) -> tuple[tuple[Array, Array, Array], None]:
+        state, z, key = carry
         key, own = jax.random.split(key)
         incoming = rows.inbox[node]
         edge = jnp.minimum(incoming, edges - 1)
@@ -237,13 +269,19 @@ def row_draws(
         drawn = jax.vmap(lambda e, s: columns[e][state[s]])(edge, sender)  # [slot, row, level]
         message = jnp.where(hidden[sender][..., None], drawn, sent[edge])
         logs = jnp.einsum("s,scl->cl", padded[incoming], message) + rows.local[node][None]
-        logs = logs / rows.heat + rows.lengths[node][None]
-        return (state.at[node].set(jax.random.categorical(own, logs, axis=-1)), key), None
+        logs = jax.nn.log_softmax(logs / rows.heat + rows.lengths[node][None], axis=-1)
+        if joint is not None:
+            given = joint.given_others(z, node, rows.local[node] + rows.lengths[node])
+            logs = joint.pooled(given, logs, node)
+        drawn = jax.random.categorical(own, logs, axis=-1)
+        if joint is not None:
+            z = joint.with_state(z, node, drawn, hidden[node])
+        return (state.at[node].set(drawn), z, key), None
 
-    def sweep(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
+    def sweep(carry: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], None]:
         return jax.lax.scan(draw, carry, jnp.arange(nodes))[0], None
 
-    (state, _), _ = jax.lax.scan(sweep, (state, rest), None, length=num_sweeps)
+    (state, _, _), _ = jax.lax.scan(sweep, (state, z, rest), None, length=num_sweeps)
     return state
 
 

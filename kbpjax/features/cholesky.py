@@ -344,6 +344,21 @@ def represented(basis: Basis, x: Shaped[Array, "sample *dim"]) -> Float[Array, "
     return jnp.sum(plain_features(basis, x) ** 2, axis=1).astype(norms.dtype) / jnp.where(norms > 0, norms, 1)
 
 
+def in_gaps(basis: Basis, x: Shaped[Array, "sample *dim"]) -> Shaped[Array, "sample *dim"]:
+    """Return numbers of which those between landmarks, but far from all, are the nearest landmark.
+
+    Values that few samples are near to are in gaps wider than a narrow kernel.
+    """
+    if x.ndim != 1 or not jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    landmarks = basis.landmarks.astype(x.dtype)
+    valid = jnp.diagonal(basis.transform) != 0
+    ends = jnp.min(jnp.where(valid, landmarks, jnp.inf)), jnp.max(jnp.where(valid, landmarks, -jnp.inf))
+    away = jnp.where(valid[None], jnp.abs(x[:, None] - landmarks[None]), jnp.inf)
+    gap = (represented(basis, x) < FAR) & (x >= ends[0]) & (x <= ends[1])
+    return jnp.where(gap, landmarks[jnp.argmin(away, axis=1)], x)
+
+
 class PivotedCholesky(LandmarkSelector):
     """Pivoted Cholesky: landmarks with the largest residuals, which bound the residual of every sample.
 

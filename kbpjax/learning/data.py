@@ -45,8 +45,8 @@ class Cases(Checked):
     graph: Graph
     samples: dict[int, Shaped[Array | np.ndarray, "..."]]
     observations: dict[int, Shaped[Array | np.ndarray, "..."]]
-    present: dict[int, Bool[Array | np.ndarray, "case node_of_type"]]
-    observed: dict[int, Bool[Array | np.ndarray, "case node_of_type"]]
+    present: dict[int, Bool[Array | np.ndarray, "case _"]]
+    observed: dict[int, Bool[Array | np.ndarray, "case _"]]
     partly: dict[int, Bool[Array | np.ndarray, "..."]] = eqx.field(default_factory=dict)
     dropped: dict[str, dict[int, Bool[Array | np.ndarray, "..."]]] = eqx.field(default_factory=dict)
 

@@ -12,11 +12,13 @@ from jaxtyping import Array
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import matmul
+from kbpjax._misc import matmul, warn
 from kbpjax._public import public
-from kbpjax.features import FAR, Basis, FeatureMap, features
-from kbpjax.features.cholesky import RelativeBasis
+from kbpjax.features import FAR, Basis, FeatureMap, features, represented
+from kbpjax.features.cholesky import RelativeBasis, in_gaps
 from kbpjax.graphs.graph import Graph
+from kbpjax.inference.diagnostics import EvidenceWarning
+from kbpjax.kernels.base import like
 from kbpjax.learning.labels import Values, are_labels, encode
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.observations import EvidenceModel, Expectation, check_evidence_model
@@ -52,7 +54,10 @@ def clamp(
 
     Raises:
         ValueError: nodes out of range or repeated, values of another shape than the nodes' variables, infinity, NaN
-            with `nodes` or `mask`, values far from all training samples, a mask beside `nodes`.
+            with `nodes` or `mask`, a mask beside `nodes`.
+
+    Warns:
+        EvidenceWarning: values far from all training samples, which say nothing about other nodes, as far observations.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -135,7 +140,7 @@ def _clamp_by_type(
     return evidence
 
 
-def _mask(graph: Graph, mask: Any) -> np.ndarray:
+def _mask(graph: Graph, mask: Any) -> Any:
     fix = "Pass a boolean for each node, True where it is clamped."
     return _checks.as_mask("mask", mask, (graph.num_nodes,), fix=fix)
 
@@ -207,7 +212,7 @@ def _near(basis: FeatureMap, values: Array) -> Array | np.ndarray:
     if not isinstance(basis, Basis) or len(values) == 0:
         return np.ones(len(values), bool)
     with constants():
-        return represented_shares(basis, values) >= FAR
+        return represented_shares(basis, in_gaps(basis, like(values, basis.point.dtype))) >= FAR
 
 
 def _check_nodes(
@@ -228,10 +233,11 @@ def _check_nodes(
         own = types == v
         model.bases[v].check("values", values if own.all() else values[own])
         if v in near and not near[v][own].all():
-            far = np.asarray(values)[own & ~near[v]][:3].tolist()
-            rule = f"must lie near the training samples of node type {v}"
+            far = np.asarray(values)[own & ~near[v]]
+            got = f"{len(far)} of {int(own.sum())} values of node type {v} are far from all training samples"
             fix = "Pass values in the units of the training data."
-            _checks.require(False, "values", rule, f"{far}, far from all", fix)
+            text = f"values: {got}, such as {far[:3].tolist()}: they say nothing about other nodes"
+            warn(f"{text}. {fix}", EvidenceWarning)
 
 
 def _clamp(
@@ -267,8 +273,13 @@ def _fixed(
             value = model.margins[v].of_nodes(len(nodes)).standardized(value)
         value = value.astype(points.dtype) if jnp.issubdtype(points.dtype, jnp.floating) else value
         kind = Expectation() if isinstance(basis, RelativeBasis) else evidence_model  # which is relative to P*, too
-        mass = kind.point_mass(features(basis, value), model.moments[v], model.ridges[v])
+        at, near = value, jnp.ones(len(value), bool)
+        if isinstance(basis, Basis):
+            at = in_gaps(basis, like(value, basis.point.dtype))
+            near = represented(basis, at) >= FAR
+        mass = kind.point_mass(features(basis, at), model.moments[v], model.ridges[v])
         factor = matmul(mass, features(basis, points).T).astype(local.dtype)
+        factor = jnp.where(near[:, None], factor, 1)
         mask = clamped[nodes]
         local = local.at[nodes, : len(points)].set(jnp.where(mask[:, None], factor, 1))
         by_type[v] = mask, value

@@ -24,6 +24,7 @@ from kbpjax._checks import Numbers
 from kbpjax._misc import matmul, quick_jit, show, show_fields, values_or_shapes, warn
 from kbpjax._public import Checked, public
 from kbpjax.features import FAR, Basis, features, represented
+from kbpjax.features.cholesky import in_gaps
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.diagnostics import EvidenceWarning
 from kbpjax.inference.operators import log_or_zero as log_or_zero
@@ -361,7 +362,7 @@ def represented_shares(basis: Basis | PatternFeatures, x: Array) -> Array:
     """Return `represented` of points, where NaN counts as 0, or of the entries that are there."""
     if isinstance(basis, PatternFeatures):
         return basis.represented(like(x, basis.point.dtype))
-    return represented(basis, like(jnp.where(x == x, x, jnp.zeros_like(x)), basis.point.dtype))
+    return represented(basis, in_gaps(basis, like(jnp.where(x == x, x, jnp.zeros_like(x)), basis.point.dtype)))
 
 
 def _warn_of_far(shares: np.ndarray, node_type: int) -> None:
@@ -428,7 +429,9 @@ def _observe(
         elif nan_missing and jnp.issubdtype(y.dtype, jnp.floating):
             given = given & _all_axes(~jnp.isnan(y))
         y = jnp.where(expand(given, y.ndim), y, jnp.zeros_like(y))
-        message = matmul(features(basis, like(y, basis.point.dtype)).astype(operator.dtype), operator.T)
+        at = like(y, basis.point.dtype)
+        at = in_gaps(basis, at) if isinstance(basis, Basis) else at
+        message = matmul(features(basis, at).astype(operator.dtype), operator.T)
         message = jnp.where(given[:, None], message, 0).astype(messages.dtype)
         messages = messages.at[nodes, : message.shape[1]].set(message)
     messages = normalize(messages.T).T

@@ -12,6 +12,7 @@ from kbpjax import _checks
 from kbpjax.kernels import RBF
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
+from kbpjax.posterior.clamp import clamp
 from kbpjax.posterior.infer import infer
 from kbpjax.training.examples import values_of
 from kbpjax.training.trainer import NODES, held_cases
@@ -26,14 +27,14 @@ MOST = 2**20
 
 
 def can_train(model: KernelMRF, data: TrainingData) -> bool:
-    """Return whether `fit` may train: cases of one graph with cycles, of observed numbers without front ends."""
+    """Return whether `fit` may train: cases of one graph with cycles, of numbers without front ends."""
     if len(data.cases) != 1 or data.front_ends or model.hyperparameters.front_ends:
         return False
     (cases,) = data.cases
     few = len(cases.present[min(cases.present)]) * min(cases.graph.num_nodes, NODES) <= MOST
     numbers = all(isinstance(getattr(basis, "kernel", None), RBF) for basis in model.bases.values())
     single = all(x.ndim == 1 and jnp.issubdtype(x.dtype, jnp.floating) for x in model.points.values())
-    return few and numbers and single and bool(cases.observations) and cases.graph.forest is None
+    return few and numbers and single and cases.graph.forest is None
 
 
 def held_out_scores(models: list[KernelMRF], data: TrainingData, seed: int = 0) -> list[float]:
@@ -55,20 +56,28 @@ def held_out_scores(models: list[KernelMRF], data: TrainingData, seed: int = 0) 
                 hide = rng.random(seen.shape) < HIDDEN
                 seen, there = seen & ~hide, there & hide
             y[v] = np.where(_expand(seen, cases.observations[v]), np.asarray(cases.observations[v])[chosen], np.nan)
+        elif not cases.observations:  # values are known or asked for
+            hide = rng.random(there.shape) < HIDDEN
+            y[v], there = np.where(there & ~hide, np.asarray(x)[chosen], np.nan), there & hide
         truth[v] = np.where(there, np.asarray(x)[chosen], np.nan)
-    return [_score(model, cases.graph, y, truth) for model in models]
+    return [_score(model, cases.graph, y, truth, bool(cases.observations)) for model in models]
 
 
 def _expand(mask: np.ndarray, like: Any) -> np.ndarray:
     return mask.reshape(*mask.shape, *(1,) * (np.ndim(like) - mask.ndim))
 
 
-def _score(model: KernelMRF, graph: Any, y: dict[int, np.ndarray], truth: dict[int, np.ndarray]) -> float:
-    """Return the mean CRPS over the true values of all cases."""
+def _score(
+    model: KernelMRF, graph: Any, y: dict[int, np.ndarray], truth: dict[int, np.ndarray], observed: bool
+) -> float:
+    """Return the mean CRPS over the true values of all cases, whose y are `observed` or clamped."""
 
     def one(model: KernelMRF, case: Any) -> tuple[Array, Array]:
         y, truth = case
-        posterior = infer(model, graph, y)
+        if observed:
+            posterior = infer(model, graph, y)
+        else:
+            posterior = infer(model, graph, evidence=clamp(model, graph, None, y))
         counts = jnp.stack([jnp.sum(~jnp.isnan(x), dtype=x.dtype) for x in truth.values()])
         scores = [CRPS()(posterior.by_type[v], x) for v, x in truth.items()]
         return jnp.sum(counts * jnp.stack(scores)), jnp.sum(counts)
