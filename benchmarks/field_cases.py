@@ -214,7 +214,10 @@ def _smoothed(y: Array, step: Array, spread: Array, noise: Array, first: Array) 
 def gap_of_a_walk(seed: int) -> list[Answer]:
     """Fill a gap of thirty steps in a random walk, by joint draws, too; the start of others."""
     rng = np.random.default_rng(seed)
-    train, walk = np.cumsum(rng.normal(size=(300, 100)), axis=1), np.cumsum(np.random.default_rng(seed + 1).normal(size=100))
+    train, walk = (
+        np.cumsum(rng.normal(size=(300, 100)), axis=1),
+        np.cumsum(np.random.default_rng(seed + 1).normal(size=100)),
+    )
     row = walk.copy()
     row[40:70] = np.nan
     graph = kbp.chain_graph(100)
@@ -325,7 +328,9 @@ def strings(seed: int) -> list[Answer]:
     graph = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
     data = kbp.pool(graph, {0: np.array(known)[:, None], 1: y[known][:, None]})
     model = kbp.fit(data, kernel={0: kbp.kernels.Precomputed(gram)})
-    found = [float(kbp.mean(kbp.infer(model, graph, evidence=kbp.clamp(model, graph, [0], [i])))[1][0]) for i in range(6)]
+    found = [
+        float(kbp.mean(kbp.infer(model, graph, evidence=kbp.clamp(model, graph, [0], [i])))[1][0]) for i in range(6)
+    ]
     right = gram[:, known] @ np.linalg.solve(gram[np.ix_(known, known)] + 0.1 * np.eye(4), y[known])
     return [Answer("largest difference to kernel ridge", float(np.abs(np.array(found) - right).max()), 0.0, 0.15)]
 
@@ -484,7 +489,9 @@ def few_rows(seed: int) -> list[Answer]:
             got[labels.astype(int)] = belief[np.argsort(np.asarray(of_label.points[1]))]
             errors.append(np.abs(got - share).max())
             known = {1: [int(3 * one[2])], 2: one[:1]}
-            spreads.append(float(kbp.std(kbp.infer(model, graph, evidence=kbp.clamp(model, graph, [1, 2], known)))[0][0]))
+            spreads.append(
+                float(kbp.std(kbp.infer(model, graph, evidence=kbp.clamp(model, graph, [1, 2], known)))[0][0])
+            )
     return [
         Answer("largest error of a label's belief, mean", float(np.mean(errors)), 0.0, 0.15),
         Answer("sd of a number, mean", float(np.mean(spreads)), 0.29, (0.2, 0.35)),

@@ -49,7 +49,6 @@ ERRORS = {
     "damping 1": (lambda m: kbp.run(m, GRID, damping=1.0), "damping"),
     "a node clamped twice": (lambda m: kbp.clamp(m, CHAIN, [1, 1], [0.0, 0.5]), "nodes"),
     "a node that is not there": (lambda m: kbp.clamp(m, CHAIN, [9], [0.0]), "nodes"),
-    "a clamp in other units": (lambda m: kbp.clamp(m, CHAIN, [1], [5e3]), "units"),
     "a kernel of no observations": (
         lambda m: kbp.fit(DATA, kernel=kbp.RBF(1.0), obs_kernel={3: kbp.RBF(1.0)}),
         "obs_kernel",
@@ -82,6 +81,7 @@ WARNINGS = {
         kbp.CandidateWarning,
         "units",
     ),
+    "a clamp in other units": (lambda m: kbp.clamp(m, CHAIN, [1], [5e3]), kbp.EvidenceWarning, "units"),
     "observations in other units": (lambda m: kbp.infer(m, CHAIN, 1e3 + Y[0]), kbp.EvidenceWarning, "obs_kernel"),
     "features that are not standardized": (
         lambda m: kbp.fit(kbp.pool(kbp.chain_graph(2), MIXED), kernel=kbp.RBF(100.0)),

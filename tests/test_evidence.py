@@ -297,6 +297,29 @@ def test_clamp_names_what_is_wrong():
     assert not wrong
 
 
+def test_a_clamp_in_a_gap_is_the_nearest_sample_and_one_beyond_all_says_nothing():
+    rng = np.random.default_rng(0)
+    ends = np.where(rng.random((80, 1)) < 0.5, -1, 1) + 0.05 * rng.normal(size=(80, 2))
+    graph = kbp.chain_graph(2)
+    model = kbp.fit(kbp.pool(graph, ends, ends), kernel=kbp.RBF(0.05), obs_kernel=kbp.RBF(0.05))
+    at = float(np.max(ends[ends < 0]))
+    means = []
+    for value in (at, -0.6):  # between the two groups, and far from both
+        posterior = kbp.infer(model, graph, evidence=kbp.clamp(model, graph, [0], [value]))
+        seen = kbp.infer(model, graph, np.array([value, np.nan]))
+        assert float(kbp.mean(seen)[1]) < -0.9
+        means.append(float(kbp.mean(posterior)[1]))
+    assert means[1] == pytest.approx(means[0], abs=0.05)
+    assert means[1] < -0.9
+    prior = float(kbp.mean(kbp.infer(model, graph))[1])
+    with pytest.warns(kbp.EvidenceWarning, match="say nothing about other nodes"):
+        far = kbp.clamp(model, graph, [0], [40.0])
+    with pytest.warns(kbp.EvidenceWarning, match="have no effect"):
+        unseen = kbp.infer(model, graph, np.array([40.0, np.nan]))
+    assert float(kbp.mean(kbp.infer(model, graph, evidence=far))[1]) == pytest.approx(prior, abs=0.05)
+    assert float(kbp.mean(unseen)[1]) == pytest.approx(prior, abs=0.05)
+
+
 def test_a_clamp_changes_only_its_own_nodes():
     model = numbers_and_vectors()
     evidence = kbp.clamp(model, NUMBERS, [2], [[0.5, -0.5]]) * kbp.clamp(model, NUMBERS, [1], [0.25])

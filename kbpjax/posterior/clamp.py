@@ -211,8 +211,11 @@ def _near(basis: FeatureMap, values: Array) -> Array | np.ndarray:
     """Return whether each value is near training samples; a value far from all would send no information."""
     if not isinstance(basis, Basis) or len(values) == 0:
         return np.ones(len(values), bool)
+    given = like(values, basis.point.dtype)
     with constants():
-        return represented_shares(basis, in_gaps(basis, like(values, basis.point.dtype))) >= FAR
+        if jnp.issubdtype(given.dtype, jnp.floating):
+            given = jnp.nan_to_num(given)  # what is not finite is an error
+        return represented_shares(basis, given) >= FAR
 
 
 def _check_nodes(
