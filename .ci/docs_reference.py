@@ -30,7 +30,7 @@ PAGES = {
         "Data and graphs",
         "A graph of typed nodes and edges, and training samples of its variables.",
         {
-            "Graphs": "Graph grid_graph chain_graph neighbor_graph repeat_graph time_windows choose_edges",
+            "Graphs": "Graph grid_graph chain_graph neighbor_graph repeat_graph time_windows choose_edges merge Merged",
             "Windows as observations": "windows window_orbits grid_symmetries",
             "Training data": "TrainingData pool chunked learning.data.Cases",
         },

@@ -12,7 +12,13 @@ from jaxtyping import ScalarLike
 from kbpjax import _checks
 from kbpjax._misc import warn
 from kbpjax._public import public
-from kbpjax.inference.diagnostics import CandidateWarning, MissingWarning, RankWarning, ScaleWarning
+from kbpjax.inference.diagnostics import (
+    CandidateWarning,
+    MissingWarning,
+    RankWarning,
+    RelationWarning,
+    ScaleWarning,
+)
 from kbpjax.kernels import RBF, Kernel, median_bandwidth
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.far import are_far
@@ -23,6 +29,7 @@ from kbpjax.learning.patterns import PatternFeatures
 from kbpjax.learning.regression import Positive
 from kbpjax.learning.relations import can_have_own_relations, with_cells
 from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
+from kbpjax.learning.triples import triples_beyond_pairs
 from kbpjax.training.compare import can_train, held_out_scores
 from kbpjax.training.gaussian import can_be_gaussian, gaussian_model
 from kbpjax.training.train import train
@@ -144,7 +151,8 @@ def fit(
         MarginWarning: nodes of a type differ much, and their values are not standardized.
         MissingWarning: vectors of which some entries are missing are dropped as a whole (see `pool`).
         RelationWarning: with 30 cases of one graph or more, edges of a type differ and share one relation, which was
-            not compared with relations of single edges: `sharing` or all kernels are given, or `effort="low"`.
+            not compared with relations of single edges: `sharing` or all kernels are given, or `effort="low"`. With 300
+            cases of one graph of up to 64 nodes or more: a node depends on two neighbors together (see `merge`).
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -180,6 +188,7 @@ def fit(
         _warn_of_far(data)
         _warn_of_missing(data, model)
         _warn_of_scales(data, kernel or {})
+        _warn_of_triples(data)
         return model
     options |= {"rule": rule, "margins": margins, "relation": relation, "sharing": sharing}
     options |= {"starts": starts, "effort": effort}
@@ -193,6 +202,7 @@ def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     warn_of_rank(model, chosen.rule)
     _warn_of_far(data)
     _warn_of_missing(data, model)
+    _warn_of_triples(data)
     model = dataclasses.replace(model, hyperparameters=chosen, selection=selection)
     relation, high = options.get("relation", "auto"), options.get("effort") == "high"
     kept = relation == "ridge" or (relation == "counts" and not high)  # `train` starts from counts
@@ -292,6 +302,17 @@ def _warn_of_far(data: TrainingData) -> None:
             got = f"{len(far)} of {len(values)} values of node type {v} are far from the others, such as {far[0]:.4g}"
             text = f"{got}: they are no candidates of beliefs. Correct or drop them, or pass points= to infer."
             warn(text, CandidateWarning)
+
+
+def _warn_of_triples(data: TrainingData) -> None:
+    """Warn of nodes whose relation with two neighbors pairs cannot say."""
+    found = triples_beyond_pairs(data)
+    if found:
+        first, *_ = found
+        got = f"node {first.nodes[0]} depends on nodes {first.nodes[1]} and {first.nodes[2]} together"
+        more = f", as {len(found) - 1} others do" if len(found) > 1 else ""
+        fix = f"Merge them: kbpjax.merge(graph, data, [{first.nodes[1]}, {first.nodes[2]}])."
+        warn(f"data: {got} ({first.nats:.2g} nats that no model of pairs has){more}. {fix}", RelationWarning)
 
 
 def _warn_of_missing(data: TrainingData, model: KernelMRF) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from kbpjax.learning.triples import triples_beyond_pairs
 
 GRAPH = kbp.Graph.from_edges([(0, 2), (1, 2), (2, 3)], 4)
 
@@ -71,6 +72,22 @@ def test_a_product_of_two_numbers():
         posterior = kbp.infer(model, merged.graph, evidence=merged.evidence(model, [a, b, np.nan]))
         found.append(float(kbp.mean(merged.part(posterior, 2))[0]))
     assert np.sqrt(np.mean((np.array(found) - test[:, 2]) ** 2)) < 0.35 * test[:, 2].std()
+
+
+def test_what_pairs_cannot_say_is_named():
+    rng, graph = np.random.default_rng(0), kbp.Graph.from_edges([(0, 2), (1, 2)], 3)
+    bits = rng.integers(0, 2, (400, 2))
+    (found,) = triples_beyond_pairs(kbp.pool(graph, np.c_[bits, bits[:, 0] ^ bits[:, 1]]))
+    assert found.nodes == (2, 0, 1)
+    assert found.nats == pytest.approx(np.log(2), abs=0.05)
+    x = rng.normal(size=(1000, 3))
+    product = np.c_[x[:, :2], x[:, 0] * x[:, 1] + 0.1 * x[:, 2]]
+    with pytest.warns(
+        kbp.RelationWarning, match=r"node 2 depends on nodes 0 and 1 together .*merge\(graph, data, \[0, 1\]\)"
+    ):
+        kbp.fit(kbp.pool(graph, np.clip(product, -3, 3)), kernel=kbp.RBF(1.0))
+    for simple in (np.c_[x[:, :2], x[:, 0] + x[:, 1] + 0.1 * x[:, 2]], x, np.cumsum(x, axis=1)):
+        assert not triples_beyond_pairs(kbp.pool(graph, simple))
 
 
 def test_values_and_edges_of_merged_nodes():

@@ -344,19 +344,25 @@ def represented(basis: Basis, x: Shaped[Array, "sample *dim"]) -> Float[Array, "
     return jnp.sum(plain_features(basis, x) ** 2, axis=1).astype(norms.dtype) / jnp.where(norms > 0, norms, 1)
 
 
+NARROW = 3
+"""Largest number of coordinates of vectors that have gaps to fill."""
+
+
 def in_gaps(basis: Basis, x: Shaped[Array, "sample *dim"]) -> Shaped[Array, "sample *dim"]:
-    """Return numbers of which those between landmarks, but far from all, are the nearest landmark.
+    """Return numbers and short vectors of which those between landmarks, but far from all, are the nearest landmark.
 
     Values that few samples are near to are in gaps wider than a narrow kernel.
     """
-    if x.ndim != 1 or not jnp.issubdtype(x.dtype, jnp.floating):
+    if x.ndim > 2 or not jnp.issubdtype(x.dtype, jnp.floating) or x.shape[1:] > (NARROW,):
         return x
-    landmarks = basis.landmarks.astype(x.dtype)
-    valid = jnp.diagonal(basis.transform) != 0
-    ends = jnp.min(jnp.where(valid, landmarks, jnp.inf)), jnp.max(jnp.where(valid, landmarks, -jnp.inf))
-    away = jnp.where(valid[None], jnp.abs(x[:, None] - landmarks[None]), jnp.inf)
-    gap = (represented(basis, x) < FAR) & (x >= ends[0]) & (x <= ends[1])
-    return jnp.where(gap, landmarks[jnp.argmin(away, axis=1)], x)
+    points, at = (one.reshape(len(one), -1) for one in (basis.landmarks.astype(x.dtype), x))
+    valid = (jnp.diagonal(basis.transform) != 0)[:, None]
+    low, high = jnp.min(jnp.where(valid, points, jnp.inf), axis=0), jnp.max(jnp.where(valid, points, -jnp.inf), axis=0)
+    inside = jnp.all((at >= low[None]) & (at <= high[None]), axis=1)
+    away = jnp.sum((at[:, None] - points[None]) ** 2, axis=2)
+    nearest = basis.landmarks[jnp.argmin(jnp.where(valid[:, 0][None], away, jnp.inf), axis=1)].astype(x.dtype)
+    gap = inside & (represented(basis, x) < FAR)
+    return jnp.where(gap.reshape(-1, *(1,) * (x.ndim - 1)), nearest, x)
 
 
 class PivotedCholesky(LandmarkSelector):

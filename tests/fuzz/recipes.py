@@ -420,6 +420,16 @@ recipe("series.filter", series.filter, of_series, Y[0], times=[0, 1, 3])
 recipe("series.smooth", series.smooth, of_series, Y[0], steps=1)
 recipe("series.forecast", series.forecast, of_series, Y[0], 2)
 recipe("series.sample_paths", series.sample_paths, of_series, Y[0], KEY, 3)
+plain = Late(lambda: kbp.pool(GRAPH, X))
+merged = Late(lambda: kbp.merge(GRAPH, plain(), [0, 1]))
+of_merged = Late(lambda: kbp.fit(merged().data, kernel=kbp.RBF(0.7), obs_kernel=kbp.RBF(0.7), rule=RULE, ridge=1e-2))
+posterior_of_merged = Late(
+    lambda: kbp.infer(of_merged(), merged().graph, evidence=merged().evidence(of_merged(), Y[0]))
+)
+recipe("merge", kbp.merge, GRAPH, plain, [0, 1])
+recipe("Merged.values", Late(lambda: merged().values), Y[0])
+recipe("Merged.evidence", Late(lambda: merged().evidence), of_merged, Y[0])
+recipe("Merged.part", Late(lambda: merged().part), posterior_of_merged, 2)
 recipe("repeat_graph", kbp.repeat_graph, GRAPH, 2, lags=(1,))
 recipe("time_windows", kbp.time_windows, X, 3)
 
@@ -767,6 +777,7 @@ TABLE_OF_COLUMNS = "a fit takes seconds; bad input is in tests/test_imputer.py"
 
 NOT_CALLED = {
     "baselines.elimination.Solution": RECORD,
+    "Merged": RECORD,
     "estimator.GraphImputer": TABLE_OF_COLUMNS,
     "estimator.GraphImputer.fit": TABLE_OF_COLUMNS,
     "estimator.GraphImputer.get_feature_names_out": TABLE_OF_COLUMNS,
