@@ -352,12 +352,12 @@ def _given_few(
         return jnp.where(counts, spread, 0), found, jnp.maximum(variance, 0)
 
     def block_of(total: Array, cases: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
-        spread, *rows = jax.vmap(one)(cases)
-        return total + jnp.sum(spread, axis=0), tuple(rows)
+        spread, found, variance = jax.vmap(one)(cases)
+        return total + jnp.sum(spread, axis=0), (found, variance)
 
     zero = jnp.zeros((size, size), mean.dtype)
-    blocked = tuple(one.reshape(-1, BATCH, *one.shape[1:]) for one in (z, places, real))
-    total, (found, variance) = jax.lax.scan(block_of, zero, blocked)
+    blocked = lambda rows: rows.reshape(-1, BATCH, *rows.shape[1:])
+    total, (found, variance) = jax.lax.scan(block_of, zero, (blocked(z), blocked(places), blocked(real)))
     return found.reshape(-1, size), variance.reshape(-1, size), total
 
 
@@ -432,7 +432,7 @@ def learn_joint(
             best = score, target, share, found
     _, target, share, found = best
     assert found is not None
-    return tuple(Joint.of(coordinates, *one) for one in (found, moments(z, targets[target], share, found)))
+    return Joint.of(coordinates, *found), Joint.of(coordinates, *moments(z, targets[target], share, found))
 
 
 def moments(
