@@ -266,6 +266,24 @@ def precision(rows: list[Row]) -> str:
     return markdown_table(["ridge", *problems], body)
 
 
+def field_cases(rows: list[Row]) -> str:
+    """Return a table of the answers to questions from the field."""
+    header = ["case", "question", "quantity", "found", "right", "asked", "met", "s"]
+    body, last = [], ""
+    for row in rows:
+        name, question = (row["case"], row["question"]) if row["case"] != last else ("", "")
+        last = row["case"]
+        if "failed" in row:
+            body.append([name, question, row["failed"], "", "", "", "no", f"{row['seconds']:.0f}"])
+            continue
+        numbers = [f"{row[key]:.3g}" for key in ("found", "right")]
+        met = "yes" if row["good"] else "no"
+        body.append(
+            [name, question, row["quantity"], *numbers, row["asked"], met, f"{row['seconds']:.0f}" if name else ""]
+        )
+    return markdown_table(header, body)
+
+
 def first_try_failed(rows: list[Row]) -> str:
     """Return a table of what failed or was skipped, and of warnings; a sentence if there is nothing."""
     body = [

@@ -73,7 +73,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             the error on held-out rows falls.
         positions: places of the columns [column, dim]: nearest ones are joined first. None: no places.
         lags: number of rows before, and after, that are seen, too: rows are successive times. 0: each row alone.
-        effort: "low": no potentials are trained; "auto": from 1,000 rows on, up to a minute of training through
+        effort: "low": no potentials are trained; "auto": from 400 rows on, up to a minute of training through
             inference (`kbpjax.train`); "high": up to some minutes, from 60 rows on.
         random_state: seed of the rows that are held out in learning, and of draws.
         progress: whether to show progress bars if standard error is a terminal (and tqdm is installed).
