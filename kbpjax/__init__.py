@@ -37,7 +37,6 @@ from kbpjax.inference.tree import run_tree
 from kbpjax.io import load, save
 from kbpjax.kernels import RBF, Delta, Kernel, Linear, gram, median_bandwidth
 from kbpjax.learning.data import TrainingData
-from kbpjax.learning.merge import Merged, merge
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.nonnegative import Clipped, ConstrainedFit
 from kbpjax.learning.observations import DensityRatio, Expectation
@@ -53,6 +52,7 @@ from kbpjax.posterior.infer import infer
 from kbpjax.posterior.intervals import circular_interval, circular_mean, coverage, highest_density, interval, quantile
 from kbpjax.posterior.likelihood import likelihood
 from kbpjax.posterior.marginals import Empirical, MeanEmbedding, Parzen
+from kbpjax.posterior.merge import Merged, merge
 from kbpjax.posterior.posterior import Posterior
 from kbpjax.posterior.refine import log_belief, refine_mode
 from kbpjax.posterior.summaries import (

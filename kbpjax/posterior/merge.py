@@ -79,6 +79,13 @@ class Merged(Checked):
         parts: where each old node is.
         shapes: (old node type, shape of its values) of all types.
         labels: (old node type, its labels) of types with labels.
+
+    Examples:
+        >>> import numpy as np, kbpjax as kbp
+        >>> graph, x = kbp.chain_graph(4), np.random.default_rng(0).normal(size=(50, 4))
+        >>> merged = kbp.merge(graph, kbp.pool(graph, x), [1, 2])
+        >>> merged.new, merged.graph.num_nodes, merged.values(x)[1].shape
+        ((0, 1, 1, 2), 3, (50, 1, 2))
     """
 
     graph: Graph
