@@ -360,7 +360,9 @@ def in_gaps(basis: Basis, x: Shaped[Array, "sample *dim"]) -> Shaped[Array, "sam
     low, high = jnp.min(jnp.where(valid, points, jnp.inf), axis=0), jnp.max(jnp.where(valid, points, -jnp.inf), axis=0)
     inside = jnp.all((at >= low[None]) & (at <= high[None]), axis=1)
     away = jnp.sum((at[:, None] - points[None]) ** 2, axis=2)
-    nearest = basis.landmarks[jnp.argmin(jnp.where(valid[:, 0][None], away, jnp.inf), axis=1)].astype(x.dtype)
+    first = jnp.argmin(jnp.where(valid[:, 0][None], away, jnp.inf), axis=1)
+    chosen = (first[:, None] == jnp.arange(len(points), dtype=first.dtype)[None]).astype(x.dtype)
+    nearest = matmul(chosen, points).reshape(x.shape)  # a product, which explicit axes of devices allow
     gap = inside & (represented(basis, x) < FAR)
     return jnp.where(gap.reshape(-1, *(1,) * (x.ndim - 1)), nearest, x)
 

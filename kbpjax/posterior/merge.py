@@ -100,8 +100,8 @@ class Merged(Checked):
         """Return values of the old nodes as those of the new ones, {node type: values}, as `pool` takes them.
 
         Args:
-            given: values [*case, node], or {old node type: values [*case, node_of_type, *dim]}; NaN where missing.
-                Labels as in the training data.
+            given: values [node] of a case or [case, node] of several; or by old node type, with the shape of its values
+                after that of its nodes; NaN where missing. Labels as in the training data.
 
         Raises:
             ValueError: other node types, or another number of nodes.
