@@ -133,6 +133,16 @@ def test_places_help_where_rows_are_few():
     assert error[True] < 0.95 * error[False]
 
 
+@pytest.mark.parametrize("known", [1, 3])
+def test_a_column_with_hardly_any_value_is_no_error(known):
+    rng = np.random.default_rng(0)
+    for place in range(0, 36, 5):
+        x = rng.normal(size=(40, 3))
+        x[:, 2] = np.nan
+        x[place : place + known, 2] = np.arange(known)
+        assert np.isfinite(GraphImputer(effort="low").fit(x).transform(x)).all()
+
+
 @pytest.mark.slow
 def test_joint_draws_have_the_conditional_covariance(gaussian):
     row = np.array([[np.nan, np.nan, 4.0]])

@@ -130,6 +130,14 @@ def test_nodes_that_cannot_be_merged(nodes, match):
         kbp.merge(GRAPH, data, nodes)
 
 
+def test_several_cases_are_refused_and_unseen_parts_named(bits):
+    rows, merged, model = bits
+    with pytest.raises(ValueError, match="given: must be the values of one case"):
+        merged.evidence(model, rows[:5])
+    with pytest.warns(kbp.EvidenceWarning, match="which say nothing"):
+        merged.evidence(model, [9, np.nan, np.nan, np.nan])
+
+
 def test_data_of_another_graph_and_values_of_another_shape(bits):
     _, merged, _ = bits
     with pytest.raises(ValueError, match="data: must be cases of this graph"):

@@ -117,15 +117,15 @@ class Coordinates(eqx.Module):
         at_levels = np.zeros((len(codes), num_levels, len(slots)))
         for i, (code, x) in enumerate(zip(codes, levels, strict=True)):
             at_levels[i, : len(x), : widths[i]] = _at(code, x)
-        words = [0 if isinstance(code, Angles) or not width else 1 for code, width in zip(codes, widths, strict=True)]
+        answered = (widths > 0) & ~np.array([isinstance(code, Angles) for code in codes])
         labels = np.array([isinstance(code, Labels) for code in codes])
         spacing = [np.ptp(x) / max(len(x) - 1, 1) if len(x) else 1.0 for x in levels]
         dtype = jnp.result_type(float)
         return cls(
             _checks.to_jax(places, np.int32),
             _checks.to_jax(at_levels, dtype),
-            _checks.to_jax(~labels & np.array(words, bool)),
-            _checks.to_jax(labels & np.array(words, bool)),
+            _checks.to_jax(~labels & answered),
+            _checks.to_jax(labels & answered),
             _checks.to_jax(np.array(spacing), dtype),
             _checks.to_jax(np.array([max(len(x), 1) for x in levels]), np.int32),
             size,
@@ -202,7 +202,6 @@ class Joint(eqx.Module):
         )
         return cls(coordinates, *(_checks.to_jax(np.asarray(one), dtype) for one in parts))
 
-    @jax.named_scope("answers")
     def answers(
         self,
         mean: Float[Array, "row slot"],
@@ -427,15 +426,18 @@ def learn_joint(
     if positions is not None and len(numbers) == coordinates.size:
         targets.append(_of_places(z, positions))
         compared = [(1, share) for share in TOWARDS] + compared
-    best, found = (np.inf, 0, SHRUNK[-2], None), None
+    known = ~np.isnan(z[kept]).all(axis=0)  # a column may have values in the other rows alone
+    some = np.where(known, z[kept], 0)
+    mean = np.where(known, np.nanmean(some, axis=0), np.nanmean(z, axis=0))
+    found = mean, targets[0]
+    best = np.inf, 0, SHRUNK[-2], found
     for target, share in compared:
         found = moments(z[kept], targets[target], share, found)
-        score = _score(*found, seen, truth, numbers) if len(numbers) else float(share != SHRUNK[-2])
+        score = _score(*found, seen, truth, numbers)
         score *= 1 if target else 1 + DRAWN * share
         if score < best[0]:
             best = score, target, share, found
     _, target, share, found = best
-    assert found is not None
     return Joint.of(coordinates, *found), Joint.of(coordinates, *moments(z, targets[target], share, found))
 
 
@@ -457,11 +459,13 @@ def moments(
 
 
 def _score(mean: Floats, covariance: Floats, seen: Floats, truth: Floats, numbers: NDArray[np.integer]) -> float:
-    """Return the mean CRPS of the conditionals of numbers that are hidden."""
+    """Return the mean CRPS of the conditionals of numbers that are hidden; 1 if there are none."""
     from scipy.stats import norm
 
     found, variance = (np.asarray(one, float)[:, numbers] for one in conditionals(mean, covariance, seen))
     asked = (np.isnan(seen) & ~np.isnan(truth))[:, numbers]
+    if not asked.any():
+        return 1.0
     std = np.sqrt(np.maximum(variance, 1e-6))[asked]
     away = (truth[:, numbers][asked] - found[asked]) / std
     return float(np.mean(std * (away * (2 * norm.cdf(away) - 1) + 2 * norm.pdf(away) - 1 / np.sqrt(np.pi))))

@@ -15,8 +15,10 @@ from jax.tree_util import Partial
 from jaxtyping import Array
 
 from kbpjax import _checks
+from kbpjax._misc import warn
 from kbpjax._public import Checked, public
 from kbpjax.graphs.graph import Graph
+from kbpjax.inference.diagnostics import EvidenceWarning
 from kbpjax.learning.data import Cases, TrainingData
 from kbpjax.learning.labels import ByType, Labels, Values, encode
 from kbpjax.learning.model import KernelMRF
@@ -148,7 +150,10 @@ class Merged(Checked):
             given: values of a case as in `values`, without an axis of cases.
 
         Raises:
-            ValueError: as `values` and `clamp`; no point of the model has the known parts.
+            ValueError: as `values` and `clamp`; several cases.
+
+        Warns:
+            EvidenceWarning: known parts that no point of the model is near to, which say nothing.
 
         Examples:
             >>> import numpy as np, kbpjax as kbp
@@ -161,6 +166,10 @@ class Merged(Checked):
             [0]
         """
         values = self.values(given)
+        for v, x in values.items():
+            one = np.ndim(x) == 1 + len(self.data.nodes[v].shape[1:])
+            fix = "Map it over several: jax.vmap(lambda row: merged.evidence(model, row))."
+            _checks.require(one, "given", "must be the values of one case", f"shape {np.shape(x)}", fix)
         shared: Any = jnp if _checks.is_traced(values) else np
         whole = {
             v: shared.where(shared.isnan(x).any(axis=-1, keepdims=True), np.nan, x) for v, x in self._vectors(values)
@@ -185,6 +194,11 @@ class Merged(Checked):
         dtype = jnp.result_type(float)
         widths = {v: jnp.asarray(self._widths(model, v), dtype) for v in known}
         parts = {v: Partial(_nearness, jnp.asarray(x, dtype), widths[v]) for v, x in known.items()}
+        for v, function in parts.items():
+            near = function(model.points[v].astype(dtype))
+            if not _checks.is_traced(near) and (np.asarray(near).max(axis=1) <= np.exp(-FARTHEST / 2) * 1.01).any():
+                text = f"given: no point of node type {v} is near to the known parts, which say nothing"
+                warn(f"{text}. Pass values as in the training data.", EvidenceWarning)
         return evidence * likelihood(model, self.graph, parts)
 
     def _vectors(self, values: dict[int, Any]) -> list[tuple[int, Any]]:
