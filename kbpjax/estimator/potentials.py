@@ -157,8 +157,10 @@ def learn(
     steps, seconds = EFFORTS[effort]
     trains = bool(steps) and len(table) >= (FEW_ROWS if effort == "high" else MANY_ROWS) and len(edges) > 0
     trains = trains and (effort == "high" or len(edges) <= MOST_EDGES or not _gaussian(codes, there, edges))
-    fewer = len(table) >= FEWEST
-    split = held_cases(len(table), len(codes), seed)[1] if fewer else np.arange(len(table))
+    split = held_cases(len(table), len(codes), seed)[1]
+    paired = all(np.any(there[split, a] & there[split, b]) for a, b in edges.tolist())
+    fewer = len(table) >= FEWEST and paired and bool(there[split].any(axis=0).all())
+    trains = trains and fewer
     apart = np.isin(np.arange(len(table)), split)[:, None]
     kept = kbp.pool(graph, samples, mask={v: mask & apart for v, mask in masks.items()}) if fewer else data
     options: Any = {
