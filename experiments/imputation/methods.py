@@ -149,7 +149,7 @@ def miceforest(task: Task, seed: int) -> np.ndarray:
             save_all_iterations_data=True,
             mean_match_strategy=matching,
         )
-        kernel.mice(BOOSTED, verbose=False, num_threads=2)
+        kernel.mice(BOOSTED, verbose=False, num_threads=1)
         new = kernel.impute_new_data(frame(task.test), verbose=False, random_state=seed)
         # Without the number, it takes that of the first column, which is 0 where nothing of it was missing.
         return [new.complete_data(i, iteration=BOOSTED) for i in range(FEW)]
