@@ -103,7 +103,7 @@ PAGES = {
         "Convergence and diagnostics",
         "Whether messages converged, why they did not, and the log-partition function.",
         {
-            "": "check NotConverged diagnose Diagnosis log_partition skip_value_checks",
+            "": "check NotConverged diagnose Diagnosis log_partition skip_value_checks enable_compilation_cache",
             "Warnings": "KbpWarning ConvergenceWarning RankWarning CandidateWarning EvidenceWarning MarginWarning"
             " HolesWarning MissingWarning RelationWarning ScaleWarning",
         },

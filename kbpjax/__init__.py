@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbpjax import features, kernels, series, sharded
 from kbpjax._checks import skip_value_checks
+from kbpjax.cache import enable_compilation_cache
 from kbpjax.features import PivotedCholesky, RandomFourier, RandomlyPivotedCholesky
 from kbpjax.fitting import fit
 from kbpjax.graphs.graph import Graph, chain_graph, grid_graph, neighbor_graph
@@ -152,6 +153,7 @@ __all__ = [
     "coverage",
     "diagnose",
     "edge_beliefs",
+    "enable_compilation_cache",
     "entropy",
     "expectation",
     "features",

@@ -37,6 +37,11 @@ QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level":
 `benchmarks.first_try`; `benchmarks/fit.py` for many pairs). Message passing is optimized: it would run for longer."""
 
 
+def inside_others() -> bool:
+    """Return whether a function that is compiled is being traced, also if no argument is a tracer."""
+    return isinstance(jax.device_put(np.float32(0)), Tracer)
+
+
 def quick_jit(function: Callable[P, R], **options: Any) -> Callable[P, R]:
     """Return `jax.jit` of a function that is compiled with `QUICK`, except inside other compiled functions.
 
@@ -51,8 +56,7 @@ def quick_jit(function: Callable[P, R], **options: Any) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **keywords: P.kwargs) -> R:
-        here = jax.device_put(np.float32(0))  # a tracer inside other compiled functions, also if no argument is
-        nested = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((here, args, keywords)))
+        nested = inside_others() or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, keywords)))
         return (inside if nested else program())(*args, **keywords)
 
     call.__dict__["program"] = program

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import kbpjax as kbp
 from kbpjax import _misc
+from tests.programs import python
 
 OPTIMISED = True  # else the options are left out
 
@@ -70,3 +72,22 @@ def test_settings_of_the_user_stay():
         plain = powers.program()
         chex.assert_trees_all_close(powers(X, 3), EXPECTED, rtol=1e-12)
     assert plain is not quick and powers.program() is quick
+
+
+CACHED = """
+import sys, jax, kbpjax as kbp
+print(kbp.enable_compilation_cache(sys.argv[1]))
+read = []
+jax.monitoring.register_event_listener(lambda event, **_: read.append(event.endswith("cache_hits")))
+jax.jit(lambda x: x + 1)(1.0)
+print(any(read))
+"""
+
+
+def test_a_later_process_reads_what_an_earlier_one_compiled(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    first, second = (python("-c", CACHED, folder).stdout.split() for _ in range(2))
+    assert first == [str(folder), "False"] and second == [str(folder), "True"]
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"folder: must be a folder that can be written to; got .*Pass another"):
+        kbp.enable_compilation_cache(tmp_path / "file")

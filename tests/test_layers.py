@@ -18,7 +18,7 @@ LAYERS = (
     ("posterior",),
     ("tuning", "baselines", "ep"),
     ("training",),
-    ("fitting", "series", "io", "plotting", "estimator", "sharded", "__main__", "__init__"),
+    ("fitting", "series", "io", "cache", "plotting", "estimator", "sharded", "__main__", "__init__"),
 )
 ALLOWED = {("learning", "inference.operators")}
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -17,6 +17,24 @@ def propagate(rows: list[Row]) -> str:
     return markdown_table(header, body)
 
 
+def first_call(rows: list[Row]) -> str:
+    """Return a table of the rows of the benchmark of first calls."""
+    header = ["problem", "first call s", "programs", "with a cache s", "ratio", "again s", "programs"]
+    body = [
+        [
+            row["problem"],
+            f"{row['cold_s']:.1f}",
+            f"{row['programs']:.0f}",
+            f"{row['cached_s']:.1f}",
+            f"{row['cached / cold']:.2f}",
+            f"{row['again_s']:.1f}",
+            f"{row['again_programs']:.0f}",
+        ]
+        for row in rows
+    ]
+    return markdown_table(header, body)
+
+
 def scale(rows: list[Row]) -> str:
     """Return a table of the rows of the benchmark of sizes and kinds of graphs."""
     header = ["case", "messages", "build s", "ns a message", "loop / products", "to grid", "peak GiB"]

@@ -183,7 +183,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         self.gaussian_weights_ = {name: float(one) for name, one in zip(self.columns_, powers, strict=False)}
         self._rows = Rows.of(self.model_, self.graph_)
         fix = "Look for columns of which nearly all values are equal, and leave them out."
-        finite = bool(jnp.all(jnp.isfinite(self._rows.tables)) & jnp.all(jnp.isfinite(self._rows.local)))
+        finite = all(np.isfinite(np.asarray(one)).all() for one in (self._rows.tables, self._rows.local))
         _checks.require(finite, "X", "must give finite relations of its columns", "NaN", fix)
         self.holes_ = reports.holes(self.columns_, codes, self._words())
         if self.holes_:
@@ -308,8 +308,8 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         lagged = _with_lags(codes, self.lags)
         for number, rows in enumerate(blocks(len(codes), self._rows, more=n)):
             alone, evidence = self._weights(lagged[rows])[0], self._evidence(lagged[rows])[:, : rows.stop - rows.start]
-            z = jnp.repeat(self._coordinates(lagged[rows]), n, axis=0)
-            beliefs, evidence = (jnp.repeat(jnp.asarray(one), n, axis=1) for one in (alone, evidence))
+            z = jnp.asarray(np.repeat(np.asarray(self._coordinates(lagged[rows])), n, axis=0))
+            beliefs, evidence = (jnp.asarray(np.repeat(np.asarray(one), n, axis=1)) for one in (alone, evidence))
             part = np.repeat(lagged[rows], n, axis=0)
             hidden = _checks.to_jax(np.isnan(part).T)
             first, own = jax.random.split(jax.random.fold_in(key, number))

@@ -279,7 +279,12 @@ def _log_answers(joint: Joint, mean: Array, variance: Array, base: Array) -> Flo
 
 def pooled_beliefs(joint: Joint, z: Array, base: Array, beliefs: Float[Array, "node row level"]) -> Array:
     """Return the beliefs of messages combined with the answers of the Gaussian."""
-    logs, nodes = log_answers(joint, z, base), jnp.arange(len(base), dtype=jnp.int32)
+    return _pooled(joint, log_answers(joint, z, base), beliefs)
+
+
+@jax.jit
+def _pooled(joint: Joint, logs: Array, beliefs: Array) -> Float[Array, "node row level"]:
+    nodes = jnp.arange(len(logs), dtype=jnp.int32)
     return jax.nn.softmax(jax.vmap(joint.pooled)(logs, jnp.log(beliefs + TINY), nodes), axis=-1)
 
 
@@ -365,9 +370,15 @@ def _given_few(
 
 def conditional_draws(joint: Joint, z: Float[Array, "row coordinate"], key: Array) -> Array:
     """Return joint draws of all coordinates given those that are there, which stay (Matheron's rule)."""
-    free = joint.mean[None] + jax.random.normal(key, z.shape, z.dtype) @ joint.root.T
-    moved = _filled(jnp.zeros_like(joint.mean), joint.covariance, z - free)[0]
+    free = _free(joint, z, key)
+    moved = _filled(np.zeros(z.shape[1], z.dtype), joint.covariance, z - free)[0]
     return jnp.where(jnp.isnan(z), free + moved, z)
+
+
+@jax.jit
+def _free(joint: Joint, z: Float[Array, "row coordinate"], key: Array) -> Float[Array, "row coordinate"]:
+    """Return draws of all coordinates, given nothing."""
+    return joint.mean[None] + jax.random.normal(key, z.shape, z.dtype) @ joint.root.T
 
 
 class Held(NamedTuple):

@@ -246,6 +246,7 @@ def _landmarks(kernels: dict[int, Any], levels: dict[int, NDArray[Any]]) -> Fixe
     for v, x in levels.items():
         points = _checks.to_jax(x)
         pivots = incomplete_cholesky(kernels[v], points, EPS, len(x))
-        messages[v] = points[pivots.indices], jnp.arange(len(x), dtype=jnp.int32) < pivots.rank
-        products[v] = points[:1], jnp.ones(1, bool)  # products are interpolated between the levels
+        valid = np.arange(len(x)) < int(pivots.rank)
+        messages[v] = _checks.to_jax(np.asarray(points)[np.asarray(pivots.indices)]), _checks.to_jax(valid)
+        products[v] = _checks.to_jax(x[:1]), _checks.to_jax(np.ones(1, bool))  # products are interpolated between the levels
     return FixedLandmarks(kbp.ConstantTime(), messages, products, {})

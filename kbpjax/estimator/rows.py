@@ -153,7 +153,7 @@ def settled_beliefs(rows: Rows, evidence: Array, count: int) -> tuple[NDArray, N
     late = np.flatnonzero(residual > TOLERANCE)
     if len(late):
         again = np.resize(late, min(size_of(len(late)), evidence.shape[1]))  # repeats fill one of few sizes
-        found, left = row_beliefs(rows, evidence[:, again], NUM_ITERS)
+        found, left = row_beliefs(rows, jnp.asarray(np.asarray(evidence)[:, again]), NUM_ITERS)
         weights[:, late], residual[late] = found[:, : len(late)], left[: len(late)]
     return weights, residual
 

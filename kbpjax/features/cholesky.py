@@ -12,6 +12,7 @@ all other points, and the sum of squared residuals is close to the minimum for t
 The selection of landmarks has no gradient. For fixed landmarks, everything here is differentiable in the kernel.
 """
 
+import contextlib
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, ScalarLike, Shaped
 
 from kbpjax import _checks
-from kbpjax._misc import matmul, quick_jit, show_fields
+from kbpjax._misc import inside_others, matmul, quick_jit, show_fields
 from kbpjax._public import Checked, finite
 from kbpjax.features.base import FeatureMap, LandmarkSelector
 from kbpjax.kernels import Kernel, diagonal, gram
@@ -145,7 +146,7 @@ class Hats(Shares):
     @classmethod
     def at(cls, kernel: Kernel, points: Shaped[Array, " rank"]) -> "Hats":
         """Return the weights of sorted points."""
-        return cls.trusted(points, kernel, jnp.eye(len(points), dtype=jnp.result_type(float)))
+        return cls.trusted(points, kernel, _checks.to_jax(np.eye(len(points)), jnp.result_type(float)))
 
     def __call__(self, x: Shaped[Array, " sample"]) -> Float[Array, "sample rank"]:
         """Return the weights of the points in each x."""
@@ -438,7 +439,7 @@ def _landmark_basis(kernel: Kernel, x: Array, eps: ScalarLike, max_rank: int, se
     fix = "Select landmarks outside, and pass them in: kbpjax.features.cholesky_basis(kernel, landmarks)."
     traced = _checks.is_traced((kernel, x, eps))
     _checks.require(not traced, "kernel, x", "must be known inside jax.jit, vmap or grad", "a tracer", fix)
-    with jax.ensure_compile_time_eval():  # of constants inside jax.jit
+    with jax.ensure_compile_time_eval() if inside_others() else contextlib.nullcontext():  # of constants
         key = None if seed is None else jax.random.key(seed)
         pivots = incomplete_cholesky(kernel, x, eps, max_rank, key)
     rank, indices = int(pivots.rank), np.asarray(pivots.indices)

@@ -449,7 +449,7 @@ def median_distance(points: Numbers, max_points: int) -> float:
     flat = flat - flat.mean(axis=0)
     norms = np.sum(flat**2, axis=1)
     squared = norms[:, None] + norms[None] - 2 * flat @ flat.T
-    distances = np.sqrt(np.maximum(squared[np.triu_indices(len(flat), 1)], 0))
+    distances = np.sqrt(np.maximum(squared[np.tri(len(flat), k=-1, dtype=bool)], 0))
     distinct = distances > 1e-7 * np.sqrt(norms.max(initial=0))
     fix = "Pass at least two distinct points, or set the bandwidth manually."
     _checks.require(bool(distinct.any()), "points", "must not all be equal", f"{len(flat)} equal points", fix)

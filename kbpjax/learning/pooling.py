@@ -97,10 +97,13 @@ def pool(
 
 def pool_cases(cases: Sequence[Cases], labels: ByType = (), obs_labels: ByType = ()) -> TrainingData:
     """Return training data pooled from cases, whose labels are codes."""
-    parts = [
-        _GraphSamples.of(f"[{i}]", one.graph, one.samples, one.observations or None, one.present, one.used or None)
-        for i, one in enumerate(cases)
-    ]
+    parts = []
+    for i, one in enumerate(cases):
+        values = one.samples, one.observations or None, one.present, one.used or None
+        if not _checks.is_traced(values):
+            values = jax.tree.map(np.asarray, values)  # index work in NumPy compiles nothing
+        samples, observations, present, used = values
+        parts.append(_GraphSamples.of(f"[{i}]", one.graph, samples, observations, present, used))
     return _join(parts, dict(labels), dict(obs_labels))
 
 

@@ -81,12 +81,16 @@ def places_of(graph: Graph) -> Places | None:
 
 def starts_by_type(graph: Graph) -> dict[int, NDArray[np.bool_]]:
     """Return {node type: mask of the starts [node_of_type]} of the node types that have some, of a known graph."""
-    with jax.ensure_compile_time_eval():
-        found = places_of(graph)
-    if found is None:
+    if graph.forest is None and graph.num_edges > 0:
         return {}
-    mask, kind = np.asarray(found.first), np.asarray(graph.node_type)
-    return {v: mask[kind == v] for v, *_ in graph.node_types if mask[kind == v].any()}
+    kind, half = np.asarray(graph.node_type), graph.num_edges // 2  # in NumPy, which compiles nothing
+    first, second = np.asarray(graph.senders)[:half], np.asarray(graph.receivers)[:half]
+    inside = kind[first] == kind[second]
+    incoming = np.bincount(second[inside], minlength=graph.num_nodes)
+    of_type = {v: kind == v for v, *_ in graph.node_types}
+    chains = {v: mask for v, mask in of_type.items() if incoming[mask].max(initial=0) <= 1}
+    starts = {v: incoming[mask] == 0 for v, mask in chains.items()}
+    return {v: mask for v, mask in starts.items() if mask.any()}
 
 
 class StartSamples(Checked):

@@ -413,6 +413,7 @@ def _lengths(points: Array, dtype: Any) -> Array:
     return spacing(points).astype(dtype)
 
 
+@quick_jit
 def spacing(points: Shaped[Array, "point *dim"]) -> Float[Array, " point"]:
     """Return the lengths of the intervals around scalar points of floats, relative to their mean; others: ones.
 

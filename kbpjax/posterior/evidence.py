@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, ScalarLike
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import matmul, quick_jit, show, show_fields, values_or_shapes, warn
+from kbpjax._misc import inside_others, matmul, quick_jit, show, show_fields, values_or_shapes, warn
 from kbpjax._public import Checked, public
 from kbpjax.features import FAR, Basis, features, represented
 from kbpjax.features.cholesky import in_gaps
@@ -397,6 +397,10 @@ def _warn_of_partly(there: np.ndarray, node_type: int, used: Any, mask: np.ndarr
 @contextmanager
 def constants() -> Iterator[None]:
     """Compute with constants at once, also inside `jax.jit` and on a mesh with explicit axes."""
+    if not inside_others():  # there, what is traced would compile operation by operation
+        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+            yield
+        return
     with jax.ensure_compile_time_eval(), jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
         yield
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from kbpjax import _checks
+from kbpjax._misc import quick_jit
 from kbpjax.kernels import RBF
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
@@ -85,6 +86,6 @@ def _score(
     dtype = np.dtype(jnp.result_type(float))
     given = jax.tree.map(lambda x: _checks.to_jax(x, dtype), (y, truth))
     # One after the other: under vmap, all cases of a batch iterate until the last one has converged.
-    score = jax.jit(lambda model, given: jax.lax.map(partial(one, model), given))
+    score = quick_jit(lambda model, given: jax.lax.map(partial(one, model), given))
     totals, counts = score(model, given)
     return float(jnp.sum(totals) / jnp.sum(counts))

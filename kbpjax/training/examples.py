@@ -10,6 +10,7 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 
 from kbpjax import _checks
+from kbpjax._misc import quick_jit
 from kbpjax.graphs.graph import Graph
 from kbpjax.kernels import RBF, gram
 from kbpjax.learning.data import Cases
@@ -129,7 +130,7 @@ def _evidence(
         y, mask = case
         return jnp.log(observe(model, graph, y, mask=mask, power=1.0).local)
 
-    logs = jax.jit(lambda all: jax.lax.map(one, all, batch_size=BATCH))((y, _checks.to_jax(seen)))
+    logs = quick_jit(lambda all: jax.lax.map(one, all, batch_size=BATCH))((y, _checks.to_jax(seen)))
     return np.swapaxes(np.asarray(logs), 0, 1)
 
 

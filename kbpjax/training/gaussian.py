@@ -264,7 +264,7 @@ def walk_summable(scores: NDArray, ends: NDArray, shrinkage: float = 0.0) -> Gau
         centered = jnp.where(mask, centered - shift[None], 0)
         moment = (1 - shrinkage) * moment + shrinkage * jnp.diag(jnp.diag(moment))
         free = _maximized(free, ends, moment, steps)
-    scale, entries = _parameters(free, ends)
+    scale, entries = jax.jit(_parameters)(free, ends)  # one program instead of one for each operation
     return Gaussian(_checks.to_jax(mean, dtype), scale**2, -entries * scale[ends[:, 0]] * scale[ends[:, 1]])
 
 

@@ -183,6 +183,12 @@ class ClosedForm(eqx.Module):
         return jnp.exp(both - jax.lax.stop_gradient(jnp.max(both, axis=(2, 3), keepdims=True)))
 
 
+@eqx.filter_jit
+def _at_levels_of(closed: ClosedForm, potentials: Potentials) -> tuple[Array, Array, Array]:
+    """Return the tables and the priors, by one program instead of one for each operation."""
+    return closed.tables(potentials), *closed.priors(potentials)
+
+
 def features_of(model: KernelMRF, node_type: int) -> np.ndarray:
     """Return the features of corrections at the levels of a node type [level, feature].
 
@@ -275,12 +281,11 @@ def model_of(
         observer: the model whose observation models are used; None: `model`.
     """
     observer = model if observer is None else observer
-    tables = closed.tables(potentials)
+    tables, prior, in_beliefs = _at_levels_of(closed, potentials)
     size, dtype = tables.shape[2], tables.dtype
     project = jnp.zeros((2 * (1 + max(closed.types, default=0)), size, size), dtype)
     for direction in (0, 1):
         project = project.at[2 * np.array(closed.types, np.int32) + direction].set(tables[:, direction])
-    prior, in_beliefs = closed.priors(potentials)
     identity = np.zeros((len(prior), size, size))
     bases, marginals, moments, observations = {}, {}, {}, {}
     for v, x in model.points.items():

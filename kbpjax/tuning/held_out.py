@@ -176,31 +176,34 @@ def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]], margin: int)
     """Return the disjoint union of what is held out."""
     edges, edge_type, node_type = [], [], []
     columns: dict[str, dict[int, list]] = {name: {} for name in HeldOut._fields[1:]}
-    offset, number_of_problem = 0, 0
+    offset, problems = 0, 0
     for one, mask in zip(cases, held, strict=True):
-        kind = np.asarray(one.graph.node_type)
-        within = _within(one.graph)
-        for case in np.flatnonzero(mask.any(axis=1)):
-            chosen, scored = np.flatnonzero(mask[case]), interior(one.graph, mask[case], margin)
-            number = np.full(one.graph.num_nodes, -1)
-            number[chosen] = offset + np.arange(len(chosen))
-            offset += len(chosen)
-            node_type.append(kind[chosen])
-            for k, (first, second, _) in _edges(one.graph):
-                inside = mask[case, first] & mask[case, second]
-                edges.append(np.stack([number[first[inside]], number[second[inside]]], axis=1))
-                edge_type.append(np.full(int(inside.sum()), k))
-            for v in one.samples:
-                rows = within[chosen[kind[chosen] == v]]
-                columns["place"].setdefault(v, []).append(rows.astype(np.int32))
-                columns["problem"].setdefault(v, []).append(np.full(len(rows), number_of_problem, np.int32))
-                columns["truth"].setdefault(v, []).append(np.asarray(one.samples[v])[case, rows])
-                here = scored[chosen[kind[chosen] == v]]
-                columns["present"].setdefault(v, []).append(np.asarray(one.present[v])[case, rows] & here)
-                if v in one.observations:
-                    columns["observations"].setdefault(v, []).append(np.asarray(one.observations[v])[case, rows])
-                    columns["observed"].setdefault(v, []).append(np.asarray(one.used[v])[case, rows])
-            number_of_problem += 1
+        chosen, kind = np.flatnonzero(mask.any(axis=1)), np.asarray(one.graph.node_type)
+        inside = mask[chosen]
+        whole = inside.all(axis=1)  # of which all nodes are scored
+        scored = [row if full else interior(one.graph, row, margin) for row, full in zip(inside, whole, strict=True)]
+        number = np.full(inside.shape, -1)
+        number[inside] = offset + np.arange(inside.sum())
+        offset += int(inside.sum())
+        node_type.append(np.broadcast_to(kind, inside.shape)[inside])
+        for k, (first, second, _) in _edges(one.graph):
+            both = inside[:, first] & inside[:, second]
+            edges.append(np.stack([number[:, first][both], number[:, second][both]], axis=1))
+            edge_type.append(np.full(int(both.sum()), k))
+        for v in one.samples:
+            nodes = np.asarray(one.graph.nodes_of_type(v))
+            here = inside[:, nodes]
+            problem, place = np.nonzero(here)
+            rows = chosen[problem], place
+            columns["place"].setdefault(v, []).append(place.astype(np.int32))
+            columns["problem"].setdefault(v, []).append((problems + problem).astype(np.int32))
+            columns["truth"].setdefault(v, []).append(np.asarray(one.samples[v])[rows])
+            of_type = np.stack(scored)[:, nodes][here] if len(chosen) else np.zeros(0, bool)
+            columns["present"].setdefault(v, []).append(np.asarray(one.present[v])[rows] & of_type)
+            if v in one.observations:
+                columns["observations"].setdefault(v, []).append(np.asarray(one.observations[v])[rows])
+                columns["observed"].setdefault(v, []).append(np.asarray(one.used[v])[rows])
+        problems += len(chosen)
     graph = Graph.from_edges(
         np.concatenate(edges) if edges else np.zeros((0, 2), int),
         offset,
