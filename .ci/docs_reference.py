@@ -72,7 +72,7 @@ PAGES = {
         "Learning",
         "From training data to a model: update rules, marginals and conditional embedding operators.",
         {
-            "Models": "fit choose_hyperparameters Selection fit_chunks KernelMRF Operators"
+            "Models": "fit with_transitions choose_hyperparameters Selection fit_chunks KernelMRF Operators"
             " learning.observations.ObservationModel",
             "Update rules": "ConstantTime LinearTime FullRank fix_landmarks learning.rules.FixedLandmarks",
             "Marginals": "Parzen MeanEmbedding Empirical",

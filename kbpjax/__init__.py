@@ -44,6 +44,7 @@ from kbpjax.learning.observations import DensityRatio, Expectation
 from kbpjax.learning.pooling import pool
 from kbpjax.learning.rules import ConstantTime, FullRank, LinearTime, fix_landmarks
 from kbpjax.learning.streaming import chunked, fit_chunks
+from kbpjax.learning.transitions import with_transitions
 from kbpjax.posterior.beliefs import Belief, beliefs
 from kbpjax.posterior.clamp import clamp
 from kbpjax.posterior.draws import Estimate, expectation, mode, sample
@@ -201,6 +202,7 @@ __all__ = [
     "variance",
     "window_orbits",
     "windows",
+    "with_transitions",
 ]
 
 _LAZY = ("baselines", "ep", "estimator", "plotting")

@@ -174,3 +174,13 @@ def test_labels_of_a_belief_are_one_text_or_number_for_each_code():
         with pytest.raises(ValueError, match=r"^points: must be codes of the 2 labels, integers 0 \.\. 1; got"):
             kbp.Belief(points, weights, labels=("a", "b"))
     assert kbp.mode(kbp.Belief(jnp.arange(3), weights, labels=("a", "b", "c"))).tolist() == ["a"]
+
+
+def test_one_list_has_the_labels_of_the_given_nodes():
+    rng = np.random.default_rng(0)
+    graph = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
+    x = {0: rng.choice(["x", "y"], (40, 1)), 1: rng.choice(["?", "!"], (40, 1))}
+    model = kbp.fit(kbp.pool(graph, x), kernel=kbp.Delta())
+    chex.assert_trees_all_equal(kbp.clamp(model, graph, [1], ["?"]), kbp.clamp(model, graph, [1], {1: ["?"]}))
+    with pytest.raises(ValueError, match="values: must be by type where labels of types differ"):
+        kbp.clamp(model, graph, [0, 1], ["x", "?"])

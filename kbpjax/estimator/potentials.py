@@ -248,5 +248,8 @@ def _landmarks(kernels: dict[int, Any], levels: dict[int, NDArray[Any]]) -> Fixe
         pivots = incomplete_cholesky(kernels[v], points, EPS, len(x))
         valid = np.arange(len(x)) < int(pivots.rank)
         messages[v] = _checks.to_jax(np.asarray(points)[np.asarray(pivots.indices)]), _checks.to_jax(valid)
-        products[v] = _checks.to_jax(x[:1]), _checks.to_jax(np.ones(1, bool))  # products are interpolated between the levels
+        products[v] = (
+            _checks.to_jax(x[:1]),
+            _checks.to_jax(np.ones(1, bool)),
+        )  # products are interpolated between the levels
     return FixedLandmarks(kbp.ConstantTime(), messages, products, {})

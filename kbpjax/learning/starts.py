@@ -202,6 +202,11 @@ class Start(Checked):
         logs = jnp.where(places.later[:, None], later[None], jnp.zeros_like(later[None]))
         return jnp.where(places.first[:, None], first[None], logs)
 
+    @property
+    def counts_ends(self) -> bool:
+        """Whether marginals of the ends of pairs are used."""
+        return self.samples.ends is not None
+
     def scales(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "2 sample"]:
         """Return P* / p_a and P* / p_b at points; 1 where there are no pairs, or their ends are not counted."""
         if self.samples.ends is None:
@@ -329,8 +334,8 @@ def with_factors(
         here = Places(*(mask[nodes] for mask in found))
         factors = jnp.exp(start.log_factors(points[v], here)).astype(local.dtype)
         local = local.at[nodes, :size].multiply(factors, unique_indices=True)
-        scales = jnp.where(jnp.any(here.later), start.scales(points[v]), 1).astype(project.dtype)[:, None]
-        for k in [k for k, *ends in edge_types if ends == [v, v] and start.samples.ends is not None]:
+        for k in [k for k, *ends in edge_types if ends == [v, v] and start.counts_ends]:
+            scales = jnp.where(jnp.any(here.later), start.scales(points[v]), 1).astype(project.dtype)[:, None]
             place = jnp.array([2 * k, 2 * k + 1]), slice(None), slice(size)
             project = project.at[place].multiply(scales, unique_indices=True)
             tables = None if tables is None else tables.at[place].multiply(scales, unique_indices=True)

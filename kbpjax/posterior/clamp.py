@@ -95,7 +95,12 @@ def clamp(
 
 def _codes(model: KernelMRF, graph: Graph, nodes: Any, values: Any) -> Any:
     """Return the codes of labels; without `nodes`, hidden where they are missing."""
-    labels = [dict(model.labels).get(v) for v, *_ in graph.node_types]
+    types = [v for v, *_ in graph.node_types]
+    if nodes is not None and not _checks.is_traced((graph, nodes)):
+        numbers = np.asarray(_checks.as_numpy("nodes", nodes)).reshape(-1)
+        known = numbers[(numbers >= 0) & (numbers < graph.num_nodes)].astype(int)  # others are refused later
+        types = np.unique(np.asarray(graph.node_type)[known]).tolist() or types
+    labels = [dict(model.labels).get(v) for v in types]
     fix = "Pass {node type: values}."
     _checks.require(len(set(labels)) == 1, "values", "must be by type where labels of types differ", "one list", fix)
     codes = encode("values", values, labels[0])

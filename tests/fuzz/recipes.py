@@ -361,6 +361,12 @@ recipe("tree_reweighting", tree_reweighting, kbp.Graph.from_edges([(0, 1), (1, 2
 recipe("inference.operators.SumProduct", kbp.SumProduct)
 recipe("MaxProduct", kbp.MaxProduct)
 recipe("InLogs", kbp.InLogs, kbp.SumProduct())
+states_model = Late(
+    lambda: kbp.fit(
+        kbp.pool(GRAPH, np.random.default_rng(0).integers(0, 3, (30, GRAPH.num_nodes))), kernel=kbp.Delta(), ridge=1e-2
+    )
+)
+recipe("with_transitions", kbp.with_transitions, states_model, np.full((3, 3), 1 / 3), [0.2, 0.3, 0.5])
 recipe("check", kbp.check, Late(lambda: kbp.run_tree(TABLES, GRAPH, LOCAL)))
 recipe("skip_value_checks", kbp.skip_value_checks)
 recipe("diagnose", kbp.diagnose, TABLES, GRAPH, LOCAL, tables_solution, num_iters=5)
