@@ -1,5 +1,6 @@
 """Labels as values: texts, categories of pandas, booleans, integers with gaps; in, and out again."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np

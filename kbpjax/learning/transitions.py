@@ -87,8 +87,8 @@ def with_transitions(
         model: a model of `fit` whose variables of the node type are labels, integers or booleans.
         transitions: probability of each state of the second end of an edge, given the state of the first
             [state, state]: row i holds those after state i. States are in sorted order.
-        start: probabilities of the states of nodes without an incoming edge, in directed chains and trees [state]. None:
-            those of the training samples: of starts where the model has them, else of all nodes.
+        start: probabilities of the states of nodes without an incoming edge, in directed chains and trees [state].
+            None: those of the training samples: of starts where the model has them, else of all nodes.
         node_type: the node type of the states. None: the only one with edges among its nodes.
         edge_type: the edge type of the transitions. None: the only one among nodes of the type.
 
@@ -191,7 +191,7 @@ def _probabilities(argument: str, given: Any, shape: tuple[int, ...]) -> np.ndar
 def _operators(
     model: KernelMRF, v: int, k: int, states: np.ndarray, order: np.ndarray, matrix: np.ndarray, prior: np.ndarray
 ) -> Operators:
-    """Return the operators with values at the states of type v as messages, and given transitions of edges of type k."""
+    """Return the operators with values at the states of type v as messages, and given transitions."""
     old, count = model.operators, len(states)
     at_states = np.asarray(features(model.bases[v], _checks.to_jax(states)), float)
     rank, size = max(old.project.shape[1], count), old.project.shape[2]

@@ -782,7 +782,7 @@ HOOK = "takes a record of integrals that only oracles compute"
 TABLE_OF_COLUMNS = "a fit takes seconds; bad input is in tests/test_imputer.py"
 
 NOT_CALLED = {
-    "enable_compilation_cache": "it sets JAX for the whole process; tests/test_compilation.py calls it in one of its own",
+    "enable_compilation_cache": "it sets JAX for the whole process (tests/test_compilation.py)",
     "baselines.elimination.Solution": RECORD,
     "Merged": RECORD,
     "estimator.GraphImputer": TABLE_OF_COLUMNS,
