@@ -74,6 +74,15 @@ def differing_relations(data: TrainingData) -> dict[int, Difference]:
     return found
 
 
+def share_well(data: TrainingData, least: float) -> bool:
+    """Return whether all edges are between numbers, and the loss of sharing is surely below `least` in all types."""
+    found = differing_relations(data)
+    numbers = all(np.issubdtype(np.asarray(x).dtype, np.floating) and np.ndim(x) == 1 for x in data.nodes.values())
+    return (
+        numbers and set(found) == set(data.edges) and all(one.loss + 2 * one.chance < least for one in found.values())
+    )
+
+
 def rank_scores(x: np.ndarray) -> np.ndarray:
     """Return normal scores of values along axis 0, the same for equal ones; NaN where missing."""
     from scipy.special import ndtri  # a dependency of JAX, imported where it is needed

@@ -9,6 +9,7 @@ coordinate search minimizes it. The search is deterministic.
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,7 +24,7 @@ from kbpjax.features import RandomFourier
 from kbpjax.inference.diagnostics import MarginWarning, RelationWarning
 from kbpjax.kernels import Delta, Kernel
 from kbpjax.learning.data import TrainingData
-from kbpjax.learning.differing import differing_relations
+from kbpjax.learning.differing import differing_relations, share_well
 from kbpjax.learning.margins import differences, with_own_margins
 from kbpjax.learning.nonnegative import ConstrainedFit
 from kbpjax.learning.observations import DensityRatio, Expectation
@@ -173,7 +174,7 @@ def choose(
 
     problem = problem_of(data, asked if compares or few else asked + differ)
     if both:
-        score = Problem.searched_score if search.searched else Problem.first_score
+        score = Problem.searched_score if search.searched else partial(Problem.resolved_score, starts=starts)
         problem = _best(log, "margins", {"type": problem, "node": problem_of(data, asked + both)}.items(), score)
     score = Problem.searched_score if search.searched else Problem.best_first_score
     if compares and (wide := problem.wide):
@@ -205,6 +206,7 @@ def choose(
     else:
         found = search_numbers(problem, log)
         may = sharing == "auto" and compares and problem.scalar and can_have_own_relations(problem.source)
+        may = may and not share_well(problem.source, search.clear)
         if starts == "own" or (starts == "auto" and compares):
             found, own_starts = with_starts(problem, found, starts)
         found = with_own(problem, found, sharing) if may or sharing == "edge" else found

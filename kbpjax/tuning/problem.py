@@ -156,6 +156,21 @@ class Problem:
         """Return the best score of the first values."""
         return self.scores(self.first_choice())
 
+    def resolved_score(self, starts: str) -> float:
+        """Return the best score of the first values, with what margins decide upon.
+
+        Relations of little noise are as good as their kernels are narrow: where kernels need a larger rank, a short
+        search at that counts. And only nodes without own margins have starts of their own, if they may (`starts`).
+        """
+        choice, rank, scores = self.first_choice(), self.fine_rank, self.scores
+        if rank > scores.comparison.rank and self.rank_limits(scores, choice):
+            fine = scores.at_rank(rank)
+            widths = [name for name in self.names if name in ("bandwidth", "obs_bandwidth")]
+            narrow = by_coordinates(fine, choice, widths, 1.0)
+            scores, choice = (fine, narrow) if fine(narrow) < scores(choice) else (scores, choice)
+        types = start_types(self, choice, starts) if starts != "pooled" else ()
+        return min(scores(choice), scores.with_starts(types)(choice)) if types else scores(choice)
+
     @property
     def wide(self) -> list[int]:
         """The node types of numbers whose observations may have a front end: vectors of many coordinates."""
@@ -244,18 +259,23 @@ def with_own(problem: Problem, found: Found, sharing: str) -> Found:
     return found._replace(choice=best, scores=scores) if taken else found
 
 
+def start_types(problem: Problem, choice: Choice, starts: str) -> tuple[int, ...]:
+    """Return the node types whose starts may have marginals of their own: that differ, or of which it is asked for."""
+    pooled, kernels = problem.source.starts, problem.given.kernels.scaled(choice.bandwidth)
+    types = tuple(v for v in pooled if v not in problem.own_margins)
+    if starts == "own":
+        return types
+    cases = sum(len(next(iter(one.samples.values()))) for one in problem.source.cases)
+    whole = cases >= problem.search.min_cases  # else blocks are held out, which begin anywhere
+    return tuple(v for v in types if whole and differs(pooled[v], kernels[v]))
+
+
 def with_starts(problem: Problem, found: Found, starts: str) -> tuple[Found, tuple[int, ...]]:
     """Return what was found, with scores of models whose starts have marginals of their own, and their node types.
 
     They have those if it is asked for, or if they differ clearly and held-out beliefs are not worse.
     """
-    search, pooled = problem.search, problem.source.starts
-    kernels = problem.given.kernels.scaled(found.choice.bandwidth)
-    types = tuple(v for v in pooled if v not in problem.own_margins)
-    if starts != "own":
-        cases = sum(len(next(iter(one.samples.values()))) for one in problem.source.cases)
-        whole = cases >= search.min_cases  # else blocks are held out, which begin anywhere
-        types = tuple(v for v in types if whole and differs(pooled[v], kernels[v]))
+    types = start_types(problem, found.choice, starts)
     if not types:
         return found, ()
     scores = found.scores.with_starts(types)
