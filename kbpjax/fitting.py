@@ -42,6 +42,7 @@ from kbpjax.tuning.automatic import (
     use_features,
     warn_of_sharing,
 )
+from kbpjax.tuning.hyperparameters import Hyperparameters
 from kbpjax.tuning.tried import Tried, selection_of
 
 SCALES = 30
@@ -55,6 +56,9 @@ STEPS, RATE = 60, 0.05
 
 LEVEL_BANDWIDTH = 0.125
 """Bandwidth of the marginals of levels, in median distances, where relations are not smoothed counts."""
+
+FEW_PAIRS = 20
+"""Number of pairs of an edge type below which `RelationWarning` is given."""
 
 COARSE = 0.1
 """Residual of a basis, relative to the largest feature norm, above which `RankWarning` is given."""
@@ -119,7 +123,9 @@ def fit(
         relation: estimator of the relations. "ridge": the ridge regression above. "counts": smoothed counts, the mean
             over pairs weighted by the kernel between x and their ends (Nadaraya 1964, Watson 1964), which has no
             negative values; ridges are then shares of independence, with which it is mixed, in [0, 1]. "auto": of
-            kernels that are chosen, whichever has the better held-out beliefs; "ridge" for given ones.
+            kernels that are chosen, whichever has the better held-out beliefs; "ridge" for given ones. Of numbers and
+            states with fewer than 100 pairs of an edge type, it is counts, drawn to independence as far as held-out
+            beliefs allow (`choose_hyperparameters`).
         sharing: "type": the edges of a type share one relation; "feature": it varies with the features of the edges
             (`Graph.edge_features`), in at most eight cells of each type, drawn to that of the type; "edge": each edge
             of the graph of the cases has its own, drawn to that of its cell or type as far as is best; "auto": of
@@ -151,8 +157,9 @@ def fit(
         MarginWarning: nodes of a type differ much, and their values are not standardized.
         MissingWarning: vectors of which some entries are missing are dropped as a whole (see `pool`).
         RelationWarning: with 30 cases of one graph or more, edges of a type differ and share one relation, which was
-            not compared with relations of single edges: `sharing` or all kernels are given, or `effort="low"`. With 300
-            cases of one graph of up to 64 nodes or more: a node depends on two neighbors together (see `merge`).
+            not compared with relations of single edges: `sharing` or all kernels are given, or `effort="low"`. An edge
+            type has fewer than 20 pairs, on which all answers rest. With 300 cases of one graph of up to 64 nodes or
+            more: a node depends on two neighbors together (see `merge`).
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -203,6 +210,7 @@ def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     _warn_of_far(data)
     _warn_of_missing(data, model)
     _warn_of_triples(data)
+    _warn_of_few(data, chosen)
     model = dataclasses.replace(model, hyperparameters=chosen, selection=selection)
     relation, high = options.get("relation", "auto"), options.get("effort") == "high"
     kept = relation == "ridge" or (relation == "counts" and not high)  # `train` starts from counts
@@ -313,6 +321,18 @@ def _warn_of_triples(data: TrainingData) -> None:
         more = f", as {len(found) - 1} others do" if len(found) > 1 else ""
         fix = f"Merge them: kbpjax.merge(graph, data, [{first.nodes[1]}, {first.nodes[2]}])."
         warn(f"data: {got} ({first.nats:.2g} nats that no model of pairs has){more}. {fix}", RelationWarning)
+
+
+def _warn_of_few(data: TrainingData, chosen: Hyperparameters) -> None:
+    """Warn of the number of pairs that relations rest on, where it is small."""
+    pairs = {k: len(first) for k, (first, _) in data.edges.items()}
+    few = min(pairs, key=lambda k: pairs[k], default=None)
+    if few is None or pairs[few] >= FEW_PAIRS:
+        return
+    shared = chosen.relation == "counts" and not isinstance(chosen.ridge, Mapping)
+    drawn = f", and are drawn to independence by a share of {float(chosen.ridge):.2g}" if shared else ""
+    text = f"data: the relations of edge type {few} rest on {pairs[few]} pairs{drawn}"
+    warn(f"{text}. Learn from more cases, or let edges share types.", RelationWarning)
 
 
 def _warn_of_missing(data: TrainingData, model: KernelMRF) -> None:

@@ -121,6 +121,8 @@ class HolesWarning(KbpWarning):
 class RelationWarning(KbpWarning):
     """Given by `fit` if edges of one type differ much and share a relation, by `infer` if a graph lacks own relations.
 
+    Also given by `fit` if relations rest on few pairs, or if pairs cannot say what three nodes have to do with another.
+
     Examples:
         >>> import warnings, kbpjax as kbp
         >>> with warnings.catch_warnings():

@@ -88,23 +88,32 @@ def clamp(
     _checks.require(numbers.ndim == 1 and whole, "nodes", "must be integers [some]", f"{numbers.dtype}", fix)
     count = f"must hold a value for each of the {len(numbers)} nodes"
     _checks.require(given.ndim > 0 and len(given) == len(numbers), "values", count, f"shape {given.shape}", fix)
+    shapes = {v: shapes[v] for v in _types_of(graph, numbers)}
     _check_clamped(model, graph, numbers, given, shapes)
     types = tuple(v for v, shape in shapes.items() if shape == given.shape[1:])
+    floats = tuple(v for v in types if jnp.issubdtype(model.points[v].dtype, jnp.floating))
+    if floats and jnp.issubdtype(given.dtype, jnp.floating):
+        types = floats  # where the types of nodes are traced, all that these values may be of
     return _clamp(model, graph, numbers, given, evidence_model, types)
 
 
 def _codes(model: KernelMRF, graph: Graph, nodes: Any, values: Any) -> Any:
     """Return the codes of labels; without `nodes`, hidden where they are missing."""
-    types = [v for v, *_ in graph.node_types]
-    if nodes is not None and not _checks.is_traced((graph, nodes)):
-        numbers = np.asarray(_checks.as_numpy("nodes", nodes)).reshape(-1)
-        known = numbers[(numbers >= 0) & (numbers < graph.num_nodes)].astype(int)  # others are refused later
-        types = np.unique(np.asarray(graph.node_type)[known]).tolist() or types
-    labels = [dict(model.labels).get(v) for v in types]
+    labels = [dict(model.labels).get(v) for v in _types_of(graph, nodes)]
     fix = "Pass {node type: values}."
     _checks.require(len(set(labels)) == 1, "values", "must be by type where labels of types differ", "one list", fix)
     codes = encode("values", values, labels[0])
     return codes if nodes is None else _complete(codes)
+
+
+def _types_of(graph: Graph, nodes: Any) -> list[int]:
+    """Return the types of nodes; all that the graph has, where they are not known."""
+    types = [v for v, *_ in graph.node_types]
+    if nodes is None or _checks.is_traced((graph, nodes)):
+        return types
+    numbers = np.asarray(_checks.as_numpy("nodes", nodes)).reshape(-1)
+    known = numbers[(numbers >= 0) & (numbers < graph.num_nodes)].astype(int)  # others are refused later
+    return np.unique(np.asarray(graph.node_type)[known]).tolist() or types
 
 
 def _complete(codes: Any) -> Any:

@@ -161,6 +161,8 @@ class Outcome(NamedTuple):
         converged: whether the messages converged.
         residual: the largest residual of a basis.
         errors: standard errors of the differences of the scores from that at temperature 1, over the held-out problems.
+        sums: sum of the energy scores of each problem at temperature 1 [problem].
+        counts: number of scored values of each problem [problem].
     """
 
     scores: Any
@@ -168,6 +170,8 @@ class Outcome(NamedTuple):
     converged: Any
     residual: Any
     errors: Any = 0.0
+    sums: Any = 0.0
+    counts: Any = 0.0
 
 
 class Given(eqx.Module):
@@ -243,13 +247,13 @@ class Comparison(eqx.Module):
         sums, inside, counts = jax.lax.map(at, jnp.asarray(search.temperatures, evidence.local.dtype))
         total = jnp.maximum(jnp.sum(counts[0]), 1)
         scores = jnp.sum(sums, axis=1) / total
-        errors = jnp.zeros_like(scores)
+        errors, plain = jnp.zeros_like(scores), sums[search.temperatures.index(1.0)]
         if self.problems > 1:
-            apart = sums - sums[search.temperatures.index(1.0)][None]
+            apart = sums - plain[None]
             centered = apart - jnp.sum(apart, axis=1, keepdims=True) / total * counts
             errors = jnp.sqrt(jnp.sum(centered**2, axis=1) * self.problems / (self.problems - 1)) / total
         residual = jnp.max(jnp.stack([jnp.max(jnp.stack(pair)) for pair in model.residuals.values()]))
-        return Outcome(scores, inside, solution.converged, residual, errors)
+        return Outcome(scores, inside, solution.converged, residual, errors, plain, counts[0])
 
     def distances(self) -> dict[int, tuple[Array, Array]]:
         """Return {node type: distances between the points, and from each true value to the points}."""
@@ -324,6 +328,7 @@ def make_comparison(
     in_units_of: Sequence[int] = (),
     relation: str = "ridge",
     own: OwnRelations | None = None,
+    fold: int = 0,
 ) -> Comparison:
     """Hold out problems, and return what the score needs.
 
@@ -336,8 +341,9 @@ def make_comparison(
         in_units_of: the node types whose scores are in standard deviations of each node.
         relation: the estimator of relations.
         own: the edges that have relations of their own, if `data` are those of `with_own_relations`.
+        fold: which of several splits into training data and held-out cases.
     """
-    train, held = hold_out(data, search, own_margins)
+    train, held = hold_out(data, search, own_margins, fold)
     if own is not None:
         own, held = _of_training(own, train, held)
     if projected:

@@ -43,27 +43,28 @@ class HeldOut(NamedTuple):
 
 
 def hold_out(
-    data: TrainingData, search: Search = Search(), own_margins: Sequence[int] = ()
+    data: TrainingData, search: Search = Search(), own_margins: Sequence[int] = (), fold: int = 0
 ) -> tuple[TrainingData, HeldOut]:
     """Return the training data without some cases or blocks, thinned, and the problems that were left out.
 
-    The values of node types with `own_margins` are standardized, with the margins of what is not left out.
+    The values of node types with `own_margins` are standardized, with the margins of what is not left out. Folds have
+    different cases, as far as there are enough.
     """
     rng = np.random.default_rng(search.seed)
-    held, cases = _held(data.cases, search, rng), data.cases
+    held, cases = _held(data.cases, search, rng, fold), data.cases
     if own_margins:
         cases = standardized_cases(cases, *estimate_margins(cases, own_margins, held))
     return _training(data, cases, held, search.most_pairs, rng), _union(cases, held, search.margin)
 
 
-def _held(cases: tuple[Cases, ...], search: Search, rng: np.random.Generator) -> list[NDArray[np.bool_]]:
+def _held(cases: tuple[Cases, ...], search: Search, rng: np.random.Generator, fold: int = 0) -> list[NDArray[np.bool_]]:
     """Return the mask of the held-out nodes of each graph [case, node]."""
     counts = [len(next(iter(one.samples.values()))) for one in cases]
     held = [np.zeros((count, one.graph.num_nodes), bool) for one, count in zip(cases, counts, strict=True)]
     budget = min(search.most_nodes, sum(mask.size for mask in held) // search.share)
     everything = [(g, case) for g, count in enumerate(counts) for case in range(count)]
     if len(everything) >= search.min_cases:
-        for number in rng.permutation(len(everything)):
+        for number in np.roll(rng.permutation(len(everything)), -fold * (len(everything) // search.share)):
             g, case = everything[number]
             if budget <= 0:
                 break

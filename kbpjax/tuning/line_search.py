@@ -2,7 +2,8 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,8 +45,16 @@ CLEAR = 2.0
 class Scores:
     """The scores of choices on held-out problems, each computed once."""
 
-    def __init__(self, comparison: Comparison, search: Search, penalized: bool = True, log: Log | None = None):
+    def __init__(
+        self,
+        comparison: Comparison,
+        search: Search,
+        penalized: bool = True,
+        log: Log | None = None,
+        folds: Sequence[Comparison] = (),
+    ):
         self.comparison = comparison
+        self.folds = tuple(folds)  # other splits of few cases, over which scores are means
         self.penalized = penalized  # where bases are not resolved
         self.search = search
         self.log = Log() if log is None else log
@@ -57,22 +66,26 @@ class Scores:
         if rank not in self.of_rank:
             nodes, count = self.comparison.data.nodes, self.search.fine_points
             points = {v: candidate_points(nodes[v], count) for v in self.comparison.points}
-            comparison = dataclasses.replace(self.comparison, rank=rank, points=points)
-            self.of_rank[rank] = Scores(comparison, self.search, self.penalized, self.log)
+            self.of_rank[rank] = self._with(rank=rank, points=points)
         return self.of_rank[rank]
 
     def with_starts(self, node_types: tuple[int, ...]) -> "Scores":
         """Return the scores of choices where the starts of node types have marginals of their own."""
         known = tuple(v for v in node_types if v in self.comparison.data.starts)
-        comparison = dataclasses.replace(self.comparison, starts=known)
-        return Scores(comparison, self.search, self.penalized, self.log)
+        return self._with(starts=known)
+
+    def _with(self, **options: Any) -> "Scores":
+        """Return the scores of comparisons with other options."""
+        first, *others = (dataclasses.replace(one, **options) for one in (self.comparison, *self.folds))
+        return Scores(first, self.search, self.penalized, self.log, others)
 
     def outcome(self, choice: Choice) -> Outcome:
         """Return how good the beliefs of a choice are; scores that are not finite are infinite."""
         if choice not in self.tried:
             self.log.evaluated += 1
             dtype = jnp.result_type(float)
-            found = jax.device_get(evaluate(self.comparison, Choice(*(jnp.asarray(value, dtype) for value in choice))))
+            numbers = Choice(*(jnp.asarray(value, dtype) for value in choice))
+            found = _mean(*(jax.device_get(evaluate(one, numbers)) for one in (self.comparison, *self.folds)))
             scores = np.where(np.isfinite(found.scores), np.asarray(found.scores, float), np.inf)
             self.tried[choice] = found._replace(scores=scores)
         return self.tried[choice]
@@ -114,6 +127,24 @@ class Scores:
         gaps = np.where(flat, np.abs(found.inside - search.inside), np.inf)
         right = np.flatnonzero(gaps <= np.min(gaps) + search.tie)
         return min((search.temperatures[number] for number in right), key=lambda one: abs(np.log(one)))
+
+    def loss(self, choice: Choice, best: Choice) -> tuple[float, float]:
+        """Return how much worse a choice is than another at temperature 1, and the standard error over the problems."""
+        apart = self.outcome(choice).sums - self.outcome(best).sums
+        total, number = max(float(np.sum(self.outcome(best).counts)), 1.0), np.size(apart)
+        spread = np.sqrt(np.sum((apart - np.mean(apart)) ** 2) * number / max(number - 1, 1))
+        return float(np.sum(apart)) / total, float(spread) / total
+
+
+def _mean(*found: Outcome) -> Outcome:
+    """Return the outcome over several splits."""
+    if len(found) == 1:
+        return found[0]
+    mean = lambda values: np.mean(np.stack(values), axis=0)
+    scores, inside, converged, residual, errors, sums, counts = zip(*found, strict=True)
+    error = np.sqrt(mean(np.square(errors)) / len(found))
+    joined = np.concatenate(sums), np.concatenate(counts)
+    return Outcome(mean(scores), mean(inside), bool(np.all(converged)), np.max(residual), error, *joined)
 
 
 def _line(score: "Scores", best: Choice, name: str, root: float) -> Choice:

@@ -20,8 +20,16 @@ from kbpjax.tuning.search import Choice, Search
 from kbpjax.tuning.steep import smallest_noise
 from kbpjax.tuning.tried import Log
 
+SHARES = 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0
+"""Shares of independence to which smoothed counts of few pairs are drawn."""
+
 SOME = 200
 """Number of samples at which the sign of a kernel is looked at."""
+
+
+def fewest_pairs(data: TrainingData) -> int:
+    """Return the smallest number of pairs of an edge type; of data without edges, a large number."""
+    return min((len(first) for first, _ in data.edges.values()), default=10**9)
 
 
 class Found(NamedTuple):
@@ -105,7 +113,19 @@ class Problem:
         margins: Any = {"own_margins": self.own_margins, "in_units_of": self.in_units_of}
         defaults: Any = {"data": self.source, "given": self.given, "relation": self.relation, "own": self.cells}
         options = defaults | margins | options
-        return Scores(make_comparison(search=self.search, **options), self.search, self.scalar, self.log)
+        first, *others = (make_comparison(search=self.search, fold=fold, **options) for fold in range(self.folds))
+        return Scores(first, self.search, self.scalar, self.log, others)
+
+    @property
+    def folds(self) -> int:
+        """Number of splits into training data and held-out cases: several of few cases."""
+        cases = sum(len(next(iter(one.samples.values()))) for one in self.data.cases)
+        return self.search.folds if self.is_small and cases >= self.search.min_cases else 1
+
+    @property
+    def is_small(self) -> bool:
+        """Whether an edge type has so few pairs that relations are drawn to independence."""
+        return fewest_pairs(self.data) < self.search.few_pairs
 
     def can_count(self) -> bool:
         """Return whether variables are numbers whose kernels are not negative, as weights of counts have to be."""
@@ -238,6 +258,20 @@ def search_numbers(problem: Problem, log: Log) -> Found:
     fix = "Pass kernels and ridges."
     _checks.require(np.isfinite(scores(best)), "data", "must give finite beliefs on held-out problems", "NaN", fix)
     return Found(best, scores, kernels, rule)
+
+
+def drawn_to_independence(found: Found) -> Found:
+    """Return what was found, with the largest shares of independence whose score is within one standard error.
+
+    The rule of one standard error (Breiman, Friedman, Olshen and Stone 1984), for few pairs.
+    """
+    choice, scores = found.choice, found.scores
+    for name in ("ridge", "obs_ridge"):
+        larger = [choice._replace(**{name: share}) for share in SHARES if share > getattr(choice, name)]
+        for one in larger:
+            loss, error = scores.loss(one, found.choice)
+            choice = one if loss <= error else choice
+    return found._replace(choice=choice)
 
 
 def with_own(problem: Problem, found: Found, sharing: str) -> Found:

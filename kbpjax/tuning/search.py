@@ -71,6 +71,10 @@ class Search:
         tie: difference of shares up to which regions hold equally well: the temperature nearest to 1 is taken.
         fewest: number of values of variables below which nothing is held out.
         min_cases: number of cases from which whole cases are left out.
+        few_pairs: smallest number of pairs of an edge type from which one split is enough, and the relation that scores
+            best is taken. Fewer are smoothed counts, drawn to independence.
+        folds: number of splits of fewer pairs.
+        prior: number of pairs that independence counts for where nothing is held out.
         share: one in so many nodes is left out.
         most_nodes: largest number of nodes that are left out.
         block: number of nodes of a block. Those at its edge lack messages and are not scored; fewer, larger blocks
@@ -119,6 +123,9 @@ class Search:
     tie: float = 0.005
     fewest: int = 20
     min_cases: int = 4
+    few_pairs: int = 100
+    folds: int = 4
+    prior: float = 10.0
     share: int = 4
     most_nodes: int = 2500
     block: int = 300
@@ -131,6 +138,10 @@ class Search:
     compares: bool = True
     searched: bool = False
     rounds: int = 3
+
+    def with_temperatures(self, least: float) -> "Search":
+        """Return the same options, with temperatures from `least` on."""
+        return dataclasses.replace(self, temperatures=tuple(one for one in self.temperatures if one >= least))
 
 
 EFFORTS = {
