@@ -215,7 +215,7 @@ def choose(
     else:
         found = search_numbers(problem, log)
         may = sharing == "auto" and compares and problem.scalar and can_have_own_relations(problem.source)
-        may = may and not share_well(problem.source, search.clear)
+        may = may and (search.searched or not share_well(problem.source, search.clear))
         if starts == "own" or (starts == "auto" and compares):
             found, own_starts = with_starts(problem, found, starts)
         found = with_own(problem, found, sharing) if may or sharing == "edge" else found

@@ -370,9 +370,11 @@ def make_comparison(
             known = held.present[v] & (rng.random(len(truth)) < 0.5)
             clamped.append((np.asarray(graph.nodes_of_type(v))[known].astype(np.int32), truth[known]))
             scored[v] = held.present[v] & ~known
-        told = _told(graph, np.concatenate([nodes for nodes, _ in clamped]))
-        informed = {v: mask & told[np.asarray(graph.nodes_of_type(v))] for v, mask in scored.items()}
-        scored = informed if any(mask.any() for mask in informed.values()) else scored
+    of_type = {v: np.asarray(graph.nodes_of_type(v)) for v in scored}
+    known = [nodes for nodes, _ in clamped or ()] + [of_type[v][seen] for v, seen in held.observed.items()]
+    told = _told(graph, np.concatenate(known))
+    informed = {v: mask & told[of_type[v]] for v, mask in scored.items()}
+    scored = informed if any(mask.any() for mask in informed.values()) else scored
     nodes = {v: train.nodes[v] for v in held.truth}
     scalar = all(x.ndim == 1 for x in train.nodes.values())
     for v, x in held.truth.items():
@@ -398,15 +400,15 @@ def make_comparison(
     )
 
 
-def _told(graph: Graph, clamped: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Return which nodes hear of a clamped node [node]; beliefs of others say nothing of the relations."""
+def _told(graph: Graph, known: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Return which nodes hear of a known or observed node [node]; beliefs of others say nothing of the relations."""
     from scipy.sparse import coo_array  # a dependency of JAX, imported where it is needed
     from scipy.sparse.csgraph import connected_components
 
     ends = np.asarray(graph.senders), np.asarray(graph.receivers)
     edges = coo_array((np.ones(graph.num_edges, np.int8), ends), shape=(graph.num_nodes,) * 2)
     part = connected_components(edges, directed=False)[1]
-    return np.isin(part, part[clamped])
+    return np.isin(part, part[known])
 
 
 def _of_training(own: OwnRelations, train: TrainingData, held: HeldOut) -> tuple[OwnRelations, HeldOut]:

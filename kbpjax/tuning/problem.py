@@ -214,8 +214,9 @@ class Problem:
         return compared
 
     def best_first_score(self) -> float:
-        """Return the best score of the first values of all observation kernels."""
-        return min(scores(first(scores, starts, self.names)) for _, scores, starts in self.compared)
+        """Return the best score of the first values of all observation kernels, or `resolved_score`."""
+        scores = [scores(first(scores, starts, self.names)) for _, scores, starts in self.compared]
+        return min(*scores, self.resolved_score("pooled"))
 
     def searched_score(self) -> float:
         """Return the best score after a search of all numbers."""
