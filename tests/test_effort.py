@@ -17,7 +17,7 @@ from kbpjax.tuning.search import EFFORTS
 from kbpjax.tuning.tried import Log
 
 GRAPH = kbp.chain_graph(3)
-Z = np.cumsum(np.random.default_rng(0).normal(size=(40, 3)), axis=1)
+Z = np.cumsum(np.random.default_rng(0).normal(size=(60, 3)), axis=1)
 X = Z + np.array([0.0, 50.0, 0.0])  # nodes that differ strongly
 DATA = kbp.pool(GRAPH, X, X + 0.3)
 

@@ -400,6 +400,7 @@ def test_fit_names_what_is_wrong():
     assert not wrong
 
 
+@pytest.mark.filterwarnings("ignore:data. the relations of edge type 0 rest on 12 pairs")
 @pytest.mark.parametrize("obs_kernel", [None, {}], ids=str)
 def test_a_kernel_of_observations_that_is_not_given_is_chosen(obs_kernel):
     x = np.linspace(0, 1, 12)

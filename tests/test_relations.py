@@ -104,7 +104,8 @@ def test_other_graphs_have_the_relations_of_the_types():
 
 
 def test_few_values_keep_what_was_asked_for():
-    model = kbp.fit(kbp.pool(GRAPH, X[:3], X[:3]), sharing="edge")
+    with pytest.warns(kbp.RelationWarning, match="rest on 9 pairs"):
+        model = kbp.fit(kbp.pool(GRAPH, X[:3], X[:3]), sharing="edge")
     assert len(model.own_edges) == 3
 
 

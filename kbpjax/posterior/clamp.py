@@ -109,7 +109,7 @@ def _codes(model: KernelMRF, graph: Graph, nodes: Any, values: Any) -> Any:
 def _types_of(graph: Graph, nodes: Any) -> list[int]:
     """Return the types of nodes; all that the graph has, where they are not known."""
     types = [v for v, *_ in graph.node_types]
-    if nodes is None or _checks.is_traced((graph, nodes)):
+    if nodes is None or len(types) == 1 or _checks.is_traced((graph, nodes)):
         return types
     numbers = np.asarray(_checks.as_numpy("nodes", nodes)).reshape(-1)
     known = numbers[(numbers >= 0) & (numbers < graph.num_nodes)].astype(int)  # others are refused later
