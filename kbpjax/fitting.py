@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ScalarLike
@@ -329,8 +330,8 @@ def _warn_of_few(data: TrainingData, chosen: Hyperparameters) -> None:
     few = min(pairs, key=lambda k: pairs[k], default=None)
     if few is None or pairs[few] >= FEW_PAIRS:
         return
-    shared = chosen.relation == "counts" and not isinstance(chosen.ridge, Mapping)
-    drawn = f", and are drawn to independence by a share of {float(chosen.ridge):.2g}" if shared else ""
+    share = max(float(one) for one in jax.tree.leaves(chosen.ridge))
+    drawn = f", and are drawn to independence by a share of {share:.2g}" if chosen.relation == "counts" else ""
     text = f"data: the relations of edge type {few} rest on {pairs[few]} pairs{drawn}"
     warn(f"{text}. Learn from more cases, or let edges share types.", RelationWarning)
 

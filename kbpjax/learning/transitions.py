@@ -126,7 +126,9 @@ def with_transitions(
         given = np.asarray(
             own.factors(points) if isinstance(own, GivenStart) else prior * np.exp(own.log_ratio(points))
         )
-    basis = Levels.at(model.bases[v].kernel, points)
+    old = model.bases[v]
+    assert isinstance(old, Basis)  # of a model of states
+    basis = Levels.at(old.kernel, points)
     observed = {v: _at_states(model, v, points)} if v in model.observations else {}
     to_jax = lambda x: _checks.to_jax(np.asarray(x, float), dtype)
     removed = {one[2] for one in model.own_edges if one[3] == k}
@@ -156,8 +158,8 @@ def with_transitions(
 def _at_states(model: KernelMRF, node_type: int, states: Array) -> ObservationModel:
     """Return the observation model of a node type with messages as values at its states."""
     one, at_states = model.observations[node_type], features(model.bases[node_type], states)
-    values = (matmul(at_states.astype(part.dtype), part) for part in (one.expectation, one.ratio))
-    return ObservationModel(one.basis, *values, one.residual)
+    at = lambda operator: matmul(at_states.astype(operator.dtype), operator)
+    return ObservationModel(one.basis, at(one.expectation), at(one.ratio), one.residual)
 
 
 def _types(model: KernelMRF, node_type: int | None, edge_type: int | None) -> tuple[int, int]:

@@ -181,8 +181,7 @@ def _union(cases: tuple[Cases, ...], held: list[NDArray[np.bool_]], margin: int)
     for one, mask in zip(cases, held, strict=True):
         chosen, kind = np.flatnonzero(mask.any(axis=1)), np.asarray(one.graph.node_type)
         inside = mask[chosen]
-        whole = inside.all(axis=1)  # of which all nodes are scored
-        scored = [row if full else interior(one.graph, row, margin) for row, full in zip(inside, whole, strict=True)]
+        scored = [row if row.all() else interior(one.graph, row, margin) for row in inside]
         number = np.full(inside.shape, -1)
         number[inside] = offset + np.arange(inside.sum())
         offset += int(inside.sum())
