@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
-from kbpjax.tuning import line_search
+from kbpjax.learning.differing import share_well
+from kbpjax.tuning import comparison, line_search
 from kbpjax.tuning.comparison import Outcome
+from kbpjax.tuning.held_out import hold_out
 from kbpjax.tuning.problem import Found, drawn_to_independence
 from kbpjax.tuning.search import Choice, Search
 
@@ -93,3 +95,34 @@ def test_the_largest_share_within_one_standard_error_is_taken():
         scores.tried[Choice(ridge=share)] = of(loss + spread)
         scores.tried[Choice(ridge=0.2, obs_ridge=share)] = of(1.0)
     assert drawn_to_independence(Found(Choice(ridge=1e-3), scores, None, None)).choice.ridge == 0.2
+
+
+def test_folds_hold_out_different_cases():
+    data = kbp.pool(kbp.chain_graph(2), np.arange(40.0).reshape(20, 2))
+    held = [set(np.asarray(hold_out(data, fold=fold)[1].truth[0]).tolist()) for fold in range(4)]
+    assert set.union(*held) == set(np.arange(40.0).tolist()) and sum(map(len, held)) == 40
+
+
+def test_scores_of_folds_are_means_and_keep_all_cases():
+    one = Outcome(np.array([1.0, 2.0]), np.array([0.8, 1.0]), True, 0.1, np.array([0.3, 0.0]), np.ones(2), np.ones(2))
+    other = one._replace(
+        scores=np.array([3.0, 4.0]), converged=False, residual=0.2, sums=2 * np.ones(3), counts=np.ones(3)
+    )
+    found = line_search._mean(one, other)
+    assert found.scores.tolist() == [2, 3] and not found.converged and found.residual == 0.2
+    assert found.sums.tolist() == [1, 1, 2, 2, 2] and len(found.counts) == 5
+    np.testing.assert_allclose(found.errors, [0.3 / np.sqrt(2), 0])
+
+
+def test_only_nodes_that_hear_of_evidence_are_scored():
+    graph = kbp.Graph.from_edges([(0, 1), (2, 3), (3, 4)], 6)
+    assert comparison._told(graph, np.array([1, 4])).tolist() == [True, True, True, True, True, False]
+
+
+@pytest.mark.parametrize(("slope", "alike"), [(0.9, True), (-0.9, False)])
+def test_edges_are_surely_alike(slope, alike):
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=2000)]
+    for factor in (0.9, slope, 0.9):
+        x.append(factor * x[-1] + 0.44 * rng.normal(size=2000))
+    assert share_well(kbp.pool(kbp.chain_graph(4), np.stack(x, axis=1)), 0.02) is alike
