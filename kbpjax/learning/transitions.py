@@ -107,7 +107,7 @@ def with_transitions(
         >>> model = kbp.fit(kbp.pool(graph, states, states + 0.5 * rng.normal(size=states.shape)), effort="low")
         >>> given = kbp.with_transitions(model, [[0.8, 0.2, 0], [0, 0.9, 0.1], [0, 0, 1]], start=[1, 0, 0])
         >>> posterior = kbp.infer(given, graph, evidence=kbp.clamp(given, graph, [3], [1]))
-        >>> np.asarray(posterior.by_type[0].weights)[[0, 7]].round(3).tolist()
+        >>> np.asarray(posterior.by_type[0].weights, float)[[0, 7]].round(3).tolist()
         [[1.0, 0.0, 0.0], [0.0, 0.656, 0.344]]
     """
     v, k = _types(model, node_type, edge_type)
