@@ -36,8 +36,9 @@ def enable_compilation_cache(folder: str | Path | None = None) -> Path:
         >>> kbp.enable_compilation_cache()  # doctest: +SKIP
         PosixPath('/home/me/.cache/kbpjax')
     """
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kbpjax"
-    path = (default if folder is None else Path(folder)).expanduser().resolve()
+    if folder is None:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "kbpjax"
+    path = Path(folder).expanduser().resolve()
     fix = "Pass another folder."
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -399,3 +399,15 @@ def test_a_likelihood_with_arrays_leaves_a_compiled_function():
         evidence = jax.jit(lambda y, form=form: kbp.likelihood(model, graph, form(y)))(y)
         got = kbp.beliefs(model, graph, evidence, solution, candidates).weights
         np.testing.assert_allclose(got, wanted, rtol=1e-12)
+
+
+def test_floats_clamp_states_beside_numbers():
+    """One list of values for nodes of two types, one of numbers and one of integer states: none is left out."""
+    rng = np.random.default_rng(0)
+    graph = kbp.Graph.from_edges([(0, 1)], 2, node_type=[0, 1])
+    x = {0: rng.normal(size=(60, 1)), 1: rng.integers(0, 3, (60, 1))}
+    model = kbp.fit(kbp.pool(graph, x), kernel={0: kbp.RBF(0.5), 1: kbp.RBF(0.5)}, ridge=1e-3)
+    got = kbp.clamp(model, graph, [0, 1], [0.5, 2.0])
+    by_type = kbp.clamp(model, graph, [0, 1], {0: [0.5], 1: [2]})
+    np.testing.assert_allclose(got.local, by_type.local, rtol=1e-6)
+    assert sorted(got.values) == [0, 1] and all(mask.all() for mask, _ in got.values.values())

@@ -94,7 +94,9 @@ def test_the_largest_share_within_one_standard_error_is_taken():
     for share, loss in worse.items():
         scores.tried[Choice(ridge=share)] = of(loss + spread)
         scores.tried[Choice(ridge=0.2, obs_ridge=share)] = of(1.0)
-    assert drawn_to_independence(Found(Choice(ridge=1e-3), scores, None, None)).choice.ridge == 0.2
+    assert (
+        drawn_to_independence(Found(Choice(ridge=1e-3), scores, None, None), ["ridge", "obs_ridge"]).choice.ridge == 0.2
+    )
 
 
 def test_folds_hold_out_different_cases():

@@ -110,6 +110,8 @@ def with_transitions(
         >>> np.asarray(posterior.by_type[0].weights, float)[[0, 7]].round(3).tolist()
         [[1.0, 0.0, 0.0], [0.0, 0.656, 0.344]]
     """
+    fix = "Call it outside of jax.jit, and pass the model in."
+    _checks.require(not _checks.is_traced((model, transitions, start)), "model", "must be known", "tracers", fix)
     v, k = _types(model, node_type, edge_type)
     order = np.argsort(np.asarray(model.points[v]))
     states, count = np.asarray(model.points[v])[order], len(order)

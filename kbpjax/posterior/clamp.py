@@ -91,10 +91,7 @@ def clamp(
     shapes = {v: shapes[v] for v in _types_of(graph, numbers)}
     _check_clamped(model, graph, numbers, given, shapes)
     types = tuple(v for v, shape in shapes.items() if shape == given.shape[1:])
-    floats = tuple(v for v in types if jnp.issubdtype(model.points[v].dtype, jnp.floating))
-    if floats and jnp.issubdtype(given.dtype, jnp.floating):
-        types = floats  # where the types of nodes are traced, all that these values may be of
-    return _clamp(model, graph, numbers, given, evidence_model, types)
+    return clamp_types(model, graph, numbers, given, evidence_model, types)
 
 
 def _codes(model: KernelMRF, graph: Graph, nodes: Any, values: Any) -> Any:
@@ -257,7 +254,7 @@ def _check_nodes(
             warn(f"{text}. {fix}", EvidenceWarning)
 
 
-def _clamp(
+def clamp_types(
     model: KernelMRF,
     graph: Graph,
     numbers: Array,
@@ -265,6 +262,7 @@ def _clamp(
     evidence_model: EvidenceModel,
     types: tuple[int, ...],
 ) -> Evidence:
+    """Return the clamps of nodes of known types, unchecked; of a traced graph, `clamp` has to look at all types."""
     numbers = numbers.astype(jnp.int32)
     clamped = jnp.zeros(graph.num_nodes, bool).at[numbers].set(True)
     of_nodes = jnp.zeros((graph.num_nodes, *values.shape[1:]), values.dtype).at[numbers].set(values)

@@ -215,13 +215,14 @@ def choose(
     else:
         found = search_numbers(problem, log)
         may = sharing == "auto" and compares and problem.scalar and can_have_own_relations(problem.source)
-        may = may and (search.searched or not share_well(problem.source, search.clear))
+        alike = may and not search.searched and share_well(problem.source, search.clear)
+        may = may and not alike
         if starts == "own" or (starts == "auto" and compares):
             found, own_starts = with_starts(problem, found, starts)
         found = with_own(problem, found, sharing) if may or sharing == "edge" else found
-        if not (may or sharing == "edge" or problem.cells):
+        if not (may or alike or sharing == "edge" or problem.cells):
             warn_of_sharing(problem.data, "Pass sharing='edge' to fit, or give them edge types.")
-        found = drawn_to_independence(found) if small and ridge is None and obs_ridge is None else found
+        found = drawn_to_independence(found, problem.names) if small else found
         choice, scores, obs_kernels, rule = found
         temperature = scores.temperature(choice)
         _add_temperatures(log, scores.by_temperature(choice), temperature)

@@ -31,7 +31,7 @@ from kbpjax.learning.observations import DensityRatio, Expectation, ObservationM
 from kbpjax.learning.relations import OwnRelations
 from kbpjax.learning.rules import ConstantTime
 from kbpjax.posterior.beliefs import Belief, beliefs
-from kbpjax.posterior.clamp import clamp
+from kbpjax.posterior.clamp import clamp_types
 from kbpjax.posterior.evidence import observe
 from kbpjax.posterior.infer import Recipe, recipe, solve
 from kbpjax.posterior.summaries import temper
@@ -235,7 +235,7 @@ class Comparison(eqx.Module):
             options: Any = {"mask": observed, "evidence_model": either, "power": choice.power}
             evidence = observe(model, graph, self.held.observations, **options)
         else:
-            parts = [clamp(model, graph, nodes, values, evidence_model=either) for nodes, values in self.clamped]
+            parts = [clamp_types(model, graph, *known, either, (v,)) for v, known in self.clamped.items()]
             evidence = parts[0]
             for part in parts[1:]:
                 evidence = evidence * part
@@ -365,13 +365,13 @@ def make_comparison(
             held = held._replace(observed={**held.observed, v: seen & ~hidden})
             scored[v] = held.present[v] & ~(seen & ~hidden)
     if not held.observations:
-        clamped = []
+        clamped = {}
         for v, truth in held.truth.items():
             known = held.present[v] & (rng.random(len(truth)) < 0.5)
-            clamped.append((np.asarray(graph.nodes_of_type(v))[known].astype(np.int32), truth[known]))
+            clamped[v] = np.asarray(graph.nodes_of_type(v))[known].astype(np.int32), truth[known]
             scored[v] = held.present[v] & ~known
     of_type = {v: np.asarray(graph.nodes_of_type(v)) for v in scored}
-    known = [nodes for nodes, _ in clamped or ()] + [of_type[v][seen] for v, seen in held.observed.items()]
+    known = [nodes for nodes, _ in (clamped or {}).values()] + [of_type[v][seen] for v, seen in held.observed.items()]
     told = _told(graph, np.concatenate(known))
     informed = {v: mask & told[of_type[v]] for v, mask in scored.items()}
     scored = informed if any(mask.any() for mask in informed.values()) else scored

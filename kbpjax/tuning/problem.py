@@ -261,13 +261,15 @@ def search_numbers(problem: Problem, log: Log) -> Found:
     return Found(best, scores, kernels, rule)
 
 
-def drawn_to_independence(found: Found) -> Found:
+def drawn_to_independence(found: Found, names: list[str]) -> Found:
     """Return what was found, with the largest shares of independence whose score is within one standard error.
+
+    Shares are the ridges among the names of the numbers that vary.
 
     The rule of one standard error (Breiman, Friedman, Olshen and Stone 1984), for few pairs.
     """
     choice, scores = found.choice, found.scores
-    for name in ("ridge", "obs_ridge"):
+    for name in [name for name in names if name in ("ridge", "obs_ridge")]:
         larger = [choice._replace(**{name: share}) for share in SHARES if share > getattr(choice, name)]
         for one in larger:
             loss, error = scores.loss(one, found.choice)
