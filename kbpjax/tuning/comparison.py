@@ -159,7 +159,7 @@ class Outcome(NamedTuple):
         scores: energy score at each of `Search.temperatures`.
         inside: share of the true values in regions that hold `Search.inside` of a belief, at each temperature.
         converged: whether the messages converged.
-        residual: the largest residual of a basis.
+        residual: the largest residual of a basis, those of observations that are numbers included.
         errors: standard errors of the differences of the scores from that at temperature 1, over the held-out problems.
         sums: sum of the energy scores of each problem at temperature 1 [problem].
         counts: number of scored values of each problem [problem].
@@ -235,7 +235,8 @@ class Comparison(eqx.Module):
             options: Any = {"mask": observed, "evidence_model": either, "power": choice.power}
             evidence = observe(model, graph, self.held.observations, **options)
         else:
-            parts = [clamp_types(model, graph, *known, either, (v,)) for v, known in self.clamped.items()]
+            known = self.clamped.items()
+            parts = [clamp_types(model, graph, nodes, values, either, (v,)) for v, (nodes, values) in known]
             evidence = parts[0]
             for part in parts[1:]:
                 evidence = evidence * part
@@ -252,7 +253,10 @@ class Comparison(eqx.Module):
             apart = sums - plain[None]
             centered = apart - jnp.sum(apart, axis=1, keepdims=True) / total * counts
             errors = jnp.sqrt(jnp.sum(centered**2, axis=1) * self.problems / (self.problems - 1)) / total
-        residual = jnp.max(jnp.stack([jnp.max(jnp.stack(pair)) for pair in model.residuals.values()]))
+        residuals = [jnp.max(jnp.stack(pair)) for pair in model.residuals.values()]
+        numbers = [v for v, (_, y) in self.data.observations.items() if y.ndim == 1]  # else no kernel is resolved
+        residuals += [model.observations[v].residual.astype(residuals[0].dtype) for v in numbers]
+        residual = jnp.max(jnp.stack(residuals))
         return Outcome(scores, inside, solution.converged, residual, errors, plain, counts[0])
 
     def distances(self) -> dict[int, tuple[Array, Array]]:
