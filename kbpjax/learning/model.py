@@ -78,8 +78,8 @@ class KernelMRF(Checked):
         own_nodes: number of nodes of the graph of these edges.
         cells: (edge type, edge types of cells, centers, units) of the edge types whose relations vary with the features
             of their edges (`Graph.edge_features`); (): none.
-        starts: {node type: `Start`} of the node types whose nodes without an incoming edge have a marginal of their own
-            (`fit(starts=)`).
+        starts: {node type: `Start` or `GivenStart`} of the node types whose nodes without an incoming edge have a
+            marginal of their own (`fit(starts=)`, `kbp.with_transitions`).
 
     Examples:
         >>> import numpy as np, kbpjax as kbp

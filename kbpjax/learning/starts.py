@@ -237,6 +237,43 @@ class Start(Checked):
         return f"Start({own:.0f} samples of starts, {others:.0f} of other nodes, power {float(self.power):.3g})"
 
 
+class GivenStart(Checked):
+    """Given probabilities of the states of starts (`kbp.with_transitions`).
+
+    Attributes:
+        states: the states, sorted [state].
+        probabilities: their probabilities [state].
+
+    Examples:
+        >>> import numpy as np
+        >>> from kbpjax.learning.starts import GivenStart
+        >>> GivenStart(np.array([0, 1]), np.array([0.25, 0.75], np.float32)).factors(np.array([1, 0])).tolist()
+        [0.75, 0.25]
+    """
+
+    states: Shaped[Array, " state"]
+    probabilities: Float[Array, " state"]
+
+    def factors(self, x: Shaped[Array, " sample"]) -> Float[Array, " sample"]:
+        """Return the probabilities of states; 0 for others."""
+        same = x[:, None] == self.states[None]
+        return matmul(same.astype(self.probabilities.dtype), self.probabilities)
+
+    def log_factors(self, x: Shaped[Array, " sample"], places: Places) -> Float[Array, "node sample"]:
+        """Return the logarithms of the factors of nodes: probabilities of starts, and 1 of others."""
+        logs = jnp.log(self.factors(x))[None]
+        return jnp.where(places.first[:, None], logs, jnp.zeros_like(logs))
+
+    @property
+    def counts_ends(self) -> bool:
+        """False: the operators are those of given transitions."""
+        return False
+
+    @values_or_shapes
+    def __repr__(self) -> str:
+        return f"GivenStart({np.array2string(np.asarray(self.probabilities), precision=3, separator=', ')})"
+
+
 def _raised(near: Array, power: Array) -> Array:
     """Return values to a power; 0 stays 0, with a derivative of 0."""
     return jnp.where(near > 0, jnp.where(near > 0, near, 1) ** power, 0)
@@ -308,7 +345,7 @@ def require_starts(argument: str, node_types: Sequence[int], data: Any) -> None:
 
 @partial(jax.jit, static_argnames="edge_types")
 def with_factors(
-    starts: dict[int, Start],
+    starts: dict[int, Start | GivenStart],
     points: dict[int, Array],
     edge_types: tuple[tuple[int, int, int], ...],
     graph: Graph,
@@ -344,7 +381,7 @@ def with_factors(
 
 
 def add_factors(
-    start: Start | None,
+    start: Start | GivenStart | None,
     graph: Graph,
     node_type: int,
     logs: Float[Array, "node point"],

@@ -16,57 +16,21 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import matmul
-from kbpjax._public import Checked, public
+from kbpjax._public import public
 from kbpjax.features import features
 from kbpjax.features.cholesky import Basis, Levels, plain_features
 from kbpjax.inference.operators import Operators
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.observations import ObservationModel
-from kbpjax.learning.starts import Places
+from kbpjax.learning.starts import GivenStart
 
 CLOSE = 1e-3
 """Largest difference from 1 of the sum of given probabilities."""
-
-
-class GivenStart(Checked):
-    """Given probabilities of the states of starts.
-
-    Attributes:
-        states: the states, sorted [state].
-        probabilities: their probabilities [state].
-
-    Examples:
-        >>> import numpy as np
-        >>> from kbpjax.learning.transitions import GivenStart
-        >>> GivenStart(np.array([0, 1]), np.array([0.25, 0.75], np.float32)).factors(np.array([1, 0])).tolist()
-        [0.75, 0.25]
-    """
-
-    states: Shaped[Array, " state"]
-    probabilities: Float[Array, " state"]
-
-    def factors(self, x: Shaped[Array, " sample"]) -> Float[Array, " sample"]:
-        """Return the probabilities of states; 0 for others."""
-        same = x[:, None] == self.states[None]
-        return matmul(same.astype(self.probabilities.dtype), self.probabilities)
-
-    def log_factors(self, x: Shaped[Array, " sample"], places: Places) -> Float[Array, "node sample"]:
-        """Return the logarithms of the factors of nodes: probabilities of starts, and 1 of others."""
-        logs = jnp.log(self.factors(x))[None]
-        return jnp.where(places.first[:, None], logs, jnp.zeros_like(logs))
-
-    @property
-    def counts_ends(self) -> bool:
-        """False: the operators are those of given transitions."""
-        return False
-
-    def __repr__(self) -> str:
-        return f"GivenStart({np.array2string(np.asarray(self.probabilities), precision=3, separator=', ')})"
 
 
 @public
