@@ -16,6 +16,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.graphs.coloring import color_nodes
+from kbpjax.graphs.counting import groups, ranked, stable_order
 
 
 def random_edges(seed, num_nodes, num_edges, node_kinds, split):
@@ -452,3 +453,20 @@ def test_clamped_nodes_receive_nothing_and_send_as_before(name):
             assert np.array_equal(after.nodes, before.nodes)
         assert np.array_equal(without.edges, plan.edges)
         assert plan.without_incoming(None) is plan
+
+
+def test_counting_equals_sorting():
+    """Of many keys, which are counted, of few, and of keys much larger than their number."""
+    rng = np.random.default_rng(0)
+    for most, count in ((50, 100), (1000, 100_000), (2**40, 70_000)):
+        keys = rng.integers(0, most, count)
+        np.testing.assert_array_equal(stable_order(keys), np.argsort(keys, kind="stable"))
+    first, second = rng.integers(0, 30, (2, 500))
+    index, place = ranked(first, second)
+    pairs = np.stack([first, second], axis=1)
+    expected, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    np.testing.assert_array_equal(pairs[index], expected)
+    np.testing.assert_array_equal(place, inverse.reshape(-1))
+    places, inverse, counts = np.unique(first, return_inverse=True, return_counts=True)
+    for found, right in zip(groups(first), (places, counts, inverse), strict=True):
+        np.testing.assert_array_equal(found, right)

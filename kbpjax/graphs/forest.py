@@ -11,7 +11,6 @@ of the table of values at a time. The position after the last cell holds ones, f
 """
 
 import heapq
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from jaxtyping import Array, Bool, Int
 from numpy.typing import NDArray
 
 from kbpjax import _checks
+from kbpjax.graphs.counting import stable_order
 
 OVERHEAD = 64
 """Cost of one more row, in cells."""
@@ -76,7 +76,7 @@ class Forest(eqx.Module):
         if not 0 < num_pairs < num_nodes:
             return None
         order = _peel(pairs, num_nodes)
-        if len(order) < num_pairs:
+        if len(order.node) < num_pairs:
             return None
         cells = _cells(order, num_nodes)
 
@@ -173,57 +173,98 @@ class _Layout(NamedTuple):
         return self.to_rows(np.append(self.position, self.size)[cells], self.size)
 
 
-def _peel(pairs: NDArray, num_nodes: int) -> list[tuple[int, int, int]]:
-    """Return (node, parent, edge) in the order of removing leaves, outermost first; edges of cycles are left out."""
+class _Order(NamedTuple):
+    """Nodes below roots, their parents and the edges between them, in the order of removing leaves, outermost first."""
+
+    node: NDArray
+    parent: NDArray
+    edge: NDArray
+
+
+def _peel(pairs: NDArray, num_nodes: int) -> _Order:
+    """Return the order of removing leaves; edges of cycles are left out."""
     degree = np.bincount(pairs.reshape(-1), minlength=num_nodes).tolist()
     last_edge = np.zeros(num_nodes, int)  # sum of a node's remaining edges: its last edge, in the end
     np.add.at(last_edge, pairs, np.arange(len(pairs))[:, None])
     edge_of, ends = last_edge.tolist(), pairs.sum(axis=1).tolist()
     queue = [node for node, count in enumerate(degree) if count == 1]
-    order = []
+    nodes, edges = [], []
     for node in queue:
         if degree[node] == 0:  # a root: the last node of its tree
             continue
         edge = edge_of[node]
         parent = ends[edge] - node
-        order.append((node, parent, edge))
+        nodes.append(node)
+        edges.append(edge)
         degree[parent] -= 1
         edge_of[parent] -= edge
         if degree[parent] == 1:
             queue.append(parent)
-    return order
+    node, edge = np.array(nodes, int), np.array(edges, int)
+    return _Order(node, pairs[edge].sum(axis=1) - node, edge)
 
 
-def _cells(order: Sequence[tuple[int, int, int]], num_nodes: int) -> _Cells:
+def _cells(order: _Order, num_nodes: int) -> _Cells:
     """Return a cell for each edge, and the copies that merge the children of nodes with more than two."""
-    waiting: list[list[tuple[int, int]]] = [[] for _ in range(num_nodes)]  # (height, cell) of each node's children
-    cells: list[tuple[int, int, int, int]] = []  # owner, receiver, edge, height
-    families: list[list[int]] = []  # children of each cell, then of each root
+    many = (np.bincount(order.parent, minlength=num_nodes) > 2).tolist()
+    waiting: dict[int, list[tuple[int, int]]] = {v: [] for v, wide in enumerate(many) if wide}  # (height, cell)
+    owners: list[int] = []
+    receivers: list[int] = []
+    edges: list[int] = []
+    heights: list[int] = []
+    merged: list[tuple[int, int]] = []  # (cell, copy that it is merged into)
+    top = [0] * num_nodes  # height of the highest cell below each node
 
-    def add(node: int, to: int, edge: int, below: Sequence[tuple[int, int]]) -> None:
-        height = 1 + max((h for h, _ in below), default=0)
-        families.append(family(below))
-        heapq.heappush(waiting[to], (height, len(cells)))
-        cells.append((node, to, edge, height))
+    def add(node: int, to: int, edge: int, height: int) -> None:
+        if many[to]:
+            heapq.heappush(waiting[to], (height, len(owners)))
+        elif height > top[to]:
+            top[to] = height
+        owners.append(node)
+        receivers.append(to)
+        edges.append(edge)
+        heights.append(height)
 
-    def family(below: Sequence[tuple[int, int]]) -> list[int]:
-        return [*(cell for _, cell in below), -1, -1][:2]
-
-    def merge(node: int) -> Sequence[tuple[int, int]]:
+    def merge(node: int) -> None:
         while len(waiting[node]) > 2:
-            add(node, node, -1, [heapq.heappop(waiting[node]), heapq.heappop(waiting[node])])
-        return waiting[node]
+            pair = [heapq.heappop(waiting[node]) for _ in range(2)]
+            merged.extend((cell, len(owners)) for _, cell in pair)
+            add(node, node, -1, 1 + pair[1][0])
+        top[node] = max(height for height, _ in waiting[node])
 
-    for node, parent, edge in order:
-        add(node, parent, edge, merge(node))
-    roots = {parent for _, parent, _ in order} - {node for node, _, _ in order}
-    tops = [family(merge(root)) for root in sorted(roots)]
+    for node, parent, edge in zip(*(array.tolist() for array in order), strict=True):
+        if many[node]:
+            merge(node)
+        add(node, parent, edge, 1 + top[node])
+    is_root = np.zeros(num_nodes, bool)
+    is_root[order.parent] = True
+    is_root[order.node] = False
+    roots = np.flatnonzero(is_root)
+    for root in roots.tolist():
+        if many[root]:
+            merge(root)
 
-    owner, receiver, edge, height = np.array(cells).T
-    both = np.array(families + tops)
-    parent, sibling = np.empty_like(owner), np.empty_like(owner)
-    which = np.nonzero(both >= 0)
-    sibling[both[which]] = both[which[0], 1 - which[1]]
-    parent[both[which]] = np.where(which[0] < len(cells), which[0], -1)
-    above = np.where(np.append(edge, 0)[parent] >= 0, receiver, -1)
-    return _Cells(owner, receiver, above, edge, height, both[: len(cells)], parent, sibling)
+    owner, receiver, edge, height = (np.array(column) for column in (owners, receivers, edges, heights))
+    count, own = len(owner), np.flatnonzero(edge >= 0)
+    above = np.full(num_nodes, -1)  # the cell of each node, and a number of its own of each root
+    above[owner[own]] = own
+    above[roots] = count + np.arange(len(roots))
+    family = above[receiver]
+    copied, copy = np.array(merged, int).reshape(-1, 2).T
+    family[copied] = copy
+    by_height = stable_order(height)
+    sorted_cells = by_height[stable_order(family[by_height])]  # by family, then height, then number
+    second = np.append(False, np.diff(family[sorted_cells]) == 0).astype(int)
+    both = np.full((count + len(roots), 2), -1)
+    both[family[sorted_cells], second] = sorted_cells
+    first_one, other = both[family].T
+    return _Cells(
+        owner,
+        receiver,
+        np.where(np.append(edge, np.zeros(len(roots), int))[family] >= 0, receiver, -1),
+        edge,
+        height,
+        both[:count],
+        np.where(family < count, family, -1),
+        np.where(first_one == np.arange(count), other, first_one),
+    )

@@ -18,8 +18,9 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._misc import need, show_lines, show_list
 from kbpjax._public import Checked, public
+from kbpjax.graphs.counting import groups, ranked
 from kbpjax.graphs.forest import Forest
-from kbpjax.graphs.plan import Plan, inbox
+from kbpjax.graphs.plan import Plan, inboxes
 
 
 class Graph(Checked):
@@ -308,12 +309,11 @@ class Graph(Checked):
             node_type=index(node_type),
             plan=Plan.of(senders, receivers, both, node_type),
             forest=Forest.build(pairs, edge_type, node_type),
-            inboxes={int(v): inbox(receivers, node_type, v) for v in np.unique(node_type).tolist()},
+            inboxes=inboxes(receivers, node_type),
             num_nodes=num_nodes,
             num_edges=2 * num_pairs,
             node_types=tuple(
-                (int(v), int(n), int(degree[node_type == v].max()))
-                for v, n in zip(*np.unique(node_type, return_counts=True), strict=True)
+                (int(v), int(n), int(degree[node_type == v].max())) for v, n in zip(*groups(node_type)[:2], strict=True)
             ),
             edge_types=ends,
             edge_features=None if edge_features is None else _checks.to_jax(edge_features),
@@ -429,7 +429,8 @@ def neighbor_graph(positions: Numbers, num_neighbors: int = 4, *, node_type: Num
     count = len(places)
     nearest = KDTree(places).query(places, k=min(num_neighbors + 1, count))[1].reshape(count, -1)
     pairs = np.stack([np.repeat(np.arange(count), nearest.shape[1]), nearest.reshape(-1)], axis=1)
-    pairs = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1), axis=0)
+    pairs = np.stack([pairs.min(axis=1), pairs.max(axis=1)], axis=1)[pairs[:, 0] != pairs[:, 1]]
+    pairs = pairs[ranked(*pairs.T)[0]]
     distance = np.linalg.norm(places[pairs[:, 0]] - places[pairs[:, 1]], axis=1)
     return Graph.from_edges(pairs, count, node_type=node_type, edge_features=distance)
 
@@ -460,8 +461,9 @@ def _edge_array(edges: Numbers, num_nodes: int) -> NDArray:
     _checks.require(len(outside) == 0, "edges", rule, f"{outside[:3].tolist()}", "Correct them or raise num_nodes.")
     loops = pairs[pairs[:, 0] == pairs[:, 1]]
     _checks.require(len(loops) == 0, "edges", "must have no self-loops", f"{loops[:3].tolist()}", "Drop them.")
-    unordered, count = np.unique(np.sort(pairs, axis=1), axis=0, return_counts=True)
-    twice = unordered[count > 1][:3].tolist()
+    keys = np.sort(pairs.min(axis=1).astype(np.int64) * num_nodes + pairs.max(axis=1))
+    repeated = np.flatnonzero(keys[1:] == keys[:-1])[:3]
+    twice = [list(divmod(int(key), num_nodes)) for key in np.unique(keys[repeated])]
     _checks.require(
         not twice, "edges", "must name each unordered pair once", f"duplicates {twice}", "Drop one of each."
     )
@@ -499,19 +501,21 @@ def _feature_array(features: Numbers | None, length: int) -> NDArray | None:
 
 
 def _pair_types(ends: NDArray) -> NDArray:
-    return np.unique(np.sort(ends, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    return ranked(ends.min(axis=1), ends.max(axis=1))[1]
 
 
 def _orient(pairs: NDArray, edge_type: NDArray, node_type: NDArray) -> tuple[NDArray, tuple]:
     """Return edges oriented from the smaller node type to the larger, and the node types of each edge type."""
     reversed_ends = node_type[pairs[:, 0]] > node_type[pairs[:, 1]]
     pairs = np.where(reversed_ends[:, None], pairs[:, ::-1], pairs)
-    present, first, group = np.unique(edge_type, return_index=True, return_inverse=True)
+    present, _, group = groups(edge_type)
+    first = np.empty(len(present), int)
+    first[group[::-1]] = np.arange(len(group))[::-1]  # the last write of a type is its first edge
     ends = node_type[pairs]
-    wrong = np.flatnonzero(np.any(ends != ends[first][group.reshape(-1)], axis=1))
+    wrong = np.flatnonzero(np.any(ends != ends[first][group], axis=1))
     if len(wrong):
         i = wrong[0]
-        expected = tuple(ends[first][group.reshape(-1)][i].tolist())
+        expected = tuple(ends[first][group][i].tolist())
         rule = f"edges of type {edge_type[i]} must all join node types {expected}"
         got = f"edge {tuple(pairs[i].tolist())} of node types {tuple(ends[i].tolist())}"
         _checks.require(False, "edge_type", rule, got, "Give edges between other node types a separate type.")

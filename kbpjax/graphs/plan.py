@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Int
 from numpy.typing import NDArray
 
 from kbpjax import _checks
+from kbpjax.graphs.counting import groups, ranked, stable_order
 
 TILE = 64
 """Largest tile size if the types have uneven sizes."""
@@ -174,7 +175,7 @@ def _degree_classes(degree: NDArray) -> list[NDArray]:
     if len(degree) * degree.max() <= max(2 * degree.sum(), SMALL):
         return [np.arange(len(degree))]
     exponent = np.frexp(degree - 1)[1]  # degrees 1, 2, 3 .. 4, 5 .. 8, and so on
-    return [np.flatnonzero(exponent == e) for e in np.unique(exponent)]
+    return [np.flatnonzero(exponent == e) for e in groups(exponent)[0]]
 
 
 def _like_neighborhoods(node_type: NDArray, receivers: NDArray, edge_type: NDArray) -> NDArray:
@@ -213,19 +214,19 @@ def _tile_parts(types: NDArray, members: NDArray, parts: NDArray, count: int) ->
 
 def _tile_size(types: NDArray) -> int:
     """Return the tile size: the largest count of a type if all types have about equal counts, else at most `TILE`."""
-    counts = np.unique(types, return_counts=True)[1]
+    counts = groups(types)[1]
     largest = int(counts.max(initial=1))
     return largest if len(counts) * largest <= SPARE * len(types) else min(TILE, largest)
 
 
 def _tile(types: NDArray, members: NDArray, size: int) -> tuple[NDArray, NDArray]:
     """Group members by type into tiles: row numbers [tile, size], and the type of each tile."""
-    present, counts = np.unique(types[members], return_counts=True)
+    present, counts, _ = groups(types[members])
     tiles_of_type = -(-counts // size)
     within = np.arange(len(members)) - np.repeat(np.cumsum(counts) - counts, counts)
     first = np.repeat(size * (np.cumsum(tiles_of_type) - tiles_of_type), counts)
     rows = np.full(tiles_of_type.sum() * size, len(types))
-    rows[first + within] = members[np.argsort(types[members], kind="stable")]
+    rows[first + within] = members[stable_order(types[members])]
     return rows.reshape(-1, size), np.repeat(present, tiles_of_type)
 
 
@@ -245,13 +246,14 @@ def _slots_by_kind(
     """
     if len(tiled) > 1 or len(receivers) == 0:
         return None
-    order = np.lexsort((reply, receivers))
-    both = np.stack([receivers, reply])[:, order]
-    starts = np.flatnonzero(np.append(True, np.any(both[:, 1:] != both[:, :-1], axis=0)))
+    num_kinds = 1 + int(reply.max())
+    order = stable_order(receivers * num_kinds + reply)
+    both = (receivers * num_kinds + reply)[order]
+    starts = np.flatnonzero(np.append(True, both[1:] != both[:-1]))
     counts = np.diff(np.append(starts, len(order)))
-    pairs = np.stack([group[both[0, starts]], both[1, starts]])
-    of_group, inverse = np.unique(pairs, axis=1, return_inverse=True)
-    inverse = inverse.reshape(-1)
+    pairs = np.stack([group[both[starts] // num_kinds], both[starts] % num_kinds])
+    first, inverse = ranked(*pairs)
+    of_group = pairs[:, first]
     needed = np.zeros(of_group.shape[1], int)
     np.maximum.at(needed, inverse, counts)
     before = np.cumsum(needed) - needed
@@ -270,7 +272,7 @@ def _slots_by_kind(
 
 def _slots_in_order(receivers: NDArray, degree: NDArray) -> NDArray:
     """Number the incoming edges of each node 0, 1, 2, ..."""
-    order = np.argsort(receivers, kind="stable")
+    order = stable_order(receivers)
     slot = np.empty(len(receivers), int)
     slot[order] = np.arange(len(receivers)) - np.repeat(np.cumsum(degree) - degree, degree)
     return slot
@@ -311,25 +313,28 @@ INBOX = 8
 """Largest number of slots in a row of an inbox."""
 
 
-def inbox(receivers: NDArray, node_type: NDArray, of_type: int) -> tuple[Array, Array | None]:
-    """Return the incoming edges of the nodes of one type, for their beliefs.
+def inboxes(receivers: NDArray, node_type: NDArray) -> dict[int, tuple[Array, Array | None]]:
+    """Return the incoming edges of the nodes of each type, for their beliefs.
 
     Args:
         receivers: receiver of each directed edge.
         node_type: type of each node.
-        of_type: the type.
 
     Returns:
-        Directed edges [row, slot], padded with the number of edges; and the position of each row's node among the
-        nodes of the type [row], or None if each node has one row.
+        By type: directed edges [row, slot], padded with the number of edges; and the position of each row's node among
+        the nodes of the type [row], or None if each node has one row.
     """
-    degree, members = np.bincount(receivers, minlength=len(node_type)), node_type == of_type
-    needed, first = degree[members], (np.cumsum(degree) - degree)[members]
-    width = int(np.clip(needed.max(initial=1), 1, INBOX))
-    rows = np.maximum(1, -(-needed // width))
-    owner = np.repeat(np.arange(len(needed)), rows)
-    within = np.arange(len(owner)) - np.repeat(np.cumsum(rows) - rows, rows)
-    number = width * within[:, None] + np.arange(width)
-    order = np.append(np.argsort(receivers, kind="stable"), len(receivers))
-    found = np.where(number < needed[owner][:, None], first[owner][:, None] + number, len(receivers))
-    return _index(order[found]), None if len(owner) == len(needed) else _index(owner)
+    degree = np.bincount(receivers, minlength=len(node_type))
+    starts, order = np.cumsum(degree) - degree, np.append(stable_order(receivers), len(receivers))
+    found = {}
+    for v in groups(node_type)[0].tolist():
+        members = node_type == v
+        needed, first = degree[members], starts[members]
+        width = int(np.clip(needed.max(initial=1), 1, INBOX))
+        rows = np.maximum(1, -(-needed // width))
+        owner = np.repeat(np.arange(len(needed)), rows)
+        within = np.arange(len(owner)) - np.repeat(np.cumsum(rows) - rows, rows)
+        number = width * within[:, None] + np.arange(width)
+        place = np.where(number < needed[owner][:, None], first[owner][:, None] + number, len(receivers))
+        found[v] = _index(order[place]), None if len(owner) == len(needed) else _index(owner)
+    return found
