@@ -43,6 +43,7 @@ from kbpjax.tuning.automatic import (
     use_features,
     warn_of_sharing,
 )
+from kbpjax.tuning.comparison import is_open
 from kbpjax.tuning.hyperparameters import Hyperparameters
 from kbpjax.tuning.tried import Tried, selection_of
 
@@ -105,7 +106,7 @@ def fit(
     Args:
         data: training data.
         kernel: kernel of the variables, or {node type: kernel}. Kernels of node types that are not in a mapping are
-            chosen. None: all chosen.
+            chosen, and the bandwidths of `kernels.Periodic(period)`. None: all chosen.
         obs_kernel: kernel of the observations, or {node type: kernel}, in the same way.
         rule: the update rule: `ConstantTime`, `LinearTime` or `FullRank`. None: `ConstantTime()`, and for vectors whose
             kernels are chosen with `max_rank` up to 384 (of numbers 256), if a smaller one keeps them too wide.
@@ -276,13 +277,13 @@ def _trained(model: KernelMRF, counts: KernelMRF, data: TrainingData, options: A
 
 
 def _misses(argument: str, kernel: Any, types: Mapping[int, Any]) -> bool:
-    """Return whether a node type has no kernel; raise ValueError for kernels of types that the data lack."""
+    """Return whether a node type has no kernel or bandwidth; raise ValueError for kernels of types that data lack."""
     if isinstance(kernel, Kernel):
-        return False
+        return is_open(kernel)
     extra = sorted(set(kernel or {}) - set(types))
     rule = f"must be a kernel, or one kernel per node type {sorted(types)}"
     _checks.require(not extra, argument, rule, f"kernels of the types {extra}", "Leave them out.")
-    return any(v not in (kernel or {}) for v in types)
+    return any(v not in (kernel or {}) or is_open(kernel[v]) for v in types)
 
 
 def _warn_of_scales(data: TrainingData, kernel: Kernel | Mapping[int, Kernel]) -> None:

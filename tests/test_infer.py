@@ -167,6 +167,42 @@ def test_choices_are_deterministic_and_keep_what_is_given():
     same(refit.operators.project, models[0].operators.project)
 
 
+def test_periodic_kernels_without_a_bandwidth_are_gaussian_on_circles():
+    """Their unit is the median distance on the circle, across its end, and the period stays; a given one is kept."""
+    hours = np.array([23.0, 0.0, 1.0, 2.0])
+    angles = 2 * np.pi * hours / 24
+    chord = np.hypot(*(part[:, None] - part[None] for part in (np.cos(angles), np.sin(angles))))
+    unit = np.median(chord[np.triu_indices(4, 1)])
+    kernels = comparison.ScaledKernels.of("kernel", kbp.kernels.Periodic(24.0), {0: hours})
+    assert kernels.vary
+    scaled = kernels.scaled(0.5)[0]
+    assert (float(scaled.period), float(scaled.bandwidth)) == (24, pytest.approx(unit / 2, rel=1e-6))
+    assert not scaled.to_choose
+    expected = np.exp(-((chord / (unit / 2)) ** 2) / 2)
+    np.testing.assert_allclose(kbp.gram(scaled, hours, hours), expected, rtol=1e-5)
+    assert not comparison.ScaledKernels.of("kernel", kbp.kernels.Periodic(24.0, 1.0), {0: hours}).vary
+
+
+@pytest.mark.slow  # a search
+def test_headings_that_wander_by_three_degrees():
+    """The bandwidth of 1 radian would say so of none of them (an issue of users: given periods stopped the search)."""
+    rng = np.random.default_rng(0)
+    graph, wrapped = kbp.chain_graph(20), lambda angle: np.angle(np.exp(1j * angle))
+    x = rng.uniform(0, 2 * np.pi, (60, 1)) + np.cumsum(np.deg2rad(3) * rng.normal(size=(60, 20)), axis=1)
+    y = x + np.deg2rad(10) * rng.normal(size=x.shape)
+    periodic = kbp.kernels.Periodic(2 * np.pi)
+    model = kbp.fit(
+        kbp.pool(graph, wrapped(x[:50]), wrapped(y[:50])), kernel=periodic, obs_kernel=periodic, effort="low"
+    )
+    assert float(model.hyperparameters.kernel[0].bandwidth) < 0.7
+    errors = []
+    for truth, seen in zip(x[50:], wrapped(y[50:]), strict=True):
+        belief = kbp.infer(model, graph, seen).by_type[0]
+        mean = np.asarray(belief.weights) @ np.exp(1j * np.asarray(belief.points))
+        errors.append(np.angle(mean / np.exp(1j * truth)))
+    assert np.rad2deg(np.sqrt(np.mean(np.square(errors)))) < 6  # of noise 10; the exact smoother: 4.5
+
+
 @pytest.mark.slow  # a search
 def test_choices_without_observations_score_clamped_problems():
     graph = kbp.chain_graph(5)

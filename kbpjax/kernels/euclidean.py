@@ -195,7 +195,8 @@ class Periodic(Kernel):
 
     Args:
         period: number > 0, in the units of the points; 2 pi for angles in radians.
-        bandwidth: dimensionless number > 0, the length scale on a circle of radius 1.
+        bandwidth: dimensionless number > 0, the length scale on a circle of radius 1. None: chosen by `kbp.fit`, and 1
+            everywhere else.
         learn_period: whether `kbp.tune` and `kbp.select` optimize the period too. The period of an angle is known: a
             learned one would cut the circle.
 
@@ -212,10 +213,22 @@ class Periodic(Kernel):
     period: Float[Array, ""]
     bandwidth: Float[Array, ""]
     learn_period: bool = eqx.field(static=True, default=False)
+    to_choose: bool = eqx.field(static=True, default=False)
 
-    def __init__(self, period: ScalarLike, bandwidth: ScalarLike = 1.0, *, learn_period: bool = False):
-        self.period, self.bandwidth = positive_number("period", period), positive_number("bandwidth", bandwidth)
-        self.learn_period = bool(learn_period)
+    def __init__(self, period: ScalarLike, bandwidth: ScalarLike | None = None, *, learn_period: bool = False):
+        self.period = positive_number("period", period)
+        self.bandwidth = positive_number("bandwidth", 1.0 if bandwidth is None else bandwidth)
+        self.learn_period, self.to_choose = bool(learn_period), bandwidth is None
+
+    def with_bandwidth(self, bandwidth: ScalarLike) -> "Periodic":
+        """Return the kernel with a given bandwidth."""
+        return Periodic(self.period, bandwidth, learn_period=self.learn_period)
+
+    def on_circles(self, x: Shaped[Array, "*any"]) -> Float[Array, "*any 2"]:
+        """Return points on circles of radius 1, whose distances the Gaussian kernel of the bandwidth compares."""
+        dtype = jnp.result_type(float)
+        angles = 2 * jnp.pi * (jnp.asarray(x).astype(dtype) / self.period.astype(dtype))
+        return jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1)
 
     @property
     def constants(self) -> tuple[str, ...]:

@@ -247,7 +247,7 @@ def choose(
         own_starts=own_starts,
     )
     unit = "standard deviations of nodes" if both else "median distances"
-    unit = unit if kernels.scales else "distances of the kernels"
+    unit = unit if kernels.vary else "distances of the kernels"
     selection = log.selection(f"{'CRPS' if problem.scalar else 'energy scores'} in {unit}")
     return hyperparameters, data, selection
 

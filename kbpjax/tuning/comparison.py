@@ -7,7 +7,7 @@ numbers, so that the function is compiled once.
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import equinox as eqx
 import jax
@@ -21,7 +21,7 @@ from kbpjax._misc import matmul, quick_jit
 from kbpjax.features import Basis, LandmarkSelector, cholesky_basis, incomplete_cholesky
 from kbpjax.graphs.graph import Graph
 from kbpjax.kernels import RBF, Kernel, gram, median_bandwidth
-from kbpjax.kernels.euclidean import ARD, Projected
+from kbpjax.kernels.euclidean import ARD, Periodic, Projected
 from kbpjax.learning.data import PartlySeen, TrainingData
 from kbpjax.learning.far import are_far, moved_near
 from kbpjax.learning.learn import candidate_points, count_levels, learn_model
@@ -51,21 +51,30 @@ UNLIKE, UNLIKE_OF_MANY, FEW = 1.5, 3.0, 8
 class ScaledKernels(eqx.Module):
     """Kernels of all types: given, or Gaussian with bandwidths in units of the median distances of the samples.
 
-    Of types with a matrix, the Gaussian kernels are those of projected samples.
+    Of types with a matrix, the Gaussian kernels are those of projected samples. Periodic kernels without a bandwidth
+    are Gaussian on circles: (kernel, median distance there).
     """
 
     given: dict[int, Kernel]
     scales: dict[int, Array]
     matrices: dict[int, Array] = eqx.field(default_factory=dict)
+    periodic: dict[int, tuple[Periodic, Array]] = eqx.field(default_factory=dict)
 
     @classmethod
     def of(cls, argument: str, kernel: Any, samples: Mapping[int, Array]) -> "ScaledKernels":
         """Return the given kernels, and the scales of the samples of the other types."""
         given = dict.fromkeys(samples, kernel) if isinstance(kernel, Kernel) else dict(kernel or {})
+        given = {v: one for v, one in given.items() if v in samples}
         return cls(
-            {v: given[v] for v in samples if v in given},
+            {v: one for v, one in given.items() if not is_open(one)},
             {v: _scale(f"{argument}[{v}]", x) for v, x in samples.items() if v not in given},
+            periodic={v: (one, _on_circles(one, samples[v])) for v, one in given.items() if is_open(one)},
         )
+
+    @property
+    def vary(self) -> bool:
+        """Whether a kernel has a bandwidth that is chosen."""
+        return bool(self.scales or self.periodic)
 
     def scaled(self, factor: ScalarLike) -> dict[int, Kernel]:
         """Return {type: kernel}, with the bandwidths of the Gaussian kernels a multiple of the scales."""
@@ -74,7 +83,11 @@ class ScaledKernels(eqx.Module):
             for v, scale in self.scales.items()
         }
         projected = {v: Projected(matrix, gaussian[v]) for v, matrix in self.matrices.items()}
-        return self.given | gaussian | projected
+        periodic: dict[int, Kernel] = {
+            v: kernel.with_bandwidth(scale * jnp.asarray(factor, scale.dtype))
+            for v, (kernel, scale) in self.periodic.items()
+        }
+        return self.given | gaussian | projected | periodic
 
     def projected(self, data: TrainingData, numbers: Iterable[int], many: int) -> "ScaledKernels | None":
         """Return kernels of linear features of observations of many coordinates; None if there are none.
@@ -95,7 +108,13 @@ class ScaledKernels(eqx.Module):
         features = {v: jnp.asarray(np.asarray(wide[v][1], float) @ matrix.T) for v, matrix in matrices.items()}
         scales = {v: _scale(f"obs_kernel[{v}]", f[:, 0] if f.shape[1] == 1 else f) for v, f in features.items()}
         dtype = jnp.result_type(float)
-        return ScaledKernels(self.given, self.scales | scales, {v: jnp.asarray(m, dtype) for v, m in matrices.items()})
+        matrices = {v: jnp.asarray(matrix, dtype) for v, matrix in matrices.items()}
+        return ScaledKernels(self.given, self.scales | scales, matrices, self.periodic)
+
+
+def is_open(kernel: Any) -> TypeGuard[Periodic]:
+    """Return whether a kernel has no bandwidth, which is to be chosen."""
+    return isinstance(kernel, Periodic) and kernel.to_choose
 
 
 def _scale(argument: str, x: Array) -> Array:
@@ -117,6 +136,13 @@ def _scale(argument: str, x: Array) -> Array:
         return jnp.asarray(median_bandwidth(values), dtype)
     spread = np.where(varies, spread, 1.0)
     return jnp.asarray(float(median_bandwidth(values / spread)) * spread, dtype)
+
+
+def _on_circles(kernel: Periodic, x: Array) -> Array:
+    """Return the median distance of samples on circles."""
+    values = np.asarray(kernel.on_circles(x)).reshape(len(x), -1)
+    same = np.all(values == values[:1])
+    return jnp.ones((), jnp.result_type(float)) if same else median_bandwidth(values)
 
 
 class PaddedCholesky(LandmarkSelector):
@@ -299,7 +325,11 @@ class Comparison(eqx.Module):
             at = lambda x: jax.vmap(kernel)(x, x)
             squared = at(others)[:, None] + at(points)[None] - 2 * gram(kernel, others, points)
             return jnp.sqrt(jnp.maximum(squared, 0))
-        scale = self.given.kernels.scales[node_type]
+        if node_type in self.given.kernels.periodic:
+            round_, scale = self.given.kernels.periodic[node_type]
+            others, points = round_.on_circles(others), round_.on_circles(points)
+        else:
+            scale = self.given.kernels.scales[node_type]
         flat = [(x.astype(scale.dtype) / scale).reshape(len(x), -1) for x in (others, points)]
         return jnp.sqrt(jnp.sum((flat[0][:, None] - flat[1][None]) ** 2, axis=-1))
 

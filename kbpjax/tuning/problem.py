@@ -81,8 +81,8 @@ class Problem:
         """The names of the numbers that vary."""
         given, data = self.given, self.data
         free = {
-            "bandwidth": bool(given.kernels.scales),
-            "obs_bandwidth": bool(given.obs_kernels.scales),
+            "bandwidth": given.kernels.vary,
+            "obs_bandwidth": given.obs_kernels.vary,
             "ridge": given.ridge is None and bool(data.edges),
             "obs_ridge": given.obs_ridge is None and bool(data.observations),
             "ratio": self.relation == "ridge",
