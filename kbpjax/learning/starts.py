@@ -264,11 +264,6 @@ class GivenStart(Checked):
         logs = jnp.log(self.factors(x))[None]
         return jnp.where(places.first[:, None], logs, jnp.zeros_like(logs))
 
-    @property
-    def counts_ends(self) -> bool:
-        """False: the operators are those of given transitions."""
-        return False
-
     @values_or_shapes
     def __repr__(self) -> str:
         return f"GivenStart({np.array2string(np.asarray(self.probabilities), precision=3, separator=', ')})"
@@ -371,7 +366,9 @@ def with_factors(
         here = Places(*(mask[nodes] for mask in found))
         factors = jnp.exp(start.log_factors(points[v], here)).astype(local.dtype)
         local = local.at[nodes, :size].multiply(factors, unique_indices=True)
-        for k in [k for k, *ends in edge_types if ends == [v, v] and start.counts_ends]:
+        if isinstance(start, GivenStart) or not start.counts_ends:
+            continue
+        for k in [k for k, *ends in edge_types if ends == [v, v]]:
             scales = jnp.where(jnp.any(here.later), start.scales(points[v]), 1).astype(project.dtype)[:, None]
             place = jnp.array([2 * k, 2 * k + 1]), slice(None), slice(size)
             project = project.at[place].multiply(scales, unique_indices=True)
