@@ -115,6 +115,33 @@ class Polars:
         return self.values
 
 
+def test_frames_are_points_and_local_factors():
+    tables, local = (
+        kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]])),
+        np.ones((3, 2)) + np.eye(3, 2),
+    )
+    graph = kbp.chain_graph(3)
+    expected, found = (kbp.run_tree(tables, graph, given) for given in (local, Pandas(local)))
+    np.testing.assert_array_equal(found.messages, expected.messages)
+    log_z = [float(kbp.log_partition(tables, graph, given, expected)) for given in (local, Pandas(local))]
+    assert log_z[0] == log_z[1]
+    assert kbp.RBF(1.0)(Pandas([0.0, 1.0]), np.zeros(2)) == kbp.RBF(1.0)(np.array([0.0, 1.0]), np.zeros(2))
+    with pytest.raises(ValueError, match="^x: must be finite"):
+        kbp.RBF(1.0)(Polars(np.array([np.nan, 1.0])), np.zeros(2))
+
+
+def test_frames_of_texts_are_no_numbers():
+    """Asked for floats, pandas reads texts of numbers, which arrays and lists of them are not."""
+
+    class Texts(Pandas):
+        def to_numpy(self, dtype=object, na_value=None):
+            return super().to_numpy(dtype, na_value).astype(str).astype(dtype)
+
+    for texts in (Texts([0.5, 1.5]), [["0.5"], ["1.5"]]):
+        with pytest.raises(ValueError, match="^x: must (be rectangular|hold real) numbers"):
+            kbp.gram(kbp.RBF(1.0), texts, np.zeros(2))
+
+
 def test_all_ways_to_say_missing_are_one():
     expected = kbp.pool(CHAIN, X, Y)
     assert [x.tolist() for x in expected.edges[0]] == [[0.0, 3.0, 4.0, 7.0], [1.0, 4.0, 5.0, 8.0]]

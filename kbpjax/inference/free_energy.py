@@ -83,7 +83,8 @@ def log_partition(
     """
     learned, graph, evidence, solution = solved(model, graph, evidence, solution)
     fix = "Use kbpjax.likelihood with a narrow likelihood around the value instead."
-    _checks.require(not getattr(evidence, "values", None), "evidence", "must have no clamps", "some", fix)
+    clamps = hasattr(evidence, "local") and getattr(evidence, "values", None)  # a frame has `values`, too
+    _checks.require(not clamps, "evidence", "must have no clamps", "some", fix)
     operators, local, _ = prepare_inputs(learned, graph, evidence)
     sums = operators.arithmetic in (SumProduct(), InLogs(SumProduct()))
     fix = "Max-product has no partition function: run the same model with sums."

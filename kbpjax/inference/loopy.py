@@ -324,7 +324,7 @@ def prepare_inputs(model: AnyModel, graph: Graph, evidence: AnyEvidence) -> Inpu
         _checks.require(False, "evidence", f"local factors must have shape {shape}", local.shape, fix)
     if is_array:
         _check_factors(local)
-    has_clamps = bool(getattr(evidence, "values", None))
+    has_clamps = not is_array and bool(getattr(evidence, "values", None))  # a frame has `values`, too
     clamped = getattr(evidence, "clamped", None) if has_clamps else None
     with_starts = getattr(model, "with_starts", None)
     if with_starts is not None:

@@ -48,8 +48,8 @@ def _on_arrays(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _point(argument: str, x: Any) -> Any:
-    """Return a point as an array; arrays and other pytrees are unchanged."""
-    if isinstance(x, bool | int | float | list | tuple | str | bytes) or x is None:
+    """Return a point, also one of a frame, as an array; arrays and other pytrees are unchanged."""
+    if isinstance(x, bool | int | float | list | tuple | str | bytes | _checks.Frame) or x is None:
         x = _checks.as_array(argument, x)
     if isinstance(x, np.ndarray | jax.Array):
         _checks.require_finite(argument, x, "Drop this point.")
