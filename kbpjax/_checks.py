@@ -243,11 +243,14 @@ def as_path(argument: str, path: Any) -> Path:
 
 
 def path_to_write(argument: str, path: Any) -> Path:
-    """Return the path of a file to write; raise ValueError unless its folder exists and it is no folder or device."""
+    """Return the path of a file to write; raise ValueError unless its folder can be written and it is no device."""
     file = as_path(argument, path)
     require(file.parent.is_dir(), argument, "must be in an existing folder", str(file), "Create the folder first.")
-    ok = file.is_file() or not file.exists()
+    ok = os.path.isfile(file) or not os.path.exists(file)  # those of `Path` raise in closed folders
     require(ok, argument, "must be a file", f"{file}, which is a folder or a device", "Add the name of a file.")
+    folder = file.resolve().parent  # that of the target of a link, where the file is written first
+    fix = "Change its permissions, or choose another folder."
+    require(os.access(folder, os.W_OK | os.X_OK), argument, "must be in a folder that can be written", str(folder), fix)
     return file
 
 
@@ -298,9 +301,9 @@ def overflows(array: Any) -> np.ndarray:
 
 
 def _frame(frame: Any) -> np.ndarray:
-    """Return the values of a frame; the nullable columns of pandas have dtype object, and become floats."""
+    """Return the values of a frame; nullable columns of pandas, of dtype object, become floats; texts stay."""
     array = np.asarray(frame.to_numpy())
-    if array.dtype != object:
+    if array.dtype != object or any(isinstance(one, str) for one in array.flat):
         return array
     try:
         return np.asarray(frame.to_numpy(dtype=float, na_value=np.nan))

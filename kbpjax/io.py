@@ -132,8 +132,8 @@ def save(path: str | Path, value: Any) -> None:
 
     Raises:
         ValueError: the object has functions or other parts that are not data, contains itself, or has arrays of text,
-            dates, records or masked entries; the folder does not exist; or the path has a file that `save` has not
-            written.
+            dates, records or masked entries; the folder does not exist or cannot be written; or the path has a file
+            that `save` has not written.
         OSError: the file cannot be written, for instance because the disk is full.
 
     Examples:

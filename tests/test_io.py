@@ -421,6 +421,21 @@ def test_what_cannot_be_saved_is_refused(tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine" and not path.exists()
 
 
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    """The superuser may write everywhere, so the answer of the system is replaced."""
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder and access(path, mode))
+    with pytest.raises(ValueError, match="path: must be in a folder that can be written; got .*closed. Change its"):
+        kbp.save(folder / "model.kbp", 1)
+    (tmp_path / "link.kbp").symlink_to(folder / "model.kbp")
+    with pytest.raises(ValueError, match="path: must be in a folder that can be written"):
+        kbp.save(tmp_path / "link.kbp", 1)
+    kbp.save(tmp_path / "model.kbp", 1)
+    assert list(folder.iterdir()) == []
+
+
 def test_files_are_replaced_where_they_are(tmp_path):
     """An empty file is replaced, as `tempfile` makes it; a link stays a link; permissions stay."""
     target, link = tmp_path / "real.kbp", tmp_path / "link.kbp"
