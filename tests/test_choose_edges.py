@@ -57,6 +57,7 @@ def test_columns_without_values_are_joined_by_the_start_alone():
         (lambda: kbp.choose_edges(np.zeros((40, 129))), "x"),
         (lambda: kbp.choose_edges(np.zeros((40, 3)), start=kbp.chain_graph(2)), "start"),
         (lambda: kbp.choose_edges(np.zeros((40, 3)), most=0), "most"),
+        (lambda: kbp.choose_edges(np.zeros((40, 3)), seed=-1), "seed"),
     ],
 )
 def test_bad_input_is_refused(call, argument):

@@ -146,3 +146,7 @@ def test_data_of_another_graph_and_values_of_another_shape(bits):
         merged.values(np.zeros(3))
     with pytest.raises(ValueError, match="given: must have node types among"):
         merged.values({5: np.zeros(3)})
+    with pytest.raises(ValueError, match="given: must be finite, or NaN where missing"):
+        merged.values([np.inf, 0.0, 0.0, 0.0])
+    with pytest.raises(ValueError, match="given: must be rectangular numbers"):
+        merged.values(np.array([None, object(), 0, 0], object))

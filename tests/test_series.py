@@ -267,6 +267,12 @@ def test_compilation_gradients_and_double_precision(model):
 
 WRONG = {
     "times that fall": (lambda m: series.smooth(m, SEEN[0], times=np.arange(12)[::-1]), "times"),
+    "a set of times": (lambda m: series.smooth(m, SEEN[0], times={1, 2}), "times"),
+    "times that are a class": (lambda m: series.smooth(m, SEEN[0], times=int), "times"),
+    "times that are text": (lambda m: series.smooth(m, SEEN[0], times="text"), "times"),
+    "text for observations": (lambda m: series.fit(X, "text"), "y"),
+    "chain of more times than memory": (lambda m: m.chain(2**31), "length"),
+    "times apart of more than memory": (lambda m: m.apart(10**30), "length"),
     "times of another number": (lambda m: series.smooth(m, SEEN[0], times=[0, 1]), "times"),
     "vectors for numbers": (lambda m: series.filter(m, np.zeros((2, 3, 4))), "y"),
     "state of one series for several": (lambda m: series.filter(m, SEEN, state=series.start(m)), "state"),

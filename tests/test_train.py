@@ -248,6 +248,8 @@ def test_what_is_hidden_may_be_given(problem):
     assert set(counts) >= {8, 32}
     with pytest.raises(ValueError, match=r"^hide: must return a mask \[case, node\] of shape \(\d+, 4\)"):
         kbp.train(model, data, hide=lambda rng, count: np.ones((count, 3), bool))
+    with pytest.raises(ValueError, match="^hide: must be a function; got a class"):
+        kbp.train(model, data, hide=int)
 
 
 @pytest.mark.slow  # 200 steps

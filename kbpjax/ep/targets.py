@@ -4,6 +4,7 @@ import abc
 
 from jaxtyping import Array, Float
 
+from kbpjax import _checks
 from kbpjax._misc import show_fields
 from kbpjax._public import Checked
 from kbpjax.ep.messages import Distribution, ImproperHandling, ratio
@@ -21,7 +22,7 @@ class Targets(Checked):
         ...
         ...     def decode(self, outputs, incoming, improper):
         ...         message = ep.Gaussian(outputs[..., 0], outputs[..., 1])
-        ...         return message * incoming, message
+        ...         return _checks.finite_result("outputs", message * incoming), message
         >>> learner = ep.Learner(targets=Natural())
     """
 
@@ -61,7 +62,7 @@ class RelativeBelief(Targets):
     ) -> tuple[Distribution, Distribution]:
         """Return the belief, and its ratio to the incoming message."""
         belief = type(incoming).from_relative(outputs, incoming)
-        return belief, ratio(belief, incoming, improper=improper)
+        return belief, _checks.finite_result("outputs", ratio(belief, incoming, improper=improper))
 
 
 class AbsoluteBelief(Targets):
@@ -85,7 +86,7 @@ class AbsoluteBelief(Targets):
     ) -> tuple[Distribution, Distribution]:
         """Return the belief, and its ratio to the incoming message."""
         belief = type(incoming).from_outputs(outputs)
-        return belief, ratio(belief, incoming, improper=improper)
+        return belief, _checks.finite_result("outputs", ratio(belief, incoming, improper=improper))
 
 
 class Message(Targets):
@@ -109,4 +110,4 @@ class Message(Targets):
     ) -> tuple[Distribution, Distribution]:
         """Return the message times the incoming one, and the message."""
         message = type(incoming).from_outputs(outputs)
-        return message * incoming, message
+        return _checks.finite_result("outputs", message * incoming), message

@@ -120,7 +120,7 @@ class Merged(Checked):
             same = len({labels.get(v) for v in types}) == 1
             fix = "Pass {node type: values}."
             _checks.require(same, "given", "must be by type where labels of types differ", "one array", fix)
-            codes = _floats(encode("given", given, labels.get(types[0])))
+            codes = _floats("given", encode("given", given, labels.get(types[0])))
             count = f"must have {len(types)} nodes in its last axis"
             good = codes.ndim > 0 and codes.shape[-1] == len(types)
             _checks.require(good, "given", count, f"shape {codes.shape}", "Pass values [*case, node].")
@@ -129,7 +129,8 @@ class Merged(Checked):
         _checks.require(not unknown, "given", f"must have node types among {sorted(set(types))}", unknown, "Drop them.")
         columns: dict[int, Any] = {}
         for v, values in given.items():
-            codes, count = _floats(encode(f"given[{v}]", values, labels.get(v))), types.count(v)
+            codes = _floats(f"given[{v}]", encode(f"given[{v}]", values, labels.get(v)))
+            count = types.count(v)
             axis = codes.ndim - 1 - len(dict(self.shapes)[v])
             good = axis >= 0 and codes.shape[axis] == count
             fix = "Pass values [*case, node_of_type, *dim]."
@@ -331,12 +332,14 @@ def _whole(samples: dict[int, Any], parts: Sequence[Part], labels: dict[int, Lab
     return found
 
 
-def _floats(values: Any) -> Any:
-    """Return values as floats; masked entries become NaN."""
-    if _checks.is_traced(values):
-        return values
-    hidden = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
-    found = np.array(np.ma.getdata(values), float)
+def _floats(argument: str, values: Any) -> Any:
+    """Return values as floats; masked entries become NaN. Raise ValueError if some are infinite or no numbers."""
+    array, hidden = _checks.read(argument, values)
+    _checks.require_real(argument, array)
+    if _checks.is_traced(array):
+        return array
+    found = np.array(array, float)
+    _checks.require_finite_or_nan(argument, found)
     return found if hidden is None else np.where(hidden, np.nan, found)
 
 

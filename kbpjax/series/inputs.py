@@ -24,6 +24,8 @@ def as_series(argument: str, values: Any, dim: int | None, times: Any = None) ->
     Returns:
         The array; whether only one series was given; the number of times of each series up to its last value.
     """
+    ok, fix = not isinstance(values, str | bytes), "Pass one series [time, *dim], or several."
+    _checks.require(ok, argument, "must be a series", repr(values)[:40], fix)
     if are_labels(values) or (isinstance(values, Sequence) and len(values) and are_labels(values[0])):
         return _labels(argument, values, times)
     if isinstance(values, list | tuple) and values and np.ndim(values[0]) > 0:
@@ -52,8 +54,13 @@ def as_series(argument: str, values: Any, dim: int | None, times: Any = None) ->
 
 
 def _labels(argument: str, values: Any, times: Any) -> tuple[Any, bool, list[int]]:
+    frame = getattr(values, "to_numpy", None)
+    values = values if frame is None else frame()
     one = are_labels(values) and np.ndim(np.asarray(values, object)) == 1
     rows = [np.asarray(row, object) for row in ([values] if one else values)]
+    fix = "Pass labels [time], or [series, time]."
+    ok = all(row.ndim == 1 and len(row) for row in rows)
+    _checks.require(ok, argument, "must be series of labels", [row.shape for row in rows][:5], fix)
     places = _places(times, [len(row) for row in rows])
     length = 1 + max(int(at[-1]) for at in places)
     table = np.full((len(rows), length), None, object)
@@ -70,11 +77,15 @@ def _places(times: Any, lengths: list[int]) -> list[NDArray[np.int64]]:
     """Return the step of each value of each series."""
     if times is None:
         return [np.arange(length) for length in lengths]
-    shared = np.ndim(times[0]) == 0
-    given = [np.asarray(times)] * len(lengths) if shared else [np.asarray(one) for one in times]
-    ok = [len(one) for one in given] == lengths
-    _checks.require(ok, "times", f"must have lengths {lengths[:5]}", [len(one) for one in given][:5], "One per value.")
+    several = isinstance(times, list | tuple) and len(times) > 0 and hasattr(times[0], "__len__")
+    rows: Any = times if several else np.asarray(_checks.as_numpy("times", times))
+    shared = not several and rows.ndim < 2
+    given = [np.asarray(_checks.as_numpy("times", one)) for one in (len(lengths) * [rows] if shared else rows)]
+    shapes = [one.shape for one in given]
+    fix = "Pass an integer for each value."
+    _checks.require(shapes == [(n,) for n in lengths], "times", f"must have lengths {lengths[:5]}", shapes[:5], fix)
     for one in given:
+        _checks.require_real("times", one)
         whole = np.issubdtype(one.dtype, np.number) and np.all(one == np.round(one)) and np.all(np.diff(one) > 0)
         rule, fix = "must be increasing integers", "Count steps: np.round((times - times[0]) / step)."
         _checks.require(bool(whole), "times", rule, one[:5].tolist(), fix)

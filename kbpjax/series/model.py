@@ -26,6 +26,12 @@ from kbpjax.posterior.beliefs import known_points, lengths_of, log_or_zero, marg
 from kbpjax.posterior.evidence import Evidence, nothing
 
 
+def _require_length(length: int) -> None:
+    """Raise ValueError unless a number of times is one of which a graph can be made."""
+    _checks.require_count("length", length)
+    _checks.require_memory("length", "the graph", 100 * length, "Pass fewer times.")
+
+
 class SeriesModel(Checked):
     """A model of series: a `KernelMRF` of chains with one node type, and what filtering needs of it.
 
@@ -131,10 +137,12 @@ class SeriesModel(Checked):
 
     def chain(self, length: int) -> Graph:
         """Return the chain of some times."""
+        _require_length(length)
         return chain_graph(length, node_type=[self.node_type] * length, edge_type=[self.edge_type] * (length - 1))
 
     def apart(self, length: int) -> Graph:
         """Return the graph of some times without edges."""
+        _require_length(length)
         return Graph.from_edges(np.zeros((0, 2), int), length, node_type=[self.node_type] * length)
 
     def without_starts(self) -> KernelMRF:

@@ -82,6 +82,7 @@ def choose_edges(
     _checks.require(count <= NODES, "x", f"must have at most {NODES} columns", count, fix)
     if most is not None:
         _checks.require_number("most", most, least=1)
+    _checks.require_seed(seed)
     known = start is None or start.num_nodes == count
     _checks.require(known, "start", f"must have {count} nodes", getattr(start, "num_nodes", 0), "Pass another graph.")
     scores = rank_scores(values)

@@ -184,6 +184,8 @@ def _ranks(found: Sequence[Result]) -> NDArray[np.floating]:
 
 def _checked(hide: Hide, num_nodes: int) -> Hide:
     """Return the function, whose masks are checked."""
+    fix = "Pass a function of a random generator and a number."
+    _checks.require(not isinstance(hide, type), "hide", "must be a function", "a class", fix)
 
     def checked(rng: np.random.Generator, count: int) -> NDArray[np.bool_]:
         mask = np.asarray(hide(rng, count))
