@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, ParamSpec, TypeVar
+from typing import IO, Any, ParamSpec, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -31,6 +31,7 @@ einsum = functools.partial(jnp.einsum, precision="highest")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
 """Options of XLA on CPUs for programs that run for less time than they take to compile (`fit_s`, `infer_s` of
@@ -206,6 +207,26 @@ def show_number(value: Any) -> str:
         return str(value)
     text = f"{float(value):.4g}"
     return text + ".0" if text.lstrip("-").isdigit() else text
+
+
+def by_value(cls: type[T]) -> type[T]:
+    """Make `==` of a record, a dataclass or named tuple with arrays, one boolean, as of modules; there is no hash.
+
+    Records are equal if they are of one class and their fields have equal values and dtypes; NaN equals nothing.
+    """
+    names = getattr(cls, "_fields", None) or [field.name for field in dataclasses.fields(cast(Any, cls))]
+
+    def equal(self: Any, other: object) -> bool:
+        if type(other) is not type(self):
+            return False
+        return bool(eqx.tree_equal(*([getattr(one, name) for name in names] for one in (self, other))))
+
+    def differ(self: Any, other: object) -> bool:
+        return not equal(self, other)
+
+    for name, method in {"__eq__": equal, "__ne__": differ, "__hash__": None}.items():
+        setattr(cls, name, method)
+    return cls
 
 
 def show_fields(self: Any) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbpjax import _checks
+from kbpjax._misc import by_value
 from kbpjax._public import public
 from kbpjax.posterior.beliefs import Belief
 from kbpjax.posterior.cycles import log_potentials
@@ -38,6 +39,7 @@ TRIES = 4
 """Number of orders of each greedy rule that are tried, with other choices among equals."""
 
 
+@by_value
 @dataclasses.dataclass(frozen=True)
 class Factors:
     """A discrete model as a product of tables, each of any number of variables.
@@ -118,6 +120,7 @@ def _listed(argument: str, given: Any, fix: str) -> list[Any]:
     return list(given)
 
 
+@by_value
 @dataclasses.dataclass(frozen=True)
 class Solution:
     """Exact answers of a discrete model.
@@ -160,6 +163,7 @@ class Solution:
         return np.stack([states[own] for states, own in zip(self._states, found.T, strict=True)], axis=1)
 
 
+@by_value
 @dataclasses.dataclass(frozen=True)
 class _Bucket:
     """What is multiplied when a variable is summed out.

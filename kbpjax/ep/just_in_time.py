@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Key
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
+from kbpjax._misc import by_value
 from kbpjax._public import public
 from kbpjax.ep.messages import Distribution, ratio
 from kbpjax.ep.operators import (
@@ -35,6 +36,7 @@ FEW, MANY = 8, 128
 """Block sizes of `scan`, after an oracle query and otherwise: predictions beyond the next query are discarded."""
 
 
+@by_value
 class Record(NamedTuple):
     """The record of an invocation; with `jax.lax.scan`, leading axes are invocations.
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import show_fields
+from kbpjax._misc import by_value, show_fields
 from kbpjax._public import Checked, public
 from kbpjax.ep.messages import Distribution, ImproperHandling, MeanPreserving, ratio
 from kbpjax.ep.parameters import Parameters
@@ -136,6 +136,7 @@ class Operator(Checked):
     __repr__ = show_fields
 
 
+@by_value
 class Prediction(NamedTuple):
     """Predictions of an operator for incoming messages [*batch].
 

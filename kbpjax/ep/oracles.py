@@ -17,7 +17,7 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Key, ScalarLike
 
 from kbpjax import _checks
-from kbpjax._misc import show_fields
+from kbpjax._misc import by_value, show_fields
 from kbpjax._public import Checked, public
 from kbpjax.ep.beta import Beta, log_beta
 from kbpjax.ep.gamma import Gamma
@@ -131,6 +131,7 @@ class MatchingMoments(Projection):
         return Gamma.trusted(found.mean**2 / found.variance, found.mean / found.variance)
 
 
+@by_value
 class LogisticIntegrals(NamedTuple):
     """Expectations under s(z)^(a-1) s(-z)^(b-1) N(z; m, v), where p = s(z); all [*batch].
 
@@ -293,6 +294,7 @@ def _two(incoming: tuple[Distribution, ...]) -> tuple[Beta, Gaussian]:
     return p, z
 
 
+@by_value
 class CompoundGammaIntegrals(NamedTuple):
     """Expectations of a precision t under the compound gamma factor and its incoming message; all [*batch].
 

@@ -172,7 +172,7 @@ def chunked(
     return Chunks(edges, nodes, observations, {"ends": ends, "degrees": degrees}, count)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Chunks(Sequence):
     """A lazy sequence of training data, the result of `chunked`."""
 

@@ -47,6 +47,9 @@ class Constants:
     def __hash__(self) -> int:
         return hash(self.kinds)
 
+    def __reduce__(self) -> Any:  # the structure of a copy would have other sentinels of equinox, and be another one
+        return Constants, (self.tree,)
+
     def __repr__(self) -> str:
         return f"Constants({len(self.leaves)} arrays)"
 

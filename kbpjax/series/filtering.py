@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from kbpjax import _checks
-from kbpjax._misc import matmul, quick_jit
+from kbpjax._misc import by_value, matmul, quick_jit
 from kbpjax._public import Checked, public
 from kbpjax.features import features
 from kbpjax.inference.loopy import Solution
@@ -50,6 +50,7 @@ class Filtered(Checked):
     state: State
 
 
+@by_value
 class Update(NamedTuple):
     """What `update` returns.
 

@@ -22,7 +22,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, PRNGKeyArray
 
 from kbpjax import _checks
-from kbpjax._misc import quick_jit, show_lines
+from kbpjax._misc import by_value, quick_jit, show_lines
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.schedules import Colored
@@ -42,6 +42,7 @@ RETRIES = 8
 """Number of steps in a row without a finite gradient after which the descent ends."""
 
 
+@by_value
 @dataclasses.dataclass(frozen=True)
 class Tuned:
     """The result of `tune`.
