@@ -38,6 +38,7 @@ SECONDS = 40
 """CPU seconds of a try."""
 MEMORY = 6 * 2**30
 """Bytes that all tries of a process may add to what it holds at the start."""
+IGNORED = "the mask is ignored"
 OUTCOMES = ("refused", "answer", "raw", "silent")
 MESSAGE = re.compile(r"[A-Za-z_][^:\n]{0,80}: .*; got .*", re.DOTALL)
 
@@ -54,11 +55,30 @@ TAKES_ANYTHING = {
     "*.frozen": "what it returns may be empty",
     "fit_chunks.checkpoint": "a path",
     "tune.checkpoint": "a path",
+    "train.checkpoint": "a path",
     "kernels.Transformed.transform": "any function",
     "ep.ForwardSampler.function": "any function",
     "ep.LogDensity.function": "any function",
 }
 """{function.argument: why a value of another kind need not be refused}."""
+
+LABELS = ("labels", "text", "categories of pandas")
+"""Values that are labels."""
+
+TAKES_LABELS = {
+    "pool.samples": "labels are values",
+    "pool.observations": "labels are values",
+    "TrainingData.*": "labels are values",
+    "series.fit.x": "labels are values",
+    "series.fit.y": "labels are values",
+    "estimator.GraphRegressor.fit.y": "labels are values",
+    "*.X": "scikit-learn reads objects that are texts of numbers as numbers",
+    "estimator.GraphRegressor.score.sample_weight": "as X",
+}
+"""{function.argument: why labels in place of numbers need not be refused}."""
+
+ONE_MAY_CHANGE_NOTHING = {"choose_edges.x": "a graph that one value of 120 need not change"}
+"""{function.argument: why an answer may be the same without a mask}."""
 
 MAY_GIVE_INFINITY = {
     "ep.init_operator.threshold": "-inf: always ask the oracle; inf: never",
@@ -66,6 +86,7 @@ MAY_GIVE_INFINITY = {
     "sharded.shard_batch.batch": "only placed on devices; NaN marks missing observations",
     "*.tol": "residuals after the last iteration are NaN",
     "windows.values": "NaN where missing stays",
+    "Merged.values.given": "NaN where missing stays",
     "coverage.truth": "NaN if no true value is known",
 }
 """{function.argument: why the answer need not be finite}."""
@@ -101,7 +122,7 @@ def outcome_of(call: Callable, given: dict[str, Any], name: str, value: Any, fin
         if finite and not is_finite(answer, getattr(call, "__name__", "").startswith("log_")):
             return "silent", f"not finite: {one_line(answer)}"
         if value.plain is not None and same(answer, call(**{**given, name: value.plain})):
-            return "silent", "the mask is ignored"
+            return "silent", IGNORED
         return "answer", ""
     except TooLong:
         return "raw", f"more than {SECONDS} CPU seconds"
@@ -284,11 +305,10 @@ def work(options: argparse.Namespace) -> None:
                             outcome, text = outcome_of(call, given, argument, value, needed)
                     except TooLong:
                         outcome, text = "raw", f"more than {SECONDS} CPU seconds"
-                if (
-                    outcome == "silent"
-                    and value.kind is values.Kind.WRONG
-                    and is_listed(name, argument, TAKES_ANYTHING)
-                ):
+                taken = TAKES_ANYTHING | (TAKES_LABELS if value.label in LABELS else {})
+                if outcome == "silent" and value.kind is values.Kind.WRONG and is_listed(name, argument, taken):
+                    outcome = "answer"
+                if text == IGNORED and is_listed(name, argument, ONE_MAY_CHANGE_NOTHING):
                     outcome = "answer"
                 seconds = round(time.process_time() - begin, 2)
                 write(**{"try": label, "outcome": outcome, "text": text, "seconds": seconds})

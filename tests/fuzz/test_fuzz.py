@@ -2,12 +2,15 @@
 
 import argparse
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import kbpjax as kbp
 from kbpjax import ep
-from tests.fuzz import calls, enumeration, recipes, values
+from kbpjax.baselines import elimination
+from tests.fuzz import calls, enumeration, objects, recipes, values
 
 
 def test_every_public_function_has_a_recipe_or_a_reason():
@@ -97,6 +100,41 @@ CLEAN = [
     *("Belief", "mean", "temper", "interval"),
 ]
 """Functions of the short run."""
+
+
+def test_what_is_wrong_with_objects_is_found():
+    class Whole:  # equal to nothing, and of no module
+        __eq__ = __hash__ = None
+
+    tied = ep.Record((), None, jnp.array([0.5, 1.0]), jnp.array(True), jnp.array(False))
+    assert list(objects.differences(tied, tied)) == [] == list(objects.faults_beside_others(tied))
+    assert list(objects.differences(tied, tied._replace(log_variance=jnp.ones(2)))) == ["other arrays", "== is False"]
+    assert "another structure" in objects.differences(tied, tied._replace(incoming=(1.0,)))
+    found = objects.faults_of("name", Whole())
+    assert "pickle: " in found[0] and len(found) > 2
+
+
+def test_copies_of_posteriors_have_their_structure():
+    """A copied structure had other sentinels, so every copy was compiled for anew."""
+    answer = jax.vmap(lambda y: kbp.infer(recipes.model(), recipes.GRAPH, y, points=recipes.POINTS))(recipes.Y[:1])
+    assert answer.constants is not None and objects.faults_of("infer", answer) == []
+
+
+def test_records_with_arrays_are_equal_by_value():
+    record = ep.Record((), None, jnp.arange(2.0), jnp.array(True), jnp.array(False))
+    assert record == record._replace(log_variance=jnp.arange(2.0)) and record != record._replace(asked=jnp.array(False))
+    assert record != tuple(record) and record != 1
+    factors = elimination.Factors([2], [(0,)], [[1.0, 2.0]])
+    assert factors == elimination.Factors([2], [(0,)], [[1.0, 2.0]])
+    assert factors != elimination.Factors([2], [(0,)], [[1.0, 3.0]])
+    with pytest.raises(TypeError, match="unhashable type: 'Factors'"):
+        hash(factors)
+
+
+@pytest.mark.slow
+def test_objects_threads_and_stacked_models():
+    found = [fault for name, one in objects.objects_of(CLEAN) for fault in objects.faults_of(name, one)]
+    assert found + objects.faults_of_threads() + objects.faults_of_stacks() == []
 
 
 @pytest.mark.slow

@@ -1,8 +1,11 @@
 """The grammar of hostile values: what stands in for a right argument, and what an answer to it must be."""
 
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -48,6 +51,8 @@ def hostile(good: Any, stranger: Any) -> Iterator[Value]:
         yield from numbers(good)
     elif is_array(good):
         yield from arrays(np.asarray(good))
+    elif is_labels(good):
+        yield from labels(list(good))
     elif isinstance(good, Mapping):
         yield from mappings(good)
     elif callable(good) and not isinstance(good, type) and not is_record(good):
@@ -75,6 +80,12 @@ def is_array(value: Any) -> bool:
         except ValueError:
             return False
     return isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.size > 0
+
+
+def is_labels(value: Any) -> bool:
+    """Return whether a value is a list, tuple or array of texts."""
+    several = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
+    return several and len(value) > 0 and all(isinstance(one, str) for one in value)
 
 
 def wrong_kinds(good: Any, stranger: Any) -> Iterator[Value]:
@@ -168,6 +179,9 @@ def arrays(good: np.ndarray) -> Iterator[Value]:
             yield Value(dtype, good.astype(dtype), Kind.RARE)
     yield Value("a list", good.tolist(), Kind.RARE)
     yield Value("a frame", Column(good), Kind.RARE)
+    yield from other_homes(good)
+    yield from frames(good)
+    yield Value("labels", np.full(good.shape, "a", object), Kind.WRONG)
     yield Value("strided", np.repeat(good, 2, axis=0)[::2] if good.ndim else good, Kind.RARE)
     if good.ndim and good.dtype != bool:
         hidden = np.zeros(good.shape, bool)
@@ -177,7 +191,58 @@ def arrays(good: np.ndarray) -> Iterator[Value]:
     yield Value("tracer", jnp.asarray(good), Kind.RARE, traced=True)
 
 
-def changed(array: np.ndarray, number: float, last: bool = False) -> np.ndarray:
+def other_homes(good: np.ndarray) -> Iterator[Value]:
+    """Yield an array that cannot be written, and one that is in a file."""
+    fixed = good.copy()
+    fixed.flags.writeable = False
+    yield Value("read-only", fixed, Kind.RARE)
+    if good.size:
+        with tempfile.NamedTemporaryFile() as file:
+            mapped = np.memmap(file, good.dtype, "w+", shape=good.shape)
+        mapped[...] = good
+        yield Value("memory-mapped", mapped, Kind.RARE)
+
+
+def frames(good: np.ndarray) -> Iterator[Value]:
+    """Yield an array as the libraries that are installed have it, and with a value missing as they mark it."""
+    good = good.astype(good.dtype.newbyteorder("="))
+    if good.ndim in (1, 2) and good.size:
+        under = changed(good.astype(float), 0.55, last=True)
+        columns = {f"c{i}": column for i, column in enumerate(good.reshape(len(good), -1).T)}
+        if find_spec("pandas"):
+            pandas = import_module("pandas")
+            frame = pandas.DataFrame(columns) if good.ndim == 2 else pandas.Series(good)
+            yield Value("pandas", frame, Kind.RARE)
+            hidden = changed(np.zeros(good.shape), 1.0, last=True).astype(bool)
+            yield Value("pandas with NA", frame.astype("Float64").mask(hidden), Kind.RARE, plain=under)
+            yield Value("categories of pandas", frame.astype(str).astype("category"), Kind.WRONG)
+        if find_spec("polars"):
+            polars = import_module("polars")
+            frame = polars.DataFrame(columns) if good.ndim == 2 else polars.Series("c", good)
+            yield Value("polars", frame, Kind.RARE)
+            lists = changed(good.astype(object), None, last=True).reshape(len(good), -1).T.tolist()
+            table = polars.DataFrame(dict(zip(columns, lists, strict=True)))
+            null = table if good.ndim == 2 else table.to_series()
+            yield Value("polars with null", null, Kind.RARE, plain=under)
+    if find_spec("xarray"):
+        yield Value("xarray", import_module("xarray").DataArray(good), Kind.RARE)
+    if find_spec("torch"):
+        yield Value("torch", import_module("torch").tensor(good), Kind.RARE)
+
+
+def labels(good: list[str]) -> Iterator[Value]:
+    """Yield texts in other arrays, and with one missing."""
+    yield Value("objects", np.array(good, object), Kind.RARE)
+    yield Value("array of texts", np.array(good), Kind.RARE)
+    for library in filter(find_spec, ("pandas", "polars")):
+        series = import_module(library).Series
+        yield Value(library, series(good), Kind.RARE)
+        yield Value(f"{library}, one missing", series([None, *good[1:]]), Kind.BAD)
+    yield Value("one missing", np.array([None, *good[1:]], object), Kind.BAD)
+    yield Value("one NaN", [np.nan, *good[1:]], Kind.BAD)
+
+
+def changed(array: np.ndarray, number: float | None, last: bool = False) -> np.ndarray:
     """Return a copy with one entry replaced, the first or the last."""
     array = array.copy()
     array.flat[-1 if last else 0] = number
