@@ -47,9 +47,10 @@ coverage: .venv/.installed-dev ## run the tests and say which lines of the packa
 mutants: .venv/.installed-dev ## change the code in many small ways and see whether the tests notice (an hour or two)
 	$(BIN)/python .ci/check_mutants.py $(MUTANTS_ARGS)
 
-fuzz: .venv/.installed-dev ## call every public function wrongly, compare random models with enumeration, damage files (FUZZ_ARGS="--seed 1")
+fuzz: .venv/.installed-dev ## call every public function wrongly, copy and compare objects, compare models with enumeration, damage files (FUZZ_ARGS="--seed 1")
 	$(BIN)/python -m tests.fuzz.enumeration
 	$(BIN)/python -m tests.fuzz.calls --each 8 $(FUZZ_ARGS)
+	$(BIN)/python -m tests.fuzz.objects
 	$(BIN)/python -m tests.fuzz.files --tries 1000 --kills 50
 
 lint: .venv/.installed-dev ## check rules and formatting with ruff
