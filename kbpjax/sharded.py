@@ -48,7 +48,8 @@ def shard_batch(batch: Batch, devices: Mesh | int | None = None) -> Batch:
         The same arrays, with an equal share on each device.
 
     Raises:
-        ValueError: an array without axes, or a first axis that the number of devices does not divide.
+        ValueError: an array without axes or with masked entries, or a first axis that the number of devices does not
+            divide.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -57,6 +58,7 @@ def shard_batch(batch: Batch, devices: Mesh | int | None = None) -> Batch:
         (3, 5)
     """
     mesh = mesh_of(devices)
+    batch = jax.tree.map(_plain, batch)
     for leaf in jax.tree.leaves(batch):
         shape, kind = np.shape(leaf), leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
         kinds = np.bool_, np.number, jax.dtypes.prng_key
@@ -67,8 +69,13 @@ def shard_batch(batch: Batch, devices: Mesh | int | None = None) -> Batch:
         fix = f"Pad it to {-(-shape[0] // mesh.size) * mesh.size} and drop the results of the padding."
         rule = f"must have a first axis that {mesh.size} devices divide"
         _checks.require(shape[0] % mesh.size == 0, "batch", rule, f"shape {shape}", fix)
-    native = lambda leaf: leaf.astype(leaf.dtype.newbyteorder("=")) if isinstance(leaf, np.ndarray) else leaf
-    return jax.device_put(jax.tree.map(native, batch), NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
+    return jax.device_put(batch, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
+
+
+def _plain(leaf: Any) -> Any:
+    """Return frames and masked arrays as arrays, in native byte order; raise ValueError if entries are hidden."""
+    leaf = _checks.as_numpy("batch", leaf) if isinstance(leaf, np.ma.MaskedArray | _checks.Frame) else leaf
+    return leaf.astype(leaf.dtype.newbyteorder("=")) if isinstance(leaf, np.ndarray) else leaf
 
 
 class Partition(Checked):

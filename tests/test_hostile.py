@@ -330,6 +330,7 @@ def test_what_the_fuzzer_of_calls_found_is_refused(model, solution):
         "points": (lambda: RBF(jnp.zeros(2), jnp.zeros(0)), r"x, y: must be two points of one shape; got .*\(0,\)"),
         "progress": (lambda: kbp.fit_chunks(chunks, **stream, progress=int), "progress: must be a function of an iter"),
         "text": (lambda: kbp.sharded.shard_batch({"a": np.array(["b"])}, 1), "batch: must be arrays of numbers; got"),
+        "hidden": (lambda: kbp.sharded.shard_batch(np.ma.array([1.0], mask=[True]), 1), "batch: must have no masked"),
         "dtype": (lambda: discrete.Indicators(x, int), "dtype: must be a floating dtype; got <class 'int'>"),
         "dtype None": (lambda: discrete.Indicators(x, None), "dtype: must be a floating dtype; got None"),
         "potentials": (
@@ -386,4 +387,5 @@ def test_what_the_fuzzer_of_calls_found_is_refused(model, solution):
     assert not not_refused(calls)
     foreign = kbp.clamp(model, GRAPH, np.array([1], ">i8"), [0.1]).clamped
     assert foreign.tolist() == [False, True, False]
+    assert kbp.sharded.shard_batch(np.ma.array([1.0]), 1).tolist() == [1.0]
     assert kbp.sharded.shard_batch([np.array([np.nan]), jax.random.split(jax.random.key(0), 2)], 1)[0].shape == (1,)
