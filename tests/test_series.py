@@ -271,6 +271,7 @@ WRONG = {
     "times that are a class": (lambda m: series.smooth(m, SEEN[0], times=int), "times"),
     "times that are text": (lambda m: series.smooth(m, SEEN[0], times="text"), "times"),
     "text for observations": (lambda m: series.fit(X, "text"), "y"),
+    "a number for observations": (lambda m: series.fit(X, 1.0), "y"),
     "chain of more times than memory": (lambda m: m.chain(2**31), "length"),
     "times apart of more than memory": (lambda m: m.apart(10**30), "length"),
     "times of another number": (lambda m: series.smooth(m, SEEN[0], times=[0, 1]), "times"),

@@ -40,7 +40,7 @@ def as_series(argument: str, values: Any, dim: int | None, times: Any = None) ->
             several = values[None] if single else values
             return several, single, [several.shape[1]] * len(several)
         array = np.asarray(_checks.as_numpy(argument, values))
-        axes = dim if dim is not None else (0 if array.ndim < 3 else array.ndim - 2)
+        axes = max(dim, 0) if dim is not None else (0 if array.ndim < 3 else array.ndim - 2)
         ok, fix = array.ndim in (axes + 1, axes + 2), "Pass one series [time, *dim], or several [series, time, *dim]."
         _checks.require(ok, argument, f"must have {axes + 1} or {axes + 2} axes", f"shape {array.shape}", fix)
         single = array.ndim == axes + 1
