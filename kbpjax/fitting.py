@@ -223,8 +223,7 @@ def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     if high:
         return _trained(best, model, data, options, seconds=SECONDS)
     few = sum(len(next(iter(one.samples.values()))) for one in data.cases) < FEWEST
-    short = few and model.hyperparameters.relation == "counts"
-    return _trained(best, model, data, options, way="scaled", steps=STEPS, rate=RATE) if short else best
+    return _trained(best, model, data, options, way="scaled", steps=STEPS, rate=RATE) if few else best
 
 
 def _joint(model: KernelMRF, data: TrainingData, sharing: str) -> KernelMRF:
