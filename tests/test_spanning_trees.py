@@ -170,10 +170,26 @@ def test_probabilities_of_a_known_graph_are_the_same_inside_jit():
 def test_large_graphs_are_sampled(monkeypatch):
     graph = kbp.grid_graph(4, 4)
     exact = tree_reweighting(graph).tolist()
+    monkeypatch.setattr(reweighting, "DENSE", 8)  # smaller components are exact, however many
     monkeypatch.setattr(reweighting, "EXACT", 16)
-    assert tree_reweighting(graph).tolist() == exact
+    np.testing.assert_allclose(tree_reweighting(graph), exact, rtol=1e-12)
     monkeypatch.setattr(reweighting, "EXACT", 15)
     assert tree_reweighting(graph).tolist() == tree_reweighting(graph, num_trees=100).tolist() != exact
+
+
+def test_components_have_the_probabilities_that_they_have_alone(monkeypatch):
+    parts = [kbp.grid_graph(3, 3), kbp.chain_graph(4), kbp.grid_graph(2, 2), kbp.grid_graph(4, 5), kbp.grid_graph(3, 4)]
+    first = np.cumsum([0, *(part.num_nodes for part in parts)])
+    ends = [np.stack([part.senders, part.receivers], axis=1)[: part.num_edges // 2] for part in parts]
+    graph = kbp.Graph.from_edges(np.concatenate([e + f for e, f in zip(ends, first[:-1], strict=True)]), int(first[-1]))
+    expected = np.concatenate([tree_reweighting(part) for part in parts])
+    monkeypatch.setattr(reweighting, "EXACT", 0)  # which counts nodes of large components only
+    np.testing.assert_allclose(tree_reweighting(graph), expected, rtol=1e-12)
+    monkeypatch.setattr(reweighting, "EXACT", 100)
+    for dense, batch in [(9, 2**23), (2000, 1), (1, 1)]:
+        monkeypatch.setattr(reweighting, "DENSE", dense)
+        monkeypatch.setattr(reweighting, "BATCH", batch)
+        np.testing.assert_allclose(tree_reweighting(graph), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("num_nodes", [1, 3])

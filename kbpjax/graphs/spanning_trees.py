@@ -17,10 +17,13 @@ from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
 
 DENSE = 2000
-"""Largest number of nodes for which the Laplacian is inverted as a dense matrix."""
+"""Largest number of nodes of a connected component whose Laplacian is inverted as a dense matrix."""
+
+BATCH = 2**23
+"""Number of entries of the dense matrices that are inverted at a time, or one matrix."""
 
 EXACT = 10000
-"""Largest number of nodes for which the default is exact."""
+"""Largest number of nodes, in components of more than `DENSE`, for which the default is exact."""
 
 BLOCK = 64
 """Number of columns of the inverse that are computed at a time; more or fewer are slower."""
@@ -44,8 +47,8 @@ def tree_reweighting(
         graph: the graph, of any number of connected components.
         probabilities: custom probabilities to check and use [pair], in (0, 1], with sum the number of nodes minus the
             number of connected components. (This is necessary, but not sufficient, for a distribution over spanning
-            trees to exist.) None: those of the uniform distribution over spanning trees up to 10000 nodes, those of 100
-            sampled trees above.
+            trees to exist.) None: those of the uniform distribution over spanning trees up to 10000 nodes, and in
+            connected components of at most 2000, of which there may be many; else those of 100 sampled trees.
         num_trees: number of spanning trees to sample, >= 1. Each tree prefers edges that earlier trees left out, so
             that the trees cover all edges evenly; they are not draws from the uniform distribution. More trees are
             added until every edge is covered: a complete graph needs at least half as many trees as it has nodes.
@@ -80,11 +83,24 @@ def tree_reweighting(
     component = _components(pairs, graph.num_nodes)
     if probabilities is not None:
         values = _checked(probabilities, pairs.shape[1], graph.num_nodes - int(component.max()) - 1)
-    elif num_trees is None and graph.num_nodes <= EXACT:
+    elif num_trees is None and _nodes_in_large(component) <= EXACT:
         values = _resistances(pairs, component)
     else:
         values = _sampled(pairs, graph.num_nodes, num_trees or NUM_TREES, seed)
     return _checks.to_jax(np.minimum(values, 1), jnp.result_type(float))
+
+
+def has_large_component(graph: Graph) -> bool:
+    """Return whether a connected component has more nodes than are solved as a dense matrix."""
+    half = graph.num_edges // 2
+    pairs = np.stack([graph.senders, graph.receivers])[:, :half].astype(np.int32)
+    return graph.num_nodes > DENSE and _nodes_in_large(_components(pairs, graph.num_nodes)) > 0
+
+
+def _nodes_in_large(component: NDArray) -> int:
+    """Return the number of nodes in components that are not solved as dense matrices."""
+    nodes = np.bincount(component)
+    return int(nodes[nodes > DENSE].sum())
 
 
 def _components(pairs: NDArray, num_nodes: int) -> NDArray:
@@ -115,17 +131,62 @@ def _checked(probabilities: Numbers, num_pairs: int, total: int) -> NDArray:
 
 
 def _resistances(pairs: NDArray, component: NDArray) -> NDArray:
-    """Return the effective resistance of each edge, with unit resistors as edges.
+    """Return the effective resistance of each edge, with unit resistors as edges; 1 in components without cycles.
 
     With one node of each component grounded, it is G_aa + G_bb - 2 G_ab. G is the inverse of the remaining Laplacian,
     with zero rows for grounded nodes. Only the entries at edges are kept.
     """
+    nodes, of_pair = np.bincount(component), component[pairs[0]]
+    cyclic = np.bincount(of_pair, minlength=len(nodes)) >= nodes
+    resistance = np.ones(pairs.shape[1])
+    order = np.argsort(component, kind="stable")
+    within = np.empty(len(component), int)
+    within[order] = np.arange(len(order)) - np.repeat(np.cumsum(nodes) - nodes, nodes)
+    exponent = np.frexp(nodes - 1)[1]  # components of 3 .. 4, 5 .. 8 nodes, and so on, are padded to one size
+    for e in np.unique(exponent[cyclic & (nodes <= DENSE)]):
+        members = np.flatnonzero(cyclic & (nodes <= DENSE) & (exponent == e))
+        size = int(nodes[members].max())
+        for some in np.array_split(members, -(-len(members) * size**2 // BATCH)):
+            number = np.full(len(nodes), -1)
+            number[some] = np.arange(len(some))
+            chosen = np.flatnonzero(number[of_pair] >= 0)
+            resistance[chosen] = _dense(number[of_pair[chosen]], within[pairs[:, chosen]], len(some), size)
+    large = np.flatnonzero((cyclic & (nodes > DENSE))[of_pair])
+    if len(large):
+        kept, ends = np.unique(pairs[:, large], return_inverse=True)
+        resistance[large] = _sparse(ends.reshape(2, -1), component[kept])
+    # An edge in a cycle has a parallel path of at most n - 1 edges in a component of n nodes, so its resistance is at
+    # most 1 - 1 / n. Larger values, up to rounding, are bridges.
+    return np.where(resistance > 1 - 0.5 / nodes[of_pair], 1, resistance)
+
+
+def _dense(number: NDArray, ends: NDArray, count: int, size: int) -> NDArray:
+    """Return the resistances of edges in small components, by inverses of a batch of Laplacians.
+
+    Args:
+        number: the component of each edge, 0 .. count - 1 [edge].
+        ends: positions of its ends within the component, of which the first is grounded [2, edge].
+        count: number of components.
+        size: the largest number of their nodes.
+    """
+    laplacian = np.zeros((count, size, size))
+    (a, b), diagonal = ends, np.arange(size)
+    laplacian[number, a, b] = laplacian[number, b, a] = -1
+    degree = -laplacian.sum(axis=2)
+    laplacian[:, diagonal, diagonal] = np.where(degree > 0, degree, 1)  # padding is a separate 1
+    laplacian[:, 0, :] = laplacian[:, :, 0] = 0
+    laplacian[:, 0, 0] = 1
+    inverse = np.linalg.inv(laplacian)
+    inverse[:, 0, 0] = 0
+    return inverse[number, a, a] + inverse[number, b, b] - 2 * inverse[number, a, b]
+
+
+def _sparse(pairs: NDArray, component: NDArray) -> NDArray:
+    """Return the resistances of edges in large components, by a sparse factorization."""
     from scipy.sparse import coo_array, diags_array
     from scipy.sparse.linalg import splu
 
     num_nodes, num_pairs = len(component), pairs.shape[1]
-    if num_pairs == 0:
-        return np.zeros(0)
     free = np.ones(num_nodes, bool)
     free[np.unique(component, return_index=True)[1]] = False
     size = int(free.sum())
@@ -136,31 +197,23 @@ def _resistances(pairs: NDArray, component: NDArray) -> NDArray:
     inner = row < size
     joined = coo_array((np.ones(int(inner.sum())), (row[inner], column[inner])), shape=(size, size))
     laplacian = (diags_array(degree) - joined - joined.T).tocsc()
-    if num_nodes <= DENSE:
-        step, inverse = size, np.linalg.inv(laplacian.toarray())
-        solve = lambda _: inverse
-    else:
-        # A symmetric, diagonally dominant matrix needs no pivoting, so the order can minimize the fill-in. On a
-        # 100 x 100 grid, minimum degree has 0.6 times the fill-in of the default order.
-        options = {"SymmetricMode": True}
-        step, factors = BLOCK, splu(laplacian, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
-        solve = factors.solve
+    # A symmetric, diagonally dominant matrix needs no pivoting, so the order can minimize the fill-in. On a 100 x 100
+    # grid, minimum degree has 0.6 times the fill-in of the default order.
+    options = {"SymmetricMode": True}
+    factors = splu(laplacian, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
 
     diagonal, across = np.zeros(size + 1), np.zeros(num_pairs)
     order = np.argsort(column, kind="stable")
-    for first in range(0, size, step):
-        within = np.arange(min(step, size - first))
+    for first in range(0, size, BLOCK):
+        within = np.arange(min(BLOCK, size - first))
         unit = np.zeros((size + 1, len(within)), order="F")
         unit[first + within, within] = 1
-        part = np.append(solve(unit[:-1]), np.zeros((1, len(within))), axis=0)
+        part = np.append(factors.solve(unit[:-1]), np.zeros((1, len(within))), axis=0)
         diagonal[first + within] = part[first + within, within]
         start, stop = np.searchsorted(column[order], [first, first + len(within)])
         edges = order[start:stop]
         across[edges] = part[row[edges], column[edges] - first]
-    resistance = diagonal[row] + diagonal[column] - 2 * across
-    # An edge in a cycle has a parallel path of at most num_nodes - 1 edges, so its resistance is at most
-    # 1 - 1 / num_nodes. Larger values, up to rounding, are bridges.
-    return np.where(resistance > 1 - 0.5 / num_nodes, 1, resistance)
+    return diagonal[row] + diagonal[column] - 2 * across
 
 
 def _sampled(pairs: NDArray, num_nodes: int, num_trees: int, seed: int) -> NDArray:

@@ -21,7 +21,7 @@ from kbpjax._checks import Numbers
 from kbpjax._misc import warn
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph, StaticGraph
-from kbpjax.graphs.spanning_trees import NUM_TREES, tree_reweighting
+from kbpjax.graphs.spanning_trees import NUM_TREES, has_large_component, tree_reweighting
 from kbpjax.inference.acceleration import Anderson
 from kbpjax.inference.diagnostics import ConvergenceWarning, MarginWarning, NotConverged, RelationWarning, check
 from kbpjax.inference.loopy import Solution, run
@@ -36,9 +36,6 @@ from kbpjax.posterior.posterior import Posterior
 
 DAMPING = 0.5
 """Damping for models of given tables: they keep their zeros, which extrapolation by `Anderson` would move."""
-
-DENSE = 2000
-"""Largest number of nodes with exact edge appearance probabilities; those of larger graphs are sampled."""
 
 
 @public
@@ -174,7 +171,7 @@ def _recipe(fixed: StaticGraph, dtype: Any, reweighted: bool) -> Recipe:
     del dtype  # of the exponents: another one after jax_enable_x64 has changed
     graph = fixed.graph
     with jax.ensure_compile_time_eval():  # of index work, inside jax.jit
-        num_trees = None if graph.num_nodes <= DENSE else NUM_TREES
+        num_trees = NUM_TREES if has_large_component(graph) else None  # exact ones of a large component take long
         return Recipe(tree_reweighting(graph, num_trees=num_trees) if reweighted else None, colored(graph))
 
 
@@ -192,11 +189,7 @@ def solve(
     """Return the solution by `recipe(graph)`, exact without one; other exponents or schedules replace the recipe's."""
     if by is None:
         return run_tree(with_nonnegative(model, None), graph, evidence)
-    if model.operators.nonnegative is None and not model.has_potentials:
-        # A known model inside jax.jit: XLA would fold these products in minutes where edges have own relations.
-        known = contextlib.nullcontext() if _checks.is_traced(model) else jax.ensure_compile_time_eval()
-        with known:
-            model = with_nonnegative(model, clipped(model.operators, model.edge_types))
+    model = iterated_model(model)
     return run(
         model,
         graph,
@@ -208,6 +201,16 @@ def solve(
         schedule=by.schedule if schedule is None else schedule,
         acceleration=None if model.has_potentials else Anderson(),
     )
+
+
+def iterated_model(model: KernelMRF) -> KernelMRF:
+    """Return the model whose messages `infer` iterates: with nonnegative operators, unless it is of tables."""
+    if model.operators.nonnegative is not None or model.has_potentials:
+        return model
+    # A known model inside jax.jit: XLA would fold these products in minutes where edges have own relations.
+    known = contextlib.nullcontext() if _checks.is_traced(model) else jax.ensure_compile_time_eval()
+    with known:
+        return with_nonnegative(model, clipped(model.operators, model.edge_types))
 
 
 def _reweighted(model: KernelMRF, appearance: Array | None) -> Array | None:
