@@ -108,3 +108,15 @@ def test_repeated_call_and_order_of_edges_change_nothing():
     assert color(edges, 40).tolist() == first
     assert color(edges[::-1, ::-1], 40).tolist() == first
     assert color(np.concatenate([edges, edges[:, ::-1]]), 40).tolist() == first
+
+
+def test_colors_of_many_components_have_about_as_many_nodes():
+    """A color is a table padded to the largest: of stars, one color would have all leaves."""
+    star, triangle = [(0, i) for i in range(1, 6)], [(0, 1), (1, 2), (0, 2)]
+    shapes = [(star, 6), (star, 6), (triangle, 3)] * 20
+    first = np.cumsum([0, *(size for _, size in shapes)])
+    edges = np.concatenate([np.array(ends) + start for (ends, _), start in zip(shapes, first[:-1], strict=True)])
+    colors = color_nodes(edges[:, 0], edges[:, 1], int(first[-1]))
+    assert (colors[edges[:, 0]] != colors[edges[:, 1]]).all()
+    counts = np.bincount(colors)
+    assert len(counts) == 3 and counts.max() < 1.7 * counts.min()

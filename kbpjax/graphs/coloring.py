@@ -23,13 +23,17 @@ def color_nodes(senders: NDArray, receivers: NDArray, num_nodes: int) -> NDArray
     """
     sources = np.concatenate([senders, receivers]).astype(np.int64)
     targets = np.concatenate([receivers, senders]).astype(np.int64)
-    sides = _sides(sources, targets, num_nodes)
+    sides, component = _sides(sources, targets, num_nodes)
     left = sides[sources] < 0
-    return _greedy(sources[left], targets[left], sides)
+    color = _greedy(sources[left], targets[left], sides)
+    # Colors of components are rotated, so that each color has about as many nodes: tables are padded to the largest.
+    count = 1 + int(color.max())
+    turn = np.random.default_rng(0).integers(count, size=1 + int(component.max()))
+    return (color + (turn - turn[0])[component]) % count
 
 
-def _sides(sources: NDArray, targets: NDArray, num_nodes: int) -> NDArray:
-    """Return the side, 0 or 1, of each node of a bipartite component, -1 for nodes of other components.
+def _sides(sources: NDArray, targets: NDArray, num_nodes: int) -> tuple[NDArray, NDArray]:
+    """Return the side, 0 or 1, of each node of a bipartite component, -1 for nodes of others; and its component.
 
     In the bipartite double cover, every edge a - b becomes a - b' and a' - b. A node and its copy are connected there
     if and only if the component has an odd cycle.
@@ -39,7 +43,8 @@ def _sides(sources: NDArray, targets: NDArray, num_nodes: int) -> NDArray:
 
     cover = coo_array((np.ones(len(sources)), (sources, targets + num_nodes)), shape=(2 * num_nodes, 2 * num_nodes))
     label, copy = connected_components(cover.tocsr(), directed=False)[1].reshape(2, num_nodes)
-    return np.where(label == copy, -1, (label > copy).astype(int))
+    component = np.unique(np.minimum(label, copy), return_inverse=True)[1]
+    return np.where(label == copy, -1, (label > copy).astype(int)), component
 
 
 def _greedy(sources: NDArray, targets: NDArray, color: NDArray) -> NDArray:
