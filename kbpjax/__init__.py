@@ -55,6 +55,7 @@ from kbpjax.posterior.intervals import circular_interval, circular_mean, coverag
 from kbpjax.posterior.likelihood import likelihood
 from kbpjax.posterior.marginals import Empirical, MeanEmbedding, Parzen
 from kbpjax.posterior.merge import Merged, merge
+from kbpjax.posterior.pack import Packed, pack
 from kbpjax.posterior.posterior import Posterior
 from kbpjax.posterior.refine import log_belief, refine_mode
 from kbpjax.posterior.summaries import (
@@ -123,6 +124,7 @@ __all__ = [
     "NegativeLogBelief",
     "NotConverged",
     "Operators",
+    "Packed",
     "Parzen",
     "PivotedCholesky",
     "Posterior",
@@ -181,6 +183,7 @@ __all__ = [
     "mode",
     "neighbor_graph",
     "observe",
+    "pack",
     "pool",
     "quantile",
     "refine_mode",

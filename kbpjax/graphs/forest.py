@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax.graphs.counting import stable_order
+from kbpjax.graphs.plan import Sizes, round_up
 
 OVERHEAD = 64
 """Cost of one more row, in cells."""
@@ -64,14 +65,16 @@ class Forest(eqx.Module):
     height: int = eqx.field(static=True)
 
     @classmethod
-    def build(cls, pairs: NDArray, edge_type: NDArray, node_type: NDArray) -> "Forest | None":
+    def build(cls, pairs: NDArray, edge_type: NDArray, node_type: NDArray, *, rounded: bool = False) -> "Forest | None":
         """Return the elimination order of a forest; None for a graph with a cycle or without edges.
 
         Args:
             pairs: ends of the undirected edges [edge, 2].
             edge_type: type of each [edge].
             node_type: type of each node [node].
+            rounded: whether the numbers of rows and levels are rounded up, as in `Plan.of`.
         """
+        up: Sizes = round_up if rounded else int
         num_pairs, num_nodes = len(pairs), len(node_type)
         if not 0 < num_pairs < num_nodes:
             return None
@@ -83,7 +86,7 @@ class Forest(eqx.Module):
         real, edge = cells.edge >= 0, np.maximum(cells.edge, 0)
         back = cells.owner != pairs[edge, 0]
         direction = np.where(real, 2 * edge_type[edge] + back, -1)
-        layout = _Layout.of(cells.height, direction)
+        layout = _Layout.of(cells.height, direction, up)
         first = layout.first_cells
         message_place = np.empty(2 * num_pairs, int)
         message_place[(edge + back * num_pairs)[real]] = layout.position[real]
@@ -105,7 +108,7 @@ class Forest(eqx.Module):
             parent=index(layout.positions_to_rows(cells.parent)),
             sibling=index(layout.positions_to_rows(cells.sibling)),
             message_place=index(message_place),
-            height=int(cells.height.max()),
+            height=up(int(cells.height.max())),
         )
 
     def without_incoming(self, nodes: Bool[Array, " node"]) -> "Forest":
@@ -145,7 +148,7 @@ class _Layout(NamedTuple):
         return self.shape[0] * self.shape[1]
 
     @classmethod
-    def of(cls, height: NDArray, kind: NDArray) -> "_Layout":
+    def of(cls, height: NDArray, kind: NDArray, up: Sizes) -> "_Layout":
         """Return the layout of cells, packed by height and kind into rows of the width with the lowest cost."""
         order = np.lexsort([kind, height])
         new = (np.diff(height[order]) != 0) | (np.diff(kind[order]) != 0)
@@ -160,7 +163,8 @@ class _Layout(NamedTuple):
         within = np.arange(len(order)) - np.repeat(starts, counts)
         position = np.empty_like(order)
         position[order] = np.repeat(first_position, counts) + within
-        return cls((total, width), position, order[within % width == 0])
+        spare = up(total) - total  # rows of padding
+        return cls((total + spare, width), position, np.pad(order[within % width == 0], (0, spare), mode="edge"))
 
     def to_rows(self, values: NDArray, padding: int) -> NDArray:
         """Return values of the cells in rows; `padding` replaces -1 and fills the rest."""

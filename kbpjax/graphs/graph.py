@@ -20,7 +20,7 @@ from kbpjax._misc import need, show_lines, show_list
 from kbpjax._public import Checked, public
 from kbpjax.graphs.counting import groups, ranked
 from kbpjax.graphs.forest import Forest
-from kbpjax.graphs.plan import Plan, inboxes
+from kbpjax.graphs.plan import Plan, inboxes, round_up
 
 
 class Graph(Checked):
@@ -41,6 +41,8 @@ class Graph(Checked):
         edge_types: (type, node type of the first end, node type of the second end) of every edge type present.
         edge_features: numbers on which relations may depend, such as a distance, of each undirected edge
             [pair, feature]; None: no such numbers.
+        rounded: whether tables have rounded sizes, as those of `kbpjax.pack`: similar graphs then have tables of the
+            same shapes, and share compiled functions.
 
     Examples:
         >>> import kbpjax as kbp
@@ -64,6 +66,7 @@ class Graph(Checked):
     node_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
     edge_types: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
     edge_features: Float[Array, "pair feature"] | None = None
+    rounded: bool = eqx.field(static=True, default=False)
 
     @classmethod
     @public
@@ -203,7 +206,8 @@ class Graph(Checked):
             part_of_node: the part of each node, 0 .. k - 1 [node].
         """
         ends = np.asarray(self.senders), np.asarray(self.receivers)
-        return Plan.of(*ends, np.asarray(self.edge_type), np.asarray(self.node_type), np.asarray(part_of_node))
+        types = np.asarray(self.edge_type), np.asarray(self.node_type)
+        return Plan.of(*ends, *types, np.asarray(part_of_node), rounded=self.rounded)
 
     @public
     def with_edge_types(self, edge_type: Numbers) -> "Graph":
@@ -228,7 +232,7 @@ class Graph(Checked):
         kinds = _type_array("edge_type", edge_type, half, "edge")
         node_type = np.asarray(self.node_type)
         pairs, ends = _orient(pairs, kinds, node_type)
-        return self._build(pairs, node_type, kinds, ends, self.edge_features)
+        return self._build(pairs, node_type, kinds, ends, self.edge_features, self.rounded)
 
     @public
     def subgraph(self, nodes: Numbers) -> "Graph":
@@ -291,12 +295,20 @@ class Graph(Checked):
 
     @classmethod
     def _build(
-        cls, pairs: NDArray, node_type: NDArray, edge_type: NDArray, ends: tuple, edge_features: Any = None
+        cls,
+        pairs: NDArray,
+        node_type: NDArray,
+        edge_type: NDArray,
+        ends: tuple,
+        edge_features: Any = None,
+        rounded: bool = False,
     ) -> "Graph":
         num_nodes, num_pairs = len(node_type), len(pairs)
         senders, receivers = np.concatenate([pairs, pairs[:, ::-1]]).T
         both = np.concatenate([edge_type, edge_type])
         degree = np.bincount(receivers, minlength=num_nodes)
+
+        up = (lambda count: round_up(max(count, 1))) if rounded else int
 
         def index(array: NDArray) -> Array:
             return _checks.to_jax(array, np.int32)
@@ -307,16 +319,18 @@ class Graph(Checked):
             reverse=index(np.roll(np.arange(2 * num_pairs), num_pairs)),
             edge_type=index(both),
             node_type=index(node_type),
-            plan=Plan.of(senders, receivers, both, node_type),
-            forest=Forest.build(pairs, edge_type, node_type),
-            inboxes=inboxes(receivers, node_type),
+            plan=Plan.of(senders, receivers, both, node_type, rounded=rounded),
+            forest=Forest.build(pairs, edge_type, node_type, rounded=rounded),
+            inboxes=inboxes(receivers, node_type, rounded=rounded),
             num_nodes=num_nodes,
             num_edges=2 * num_pairs,
             node_types=tuple(
-                (int(v), int(n), int(degree[node_type == v].max())) for v, n in zip(*groups(node_type)[:2], strict=True)
+                (int(v), int(n), up(int(degree[node_type == v].max())))
+                for v, n in zip(*groups(node_type)[:2], strict=True)
             ),
             edge_types=ends,
             edge_features=None if edge_features is None else _checks.to_jax(edge_features),
+            rounded=rounded,
         )
 
     def __repr__(self) -> str:
@@ -340,7 +354,7 @@ class StaticGraph:
         arrays: tuple[Any, ...] = (graph.senders, graph.receivers, graph.edge_type, graph.node_type)
         arrays += () if graph.edge_features is None else (graph.edge_features,)
         self.graph = graph
-        self.key = (graph.num_nodes, *(np.asarray(array).tobytes() for array in arrays))
+        self.key = (graph.num_nodes, graph.rounded, *(np.asarray(array).tobytes() for array in arrays))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StaticGraph) and self.key == other.key

@@ -12,6 +12,8 @@ outgoing columns. The parts depend on the use:
 Clamped nodes are handled here: `Plan.without_incoming` returns the plan in which their incoming messages count as 1.
 """
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +22,8 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax.graphs.counting import groups, ranked, stable_order
+
+Sizes = Callable[[int], int]
 
 TILE = 64
 """Largest tile size if the types have uneven sizes."""
@@ -30,8 +34,17 @@ SMALL = 4096
 MEMBERS = 32
 """Smallest mean size of groups of nodes with equal neighborhood types for which each group has separate tiles."""
 
+LEAST = 64
+"""Smallest tile size in tables of rounded sizes, so that rare types and degrees have tables of one size."""
+
 SPARE = 1.25
 """Largest ratio of columns to messages at which padding costs less than reordering products."""
+
+
+def round_up(count: int) -> int:
+    """Return the smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, .. that is at least a count >= 1."""
+    power = 1 << (count - 1).bit_length()
+    return power * 3 // 4 if count <= power * 3 // 4 else power
 
 
 class Block(eqx.Module):
@@ -83,6 +96,8 @@ class Plan(eqx.Module):
         edge_type: NDArray,
         node_type: NDArray,
         part_of_node: NDArray | None = None,
+        *,
+        rounded: bool = False,
     ) -> "Plan":
         """Return the plan of a graph.
 
@@ -92,22 +107,26 @@ class Plan(eqx.Module):
             edge_type: type of each directed edge [edge].
             node_type: type of each node [node].
             part_of_node: part of each node, 0 .. k - 1 [node]; None: all in one.
+            rounded: whether tables have rounded sizes, so that similar graphs have tables of the same shapes.
         """
         num_nodes, num_edges = len(node_type), len(senders)
         parts = np.zeros(num_nodes, int) if part_of_node is None else part_of_node
-        count = 1 + int(parts.max())
+        up: Sizes = round_up if rounded else int
+        count = up(1 + int(parts.max()))
         reverse = np.roll(np.arange(num_edges), num_edges // 2)
         kinds = 2 * edge_type + (np.arange(num_edges) >= num_edges // 2)
         degree = np.bincount(receivers, minlength=num_nodes)
         classes = _degree_classes(degree)
-        for group in (_like_neighborhoods(node_type, receivers, edge_type), node_type):
-            tiled = [_tile_parts(group, members, parts, count) for members in classes]
+        least = LEAST if rounded else 1
+        for group in (node_type if rounded else _like_neighborhoods(node_type, receivers, edge_type), node_type):
+            tiled = [_tile_parts(group, members, parts, count, up, least) for members in classes]
             slots = _slots_by_kind(tiled, receivers, group, kinds[reverse])
             if slots is not None:
                 break
         slot, slot_kinds = slots or (_slots_in_order(receivers, degree), None)
+        up = up if slot_kinds is None else int
 
-        listed_at, shapes, total = _positions([nodes for nodes, _ in tiled], receivers, slot, num_nodes)
+        listed_at, shapes, total = _positions([nodes for nodes, _ in tiled], receivers, slot, num_nodes, up)
         part_of_receiver = parts[receivers]
         listed = np.full((count, total), num_edges)
         listed[part_of_receiver, listed_at] = np.arange(num_edges)
@@ -115,7 +134,7 @@ class Plan(eqx.Module):
             edges = np.append(reverse, num_edges)[listed].reshape(count, *shapes[0])
             tile_kinds = slot_kinds[tiled[0][1]]
         else:
-            edges, tile_kinds = _tile_parts(kinds, np.arange(num_edges), parts[senders], count)
+            edges, tile_kinds = _tile_parts(kinds, np.arange(num_edges), parts[senders], count, up, least)
         column = np.zeros(num_edges + 1, int)
         column[edges] = np.arange(edges.size).reshape(edges.shape)
         column[-1] = edges.size
@@ -192,7 +211,9 @@ def _like_neighborhoods(node_type: NDArray, receivers: NDArray, edge_type: NDArr
     return np.argsort(np.argsort(first))[group.reshape(-1)]
 
 
-def _tile_parts(types: NDArray, members: NDArray, parts: NDArray, count: int) -> tuple[NDArray, NDArray]:
+def _tile_parts(
+    types: NDArray, members: NDArray, parts: NDArray, count: int, up: Sizes, least: int
+) -> tuple[NDArray, NDArray]:
     """Return the members of each part, grouped by type into tiles of equal size.
 
     Args:
@@ -200,14 +221,16 @@ def _tile_parts(types: NDArray, members: NDArray, parts: NDArray, count: int) ->
         members: the rows to group.
         parts: part of every row.
         count: number of parts.
+        up: rounds sizes up.
+        least: smallest tile size.
 
     Returns:
         Row numbers [part, tile, size], padded with the number of all rows, and the type of each tile [part, tile].
     """
     groups = [members[parts[members] == part] for part in range(count)] if count > 1 else [members]
-    size = max(_tile_size(types[group]) for group in groups)
+    size = up(max(least, *(_tile_size(types[group]) for group in groups)))
     tiled = [_tile(types, group, size) for group in groups]
-    most = max(len(kinds) for _, kinds in tiled)
+    most = up(max(len(kinds) for _, kinds in tiled))
     rows = [np.pad(rows, ((0, most - len(rows)), (0, 0)), constant_values=len(types)) for rows, _ in tiled]
     return np.stack(rows), np.stack([np.pad(kinds, (0, most - len(kinds))) for _, kinds in tiled])
 
@@ -279,7 +302,7 @@ def _slots_in_order(receivers: NDArray, degree: NDArray) -> NDArray:
 
 
 def _positions(
-    tables: list[NDArray], receivers: NDArray, slot: NDArray, num_nodes: int
+    tables: list[NDArray], receivers: NDArray, slot: NDArray, num_nodes: int, up: Sizes
 ) -> tuple[NDArray, list[tuple[int, int, int]], int]:
     """Return the position of each incoming message in the flattened blocks [tile, slot, size] of its part.
 
@@ -288,6 +311,7 @@ def _positions(
         receivers: receiver of each directed edge.
         slot: slot of each directed edge.
         num_nodes: number of nodes.
+        up: rounds numbers of slots up.
 
     Returns:
         The position of each edge in its part, the shape of each block, and the number of positions of a part.
@@ -297,7 +321,7 @@ def _positions(
     first, stride, shapes, total = np.zeros(num_nodes + 1, int), np.zeros(num_nodes + 1, int), [], 0
     for nodes in tables:
         _, tiles, size = nodes.shape
-        width = int(width_of[nodes].max(initial=1))
+        width = up(int(width_of[nodes].max(initial=1)))
         first[nodes] = total + np.arange(tiles)[:, None] * width * size + np.arange(size)
         stride[nodes] = size
         shapes.append((tiles, width, size))
@@ -313,12 +337,13 @@ INBOX = 8
 """Largest number of slots in a row of an inbox."""
 
 
-def inboxes(receivers: NDArray, node_type: NDArray) -> dict[int, tuple[Array, Array | None]]:
+def inboxes(receivers: NDArray, node_type: NDArray, *, rounded: bool = False) -> dict[int, tuple[Array, Array | None]]:
     """Return the incoming edges of the nodes of each type, for their beliefs.
 
     Args:
         receivers: receiver of each directed edge.
         node_type: type of each node.
+        rounded: whether numbers of rows and slots are rounded up, as in `Plan.of`.
 
     Returns:
         By type: directed edges [row, slot], padded with the number of edges; and the position of each row's node among
@@ -326,15 +351,18 @@ def inboxes(receivers: NDArray, node_type: NDArray) -> dict[int, tuple[Array, Ar
     """
     degree = np.bincount(receivers, minlength=len(node_type))
     starts, order = np.cumsum(degree) - degree, np.append(stable_order(receivers), len(receivers))
+    up: Sizes = round_up if rounded else int
     found = {}
     for v in groups(node_type)[0].tolist():
         members = node_type == v
         needed, first = degree[members], starts[members]
-        width = int(np.clip(needed.max(initial=1), 1, INBOX))
+        width = up(int(np.clip(needed.max(initial=1), 1, INBOX)))
         rows = np.maximum(1, -(-needed // width))
         owner = np.repeat(np.arange(len(needed)), rows)
         within = np.arange(len(owner)) - np.repeat(np.cumsum(rows) - rows, rows)
         number = width * within[:, None] + np.arange(width)
-        place = np.where(number < needed[owner][:, None], first[owner][:, None] + number, len(receivers))
-        found[v] = _index(order[place]), None if len(owner) == len(needed) else _index(owner)
+        place = order[np.where(number < needed[owner][:, None], first[owner][:, None] + number, len(receivers))]
+        spare = 0 if len(owner) == len(needed) else up(len(owner)) - len(owner)  # rows without messages
+        place = np.pad(place, ((0, spare), (0, 0)), constant_values=len(receivers))
+        found[v] = _index(place), None if len(owner) == len(needed) else _index(np.pad(owner, (0, spare)))
     return found

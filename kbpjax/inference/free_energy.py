@@ -15,9 +15,11 @@ the normalizer of the belief of an edge is Z_st = c_ts Z_s = c_st Z_t, and the v
 The derivation is in docs/loops.md.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from kbpjax import _checks
 from kbpjax._public import public
@@ -82,27 +84,53 @@ def log_partition(
         8.0
     """
     learned, graph, evidence, solution = solved(model, graph, evidence, solution)
+    return log_partitions(learned, graph, evidence, solution, None, 1)[0]
+
+
+def log_partitions(
+    model: AnyModel,
+    graph: Graph,
+    evidence: AnyEvidence,
+    solution: Solution,
+    group_of_node: Int[Array, " node"] | None,
+    num_groups: int,
+) -> Float[Array, " group"]:
+    """Return `log_partition` of groups of nodes without edges between them.
+
+    Args:
+        model: the model.
+        graph: the graph.
+        evidence: the evidence of `run`.
+        solution: the solution of `run` or `run_tree`.
+        group_of_node: the group of each node [node]; nodes of larger numbers than `num_groups` are in none. None: all
+            in one.
+        num_groups: number of groups.
+    """
     fix = "Use kbpjax.likelihood with a narrow likelihood around the value instead."
     clamps = hasattr(evidence, "local") and getattr(evidence, "values", None)  # a frame has `values`, too
     _checks.require(not clamps, "evidence", "must have no clamps", "some", fix)
-    operators, local, _ = prepare_inputs(learned, graph, evidence)
+    operators, local, _ = prepare_inputs(model, graph, evidence)
     sums = operators.arithmetic in (SumProduct(), InLogs(SumProduct()))
     fix = "Max-product has no partition function: run the same model with sums."
     _checks.require(sums, "model", "must add with sums", repr(operators.arithmetic), fix)
     check_messages("solution", solution.messages, operators, graph)
     log_scale = getattr(evidence, "log_scale", None)
-    return _log_partition(operators, graph, local, log_scale, solution.messages, solution.exponents)
+    group = jnp.zeros(graph.num_nodes, jnp.int32) if group_of_node is None else group_of_node
+    messages, exponents = solution.messages, solution.exponents
+    return _log_partitions(operators, graph, local, log_scale, messages, exponents, group, num_groups)
 
 
-@jax.jit
-def _log_partition(
+@partial(jax.jit, static_argnames="num_groups")
+def _log_partitions(
     operators: Operators,
     graph: Graph,
     local: Array,
     log_scale: Array | None,
     messages: Array,
     exponents: Array | None,
-) -> Float[Array, ""]:
+    group: Array,
+    num_groups: int,
+) -> Float[Array, " group"]:
     dtype = messages.dtype
     powers = jnp.ones(graph.num_edges // 2, dtype) if exponents is None else exponents.astype(dtype)
     prior = jnp.ones_like(operators.evaluate[..., 0]) if operators.prior is None else operators.prior
@@ -128,7 +156,11 @@ def _log_partition(
     if operators.log_scale is not None:
         log_c = log_c + operators.log_scale[graph.edge_type]
     both = jnp.concatenate([powers, powers])
-    total = jnp.sum(log_z) + jnp.sum(both * (log_c - log_z[graph.senders])) / 2
+    of_edges, of_nodes = both * (log_c - log_z[graph.senders]) / 2, log_z
     if operators.prior_log_scale is not None:
-        total = total + jnp.sum(of_type(operators.prior_log_scale, graph.node_type))
-    return jnp.where(jnp.any(log_z == -jnp.inf), -jnp.inf, total if log_scale is None else total + jnp.sum(log_scale))
+        of_nodes = of_nodes + of_type(operators.prior_log_scale, graph.node_type)
+    of_nodes = of_nodes if log_scale is None else of_nodes + log_scale
+    add = partial(jax.ops.segment_sum, num_segments=num_groups)
+    total = add(of_nodes, group) + add(of_edges, group[graph.senders])
+    impossible = add((log_z == -jnp.inf).astype(jnp.int32), group) > 0
+    return jnp.where(impossible, -jnp.inf, total)

@@ -344,7 +344,8 @@ def _check_values(
                 mask = mask & _all_axes(~np.isnan(y))
         fix = "Pass mask=, False where nothing was observed, or NaN there and no mask."
         _checks.require_finite("y", y[mask], fix)
-        model.observations[v].basis.check("y", jnp.asarray(y[mask]))
+        rows = np.where(mask, np.arange(len(mask)), np.argmax(mask))  # of one shape, however many are observed
+        model.observations[v].basis.check("y", jnp.asarray(y[rows] if mask.any() else y[mask]))
         if v in shares:
             _warn_of_far(shares[v][mask & own], v)
 
