@@ -175,6 +175,30 @@ def test_clamps_and_masks():
         packed.log_partition(posterior)
 
 
+def test_derivatives_and_parts_of_devices():
+    """Both make plans of their own from the rounded graph."""
+    graphs = graphs_of(loopy, 3, 3)
+    packed, y = kbp.pack(graphs), [np.nan_to_num(one) for one in observations(graphs)]
+    options = {"tol": 1e-8, "num_iters": 500}
+    joined = np.nan_to_num(packed.join(y))
+    first, last = int(packed.first[1]), int(packed.first[2])
+
+    @jax.jit
+    def slopes(y):
+        return jax.grad(lambda y: kbp.mean(kbp.infer(MODEL, packed.graph, y, **options))[first:last].sum())(y)
+
+    alone = jax.jit(jax.grad(lambda y: kbp.mean(kbp.infer(MODEL, graphs[1], y, **options)).sum()))(y[1])
+    expected = np.zeros(len(joined))
+    expected[first:last] = alone
+    np.testing.assert_allclose(slopes(joined), expected, atol=1e-5)
+    assert np.abs(alone).max() > 1e-2
+
+    inner, evidence = iterated_model(MODEL), kbp.observe(MODEL, packed.graph, joined)
+    schedule = kbp.sharded.partition_graph(packed.graph, 3)
+    split = kbp.run(inner, packed.graph, evidence, num_iters=4, schedule=schedule).messages
+    np.testing.assert_allclose(split, kbp.run(inner, packed.graph, evidence, num_iters=4).messages, atol=1e-12)
+
+
 def test_join_and_split():
     packed = kbp.pack([kbp.chain_graph(2), kbp.chain_graph(3)])  # and one spare node
     assert len(packed) == 2 and "2 graphs of 5 nodes" in repr(packed)

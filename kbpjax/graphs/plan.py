@@ -34,8 +34,11 @@ SMALL = 4096
 MEMBERS = 32
 """Smallest mean size of groups of nodes with equal neighborhood types for which each group has separate tiles."""
 
-LEAST = 64
-"""Smallest tile size in tables of rounded sizes, so that rare types and degrees have tables of one size."""
+LEAST, RARE = 64, 32
+"""Smallest tile size in tables of rounded sizes: `LEAST`, or 1 / `RARE` of the mean number of nodes of a type.
+
+The number of nodes of a rare degree varies most between graphs; tables of one size hold few or many of them.
+"""
 
 SPARE = 1.25
 """Largest ratio of columns to messages at which padding costs less than reordering products."""
@@ -112,12 +115,12 @@ class Plan(eqx.Module):
         num_nodes, num_edges = len(node_type), len(senders)
         parts = np.zeros(num_nodes, int) if part_of_node is None else part_of_node
         up: Sizes = round_up if rounded else int
-        count = up(1 + int(parts.max()))
+        count = 1 + int(parts.max())
         reverse = np.roll(np.arange(num_edges), num_edges // 2)
         kinds = 2 * edge_type + (np.arange(num_edges) >= num_edges // 2)
         degree = np.bincount(receivers, minlength=num_nodes)
         classes = _degree_classes(degree)
-        least = LEAST if rounded else 1
+        least = max(LEAST, num_nodes // (RARE * len(np.unique(node_type)))) if rounded else 1
         for group in (node_type if rounded else _like_neighborhoods(node_type, receivers, edge_type), node_type):
             tiled = [_tile_parts(group, members, parts, count, up, least) for members in classes]
             slots = _slots_by_kind(tiled, receivers, group, kinds[reverse])
@@ -134,7 +137,9 @@ class Plan(eqx.Module):
             edges = np.append(reverse, num_edges)[listed].reshape(count, *shapes[0])
             tile_kinds = slot_kinds[tiled[0][1]]
         else:
-            edges, tile_kinds = _tile_parts(kinds, np.arange(num_edges), parts[senders], count, up, least)
+            edges, tile_kinds = _tile_parts(
+                kinds, np.arange(num_edges), parts[senders], count, up, LEAST if rounded else 1
+            )
         column = np.zeros(num_edges + 1, int)
         column[edges] = np.arange(edges.size).reshape(edges.shape)
         column[-1] = edges.size

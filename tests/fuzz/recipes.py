@@ -436,6 +436,14 @@ recipe("merge", kbp.merge, GRAPH, plain, [0, 1])
 recipe("Merged.values", Late(lambda: merged().values), Y[0])
 recipe("Merged.evidence", Late(lambda: merged().evidence), of_merged, Y[0])
 recipe("Merged.part", Late(lambda: merged().part), posterior_of_merged, 2)
+packed = Late(lambda: kbp.pack([GRAPH, kbp.chain_graph(2)]))
+posterior_of_packed = Late(lambda: kbp.infer(model(), packed().graph, packed().join([Y[0], Y[1, :2]])))
+recipe("pack", kbp.pack, [GRAPH, kbp.chain_graph(2)])
+recipe("Packed.nodes", Late(lambda: packed().nodes), 1)
+recipe("Packed.join", Late(lambda: packed().join), [Y[0], Y[1, :2]])
+recipe("Packed.split", Late(lambda: packed().split), np.zeros(6, np.float32))
+recipe("Packed.residuals", Late(lambda: packed().residuals), posterior_of_packed)
+recipe("Packed.log_partition", Late(lambda: packed().log_partition), posterior_of_packed)
 recipe("repeat_graph", kbp.repeat_graph, GRAPH, 2, lags=(1,))
 recipe("time_windows", kbp.time_windows, X, 3)
 
@@ -785,6 +793,7 @@ NOT_CALLED = {
     "enable_compilation_cache": "it sets JAX for the whole process (tests/test_compilation.py)",
     "baselines.elimination.Solution": RECORD,
     "Merged": RECORD,
+    "Packed": RECORD,
     "estimator.GraphImputer": TABLE_OF_COLUMNS,
     "estimator.GraphImputer.fit": TABLE_OF_COLUMNS,
     "estimator.GraphImputer.get_feature_names_out": TABLE_OF_COLUMNS,
