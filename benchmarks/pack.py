@@ -140,8 +140,8 @@ def packed(kind: str, count: int) -> dict[str, Any]:
         "pack_s": built,
         "first_s": first,
         "again_s": again,
-        "other_s": others,
-        "other_programs": compiled,
+        "other_s": ", ".join(f"{seconds:.1f}" for seconds in others),
+        "other_programs": ", ".join(map(str, compiled)),
         "means": [one.tolist() for one in means],
     }
 
