@@ -30,7 +30,8 @@ PAGES = {
         "Data and graphs",
         "A graph of typed nodes and edges, and training samples of its variables.",
         {
-            "Graphs": "Graph grid_graph chain_graph neighbor_graph repeat_graph time_windows choose_edges merge Merged",
+            "Graphs": "Graph grid_graph chain_graph neighbor_graph repeat_graph time_windows choose_edges merge Merged"
+            " pack Packed",
             "Windows as observations": "windows window_orbits grid_symmetries",
             "Training data": "TrainingData pool chunked learning.data.Cases",
         },

@@ -206,6 +206,7 @@ def test_join_and_split():
     assert packed.join([["a", "b"], ["a", None, "b"]]) == ["a", "b", "a", None, "b", None]
     whole = packed.join([np.ma.array([1, 2], mask=[False, True]), [3, 4, 5]])
     assert whole.mask.tolist() == [False, True, False, False, False, True] and whole[2] == 3
+    assert packed.split(whole)[0].mask.tolist() == [False, True]
     halves = packed.split({"one": np.arange(6.0), "two": jnp.zeros((6, 2))})
     assert halves[1]["one"].tolist() == [2, 3, 4] and halves[0]["two"].shape == (2, 2)
 
@@ -270,7 +271,7 @@ PACKED = kbp.pack(CHAINS)
             lambda: jax.jit(lambda y: PACKED.join([y[:2], y]))(np.ones(3)),
             "values: must be known; got a traced array. Call",
         ),
-        (lambda: PACKED.split(np.zeros(5)), r"values: must have 6 nodes; got shape \[\(5,\)\]. Pass"),
+        (lambda: PACKED.split(np.zeros(5)), r"values: must have 6 nodes; got shape \(5,\). Pass"),
         (lambda: jax.jit(lambda x: PACKED.split(x))(np.zeros(6)), "values: must be known; got a traced array. Call"),
         (
             lambda: PACKED.residuals(kbp.infer(MODEL, CHAINS[0])),

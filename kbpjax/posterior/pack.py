@@ -223,10 +223,10 @@ class Packed(Checked):
         leaves, structure = jax.tree.flatten(values)
         fix = "Call split outside jax.jit, jax.vmap and jax.grad."
         _checks.require(not _checks.is_traced(leaves), "values", "must be known", "a traced array", fix)
-        read = [np.asarray(leaf) for leaf in leaves]
-        wrong = [leaf.shape for leaf in read if leaf.ndim == 0 or len(leaf) != size]
+        read = [np.asanyarray(leaf) for leaf in leaves]  # masked arrays stay masked
+        wrong = [leaf.shape for leaf in read if leaf.ndim == 0 or len(leaf) != size] if read else ["of no array"]
         fix = "Pass values of the nodes of the packed graph, such as kbpjax.mean(posterior)."
-        _checks.require(not wrong, "values", f"must have {size} nodes", f"shape {wrong[:1]}", fix)
+        _checks.require(not wrong, "values", f"must have {size} nodes", f"shape {wrong[0]}" if wrong else "", fix)
         ends = np.cumsum(counts)
         parts = [np.split(leaf, ends)[:-1] for leaf in read]
         return [jax.tree.unflatten(structure, one) for one in zip(*parts, strict=True)]

@@ -48,6 +48,8 @@ TAKES_ANYTHING = {
     "*.progress": "a switch",
     "*.return_std": "a switch, as in scikit-learn",
     "sharded.shard_batch.batch": "any pytree",
+    "Packed.join.values": "any arrays of nodes, which `observe` checks",
+    "Packed.split.values": "any arrays of nodes, which stay as they are",
     "*.argument": "a text for messages",
     "*.label": "a text",
     "*.ax": "axes of matplotlib",
@@ -87,6 +89,8 @@ MAY_GIVE_INFINITY = {
     "*.tol": "residuals after the last iteration are NaN",
     "windows.values": "NaN where missing stays",
     "Merged.values.given": "NaN where missing stays",
+    "Packed.join.values": "NaN where missing stays",
+    "Packed.split.values": "NaN where missing stays",
     "coverage.truth": "NaN if no true value is known",
 }
 """{function.argument: why the answer need not be finite}."""
@@ -179,12 +183,14 @@ def is_number(leaf: Any) -> bool:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two answers have the same numbers."""
+    """Return whether two answers have the same numbers, none of them masked."""
     import jax
     import numpy as np
 
     pairs = [list(filter(is_number, jax.tree.leaves(answer))) for answer in (one, other)]
     if len(pairs[0]) != len(pairs[1]) or not pairs[0]:
+        return False
+    if any(isinstance(leaf, np.ma.MaskedArray) and np.ma.is_masked(leaf) for leaf in pairs[0]):
         return False
     arrays = [[np.asarray(leaf) for leaf in leaves] for leaves in pairs]
     return all(a.shape == b.shape and np.array_equal(np.ma.getdata(a), b) for a, b in zip(*arrays, strict=True))
