@@ -35,6 +35,25 @@ def first_call(rows: list[Row]) -> str:
     return markdown_table(header, body)
 
 
+def pack(rows: list[Row]) -> str:
+    """Return a table of the rows of the benchmark of many small graphs."""
+    header = ["graphs", "packed", "again", "other graphs", "programs", "loop", "shapes", "loop / packed"]
+    body = [
+        [
+            f"{row['graphs']:,} {row['kind']}".replace("with", "graphs with"),
+            f"{row['first_s']:.1f}",
+            f"{row['again_s']:.2f}",
+            row["other_s"],
+            row["other_programs"],
+            f"{row['loop_s']:,.0f}",
+            f"{row['different']:,}",
+            f"{row['loop / packed']:.0f}",
+        ]
+        for row in rows
+    ]
+    return markdown_table(header, body)
+
+
 def scale(rows: list[Row]) -> str:
     """Return a table of the rows of the benchmark of sizes and kinds of graphs."""
     header = ["case", "messages", "build s", "ns a message", "loop / products", "to grid", "peak GiB"]

@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
 def of_benchmarks() -> dict[str, str]:
     """Return the tables of the benchmarks by the name of their place in the pages."""
     names = ("propagate", "scale", "streaming", "fit", "gradients", "discrete", "first_try", "ablation")
-    names += ("decomposition", "precision", "potentials", "joint", "series", "field_cases", "first_call")
+    names += ("decomposition", "precision", "potentials", "joint", "series", "field_cases", "first_call", "pack")
     found = {name: _read(f"benchmarks/results/{name}.json") for name in names}
     rows = {name: results["rows"] for name, results in found.items()}
     return {
@@ -105,6 +105,7 @@ def of_benchmarks() -> dict[str, str]:
         "first_try_summary": benchmarks.first_try_summary(rows["first_try"]),
         "first_try_ablation": benchmarks.first_try_ablation(rows["ablation"]),
         "first_call": benchmarks.first_call(rows["first_call"]),
+        "pack": benchmarks.pack(rows["pack"]),
         "field_cases": benchmarks.field_cases(rows["field_cases"]),
         "first_try_failed": benchmarks.first_try_failed(rows["first_try"]),
     }

@@ -244,7 +244,7 @@ def pack(graphs: Sequence[Graph]) -> Packed:
 
     Returns:
         The packed graph, and how values of nodes are joined and answers split. Another batch of about the same size,
-        with the same types and degrees, has the same shapes, and mostly compiles nothing.
+        with the same types and degrees, has the same shapes and compiles nothing, unless a size is next to a limit.
 
     Raises:
         ValueError: no graphs, an entry of another type, an edge type that joins other node types in another graph,
