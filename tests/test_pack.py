@@ -9,7 +9,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.graphs.plan import round_up
-from kbpjax.posterior.infer import iterated_model
+from kbpjax.posterior.iterated import iterated_model
 
 OPTIONS = {"kernel": kbp.RBF(0.7), "obs_kernel": kbp.RBF(0.7), "ridge": 1e-3, "rule": kbp.ConstantTime(max_rank=16)}
 

@@ -145,6 +145,22 @@ SUMMARIES = {
 }
 
 
+def test_iterated_messages_have_a_partition_function_and_a_diagnosis():
+    """Messages of `infer` on a graph with cycles are those of nonnegative operators, which the model need not have."""
+    graph = kbp.grid_graph(2, 3)
+    model, y = fitted(graph)
+    posterior = kbp.infer(model, graph, y[0])
+    clipped, evidence = fitted(graph, nonnegative=kbp.Clipped())[0], posterior.evidence
+    expected = kbp.log_partition(clipped, graph, evidence, posterior.solution)
+    np.testing.assert_allclose(kbp.log_partition(posterior), expected, rtol=1e-3)  # whose prior is of clipped operators
+    # On the tree that remains without its cycles, it is that of exact inference.
+    tree = kbp.Graph.from_edges([(0, 1), (1, 2), (3, 4), (4, 5), (0, 3)], 6)
+    exact = kbp.log_partition(kbp.infer(model, tree, y[0]))
+    iterated = kbp.run(clipped, tree, evidence, num_iters=40, damping=0.0)
+    np.testing.assert_allclose(kbp.log_partition(clipped, tree, evidence, iterated), exact, rtol=0.02)
+    assert kbp.diagnose(posterior).residual <= 1e-3
+
+
 @pytest.mark.slow
 def test_summaries_of_a_batch_equal_those_of_its_cases():
     model, y = fitted(CHAIN)

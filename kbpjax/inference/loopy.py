@@ -254,6 +254,11 @@ class Posterior(Protocol):
         ...
 
     @property
+    def model_of_messages(self) -> Any:
+        """The model with the operators that the messages are of."""
+        ...
+
+    @property
     def graph(self) -> Graph:
         """The graph."""
         ...
@@ -277,7 +282,7 @@ def solved(model: Any, graph: Any, evidence: Any, solution: Any) -> tuple[Any, G
         batch = jnp.shape(model.solution.residual)
         fix = "Call this inside the function that jax.vmap maps over the posterior."
         _checks.require(not batch, "posterior", "must be of one problem", f"batch axes {batch}", fix)
-        return model.model, model.graph, model.evidence, model.solution
+        return model.model_of_messages, model.graph, model.evidence, model.solution
     for name, value, kind in (("graph", graph, Graph), ("solution", solution, Solution)):
         fix = "Pass a posterior, or (model, graph, evidence, solution)."
         _checks.require(isinstance(value, kind), name, f"must be a {kind.__name__}", type(value).__name__, fix)

@@ -6,7 +6,6 @@ converged in all cases. Models of given tables (`kbpjax.baselines.discrete`) are
 damping 1/2, color by color: exponents would change the potentials.
 """
 
-import contextlib
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -29,8 +28,8 @@ from kbpjax.inference.schedules import Colored, Schedule, colored
 from kbpjax.inference.tree import run_tree
 from kbpjax.learning.labels import Values
 from kbpjax.learning.model import KernelMRF
-from kbpjax.learning.nonnegative import clipped
 from kbpjax.posterior.evidence import Evidence, observe
+from kbpjax.posterior.iterated import iterated_model, with_nonnegative
 from kbpjax.posterior.marginals import Marginal
 from kbpjax.posterior.posterior import Posterior
 
@@ -203,26 +202,11 @@ def solve(
     )
 
 
-def iterated_model(model: KernelMRF) -> KernelMRF:
-    """Return the model whose messages `infer` iterates: with nonnegative operators, unless it is of tables."""
-    if model.operators.nonnegative is not None or model.has_potentials:
-        return model
-    # A known model inside jax.jit: XLA would fold these products in minutes where edges have own relations.
-    known = contextlib.nullcontext() if _checks.is_traced(model) else jax.ensure_compile_time_eval()
-    with known:
-        return with_nonnegative(model, clipped(model.operators, model.edge_types))
-
-
 def _reweighted(model: KernelMRF, appearance: Array | None) -> Array | None:
     """Return the exponents of the model: edge appearance probabilities times its factor, at most 1."""
     if appearance is None:
         return None
     return jnp.minimum(appearance * model.reweighting.astype(appearance.dtype), 1)
-
-
-def with_nonnegative(model: KernelMRF, tables: Any) -> KernelMRF:
-    """Return the model with other nonnegative operators, or with none."""
-    return eqx.tree_at(lambda m: m.operators.nonnegative, model, tables, is_leaf=lambda leaf: leaf is None)
 
 
 def warn_unless_converged(solution: Solution, *, of_tables: bool = False) -> None:

@@ -27,7 +27,6 @@ from kbpjax.inference.schedules import Problem, changes, send_all
 from kbpjax.inference.update import parts_of
 from kbpjax.learning.labels import Values, are_labels
 from kbpjax.learning.model import KernelMRF
-from kbpjax.posterior.infer import iterated_model, with_nonnegative
 from kbpjax.posterior.posterior import Posterior
 
 SPARE_CHAIN = 8
@@ -203,8 +202,7 @@ class Packed(Checked):
         got, size = posterior.graph.num_nodes, self.graph.num_nodes
         rule, fix = f"must be of the packed graph of {size} nodes", "Pass kbpjax.infer(model, packed.graph, ...)."
         _checks.require(got == size, "posterior", rule, f"one of {got} nodes", fix)
-        model, iterated = posterior.model, posterior.solution.projected is not None
-        return iterated_model(model) if iterated else with_nonnegative(model, None)
+        return posterior.model_of_messages
 
     def _counts(self, node_type: int | None) -> NDArray:
         """Return the number of nodes of each graph, or of those of one type [graph]."""

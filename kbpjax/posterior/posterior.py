@@ -22,6 +22,7 @@ from kbpjax.learning.labels import Values
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.beliefs import Belief, beliefs, lengths_of, marginals_of
 from kbpjax.posterior.evidence import Evidence
+from kbpjax.posterior.iterated import model_of_messages
 from kbpjax.posterior.marginals import Empirical, Marginal
 
 ARRAYS = (jax.Array, np.ndarray)
@@ -153,6 +154,11 @@ class Posterior(Checked):
     def model(self) -> KernelMRF:
         """The model."""
         return self._parts[0]
+
+    @property
+    def model_of_messages(self) -> KernelMRF:
+        """The model with the operators that the messages are of: nonnegative ones, where `infer` has iterated."""
+        return model_of_messages(self.model, self.solution)
 
     @property
     def graph(self) -> Graph:
