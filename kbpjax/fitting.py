@@ -106,7 +106,7 @@ def fit(
     Args:
         data: training data.
         kernel: kernel of the variables, or {node type: kernel}. Kernels of node types that are not in a mapping are
-            chosen, and the bandwidths of `kernels.Periodic(period)`. None: all chosen.
+            chosen, and the bandwidths of `kernels.Periodic(period)` unless data are traced. None: all chosen.
         obs_kernel: kernel of the observations, or {node type: kernel}, in the same way.
         rule: the update rule: `ConstantTime`, `LinearTime` or `FullRank`. None: `ConstantTime()`, and for vectors whose
             kernels are chosen with `max_rank` up to 384 (of numbers 256), if a smaller one keeps them too wide.
@@ -181,7 +181,8 @@ def fit(
     options: Any = {"floor": floor, "nonnegative": nonnegative}
     given = {"kernel": kernel, "obs_kernel": obs_kernel, "ridge": ridge, "obs_ridge": obs_ridge}
     check_words(relation, sharing, starts, effort)
-    if not (_misses("kernel", kernel, data.nodes) | _misses("obs_kernel", obs_kernel, data.observations)):
+    known = not _checks.is_traced(data)
+    if not (_misses("kernel", kernel, data.nodes, known) | _misses("obs_kernel", obs_kernel, data.observations, known)):
         data = with_own_margins(data, own_margin_types(data, (), margins)[0])
         rule = ConstantTime() if rule is None else rule
         fix = "Leave a kernel out, or give the edges types: graph.with_edge_types."
@@ -275,14 +276,17 @@ def _trained(model: KernelMRF, counts: KernelMRF, data: TrainingData, options: A
     return dataclasses.replace(trained if better else model, selection=selection)
 
 
-def _misses(argument: str, kernel: Any, types: Mapping[int, Any]) -> bool:
-    """Return whether a node type has no kernel or bandwidth; raise ValueError for kernels of types that data lack."""
+def _misses(argument: str, kernel: Any, types: Mapping[int, Any], known: bool) -> bool:
+    """Return whether a node type has no kernel, or no bandwidth; raise ValueError for kernels of types that data lack.
+
+    Bandwidths can be chosen only of `known` data, which are not traced.
+    """
     if isinstance(kernel, Kernel):
-        return is_open(kernel)
+        return known and is_open(kernel)
     extra = sorted(set(kernel or {}) - set(types))
     rule = f"must be a kernel, or one kernel per node type {sorted(types)}"
     _checks.require(not extra, argument, rule, f"kernels of the types {extra}", "Leave them out.")
-    return any(v not in (kernel or {}) or is_open(kernel[v]) for v in types)
+    return any(v not in (kernel or {}) or (known and is_open(kernel[v])) for v in types)
 
 
 def _warn_of_scales(data: TrainingData, kernel: Kernel | Mapping[int, Kernel]) -> None:

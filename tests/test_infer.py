@@ -183,6 +183,15 @@ def test_periodic_kernels_without_a_bandwidth_are_gaussian_on_circles():
     assert not comparison.ScaledKernels.of("kernel", kbp.kernels.Periodic(24.0, 1.0), {0: hours}).vary
 
 
+def test_inside_of_jit_a_periodic_kernel_has_bandwidth_1():
+    data = kbp.pool(kbp.chain_graph(4), np.linspace(0, 24, 40).reshape(10, 4))
+    rule = kbp.fix_landmarks(data, kernel=kbp.kernels.Periodic(24.0), rule=kbp.ConstantTime(max_rank=6))
+    fitted = lambda data, *bandwidth: (
+        kbp.fit(data, kernel=kbp.kernels.Periodic(24.0, *bandwidth), ridge=1e-3, rule=rule).operators.project
+    )
+    np.testing.assert_allclose(jax.jit(fitted)(data), fitted(data, 1.0), rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.slow  # a search
 def test_headings_that_wander_by_three_degrees():
     """The bandwidth of 1 radian would say so of none of them (an issue of users: given periods stopped the search)."""

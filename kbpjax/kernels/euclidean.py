@@ -195,8 +195,8 @@ class Periodic(Kernel):
 
     Args:
         period: number > 0, in the units of the points; 2 pi for angles in radians.
-        bandwidth: dimensionless number > 0, the length scale on a circle of radius 1. None: chosen by `kbp.fit`, and 1
-            everywhere else.
+        bandwidth: dimensionless number > 0, the length scale on a circle of radius 1. None: chosen by `kbp.fit`
+            outside of `jax.jit`, and 1 everywhere else.
         learn_period: whether `kbp.tune` and `kbp.select` optimize the period too. The period of an angle is known: a
             learned one would cut the circle.
 
