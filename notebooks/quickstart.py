@@ -81,8 +81,9 @@ print({name: [x.shape for x in pair] for name, pair in data.edges.items()})
 # `fit` chooses landmarks and estimates conditional expectations by ridge regression. Hyperparameters that are not given
 # are chosen from the data: `fit` leaves out blocks of pixels, infers them from their noisy values, and compares the beliefs
 # with the truth. It chooses bandwidths, ridges, the evidence model and the temperature of the beliefs in about ten
-# seconds. `model.hyperparameters` holds the choice; `model.hyperparameters.fit(data)` uses it again. `model.selection` holds
-# what was compared, with scores on the blocks that were left out: lower is better.
+# seconds. Then it trains the potentials through inference for about twenty, and keeps them if beliefs are better.
+# `model.hyperparameters` holds the choice; `model.hyperparameters.fit(data)` uses it again, without the training.
+# `model.selection` holds what was compared, with scores on what was left out: lower is better.
 
 # %% tags=["loose"]
 model = kbp.fit(data)
@@ -95,8 +96,8 @@ print("temperature of the beliefs:", float(chosen.temperature))
 # ## Belief propagation
 #
 # `infer` turns the noisy picture into evidence, passes messages and returns the posterior of all pixels. A grid has cycles,
-# so the messages are iterated to a fixed point. `infer` uses tree-reweighted messages of nonnegative operators, a schedule
-# in which the two colors of a checkerboard take turns, and Anderson acceleration. On a chain or a tree it is exact.
+# so the messages are iterated to a fixed point; they are nonnegative, and the two colors of a checkerboard take turns.
+# On a chain or a tree `infer` is exact.
 #
 # The residual is the largest change of a value of a message in an iteration; messages have maximum 1. It falls below the
 # tolerance, so the beliefs belong to a fixed point. If it did not, `infer` would give a `kbp.ConvergenceWarning`.

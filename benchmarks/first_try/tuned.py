@@ -82,8 +82,8 @@ class Scales(NamedTuple):
         """Return arguments of `fit`."""
         scaled = lambda scales, factor: {v: (ARD if s.ndim else kbp.RBF)(s * factor) for v, s in scales.items()}
         return {
-            "kernel": {**problem.kernel, **scaled(self.samples, chosen.bandwidth)},
-            "obs_kernel": {**problem.obs_kernel, **scaled(self.observations, chosen.obs_bandwidth)},
+            "kernel": {**_stated(problem.kernel), **scaled(self.samples, chosen.bandwidth)},
+            "obs_kernel": {**_stated(problem.obs_kernel), **scaled(self.observations, chosen.obs_bandwidth)},
             "ridge": chosen.ridge,
         }
 
@@ -128,6 +128,12 @@ def search(problem: Problem, data: kbp.TrainingData, quick: bool) -> tuple[dict[
     smallest = np.min([errors for _, errors in tried], axis=0)
     best = min(tried, key=lambda pair: float(np.sum(pair[1] / smallest)))[0]
     return scales.options(problem, Options(*map(_number, best))), best._asdict()
+
+
+def _stated(kernels: dict[int, Any]) -> dict[int, Any]:
+    """Return the given kernels; periodic ones with bandwidth 1, which `fit` would choose."""
+    periodic = {v: kernel for v, kernel in kernels.items() if isinstance(kernel, kbp.kernels.Periodic)}
+    return kernels | {v: kernel.with_bandwidth(1.0) for v, kernel in periodic.items()}
 
 
 def _scale(x: Any) -> Any:
