@@ -22,7 +22,7 @@ class Targets(Checked):
         ...
         ...     def decode(self, outputs, incoming, improper):
         ...         message = ep.Gaussian(outputs[..., 0], outputs[..., 1])
-        ...         return _checks.finite_result("outputs", message * incoming), message
+        ...         return message * incoming, message
         >>> learner = ep.Learner(targets=Natural())
     """
 
