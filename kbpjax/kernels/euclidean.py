@@ -221,14 +221,14 @@ class Periodic(Kernel):
         self.learn_period, self.to_choose = bool(learn_period), bandwidth is None
 
     def with_bandwidth(self, bandwidth: ScalarLike) -> "Periodic":
-        """Return the kernel with a given bandwidth."""
-        return Periodic(self.period, bandwidth, learn_period=self.learn_period)
+        """Return the kernel with a given bandwidth, > 0.
 
-    def on_circles(self, x: Shaped[Array, "*any"]) -> Float[Array, "*any 2"]:
-        """Return points on circles of radius 1, whose distances the Gaussian kernel of the bandwidth compares."""
-        dtype = jnp.result_type(float)
-        angles = 2 * jnp.pi * (jnp.asarray(x).astype(dtype) / self.period.astype(dtype))
-        return jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+        Examples:
+            >>> import kbpjax as kbp
+            >>> float(kbp.kernels.Periodic(24.0).with_bandwidth(0.5).bandwidth)
+            0.5
+        """
+        return Periodic(self.period, bandwidth, learn_period=self.learn_period)
 
     @property
     def constants(self) -> tuple[str, ...]:

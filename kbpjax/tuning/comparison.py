@@ -68,7 +68,7 @@ class ScaledKernels(eqx.Module):
         return cls(
             {v: one for v, one in given.items() if not is_open(one)},
             {v: _scale(f"{argument}[{v}]", x) for v, x in samples.items() if v not in given},
-            periodic={v: (one, _on_circles(one, samples[v])) for v, one in given.items() if is_open(one)},
+            periodic={v: (one, _distance_on_circles(one, samples[v])) for v, one in given.items() if is_open(one)},
         )
 
     @property
@@ -139,8 +139,15 @@ def _scale(argument: str, x: Array) -> Array:
 
 
 def _on_circles(kernel: Periodic, x: Array) -> Array:
+    """Return points on circles of radius 1, whose distances the Gaussian kernel of the bandwidth compares."""
+    dtype = jnp.result_type(float)
+    angles = 2 * jnp.pi * (jnp.asarray(x).astype(dtype) / kernel.period.astype(dtype))
+    return jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1).reshape(len(x), -1)
+
+
+def _distance_on_circles(kernel: Periodic, x: Array) -> Array:
     """Return the median distance of samples on circles."""
-    values = np.asarray(kernel.on_circles(x)).reshape(len(x), -1)
+    values = np.asarray(_on_circles(kernel, x))
     same = np.all(values == values[:1])
     return jnp.ones((), jnp.result_type(float)) if same else median_bandwidth(values)
 
@@ -327,7 +334,7 @@ class Comparison(eqx.Module):
             return jnp.sqrt(jnp.maximum(squared, 0))
         if node_type in self.given.kernels.periodic:
             round_, scale = self.given.kernels.periodic[node_type]
-            others, points = round_.on_circles(others), round_.on_circles(points)
+            others, points = _on_circles(round_, others), _on_circles(round_, points)
         else:
             scale = self.given.kernels.scales[node_type]
         flat = [(x.astype(scale.dtype) / scale).reshape(len(x), -1) for x in (others, points)]
