@@ -80,7 +80,7 @@ def _score(
         else:
             posterior = infer(model, graph, evidence=clamp(model, graph, None, y))
         counts = jnp.stack([jnp.sum(~jnp.isnan(x), dtype=x.dtype) for x in truth.values()])
-        scores = [CRPS()(posterior.by_type[v], x) for v, x in truth.items()]
+        scores = [CRPS()(posterior.by_type[v], x).astype(counts.dtype) for v, x in truth.items()]
         return jnp.sum(counts * jnp.stack(scores)), jnp.sum(counts)
 
     dtype = np.dtype(jnp.result_type(float))

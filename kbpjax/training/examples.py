@@ -139,7 +139,7 @@ def _distance(model: KernelMRF, node_type: int) -> Callable[[Array], Array]:
     levels, kernel = model.points[node_type], getattr(model.bases[node_type], "kernel", None)
     if levels.ndim == 1 and isinstance(kernel, RBF):
         spread = jnp.std(levels.astype(jnp.result_type(float)))
-        return lambda x: jnp.abs(x[:, None] - levels[None]) / jnp.where(spread > 0, spread, 1)
+        return lambda x: jnp.abs(x[:, None] - levels[None]).astype(spread.dtype) / jnp.where(spread > 0, spread, 1)
     assert kernel is not None
     at = jax.vmap(lambda x: kernel(x, x))
     return lambda x: jnp.sqrt(jnp.maximum(at(x)[:, None] + at(levels)[None] - 2 * gram(kernel, x, levels), 0))
