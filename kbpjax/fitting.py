@@ -221,6 +221,8 @@ def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     if kept or not can_train(model, data):
         return model
     best = _joint(model, data, options.get("sharing", "auto")) if relation == "auto" else model
+    if chosen.relation != "counts" and "relation" not in selection.taken:  # given options do not fit smoothed counts
+        return best
     if high:
         return _trained(best, model, data, options, seconds=SECONDS)
     few = sum(len(next(iter(one.samples.values()))) for one in data.cases) < FEWEST

@@ -167,3 +167,15 @@ def test_time_between_two_alternatives_counts_for_the_second(monkeypatch):
     found = log.selection("CRPS")
     assert [tuple(one[2:]) for one in found] == [(0.5, 4, 2.0, False), (0.25, 0, 3.0, True)]
     assert found.taken == {"relation": "counts"} and (found.seconds, found.evaluated) == (5.0, 4)
+
+
+@pytest.mark.slow  # a search
+@pytest.mark.parametrize("effort", ["auto", "high"])
+def test_pictures_are_not_trained_with_options_that_counts_do_not_take(effort):
+    """A ridge above 1 is no share of independence, so potentials cannot start from smoothed counts."""
+    rng = np.random.default_rng(0)
+    x = np.cumsum(rng.normal(size=(1, 144)), axis=1)
+    data = kbp.pool(kbp.grid_graph(12, 12), x, x + rng.normal(size=x.shape))
+    model = kbp.fit(data, ridge=2.0, effort=effort)
+    assert model.hyperparameters.relation == "ridge"
+    assert "training" not in model.selection.taken

@@ -232,9 +232,9 @@ def _tile_parts(
     Returns:
         Row numbers [part, tile, size], padded with the number of all rows, and the type of each tile [part, tile].
     """
-    groups = [members[parts[members] == part] for part in range(count)] if count > 1 else [members]
-    size = up(max(least, *(_tile_size(types[group]) for group in groups)))
-    tiled = [_tile(types, group, size) for group in groups]
+    of_parts = [members[parts[members] == part] for part in range(count)] if count > 1 else [members]
+    size = up(max(least, *(_tile_size(types[one]) for one in of_parts)))
+    tiled = [_tile(types, one, size) for one in of_parts]
     most = up(max(len(kinds) for _, kinds in tiled))
     rows = [np.pad(rows, ((0, most - len(rows)), (0, 0)), constant_values=len(types)) for rows, _ in tiled]
     return np.stack(rows), np.stack([np.pad(kinds, (0, most - len(kinds))) for _, kinds in tiled])
@@ -275,8 +275,9 @@ def _slots_by_kind(
     if len(tiled) > 1 or len(receivers) == 0:
         return None
     num_kinds = 1 + int(reply.max())
-    order = stable_order(receivers * num_kinds + reply)
-    both = (receivers * num_kinds + reply)[order]
+    both = receivers * num_kinds + reply
+    order = stable_order(both)
+    both = both[order]
     starts = np.flatnonzero(np.append(True, both[1:] != both[:-1]))
     counts = np.diff(np.append(starts, len(order)))
     pairs = np.stack([group[both[starts] // num_kinds], both[starts] % num_kinds])
