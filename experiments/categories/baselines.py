@@ -71,20 +71,31 @@ def vote(weights: sp.csr_matrix, labels: np.ndarray) -> np.ndarray:
 
 
 def label_spreading(
-    links: sp.csr_matrix, start: np.ndarray, known: np.ndarray, weight: float, iterations: int
+    links: sp.csr_matrix,
+    start: np.ndarray,
+    known: np.ndarray,
+    weight: float,
+    iterations: int,
+    clamped: bool = True,
+    centered: bool = False,
 ) -> np.ndarray:
     """Return scores spread along links: F <- (F0 + w S F) / (1 + w), S = D^-1/2 A D^-1/2 (Zhou et al. 2004).
 
     Args:
         links: symmetric adjacency matrix A [paper, paper].
         start: F0, label vectors of known papers and predictions of the others [paper, category].
-        known: papers whose rows stay as they are in `start`.
+        known: papers whose rows are label vectors.
         weight: w > 0, of the neighbors; alpha of the reference is w / (1 + w).
         iterations: number of iterations.
+        clamped: whether the rows of known papers stay as they are in `start`; the reference lets them change.
+        centered: whether deviations from the mean of the known rows are spread, so that a paper without neighbors
+            keeps its own scores and one with many does not gain in all categories.
     """
     degree = np.maximum(np.asarray(links.sum(1)).reshape(-1), 1)
     symmetric = sp.diags_array(degree**-0.5) @ links @ sp.diags_array(degree**-0.5)
-    return _spread(symmetric.astype(start.dtype), start, known, weight, iterations)
+    mean = start[known].mean(0) if centered else np.zeros_like(start[0])
+    kept = known if clamped else known[:0]
+    return _spread(symmetric.astype(start.dtype), start - mean, kept, weight, iterations) + mean
 
 
 def personalized_pagerank(links: sp.csr_matrix, start: np.ndarray, weight: float, iterations: int) -> np.ndarray:

@@ -56,17 +56,21 @@ SPACES: dict[str, dict[str, tuple]] = {
     COMPRESSED: {"ridge": (1.5, 6.0)},
     BELIEF: {"messages": MESSAGES, "ridge": (1e-3, 1e-2), "min_prediction": (1e-2, 3e-2), "power": (1.0, 2.0)},
     MAP: {"ridge": (1e-1, 1.0), "power": (4.0, 16.0)},
-    SPREAD: {"weight": (2.0, 8.0), "iterations": (10, 30)},
+    SPREAD: {"weight": (2.0, 8.0), "iterations": (10, 30), "clamped": (True, False), "centered": (False, True)},
     PAGERANK: {"weight": (2.0, 8.0), "iterations": (10, 30)},
-    ON_SPREAD: {"ridge": (1e-2, 1e-1), "messages": MESSAGES, "min_prediction": (1e-2, 3e-3), "power": (1.0, 2.0)},
+    ON_SPREAD: {"ridge": (1e-2, 1e-1), "share": (1.0, 0.25), "messages": MESSAGES, "power": (1.0, 2.0)},
     REGRESSED: {"weight": (0.2, 0.8)},
     NEAREST: {"count": (40, 160)},
     BOTH: {"count": (40, 160), "weight": (0.2, 0.8)},
 }
 """Options that are searched, for the best recall on papers set aside; in this order. Searches start at the first
 values, extend a grid twice at most at each end, and refine it until all trials are made."""
-TRIALS = {"citeulike_t": 6, "cora_hierarchical": 10, "acmv9": 10}
+TRIALS = {"citeulike_t": 8, "cora_hierarchical": 10, "acmv9": 10}
 """Trials of each method. Those of the largest set are the slowest, and lack the converged messages."""
+CHOSEN_BY = (1, 3, 10)
+"""Options are chosen by the mean recall at these ranks, of those that are less than the number of categories."""
+LEAST = 3e-3
+"""Least score of label spreading that is evidence (`min_prediction`)."""
 Settings = dict[str, dict[str, Any]]
 
 
@@ -179,7 +183,7 @@ def choose(
     chosen: Settings = {}
     trials: list[dict[str, Any]] = []
     regressions: dict[float, np.ndarray] = {}
-    rank = key_rank(papers)
+    ranks = np.array([k for k in CHOSEN_BY if k < papers.labels.shape[1]])
 
     def loss(method: str, options: dict[str, Any]) -> float:
         own = method in (REGRESSION, COMPRESSED)
@@ -187,9 +191,9 @@ def choose(
         if ridge not in regressions:
             regressions[ridge] = baselines.regress(papers, split.train, ridge)
         problem = problem_of(papers, graph, exponents, split, regressions[ridge], 0)
-        also = chosen[SPREAD] if method == ON_SPREAD else {}
+        also = {"spreading": chosen[SPREAD]} if method == ON_SPREAD else {}
         scores = PREDICTORS[method](problem, **({} if own else options | also))
-        return -float(baselines.recall_at(scores, papers.labels[problem.queries], rank)[:, -1].mean())
+        return -float(baselines.recall_at(scores, papers.labels[problem.queries], ranks[-1])[:, ranks - 1].mean())
 
     for method, values in SPACES.items():
         space = dict(values)
@@ -210,7 +214,7 @@ def choose(
 
 
 def key_rank(papers: Papers) -> int:
-    """Return the rank whose recall settings are chosen by: 10, or 1 where there are hardly more categories."""
+    """Return the rank at which recall is reported by number of neighbors: 10, or 1 where categories are few."""
     return 10 if papers.labels.shape[1] > 20 else 1
 
 
@@ -232,9 +236,9 @@ def predict_split(
     scores = {COMPRESSED: PREDICTORS[COMPRESSED](also)}
     if not quick:
         scores[NO_LINKS] = one_category(problem, **settings[BELIEF], links=False)
-        scores[ON_SPREAD_ALONE] = on_spreading(problem, **settings[SPREAD], **settings[ON_SPREAD], links=False)
+        scores[ON_SPREAD_ALONE] = on_spreading(problem, settings[SPREAD], **settings[ON_SPREAD], links=False)
     scores[BELIEF] = timer("one category", lambda: one_category(problem, **settings[BELIEF]))
-    scores[ON_SPREAD] = on_spreading(problem, **settings[SPREAD], **settings[ON_SPREAD])
+    scores[ON_SPREAD] = on_spreading(problem, settings[SPREAD], **settings[ON_SPREAD])
     model = timer("sets", lambda: infer_sets(problem, **settings[MAP]))
     scores[MAP] = timer("MAP", lambda: unit_mode(problem, model))
     if not quick:
@@ -338,25 +342,35 @@ def known_or_predicted(problem: Problem) -> np.ndarray:
     return start
 
 
-def spread(problem: Problem, weight: float, iterations: int) -> np.ndarray:
-    """Return predictions and known labels spread to the queries [query, category]."""
-    return spread_to_all(problem, weight, iterations)[problem.queries]
+def spread(problem: Problem, **options: Any) -> np.ndarray:
+    """Return predictions and known labels spread to the queries [query, category]. Options: as `SPACES` has them."""
+    return spread_to_all(problem, **options)[problem.queries]
 
 
-def spread_to_all(problem: Problem, weight: float, iterations: int) -> np.ndarray:
+def spread_to_all(problem: Problem, **options: Any) -> np.ndarray:
     """Return predictions and known labels spread along the links [paper, category]."""
     links = data.adjacency(problem.papers)
-    return baselines.label_spreading(links, known_or_predicted(problem), problem.train, weight, iterations)
+    return baselines.label_spreading(links, known_or_predicted(problem), problem.train, **options)
 
 
-def on_spreading(problem: Problem, weight: float, iterations: int, links: bool = True, **settings: Any) -> np.ndarray:
+def on_spreading(
+    problem: Problem, spreading: dict[str, Any], share: float = 1.0, links: bool = True, **settings: Any
+) -> np.ndarray:
     """Return the beliefs in categories whose evidence is label spreading on ridge regression [query, category].
 
     Its scores of a paper are scaled to the mean number of categories, as predictions from texts are.
+
+    Args:
+        problem: the split with predictions.
+        spreading: options of label spreading.
+        share: factor of its weight of the neighbors; below 1 more is left to the messages.
+        links: whether to listen to neighbors.
+        settings: other options of `one_category`.
     """
-    scores = spread_to_all(problem, weight, iterations)
+    scores = spread_to_all(problem, **spreading | {"weight": share * spreading["weight"]})
+    scores = np.maximum(scores, 0)
     scores *= problem.labels[problem.train].sum(1).mean() / np.maximum(scores.sum(1, keepdims=True), 1e-6)
-    return one_category(problem, **settings, links=links, predicted=scores)
+    return one_category(problem, **{"min_prediction": LEAST} | settings, links=links, predicted=scores)
 
 
 def walk(problem: Problem, weight: float, iterations: int) -> np.ndarray:

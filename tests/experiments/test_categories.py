@@ -147,6 +147,16 @@ def test_label_spreading_reaches_its_fixed_point_and_keeps_known_labels():
     np.testing.assert_allclose(found[others], expected, atol=1e-10)
 
 
+def test_label_spreading_of_deviations_lets_known_labels_change():
+    network = star(2, 3)
+    links, start = data.adjacency(network), np.random.default_rng(5).random((8, 4))
+    known = np.array([0, 3])
+    found = baselines.label_spreading(links, start, known, 4.0, 200, clamped=False, centered=True)
+    degree = np.asarray(links.sum(1)).reshape(-1) ** -0.5
+    symmetric, mean = degree[:, None] * links.toarray() * degree, start[known].mean(0)
+    np.testing.assert_allclose(found, np.linalg.solve(5 * np.eye(8) - 4 * symmetric, start - mean) + mean, atol=1e-10)
+
+
 def test_personalized_pagerank_is_that_of_networkx():
     links = data.adjacency(star(2, 3)._replace(links=np.array([[0, 1], [0, 2], [1, 2], [2, 3], [4, 5]])))
     start = np.random.default_rng(6).random((8, 4))
@@ -184,12 +194,13 @@ def test_without_links_the_belief_on_label_spreading_ranks_as_label_spreading_do
     with jax.enable_x64(False):
         graph = kbp.Graph.from_edges(network.links, 21)
         problem = models.Problem(network, graph, train, queries, predicted, 0, kbp.tree_reweighting(graph))
+        spreading = {"weight": 4.0, "iterations": 10}
         settings = {"ridge": 1e-2, "messages": "plain", "min_prediction": 1e-6, "power": 1.0}
-        alone = run.on_spreading(problem, 4.0, 10, **settings, links=False)
-        spread = run.spread(problem, 4.0, 10)
+        alone = run.on_spreading(problem, spreading, **settings, links=False)
+        spread = run.spread(problem, **spreading)
         np.testing.assert_array_equal(np.argsort(-alone, axis=1), np.argsort(-spread, axis=1))
         assert not np.allclose(
-            alone, run.on_spreading(problem, 4.0, 10, **settings), atol=1e-3
+            alone, run.on_spreading(problem, spreading, **settings), atol=1e-3
         )  # messages do something
 
 
