@@ -1,10 +1,12 @@
 """Run the benchmarks that tell whether something got slower, and compare with the saved run.
 
     python -m benchmarks [--repeats 7] [--quick] [--accept]
+    python -m benchmarks --device
 
 Every row is a ratio to bare matrix products of the same sizes, measured in turn with them, so that runs on machines of
 different speed compare; `now / saved` is that ratio against the one of the committed run. The new run is written to
 benchmarks/out; `--accept` writes it over the committed one.
+`--device` measures instead what an accelerator does, in at most eight minutes (`benchmarks/device.py`).
 The benchmarks beside this file measure more: `propagate.py`, `scale.py`, `fit.py`, `streaming.py`, `gradients.py` and
 `discrete.py`.
 """
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import kbpjax as kbp
-from benchmarks import propagate, scale
+from benchmarks import device, propagate, scale
 from experiments.lib import command_line, results, tables
 
 SAVED, OUT = Path("benchmarks/results"), Path("benchmarks/out")
@@ -28,7 +30,12 @@ def main() -> int:
     command_line.add_common_arguments(parser, OUT)
     parser.add_argument("--accept", action="store_true", help="write the run over the committed one")
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of each, in turn (default: 7)")
-    return command_line.main(run, parser)
+    parser.add_argument("--device", action="store_true", help="measure the accelerator that JAX finds, or this CPU")
+    parser.add_argument(
+        "--seconds", type=float, default=480.0, help="with --device: begin nothing later (default: 480)"
+    )
+    parser.add_argument("--largest", type=float, default=1e8, help="with --device: most messages (default: 1e8)")
+    return command_line.main(lambda args: device.run(args) if args.device else run(args), parser)
 
 
 def run(args: argparse.Namespace) -> None:

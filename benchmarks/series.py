@@ -3,8 +3,9 @@
     python -m benchmarks.series [--only growth ...] [--accept]
 
 `kbpjax.series` learns from series of known states; the exact answers are those of the true model on a grid, of the
-pendulum on a grid of angles and speeds. Beside them is the Kalman filter and smoother of the linear Gaussian model that
-fits the same training series best. CRPS by task:
+pendulum on a grid of angles and speeds. Rivals: the Kalman filter and smoother of the linear Gaussian model that fits
+the same training series best, and a quantile regression forest on windows of observations, whose length is chosen on a
+part of the training series; "alone" is the belief of the same model without messages. CRPS by task:
 
 - filter, smooth: all states given the observations up to their time, or all observations;
 - forecast: the state five steps after three times of each series;
@@ -36,6 +37,7 @@ from experiments.lib import command_line, results, tables
 from kbpjax import series
 
 HORIZON, PATHS, MANY = 5, 200, 10_000
+TREES, REACHES = 300, (2, 5, 10, 20)
 Row = dict[str, Any]
 Rng = np.random.Generator
 
@@ -249,6 +251,54 @@ class Kalman:
         return mean, var
 
 
+class Forest:
+    """Quantile regression forest (Meinshausen 2006) from windows of observations, missing ones included, to the state.
+
+    Args:
+        x: states of training series [series, time].
+        y: their observations.
+        ahead: whether windows reach ahead, for the smoother, or only back, for the filter.
+    """
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, ahead: bool):
+        self.ahead, cut = ahead, max(1, len(x) // 5)
+        losses = {}
+        for reach in REACHES:
+            self._fit(x[cut:], y[cut:], reach)
+            losses[reach] = self.crps(y[:cut], x[:cut]).mean()
+        self._fit(x, y, min(losses, key=losses.__getitem__))
+
+    def _fit(self, x: np.ndarray, y: np.ndarray, reach: int) -> None:
+        from sklearn.ensemble import RandomForestRegressor
+
+        self.reach = reach
+        inputs, self.truth = self._windows(y), x.ravel()
+        forest = RandomForestRegressor(TREES, min_samples_leaf=5, max_features=0.5, random_state=0, n_jobs=-1)
+        self.forest = forest.fit(inputs, self.truth)
+        rng, leaves = np.random.default_rng(0), forest.apply(inputs)
+        self.member = [_one_of_each(rng, leaf) for leaf in leaves.T]
+
+    def _windows(self, y: np.ndarray) -> np.ndarray:
+        reach = (self.reach, self.reach if self.ahead else 0)
+        padded = np.pad(y, ((0, 0), reach), constant_values=np.nan)
+        columns = [padded[:, i : i + y.shape[1]] for i in range(sum(reach) + 1)]
+        return np.stack(columns, axis=-1).reshape(-1, len(columns))
+
+    def crps(self, y: np.ndarray, truth: np.ndarray) -> np.ndarray:
+        """Return the CRPS of each series; a belief is a training state from the leaf of each tree [series]."""
+        leaves = self.forest.apply(self._windows(y))
+        drawn = self.truth[np.stack([member[leaf] for member, leaf in zip(self.member, leaves.T, strict=True)], axis=1)]
+        return ensemble_crps(drawn, truth.ravel()).reshape(truth.shape).mean(axis=1)
+
+
+def _one_of_each(rng: Rng, leaf: np.ndarray) -> np.ndarray:
+    """Return the number of a random training sample of each leaf [leaf]."""
+    order = rng.permutation(len(leaf))
+    found = np.zeros(leaf.max() + 1, int)
+    found[leaf[order]] = order
+    return found
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     return command_line.main(run, parser_of("benchmarks.series", __doc__, (*SYSTEMS, PENDULUM)), argv)
@@ -292,6 +342,13 @@ def numbers(system: System, rng: Rng, quick: bool) -> list[Row]:
         row("filter", truth, of_points(filtered.posterior), of_grid(exact.forward), found["filter"]),
         row("smooth", truth, of_points(smoothed), of_grid(exact.smoothed), found["smooth"]),
     ]
+    alone = kbp.infer(model.model, kbp.Graph.from_edges(np.zeros((0, 2), int), seen.size), jnp.float32(seen.ravel()))
+    alone = crps_of(np.asarray(alone.points), np.asarray(alone.weights), truth)
+    for one, posterior in zip(rows, (filtered.posterior, smoothed), strict=True):
+        ours = crps_of(points, np.asarray(posterior.weights), truth)
+        forest = Forest(x, system.linear(y), one["task"] == "smooth").crps(system.linear(seen), truth)
+        rivals = {"Kalman": kalman_crps(found[one["task"]], truth).mean(axis=1), "forest on windows": forest}
+        one |= compared(ours, alone, rivals)
     rows[0] |= {"log density": float(np.nanmean(filtered.log_densities))}
     rows[0] |= {"exact log density": float(np.nanmean(exact.log_densities)), "fit_s": fit_seconds} | speed(model, seen)
     ends = [system.length * k // 8 for k in (3, 5, 7)]
@@ -334,9 +391,34 @@ def row(task: str, truth: np.ndarray, ours: Distribution, exact: Distribution, l
         "crps": own["crps"],
         "exact": right["crps"],
         "/ exact": own["crps"] / right["crps"],
-        "Kalman": kalman_crps(linear, truth),
+        "Kalman": float(kalman_crps(linear, truth).mean()),
         "in 90 %": own["coverage_90"],
     }
+
+
+def compared(ours: np.ndarray, alone: np.ndarray, rivals: dict[str, np.ndarray]) -> Row:
+    """Return what messages add, and the paired difference to the best rival, from the CRPS of each series [series]."""
+    best = min(rivals, key=lambda name: rivals[name].mean())
+    found: Row = {**{name: float(one.mean()) for name, one in rivals.items()}, "alone": float(alone.mean())}
+    for name, other in (("messages add", alone), ("ahead", rivals[best])):
+        found |= {name: float((other - ours).mean()), f"{name}, se": results.standard_error(other - ours)}
+    return found | {"rival": best}
+
+
+def crps_of(points: np.ndarray, weights: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Return the mean CRPS of each series [series].
+
+    Args:
+        points: points of the distributions [point].
+        weights: weights [series, time, point], or [series * time, point].
+        truth: true states [series, time].
+    """
+    order = np.argsort(points)
+    points, weights = points[order], weights.reshape(truth.size, -1)[:, order].astype(float)
+    below = np.cumsum(weights, axis=1)
+    within = (below * (1 - below))[:, :-1] @ np.diff(points)
+    far = (weights * np.abs(points - truth.reshape(-1, 1))).sum(axis=1)
+    return (far - within).reshape(truth.shape).mean(axis=1)
 
 
 def gaussians(mean: np.ndarray, var: np.ndarray) -> Distribution:
@@ -344,23 +426,27 @@ def gaussians(mean: np.ndarray, var: np.ndarray) -> Distribution:
     return Distribution(mean, np.sqrt(var))
 
 
-def kalman_crps(found: Distribution, truth: np.ndarray) -> float:
-    """Return the mean CRPS of Gaussians (Gneiting and Raftery 2007)."""
+def kalman_crps(found: Distribution, truth: np.ndarray) -> np.ndarray:
+    """Return the CRPS of Gaussians (Gneiting and Raftery 2007), of the shape of `truth`."""
     from scipy.stats import norm
 
     std = np.maximum(found.weights, 1e-9)
     z = (truth - found.points) / std
-    return float(np.mean(std * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / np.sqrt(np.pi))))
+    return std * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / np.sqrt(np.pi))
 
 
 def ensemble(drawn: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
     """Return the mean CRPS of ensembles [series, draw], and the share of truths in their central 90 %."""
+    low, high = np.quantile(drawn, [0.05, 0.95], axis=1)
+    return float(ensemble_crps(drawn, truth).mean()), float(np.mean((low <= truth) & (truth <= high)))
+
+
+def ensemble_crps(drawn: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Return the CRPS of ensembles [case, draw]."""
     far = np.abs(drawn - truth[:, None]).mean(axis=1)
     ranked = np.sort(drawn, axis=1)
     count = drawn.shape[1]
-    spread = ((2 * np.arange(count) - count + 1) * ranked).sum(axis=1) / count**2
-    low, high = np.quantile(drawn, [0.05, 0.95], axis=1)
-    return float(np.mean(far - spread)), float(np.mean((low <= truth) & (truth <= high)))
+    return far - ((2 * np.arange(count) - count + 1) * ranked).sum(axis=1) / count**2
 
 
 def speed(model: series.SeriesModel, y: np.ndarray) -> Row:

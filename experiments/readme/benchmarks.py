@@ -227,8 +227,9 @@ def joint_wind(rows: list[Row]) -> str:
 
 
 def series_tasks(rows: list[Row]) -> str:
-    """Return a table of systems and tasks: CRPS, the exact one, their ratio, that of a Kalman filter, coverage."""
-    names = ["system", "task", "CRPS", "exact", "CRPS / exact", "Kalman / exact", "in 90 %"]
+    """Return a table of systems and tasks: CRPS, exact, without messages and of rivals; coverage."""
+    names = ["system", "task", "CRPS", "exact", "CRPS / exact", "no messages / exact", "Kalman / exact"]
+    names += ["forest / exact", "in 90 %"]
     body = [
         [
             row["system"],
@@ -236,7 +237,10 @@ def series_tasks(rows: list[Row]) -> str:
             f"{row['crps']:.3f}",
             f"{row['exact']:.3f}",
             f"{row['/ exact']:.2f}",
-            or_blank(row["Kalman"] / row["exact"] if "Kalman" in row else None, ".2f"),
+            *(
+                or_blank(row[key] / row["exact"] if key in row else None, ".2f")
+                for key in ("alone", "Kalman", "forest on windows")
+            ),
             f"{row['in 90 %']:.2f}",
         ]
         for row in rows

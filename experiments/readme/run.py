@@ -11,8 +11,7 @@ import re
 from pathlib import Path
 
 from experiments.lib.markdown import Results, markdown_table
-from experiments.readme import benchmarks
-from experiments.readme.summary import summary
+from experiments.readme import benchmarks, summary
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
@@ -31,6 +30,7 @@ PAGES = (
     "docs/joint.md",
     "docs/time_series.md",
     "docs/tables.md",
+    "docs/experiments.md",
 )
 EXPERIMENTS = (
     "denoising",
@@ -49,6 +49,7 @@ EXPERIMENTS = (
     "uai",
 )
 """Those with tables in the pages, which their module `doc_tables` makes."""
+SERIES = "benchmarks/results/series.json"
 BLOCK = re.compile(r"(<!-- begin (\w+): .*? -->\n)(.*?)(<!-- end \w+ -->)", re.DOTALL)
 
 
@@ -64,7 +65,8 @@ def main(argv: list[str] | None = None) -> int:
     photographs = _read("experiments/learned_bandwidths/results/photographs.json")
     tables |= importlib.import_module("experiments.learned_bandwidths.doc_tables").tables_of_photographs(photographs)
     results["photographs"] = photographs
-    tables["summary"] = markdown_table(*summary({name: found["rows"] for name, found in results.items()}))
+    rows = {name: found["rows"] for name, found in results.items()} | {"series": _read(SERIES)["rows"]}
+    tables |= {"summary": markdown_table(*summary.summary(rows)), "short": markdown_table(*summary.short(rows))}
     stale = 0
     for path in (ROOT / name for name in PAGES):
         old = path.read_text(encoding="utf-8")

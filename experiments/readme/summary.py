@@ -1,4 +1,5 @@
-"""The table of the README: what messages add, and how kernel belief propagation compares with the best baseline.
+"""What messages add, and how kernel belief propagation compares with the best baseline: a table with a line for each
+measurement (docs/experiments.md), and one for each task in percent (README.md).
 
 All numbers are from the committed results. Our variant of a line is the one that its experiment is about, and the
 baseline is the best of that experiment on the test data, which favors the baseline. A number is bold only if it is
@@ -8,7 +9,12 @@ ahead by more than two standard errors of the difference.
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from experiments.lib.results import standard_error
+
 Row = dict[str, Any]
+IMPUTER, ROWS = "GraphImputer", ", three rows"
 
 
 class Score(NamedTuple):
@@ -32,6 +38,8 @@ class Line(NamedTuple):
         baseline: name of the best baseline.
         best: its score.
         ahead: how far ours is ahead of it, positive is better; its error is that of the difference.
+        messages: how far ours is ahead of `without`; None where that was not measured.
+        family: the line of the short table that it belongs to.
     """
 
     task: str
@@ -44,20 +52,75 @@ class Line(NamedTuple):
     baseline: str
     best: Score
     ahead: Score
+    messages: Score | None = None
+    family: str = ""
+
+
+def lines(results: dict[str, list[Row]]) -> list[Line]:
+    """Return the lines of all measurements. `results`: the rows of each experiment by its name."""
+    return [
+        *_series(results["series"]),
+        *_rotations(results["orientation"]),
+        *_tables(results["imputation"]),
+        *_proteins(results["protein"]),
+        *_translations(results["retrieval"]),
+        *_citations(results["categories"]),
+        *_depth(results["depth"]),
+        *_photographs(results["photographs"]),
+    ]
 
 
 def summary(results: dict[str, list[Row]]) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows of the table. `results`: the rows of each experiment by its name."""
-    lines = [
-        *_citations(results["categories"]),
-        *_translations(results["retrieval"]),
-        *_proteins(results["protein"]),
-        *_depth(results["depth"]),
-        *_rotations(results["orientation"]),
-        *_photographs(results["photographs"]),
+    """Return the header and the rows of the long table. `results`: as for `lines`."""
+    header = ["task", "measure", "without messages", "kernel BP", "best baseline", "messages add", "ahead by"]
+    return header, [_cells(line) for line in lines(results)]
+
+
+def short(results: dict[str, list[Row]]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of the short table: a line for each family, in percent of its baselines' scores.
+
+    A percentage is the mean over all measurements of a family, with the error of independent ones; where these have no
+    errors, it is the standard error over the measurements.
+    """
+    header = [
+        "task",
+        "measure (times measured)",
+        "best rival on the test data",
+        "messages add",
+        "ahead of the rival by",
     ]
-    header = ["task", "measure", "without messages", "kernel BP", "best baseline", "ahead by"]
-    return header, [_cells(line) for line in lines]
+    families: dict[str, list[Line]] = {}
+    for line in lines(results):
+        families.setdefault(line.family, []).append(line)
+    rows = []
+    for family, mine in families.items():
+        gap = _percent([(line.ahead, line.best) for line in mine])
+        added = [(line.messages, line.without) for line in mine if line.messages and line.without]
+        rivals = list(dict.fromkeys(line.baseline.removesuffix(ROWS) for line in mine))
+        measures = dict.fromkeys(line.measure.partition(" at ")[0] for line in mine)
+        bold = "**" if gap.error is not None and abs(gap.value) > 2 * gap.error else ""
+        rows.append(
+            [
+                f"[{family}]({mine[0].page})",
+                f"{', '.join(measures)} ({len(mine)})",
+                ", ".join(rivals) if len(rivals) < 3 else "the best other, each time",
+                _signed(_percent(added)) if added else "",
+                f"{bold}{_signed(gap)}{bold}",
+            ]
+        )
+    return header, rows
+
+
+def _percent(pairs: list[tuple[Score, Score]]) -> Score:
+    """Return the mean of differences in percent of scores."""
+    values = [100 * gap.value / of.value for gap, of in pairs]
+    errors = [100 * gap.error / of.value for gap, of in pairs if gap.error is not None]
+    error = math.hypot(*errors) / len(pairs) if len(errors) == len(pairs) else standard_error(np.array(values))
+    return Score(sum(values) / len(values), error)
+
+
+def _signed(score: Score) -> str:
+    return f"{score.value:+.1f} %" + ("" if score.error is None else f" ± {score.error:.1f}")
 
 
 def _cells(line: Line) -> list[str]:
@@ -73,6 +136,7 @@ def _cells(line: Line) -> list[str]:
         "" if line.without is None else show(line.without),
         bold(show(line.ours), gap.value > 0),
         f"{bold(show(line.best), gap.value < 0)} {line.baseline}",
+        "" if line.messages is None else show(line.messages, "+"),
         show(gap, "+"),
     ]
 
@@ -102,16 +166,53 @@ def _line(
     of = {row["method"]: row for row in rows}
     scores = {name: Score(row[value], row[error] if error else None) for name, row in of.items()}
     best = (min if words["less"] else max)(baselines, key=lambda name: scores[name].value)
+    messages = None
     if ahead is not None:
         difference, its_error, sign = ahead
-        gap = Score(sign * of[best][difference], of[best][its_error])
+        paired = lambda name: Score(sign * of[name][difference], of[name][its_error])
+        gap = paired(best)
+        messages = paired(without) if without else None
     else:
         sign = -1 if words["less"] else 1
         errors = (scores[ours].error, scores[best].error)
         both = math.hypot(*(e or 0 for e in errors)) if error else None
         gap = Score(sign * (scores[ours].value - scores[best].value), both)
     known = scores[without] if without else None
-    return Line(without=known, ours=scores[ours], baseline=best, best=scores[best], ahead=gap, **words)
+    measured = {"without": known, "ours": scores[ours], "baseline": best, "best": scores[best], "ahead": gap}
+    return Line(**measured, messages=messages, **words)
+
+
+def _series(rows: list[Row]) -> list[Line]:
+    """Systems of which neither the steps nor the sensor are given; the smoother."""
+    words: Row = {"page": "docs/time_series.md", "measure": "CRPS", "less": True, "shape": ".3f"}
+    words |= {"family": "smoothing series (simulated)"}
+    return [
+        Line(
+            task=f"smoothing series, {row['system']} (simulated)",
+            without=Score(row["alone"]),
+            ours=Score(row["crps"]),
+            baseline=row["rival"],
+            best=Score(row[row["rival"]]),
+            ahead=Score(row["ahead"], row["ahead, se"]),
+            messages=Score(row["messages add"], row["messages add, se"]),
+            **words,
+        )
+        for row in rows
+        if row["task"] == "smooth"
+    ]
+
+
+def _tables(rows: list[Row]) -> list[Line]:
+    """Tables with cells hidden on purpose; CRPS relative to draws from the column, averaged over columns."""
+    words: Row = {"page": "docs/tables.md", "measure": "CRPS", "less": True, "shape": ".3f"}
+    words |= {"family": "tables with holes"}
+    found = []
+    for place in dict.fromkeys((row["set"], row["pattern"], row["method"].endswith(ROWS)) for row in rows):
+        mine = [row for row in rows if (row["set"], row["pattern"], row["method"].endswith(ROWS)) == place]
+        others = [row["method"] for row in mine if not row["method"].startswith(IMPUTER)]
+        words["task"] = f"holes of a table, {place[0]}{ROWS * place[2]}, {place[1]}"
+        found.append(_line(mine, ("crps", None), IMPUTER + ROWS * place[2], None, others, **words))
+    return found
 
 
 def _citations(rows: list[Row]) -> list[Line]:
@@ -126,7 +227,7 @@ def _citations(rows: list[Row]) -> list[Line]:
             mine = [row for row in rows if (row["set"], row["papers"], row["k"]) == (name, "all", k)]
             others = [row["method"] for row in mine if not row["method"].startswith("KBP")]
             words: Row = {"task": f"topics of papers, {text}", "page": "docs/real_data.md", "measure": f"recall at {k}"}
-            words |= {"less": False, "shape": ".4f"}
+            words |= {"less": False, "shape": ".4f", "family": "topics of papers"}
             lines.append(_line(mine, ("recall", "stderr"), ours, f"{ours}, no links", others, ahead, **words))
     return lines
 
@@ -137,6 +238,7 @@ def _translations(rows: list[Row]) -> list[Line]:
     leaves = [row for row in rows if row["tree"] == "leaves"]
     most = max(row["count"] for row in leaves)
     words: Row = {"page": "docs/structured.md", "measure": "recall at 1", "less": False, "shape": ".3f"}
+    words |= {"family": "translated documents"}
     lines = []
     for regime in dict.fromkeys(row["regime"] for row in leaves):
         mine = [row for row in leaves if (row["regime"], row["count"]) == (regime, most)]
@@ -152,6 +254,7 @@ def _proteins(rows: list[Row]) -> list[Line]:
     rows = [row for row in rows if row["residues"] == residues]
     windows = sorted({row["window"] for row in rows})
     words: Row = {"page": "docs/real_data.md", "measure": "mean cosine", "less": False, "shape": ".3f"}
+    words |= {"family": "backbone angles of proteins"}
     lines = []
     for window in windows:
         mine = [row for row in rows if row["window"] == window]
@@ -165,6 +268,7 @@ def _proteins(rows: list[Row]) -> list[Line]:
 def _depth(rows: list[Row]) -> list[Line]:
     ours, ahead = "kernel BP on the second stage", ("gain", "gain_se", 1)
     words: Row = {"page": "docs/real_data.md", "measure": "error of log10 depth", "less": True, "shape": ".4f"}
+    words |= {"family": "depth from one image"}
     lines = []
     for place in ("kitchen", "tabletop", "street"):
         mine = [row for row in rows if row["set"] == place]
@@ -181,13 +285,14 @@ def _rotations(rows: list[Row]) -> list[Line]:
     others = [row["method"] for row in mine if not row["method"].startswith("kernel BP")]
     ours, ahead = "kernel BP, trace", ("ours_ahead", "ours_ahead_stderr", 1)
     words: Row = {"task": "rotations of a camera (simulated)", "page": "docs/structured.md", "measure": "degrees"}
-    words |= {"less": True, "shape": ".1f"}
+    words |= {"less": True, "shape": ".1f", "family": "directions of a camera (simulated)"}
     return [_line(mine, ("degrees", "stderr"), ours, f"{ours}, no chain", others, ahead, **words)]
 
 
 def _photographs(rows: list[Row]) -> list[Line]:
     ahead = ("ahead", "ahead_se", -1)
     words: Row = {"page": "docs/learning.md", "measure": "RMSE in gray levels", "less": True, "shape": ".2f"}
+    words |= {"family": "photographs, noise added"}
     lines = []
     for sigma in dict.fromkeys(row["sigma"] for row in rows if row["study"] == "summary"):
         mine = [row for row in rows if row["study"] == "summary" and row["sigma"] == sigma]
