@@ -21,8 +21,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES, SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
 FILES = ("CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE")
 FOLDERS = ("docs", "benchmarks/results")
-WITHOUT_MENU = "---\nhide: [navigation]\n---\n"
-"""What a page starts with that is alone under its heading of the menu."""
 GALLERY = {
     "denoising": ("Denoising", "A noisy image, its posterior mean and standard deviation, coverage, and residuals."),
     "figure1": ("Five kinds of belief propagation", "Error and run time against the number of gray levels."),
@@ -64,8 +62,7 @@ def main() -> int:
     gallery()
     pages = {"README.md": "index.md", **{f"docs/{p.name}": f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")}}
     for source, target in pages.items():
-        text = linked((ROOT / source).read_text(encoding="utf-8"))
-        (PAGES / target).write_text(WITHOUT_MENU * (target == "index.md") + text, encoding="utf-8")
+        (PAGES / target).write_text(linked((ROOT / source).read_text(encoding="utf-8")), encoding="utf-8")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(SITE)]
     path = os.pathsep.join([str(ROOT / ".ci"), *filter(None, [os.environ.get("PYTHONPATH")])])  # of the hooks
     title = f"kbpjax {version('kbpjax')}"
