@@ -102,6 +102,12 @@ def test_links_lead_to_files(name):
     assert all((folder / link).exists() for link in links if "://" not in link)
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_ends_with_a_next_step(name):
+    last = PAGES[name].rpartition("\n\nNext:")[2]
+    assert re.search(r"\]\([\w./]+\.(?:md|ipynb)", last) and "\n#" not in last and "```" not in last
+
+
 def commands(text):
     """Return the command lines of the sh blocks of a page, without their comments."""
     lines = "".join(blocks(text, "sh")).splitlines()
