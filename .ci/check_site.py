@@ -55,6 +55,8 @@ class Page(HTMLParser):
             self.found.anchors.add(given["id"])
         if tag == "img" and not given.get("alt"):
             self.found.problems.append(f"no alternative text: {given.get('src')}")
+        if tag == "script" and urlsplit(given.get("src", "")).scheme:
+            self.found.problems.append(f"a script of another site: {given['src']}")
         self.found.links += [given[name] for name in ("href", "src") if given.get(name)]
         if tag not in ALONE:
             self.open.append((tag, given.get("class", "").split()))

@@ -10,7 +10,7 @@ import pytest
 def scripts(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parent.parent / ".ci"))
     yield
-    for name in ("check_site", "docs_links", "docs_reference"):
+    for name in ("check_site", "check_words", "docs_links", "docs_reference"):
         sys.modules.pop(name, None)
 
 
@@ -46,6 +46,8 @@ def test_functions_with_the_name_of_a_module_are_described_by_the_name_that_user
         ("<p>&gt;&gt;&gt; 1</p>", "example outside a code block: >>> 1"),
         ("<p>the product <x, y></p>", "text taken for an element: <x, ...>"),
         ('<img src="a.png">', "no alternative text: a.png"),
+        ('<script src="../site.js"></script>', None),
+        ('<script src="https://example.org/a.js"></script>', "a script of another site: https://example.org/a.js"),
     ],
 )
 def test_the_check_finds_faults_of_a_page(html, problem):
@@ -95,3 +97,25 @@ def test_names_in_pages_become_links(code, anchor):
         url = "docs/start.html"
 
     assert docs_links.on_page_content(text, Page()) == text.replace(f"<code>{code}</code>", link, 1)
+
+
+def test_words_are_found_in_prose_only():
+    import check_words
+
+    not_read = "`nobody` is code.\n\n```text\nnobody\n```\n<!-- begin x: y -->\nnobody\n<!-- end x -->\n"
+    text = f"# A page\n\nNobody knows.\n{not_read}"
+    assert [(line, words) for line, words, _ in check_words.found(text)] == [(3, "Nobody"), (3, "knows")]
+    assert check_words.found("You know what you want, such as this. None: None.") == []
+    source = 'def f():\n    """Return x.\n\n    A field of its own.\n    """\n\nN = 1\n"""As told."""\n'
+    strings = [
+        (line, words)
+        for first, text in check_words.docstrings(source)
+        for line, words, _ in check_words.found(text, first)
+    ]
+    assert sorted(strings) == [(4, "of its own"), (8, "told")]
+
+
+def test_the_pages_have_no_such_words(capsys):
+    import check_words
+
+    assert check_words.main("pages") == 0, capsys.readouterr().out
