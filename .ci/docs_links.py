@@ -1,4 +1,4 @@
-"""A hook of mkdocs: link the public names in the text of pages to the reference.
+"""A hook of mkdocs: link the public names in the text of pages to the reference, and pictures to their full size.
 
 The sources keep plain code such as `kbp.run(...)`, which reads well where they are not built. Headings, links and code
 blocks stay as they are.
@@ -14,14 +14,16 @@ from typing import Any
 import docs_reference
 
 KEPT = re.compile(r"(<pre.*?</pre>|<h\d.*?</h\d>|<a\b.*?</a>|<autoref.*?</autoref>)", re.DOTALL)
+PICTURE = re.compile(r'(<img\b[^>]*\bsrc="([^"]+\.png)"[^>]*>)')
 CODE = re.compile(r"<code>([^<]+)</code>")
 NAME = re.compile(r"(?:kbp\.|kbpjax\.)?([A-Za-z_][\w.]*)(\(.*\))?")
 
 
 def on_page_content(content: str, page: Any, **_: Any) -> str:
-    """Return the HTML of a page with links."""
+    """Return the HTML of a page with links: names to the reference, pictures to their files."""
     parts = KEPT.split(content)  # every second one is to be kept
     parts[::2] = [CODE.sub(lambda found: linked(found, page.url), part) for part in parts[::2]]
+    parts[::2] = [PICTURE.sub(r'<a href="\2">\1</a>', part) for part in parts[::2]]
     return "".join(parts)
 
 

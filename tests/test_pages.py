@@ -108,6 +108,19 @@ def test_every_page_ends_with_a_next_step(name):
     assert re.search(r"\]\([\w./]+\.(?:md|ipynb)", last) and "\n#" not in last and "```" not in last
 
 
+@pytest.mark.slow
+def test_the_figure_of_the_pages_is_drawn_by_its_program(tmp_path):
+    pytest.importorskip("matplotlib")
+    image = pytest.importorskip("PIL.Image")
+    target = tmp_path / "drawn.png"
+    outcome = python(str(ROOT / "docs" / "figures" / "how_it_works.py"), str(target), folder=tmp_path, **SHORT)
+    assert outcome.returncode == 0, outcome.stderr
+    committed = ROOT / "docs" / "assets" / "how_it_works.png"
+    assert max(path.stat().st_size for path in (target, committed)) < 120_000
+    with image.open(target) as drawn, image.open(committed) as shown:
+        assert drawn.size == shown.size
+
+
 def commands(text):
     """Return the command lines of the sh blocks of a page, without their comments."""
     lines = "".join(blocks(text, "sh")).splitlines()

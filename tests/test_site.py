@@ -1,5 +1,6 @@
 """The documentation site: the reference has every public name, and the check of the site finds its faults."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -70,6 +71,17 @@ def test_the_check_finds_defaults_that_a_signature_lacks():
     assert "no default of depth: kbpjax.Anderson" in check_site.faults_of(entry, shown.replace(" = 5", ""))
 
 
+def test_pictures_become_links_to_their_full_size():
+    import docs_links
+
+    class Page:
+        url = "docs/start.html"
+
+    picture = '<img alt="a" src="../a.png" />'
+    assert docs_links.on_page_content(f"<p>{picture}</p>", Page()) == f'<p><a href="../a.png">{picture}</a></p>'
+    assert docs_links.on_page_content(f"<a>{picture}</a>", Page()) == f"<a>{picture}</a>"
+
+
 @pytest.mark.parametrize(
     ("code", "anchor"),
     [
@@ -97,6 +109,12 @@ def test_names_in_pages_become_links(code, anchor):
         url = "docs/start.html"
 
     assert docs_links.on_page_content(text, Page()) == text.replace(f"<code>{code}</code>", link, 1)
+
+
+def test_the_menu_shows_the_titles_of_pages():
+    menu = (Path(__file__).resolve().parent.parent / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    assert len(re.findall(r"^      - [\w/]+\.md$", menu, re.MULTILINE)) > 50
+    assert not re.findall(r": *[\w/]+\.md", menu)  # a label may differ from the title
 
 
 def test_words_are_found_in_prose_only():

@@ -1,10 +1,11 @@
 """Draw docs/assets/how_it_works.png: samples, a conditional, a message, beliefs.
 
-python docs/figures/how_it_works.py
+python docs/figures/how_it_works.py [FILE]
 
 The numbers are those of the program in docs/how_it_works.md.
 """
 
+import sys
 from pathlib import Path
 
 import matplotlib as mpl
@@ -43,7 +44,7 @@ def exact(x: np.ndarray, known: bool) -> np.ndarray:
     return density / np.trapezoid(density, x)
 
 
-def main() -> None:
+def main(target: str | Path = TARGET) -> None:
     """Learn, infer and draw."""
     x, y = simulate()
     graph = kbp.chain_graph(3)
@@ -117,10 +118,10 @@ def main() -> None:
         belief.legend(frameon=False, loc="upper left", fontsize=10)
         for ax in (sent, belief):
             ax.set(xlim=(-2.5, 2.5))
-        figure.savefig(TARGET, dpi=110, metadata={"Software": None})
-    with Image.open(TARGET) as picture:  # 64 colors are enough
-        picture.convert("RGB").quantize(64).save(TARGET, optimize=True)
+        figure.savefig(target, dpi=110, metadata={"Software": None})
+    with Image.open(target) as picture:  # 64 colors are enough
+        picture.convert("RGB").quantize(64).save(target, optimize=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
