@@ -1,5 +1,6 @@
 """Check the built site: signatures and examples of the reference, formulas, links and anchors."""
 
+import ast
 import html
 import inspect
 import re
@@ -92,6 +93,12 @@ def main(site: Path = SITE) -> int:
     methods = [f"{entry.anchor}.{member}" for entry in entries for member in entry.members()]
     described = {anchor for reference in references.values() for anchor in reference}
     faults += [f"not in the reference: {method}" for method in methods if method not in described]
+    faults += [
+        f"return type is not a type: {anchor}: {kind}"
+        for reference in references.values()
+        for anchor, description in reference.items()
+        if (kind := wrong_return(description))
+    ]
 
     reference = [path for path in texts if path.parent.name == "reference"]
     problems += [
@@ -112,6 +119,7 @@ def main(site: Path = SITE) -> int:
     report = [
         f"{count('no signature', faults)} without signature of {classes} classes and {functions} functions",
         f"{count('no default', faults)} defaults not shown; {len(methods)} methods and properties",
+        f"{count('return type', faults)} types of results that are no types",
         f"{count('example outside', problems)} lines of examples outside code blocks of {examples}",
         f"{count('formula not', problems)} formulas not rendered; {formulas} rendered",
         f"{count('not in the reference', problems)} names of kbpjax in pages that are not in the reference",
@@ -158,6 +166,19 @@ def faults_of(entry: docs_reference.Entry, description: str) -> list[str]:
     in_signature = [name for name in given if not re.search(rf"\b{name}(: [^=]+)?\s?=", signature)]
     in_list = [name for name in given if name in items and "default:" not in items[name]]
     return [f"no default of {name}: {entry.name}" for name in sorted({*in_signature, *in_list})]
+
+
+def wrong_return(description: str) -> str | None:
+    """Return the type of the result in a description, if it is no expression of Python, for instance prose."""
+    shown = re.search(r"Returns:(?:\s|</?\w+[^>]*>)*?<code>(.*?)</code>\s*–", description, re.DOTALL)
+    if shown is None:
+        return None
+    kind = " ".join(html.unescape(re.sub(r"<[^>]+>", "", shown[1])).split())
+    try:
+        ast.parse(kind, mode="eval")
+    except SyntaxError:
+        return kind
+    return None
 
 
 def leads(page: Path, link: str, pages: dict[Path, Found]) -> bool:

@@ -39,6 +39,9 @@ READABLE = {"Numbers": "ArrayLike"}
 SHARED = re.compile(r"^    (\w+(?:, \w+)+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 """Parameters or fields with one description, as in "senders, receivers: ends of each edge"."""
 
+RETURNED = re.compile(r"^(Returns:\n +)", re.MULTILINE)
+"""What stands before the description of a result, of which griffe takes the text before a colon for its type."""
+
 
 class Signatures(Extension):
     """Give each class of the package the signature of its constructor."""
@@ -113,7 +116,7 @@ def tidy(scope: Object) -> None:
         if isinstance(member, Function):
             rename_types(member)
         if isinstance(member, Class | Function) and member.docstring is not None:
-            member.docstring.value = SHARED.sub(separate, member.docstring.value)
+            member.docstring.value = SHARED.sub(separate, RETURNED.sub(r"\1: ", member.docstring.value))
 
 
 def separate(shared: re.Match) -> str:

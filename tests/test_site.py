@@ -82,6 +82,16 @@ def test_pictures_become_links_to_their_full_size():
     assert docs_links.on_page_content(f"<a>{picture}</a>", Page()) == f"<a>{picture}</a>"
 
 
+@pytest.mark.parametrize("kind", ["The posterior, which all take", "{node type", "A `Belief`", "Array | None"])
+def test_the_check_finds_types_of_results_that_are_prose(kind):
+    import check_site
+
+    item = '<p><span class="doc-section-title">Returns:</span></p> <ul> <li class="doc-section-item">'
+    shown = f"{item} <code>{kind}</code> – <div><p>Its <code>x</code> – and more.</p></div></li></ul>"
+    assert check_site.wrong_return(shown) == (None if kind == "Array | None" else kind)
+    assert check_site.wrong_return("<p>Raises: <code>a: b</code> – </p>") is None
+
+
 @pytest.mark.parametrize(
     ("code", "anchor"),
     [
