@@ -10,12 +10,13 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import check_site
 import notebook_pages
 from docs_reference import write_reference
+
+import kbpjax
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES, SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
@@ -65,7 +66,7 @@ def main() -> int:
         (PAGES / target).write_text(linked((ROOT / source).read_text(encoding="utf-8")), encoding="utf-8")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(SITE)]
     path = os.pathsep.join([str(ROOT / ".ci"), *filter(None, [os.environ.get("PYTHONPATH")])])  # of the hooks
-    title = f"kbpjax {version('kbpjax')}"
+    title = f"kbpjax {kbpjax.__version__}"
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": path, "KBPJAX_VERSION": title}
     status = subprocess.run(command, cwd=ROOT, check=False, env=environment).returncode
     return status or check_site.main(SITE)

@@ -1,6 +1,6 @@
 """kbpjax: kernel belief propagation in JAX."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 from typing import TYPE_CHECKING, Any
 
