@@ -20,7 +20,7 @@ endif
 BIN := .venv/bin
 PYTEST_ARGS ?= -n auto --dist loadfile
 
-.PHONY: help demo test test-times test-slow test-experiments coverage mutants fuzz lint format types notebooks notebooks-update docs clean
+.PHONY: help demo test test-times test-slow test-experiments test-lowest test-newest coverage mutants fuzz lint format types notebooks notebooks-update docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -40,6 +40,12 @@ test-slow: .venv/.installed-dev ## run examples of docstrings and pages, program
 
 test-experiments: .venv/.installed-dev ## test the experiments: their parts, and quick runs on the data of KBPJAX_DATA
 	KBPJAX_CHECKED=1 MPLBACKEND=Agg $(BIN)/python -m pytest -m experiments $(PYTEST_ARGS)
+
+test-lowest: .venv/.created ## run the tests of the library with the lowest versions of its dependencies, in build/lowest
+	MPLBACKEND=Agg $(BIN)/python .ci/check_versions.py lowest $(BIN)/python $(PYTEST_ARGS)
+
+test-newest: .venv/.installed-dev ## the same with the newest versions, on Python 3.12 or later (PYTHON=), in build/newest
+	MPLBACKEND=Agg $(BIN)/python .ci/check_versions.py newest '$(PYTHON)' $(PYTEST_ARGS)
 
 coverage: .venv/.installed-dev ## run the tests and say which lines of the package none of them reaches
 	MPLBACKEND=Agg $(BIN)/python -m pytest $(PYTEST_ARGS) --cov --cov-report=term-missing:skip-covered
@@ -73,6 +79,9 @@ notebooks-update: .venv/.installed-dev ## run the notebooks that have changed an
 docs: .venv/.installed-dev ## build the documentation site into build/site, without a warning
 	$(BIN)/python .ci/build_docs.py
 
+dist: .venv/.installed-dev ## build the source archive and the wheel into dist, and try the wheel in an environment of its own
+	$(BIN)/python .ci/build_package.py
+
 clean: ## remove .venv, caches and builds
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name .git -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
@@ -96,5 +105,6 @@ clean: ## remove .venv, caches and builds
 .venv/.installed-dev: pyproject.toml | .venv/.created
 	@rm -f $@
 	@echo "Installing kbpjax and the development tools into .venv; the first time takes a minute or two"
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(BIN)/python -m pip install --help | grep -q -e --group || $(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --editable '.[experiments,baselines]' --group dev
 	@touch .venv/.installed-experiments $@
