@@ -8,6 +8,7 @@ from benchmarks import decomposition, precision
 from benchmarks.first_try.problems import hide
 from benchmarks.first_try.scoring import Problem
 from experiments.readme import benchmarks
+from tests.checkout import needs_results
 
 RING = kbp.Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 0)], 4)
 ENDS = np.array([0, 1, 2, 3]), np.array([1, 2, 3, 0])
@@ -56,6 +57,7 @@ def test_each_part_costs_something_on_a_network_with_all_of_them():
     assert len(table.splitlines()) == 8 and "| last | 1.000 | 0.500 |" in table
 
 
+@needs_results
 def test_the_row_of_fit_is_that_of_the_committed_results():
     for name in decomposition.NETWORKS:
         (row,) = decomposition.of_fit(name)

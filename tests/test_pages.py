@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import kbpjax
+from tests.checkout import needs_results
 from tests.programs import SHORT, python
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,6 +95,7 @@ def test_every_block_is_of_a_language_that_is_tested(name):
     assert bool(blocks(TEXTS[name], "python")) == ("```python" in TEXTS[name])
 
 
+@needs_results
 @pytest.mark.parametrize("name", TEXTS)
 def test_links_lead_to_files(name):
     folder = ROOT if name == "README" else ROOT / "docs"

@@ -9,6 +9,7 @@ import pytest
 
 import kbpjax as kbp
 from experiments.readme import run, summary
+from tests.checkout import needs_results
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -27,6 +28,7 @@ def test_example_prints_what_the_readme_says():
     assert all(abs(got - shown) <= max(0.1, 0.15 * shown) for got, shown in zip(*numbers, strict=True)), numbers
 
 
+@needs_results
 def test_table_is_what_the_results_say():
     assert run.main(["--check"]) == 0
 
