@@ -66,14 +66,15 @@ def quick_jit(function: Callable[P, R], **options: Any) -> Callable[P, R]:
 
 @functools.cache
 def _known_options() -> dict[str, Any]:
-    """Return `QUICK`, or no options if this version of XLA lacks one, or on devices on which they were not measured."""
+    """Return the options of `QUICK` that this version of XLA has; none on devices on which they were not measured."""
     if jax.default_backend() != "cpu":
         return {}
-    try:
-        jax.jit(lambda: 0, compiler_options=QUICK)()
-    except jax.errors.JaxRuntimeError:
-        return {}
-    return QUICK
+    known = {}
+    for name, value in QUICK.items():
+        with suppress(jax.errors.JaxRuntimeError):
+            jax.jit(lambda: 0, compiler_options={name: value})()
+            known[name] = value
+    return known
 
 
 DAMAGE = (
