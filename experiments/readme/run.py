@@ -32,7 +32,7 @@ PAGES = (
     "docs/joint.md",
     "docs/time_series.md",
     "docs/tables.md",
-    "docs/experiments.md",
+    "docs/comparisons.md",
 )
 EXPERIMENTS = (
     "denoising",

@@ -1,5 +1,5 @@
 """What messages add, and how kernel belief propagation compares with the best baseline: a table with a line for each
-measurement (docs/experiments.md), and one for each task in percent (README.md).
+measurement (docs/comparisons.md), and one for each task in percent (README.md).
 
 All numbers are from the committed results. Our variant of a line is the one that its experiment is about, and the
 baseline is the best of that experiment on the test data, which favors the baseline. A number is bold only if it is
@@ -226,7 +226,7 @@ def _citations(rows: list[Row]) -> list[Line]:
         for k in ranks:
             mine = [row for row in rows if (row["set"], row["papers"], row["k"]) == (name, "all", k)]
             others = [row["method"] for row in mine if not row["method"].startswith("KBP")]
-            words: Row = {"task": f"topics of papers, {text}", "page": "docs/real_data.md", "measure": f"recall at {k}"}
+            words: Row = {"task": f"topics of papers, {text}", "page": "docs/papers.md", "measure": f"recall at {k}"}
             words |= {"less": False, "shape": ".4f", "family": "topics of papers"}
             lines.append(_line(mine, ("recall", "stderr"), ours, f"{ours}, no links", others, ahead, **words))
     return lines
@@ -253,7 +253,7 @@ def _proteins(rows: list[Row]) -> list[Line]:
     residues = max(row["residues"] for row in rows)  # methods on a part of the residues do not compare
     rows = [row for row in rows if row["residues"] == residues]
     windows = sorted({row["window"] for row in rows})
-    words: Row = {"page": "docs/real_data.md", "measure": "mean cosine", "less": False, "shape": ".3f"}
+    words: Row = {"page": "docs/protein.md", "measure": "mean cosine", "less": False, "shape": ".3f"}
     words |= {"family": "backbone angles of proteins"}
     lines = []
     for window in windows:
@@ -267,7 +267,7 @@ def _proteins(rows: list[Row]) -> list[Line]:
 
 def _depth(rows: list[Row]) -> list[Line]:
     ours, ahead = "kernel BP on the second stage", ("gain", "gain_se", 1)
-    words: Row = {"page": "docs/real_data.md", "measure": "error of log10 depth", "less": True, "shape": ".4f"}
+    words: Row = {"page": "docs/depth.md", "measure": "error of log10 depth", "less": True, "shape": ".4f"}
     words |= {"family": "depth from one image"}
     lines = []
     for place in ("kitchen", "tabletop", "street"):
