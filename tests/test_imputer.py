@@ -316,9 +316,29 @@ def test_holes_at_random_and_constant_columns():
     assert list(frame.columns) == ["x0", "x1", "x2"] and not frame.isna().any().any()
 
 
+def test_columns_without_values_stay_missing_and_dates_of_the_kind_number_are_filled():
+    rng = np.random.default_rng(0)
+    days = rng.uniform(0, 1000, 100)
+    when = pd.Timestamp("2020-01-01", tz="Europe/Paris") + pd.to_timedelta(days.round(), unit="D")
+    frame = pd.DataFrame({"when": when, "none": np.nan, "x": days / 100 + 0.1 * rng.normal(size=100)})
+    holes = frame.assign(when=frame["when"].where(np.arange(100) % 7 > 0))
+    imputer = GraphImputer(kinds={"when": "number"}, effort="low", positions=[[0.0], [7.0], [1.0]])
+    with pytest.warns(kbp.MissingWarning, match=r"'none' \(1 columns\) have no values"):
+        imputer.fit(holes)
+    assert imputer.empty_ == ["none"] and list(imputer.kinds_) == ["when", "x"]
+    done, spread = imputer.transform(holes, return_std=True)
+    assert done.dtypes.equals(frame.dtypes) and done["none"].isna().all() and (spread["none"] == 0).all()
+    assert (done["when"] - frame["when"]).abs().max() < pd.Timedelta(days=100)
+    assert not imputer.sample(holes, 1)[0]["when"].isna().any()
+    dates = [None if day is pd.NaT else day.date() for day in holes["when"]]
+    polars = pl.DataFrame({"when": dates, "x": holes["x"].tolist()})
+    filled = GraphImputer(kinds={"when": "number"}, effort="low").fit(polars).transform(polars)
+    assert filled.schema == polars.schema and not filled["when"].is_null().any()
+
+
 A = np.arange(20.0).reshape(10, 2)
 BAD = {
-    "empty column": (lambda: GraphImputer().fit(np.where([[True, False]], np.nan, A)), "^X: column 0 must have values"),
+    "no values": (lambda: GraphImputer().fit(np.full((5, 2), np.nan)), "^X: must have values"),
     "no rows": (lambda: GraphImputer().fit(A[:0]), "^X: must have 1 row"),
     "no columns": (lambda: GraphImputer().fit(A[:, :0]), "^X: must have 1 row and 1 column"),
     "one axis": (lambda: GraphImputer().fit(A[0]), "^X: must be a table"),

@@ -48,7 +48,7 @@ def test_only_clear_differences_are_bold(ours, theirs, ahead, error, bold):
     line = summary.Line(**words, **scores, baseline="b", ahead=summary.Score(ahead, error))
     cells = summary._cells(line)
     assert [("**" in cells[3]), ("**" in cells[4])] == [bold == "ours", bold == "theirs"]
-    assert cells[5] == f"{ahead:+.2f}" + (f" ± {error:.2f}" if error else "")
+    assert cells[6] == f"{ahead:+.2f}" + (f" ± {error:.2f}" if error else "")
 
 
 def test_best_baseline_and_its_difference_are_taken_from_the_rows():
@@ -62,7 +62,16 @@ def test_best_baseline_and_its_difference_are_taken_from_the_rows():
     assert (independent.baseline, independent.ahead.value) == ("strong", 1.0)
     assert independent.ahead.error == pytest.approx(0.5)  # of 0.3 and 0.4
     paired = summary._line(rows, ("e", "se"), "ours", "weak", ["weak", "strong"], ("d", "dse", 1), **words)
-    assert paired.ahead == (1.0, 0.2) and paired.without == (5.0, 0.1)
+    assert paired.ahead == (1.0, 0.2) and paired.without == (5.0, 0.1) and paired.messages == (3.0, 0.5)
+    assert independent.messages is None
+
+
+def test_percentages_are_means_over_the_measurements_with_the_error_of_independent_ones():
+    Score = summary.Score
+    found = summary._percent([(Score(1.0, 0.3), Score(10.0)), (Score(-4.0, 0.8), Score(20.0))])
+    assert found.value == pytest.approx((10 - 20) / 2) and found.error == pytest.approx((3**2 + 4**2) ** 0.5 / 2)
+    spread = summary._percent([(Score(1.0), Score(10.0)), (Score(-4.0), Score(20.0))])
+    assert spread == (pytest.approx(-5.0), pytest.approx(15.0))  # the standard error of 10 and -20
 
 
 def test_the_version_is_the_same_everywhere():

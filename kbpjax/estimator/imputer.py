@@ -60,7 +60,8 @@ class GraphImputer(TransformerMixin, BaseEstimator):
       positive numbers in logarithms;
     - "count": integers >= 0, filled with means, which are rounded in columns of integers;
     - "angle": of period 360; ("angle", p): of period p;
-    - "date": the time of the year says something about other columns; missing dates are not filled;
+    - "date": the time of the year says something about other columns; missing dates are not filled. Dates of the kind
+      "number" are points in time, which are filled;
     - "category" (up to 64 labels) and "boolean";
     - "text": up to 64 of the texts of `fit` stand for all, by similarity of their letters;
     - "vector", of several columns, {("x", "y"): "vector"}: one variable of which 64 vectors stand for all; a vector of
@@ -81,7 +82,8 @@ class GraphImputer(TransformerMixin, BaseEstimator):
     Attributes:
         model_: the model, a `KernelMRF` whose variables are codes of the values: normal scores, radians and labels.
         graph_: its graph, one node for each column, and for each of its neighbors in time.
-        kinds_: {name: kind}.
+        kinds_: {name: kind} of the columns that have values.
+        empty_: names of the columns that have none, which stay as they are.
         dependence_: dependence of each pair of columns, in [0, 1] [column, column].
         holes_: columns whose holes depend on values of other columns (see `report`).
         selection_: what was tried in training, with scores and seconds; None without training.
@@ -138,11 +140,12 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             y: ignored.
 
         Raises:
-            ValueError: no rows, a column without values, infinite values, names that are not different, a text in a
+            ValueError: no rows, no values, infinite values, names that are not different, a text in a
                 column of numbers, or an option out of range.
 
         Warns:
             HolesWarning: whether cells of a column are missing depends on values of other columns.
+            MissingWarning: columns have no values.
         """
         del y
         fix = f"Pass one of {tuple(EFFORTS)}."
@@ -162,6 +165,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         if table.program != "numpy":
             self.feature_names_in_ = np.array(table.names, object)
         self.columns_, self.kinds_ = self._columns(table)
+        self.empty_ = self._without_empty(table)
         codes = self._learned_codes(table)
         lagged = _with_lags(codes, self.lags)
         spread = [*self.codes_] * (1 + 2 * self.lags)
@@ -174,7 +178,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             effort=self.effort,
             seed=self.random_state,
             progress=self.progress,
-            positions=None if self.positions is None else np.asarray(self.positions, float),
+            positions=None if self.positions is None else np.asarray(self.positions, float)[self._kept()],
             times=1 + 2 * self.lags,
         )
         self.model_, self.graph_, self.selection_ = learned.model, learned.graph, learned.selection
@@ -420,6 +424,18 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             kinds[name] = word
         return tuple(kinds), kinds
 
+    def _without_empty(self, table: Table) -> list[Any]:
+        """Take variables without any value out of the columns and kinds, and return their names."""
+        gone = {name: missing(self._raw(table, name)) for name in self.columns_}
+        empty = [name for name, one in gone.items() if (one if one.ndim == 1 else one.any(axis=1)).all()]
+        _checks.require(len(empty) < len(gone), "X", "must have values", "none", "Pass rows that have some.")
+        if empty:
+            text = f"{', '.join(map(repr, empty[:5]))} ({len(empty)} columns) have no values: their cells stay missing"
+            warn(f"{text}. Leave them out, or give them values.", kbp.MissingWarning)
+        self.columns_ = tuple(name for name in self.columns_ if name not in empty)
+        self.kinds_ = {name: self.kinds_[name] for name in self.columns_}
+        return empty
+
     def _raw(self, table: Table, name: Any) -> NDArray[Any]:
         """Return the values of a variable [row], or [row, coordinate]."""
         kind = self.kinds_[name]
@@ -433,9 +449,6 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         columns = []
         for name in self.columns_:
             x = self._raw(table, name)
-            gone = missing(x) if x.ndim == 1 else np.isnan(x).any(axis=1)
-            fix = "Leave it out, or give it values."
-            _checks.require(not gone.all(), "X", f"column {name!r} must have values", "none", fix)
             code = code_of(name, self.kinds_[name], x, self.periods_.get(name, 360.0), table.orders.get(name))
             self.codes_.append(code)
             columns.append(code.encode(x, name) if isinstance(code, Labels) else code.encode(x))
@@ -476,7 +489,11 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             _checks.require_real("positions", places)
             places = places.astype(float)
             fix = "Pass coordinates [column, dim]."
-            _checks.require(len(places) == count, "positions", f"must be of {count} columns", len(places), fix)
+            every = [*self.columns_, *self.empty_]
+            _checks.require(
+                len(places) == len(every), "positions", f"must be of {len(every)} columns", len(places), fix
+            )
+            places = places[self._kept()]
             start = kbp.neighbor_graph(places, NEAREST)
             half = start.num_edges // 2
             pairs = np.stack([start.senders[:half], start.receivers[:half]], axis=1)
@@ -510,6 +527,11 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         links = [np.stack([a * count + own, b * count + own], 1) for a, b in itertools.pairwise(chain)]
         return np.concatenate([*(pairs + t * count for t in range(times)), *links]) if times > 1 else pairs
 
+    def _kept(self) -> list[int]:
+        """Return the numbers of the columns that have values among all, which are in the order of the table."""
+        order = sorted([*self.columns_, *self.empty_], key=lambda name: self._places(name)[0])
+        return [order.index(name) for name in self.columns_]
+
     def _words(self) -> list[str]:
         return [
             "label" if isinstance(code, Labels) else "angle" if isinstance(code, Angles) else "number"
@@ -519,7 +541,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
     def _places(self, name: Any) -> list[int]:
         """Return the numbers of the table's columns of a variable."""
         names = list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
-        return [names.index(one) for one in (name if self.kinds_[name] == "vector" else (name,))]
+        return [names.index(one) for one in (name if name not in names else (name,))]
 
     def _labels(self, column: int) -> Any:
         code = self.codes_[column]

@@ -63,6 +63,7 @@ class Table:
         Args:
             values: {name: (mask of the cells [row], a value for each [cell])}.
         """
+        values = {name: (mask, self._dated(name, new)) for name, (mask, new) in values.items()}
         if self.program == "numpy":
             result = np.array(self.source)
             for i, name in enumerate(self.names):
@@ -79,10 +80,17 @@ class Table:
             if mask.any():
                 column = frame[name]
                 cells = column.to_list()
+                new = new.astype("datetime64[D]") if column.dtype == pl.Date else new
                 for row, value in zip(np.flatnonzero(mask).tolist(), new.tolist(), strict=True):
                     cells[row] = round(value) if column.dtype.is_integer() else value
                 frame = frame.with_columns(pl.Series(name, cells, dtype=column.dtype))
         return frame
+
+    def _dated(self, name: Any, new: Values) -> Values:
+        """Return days since 1970 as dates, to the second, for a column of dates; other values as they are."""
+        if self.columns[name].dtype.kind != "M":
+            return new
+        return np.round(new.astype(float) * 86400).astype("datetime64[s]")
 
     def _filled_pandas(self, values: Mapping[Any, tuple[NDArray[np.bool_], Values]]) -> Any:
         import pandas as pd
@@ -96,6 +104,9 @@ class Table:
                 if getattr(column.dtype, "kind", "O") == "f":
                     cells = cells.astype(f"f{column.dtype.itemsize}")
                 position = np.flatnonzero(mask)
+                if getattr(column.dtype, "tz", None) is not None:  # as of the clock on the wall, as they were read
+                    later = {"nonexistent": "shift_forward", "ambiguous": np.zeros(len(cells), bool)}
+                    cells = pd.DatetimeIndex(cells).tz_localize(column.dtype.tz, **later)
                 column = column.copy()
                 column.iloc[position] = cells.tolist() if column.dtype == object or whole else cells
                 frame[name] = column
