@@ -23,7 +23,10 @@ LENGTH = 1000
 
 
 KEPT = 2**28
-"""Bytes of the states of all iterations up to which reverse mode keeps each: a third faster than few of them."""
+"""Largest number of bytes of the states of all iterations for which reverse mode stores every state.
+
+Above it, some states are stored and the others are recomputed. Storing every state is a third faster.
+"""
 
 
 class State(eqx.Module):

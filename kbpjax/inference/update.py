@@ -152,9 +152,10 @@ def take(columns: Array, tables: tuple[Array, ...]) -> tuple[Array, ...]:
 
 @jax.custom_jvp
 def take_each_once(columns: Array, tables: tuple[Array, ...], place: Array) -> tuple[Array, ...]:
-    """Return the columns of each index table, whose transpose takes columns, too: `place` says where each one went.
+    """Return the columns of each index table, like `take`; tables repeat a column only in padding.
 
-    That is several times as fast as to add to each column, which is what the transpose of `take` does.
+    The transpose of `take` adds each value to its column. This one gathers instead, which is several times as fast:
+    `place` is the position of each column in the concatenated tables.
     """
     del place
     return take(columns, tables)

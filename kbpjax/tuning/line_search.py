@@ -70,7 +70,7 @@ class Scores:
         return self.of_rank[rank]
 
     def with_starts(self, node_types: tuple[int, ...]) -> "Scores":
-        """Return the scores of choices where the starts of node types have marginals of their own."""
+        """Return the scores of choices where the starts of node types have a separate marginal."""
         known = tuple(v for v in node_types if v in self.comparison.data.starts)
         return self._with(starts=known)
 
@@ -117,9 +117,10 @@ class Scores:
         return dict(zip(self.search.temperatures, scores, strict=True))
 
     def temperature(self, choice: Choice) -> float:
-        """Return, of those that score about as well as the best that counts, the one whose regions hold as they should.
+        """Return the temperature with the best coverage, of those that count and score about as well as the best.
 
-        The energy score is flat around its minimum, while the share of true values inside of a region is not.
+        The energy score is flat around its minimum. The coverage, the share of true values inside the regions of a
+        belief, is not. Of equal coverages, the temperature nearest to 1 is taken.
         """
         found, search = self.outcome(choice), self.search
         counts = self._counting(choice)

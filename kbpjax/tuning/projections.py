@@ -1,7 +1,8 @@
 """Linear features of observations of many coordinates: a ridge regression of the variables on them.
 
-In hundreds of dimensions, all samples are about equally far from each other, and a Gaussian kernel of a few dozen
-landmarks sees little. The regression says in as many numbers as the variable has what the observations say of it.
+In hundreds of dimensions, all samples are about equally far from each other, and a Gaussian kernel on a few dozen
+landmarks hardly distinguishes them. The regression reduces an observation to a prediction of the variable, which has as
+many coordinates as the variable.
 """
 
 import numpy as np
