@@ -186,13 +186,13 @@ def gib(size: int) -> str:
 
 def require_memory(argument: str, what: str, need: int, fix: str) -> None:
     """Raise ValueError unless `what` fits in half of the memory."""
-    if need > 2**28:  # below, the memory of the device need not be asked for
+    if need > 2**28:  # below, the memory of the device need not be read
         rule = f"{what} must fit in half of {gib(memory())} memory"
         require(need <= memory() / 2, argument, rule, gib(need), fix)
 
 
 def require_draws(num_samples: int, size: int) -> None:
-    """Raise ValueError unless so many draws of so many numbers each are at least one, and fit in memory."""
+    """Raise ValueError unless `num_samples` >= 1 and the draws, of `size` numbers each, fit in half of the memory."""
     require_count("num_samples", num_samples)
     require_memory("num_samples", "the draws", 8 * int(num_samples) * max(size, 1), "Draw fewer, or in parts.")
 

@@ -90,8 +90,8 @@ else:
     class Checked(eqx.Module, metaclass=_CheckedMeta):
         """A module whose arguments, and those of its public methods, are checked against their annotations.
 
-        A class that `requires_finite` refuses NaN and infinity. The package makes objects of such a class from results,
-        which may not be finite, by `trusted`.
+        Classes with `requires_finite = True` refuse NaN and infinity. Inside the package, `trusted` makes objects of
+        these classes from results, which may not be finite.
         """
 
         requires_finite = False
@@ -132,7 +132,7 @@ class Layer:
 
     @functools.cached_property
     def parameters(self) -> list[inspect.Parameter]:
-        """The parameters but for `self` of a class."""
+        """The parameters, without the `self` of a class."""
         return list(inspect.signature(self.function).parameters.values())[self.cls is not None :]
 
     @functools.cached_property

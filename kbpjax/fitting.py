@@ -137,14 +137,14 @@ def fit(
             first of a time series, have their own, in directed chains and trees, where no node has several incoming
             edges from its type, of types without own margins; "auto": of kernels that are chosen, with four cases or
             more, "own" where their samples differ clearly and held-out beliefs are not worse; "pooled" for given ones.
-        effort: how much is compared where kernels are chosen; other words win over it. "low": one search over
-            bandwidths, ridges and powers; margins are own where nodes differ strongly, and there are no smoothed
-            counts, own relations, own starts, front ends or larger ranks unless they are asked for. "auto": all of
-            these, at first values, and taken for a clear gain; for numbers on one graph with cycles, also
+        effort: how much is compared where kernels are chosen; other options take precedence. "low": one search over
+            bandwidths, ridges and powers; margins are own where nodes differ strongly. Smoothed counts, own relations,
+            own starts, front ends and larger ranks are used only if an option requires them. "auto": all of these
+            are compared at first values, and taken for a clear gain; for numbers on one graph with cycles, also
             potentials of a joint Gaussian, or on pictures a few numbers trained through inference in half a minute.
-            "high": all of these after a search of each, in finer steps, and taken for any gain, up to about three times
-            slower; then, for numbers on one graph with cycles, potentials trained through inference (`train`)
-            for some minutes, if held-out beliefs are better.
+            "high": all of these are compared after a search of each, in finer steps, and taken for any gain, up to
+            about three times slower; then, for numbers on one graph with cycles, potentials trained through inference
+            (`train`) for some minutes, if held-out beliefs are better.
 
     Returns:
         The model. If hyperparameters were chosen, they are in `model.hyperparameters`, which can fit other data:

@@ -46,8 +46,9 @@ class Numbers:
     """Numbers as normal scores.
 
     Attributes:
-        values, scores: the map, both increasing [knot]; a value that is taken often has the score of its middle rank.
-        ends, at_ends: the inverse map: values and increasing scores, with both ends of the ranks of such values [knot].
+        values, scores: the map, both increasing [knot]; a repeated value has the score of its middle rank.
+        ends, at_ends: the inverse map [knot]: each value twice, and increasing scores. The two scores of a value that
+            is repeated often are those of its first and last ranks; those of other values are almost equal.
         low, high: step of a value beyond the ends for a step of the score; 0 where an end is taken many times.
         logarithmic: whether the steps are of logarithms: of positive numbers.
         whole: whether values are integers.

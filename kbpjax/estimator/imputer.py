@@ -389,7 +389,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         return float(1 - np.mean(ratios)) if ratios else float("nan")
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Return the names of the columns, as scikit-learn asks for them."""
+        """Return the names of the output columns, which scikit-learn requires of transformers."""
         del input_features
         check_is_fitted(self, "model_")
         names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)])

@@ -32,7 +32,7 @@ DIRECTIONS = 32
 """Number of levels of angles."""
 
 TIED = 0.05
-"""Share of the rows with one value from which a column of numbers has levels and a marginal of its own."""
+"""Share of rows with the same value above which a column of numbers has separate levels and a separate marginal."""
 
 EPS = 1e-3
 """Largest residual of the landmarks of smoothed counts."""

@@ -39,7 +39,7 @@ NUM_ITERS = 200
 """Largest number of iterations."""
 
 FIRST_ITERS = 12
-"""Number of iterations after which the rows that have not converged go on by themselves, from the start."""
+"""Number of iterations of all rows. Rows that have not converged by then are iterated again from the start."""
 
 PART = 2**20
 """Number of entries of the messages of the rows that are iterated at a time: they stay in the cache.

@@ -161,9 +161,10 @@ class Hats(Shares):
 
 
 class Levels(Basis):
-    """The hats of sorted numbers as features of their own, in which coefficients are values at these numbers.
+    """Weights of linear interpolation between sorted numbers as features: coefficients are values at these numbers.
 
-    A number outside of them counts as the nearest, up to a quarter of their range away; others have features 0.
+    A point outside of the numbers has the features of the nearest one, up to a quarter of their range away. Points
+    farther away have features 0.
 
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp

@@ -1,6 +1,6 @@
 """Sorting and grouping of integers that are smaller than some number, in linear time, for graphs of millions of nodes.
 
-`numpy.unique` of rows, and stable sorts, take most of the time of building such a graph.
+`numpy.unique` of rows, and stable sorts, would take most of the time of building these graphs.
 """
 
 import numpy as np

@@ -40,7 +40,7 @@ class Graph(Checked):
         node_types: (type, number of nodes, largest degree) of every node type present.
         edge_types: (type, node type of the first end, node type of the second end) of every edge type present.
         edge_features: numbers on which relations may depend, such as a distance, of each undirected edge
-            [pair, feature]; None: no such numbers.
+            [pair, feature]; None: edges have no features.
         rounded: whether tables have rounded sizes, as those of `kbpjax.pack`: similar graphs then have tables of the
             same shapes, and share compiled functions.
 

@@ -20,7 +20,7 @@ from kbpjax.graphs.graph import Graph
 def repeat_graph(graph: Graph, steps: int, *, lags: Sequence[int] = (1,), across: bool = False) -> Graph:
     """Return copies of a graph, one for each time, with edges from each node to itself at later times.
 
-    Edges within a time keep their types, and their features. Edges in time have types of their own, after those of the
+    Edges within a time keep their types and their features. Edges in time have new types, numbered after those of the
     graph: for each lag, one for each node type; with `across`, then two for each edge type, from first ends to later
     second ends and from second ends to later first ends.
 

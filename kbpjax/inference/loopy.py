@@ -290,7 +290,7 @@ def solved(model: Any, graph: Any, evidence: Any, solution: Any) -> tuple[Any, G
 
 
 def own_graph(model: Any, graph: Graph) -> Graph:
-    """Return the graph with the edge types of a model whose edges have relations of their own."""
+    """Return the graph with the edge types of a model that has separate relations of single edges or of cells."""
     return model.graph_of(graph) if hasattr(model, "graph_of") else graph
 
 

@@ -97,8 +97,9 @@ class TrainingData(Checked):
 
     Attributes:
         margins, obs_margins: {node type: `Margins`} of the variables and the observations whose values are
-            standardized; `fit` makes such data of others.
-        front_ends: {node type: `FrontEnd`} of the observations that are predictions of the variables; likewise.
+            standardized; `fit` fills them in a copy of the data.
+        front_ends: {node type: `FrontEnd`} of the observations that are predictions of the variables;
+            `fit` fills them in a copy of the data.
 
     Raises:
         ValueError: no complete samples of a type, infinite samples, or their numbers or shapes do not match.

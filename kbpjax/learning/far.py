@@ -7,7 +7,7 @@ REACH = 8
 """Number of standard deviations, as the quartiles give them, beyond which values are far."""
 
 RARE = 1000
-"""Far values are left out if there is at most one, or one in so many: else they are a long tail."""
+"""Far values are left out if there is at most one, or at most one in `RARE` values; more of them are a long tail."""
 
 FEWEST = 100
 """Number of values below which none is far: the quartiles of fewer say too little."""

@@ -45,8 +45,8 @@ def learn_model(
 ) -> KernelMRF:
     """Return the model of given kernels and ridges; see `kbpjax.fit`, which can choose them.
 
-    With smoothed counts, products of numbers are evaluated at `levels` {node type: sorted numbers}; None: chosen. The
-    starts of some node types have a marginal of their own.
+    With smoothed counts, products of numbers are evaluated at `levels` {node type: sorted numbers}; None: chosen.
+    `starts` are the node types whose starts have a separate marginal.
     """
     fix = "Pass for instance kbpjax.ConstantTime(eps=1e-2)."
     _checks.require(isinstance(rule, Rule), "rule", "must be an update rule", repr(rule), fix)

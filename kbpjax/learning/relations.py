@@ -29,7 +29,7 @@ from kbpjax.learning.pooling import pool_cases
 from kbpjax.learning.sums import EdgeSums
 
 MOST = 1000
-"""Largest number of edges that have relations of their own."""
+"""Largest number of edges that each have a separate relation."""
 
 SPLITS = 3
 """Number of times that the edges of a type are split in halves by their features."""
@@ -311,8 +311,8 @@ def _pairs_of(one: Cases, ends: np.ndarray) -> np.ndarray:
 def graph_with(cells: tuple[Cells, ...], edges: Own, num_nodes: int, graph: Graph) -> Graph:
     """Return a graph whose edges have the types of their cells, or their own, as far as they are known.
 
-    A traced graph, and one that has these types already, are returned as they are. Edges of a graph of another number
-    of nodes have no types of their own, and those without features are in no cell.
+    A traced graph, and one that has these types already, are returned as they are. In a graph with another number of
+    nodes, edges have no separate types. Edges without features are in no cell.
     """
     edges = edges if graph.num_nodes == num_nodes else ()
     cells = cells if graph.edge_features is not None else ()

@@ -86,8 +86,8 @@ class ObservationSums(eqx.Module):
 def edge_sums(bases: Mapping[int, NodeBasis], data: TrainingData) -> Iterator[tuple[list[int], EdgeSums]]:
     """Yield groups of edge types and their sums over pairs [type, ...].
 
-    Edge types between the same node types with similar numbers of pairs are summed in one compiled loop. If each edge
-    of one graph has a type of its own, the features of each node are computed once, not for each of its edges.
+    Edge types between the same node types with similar numbers of pairs are summed in one compiled loop. If every
+    edge of one graph has a different type, the features of each node are computed once, not for each of its edges.
     """
     if _own_types(bases, data):
         yield from _sums_of_cases(bases, data)
@@ -129,7 +129,7 @@ def _of_few_sizes(*columns: Any) -> tuple[list[Any], int | None]:
 
 
 def _own_types(bases: Mapping[int, NodeBasis], data: TrainingData) -> bool:
-    """Return whether the sums are those over the cases of one graph each of whose edges has a type of its own."""
+    """Return whether the sums are those over the cases of one graph in which every edge has a different type."""
     if len(data.cases) != 1 or _checks.is_traced((data, bases)) or data.margins or len(data.ends) < 2:
         return False
     (cases,) = data.cases
@@ -153,7 +153,7 @@ def _in_order(graph: Any, by_type: Mapping[int, np.ndarray]) -> list[np.ndarray]
 
 
 def _sums_of_cases(bases: Mapping[int, NodeBasis], data: TrainingData) -> Iterator[tuple[list[int], EdgeSums]]:
-    """Yield edge types and their sums over the cases of one graph whose edges have types of their own."""
+    """Yield edge types and their sums over the cases of one graph in which every edge has a different type."""
     (cases,) = data.cases
     graph, total = cases.graph, len(next(iter(cases.present.values())))
     there = _in_order(graph, {v: np.asarray(mask) for v, mask in cases.present.items()})

@@ -138,7 +138,7 @@ def _warn_of_features(model: KernelMRF, graph: Graph) -> None:
 
 
 def _warn_of_relations(model: KernelMRF, graph: Graph) -> None:
-    """Warn if a graph lacks edges whose relations the model knows, so that others have the relations of their types."""
+    """Warn of edges with the relations of their types, in a graph that lacks edges with separate relations."""
     if not model.own_edges:
         return
     known, present = {own for *_, own, _ in model.own_edges}, {k for k, *_ in graph.edge_types}

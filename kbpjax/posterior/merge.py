@@ -74,7 +74,7 @@ class Merged(Checked):
     """A graph some of whose nodes are one, and training data on it; returned by `merge`.
 
     Attributes:
-        graph: the graph. Nodes that are merged have types of their own.
+        graph: the graph. Merged nodes have new types.
         data: the training data, with vectors of merged nodes, in standard deviations, which are their observations,
             too.
         new: number of the new node of each old node.
@@ -264,7 +264,7 @@ def merge(graph: Graph, data: TrainingData, nodes: Sequence[int] | Sequence[Sequ
     Args:
         graph: the graph.
         data: its training data, of `pool`.
-        nodes: numbers of two or more nodes; or several such lists, each of which becomes a node.
+        nodes: numbers of two or more nodes, which become one node; or several lists of nodes, one for each new node.
 
     Raises:
         ValueError: nodes out of range or repeated, data of another graph, or edges with features.

@@ -1,7 +1,7 @@
 """The posterior of one problem: its model, graph, evidence and messages, and the beliefs of all nodes.
 
-Whatever is asked of a posterior is computed from these parts, so that all answers belong together: summaries, beliefs
-of edges, modes, the evidence of the data, diagnostics, plots.
+All answers are computed from these parts, so that they belong to the same problem: summaries, beliefs of edges, modes,
+the evidence of the data, diagnostics, plots.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -275,7 +275,7 @@ class Posterior(Checked):
 
         Args:
             summary: the summary.
-            options: its arguments but for the beliefs. Numbers with the batch axes are mapped, too.
+            options: its arguments other than the beliefs. Arrays with the batch axes are mapped, too.
             of_nodes: names of those that have a value for each node [node, *dim]: mapped if they have the batch axes.
             shared: names of those that are the same for all cases.
         """

@@ -75,7 +75,7 @@ def update(model: SeriesModel, state: State, y: Values) -> Update:
     Args:
         model: the model.
         state: the state before, of `start`, `filter` or an earlier `update`.
-        y: the observation [*obs_dim]; NaN if there is none at this time.
+        y: the observation [*obs_dim]; NaN if it is missing.
 
     Raises:
         ValueError: an observation of another shape; as `kbpjax.observe`.

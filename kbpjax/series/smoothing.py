@@ -57,7 +57,7 @@ def smooth(model: SeriesModel, y: Values, *, times: Any = None, steps: int = 0) 
 
 
 def _padded(evidence: Evidence, steps: int) -> Evidence:
-    """Return the evidence of a series that goes on for some steps without observations."""
+    """Return the evidence of a series that continues for `steps` steps without observations."""
     more = lambda x, axis, fill: jnp.concatenate([x, jnp.full_like(x, fill, shape=_shape(x, axis, steps))], axis=axis)
     return Evidence(
         more(evidence.local, 0, 1),

@@ -21,7 +21,7 @@ HELD = 0.2
 """Share of the cases that are held out."""
 
 HIDDEN = 0.3
-"""Share of the values of held-out cases that are hidden and asked for."""
+"""Share of the values of held-out cases that are hidden and predicted."""
 
 MOST_HELD = 200
 """Largest number of held-out cases."""

@@ -1,4 +1,4 @@
-"""Training cases on levels: evidence, true values, and which of them are asked for."""
+"""Training cases on levels: evidence, true values, and which of them are scored."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,9 +37,9 @@ class Examples:
         evidence: logarithms of the local factors of all observations [node, case, level].
         distances: distances of the true values to the levels [node, case, level], in units of the scores.
         between: distances between the levels [node_type, level, level].
-        units: what makes the distances those of the user's values [node].
+        units: scale of each node relative to the mean of its type, the weight of scores of standardized values [node].
         there: which true values are known [node, case].
-        hidden: which nodes are asked for only where their observation is hidden: it is the value itself [node].
+        hidden: which nodes have the value itself as observation: they are scored only where it is hidden [node].
         nodes: numbers of the nodes in the whole graph [node].
     """
 
@@ -92,7 +92,7 @@ class Examples:
     def batch(self, chosen: NDArray, hidden: NDArray[np.bool_]) -> tuple[Array, ...]:
         """Return evidence, distances, and the weights of the scores [node, case] of some cases.
 
-        Of observations that are the values themselves, those that are `hidden` [case, node] are asked for.
+        Nodes whose observations are the values themselves are scored where they are `hidden` [case, node].
         """
         away = self.hidden[:, None] & hidden[:, self.nodes].T
         there = self.there[:, chosen] & (away | ~self.hidden[:, None])

@@ -117,7 +117,7 @@ def gaussian_model(model: KernelMRF, cases: Cases, chosen: NDArray, observer: Ke
 class Coordinates(NamedTuple):
     """Gaussian coordinates of a node type, z = L f - o, of its features f: with mean 0 and covariance I.
 
-    The score of numbers, and indicators of labels but for the direction of their sum.
+    Numbers have one coordinate, their score. Labels have one fewer than indicators, whose sum is constant.
 
     Attributes:
         map: L [coordinate, feature].
@@ -147,7 +147,7 @@ class Coordinates(NamedTuple):
 
 
 def gaussian_potentials(closed: ClosedForm, model: KernelMRF, cases: Cases, chosen: NDArray) -> Potentials:
-    """Return the potentials of the Gaussian of the chosen cases; edges have types of their own.
+    """Return the potentials of the Gaussian of the chosen cases; each edge has a separate type.
 
     With coordinates z of the nodes, mean mu and precision J, they are exp(-z' J z' / 2) of pairs of nodes, and of each
     node exp(z' (I - J) z / 2 + z' J mu) beside its marginal, shared among its edges. Of a label given numbers, that is

@@ -1,4 +1,4 @@
-"""`train`: potentials learned through inference, by hiding values of the training cases and asking for them."""
+"""`train`: potentials learned through inference, by hiding values of the training cases and scoring their beliefs."""
 
 import math
 import os
@@ -56,7 +56,7 @@ def train(
     The closed form learns each relation from pairs alone, and message passing multiplies them. What several neighbors
     say together, and what messages on graphs with cycles get wrong, only inference shows. Training passes messages on
     the cases of the data, scores the beliefs of what is known, and follows the gradient through the iterations.
-    Observations that are the values themselves are hidden at random and asked for.
+    Observations that are the values themselves are hidden at random, and the beliefs of the hidden values are scored.
 
     With $r$ the ratio of the closed form and $f$ some features of the values, the logarithm of a potential becomes
 

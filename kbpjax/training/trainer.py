@@ -81,7 +81,7 @@ class Options(NamedTuple):
     """Options of `train` that say how a step is computed.
 
     Attributes:
-        sharing: whether edges have potentials of their own.
+        sharing: "type", "edge" or "auto", as in `train`.
         hide: what is hidden in a case.
         loss: the score of beliefs.
         batch: number of cases in a step.
@@ -203,7 +203,7 @@ class Trainer:
         return dataclasses.replace(potentials, evidence=jnp.ones_like(potentials.evidence))
 
     def _loss(self, potentials: Potentials, given: tuple[Array, ...], num_iters: int) -> tuple[Array, Array]:
-        """Return the mean score of the nodes that are asked for, and the residual of each case."""
+        """Return the mean score of the scored nodes, and the residual of each case."""
         evidence, distances, weights, there = given
         beliefs, residual = self.network.beliefs(self.closed, potentials, evidence, num_iters)
         if self.options.loss == "log":

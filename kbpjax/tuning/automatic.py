@@ -81,9 +81,9 @@ def choose_hyperparameters(
     A temperature other than 1 counts if its score is better by two standard errors over the held-out cases.
     Where an edge type of numbers or states has fewer than 100 pairs, scores are means over four splits, relations are
     smoothed counts with the largest share of independence whose score is within one standard error of the best
-    (Breiman, Friedman, Olshen and Stone 1984), and temperatures are at least 1: want of data makes no belief certain.
-    Of the temperatures that score about as well as the best, the one is taken whose regions of 90 % hold nearest to
-    90 % of the held-out values.
+    (Breiman, Friedman, Olshen and Stone 1984), and temperatures are at least 1: few data do not make a belief more
+    certain. Several temperatures may score about as well as the best. Of these, the one with the best coverage is
+    taken: its 90 % regions contain a share of the held-out values that is closest to 90 %.
 
     Kernels that are chosen are RBF (numbers), ARD (vectors whose coordinates differ in scale) or Delta (labels and
     booleans). Other domains, such as angles or strings that resemble each other, need a kernel. Observations of 16
@@ -92,9 +92,9 @@ def choose_hyperparameters(
     (with scikit-learn) that predict the variable; the evidence is then learned on predictions out of fold.
 
     Args:
-        data: training data of `pool`. From a `TrainingData` without cases, nothing can be held out: bandwidths are then
-            a quarter of the median distance, and ridges 1e-3. So they are for fewer than 20 values of variables,
-            but for shares of independence, 10 / (10 + pairs).
+        data: training data of `pool`. Nothing is held out from a `TrainingData` without cases, or with fewer than 20
+            values of variables: bandwidths are then a quarter of the median distance, and ridges 1e-3. Shares of
+            independence, with fewer than 100 pairs of an edge type, are then 10 / (10 + pairs).
         kernel: as in `fit`; given kernels are kept.
         obs_kernel: as in `fit`.
         ridge: as in `fit`; given ridges are kept.
@@ -308,7 +308,7 @@ def use_features(data: TrainingData, sharing: str) -> bool:
 
 
 def own_start_types(data: TrainingData) -> tuple[int, ...]:
-    """Return the node types whose starts can have marginals of their own; raise ValueError if there are none."""
+    """Return the node types whose starts can have a separate marginal; raise ValueError if there are none."""
     found = tuple(v for v in data.starts if v not in data.margins)
     rule = "must not be 'own' without node types in directed chains or trees, without own margins"
     fix = "Pass data of kbpjax.pool where each node has at most one incoming edge, or starts='pooled'."

@@ -153,7 +153,7 @@ def _distance_on_circles(kernel: Periodic, x: Array) -> Array:
 
 
 class PaddedCholesky(LandmarkSelector):
-    """Pivoted Cholesky with `max_rank` landmarks, of which those beyond `eps` count for nothing: of known shape."""
+    """Pivoted Cholesky of static shape: `max_rank` features, of which those beyond the rank for `eps` are 0."""
 
     def feature_map(
         self, kernel: Kernel, x: Shaped[Array, "sample *dim"], eps: ScalarLike, max_rank: int
@@ -221,9 +221,10 @@ class Comparison(eqx.Module):
     """All that one evaluation of the score needs, as arguments of the compiled function.
 
     `units` holds factors of the scores of the nodes [node_of_type] by type: 1, or, where relations with and without own
-    margins are compared, what makes them scores in standard deviations of each node. `starts` are the node types whose
-    starts have a marginal of their own; `problems` is the number of held-out cases, or 1 for blocks of nodes, whose
-    scores have no error then: there are few of them, and each holds many nodes that hardly depend on each other.
+    margins are compared, the factors that convert scores to standard deviations of each node. `starts` are the node
+    types whose starts have a separate marginal. `problems` is the number of held-out cases, or 1 for blocks of nodes.
+    The scores of blocks have no standard error: blocks are few, and each holds many nodes that hardly depend on each
+    other.
     """
 
     data: TrainingData
@@ -381,7 +382,7 @@ def make_comparison(
         own_margins: the node types whose values are standardized.
         in_units_of: the node types whose scores are in standard deviations of each node.
         relation: the estimator of relations.
-        own: the edges that have relations of their own, if `data` are those of `with_own_relations`.
+        own: the edges with separate relations, if `data` are those of `with_own_relations`.
         fold: which of several splits into training data and held-out cases.
     """
     train, held = hold_out(data, search, own_margins, fold)
@@ -399,9 +400,9 @@ def make_comparison(
         complete = seen & ~np.isnan(y).any(axis=1) if v in train.partly else seen
         if not _are_values(held.truth[v][complete], y[complete]):
             continue
-        if v in train.partly:  # known where seen: ask for entries
+        if v in train.partly:  # observations are the values: hide some of their entries
             held = held._replace(observations={**held.observations, v: _partly(y, train.partly[v], rng)})
-        else:  # ask where not
+        else:  # hide half of them, and do not score the others
             hidden = rng.random(len(seen)) < 0.5
             held = held._replace(observed={**held.observed, v: seen & ~hidden})
             scored[v] = held.present[v] & ~(seen & ~hidden)

@@ -1,8 +1,8 @@
 """Held-out problems: cases, or blocks of nodes, on which hyperparameters are compared.
 
-Hyperparameters are scored on what they are for: beliefs after message passing, on data that the model has not seen.
-With four cases or more, whole cases are left out. With fewer, blocks of neighboring nodes are: the model is learned
-from the pairs outside of them, and asked for the nodes inside.
+Hyperparameters are scored by the beliefs after message passing, on data that the model has not seen. With four cases or
+more, whole cases are left out. With fewer, blocks of neighboring nodes are: the model is learned from the pairs outside
+of them, and the beliefs of the nodes inside are scored.
 """
 
 from collections.abc import Iterator, Sequence

@@ -80,8 +80,7 @@ class Hyperparameters(Checked):
             have the relation of their type. See `kbpjax.fit`, sharing.
         reweighting: factor of the exponents of `tree_reweighting`, which are at most 1, > 0.
         edge_features: whether relations vary with the features of edges (`Graph.edge_features`).
-        own_starts: node types of which the nodes without an incoming edge have a marginal of their own; see
-            `kbpjax.fit`, starts.
+        own_starts: node types whose nodes without an incoming edge have a separate marginal; see `kbpjax.fit`, starts.
 
     Raises:
         ValueError: floor, damping, evidence_power or temperature is out of range, or damping without a schedule. `fit`

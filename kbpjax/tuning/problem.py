@@ -177,10 +177,11 @@ class Problem:
         return self.scores(self.first_choice())
 
     def resolved_score(self, starts: str) -> float:
-        """Return the best score of the first values, with what margins decide upon.
+        """Return the best score of the first values, with a larger rank and own starts where they apply.
 
-        Relations of little noise are as good as their kernels are narrow: where kernels need a larger rank, a short
-        search at that counts. And only nodes without own margins have starts of their own, if they may (`starts`).
+        Both depend on own margins. Relations with little noise need narrow kernels: where these need a larger rank, the
+        score is that of a short search at this rank, if it is better. Own starts are for nodes without own margins, and
+        compared unless `starts` is "pooled".
         """
         choice, rank, scores = self.first_choice(), self.fine_rank, self.scores
         if rank > scores.comparison.rank and self.rank_limits(scores, choice):
@@ -228,7 +229,7 @@ def search_numbers(problem: Problem, log: Log) -> Found:
     """Return the best numbers: search in coarse steps, then fine.
 
     Where observations have many coordinates, kernels of all of them and of their projections are compared at the start.
-    Where kernels of vectors are so narrow that the rank limits them, the search goes on at a larger rank.
+    Where kernels of vectors are so narrow that the rank limits them, the search continues at a larger rank.
     """
     search, names = problem.search, problem.names
     refined = [name for name in names if name in search.refined]
@@ -297,7 +298,7 @@ def with_own(problem: Problem, found: Found, sharing: str) -> Found:
 
 
 def start_types(problem: Problem, choice: Choice, starts: str) -> tuple[int, ...]:
-    """Return the node types whose starts may have marginals of their own: that differ, or of which it is asked for."""
+    """Return the node types whose starts may have a separate marginal: those that differ, or all with starts="own"."""
     pooled, kernels = problem.source.starts, problem.given.kernels.scaled(choice.bandwidth)
     types = tuple(v for v in pooled if v not in problem.own_margins)
     if starts == "own":
@@ -308,9 +309,9 @@ def start_types(problem: Problem, choice: Choice, starts: str) -> tuple[int, ...
 
 
 def with_starts(problem: Problem, found: Found, starts: str) -> tuple[Found, tuple[int, ...]]:
-    """Return what was found, with scores of models whose starts have marginals of their own, and their node types.
+    """Return what was found, with scores of models whose starts have a separate marginal, and their node types.
 
-    They have those if it is asked for, or if they differ clearly and held-out beliefs are not worse.
+    Starts have a separate marginal with starts="own", or if they differ clearly and held-out beliefs are not worse.
     """
     types = start_types(problem, found.choice, starts)
     if not types:

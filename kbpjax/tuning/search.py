@@ -75,7 +75,7 @@ class Search:
             best is taken. Fewer are smoothed counts, drawn to independence.
         folds: number of splits of fewer pairs.
         prior: number of pairs that independence counts for where nothing is held out.
-        share: one in so many nodes is left out.
+        share: n, where one in n nodes is left out.
         most_nodes: largest number of nodes that are left out.
         block: number of nodes of a block. Those at its edge lack messages and are not scored; fewer, larger blocks
             would leave out whole regions of a picture, and with them values that the rest does not have.

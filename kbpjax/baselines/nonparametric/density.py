@@ -180,7 +180,7 @@ class RegressionLikelihood(Checked):
 def _normal(mean: Array, deviation: Array, seen: Array, variable: Array, points: Array) -> Array:
     """Return exp(-|(x - mean) / deviation|^2 / 2) at common points [point, *dim] or per-node points; 1 if not seen.
 
-    `variable` is any array with the shape of one variable, which tells the two kinds of points apart.
+    `variable` is any array with the shape of one variable; its number of axes distinguishes the two kinds of points.
     """
     per_node = points.ndim > 1 + variable.ndim
     x = points.reshape(len(mean) if per_node else 1, -1, mean.shape[1])
