@@ -130,6 +130,15 @@ class Solution:
             is possible.
         marginals: probabilities of the states of each variable [state]; NaN if no joint state is possible.
         width: the largest number of variables that a table had beside the one that was summed out.
+
+    Examples:
+        >>> from kbpjax.baselines import elimination
+        >>> factors = elimination.Factors([2, 2], [(0, 1), (0,)], [[[3.0, 1.0], [1.0, 3.0]], [1.0, 3.0]])
+        >>> solution = elimination.solve(factors)
+        >>> round(solution.log_partition, 3), solution.marginals[0].round(3).tolist()
+        (2.773, [0.25, 0.75])
+        >>> solution.sample(100).shape
+        (100, 2)
     """
 
     log_partition: float

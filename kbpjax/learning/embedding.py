@@ -50,6 +50,15 @@ def conditional_operator(
 
     Raises:
         ValueError: there are no pairs, numbers of points differ, or count or ridge is out of range.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.learning.embedding import conditional_operator
+        >>> x = jnp.linspace(-1, 1, 50)
+        >>> basis = kbp.features.cholesky_basis(kbp.RBF(0.5), x[::7])
+        >>> operator = conditional_operator(basis, lambda y: y[:, None], x, x**2, ridge=1e-6)
+        >>> round(float((basis(jnp.array([0.5])) @ operator)[0, 0]), 2)  # E[X_t | x_s = 0.5]
+        0.25
     """
     _check_pairs(x_given, x_target)
     _checks.require_number("ridge", ridge, least=0)
@@ -141,6 +150,12 @@ def ridge_solve(
     Raises:
         ValueError: shapes that do not fit, a penalty < 0, or a covariance that is not positive semidefinite (not
             checked under tracing).
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from kbpjax.learning.embedding import ridge_solve
+        >>> ridge_solve(jnp.diag(jnp.array([1.0, 3.0])), jnp.array([[2.0], [8.0]]), penalty=1.0).round(3).tolist()
+        [[1.0], [2.0]]
     """
     rank, shapes = len(cross), f"{covariance.shape} and {cross.shape}"
     rule, fix = "must have shapes [rank, rank] and [rank, target_rank]", "Pass R'R and R'G of the same features R."

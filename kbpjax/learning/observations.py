@@ -19,6 +19,15 @@ class ObservationModel(Checked):
         expectation: map from features of an observation to the message E[k(y, Y) | x] [rank, observation_rank].
         ratio: map from features of an observation to the message P(y | x) / P(y) [rank, observation_rank].
         residual: maximum residual norm of training observations, relative to the maximum feature norm.
+
+    Examples:
+        >>> import numpy as np, kbpjax as kbp
+        >>> x = np.linspace(-1, 1, 60).reshape(20, 3)
+        >>> data = kbp.pool(kbp.chain_graph(3), x, observations=x)
+        >>> model = kbp.fit(data, kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.1))
+        >>> observed = model.observations[0]  # of node type 0
+        >>> observed.expectation.shape == (model.ranks[0][0], observed.basis.rank)
+        True
     """
 
     basis: FeatureMap

@@ -65,6 +65,14 @@ class FixedLandmarks(Checked):
     Attributes:
         rule: the rule that selected the landmarks.
         messages, products, observations: {node type: (landmarks, mask of valid landmarks)} of the bases with landmarks.
+
+    Examples:
+        >>> import numpy as np, kbpjax as kbp
+        >>> data = kbp.pool(kbp.chain_graph(3), np.linspace(-1, 1, 60).reshape(20, 3))
+        >>> rule = kbp.fix_landmarks(data, kernel=kbp.RBF(0.5), rule=kbp.ConstantTime(eps=1e-2))
+        >>> landmarks, valid = rule.messages[0]
+        >>> kbp.fit(data, kernel=kbp.RBF(0.6), rule=rule).ranks[0][0] == len(landmarks)  # another kernel
+        True
     """
 
     rule: "LinearTime | ConstantTime"

@@ -91,6 +91,16 @@ def generalized_cross_validation(
     but subtract large numbers, which in single precision leaves only noise when the fit is good.
 
     Arguments, gradients and errors are the same as for `leave_one_out`.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.tuning.scores import generalized_cross_validation
+        >>> x = jnp.linspace(-3, 3, 60)
+        >>> basis, _ = kbp.PivotedCholesky().feature_map(kbp.RBF(0.5), x, eps=1e-2, max_rank=30)
+        >>> values = jnp.sin(x) + 0.5 * jax.random.normal(jax.random.key(0), 60, x.dtype)
+        >>> score = lambda ridge: float(generalized_cross_validation(basis, lambda y: y[:, None], x, values, ridge))
+        >>> min([1e-4, 1e-2, 1.0], key=score)
+        0.01
     """
     factor, penalty, trace, pairs, mean_square = _fit(given, target, x_given, x_target, ridge, count)
     inverse = solve_triangular(factor, jnp.eye(len(factor), dtype=factor.dtype), lower=True)
