@@ -26,6 +26,14 @@ def test_every_public_name_is_on_one_page_of_the_reference(monkeypatch):
     assert "kbpjax.fit is on several pages" in docs_reference.missing()
 
 
+def test_every_name_of_the_reference_has_an_example():
+    import docs_reference
+
+    entries = docs_reference.entries()
+    assert len(entries) > 300
+    assert not [entry.name for entry in entries if ">>>" not in (entry.value.__doc__ or "")]
+
+
 def test_functions_with_the_name_of_a_module_are_described_by_the_name_that_users_call():
     import docs_reference
 
@@ -133,7 +141,7 @@ def test_words_are_found_in_prose_only():
     not_read = "`nobody` is code.\n\n```text\nnobody\n```\n<!-- begin x: y -->\nnobody\n<!-- end x -->\n"
     text = f"# A page\n\nNobody knows.\n{not_read}"
     assert [(line, words) for line, words, _ in check_words.found(text)] == [(3, "Nobody"), (3, "knows")]
-    assert check_words.found("You know what you want, such as this. None: None.") == []
+    assert check_words.found("You know what you want, such as this, such that x = 0. None: None.") == []
     source = 'def f():\n    """Return x.\n\n    A field of its own.\n    """\n\nN = 1\n"""As told."""\n'
     strings = [
         (line, words)
