@@ -59,9 +59,10 @@ fuzz: .venv/.installed-dev ## call every public function wrongly, copy and compa
 	$(BIN)/python -m tests.fuzz.objects
 	$(BIN)/python -m tests.fuzz.files --tries 1000 --kills 50
 
-lint: .venv/.installed-dev ## check rules and formatting with ruff
+lint: .venv/.installed-dev ## check rules and formatting with ruff, and the words of pages and docstrings
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
+	$(BIN)/python .ci/check_words.py all
 
 format: .venv/.installed-dev ## mend what ruff can mend
 	$(BIN)/python -m ruff check --fix .
