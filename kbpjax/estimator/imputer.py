@@ -218,6 +218,15 @@ class GraphImputer(TransformerMixin, BaseEstimator):
 
         Warns:
             ConvergenceWarning: the messages of some rows have not converged.
+
+        Examples:
+            >>> import numpy as np
+            >>> from kbpjax.estimator import GraphImputer
+            >>> rng = np.random.default_rng(0)
+            >>> x = rng.normal(size=(200, 1)) + 0.3 * rng.normal(size=(200, 3))
+            >>> filled, std = GraphImputer(effort="low").fit(x).transform([[1.0, 1.1, np.nan]], return_std=True)
+            >>> filled[0, :2].tolist(), bool(abs(filled[0, 2] - 1) < 0.3), bool(0.2 < std[0, 2] < 0.6)
+            ([1.0, 1.1], True, True)
         """
         table, codes, fills = self._filled(X)
         values = {name: (mask, value) for name, (mask, value, _) in fills.items()}
@@ -276,6 +285,15 @@ class GraphImputer(TransformerMixin, BaseEstimator):
 
         Raises:
             ValueError: as `transform`.
+
+        Examples:
+            >>> import numpy as np
+            >>> from kbpjax.estimator import GraphImputer
+            >>> x = np.random.default_rng(0).normal(size=100)
+            >>> table = np.array([[one, "large" if one > 0 else "small"] for one in x], object)
+            >>> labels, found = GraphImputer(effort="low").fit(table).probabilities([[1.5, None], [0.2, "large"]])[1]
+            >>> labels.tolist(), bool(found[0, 0] > 0.9), found[1].tolist()
+            (['large', 'small'], True, [1.0, 0.0])
         """
         _, codes = self._read(X)
         finite = {i: name for i, name in enumerate(self.columns_) if isinstance(self.codes_[i], Labels)}
@@ -302,6 +320,15 @@ class GraphImputer(TransformerMixin, BaseEstimator):
 
         Raises:
             ValueError: as `transform`, or a number is out of range.
+
+        Examples:
+            >>> import numpy as np
+            >>> from kbpjax.estimator import GraphImputer
+            >>> rng = np.random.default_rng(0)
+            >>> x = rng.normal(size=(200, 1)) + 0.3 * rng.normal(size=(200, 3))
+            >>> tables = GraphImputer(effort="low").fit(x).sample([[1.0, 1.1, np.nan]], n=20)
+            >>> len(tables), bool(abs(np.mean([table[0, 2] for table in tables]) - 1) < 0.3)
+            (20, True)
         """
         _checks.require_count("n", n)
         _checks.require_count("num_sweeps", num_sweeps)

@@ -161,6 +161,17 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
 
         Raises:
             ValueError: as `predict`, or the coverage is out of range.
+
+        Examples:
+            >>> import numpy as np, kbpjax as kbp
+            >>> from kbpjax.estimator import GraphRegressor
+            >>> rng = np.random.default_rng(0)
+            >>> y = np.cumsum(rng.normal(size=(40, 12)), axis=1)  # 40 chains of 12 variables
+            >>> x = y + rng.normal(size=y.shape)
+            >>> given = {"kernel": kbp.RBF(0.8), "obs_kernel": kbp.RBF(1.0), "ridge": 1e-3, "obs_ridge": 1e-3}
+            >>> low, high = GraphRegressor(**given).fit(x[:30], y[:30]).predict_interval(x[30:], 0.9)
+            >>> bool(np.mean((low < y[30:]) & (y[30:] < high)) > 0.8)
+            True
         """
         _checks.require_number("coverage", coverage, above=0, below=1)
         _, _, low, high = self._summarize(X, coverage)

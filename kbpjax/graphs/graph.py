@@ -273,7 +273,13 @@ class Graph(Checked):
 
     @public
     def nodes_of_type(self, node_type: int) -> Int[Array, " node_of_type"]:
-        """Return the numbers of the nodes of one type; raise ValueError for a type that the graph does not have."""
+        """Return the numbers of the nodes of one type; raise ValueError for a type that the graph does not have.
+
+        Examples:
+            >>> import kbpjax as kbp
+            >>> kbp.chain_graph(4, node_type=[0, 1, 0, 1]).nodes_of_type(1).tolist()
+            [1, 3]
+        """
         counts = {v: n for v, n, *_ in self.node_types}
         fix = "Choose one of the graph's."
         _checks.require(node_type in counts, "node_type", f"must be one of {list(counts)}", node_type, fix)

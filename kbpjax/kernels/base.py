@@ -87,7 +87,13 @@ class Kernel(Checked):
 
     @abc.abstractmethod
     def __call__(self, x: Shaped[Array, "*dim"], y: Shaped[Array, "*dim"]) -> Float[Array, ""]:
-        """Return k(x, y) for two single points of the same shape."""
+        """Return k(x, y) for two single points of the same shape.
+
+        Examples:
+            >>> import kbpjax as kbp
+            >>> round(float(kbp.RBF(1.0)([0.0, 0.0], [1.0, 1.0])), 3)  # exp(-1)
+            0.368
+        """
 
     def check(self, argument: str, points: Shaped[Array, "sample *dim"]) -> None:
         """Raise ValueError, naming the argument, unless points lie in the kernel's domain.
@@ -98,7 +104,14 @@ class Kernel(Checked):
         del argument, points
 
     def __add__(self, other: "Kernel | ScalarLike") -> "Kernel":
-        """Return the kernel k1(x, y) + k2(x, y), or k(x, y) + c for a number c > 0."""
+        """Return the kernel k1(x, y) + k2(x, y), or k(x, y) + c for a number c > 0.
+
+        Examples:
+            >>> import kbpjax as kbp
+            >>> kernel = kbp.Linear() + 2.0
+            >>> float(kernel(1.5, 2.0))  # 1.5 * 2 + 2
+            5.0
+        """
         if isinstance(other, Kernel):
             return Sum(self, other)
         if not _is_number(other):
@@ -108,7 +121,14 @@ class Kernel(Checked):
     __radd__ = __add__
 
     def __mul__(self, other: "Kernel | ScalarLike") -> "Product | Scaled":
-        """Return the kernel k1(x, y) k2(x, y), or w k(x, y) for a number w > 0."""
+        """Return the kernel k1(x, y) k2(x, y), or w k(x, y) for a number w > 0.
+
+        Examples:
+            >>> import kbpjax as kbp
+            >>> kernel = 0.5 * kbp.Linear() * kbp.Delta()
+            >>> float(kernel(2.0, 2.0)), float(kernel(2.0, 3.0))  # 0.5 * 4, and 0 for different points
+            (2.0, 0.0)
+        """
         if isinstance(other, Kernel):
             return Product(self, other)
         return Scaled(self, other) if _is_number(other) else NotImplemented
@@ -116,7 +136,14 @@ class Kernel(Checked):
     __rmul__ = __mul__
 
     def __pow__(self, exponent: int) -> "Power":
-        """Return the kernel k(x, y)^p for an integer p >= 1."""
+        """Return the kernel k(x, y)^p for an integer p >= 1.
+
+        Examples:
+            >>> import kbpjax as kbp
+            >>> kernel = (kbp.Linear() + 1.0) ** 2
+            >>> float(kernel(1.0, 2.0))  # (1 * 2 + 1)^2
+            9.0
+        """
         return Power(self, exponent)
 
     __repr__ = show_fields
