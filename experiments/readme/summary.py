@@ -102,8 +102,8 @@ def short(results: dict[str, list[Row]]) -> tuple[list[str], list[list[str]]]:
         rows.append(
             [
                 f"[{family}]({mine[0].page})",
-                f"{', '.join(measures)} ({len(mine)})",
-                ", ".join(rivals) if len(rivals) < 3 else "the best other, each time",
+                f"{', '.join(measures)}, {len(mine)}",
+                ", ".join(rivals) if len(rivals) < 3 else "best each time",
                 _signed(_percent(added)) if added else "",
                 f"{bold}{_signed(gap)}{bold}",
             ]
@@ -120,7 +120,8 @@ def _percent(pairs: list[tuple[Score, Score]]) -> Score:
 
 
 def _signed(score: Score) -> str:
-    return f"{score.value:+.1f} %" + ("" if score.error is None else f" ± {score.error:.1f}")
+    digits = 1 if score.error is None or score.error >= 0.1 else 2
+    return f"{score.value:+.{digits}f}" + ("" if score.error is None else f" ± {score.error:.{digits}f}")
 
 
 def _cells(line: Line) -> list[str]:
@@ -131,7 +132,7 @@ def _cells(line: Line) -> list[str]:
     clear = gap.error is not None and abs(gap.value) > 2 * gap.error
     bold = lambda text, wins: f"**{text}**" if clear and wins else text
     return [
-        f"[{line.task}]({line.page})",
+        f"[{line.task}]({line.page.removeprefix('docs/')})",  # on a page of docs
         f"{line.measure} {'↓' if line.less else '↑'}",
         "" if line.without is None else show(line.without),
         bold(show(line.ours), gap.value > 0),
