@@ -79,7 +79,8 @@ def test_hyperparameters_that_are_none_are_chosen(monkeypatch):
 
     def choose(data, **options):
         asked.append(options)
-        chosen = kbp.Hyperparameters(kbp.RBF(0.9), kbp.RBF(0.8), ridge=1e-3, temperature=2.0, rule=options["rule"])
+        rule = options["rule"] or kbp.ConstantTime(max_rank=20)
+        chosen = kbp.Hyperparameters(kbp.RBF(0.9), kbp.RBF(0.8), ridge=1e-3, temperature=2.0, rule=rule)
         return chosen, data, None
 
     monkeypatch.setattr("kbpjax.fitting.choose", choose)
@@ -92,6 +93,9 @@ def test_hyperparameters_that_are_none_are_chosen(monkeypatch):
     belief = kbp.infer(regressor.model_, kbp.chain_graph(4), x[0])
     np.testing.assert_allclose(low[0], kbp.interval(belief)[0], rtol=1e-6)
     assert given().fit(x, y).model_.hyperparameters is None and len(asked) == 1
+    many, pictures = images()
+    given(kernel=None, obs_kernel=None, effort="low").fit(many[:4], pictures[:4])
+    assert asked[1]["effort"] == "low" and asked[1]["nonnegative"] is None and asked[1]["rule"] is None
 
 
 @pytest.mark.slow
@@ -209,6 +213,7 @@ WRONG = {
     "infinity in X": (lambda x, y: given().fit(np.full_like(x, np.inf), y), "Input X contains infinity"),
     "ridge": (lambda x, y: given(ridge=-1).fit(x, y), "ridge.*: must be"),
     "rank": (lambda x, y: given(max_rank=0).fit(x, y), "^max_rank: must be"),
+    "effort": (lambda x, y: given(effort="some").fit(x, y), "^effort: must be"),
     "iterations": (lambda x, y: given(num_iters=0).fit(x, y), "^num_iters: must be"),
     "an object": (lambda x, y: given().fit(x, object()), "^y: must be known real numbers; got an object"),
     "an object to score": (lambda x, y: given().fit(x, y).score(x, object()), "^y: must be known real numbers; got an"),

@@ -42,13 +42,13 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         obs_kernel: kernel of the observation of a node. None: Gaussian, with bandwidths chosen from the data.
         ridge: ridge of the message operators, >= 0. None: chosen from the data.
         obs_ridge: ridge of the observation operators, >= 0. None: chosen from the data.
-        max_rank: maximum number of landmarks, >= 1.
+        max_rank: maximum number of landmarks, >= 1. None: that of `kbpjax.fit`.
         num_iters: maximum number of iterations on graphs with cycles, >= 1.
+        effort: "low", "auto" or "high": how much is compared where hyperparameters are chosen, as in `kbpjax.fit`.
 
     Attributes:
         model_: the fitted `KernelMRF`; chosen hyperparameters are in `model_.hyperparameters`.
         graph_: the graph.
-        points_: evaluation points of beliefs.
         n_features_in_: length of the second axis of X.
 
     Examples:
@@ -68,8 +68,9 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         obs_kernel: kbp.Kernel | None = None,
         ridge: float | None = None,
         obs_ridge: float | None = None,
-        max_rank: int = 128,
+        max_rank: int | None = None,
         num_iters: int = 200,
+        effort: str = "auto",
     ):
         self.kernel = kernel
         self.obs_kernel = obs_kernel
@@ -77,6 +78,7 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         self.obs_ridge = obs_ridge
         self.max_rank = max_rank
         self.num_iters = num_iters
+        self.effort = effort
 
     @public
     def fit(self, X: Any, y: Any, graph: kbp.Graph | None = None) -> "GraphRegressor":
@@ -118,21 +120,23 @@ class GraphRegressor(RegressorMixin, BaseEstimator):
         self.graph_ = graph
         data = kbp.pool(graph, values.reshape(len(values), -1), self._by_node(observed))
         self.model_ = self._learn(data)
-        (self.points_,) = (self.model_.candidates or {}).values()
         return self
 
     def _learn(self, data: kbp.TrainingData) -> kbp.KernelMRF:
         """Return the model; hyperparameters that are None are chosen."""
-        options: dict[str, Any] = {
+        given = {
             "kernel": self.kernel,
             "obs_kernel": self.obs_kernel,
             "ridge": self.ridge,
             "obs_ridge": self.obs_ridge,
-            "rule": kbp.ConstantTime(max_rank=self.max_rank),
-            "nonnegative": None if self.graph_.forest is not None else kbp.Clipped(),
         }
-        given = all(value is not None for value in (self.kernel, self.obs_kernel, self.ridge, self.obs_ridge))
-        return kbp.fit(data, **options) if given else fit_chosen(data, **options)
+        rule = None if self.max_rank is None else kbp.ConstantTime(max_rank=self.max_rank)
+        if self.kernel is None or self.obs_kernel is None:
+            return kbp.fit(data, **given, rule=rule, effort=self.effort)
+        nonnegative = None if self.graph_.forest is not None else kbp.Clipped()
+        if self.ridge is None or self.obs_ridge is None:
+            return fit_chosen(data, **given, rule=rule, effort=self.effort, nonnegative=nonnegative)
+        return kbp.fit(data, **given, rule=rule, effort=self.effort, nonnegative=nonnegative)
 
     @public
     def predict(self, X: Any, return_std: bool = False) -> Any:
