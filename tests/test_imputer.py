@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import kbpjax as kbp
-from kbpjax.estimator import GraphImputer
+from kbpjax.estimator import GraphImputer, reports
 from kbpjax.estimator.columns import Angles, Labels, Numbers, code_of, kind_of
 from kbpjax.estimator.dependence import learned_graph
 from kbpjax.estimator.joint import Coordinates, Held, Joint, conditional_draws, conditionals, learn_joint, moments
@@ -218,6 +218,21 @@ def test_reports_of_hidden_cells(mixed):
     assert found["number"].relative_crps < 0.6 and found["label"].relative_crps < 0.8
     assert imputer.score(frame) > 0.15
     assert imputer.dependence_.shape == (7, 7) and imputer.dependence_[0, 1] > 0.3
+
+
+def test_reports_of_counts_have_the_coverage_of_their_intervals():
+    rng, levels = np.random.default_rng(0), np.linspace(-4, 4, 161)
+    mean = 0.9 * rng.normal(size=2000)
+    score = mean + np.sqrt(0.19) * rng.normal(size=2000)
+    counts = np.floor(np.exp(score))  # half of them are 0, a third of the others 1
+    beliefs = np.exp(-((levels - mean[:, None]) ** 2) / 0.38)
+    beliefs /= beliefs.sum(axis=1, keepdims=True)
+    code = Numbers.of(counts, "count")
+    marginal, codes = np.exp(-0.5 * levels**2), code.encode(counts)
+    found = reports.report("n", "count", code, levels, marginal, beliefs, codes, np.ones(2000, bool))
+    for share, reported in ((0.5, found.coverage_50), (0.9, found.coverage_90)):
+        low, high = (code.decode(one) for one in interval_ends(levels, beliefs, ((1 - share) / 2, (1 + share) / 2)))
+        assert reported == np.mean((counts >= low) & (counts <= high)) >= share
 
 
 @pytest.mark.parametrize("kind", ["number", "positive", "count"])

@@ -103,8 +103,12 @@ def report(
     inside = []
     for share in (0.5, 0.9):
         low, high = interval_ends(levels, weights, ((1 - share) / 2, (1 + share) / 2), round_)
-        shift = np.round((truth - (low + high) / 2) / (2 * np.pi)) * 2 * np.pi if round_ else 0
-        inside.append(float(np.mean((truth - shift >= low) & (truth - shift <= high))))
+        if round_:
+            shift = np.round((truth - (low + high) / 2) / (2 * np.pi)) * 2 * np.pi
+            within = (truth - shift >= low) & (truth - shift <= high)
+        else:  # of values, as `interval` returns them: the code of a repeated value is its middle rank, not all of them
+            within = (true >= code.decode(low)) & (true <= code.decode(high))
+        inside.append(float(np.mean(within)))
     return Report(
         name, kind, int(asked.sum()), error, _ratio(crps(weights), crps(np.tile(own, (len(true), 1)))), *inside
     )
