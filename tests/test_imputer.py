@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import kbpjax as kbp
 from kbpjax.estimator import GraphImputer, reports
-from kbpjax.estimator.columns import Angles, Labels, Numbers, code_of, kind_of
+from kbpjax.estimator.columns import Angles, Labels, Numbers, code_of, kind_of, odd_among_numbers
 from kbpjax.estimator.dependence import learned_graph
 from kbpjax.estimator.joint import Coordinates, Held, Joint, conditional_draws, conditionals, learn_joint, moments
 from kbpjax.estimator.rows import interval_ends
@@ -329,6 +329,24 @@ def test_holes_at_random_and_constant_columns():
     np.testing.assert_allclose(imputer.transform(masked), imputer.transform(x))
     frame = clone(imputer).set_output(transform="pandas").fit(x).transform(x)
     assert list(frame.columns) == ["x0", "x1", "x2"] and not frame.isna().any().any()
+
+
+def test_a_word_among_numbers_is_named():
+    bmi = pd.Series(np.arange(50.0), dtype=object).where(np.arange(50) != 7, "unknown")
+    frame = pd.DataFrame({"bmi": bmi, "age": np.arange(50.0), "grade": ["1", "2"] * 25})
+    text = (
+        r"column 'bmi' is of the kind 'category', .* others are 'unknown'. .*pd.to_numeric.*kinds=\{'bmi': 'category'\}"
+    )
+    with pytest.warns(kbp.MissingWarning, match=text) as found:
+        kinds = GraphImputer(effort="low", graph=[]).fit(frame).kinds_
+    assert kinds["bmi"] == "category" and len(found) == 1
+    digits = [str(i) for i in range(70)]
+    for column, odd in ((digits, []), (["a", "1"] * 9, None), ([True] * 9, None), ([None], None), ([b"1"] * 9, [])):
+        assert odd_among_numbers(np.array(column, object)) == odd
+    for table in (pl.DataFrame({"zip": digits}), pd.DataFrame({"zip": digits})):
+        with pytest.warns(kbp.MissingWarning, match="'zip' is of the kind 'text', .* as texts"):
+            GraphImputer()._columns(Table.of(table))
+        assert GraphImputer(kinds={"zip": "text"})._columns(Table.of(table))[1] == {"zip": "text"}
 
 
 def test_columns_without_values_stay_missing_and_dates_of_the_kind_number_are_filled():

@@ -7,6 +7,7 @@ largest, or a little beyond of numbers without ties.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -34,6 +35,9 @@ ORDERED, NARROWEST = 5, 0.3
 
 MOST_LABELS = 64
 """Largest number of categories, and of texts or vectors that stand for all."""
+
+NEARLY_ALL = 0.9
+"""Share of numbers among the values of a column from which on the others are taken for mistakes."""
 
 YEAR = 365.2425
 """Days of a year."""
@@ -202,6 +206,27 @@ def kind_of(x: Values) -> str:
     if len(known) and bool(np.all(known >= 0)) and bool(np.all(known == np.round(known))):
         return "count"
     return "positive" if len(known) and bool(np.all(known > 0)) else "number"
+
+
+def odd_among_numbers(x: Values) -> list[Any] | None:
+    """Return the different values of a column that are not numbers; None unless nearly all values are.
+
+    Texts such as "1.5" are numbers.
+    """
+    counts = Counter(x[~missing(x)].tolist())
+    odd = [one for one in counts if not _is_number(one)]
+    few = sum(counts[one] for one in odd) <= (1 - NEARLY_ALL) * counts.total()
+    return odd if few and counts else None
+
+
+def _is_number(one: Any) -> bool:
+    if isinstance(one, bool | np.bool_) or not isinstance(one, str | bytes | int | float | np.number):
+        return False
+    try:
+        float(one)
+    except ValueError:
+        return False
+    return True
 
 
 def as_numbers(name: str, x: Values) -> NDArray[np.floating]:

@@ -17,7 +17,18 @@ from kbpjax import _checks
 from kbpjax._misc import warn
 from kbpjax._public import public
 from kbpjax.estimator import reports
-from kbpjax.estimator.columns import KINDS, Angles, Code, Labels, Numbers, as_numbers, code_of, kind_of, missing
+from kbpjax.estimator.columns import (
+    KINDS,
+    Angles,
+    Code,
+    Labels,
+    Numbers,
+    as_numbers,
+    code_of,
+    kind_of,
+    missing,
+    odd_among_numbers,
+)
 from kbpjax.estimator.dependence import learned_graph
 from kbpjax.estimator.joint import conditional_draws, pooled_beliefs
 from kbpjax.estimator.potentials import EFFORTS, learn
@@ -145,7 +156,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
 
         Warns:
             HolesWarning: whether cells of a column are missing depends on values of other columns.
-            MissingWarning: columns have no values.
+            MissingWarning: columns have no values, or a few words among numbers, which make them categories or texts.
         """
         del y
         fix = f"Pass one of {tuple(EFFORTS)}."
@@ -439,6 +450,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
                 word, self.periods_[name] = "angle", float(word[1])
             if word is None:
                 word = "category" if name in table.orders else kind_of(table.columns[name])
+                _warn_of_words(name, word, table)
             fix = 'Angles of other periods are ("angle", period).'
             _checks.require(
                 isinstance(word, str) and word in KINDS, f"kinds[{name!r}]", f"must be one of {KINDS}", repr(word), fix
@@ -706,6 +718,23 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         tags.input_tags.allow_nan = True
         tags.input_tags.string = tags.input_tags.categorical = True
         return tags
+
+
+def _warn_of_words(name: Any, kind: str, table: Table) -> None:
+    """Warn of a column that was found to be of labels, though nearly all of its values are numbers."""
+    if kind not in ("category", "text") or name in table.orders:
+        return
+    odd = odd_among_numbers(table.columns[name])
+    if odd is None or not (odd or kind == "text"):  # a few different texts of digits are names, such as "0" and "1"
+        return
+    what = f"is of the kind {kind!r}, but nearly all of its values are numbers"
+    what = f"{what}, others are {', '.join(map(repr, odd[:3]))}" if odd else f"{what} as texts"
+    coerce = {"pandas": 'pd.to_numeric(column, errors="coerce")', "polars": "column.cast(pl.Float64, strict=False)"}
+    fix = coerce.get(table.program, "floats, with NaN instead of words")
+    warn(
+        f"column {name!r} {what}. Convert it to numbers: {fix}; or pass kinds={{{name!r}: {kind!r}}} if it is right.",
+        kbp.MissingWarning,
+    )
 
 
 def _with_lags(codes: Floats, lags: int) -> Floats:

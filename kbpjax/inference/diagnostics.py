@@ -101,6 +101,9 @@ class MarginWarning(KbpWarning):
 class MissingWarning(KbpWarning):
     """Given by `fit` if vectors of which some entries are missing are dropped as a whole.
 
+    Also given by `kbpjax.estimator.GraphImputer` if columns have no values, or if a word makes a column of numbers one
+    of labels.
+
     Examples:
         >>> import warnings, kbpjax as kbp
         >>> with warnings.catch_warnings():
