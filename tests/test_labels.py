@@ -138,6 +138,9 @@ def test_what_is_wrong_with_labels_is_named():
         "values: must be one of the 3 labels .* got 'snow'": lambda: kbp.clamp(model, GRAPH, [0], ["snow"]),
         "y: must hold real numbers; got dtype <U3": lambda: kbp.observe(numbers, GRAPH, ["sun"] * 5),
         "values: must be known; got 1 missing": lambda: kbp.clamp(model, GRAPH, [0, 1], ["sun", None]),
+        "samples: must have labels of one type; got .* odd ones: 'n/a'. Use NaN where": lambda: kbp.pool(
+            kbp.chain_graph(4), np.array([[1.0, 2.0, "n/a", 3.0]], object)
+        ),
         "samples: must have labels of one type; got .'int', 'str'.": lambda: kbp.pool(
             GRAPH, np.array([["a", 1, "b", "a", "b"]], object)
         ),

@@ -4,6 +4,7 @@
 and `mode` and `sample` return them. Integers and booleans are values as they are.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -75,10 +76,13 @@ def labels_in(argument: str, arrays: Iterable[Any]) -> Labels:
         ordered = ordered and known is not None
         entries = known if known is not None else _entries(values).reshape(-1).tolist()
         found |= dict.fromkeys(_plain(argument, one) for one in entries if not _is_missing(one))
-    kinds = {type(one) for one in found}
-    fix = "Use texts for all labels."
-    names = sorted(kind.__name__ for kind in kinds)
-    _checks.require(ordered or len(kinds) == 1, argument, "must have labels of one type", names, fix)
+    kinds = Counter(type(one) for one in found)
+    if not ordered and len(kinds) != 1:
+        rarest = min(kinds, key=lambda kind: (kinds[kind], kind is not str), default=None)
+        odd = ", ".join(repr(one) for one in found if type(one) is rarest)[:40]
+        got = f"{sorted(kind.__name__ for kind in kinds)}{f', odd ones: {odd}' if odd else ''}"
+        fix = "Use NaN where numbers are missing, or texts for all labels (None where missing)."
+        _checks.require(False, argument, "must have labels of one type", got, fix)
     return tuple(found) if ordered else tuple(sorted(found))
 
 
