@@ -278,6 +278,8 @@ def read(argument: str, values: Any) -> tuple[Any, np.ndarray | None]:
     try:
         array = _frame(values) if isinstance(values, Frame) else np.asarray(values)
         got = f"{got} of dtype {array.dtype}"
+        if array.dtype == object and any(one is None for one in array.flat):
+            got, fix = f"{got} with None", "Pass an array of floats, with NaN instead of None where values are missing."
     except ValueError:  # a ragged list
         array = np.array(None)
         got = f"{got} of rows of different lengths"

@@ -208,6 +208,14 @@ def test_objects_of_other_kinds_are_refused_by_name(model, solution):
             "y: must be rectangular numbers; got list",
         ),
         "ragged values": (lambda: kbp.clamp(model, GRAPH, [0, 1], RAGGED), "values: must be rectangular numbers"),
+        "None in values of a type": (
+            lambda: kbp.clamp(model, GRAPH, None, {0: np.array([0.1, None, 0.2], object)}),
+            r"values\[0\]: must be rectangular numbers; got ndarray of dtype object with None. Pass an array of floats",
+        ),
+        "None in values of nodes": (
+            lambda: kbp.clamp(model, GRAPH, [0], {0: [None]}),
+            r"values\[0\]: must be rectangular numbers; got list of dtype object with None",
+        ),
         "words": (lambda: kbp.clamp(model, GRAPH, "ab", [0.1]), "nodes: must be an array or None; got 'ab'"),
         "start": (lambda: kbp.run(EYE, GRAPH, start="zero"), "start: must be a Solution, an array or None; got 'zero'"),
         "exponents": (lambda: kbp.run(EYE, GRAPH, exponents="one"), "exponents: must be an array or None; got 'one'"),

@@ -146,7 +146,7 @@ def _clamp_by_type(
     missing = sorted(set(kinds.tolist()) - set(values))
     _checks.require(not missing, "values", "must have the types of all nodes", f"none of {missing}", "Add them.")
     for v, given in values.items():
-        own = _complete(given) if v in labels else given
+        own = _complete(given) if v in labels else _checks.as_array(f"values[{v}]", given)
         evidence = evidence * clamp(model, graph, numbers[kinds == v], own, evidence_model=evidence_model)
     return evidence
 
@@ -166,13 +166,14 @@ def _clamp_where(
     evidence_model: EvidenceModel,
 ) -> Evidence:
     """Return the clamps of values of all nodes, or of all nodes of a type, where they are not NaN or masked."""
-    array, hidden = _checks.read("values", values)
-    given = _checks.as_array("values", array)
+    argument = "values" if node_type is None else f"values[{node_type}]"
+    array, hidden = _checks.read(argument, values)
+    given = _checks.as_array(argument, array)
     count = graph.num_nodes if node_type is None else {v: n for v, n, *_ in graph.node_types}[node_type]
     rule = f"must have an entry for each of the {count} nodes{'' if node_type is None else f' of type {node_type}'}"
     types = tuple(v for v, shape in shapes.items() if shape == given.shape[1:])
     ok, fix = given.ndim > 0 and len(given) == count and bool(types), "Or pass the numbers of the clamped nodes."
-    _checks.require(ok, "values", rule, f"shape {given.shape}", fix)
+    _checks.require(ok, argument, rule, f"shape {given.shape}", fix)
     where = jnp.ones(count, bool)
     if mask is not None:
         where = mask if node_type is not None else _checks.to_jax(_mask(graph, mask))
