@@ -281,6 +281,17 @@ WRONG = {
     "no series": (lambda m: series.fit([], []), "x"),
     "labels of order 2": (lambda m: series.fit(np.array([["a", "b", "a"]]), order=2), "order"),
     "other numbers of observations": (lambda m: series.fit(X, Y[:, :5]), "y"),
+    "observations of fewer times": (
+        lambda m: series.fit(X, Y[:, 1:]),
+        r"y: must have the series and times of x, \(80, 25\); got shape \(80, 24\), and x has shape \(80, 25\). Pass",
+    ),
+    "observations of fewer series": (
+        lambda m: series.fit(list(X), list(Y[1:])),
+        "y: .* got 79 series, and x has 80 series",
+    ),
+    "infinite states": (lambda m: series.fit(np.where(X > 1, np.inf, X), Y), "^x: must be finite"),
+    "infinite observations": (lambda m: series.fit(X, np.where(X > 1, np.inf, X)), "^y: must be finite"),
+    "states of one time": (lambda m: series.fit(X[:, ::24] * [1, np.nan]), "^x: must have at least one pair"),
     "model of own margins": (
         lambda m: series.SeriesModel.of(kbp.fit(kbp.pool(kbp.chain_graph(25), X), kernel=kbp.RBF(1.0), margins="node")),
         "model",

@@ -54,9 +54,11 @@ def fit(x: Values, y: Values | None = None, *, order: int = 1, times: Any = None
     _checks.require_count("order", order)
     states, *_ = as_series("x", x, None, times)
     seen = states if y is None else as_series("y", y, _axes(y, states), times)[0]
-    fix = "Pass an observation for each state, NaN where there is none."
-    same = states.shape[:2] == seen.shape[:2]
-    _checks.require(same, "y", f"must have shape {states.shape[:2]}", f"shape {seen.shape[:2]}", fix)
+    if states.shape[:2] != seen.shape[:2]:
+        given = [_described(one) for one in (y, x)]
+        rule = "must have the series and times of x" + (f", {np.shape(x)[:2]}" if hasattr(x, "shape") else "")
+        fix = "Pass an observation for each state, NaN where there is none."
+        _checks.require(False, "y", rule, f"{given[0]}, and x has {given[1]}", fix)
     if order > 1:
         states = _stacked(states, order)
     cut = len(states) < FEWEST
@@ -66,11 +68,25 @@ def fit(x: Values, y: Values | None = None, *, order: int = 1, times: Any = None
     grouped = [[np.concatenate(all_) for all_ in zip(*[p for p in of_parts if p[0].shape[1] == n])] for n in lengths]
     graphs = [chain_graph(n) for n in lengths]
     known: dict[str, Any] = {"margins": "type", "sharing": "type"} | ({"starts": "pooled"} if len(parts) > 1 else {})
-    if len(graphs) == 1:
-        data = pool(graphs[0], *grouped[0])
-    else:
+    try:
         data = pool(graphs, [one for one, _ in grouped], [one for _, one in grouped])
+    except ValueError as error:
+        raise ValueError(_renamed(str(error))) from None
     return SeriesModel.of(fitting.fit(data, **(known | options)), order=order)
+
+
+def _described(values: Any) -> str:
+    """Return the shape of series as they were given, or the number of those of a list."""
+    if hasattr(values, "shape"):
+        return f"shape {values.shape}"
+    return f"{len(values)} {'series' if np.ndim(values[0]) else 'times'}"
+
+
+def _renamed(error: str) -> str:
+    """Return an error of `pool` with the names of the arguments of `fit`."""
+    argument, _, rest = error.partition(":")
+    names = {"samples": "x", "observations": "y"}
+    return f"{names.get(argument.partition('[')[0], argument)}:{rest}"
 
 
 def _axes(y: Any, states: Any) -> int | None:
