@@ -1,5 +1,7 @@
 """Data as they come: missing values, node types of different shapes, masks of all kinds, frames, whole cases."""
 
+import re
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -316,6 +318,13 @@ def test_nan_of_one_type_is_no_error():
     assert evidence.observed.tolist() == [[True, False, False, False, False]]
 
 
+def test_pictures_become_rows():
+    grid = kbp.grid_graph(2, 4)
+    for shape, hint in (((2, 4), "picture.reshape(1, -1)"), ((1, 2, 4), "pictures.reshape(1, -1)")):
+        with pytest.raises(ValueError, match=re.escape(f"nodes on axis 1: {hint}.")):
+            kbp.pool(grid, np.zeros(shape))
+
+
 def test_wrong_data_are_refused():
     text = np.array([["a", 2, "c"]], object)
     wrong = {
@@ -324,6 +333,8 @@ def test_wrong_data_are_refused():
             {},
             r"samples: must be rectangular numbers; got list of rows of different",
         ),
+        "a sample": (X[0], {}, r"samples: must have shape \[sample, 3, ...\]; .* one sample is x\[None\]\.$"),
+        "a node too few": (X[:2, :2], {}, r"samples: must have shape .* and nodes on axis 1\.$"),
         "None": ([[1.0, None, 3.0]], {}, "samples: must be rectangular numbers; got list of dtype object"),
         "objects": (text, {}, "samples: must have labels of one type"),
         "words in a frame": (Polars(text), {}, "samples: must have labels of one type"),

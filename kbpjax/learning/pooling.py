@@ -1,6 +1,7 @@
 """Pooling: training data from samples on graphs, by node type and edge type, without what is missing."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -411,6 +412,15 @@ def _concatenate(argument: str, arrays: list[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else (jnp if _checks.is_traced(arrays) else np).concatenate(arrays)
 
 
+def _hint(shape: tuple[int, ...], num_nodes: int) -> str:
+    """Return how values of a shape can become [sample, node, *dim]; "" where that is not known."""
+    if math.prod(shape[1:]) == num_nodes and len(shape) > 2:
+        return f": pictures.reshape({shape[0]}, -1)"
+    if math.prod(shape) == num_nodes and len(shape) > 1:
+        return ": picture.reshape(1, -1)"
+    return "; one sample is x[None]" if shape[:1] == (num_nodes,) else ""
+
+
 def _field(argument: str, values: Any, num_nodes: int) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
     """Return values [sample, node, *dim], and masks of those that are complete, partly missing, and infinite.
 
@@ -418,7 +428,7 @@ def _field(argument: str, values: Any, num_nodes: int) -> tuple[Any, np.ndarray,
     """
     values, hidden = _checks.read(argument, values)
     shaped = values.ndim >= 2 and values.shape[1] == num_nodes
-    fix = "Put samples on axis 0 and nodes on axis 1; one sample is x[None]."
+    fix = f"Put samples on axis 0 and nodes on axis 1{_hint(values.shape, num_nodes)}."
     rule = f"must have shape [sample, {num_nodes}, ...]"
     _checks.require(shaped, argument, rule, f"shape {values.shape}", fix)
     fix = "Pass at least one sample."
