@@ -258,6 +258,8 @@ def _describe(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
         return {"type": _name_of(value)}
     data = isinstance(value, eqx.Module) or (dataclasses.is_dataclass(value) and not isinstance(value, type))
     fix = "Save the parts that are data, and add the functions again after loading."
+    if hasattr(value, "get_params"):  # of an estimator of scikit-learn
+        fix = "Keep estimators with pickle or joblib, as those of scikit-learn."
     _checks.require(data, path, "must be data: arrays, numbers, text and classes of these", repr(value)[:80], fix)
     names = [field.name for field in dataclasses.fields(value) if field.name in vars(value)]
     fields = {name: _describe(getattr(value, name), f"{path}.{name}", arrays) for name in names}

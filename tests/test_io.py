@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.base import BaseEstimator
 
 import kbpjax as kbp
 from experiments.lib.schedules import ResidualFirst
@@ -393,6 +394,7 @@ def test_what_cannot_be_saved_is_refused(tmp_path):
         "raw": (np.zeros(2, "V3"), numbers),
         "objects": (np.array([None]), "value: must be rectangular numbers"),
         "masked": ([np.ma.masked_array([1, 999], [0, 1])], r"value\[0\]: must have no masked entries; got 1 masked"),
+        "estimator": (BaseEstimator(), "value: must be data: .* Keep estimators with pickle or joblib"),
         "itself": (itself, "value: must not contain itself"),
         "deep": (
             functools.reduce(lambda value, _: [value], range(400), 1),

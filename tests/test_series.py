@@ -278,6 +278,10 @@ WRONG = {
     "vectors for numbers": (lambda m: series.filter(m, np.zeros((2, 3, 4))), "y"),
     "state of one series for several": (lambda m: series.filter(m, SEEN, state=series.start(m)), "state"),
     "no steps": (lambda m: series.forecast(m, SEEN[0], 0), "steps"),
+    "posterior of smooth": (
+        lambda m: series.forecast(m, series.smooth(m, SEEN[0]), 5),
+        "past: must be observations, or a state; got Posterior. Pass the observations, or",
+    ),
     "no series": (lambda m: series.fit([], []), "x"),
     "labels of order 2": (lambda m: series.fit(np.array([["a", "b", "a"]]), order=2), "order"),
     "other numbers of observations": (lambda m: series.fit(X, Y[:, :5]), "y"),

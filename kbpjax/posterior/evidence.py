@@ -226,7 +226,7 @@ def observe(
     if power is not None:
         _checks.require_number("power", power, above=0, fix="To ignore evidence, leave it out.")
     exponent = model.evidence_power if power is None else jnp.asarray(power)
-    fix = "Fit it on data with observations and pass obs_kernel."
+    fix = "Fit it on data with observations and pass obs_kernel; or fix known variables by kbpjax.clamp."
     _checks.require(bool(model.observations), "model", "must have learned observations", "none", fix)
     fix = f"Pass a boolean for each node, True where it is observed. {BATCH}"
     shape = (graph.num_nodes,)

@@ -102,6 +102,9 @@ def forecast(model: SeriesModel, past: Values | State | Filtered, steps: int, *,
     _checks.require_count("steps", steps)
     if isinstance(past, Filtered):
         past = past.state
+    fix = "Pass the observations, or the state after them: series.filter(model, y).state."
+    ok = not isinstance(past, Posterior)
+    _checks.require(ok, "past", "must be observations, or a state", type(past).__name__, fix)
     if not isinstance(past, State):
         past = filter(model, past, times=times).state
     else:
