@@ -51,3 +51,10 @@ def test_floors_of_all_requirements_can_be_installed_exactly(monkeypatch):
     assert check_versions.version_of(sys.executable) == sys.version_info[:2]
     assert check_versions.version_of("no-such-python") == (0,)
     sys.modules.pop("check_versions")
+
+
+def test_the_extra_all_has_what_the_page_on_tables_imports():
+    """The first program there is of frames; the tests have pandas of their own."""
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    (floor,) = [one for one in PYPROJECT["dependency-groups"]["test"] if one.startswith("pandas")]
+    assert floor in extras["all"] and "import pandas" in text("docs/tables.md")
