@@ -363,10 +363,18 @@ def test_columns_without_values_stay_missing_and_dates_of_the_kind_number_are_fi
     assert done.dtypes.equals(frame.dtypes) and done["none"].isna().all() and (spread["none"] == 0).all()
     assert (done["when"] - frame["when"]).abs().max() < pd.Timedelta(days=100)
     assert not imputer.sample(holes, 1)[0]["when"].isna().any()
+    low, high = (one["when"] for one in imputer.interval(holes, 0.9))
+    gone = holes["when"].isna()
+    assert low.dtype == high.dtype == frame["when"].dtype and (low[gone] < done["when"][gone]).all()
+    assert ((low <= frame["when"]) & (frame["when"] <= high))[gone].mean() > 0.7
+    assert (low[~gone] == holes["when"][~gone]).all() and (high[~gone] == holes["when"][~gone]).all()
     dates = [None if day is pd.NaT else day.date() for day in holes["when"]]
     polars = pl.DataFrame({"when": dates, "x": holes["x"].tolist()})
-    filled = GraphImputer(kinds={"when": "number"}, effort="low").fit(polars).transform(polars)
+    imputer = GraphImputer(kinds={"when": "number"}, effort="low").fit(polars)
+    filled, (low, high) = imputer.transform(polars), imputer.interval(polars)
     assert filled.schema == polars.schema and not filled["when"].is_null().any()
+    assert low.schema == high.schema == polars.schema
+    assert (low["when"] <= filled["when"]).all() and (filled["when"] <= high["when"]).all()
 
 
 A = np.arange(20.0).reshape(10, 2)

@@ -251,7 +251,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
 
     @public
     def interval(self, X: Any, coverage: float = 0.9) -> tuple[Any, Any]:
-        """Return the ends of central credible intervals of the missing numbers, as two tables of floats.
+        """Return the ends of central credible intervals of the missing numbers, as two tables.
 
         Args:
             X: as in `transform`.
@@ -259,7 +259,8 @@ class GraphImputer(TransformerMixin, BaseEstimator):
 
         Returns:
             Lower and upper ends [row, column]: both are the value where a cell is there, and NaN for labels (see
-            `probabilities`). Of angles, the shortest way from the lower to the upper end holds the value.
+            `probabilities`). Of angles, the shortest way from the lower to the upper end holds the value. All are
+            floats, but dates of the kind "number" in frames; in arrays, these are days since 1970.
 
         Raises:
             ValueError: as `transform`, or the coverage is out of range.
@@ -281,7 +282,9 @@ class GraphImputer(TransformerMixin, BaseEstimator):
                 found = interval_ends(self._levels(i), weights[i][gone], (tail, 1 - tail), isinstance(code, Angles))
                 for end, scores in zip(ends, found, strict=True):
                     end[np.arange(len(codes))[rows][gone], self._places(name)[0]] = code.decode(scores)
-        low, high = (table.numbers(one) for one in ends)
+        dated = [name for name in self.columns_ if self.kinds_[name] in ("number", "positive", "count")]
+        dated = [name for name in dated if table.columns[name].dtype.kind == "M"]
+        low, high = (table.numbers(one, dated) for one in ends)
         return low, high
 
     @public

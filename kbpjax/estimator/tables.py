@@ -112,17 +112,31 @@ class Table:
                 frame[name] = column
         return frame
 
-    def numbers(self, values: NDArray[np.floating]) -> Any:
-        """Return a table of floats [row, column] of the same program, with the same names and index."""
+    def numbers(self, values: NDArray[np.floating], dates: Sequence[Any] = ()) -> Any:
+        """Return a table of floats [row, column] of the same program, with the same names and index.
+
+        Args:
+            values: the values.
+            dates: names of columns whose values are days since 1970; in frames they become dates, where a cell is
+                missing, and are that cell elsewhere.
+        """
         if self.program == "numpy":
             return values
+        cells = {}
+        for name in dates:
+            mask = np.isnat(self.columns[name])
+            cells[name] = mask, values[mask, self.names.index(name)]
+        dated = self.filled(cells) if cells else self.source
         if self.program == "pandas":
             import pandas as pd
 
-            return pd.DataFrame(values, columns=self.source.columns, index=self.source.index)
+            frame = pd.DataFrame(values, columns=self.source.columns, index=self.source.index)
+            for name in dates:
+                frame[name] = dated[name]
+            return frame
         import polars as pl
 
-        return pl.DataFrame({name: values[:, i] for i, name in enumerate(self.names)})
+        return pl.DataFrame({name: dated[name] if name in dates else values[:, i] for i, name in enumerate(self.names)})
 
 
 def _of_pandas(frame: Any) -> Table:
