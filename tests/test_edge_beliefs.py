@@ -74,9 +74,9 @@ def test_edges_of_gaussian_trees(count):
     assert np.median(errors) < 0.05
 
 
-@pytest.mark.slow  # 20 searches
+@pytest.mark.slow  # 6 searches
 def test_edges_of_gaussian_trees_without_options():
-    found = [compare(seed, kbp.fit) for seed in range(20)]
+    found = [compare(seed, kbp.fit) for seed in range(6)]
     apart, spreads, errors = (np.concatenate(column) for column in zip(*found, strict=True))
     print(f"apart {apart.max():.1e}, spread {np.median(spreads):.3f}, correlation {np.median(errors):.3f}")
     assert apart.max() < 1e-4
