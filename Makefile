@@ -18,7 +18,7 @@ endif
 endif
 
 BIN := .venv/bin
-PYTEST_ARGS ?= -n auto --dist loadfile
+PYTEST_ARGS ?= -n auto --dist worksteal
 
 .PHONY: help demo test test-times test-slow test-experiments test-lowest test-newest coverage mutants fuzz lint format types notebooks notebooks-update docs dist clean
 

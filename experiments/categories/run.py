@@ -370,7 +370,8 @@ def on_spreading(
     scores = spread_to_all(problem, **spreading | {"weight": share * spreading["weight"]})
     scores = np.maximum(scores, 0)
     scores *= problem.labels[problem.train].sum(1).mean() / np.maximum(scores.sum(1, keepdims=True), 1e-6)
-    return one_category(problem, **{"min_prediction": LEAST} | settings, links=links, predicted=scores)
+    options: dict[str, Any] = {"min_prediction": LEAST} | settings
+    return one_category(problem, **options, links=links, predicted=scores)
 
 
 def walk(problem: Problem, weight: float, iterations: int) -> np.ndarray:

@@ -340,9 +340,9 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             >>> from kbpjax.estimator import GraphImputer
             >>> rng = np.random.default_rng(0)
             >>> x = rng.normal(size=(200, 1)) + 0.3 * rng.normal(size=(200, 3))
-            >>> tables = GraphImputer(effort="low").fit(x).sample([[1.0, 1.1, np.nan]], n=20)
+            >>> tables = GraphImputer(effort="low").fit(x).sample([[1.0, 1.1, np.nan]], n=200)
             >>> len(tables), bool(abs(np.mean([table[0, 2] for table in tables]) - 1) < 0.3)
-            (20, True)
+            (200, True)
         """
         _checks.require_count("n", n)
         _checks.require_count("num_sweeps", num_sweeps)
