@@ -3,9 +3,9 @@
     python -m benchmarks.series [--only growth ...] [--accept]
 
 `kbpjax.series` learns from series of known states; the exact answers are those of the true model on a grid, of the
-pendulum on a grid of angles and speeds. Rivals: the Kalman filter and smoother of the linear Gaussian model that fits
-the same training series best, and a quantile regression forest on windows of observations, whose length is chosen on a
-part of the training series; "alone" is the belief of the same model without messages. CRPS by task:
+pendulum on a grid of angles and speeds. Baselines: the Kalman filter and smoother of the linear Gaussian model that
+fits the same training series best, and a quantile regression forest on windows of observations, whose length is chosen
+on a part of the training series; "alone" is the belief of the same model without messages. CRPS by task:
 
 - filter, smooth: all states given the observations up to their time, or all observations;
 - forecast: the state five steps after three times of each series;
@@ -347,8 +347,8 @@ def numbers(system: System, rng: Rng, quick: bool) -> list[Row]:
     for one, posterior in zip(rows, (filtered.posterior, smoothed), strict=True):
         ours = crps_of(points, np.asarray(posterior.weights), truth)
         forest = Forest(x, system.linear(y), one["task"] == "smooth").crps(system.linear(seen), truth)
-        rivals = {"Kalman": kalman_crps(found[one["task"]], truth).mean(axis=1), "forest on windows": forest}
-        one |= compared(ours, alone, rivals)
+        others = {"Kalman": kalman_crps(found[one["task"]], truth).mean(axis=1), "forest on windows": forest}
+        one |= compared(ours, alone, others)
     rows[0] |= {"log density": float(np.nanmean(filtered.log_densities))}
     rows[0] |= {"exact log density": float(np.nanmean(exact.log_densities)), "fit_s": fit_seconds} | speed(model, seen)
     ends = [system.length * k // 8 for k in (3, 5, 7)]
@@ -396,13 +396,13 @@ def row(task: str, truth: np.ndarray, ours: Distribution, exact: Distribution, l
     }
 
 
-def compared(ours: np.ndarray, alone: np.ndarray, rivals: dict[str, np.ndarray]) -> Row:
-    """Return what messages add, and the paired difference to the best rival, from the CRPS of each series [series]."""
-    best = min(rivals, key=lambda name: rivals[name].mean())
-    found: Row = {**{name: float(one.mean()) for name, one in rivals.items()}, "alone": float(alone.mean())}
-    for name, other in (("messages add", alone), ("ahead", rivals[best])):
+def compared(ours: np.ndarray, alone: np.ndarray, others: dict[str, np.ndarray]) -> Row:
+    """Return what messages add, and the paired difference to the best baseline, from CRPS by series [series]."""
+    best = min(others, key=lambda name: others[name].mean())
+    found: Row = {**{name: float(one.mean()) for name, one in others.items()}, "alone": float(alone.mean())}
+    for name, other in (("messages add", alone), ("ahead", others[best])):
         found |= {name: float((other - ours).mean()), f"{name}, se": results.standard_error(other - ours)}
-    return found | {"rival": best}
+    return found
 
 
 def crps_of(points: np.ndarray, weights: np.ndarray, truth: np.ndarray) -> np.ndarray:

@@ -227,7 +227,7 @@ def joint_wind(rows: list[Row]) -> str:
 
 
 def series_tasks(rows: list[Row]) -> str:
-    """Return a table of systems and tasks: CRPS, exact, without messages and of rivals; coverage."""
+    """Return a table of systems and tasks: CRPS, exact, without messages and of baselines; coverage."""
     names = ["system", "task", "CRPS", "exact", "CRPS / exact", "no messages / exact", "Kalman / exact"]
     names += ["forest / exact", "in 90 %"]
     body = [

@@ -189,7 +189,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             effort=self.effort,
             seed=self.random_state,
             progress=self.progress,
-            positions=None if self.positions is None else np.asarray(self.positions, float)[self._kept()],
+            positions=None if self.positions is None else np.asarray(self.positions, float)[self._kept],
             times=1 + 2 * self.lags,
         )
         self.model_, self.graph_, self.selection_ = learned.model, learned.graph, learned.selection
@@ -474,7 +474,8 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         if empty:
             text = f"{', '.join(map(repr, empty[:5]))} ({len(empty)} columns) have no values: their cells stay missing"
             warn(f"{text}. Leave them out, or give them values.", kbp.MissingWarning)
-        self.columns_ = tuple(name for name in self.columns_ if name not in empty)
+        self._kept = [i for i, name in enumerate(self.columns_) if name not in empty]
+        self.columns_ = tuple(self.columns_[i] for i in self._kept)
         self.kinds_ = {name: self.kinds_[name] for name in self.columns_}
         return empty
 
@@ -531,11 +532,9 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             _checks.require_real("positions", places)
             places = places.astype(float)
             fix = "Pass coordinates [column, dim]."
-            every = [*self.columns_, *self.empty_]
-            _checks.require(
-                len(places) == len(every), "positions", f"must be of {len(every)} columns", len(places), fix
-            )
-            places = places[self._kept()]
+            every = count + len(self.empty_)
+            _checks.require(len(places) == every, "positions", f"must be of {every} columns", len(places), fix)
+            places = places[self._kept]
             start = kbp.neighbor_graph(places, NEAREST)
             half = start.num_edges // 2
             pairs = np.stack([start.senders[:half], start.receivers[:half]], axis=1)
@@ -568,11 +567,6 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         chain = [*order[0], 0, *order[1]]
         links = [np.stack([a * count + own, b * count + own], 1) for a, b in itertools.pairwise(chain)]
         return np.concatenate([*(pairs + t * count for t in range(times)), *links]) if times > 1 else pairs
-
-    def _kept(self) -> list[int]:
-        """Return the numbers of the columns that have values among all, which are in the order of the table."""
-        order = sorted([*self.columns_, *self.empty_], key=lambda name: self._places(name)[0])
-        return [order.index(name) for name in self.columns_]
 
     def _words(self) -> list[str]:
         return [
