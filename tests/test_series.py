@@ -1,5 +1,7 @@
 """Time series: filter, smoother, forecasts and paths, against each other, enumeration and the Kalman filter."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -263,6 +265,48 @@ def test_compilation_gradients_and_double_precision(model):
     with jax.enable_x64(True):
         wide = series.fit(X.astype(np.float64), Y.astype(np.float64), **OPTIONS)
         assert series.filter(wide, SEEN[0].astype(np.float64)).log_densities.dtype == jnp.float64
+
+
+def test_dates_that_are_no_steps_are_reported(model):
+    pd = pytest.importorskip("pandas")
+    hours = pd.date_range("2024-03-30", periods=12, freq="h", tz="Europe/Berlin")  # a clock is moved between them
+    even = pd.Series(SEEN[0], hours)
+    months, work = (
+        pd.Series(SEEN[0], pd.DatetimeIndex(list(pd.date_range("2024-01-01", periods=12, freq=step))))
+        for step in ("MS", "B")
+    )
+    whole = kbp.mean(series.smooth(model, SEEN[0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for one in even, months, work, even.to_frame().T:
+            np.testing.assert_array_equal(np.squeeze(kbp.mean(series.smooth(model, one))), whole)
+        gap = even.drop(hours[3:6])
+        filled = series.smooth(model, gap.asfreq("h"))
+        steps = np.round((gap.index - gap.index[0]) / np.timedelta64(1, "h"))
+        np.testing.assert_array_equal(kbp.mean(series.smooth(model, gap, times=steps)), kbp.mean(filled))
+        series.smooth(model, gap.to_numpy())
+    for call in (
+        lambda: series.smooth(model, gap),
+        lambda: series.filter(model, [even, gap]),
+        lambda: series.smooth(model, even.iloc[[0, 1, 3, 2, 4]]),
+    ):
+        with pytest.warns(kbp.MissingWarning, match=r"y: dates of its index are not at equal distances.*asfreq"):
+            call()
+    states = pd.Series(X[0], pd.date_range("2024-03-30", periods=25, freq="h"))
+    for x, y, name in (states.drop(states.index[4]), None, "x"), (X[0, 1:], states.drop(states.index[4]), "y"):
+        with pytest.warns(kbp.MissingWarning, match=f"{name}: dates of its index"):
+            series.fit(x, y, **OPTIONS)
+    with pytest.raises(ValueError, match=r"y: must have the dates of x; got others. Reindex y"):
+        series.fit(states, states.shift(1, freq="h"), **OPTIONS)
+    with pytest.raises(ValueError, match=r"y: must have series in rows; got dates in rows. Pass one column"):
+        series.smooth(model, even.to_frame())
+    with pytest.raises(ValueError, match=r"x: must have series in rows; got dates in rows. .* x.T for a series"):
+        series.fit(states.to_frame(), **OPTIONS)
+    for times in (hours, hours - hours[0], list(hours), [hours.to_numpy()], hours.to_pydatetime()):
+        with pytest.raises(
+            ValueError, match=r"times: must be increasing integers; got dates. Count steps.*timedelta64"
+        ):
+            series.smooth(model, even, times=times)
 
 
 WRONG = {

@@ -21,7 +21,7 @@ from kbpjax.learning.patterns import PatternFeatures
 from kbpjax.posterior.beliefs import Belief
 from kbpjax.posterior.evidence import Evidence, observe
 from kbpjax.posterior.posterior import Posterior, leading
-from kbpjax.series.inputs import as_series
+from kbpjax.series.inputs import as_series, check_dates
 from kbpjax.series.model import SeriesModel, State, start
 
 
@@ -193,6 +193,7 @@ def filter(model: SeriesModel, y: Values, *, times: Any = None, state: State | N
 def observations(argument: str, model: SeriesModel, y: Values, times: Any) -> tuple[Any, bool, list[int]]:
     """Return observations as an array [series, time, *obs_dim], labels as codes, and what else `as_series` returns."""
     values, single, lengths = as_series(argument, y, model.obs_axes, times)
+    check_dates(argument, y, times)
     labels = dict(model.model.obs_labels).get(model.node_type)
     if labels is not None:
         values = np.stack([encode(argument, row, labels) for row in values])

@@ -10,7 +10,7 @@ from kbpjax._public import public
 from kbpjax.graphs.graph import chain_graph
 from kbpjax.learning.labels import Values, are_labels
 from kbpjax.learning.pooling import pool
-from kbpjax.series.inputs import as_series
+from kbpjax.series.inputs import as_series, check_dates, dates_of
 from kbpjax.series.model import SeriesModel
 
 FEWEST = 30
@@ -29,7 +29,7 @@ def fit(x: Values, y: Values | None = None, *, order: int = 1, times: Any = None
 
     Args:
         x: states of one series [time, *dim], of several [series, time, *dim], or a list of series of several lengths;
-            NaN where unknown.
+            NaN where unknown. Dates of a series of pandas are not read, but a `MissingWarning` says if rows are absent.
         y: observations of the same shape, with *obs_dim; NaN where missing. None: the states are observed themselves.
         order: number of successive values that the next one depends on, >= 1. From 2 on, of numbers and vectors. The
             model then has them as its state; answers are of the present value.
@@ -40,7 +40,8 @@ def fit(x: Values, y: Values | None = None, *, order: int = 1, times: Any = None
         The model, for series of any length.
 
     Raises:
-        ValueError: series of different shapes, no two successive states, labels with order > 1; as `kbpjax.fit`.
+        ValueError: series of different shapes or dates, no two successive states, labels with order > 1; as
+            `kbpjax.fit`.
 
     Examples:
         >>> import numpy as np
@@ -54,11 +55,15 @@ def fit(x: Values, y: Values | None = None, *, order: int = 1, times: Any = None
     _checks.require_count("order", order)
     states, *_ = as_series("x", x, None, times)
     seen = states if y is None else as_series("y", y, _axes(y, states), times)[0]
+    check_dates(*(("y", y) if dates_of(x) is None and dates_of(y) is not None else ("x", x)), times)
     if states.shape[:2] != seen.shape[:2]:
         given = [_described(one) for one in (y, x)]
         rule = "must have the series and times of x" + (f", {np.shape(x)[:2]}" if hasattr(x, "shape") else "")
         fix = "Pass an observation for each state, NaN where there is none."
         _checks.require(False, "y", rule, f"{given[0]}, and x has {given[1]}", fix)
+    dates, own = dates_of(x), dates_of(y)
+    same, fix = dates is None or own is None or dates.equals(own), "Reindex y: y.reindex(x.index)."
+    _checks.require(same, "y", "must have the dates of x", "others", fix)
     if order > 1:
         states = _stacked(states, order)
     cut = len(states) < FEWEST
