@@ -99,6 +99,23 @@ def test_infer_equals_its_long_form_on_states_and_types():
     np.testing.assert_array_equal(got.weights, want.weights)
 
 
+def test_beliefs_of_unknown_node_types_are_refused():
+    graph = kbp.Graph.from_edges([(0, 2), (2, 1)], 3, node_type=[0, 0, 4])
+    model = discrete.from_potentials(
+        {0: jnp.arange(2), 4: jnp.arange(3)},
+        {0: jnp.ones(2), 4: jnp.ones(3)},
+        {0: jnp.ones((2, 3))},
+        ends={0: (0, 4)},
+    )
+    posterior = kbp.infer(model, graph)
+    assert [len(posterior[v]) for v in (0, np.int64(4))] == [2, 1]
+    for key in (2, "price", slice(None), [0, 1], -1):
+        with pytest.raises(
+            ValueError, match=r"key: must be one of the node types \[0, 4\]; got .*posterior\[node_type\]"
+        ):
+            posterior[key]
+
+
 def test_clamps_use_the_evidence_model_of_the_model():
     model, _ = fitted(CHAIN)
     chosen, given = (

@@ -50,6 +50,19 @@ def test_summaries_of_beliefs_by_type_are_those_of_each():
     assert kbp.mean({}) == {}
 
 
+def test_a_function_of_several_nodes_needs_their_numbers():
+    for fn in (lambda path: path[1:].mean(), lambda path: len(path), lambda a, b: a + b):
+        with pytest.raises(ValueError, match=r"fn: must take one point, of shape \(\); it raised .* pass .* nodes="):
+            kbp.expectation(BELIEF, fn)
+
+
+def test_means_of_labels_name_the_alternatives():
+    labels = kbp.Belief(jnp.arange(2), jnp.ones((1, 2)) / 2, labels=("no", "yes"))
+    for summary in (kbp.mean, kbp.interval):
+        with pytest.raises(ValueError, match=r"belief: must be of numbers; got 2 labels. Use .*mode.* posterior\[v\]"):
+            summary({0: BELIEF, 1: labels})
+
+
 def test_other_arguments_may_be_given_by_type():
     by_type, x = {0: BELIEF, 3: LETTERS}, {0: POINTS[:4], 3: np.array([1.5, 2.5])}
     expected = {v: kbp.log_density(belief, x[v]) for v, belief in by_type.items()}

@@ -313,6 +313,10 @@ class Posterior(Checked):
         return of_case(self.probabilities, at, mapped)
 
     def __getitem__(self, key: Any) -> Belief:
+        types, several = list(self.probabilities), len(self.probabilities) > 1
+        known = not several or (isinstance(key, int | np.integer) and key in types)
+        fix = "Pass a node type, then the place among its nodes: posterior[node_type][place]."
+        _checks.require(known, "key", f"must be one of the node types {types}", repr(key), fix)
         return self.belief[key]
 
     def __len__(self) -> int:

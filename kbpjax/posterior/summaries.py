@@ -242,7 +242,15 @@ def node_expectations(
     """Return E[fn(X) | evidence] of each node (see `kbpjax.expectation`)."""
     check_belief(belief)
     _checks.require(callable(fn), "fn", "must be a function of a point", repr(fn), "Pass for instance lambda x: x**2.")
-    at_points = jax.vmap(lambda x: _checks.as_array("fn", fn(x)))  # type: ignore[operator]
+
+    def of_point(x: Array) -> Array:
+        try:
+            return _checks.as_array("fn", fn(x))  # type: ignore[operator]
+        except (IndexError, TypeError) as error:
+            text = f"fn: must take one point, of shape {x.shape}; it raised {type(error).__name__}: {error}. "
+            raise ValueError(text + "For a function of several nodes, pass their numbers as nodes=.") from error
+
+    at_points = jax.vmap(of_point)
     values = (jax.vmap(at_points) if belief.own_points else at_points)(belief.points)
     return einsum(f"np,{'n' * belief.own_points}p...->n...", belief.weights, values.astype(belief.weights.dtype))
 
@@ -438,7 +446,8 @@ def check_belief(belief: Belief) -> None:
 
 def require_numbers(belief: Belief) -> None:
     """Raise ValueError if the candidates are codes of labels, which have no mean or quantile."""
-    got, fix = f"{len(belief.labels or ())} labels", "Use kbpjax.mode, or belief.weights, the probabilities."
+    got = f"{len(belief.labels or ())} labels"
+    fix = "Use kbpjax.mode, or belief.weights, the probabilities; for the numbers of another node type v, posterior[v]."
     _checks.require(belief.labels is None, "belief", "must be of numbers", got, fix)
 
 
