@@ -101,7 +101,11 @@ def read_uai(path: str | Path, evidence: str | Path | Mapping[int, int] | None =
         _checks.require(known, "path", f"must have variables < {len(sizes)}", scope[:8], fix)
         shape = tuple(sizes[v] for v in scope)
         count, expected = words.count("number of entries", most), int(np.prod(shape))
-        _checks.require(count == expected, "path", f"must have {expected} entries for variables {scope}", count, "")
+        rule, fix = (
+            f"must have {expected} entries for variables {scope}",
+            "Look at the numbers of states and the scopes.",
+        )
+        _checks.require(count == expected, "path", rule, count, fix)
         tables.append(np.array(words.numbers("entries", count, float)).reshape(shape))
     factors = Factors(sizes, scopes, tables)
     if evidence is None:
