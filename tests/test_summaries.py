@@ -54,6 +54,8 @@ def test_a_function_of_several_nodes_needs_their_numbers():
     for fn in (lambda path: path[1:].mean(), lambda path: len(path), lambda a, b: a + b):
         with pytest.raises(ValueError, match=r"fn: must take one point, of shape \(\); it raised .* pass .* nodes="):
             kbp.expectation(BELIEF, fn)
+    with pytest.raises(jax.errors.TracerBoolConversionError):
+        kbp.expectation(BELIEF, lambda x: 1.0 if x > 0 else 0.0)
 
 
 def test_means_of_labels_name_the_alternatives():

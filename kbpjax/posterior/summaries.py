@@ -246,6 +246,8 @@ def node_expectations(
     def of_point(x: Array) -> Array:
         try:
             return _checks.as_array("fn", fn(x))  # type: ignore[operator]
+        except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):  # they say themselves what to do
+            raise
         except (IndexError, TypeError) as error:
             text = f"fn: must take one point, of shape {x.shape}; it raised {type(error).__name__}: {error}. "
             raise ValueError(text + "For a function of several nodes, pass their numbers as nodes=.") from error
