@@ -16,7 +16,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax.graphs.coloring import color_nodes
-from kbpjax.graphs.counting import groups, ranked, stable_order
+from kbpjax.graphs.counting import components, groups, ranked, stable_order
 
 
 def random_edges(seed, num_nodes, num_edges, node_kinds, split):
@@ -470,3 +470,17 @@ def test_counting_equals_sorting():
     places, inverse, counts = np.unique(first, return_inverse=True, return_counts=True)
     for found, right in zip(groups(first), (places, counts, inverse), strict=True):
         np.testing.assert_array_equal(found, right)
+
+
+def test_components_are_the_nodes_that_paths_reach():
+    """Also of edges that are listed 256 times, of both directions, and of nodes without edges."""
+    rng = np.random.default_rng(0)
+    for num_edges in (0, 5, 12):
+        first, second = np.tile(rng.integers(0, 15, (2, num_edges)), 256)
+        adjacent = np.eye(15, dtype=bool)
+        adjacent[first, second] = adjacent[second, first] = True
+        reached = np.linalg.matrix_power(adjacent.astype(int), 15) > 0
+        for ends in ((first, second), (np.append(first, second), np.append(second, first))):
+            found = components(*ends, 15)
+            np.testing.assert_array_equal(found[:, None] == found, reached)
+            assert set(found) == set(range(1 + found.max()))

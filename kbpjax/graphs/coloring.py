@@ -8,6 +8,8 @@ Plassmann 1993, A parallel graph coloring heuristic).
 import numpy as np
 from numpy.typing import NDArray
 
+from kbpjax.graphs.counting import components
+
 
 def color_nodes(senders: NDArray, receivers: NDArray, num_nodes: int) -> NDArray:
     """Return a coloring of the nodes in which neighbors differ.
@@ -38,11 +40,7 @@ def _sides(sources: NDArray, targets: NDArray, num_nodes: int) -> tuple[NDArray,
     In the bipartite double cover, every edge a - b becomes a - b' and a' - b. A node and its copy are connected there
     if and only if the component has an odd cycle.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    cover = coo_array((np.ones(len(sources)), (sources, targets + num_nodes)), shape=(2 * num_nodes, 2 * num_nodes))
-    label, copy = connected_components(cover.tocsr(), directed=False)[1].reshape(2, num_nodes)
+    label, copy = components(sources, targets + num_nodes, 2 * num_nodes).reshape(2, num_nodes)
     component = np.unique(np.minimum(label, copy), return_inverse=True)[1]
     return np.where(label == copy, -1, (label > copy).astype(int)), component
 

@@ -1,4 +1,4 @@
-"""Sorting and grouping of integers that are smaller than some number, in linear time, for graphs of millions of nodes.
+"""Sorting and grouping of integers, and of nodes into components, in linear time, for graphs of millions of nodes.
 
 `numpy.unique` of rows, and stable sorts, would take most of the time of building these graphs.
 """
@@ -46,3 +46,12 @@ def ranked(first: NDArray, second: NDArray) -> tuple[NDArray, NDArray]:
     keys = first.astype(np.int64) * (1 + int(second.max(initial=0))) + second
     _, index, place = np.unique(keys, return_index=True, return_inverse=True)
     return index, place.reshape(-1)
+
+
+def components(first: NDArray, second: NDArray, num_nodes: int) -> NDArray[np.integer]:
+    """Return the connected component of each node, numbered from 0 [node], from the ends of all edges [edge]."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    edges = coo_array((np.ones(len(first)), (first, second)), shape=(num_nodes, num_nodes))
+    return connected_components(edges.tocsr(), directed=False)[1]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._public import public
+from kbpjax.graphs.counting import components
 from kbpjax.graphs.graph import Graph
 
 DENSE = 2000
@@ -80,7 +81,7 @@ def tree_reweighting(
     seed = _checks.host_seed(key)
 
     pairs = np.stack([graph.senders, graph.receivers])[:, : graph.num_edges // 2].astype(np.int32)
-    component = _components(pairs, graph.num_nodes)
+    component = components(pairs[0], pairs[1], graph.num_nodes)
     if probabilities is not None:
         values = _checked(probabilities, pairs.shape[1], graph.num_nodes - int(component.max()) - 1)
     elif num_trees is None and _nodes_in_large(component) <= EXACT:
@@ -94,22 +95,13 @@ def has_large_component(graph: Graph) -> bool:
     """Return whether a connected component has more nodes than are solved as a dense matrix."""
     half = graph.num_edges // 2
     pairs = np.stack([graph.senders, graph.receivers])[:, :half].astype(np.int32)
-    return graph.num_nodes > DENSE and _nodes_in_large(_components(pairs, graph.num_nodes)) > 0
+    return graph.num_nodes > DENSE and _nodes_in_large(components(pairs[0], pairs[1], graph.num_nodes)) > 0
 
 
 def _nodes_in_large(component: NDArray) -> int:
     """Return the number of nodes in components that are not solved as dense matrices."""
     nodes = np.bincount(component)
     return int(nodes[nodes > DENSE].sum())
-
-
-def _components(pairs: NDArray, num_nodes: int) -> NDArray:
-    """Return the connected component of each node, numbered from 0."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    adjacency = coo_array((np.ones(pairs.shape[1]), tuple(pairs)), shape=(num_nodes, num_nodes))
-    return connected_components(adjacency.tocsr(), directed=False)[1]
 
 
 def _checked(probabilities: Numbers, num_pairs: int, total: int) -> NDArray:
