@@ -254,11 +254,16 @@ def path_to_write(argument: str, path: Any) -> Path:
     return file
 
 
-def read(argument: str, values: Any) -> tuple[Any, np.ndarray | None]:
+def read(argument: str, values: Any, *, gaps: bool = False) -> tuple[Any, np.ndarray | None]:
     """Return array-like values as a JAX or NumPy array, and the mask of a NumPy masked array, True where hidden.
 
     A frame of pandas or polars becomes an array [row, column]; its missing values become NaN. Floats of 16 bits become
     floats of 32 bits, and bytes get the order of this machine.
+
+    Args:
+        argument: the argument's name, for errors.
+        values: the values.
+        gaps: whether None and NA among numbers become NaN, too.
 
     Raises:
         ValueError: values of dtype object, for instance rows of different lengths.
@@ -277,6 +282,7 @@ def read(argument: str, values: Any) -> tuple[Any, np.ndarray | None]:
     got, fix = type(values).__name__, "Convert it to an array of numbers, with NaN where values are missing."
     try:
         array = _frame(values) if isinstance(values, Frame) else np.asarray(values)
+        array = _with_nan(array) if gaps and array.dtype == object and array.ndim else array
         got = f"{got} of dtype {array.dtype}"
         if array.dtype == object and any(one is None for one in array.flat):
             got, fix = f"{got} with None", "Pass an array of floats, with NaN instead of None where values are missing."
@@ -285,6 +291,18 @@ def read(argument: str, values: Any) -> tuple[Any, np.ndarray | None]:
         got = f"{got} of rows of different lengths"
     require(array.dtype != object, argument, "must be rectangular numbers", got, fix)
     return _wide(array.astype(array.dtype.newbyteorder("="), copy=False)), hidden
+
+
+def _with_nan(array: np.ndarray) -> np.ndarray:
+    """Return objects that are numbers, None or NA as floats, NaN where missing; other objects unchanged."""
+    entries = array.reshape(-1).tolist()
+    gone = np.array([one is None or type(one).__name__ in ("NAType", "NaTType") for one in entries], bool)
+    if not all(isinstance(one, int | float | np.number) for one, out in zip(entries, gone, strict=True) if not out):
+        return array
+    try:
+        return np.where(gone.reshape(array.shape), np.nan, array).astype(float)
+    except (OverflowError, TypeError):  # integers beyond all floats, and complex numbers
+        return array
 
 
 def _wide(array: Any) -> Any:

@@ -20,6 +20,7 @@ X = np.array([[0.0, 1.0, np.nan], [3.0, 4.0, 5.0], [np.nan, 7.0, 8.0]])
 Y = X + 10
 Y[1, 1] = np.nan
 THERE, SEEN = ~np.isnan(X), ~np.isnan(Y)
+NA = type("NAType", (), {})()  # as of pandas, which need not be installed
 
 # Type 0 has numbers, type 1 vectors; edge type 0 joins numbers, 1 numbers with vectors, 2 vectors.
 MIXED = kbp.Graph.from_edges([(0, 2), (1, 0), (3, 1), (2, 3), (4, 2)], 5, node_type=[1, 0, 0, 1, 0])
@@ -151,6 +152,8 @@ def test_all_ways_to_say_missing_are_one():
     junk, more = np.where(THERE, X, np.inf), np.where(SEEN, Y, -1e9)
     ways = {
         "lists": kbp.pool(CHAIN, X.tolist(), Y.tolist()),
+        "None among numbers": kbp.pool(CHAIN, np.where(THERE, X, None), np.where(SEEN, Y, None).tolist()),
+        "NA among numbers": kbp.pool(CHAIN, np.where(THERE, X, NA), {0: np.where(SEEN, Y, NA)}),
         "jax arrays": kbp.pool(CHAIN, jnp.asarray(X), jnp.asarray(Y)),
         "masked arrays": kbp.pool(CHAIN, np.ma.masked_array(junk, ~THERE), np.ma.masked_invalid(Y)),
         "rows that are masked arrays": kbp.pool(CHAIN, list(np.ma.masked_invalid(X)), Y),
@@ -284,6 +287,8 @@ def test_nan_is_not_observed():
     batch = jax.vmap(lambda y: kbp.observe(model, CHAIN, y))(jnp.stack([y, y + 1]))
     ways = {
         "NaN": kbp.observe(model, CHAIN, y),
+        "None": kbp.observe(model, CHAIN, [10, None, 12]),
+        "NA by type": kbp.observe(model, CHAIN, {0: [10.0, NA, 12.0]}),
         "NaN under jit": jax.jit(lambda y: kbp.observe(model, CHAIN, y))(y),
         "by type": kbp.observe(model, CHAIN, {0: y}),
         "a masked array": kbp.observe(model, CHAIN, np.ma.masked_array([10.0, np.inf, 12.0], ~mask)),
@@ -325,6 +330,14 @@ def test_pictures_become_rows():
             kbp.pool(grid, np.zeros(shape))
 
 
+def test_objects_that_are_no_numbers_are_no_gaps():
+    for odd in (1j, 10**400, [1.0], object()):
+        row = np.array([0.0, None, None], object)
+        row[2] = odd
+        with pytest.raises(ValueError, match="^samples: must be rectangular numbers; got ndarray of dtype object with"):
+            kbp.pool(CHAIN, row[None])
+
+
 def test_wrong_data_are_refused():
     text = np.array([["a", 2, "c"]], object)
     wrong = {
@@ -335,7 +348,8 @@ def test_wrong_data_are_refused():
         ),
         "a sample": (X[0], {}, r"samples: must have shape \[sample, 3, ...\]; .* one sample is x\[None\]\.$"),
         "a node too few": (X[:2, :2], {}, r"samples: must have shape .* and nodes on axis 1\.$"),
-        "None": ([[1.0, None, 3.0]], {}, "samples: must be rectangular numbers; got list of dtype object"),
+        "None": ([[1.0, None, 3.0]], {}, "samples: must have at least one pair of edge type 0 that is not missing"),
+        "an object": ([[1.0, object(), 3.0]], {}, "samples: must be rectangular numbers; got list of dtype object"),
         "objects": (text, {}, "samples: must have labels of one type"),
         "words in a frame": (Polars(text), {}, "samples: must have labels of one type"),
         "infinity": (

@@ -35,9 +35,9 @@ def pool(
     Texts and categories of pandas are labels: they are encoded as numbers, the model keeps the labels, and `mode` and
     `sample` return them. Their kernel is `Delta`, unless another one is given. A label that is None or NaN is missing.
 
-    Values may be missing: NaN in arrays of floats, masked entries of NumPy masked arrays, or False in a mask. A pair of
-    neighbors is used if both are present, a pair of a sample and its observation if both are present, and a sample if
-    it is present. Nothing else is dropped.
+    Values may be missing: NaN in arrays of floats, None or NA among numbers, masked entries of NumPy masked arrays, or
+    False in a mask. A pair of neighbors is used if both are present, a pair of a sample and its observation if both are
+    present, and a sample if it is present. Nothing else is dropped.
 
     A sample that is a vector with a missing entry is missing. Of observations that are vectors of fewer than 16
     numbers, the entries that are there are used: evidence is learned for each pattern of entries, of up to four entries
@@ -426,7 +426,7 @@ def _field(argument: str, values: Any, num_nodes: int) -> tuple[Any, np.ndarray,
 
     Hidden entries of the latter are NaN.
     """
-    values, hidden = _checks.read(argument, values)
+    values, hidden = _checks.read(argument, values, gaps=True)
     shaped = values.ndim >= 2 and values.shape[1] == num_nodes
     fix = f"Put samples on axis 0 and nodes on axis 1{_hint(values.shape, num_nodes)}."
     rule = f"must have shape [sample, {num_nodes}, ...]"

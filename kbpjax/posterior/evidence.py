@@ -236,11 +236,13 @@ def observe(
         unknown = [v for v in y if v not in observable]
         fix = "Leave them out, or fit the model on observations of them."
         _checks.require(not unknown, "y", f"must have node types among {observable} as keys", unknown, fix)
-        read = {v: _checks.read(f"y[{v}]", encode(f"y[{v}]", y[v], labels.get(v))) for v in observable if v in y}
+        read = {
+            v: _checks.read(f"y[{v}]", encode(f"y[{v}]", y[v], labels.get(v)), gaps=True) for v in observable if v in y
+        }
     elif are_labels(y):
         read = {v: _checks.read("y", encode("y", y, labels.get(v), used=_own(graph, v, y))) for v in observable}
     else:
-        read = dict.fromkeys(observable, _checks.read("y", y))
+        read = dict.fromkeys(observable, _checks.read("y", y, gaps=True))
     by_type, nan_missing, arrays = isinstance(y, Mapping), mask is None, {}
     for v, (array, hidden) in read.items():
         arrays[v] = _checks.as_array(f"y[{v}]" if by_type else "y", array)
