@@ -19,6 +19,7 @@ from kbpjax.estimator.dependence import learned_graph
 from kbpjax.estimator.joint import Coordinates, Held, Joint, conditional_draws, conditionals, learn_joint, moments
 from kbpjax.estimator.rows import interval_ends
 from kbpjax.estimator.tables import Table
+from kbpjax.estimator.variables import kinds_of
 from kbpjax.training.trainer import held_cases
 
 COVARIANCE = np.array([[1, 0.8, 0.3], [0.8, 1, 0.4], [0.3, 0.4, 1]])
@@ -345,8 +346,8 @@ def test_a_word_among_numbers_is_named():
         assert odd_among_numbers(np.array(column, object)) == odd
     for table in (pl.DataFrame({"zip": digits}), pd.DataFrame({"zip": digits})):
         with pytest.warns(kbp.MissingWarning, match="'zip' is of the kind 'text', .* as texts"):
-            GraphImputer()._columns(Table.of(table))
-        assert GraphImputer(kinds={"zip": "text"})._columns(Table.of(table))[1] == {"zip": "text"}
+            kinds_of(Table.of(table), {})
+        assert kinds_of(Table.of(table), {"zip": "text"})[0] == {"zip": "text"}
 
 
 def test_columns_without_values_stay_missing_and_dates_of_the_kind_number_are_filled():

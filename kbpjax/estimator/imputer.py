@@ -1,6 +1,5 @@
 """`GraphImputer`: tables with holes, filled with what their columns say about each other."""
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,18 +16,7 @@ from kbpjax import _checks
 from kbpjax._misc import warn
 from kbpjax._public import public
 from kbpjax.estimator import reports
-from kbpjax.estimator.columns import (
-    KINDS,
-    Angles,
-    Code,
-    Labels,
-    Numbers,
-    as_numbers,
-    code_of,
-    kind_of,
-    missing,
-    odd_among_numbers,
-)
+from kbpjax.estimator.columns import Angles, Labels
 from kbpjax.estimator.dependence import learned_graph
 from kbpjax.estimator.joint import conditional_draws, pooled_beliefs
 from kbpjax.estimator.potentials import EFFORTS, learn
@@ -36,12 +24,12 @@ from kbpjax.estimator.rows import (
     Rows,
     blocks,
     interval_ends,
-    level_ends,
     padded_evidence,
     row_draws,
     settled_beliefs,
 )
 from kbpjax.estimator.tables import Table
+from kbpjax.estimator.variables import Variables
 
 Floats = NDArray[np.floating]
 
@@ -175,13 +163,13 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         self.n_features_in_ = len(table.names)
         if table.program != "numpy":
             self.feature_names_in_ = np.array(table.names, object)
-        self.columns_, self.kinds_ = self._columns(table)
-        self.empty_ = self._without_empty(table)
-        codes = self._learned_codes(table)
+        self._variables = variables = Variables.of(table, self.kinds or {})
+        self.kinds_, self.empty_, count = variables.kinds, variables.empty, len(variables.codes)
+        codes = variables.encode(table)
         lagged = _with_lags(codes, self.lags)
-        spread = [*self.codes_] * (1 + 2 * self.lags)
-        edges, dependence = self._edges(lagged, spread)
-        self.dependence_ = dependence[: len(self.columns_), : len(self.columns_)]
+        spread = [*variables.codes] * (1 + 2 * self.lags)
+        edges, dependence = self._edges(lagged, len(spread))
+        self.dependence_ = dependence[:count, :count]
         learned = learn(
             spread,
             lagged,
@@ -189,18 +177,18 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             effort=self.effort,
             seed=self.random_state,
             progress=self.progress,
-            positions=None if self.positions is None else np.asarray(self.positions, float)[self._kept],
+            positions=None if self.positions is None else np.asarray(self.positions, float)[variables.kept],
             times=1 + 2 * self.lags,
         )
         self.model_, self.graph_, self.selection_ = learned.model, learned.graph, learned.selection
         self._joint = learned.joint
-        powers = np.zeros(len(self.columns_)) if self._joint is None else np.asarray(self._joint.power)
-        self.gaussian_weights_ = {name: float(one) for name, one in zip(self.columns_, powers, strict=False)}
+        powers = np.zeros(count) if self._joint is None else np.asarray(self._joint.power)
+        self.gaussian_weights_ = {name: float(one) for name, one in zip(variables.names, powers, strict=False)}
         self._rows = Rows.of(self.model_, self.graph_)
         fix = "Look for columns of which nearly all values are equal, and leave them out."
         finite = all(np.isfinite(np.asarray(one)).all() for one in (self._rows.tables, self._rows.local))
         _checks.require(finite, "X", "must give finite relations of its columns", "NaN", fix)
-        self.holes_ = reports.holes(self.columns_, codes, self._words())
+        self.holes_ = reports.holes(variables.names, codes, variables.words)
         if self.holes_:
             found = "; ".join(f"{one.column!r} with {one.other!r}" for one in self.holes_[:3])
             text = f"whether cells are missing depends on values of other columns: {found}"
@@ -267,22 +255,26 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         """
         _checks.require_number("coverage", coverage, above=0, below=1)
         table, codes = self._read(X)
+        variables = self._variables
         ends = np.full((2, len(codes), self.n_features_in_), np.nan)
-        for i, name in enumerate(self.columns_):
-            code = self.codes_[i]
-            if not isinstance(code, Labels):
-                dates = self.kinds_[name] == "date"
-                ends[:, :, self._places(name)[0]] = code.decode(codes[:, i]) if dates else self._raw(table, name)
+        numbers = [
+            (i, code, name, variables.places(name)[0])
+            for i, (name, code) in enumerate(zip(variables.names, variables.codes, strict=True))
+            if not isinstance(code, Labels)
+        ]
+        for i, code, name, place in numbers:
+            dates = self.kinds_[name] == "date"
+            ends[:, :, place] = code.decode(codes[:, i]) if dates else variables.values(table, name)
         tail = (1 - coverage) / 2
         for rows, weights, _ in self._beliefs(codes):
-            for i, name in enumerate(self.columns_):
-                code, gone = self.codes_[i], np.isnan(codes[rows, i])
-                if isinstance(code, Labels) or not gone.any():
+            for i, code, _, place in numbers:
+                gone = np.isnan(codes[rows, i])
+                if not gone.any():
                     continue
                 found = interval_ends(self._levels(i), weights[i][gone], (tail, 1 - tail), isinstance(code, Angles))
                 for end, scores in zip(ends, found, strict=True):
-                    end[np.arange(len(codes))[rows][gone], self._places(name)[0]] = code.decode(scores)
-        dated = [name for name in self.columns_ if self.kinds_[name] in ("number", "positive", "count")]
+                    end[np.arange(len(codes))[rows][gone], place] = code.decode(scores)
+        dated = [name for name in variables.names if self.kinds_[name] in ("number", "positive", "count")]
         dated = [name for name in dated if table.columns[name].dtype.kind == "M"]
         low, high = (table.numbers(one, dated) for one in ends)
         return low, high
@@ -310,15 +302,15 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             (['large', 'small'], True, [1.0, 0.0])
         """
         _, codes = self._read(X)
-        finite = {i: name for i, name in enumerate(self.columns_) if isinstance(self.codes_[i], Labels)}
-        found = {i: np.zeros((len(codes), len(self._labels(i)))) for i in finite}
+        labels = {i: code.labels for i, code in enumerate(self._variables.codes) if isinstance(code, Labels)}
+        found = {i: np.zeros((len(codes), len(own))) for i, own in labels.items()}
         for rows, weights, _ in self._beliefs(codes):
             for i, one in found.items():
                 one[rows] = weights[i][:, : one.shape[1]]
         for i, one in found.items():
             there = ~np.isnan(codes[:, i])
             one[there] = np.eye(one.shape[1])[codes[there, i].astype(int)]
-        return {name: (self._labels(i), found[i]) for i, name in finite.items()}
+        return {self._variables.names[i]: (labels[i], one) for i, one in found.items()}
 
     @public
     def sample(self, X: Any, n: int = 10, *, num_sweeps: int = SWEEPS) -> list[Any]:
@@ -360,11 +352,11 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             first, own = jax.random.split(jax.random.fold_in(key, number))
             z = z if self._joint is None else conditional_draws(self._joint, z, first)
             levels = np.asarray(row_draws(self._rows, self._joint, evidence, beliefs, z, hidden, own, num_sweeps))
-            for i in range(len(self.columns_)):
-                found = self._between(i, levels[i], rng).reshape(-1, n).T
+            for i in range(codes.shape[1]):
+                found = self._variables.between(i, self._levels(i), levels[i], rng).reshape(-1, n).T
                 drawn[:, rows, i] = np.where(np.isnan(codes[rows, i]), found, codes[rows, i])
         gone = np.isnan(codes)
-        return [table.filled(self._decoded(table, one, gone)) for one in drawn]
+        return [table.filled(self._variables.decode(table, one, gone)) for one in drawn]
 
     @public
     def posterior(self, X: Any) -> kbp.Posterior:
@@ -406,11 +398,11 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         asked = ~np.isnan(codes) & (rng.random(codes.shape) < share)
         left = np.where(asked, np.nan, codes)
         found = []
-        beliefs = np.zeros((len(self.columns_), len(codes), self._rows.prior.shape[1]))
+        beliefs = np.zeros((codes.shape[1], len(codes), self._rows.prior.shape[1]))
         for rows, weights, _ in self._beliefs(left):
             beliefs[:, rows] = weights
-        for i, name in enumerate(self.columns_):
-            own = self.codes_[i], self._levels(i), self._marginal(i)
+        for i, (name, code) in enumerate(zip(self._variables.names, self._variables.codes, strict=True)):
+            own = code, self._levels(i), self._marginal(i)
             found.append(reports.report(name, self.kinds_[name], *own, beliefs[i], codes[:, i], asked[:, i]))
         return found
 
@@ -436,94 +428,17 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)])
         return np.array([str(name) for name in names], object)
 
-    def _columns(self, table: Table) -> tuple[tuple[Any, ...], dict[Any, str]]:
-        """Return the variables: names of columns, and tuples of names of vectors; and their kinds."""
-        given = dict(self.kinds or {})
-        self.periods_: dict[Any, float] = {}
-        vectors = [name for name in given if isinstance(name, tuple) and name not in table.names]
-        inside = {one for name in vectors for one in name}
-        unknown = [one for one in [*inside, *(name for name in given if name not in vectors)] if one not in table.names]
-        fix = "Pass names of columns; of an array, their numbers."
-        _checks.require(not unknown, "kinds", f"must be of columns among {table.names[:5]} ...", unknown[:3], fix)
-        kinds = {}
-        for name in (*(one for one in table.names if one not in inside), *vectors):
-            word = given.get(name)
-            if isinstance(word, tuple) and len(word) == 2 and word[0] == "angle":
-                _checks.require_number(f"kinds[{name!r}]", word[1], above=0)
-                word, self.periods_[name] = "angle", float(word[1])
-            if word is None:
-                word = "category" if name in table.orders else kind_of(table.columns[name])
-                _warn_of_words(name, word, table)
-            fix = 'Angles of other periods are ("angle", period).'
-            _checks.require(
-                isinstance(word, str) and word in KINDS, f"kinds[{name!r}]", f"must be one of {KINDS}", repr(word), fix
-            )
-            fits = (word == "vector") == (name in vectors)
-            fix = 'Pass {("x", "y"): "vector"}.'
-            _checks.require(
-                fits, f"kinds[{name!r}]", "must be of several columns for a vector, and of one else", word, fix
-            )
-            kinds[name] = word
-        return tuple(kinds), kinds
-
-    def _without_empty(self, table: Table) -> list[Any]:
-        """Take variables without any value out of the columns and kinds, and return their names."""
-        gone = {name: missing(self._raw(table, name)) for name in self.columns_}
-        empty = [name for name, one in gone.items() if (one if one.ndim == 1 else one.any(axis=1)).all()]
-        _checks.require(len(empty) < len(gone), "X", "must have values", "none", "Pass rows that have some.")
-        if empty:
-            text = f"{', '.join(map(repr, empty[:5]))} ({len(empty)} columns) have no values: their cells stay missing"
-            warn(f"{text}. Leave them out, or give them values.", kbp.MissingWarning)
-        self._kept = [i for i, name in enumerate(self.columns_) if name not in empty]
-        self.columns_ = tuple(self.columns_[i] for i in self._kept)
-        self.kinds_ = {name: self.kinds_[name] for name in self.columns_}
-        return empty
-
-    def _raw(self, table: Table, name: Any) -> NDArray[Any]:
-        """Return the values of a variable [row], or [row, coordinate]."""
-        kind = self.kinds_[name]
-        if kind == "vector":
-            return np.stack([as_numbers(str(one), table.columns[one]) for one in name], axis=1)
-        x = table.columns[name]
-        return x if kind in ("category", "boolean", "text") else as_numbers(str(name), x)
-
-    def _learned_codes(self, table: Table) -> Floats:
-        self.codes_: list[Code] = []
-        columns = []
-        for name in self.columns_:
-            x = self._raw(table, name)
-            code = code_of(name, self.kinds_[name], x, self.periods_.get(name, 360.0), table.orders.get(name))
-            self.codes_.append(code)
-            columns.append(code.encode(x, name) if isinstance(code, Labels) else code.encode(x))
-        return np.stack(columns, axis=1)
-
     def _read(self, X: Any) -> tuple[Table, Floats]:
         """Return a table and its codes; raise ValueError for other columns than in `fit`."""
         check_is_fitted(self, "model_")
-        table = Table.of(X)
-        names = list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
-        if len(table.names) != self.n_features_in_:
-            raise ValueError(
-                f"X has {len(table.names)} features, but GraphImputer is expecting {self.n_features_in_} features as"
-                " input: pass the columns of fit."
-            )
-        fix = "Pass the columns of fit, in the same order."
-        same = table.program == "numpy" or list(table.names) == names
-        _checks.require(same, "X", f"must have the columns {names[:5]} ...", list(table.names)[:5], fix)
-        if table.program == "numpy" and names != list(table.names):
-            columns = {name: table.columns[i] for i, name in enumerate(names)}
-            table = dataclasses.replace(table, names=tuple(names), columns=columns)
-        found = []
-        for name, code in zip(self.columns_, self.codes_, strict=True):
-            x = self._raw(table, name)
-            found.append(code.encode(x, name) if isinstance(code, Labels) else code.encode(x))
-        return table, np.stack(found, axis=1)
+        return self._variables.read(X)
 
-    def _edges(self, codes: Floats, spread: Sequence[Code]) -> tuple[NDArray[np.integer], Floats]:
+    def _edges(self, codes: Floats, num_nodes: int) -> tuple[NDArray[np.integer], Floats]:
         """Return the edges of the graph [edge, 2], and the dependence of all pairs."""
-        words = self._words() * (1 + 2 * self.lags)
+        variables = self._variables
+        words = variables.words * (1 + 2 * self.lags)
         start = None
-        count = len(self.columns_)
+        count = len(variables.codes)
         fix = "Pass one of them."
         both = self.graph is not None and self.positions is not None
         _checks.require(not both, "graph, positions", "must not both be given", "both", fix)
@@ -534,11 +449,11 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             fix = "Pass coordinates [column, dim]."
             every = count + len(self.empty_)
             _checks.require(len(places) == every, "positions", f"must be of {every} columns", len(places), fix)
-            places = places[self._kept]
+            places = places[variables.kept]
             start = kbp.neighbor_graph(places, NEAREST)
             half = start.num_edges // 2
             pairs = np.stack([start.senders[:half], start.receivers[:half]], axis=1)
-            start = kbp.Graph.from_edges(self._in_time(pairs), len(spread))
+            start = kbp.Graph.from_edges(self._in_time(pairs), num_nodes)
         learned, dependence = learned_graph(codes, words, start, self.random_state)
         if self.graph is None:
             return learned, dependence
@@ -549,40 +464,25 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             half = self.graph.num_edges // 2
             pairs = np.stack([self.graph.senders[:half], self.graph.receivers[:half]], axis=1)
         else:
-            place = {name: i for i, name in enumerate(self.columns_)}
+            place = {name: i for i, name in enumerate(variables.names)}
             fix = "Pass pairs of names of columns."
             ok = isinstance(self.graph, Iterable) and not isinstance(self.graph, str)
             ok = ok and all(isinstance(pair, Sequence | np.ndarray) and len(pair) == 2 for pair in self.graph)
             _checks.require(ok, "graph", "must be pairs of names, or a Graph", repr(self.graph)[:40], fix)
             unknown = [one for pair in self.graph for one in pair if one not in place]
-            _checks.require(not unknown, "graph", f"must join columns among {self.columns_[:5]} ...", unknown[:3], fix)
+            rule = f"must join columns among {variables.names[:5]} ..."
+            _checks.require(not unknown, "graph", rule, unknown[:3], fix)
             pairs = np.array([[place[a], place[b]] for a, b in self.graph], int).reshape(-1, 2)
         return self._in_time(pairs), dependence
 
     def _in_time(self, pairs: NDArray[np.integer]) -> NDArray[np.integer]:
         """Return edges at each time of a window, and between successive times of each column."""
-        count, times = len(self.columns_), 1 + 2 * self.lags
+        count, times = len(self._variables.codes), 1 + 2 * self.lags
         own = np.arange(count)
         order = [*range(1, 1 + self.lags)][::-1], [*range(1 + self.lags, times)]  # blocks: now, before, after
         chain = [*order[0], 0, *order[1]]
         links = [np.stack([a * count + own, b * count + own], 1) for a, b in itertools.pairwise(chain)]
         return np.concatenate([*(pairs + t * count for t in range(times)), *links]) if times > 1 else pairs
-
-    def _words(self) -> list[str]:
-        return [
-            "label" if isinstance(code, Labels) else "angle" if isinstance(code, Angles) else "number"
-            for code in self.codes_
-        ]
-
-    def _places(self, name: Any) -> list[int]:
-        """Return the numbers of the table's columns of a variable."""
-        names = list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
-        return [names.index(one) for one in (name if name not in names else (name,))]
-
-    def _labels(self, column: int) -> Any:
-        code = self.codes_[column]
-        assert isinstance(code, Labels)
-        return code.labels
 
     def _levels(self, column: int) -> Floats:
         """Return the levels of the codes of a column."""
@@ -594,7 +494,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
 
     def _beliefs(self, codes: Floats) -> Iterator[tuple[slice, Floats, NDArray[np.floating]]]:
         """Yield blocks of rows, their beliefs [column, row, level] and residuals; warn of those not converged."""
-        lagged, failed, count = _with_lags(codes, self.lags), 0, len(self.columns_)
+        lagged, failed, count = _with_lags(codes, self.lags), 0, codes.shape[1]
         for rows in blocks(len(codes), self._rows):
             part = lagged[rows]
             weights, residual = self._weights(part)
@@ -620,7 +520,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
 
     def _coordinates(self, part: Floats) -> jax.Array:
         """Return the coordinates of rows in the Gaussian [row, coordinate]; without one, none."""
-        codes = self.codes_ * (1 + 2 * self.lags)
+        codes = [*self._variables.codes] * (1 + 2 * self.lags)
         found = np.zeros((len(part), 0)) if self._joint is None else self._joint.coordinates.of_codes(codes, part)
         return _checks.to_jax(found, self._rows.tables.dtype)
 
@@ -632,106 +532,27 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         """Return the table, its codes, and {column: (mask of its holes, values, spreads)}."""
         table, codes = self._read(X)
         gone = np.isnan(codes)
-        found: dict[int, tuple[list, list]] = {i: ([], []) for i in range(len(self.columns_))}
+        found: dict[int, tuple[list, list]] = {i: ([], []) for i in range(codes.shape[1])}
         for rows, weights, _ in self._beliefs(codes):
             for i in found:
                 holes = gone[rows, i]
                 if holes.any():
-                    value, spread = self._summary(i, weights[i][holes])
+                    value, spread = self._variables.summary(i, self._levels(i), weights[i][holes])
                     found[i][0].append(value)
                     found[i][1].append(spread)
         fills = {}
         for i, (values, spreads) in found.items():
-            if values and self.kinds_[self.columns_[i]] != "date":
+            if values and self.kinds_[self._variables.names[i]] != "date":
                 value, spread = np.concatenate(values), np.concatenate(spreads)
-                for name, mask, one, own in self._cells(table, i, gone[:, i], value, spread):
+                for name, mask, one, own in self._variables.cells(table, i, gone[:, i], value, spread):
                     fills[name] = mask, one, own
         return table, codes, fills
-
-    def _cells(
-        self, table: Table, column: int, gone: NDArray[np.bool_], value: NDArray[Any], spread: Floats
-    ) -> Iterator[tuple[Any, NDArray[np.bool_], NDArray[Any], Floats]]:
-        """Yield (name of a column of the table, mask of its holes, values, spreads) of a variable."""
-        name = self.columns_[column]
-        if self.kinds_[name] != "vector":
-            yield name, gone, value, spread
-            return
-        for i, one in enumerate(name):
-            mask = np.isnan(as_numbers(str(one), table.columns[one]))  # what is there is kept
-            inside = mask[gone]
-            yield one, mask, value[inside, i], spread[inside, i]
-
-    def _summary(self, column: int, weights: Floats) -> tuple[NDArray[Any], Floats]:
-        """Return what a cell is filled with, and how uncertain that is."""
-        code = self.codes_[column]
-        kind = self.kinds_[self.columns_[column]]
-        if isinstance(code, Labels) and kind in ("category", "boolean", "text"):
-            weights = weights[:, : len(code.labels)]
-            best = np.argmax(weights, axis=1)
-            return code.labels[best], 1 - weights[np.arange(len(best)), best]
-        if isinstance(code, Labels):
-            values = np.asarray(code.labels, float)
-            weights = weights[:, : len(values)]
-        else:
-            levels = self._levels(column)
-            values, weights = code.decode(levels), weights[:, : len(levels)]
-        if isinstance(code, Angles):
-            turn = np.exp(1j * (2 * np.pi / code.period) * values)
-            mean = weights @ turn
-            length = np.clip(np.abs(mean), 1e-12, 1)
-            unit = code.period / (2 * np.pi)
-            return np.mod(np.angle(mean), 2 * np.pi) * unit, np.sqrt(-2 * np.log(length)) * unit
-        mean = weights @ values
-        return mean, np.sqrt(np.maximum(weights @ values**2 - mean**2, 0))
-
-    def _between(self, column: int, levels: NDArray[np.integer], rng: np.random.Generator) -> Floats:
-        """Return codes of drawn levels: of numbers and angles, anywhere in their intervals."""
-        code, points = self.codes_[column], self._levels(column)
-        if isinstance(code, Labels):
-            return levels.astype(float)
-        edges = level_ends(points, isinstance(code, Angles))
-        levels = np.minimum(levels, len(points) - 1)
-        return edges[levels] + np.diff(edges)[levels] * rng.random(levels.shape)
-
-    def _decoded(
-        self, table: Table, codes: Floats, gone: NDArray[np.bool_]
-    ) -> dict[Any, tuple[NDArray[np.bool_], NDArray[Any]]]:
-        """Return {column of the table: (mask, values)} of the cells that were drawn."""
-        found = {}
-        for i, name in enumerate(self.columns_):
-            mask, code = gone[:, i], self.codes_[i]
-            if not mask.any() or self.kinds_[name] == "date":
-                continue
-            own = codes[mask, i]
-            values = code.labels[own.astype(int)] if isinstance(code, Labels) else code.decode(own)
-            if isinstance(code, Numbers) and code.whole:
-                values = np.round(values)
-            for one, cells, new, _ in self._cells(table, i, mask, values, values):
-                found[one] = cells, new
-        return found
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.input_tags.string = tags.input_tags.categorical = True
         return tags
-
-
-def _warn_of_words(name: Any, kind: str, table: Table) -> None:
-    """Warn of a column that was found to be of labels, though nearly all of its values are numbers."""
-    if kind not in ("category", "text") or name in table.orders:
-        return
-    odd = odd_among_numbers(table.columns[name])
-    if odd is None or not (odd or kind == "text"):  # a few different texts of digits are names, such as "0" and "1"
-        return
-    what = f"is of the kind {kind!r}, but nearly all of its values are numbers"
-    what = f"{what}, others are {', '.join(map(repr, odd[:3]))}" if odd else f"{what} as texts"
-    coerce = {"pandas": 'pd.to_numeric(column, errors="coerce")', "polars": "column.cast(pl.Float64, strict=False)"}
-    fix = coerce.get(table.program, "floats, with NaN instead of words")
-    warn(
-        f"column {name!r} {what}. Convert it to numbers: {fix}; or pass kinds={{{name!r}: {kind!r}}} if it is right.",
-        kbp.MissingWarning,
-    )
 
 
 def _with_lags(codes: Floats, lags: int) -> Floats:
