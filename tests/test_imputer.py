@@ -195,6 +195,15 @@ def test_frames_keep_types_index_and_what_is_there(mixed):
     np.testing.assert_allclose(chances.sum(axis=1), 1, atol=1e-5)
 
 
+def test_probabilities_of_a_column_without_labels_are_an_error_that_names_its_kind(mixed):
+    _, holes, imputer = mixed
+    for found in (imputer.probabilities(holes), copy.deepcopy(imputer.probabilities(holes))):
+        assert list(found) == ["few", "label", "flag"] and found.get("number") is None and "number" not in found
+        for name, got in (("number", "'number', of the kind 'number'"), ("angle", "'angle', of the"), (0, "0")):
+            with pytest.raises(KeyError, match=rf"column: must be one of labels, .*'label'.*; got {got}.* interval\(X"):
+                found[name]
+
+
 def test_polars_arrays_and_draws_of_mixed_columns(mixed):
     _, holes, imputer = mixed
     table = pl.DataFrame(

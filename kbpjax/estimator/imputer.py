@@ -29,7 +29,7 @@ from kbpjax.estimator.rows import (
     settled_beliefs,
 )
 from kbpjax.estimator.tables import Table
-from kbpjax.estimator.variables import Variables
+from kbpjax.estimator.variables import ByColumn, Variables
 
 Floats = NDArray[np.floating]
 
@@ -287,7 +287,8 @@ class GraphImputer(TransformerMixin, BaseEstimator):
             X: as in `transform`.
 
         Returns:
-            {name: (labels [label], probabilities [row, label])}; known cells have probability 1.
+            {name: (labels [label], probabilities [row, label])}; known cells have probability 1. Other columns are not
+            in it: a `KeyError` names their kind. See `interval`.
 
         Raises:
             ValueError: as `transform`.
@@ -310,7 +311,7 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         for i, one in found.items():
             there = ~np.isnan(codes[:, i])
             one[there] = np.eye(one.shape[1])[codes[there, i].astype(int)]
-        return {self._variables.names[i]: (labels[i], one) for i, one in found.items()}
+        return ByColumn({self._variables.names[i]: (labels[i], one) for i, one in found.items()}, self.kinds_)
 
     @public
     def sample(self, X: Any, n: int = 10, *, num_sweeps: int = SWEEPS) -> list[Any]:

@@ -183,6 +183,19 @@ class Variables:
             yield one, mask, value[inside, i], spread[inside, i]
 
 
+class ByColumn(dict):
+    """{name: answers} of the columns of labels, with an error that says why another column has none."""
+
+    def __init__(self, answers: Mapping[Any, Any], kinds: Mapping[Any, str]):
+        super().__init__(answers)
+        self.kinds = kinds
+
+    def __missing__(self, name: Any) -> Any:
+        got = f"{name!r}, of the kind {self.kinds[name]!r}" if name in self.kinds else repr(name)
+        fix = "Numbers, angles and dates have intervals: call interval(X)."
+        raise KeyError(f"column: must be one of labels, such as {list(self)[:5]}; got {got}. {fix}")
+
+
 def kinds_of(table: Table, given: Mapping[Any, Any]) -> tuple[dict[Any, str], dict[Any, float]]:
     """Return {name: kind} of the variables, given or found, and {name: period} of angles with a given one."""
     periods = {}
