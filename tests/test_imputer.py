@@ -18,7 +18,7 @@ from kbpjax.estimator.columns import Angles, Labels, Numbers, code_of, kind_of, 
 from kbpjax.estimator.dependence import learned_graph
 from kbpjax.estimator.joint import Coordinates, Held, Joint, conditional_draws, conditionals, learn_joint, moments
 from kbpjax.estimator.rows import interval_ends
-from kbpjax.estimator.tables import Table
+from kbpjax.estimator.tables import Table, warn_of_gaps
 from kbpjax.estimator.variables import kinds_of
 from kbpjax.training.trainer import held_cases
 
@@ -448,6 +448,46 @@ def test_rows_around_fill_what_a_row_alone_cannot():
         lags: np.std((GraphImputer(effort="low", lags=lags).fit(holes).transform(holes) - x)[gone]) for lags in (0, 1)
     }
     assert error[1] < 0.6 * error[0]
+
+
+PERIODS = {
+    "h": "1 hours",
+    "6h": "6 hours",
+    "D": "1 days",
+    "B": "1 days",
+    "MS": "31 days",
+    "QE": "92 days",
+    "YE": "365 days",
+}
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Paris"])
+@pytest.mark.parametrize("period", PERIODS)
+def test_regular_dates_of_all_periods_have_no_gaps(period, zone):
+    """Also across changes of the clock and weekends; an index that was read from a file has no `freq`."""
+    count = 3000 if period == "h" else 200
+    regular = pd.DatetimeIndex(list(pd.date_range("2020-01-06", periods=count, freq=period, tz=zone)))
+    warn_of_gaps(pd.Series(0.0, regular))
+    gap = pd.Series(0.0, regular.delete(70))
+    with pytest.warns(kbp.MissingWarning, match=rf"^X: 1 of .* the usual {PERIODS[period]}"):
+        warn_of_gaps(gap)
+    with pytest.warns(kbp.MissingWarning, match=r"^X: (\d+) of \1 "):
+        warn_of_gaps(pd.Series(0.0, regular[::-1]))
+
+
+def test_dates_that_are_left_out_are_counted_where_rows_are_successive():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(40, 1)) + 0.5 * rng.normal(size=(40, 2)), columns=["a", "b"])
+    frame.index = pd.date_range("2020-01-01", periods=40)
+    gaps = frame.drop(frame.index[[7, 8, 30]])
+    text = r"^X: 2 of 36 steps between its dates are not the usual 1 days, .* X.asfreq"
+    with pytest.warns(kbp.MissingWarning, match=text):
+        imputer = GraphImputer(effort="low", lags=1, graph=[]).fit(gaps)
+    with pytest.warns(kbp.MissingWarning, match=text):
+        imputer.transform(gaps)
+    filled = imputer.transform(gaps.asfreq("D"))  # no warning
+    assert len(filled) == 40 and not filled.isna().any().any()
+    GraphImputer(effort="low", graph=[]).fit(gaps)
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from kbpjax.estimator.rows import (
     row_draws,
     settled_beliefs,
 )
-from kbpjax.estimator.tables import Table
+from kbpjax.estimator.tables import Table, warn_of_gaps
 from kbpjax.estimator.variables import ByColumn, Variables
 
 Floats = NDArray[np.floating]
@@ -144,7 +144,8 @@ class GraphImputer(TransformerMixin, BaseEstimator):
 
         Warns:
             HolesWarning: whether cells of a column are missing depends on values of other columns.
-            MissingWarning: columns have no values, or a few words among numbers, which make them categories or texts.
+            MissingWarning: columns have no values, or a few words among numbers, which make them categories or texts;
+                or, with lags, dates are left out of the index.
         """
         del y
         fix = f"Pass one of {tuple(EFFORTS)}."
@@ -160,6 +161,8 @@ class GraphImputer(TransformerMixin, BaseEstimator):
         ok = _checks.is_whole(self.lags) and 0 <= self.lags <= MOST_LAGS
         _checks.require(ok, "lags", f"must be an integer in 0 .. {MOST_LAGS}", repr(self.lags), fix)
         table = Table.of(X)
+        if self.lags:
+            warn_of_gaps(X)
         self.n_features_in_ = len(table.names)
         if table.program != "numpy":
             self.feature_names_in_ = np.array(table.names, object)
@@ -432,6 +435,8 @@ class GraphImputer(TransformerMixin, BaseEstimator):
     def _read(self, X: Any) -> tuple[Table, Floats]:
         """Return a table and its codes; raise ValueError for other columns than in `fit`."""
         check_is_fitted(self, "model_")
+        if self.lags:
+            warn_of_gaps(X)
         return self._variables.read(X)
 
     def _edges(self, codes: Floats, num_nodes: int) -> tuple[NDArray[np.integer], Floats]:

@@ -102,7 +102,7 @@ class MissingWarning(KbpWarning):
     """Given by `fit` if vectors of which some entries are missing are dropped as a whole.
 
     Also given by `kbpjax.estimator.GraphImputer` if columns have no values, or if a word makes a column of numbers one
-    of labels, and by `kbpjax.series` if dates of a series of pandas are not at equal distances.
+    of labels, and by it and `kbpjax.series` if dates of an index of pandas are not at equal distances.
 
     Examples:
         >>> import warnings, kbpjax as kbp
