@@ -176,6 +176,29 @@ LONGEST = 8
 """Length of the longest vector whose entries are shown."""
 
 
+class KbpWarning(UserWarning):
+    """Base class of all warnings of kbpjax; `warnings.filterwarnings` filters them by their class.
+
+    Examples:
+        >>> import warnings, kbpjax as kbp
+        >>> with warnings.catch_warnings():
+        ...     warnings.filterwarnings("error", category=kbp.ConvergenceWarning)  # here, raise it as an error
+    """
+
+
+class MissingWarning(KbpWarning):
+    """Given by `fit` and `fit_chunks` if vectors of which some entries are missing are dropped as a whole.
+
+    Also given by `kbpjax.estimator.GraphImputer` if columns have no values, or if a word makes a column of numbers one
+    of labels, and by it and `kbpjax.series` if dates of an index of pandas are not at equal distances.
+
+    Examples:
+        >>> import warnings, kbpjax as kbp
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", kbp.MissingWarning)  # here, it is not shown
+    """
+
+
 def warn(text: str, category: type[Warning]) -> None:
     """Give a warning at the line of the user's code that called this package."""
     frame, level = sys._getframe(), 1

@@ -8,6 +8,7 @@ import pytest
 import kbpjax as kbp
 from kbpjax.features import Basis
 from kbpjax.learning.patterns import MOST_PATTERNS, PatternFeatures, common_patterns
+from kbpjax.learning.streaming import fit_chunks
 from kbpjax.tuning.held_out import hold_out
 from kbpjax.tuning.search import Search
 
@@ -157,6 +158,25 @@ def test_what_is_dropped_as_a_whole_is_said():
         kbp.EvidenceWarning, match="y: 1 of 2 observations of node type 0 miss entries, and count as miss"
     ):
         assert kbp.observe(model, graph, wide[0]).observed.tolist() == [[True, False]]
+
+
+def test_what_chunks_drop_as_a_whole_is_said(tmp_path):
+    """Also of the short vectors whose entries `fit` uses, and where a finished checkpoint is read again."""
+    rng = np.random.default_rng(0)
+    graph, x, y = kbp.chain_graph(2), rng.normal(size=(30, 2, 2)), rng.normal(size=(30, 2, 3))
+    options = {"kernel": kbp.RBF(1.0), "obs_kernel": kbp.RBF(2.0), "rule": kbp.ConstantTime(0.1, 8)}
+    options |= {"checkpoint": tmp_path / "sums"}
+    x[:3, 0, 1] = y[4:20, 1, 2] = y[6, 0, :2] = np.nan
+    y[29, 0] = np.nan  # nothing is there
+    chunks = [kbp.pool(graph, x[rows], y[rows]) for rows in (slice(10), slice(10, 25), slice(25, None))]
+    for _ in range(2):
+        with pytest.warns(kbp.MissingWarning) as given:
+            fit_chunks(chunks, **options)
+        texts = [str(one.message) for one in given]
+        assert len(texts) == 2
+        assert texts[0].startswith("chunks: 17 of 59 observations of node type 0 miss entries, and are dropped as a w")
+        assert texts[1].startswith("chunks: 3 of 60 samples of node type 0 miss entries, and are dropped as a whole. ")
+    fit_chunks([chunks[2]], **options | {"checkpoint": None})  # no warning
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, ScalarLike
 
 from kbpjax import _checks
+from kbpjax._misc import KbpWarning as KbpWarning
+from kbpjax._misc import MissingWarning as MissingWarning
 from kbpjax._misc import show, show_fields, values_or_shapes, vary_like
 from kbpjax._public import Checked, public
 from kbpjax.graphs.graph import Graph
@@ -33,16 +35,6 @@ IMPOSSIBLE = (
     "The evidence is impossible under the tables: correct either. If potentials are sharp, products may underflow: use "
     "kbpjax.InLogs() or double precision."
 )
-
-
-class KbpWarning(UserWarning):
-    """Base class of all warnings of kbpjax; `warnings.filterwarnings` filters them by their class.
-
-    Examples:
-        >>> import warnings, kbpjax as kbp
-        >>> with warnings.catch_warnings():
-        ...     warnings.filterwarnings("error", category=kbp.ConvergenceWarning)  # here, raise it as an error
-    """
 
 
 class ConvergenceWarning(KbpWarning):
@@ -95,19 +87,6 @@ class MarginWarning(KbpWarning):
         >>> import warnings, kbpjax as kbp
         >>> with warnings.catch_warnings():
         ...     warnings.simplefilter("ignore", kbp.MarginWarning)  # here, it is not shown
-    """
-
-
-class MissingWarning(KbpWarning):
-    """Given by `fit` if vectors of which some entries are missing are dropped as a whole.
-
-    Also given by `kbpjax.estimator.GraphImputer` if columns have no values, or if a word makes a column of numbers one
-    of labels, and by it and `kbpjax.series` if dates of an index of pandas are not at equal distances.
-
-    Examples:
-        >>> import warnings, kbpjax as kbp
-        >>> with warnings.catch_warnings():
-        ...     warnings.simplefilter("ignore", kbp.MissingWarning)  # here, it is not shown
     """
 
 

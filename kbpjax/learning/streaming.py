@@ -6,6 +6,7 @@ and the sums, independent of the number of samples. Sums within a chunk have the
 chunks are added in double precision.
 """
 
+import collections
 import dataclasses
 import json
 import os
@@ -20,6 +21,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, ScalarLike
 
 from kbpjax import _checks
+from kbpjax._misc import MissingWarning, warn
 from kbpjax._public import describe, public
 from kbpjax.features import FeatureMap
 from kbpjax.kernels import Kernel
@@ -83,6 +85,10 @@ def fit_chunks(
             first in types or shapes, or from the same chunk in the first pass or the checkpoint; the checkpoint has
             other options, or is not a checkpoint.
 
+    Warns:
+        MissingWarning: vectors of which some entries are missing, in chunks of `pool`, are dropped as a whole.
+            Observations, too: evidence for the entries that are there is learned by `fit` alone.
+
     Examples:
         >>> import numpy as np, kbpjax as kbp
         >>> from kbpjax.learning.streaming import chunked, fit_chunks
@@ -117,6 +123,7 @@ def fit_chunks(
     fix = "The function must return the same chunks at every call."
     ok = state.total in (0, state.done)
     _checks.require(ok, "chunks", f"must have the same number in both passes, {state.total}", state.done, fix)
+    source.warn_of_missing()
     if state.stage == "sum":
         saved.save(dataclasses.replace(state, stage="done", total=state.done))
     model = regression.model(bases, obs_bases, *_totals(ends, bases, obs_bases, state.arrays))
@@ -208,6 +215,7 @@ class _Source:
         self.chunks: Any = chunks
         self.progress = progress or iter
         self.total = len(chunks) if isinstance(chunks, Sequence) else None
+        self.missing: collections.Counter = collections.Counter()
 
     def first(self, stage: str) -> Progress:
         """Return the initial state, with the types and shapes of the first chunk."""
@@ -237,10 +245,12 @@ class _Source:
         Chunks that were read before are compared with their digests; those that the state has take no step.
         """
         last, count = time.monotonic(), 0
+        self.missing.clear()
         try:
             for i, chunk in enumerate(self.shown()):
                 count = i + 1
                 state = _compared(state, i, chunk)
+                self.missing += _missing(chunk)
                 if i < state.done:
                     continue
                 state = dataclasses.replace(step(state, chunk), done=count)
@@ -256,6 +266,26 @@ class _Source:
                 saved.resumable(stop, f"{state.done} chunks of the pass '{state.stage}' are kept")
             raise
         return state
+
+    def warn_of_missing(self) -> None:
+        """Warn of the vectors of the last pass of which some entries are missing."""
+        for name, v in sorted({key[:2] for key in self.missing if key[2] == "partly"}):
+            partly, whole = (self.missing[name, v, which] for which in ("partly", "whole"))
+            text = f"{partly} of {partly + whole} {name} of node type {v} miss entries, and are dropped as a whole"
+            of_observations = "use kbpjax.fit, which uses the entries of vectors of at most 15"
+            fix = "make entries nodes of their own" if name == "samples" else of_observations
+            warn(f"chunks: {text}. Impute them, or {fix}.", MissingWarning)
+
+
+def _missing(data: TrainingData) -> collections.Counter:
+    """Return {("samples" or "observations", node type, "partly" or "whole"): number of vectors} of a chunk's cases."""
+    found = collections.Counter()
+    for one in data.cases:
+        for name, whole, partly in (("samples", one.present, {}), ("observations", one.observed, one.partly)):
+            found.update({(name, v, "whole"): int(np.sum(mask)) for v, mask in whole.items()})
+            for masks in (one.dropped.get(name, {}), partly):
+                found.update({(name, v, "partly"): int(np.sum(mask)) for v, mask in masks.items()})
+    return found
 
 
 def _compared(state: Progress, i: int, chunk: Any) -> Progress:
