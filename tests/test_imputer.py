@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import kbpjax as kbp
 from kbpjax.estimator import GraphImputer, reports
-from kbpjax.estimator.columns import Angles, Labels, Numbers, code_of, kind_of, odd_among_numbers
+from kbpjax.estimator.columns import Angles, Labels, Numbers, are_dates, code_of, kind_of, odd_among_numbers
 from kbpjax.estimator.dependence import learned_graph
 from kbpjax.estimator.joint import Coordinates, Held, Joint, conditional_draws, conditionals, learn_joint, moments
 from kbpjax.estimator.rows import interval_ends
@@ -357,6 +357,21 @@ def test_a_word_among_numbers_is_named():
         with pytest.warns(kbp.MissingWarning, match="'zip' is of the kind 'text', .* as texts"):
             kinds_of(Table.of(table), {})
         assert kinds_of(Table.of(table), {"zip": "text"})[0] == {"zip": "text"}
+    marked = ["n/a" if i % 7 == 0 else str(i) for i in range(90)]
+    with pytest.warns(kbp.MissingWarning, match="'price' is of the kind 'text', .* others are 'n/a'"):
+        kinds_of(Table.of(pd.DataFrame({"price": marked})), {})
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d %H:%M:%S", "%Y-%m-%d", "%d.%m.%Y", "%m/%d/%y", "%Y-%m-%dT%H:%M"])
+def test_texts_that_are_dates_are_named(form):
+    texts = pd.date_range("2024-02-11", periods=90).strftime(form).where(np.arange(90) % 9 > 0, None)
+    for table, fix in (
+        (pd.DataFrame({"day": texts}), r"pd.to_datetime\(column\)"),
+        (pl.DataFrame({"day": [one if isinstance(one, str) else None for one in texts]}), r"str.to_datetime\(\)"),
+    ):
+        with pytest.warns(kbp.MissingWarning, match=f"'day' is of the kind 'text', but .* dates as texts. .*{fix}"):
+            kinds_of(Table.of(table), {})
+    assert not any(are_dates(np.array([one, one], object)) for one in ("12-05", "1.5", "555-12-3456", "a 2024-01-01"))
 
 
 def test_columns_without_values_stay_missing_and_dates_of_the_kind_number_are_filled():

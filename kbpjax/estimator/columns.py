@@ -7,6 +7,7 @@ largest, or a little beyond of numbers without ties.
 """
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -36,8 +37,11 @@ ORDERED, NARROWEST = 5, 0.3
 MOST_LABELS = 64
 """Largest number of categories, and of texts or vectors that stand for all."""
 
-NEARLY_ALL = 0.9
-"""Share of numbers among the values of a column from which on the others are taken for mistakes."""
+NEARLY_ALL = 0.8
+"""Share of numbers, or of dates, among the values of a column from which on the others are taken for mistakes."""
+
+DATE = re.compile(r"\s*(\d{4}-\d\d?-\d\d?|\d\d?[./-]\d\d?[./-]\d{2,4}|\d{4}/\d\d?/\d\d?)([ T]\d\d?:\d\d.*)?\s*")
+"""What a text looks like that is a date."""
 
 YEAR = 365.2425
 """Days of a year."""
@@ -217,6 +221,13 @@ def odd_among_numbers(x: Values) -> list[Any] | None:
     odd = [one for one in counts if not _is_number(one)]
     few = sum(counts[one] for one in odd) <= (1 - NEARLY_ALL) * counts.total()
     return odd if few and counts else None
+
+
+def are_dates(x: Values) -> bool:
+    """Return whether nearly all values of a column are texts that look like dates."""
+    known = x[~missing(x)].tolist()
+    dates = sum(isinstance(one, str) and DATE.fullmatch(one) is not None for one in known)
+    return len(known) > 0 and dates >= NEARLY_ALL * len(known)
 
 
 def _is_number(one: Any) -> bool:

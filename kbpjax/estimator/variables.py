@@ -19,6 +19,7 @@ from kbpjax.estimator.columns import (
     Code,
     Labels,
     Numbers,
+    are_dates,
     as_numbers,
     code_of,
     kind_of,
@@ -231,17 +232,20 @@ def _values(table: Table, name: Any, kind: str) -> NDArray[Any]:
 
 
 def _warn_of_words(name: Any, kind: str, table: Table) -> None:
-    """Warn of a column that was found to be of labels, though nearly all of its values are numbers."""
+    """Warn of a column that was found to be of labels, though nearly all of its values are numbers or dates."""
     if kind not in ("category", "text") or name in table.orders:
         return
-    odd = odd_among_numbers(table.columns[name])
+    x, right = table.columns[name], f"or pass kinds={{{name!r}: {kind!r}}} if it is right."
+    if are_dates(x):
+        convert = {"pandas": "pd.to_datetime(column)", "polars": "column.str.to_datetime()"}
+        fix = f"Convert it to dates: {convert.get(table.program, 'numpy.datetime64')}; {right}"
+        warn(f"column {name!r} is of the kind {kind!r}, but its values are dates as texts. {fix}", kbp.MissingWarning)
+        return
+    odd = odd_among_numbers(x)
     if odd is None or not (odd or kind == "text"):  # a few different texts of digits are names, such as "0" and "1"
         return
     what = f"is of the kind {kind!r}, but nearly all of its values are numbers"
     what = f"{what}, others are {', '.join(map(repr, odd[:3]))}" if odd else f"{what} as texts"
     coerce = {"pandas": 'pd.to_numeric(column, errors="coerce")', "polars": "column.cast(pl.Float64, strict=False)"}
     fix = coerce.get(table.program, "floats, with NaN instead of words")
-    warn(
-        f"column {name!r} {what}. Convert it to numbers: {fix}; or pass kinds={{{name!r}: {kind!r}}} if it is right.",
-        kbp.MissingWarning,
-    )
+    warn(f"column {name!r} {what}. Convert it to numbers: {fix}; {right}", kbp.MissingWarning)
