@@ -304,6 +304,15 @@ def test_scores_that_are_not_numbers_are_never_taken(problem, monkeypatch):
     assert taken in (["closed form"], ["scaled"]) and float(trained.reweighting) < 10
 
 
+def test_own_starts_are_refused_where_training_would_lose_them():
+    rng = np.random.default_rng(0)
+    x = np.cumsum(rng.normal(size=(60, 6)), axis=1)
+    data = kbp.pool(kbp.chain_graph(6), x, x)
+    model = kbp.fit(data, kernel=kbp.RBF(0.5), obs_kernel=kbp.RBF(0.5), relation="counts", ridge=0.01, starts="own")
+    with pytest.raises(ValueError, match="model: must not have own starts, .* Or pass kbpjax.fit"):
+        kbp.train(model, data, steps=1)
+
+
 def test_bad_input_is_refused(problem):
     graph, data, model = problem
     for options, text in (

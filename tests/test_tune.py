@@ -506,6 +506,7 @@ def test_tune_names_what_is_wrong():
     for options, text in [
         ({"observations": Y[:3]}, "observations: must have 4 cases"),
         ({"observations": lambda key: Y[:3]}, "observations: must have 4 cases"),
+        ({"observations": int}, "observations: must be no class"),
         ({"observations": {0: Y, 1: Y[:2]}}, "observations: must have the same number of cases"),
         ({"validation": (Y[:2], Y[:3])}, "validation: must have 2 cases"),
         ({"truth": {0: Y, 1: Y[:3]}}, "truth: must have the same number of cases"),

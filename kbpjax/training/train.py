@@ -103,8 +103,8 @@ def train(
         with the distances of levels in their units.
 
     Raises:
-        ValueError: a model of another kind, data without cases of one graph, an option out of range, a checkpoint of
-            other data or options.
+        ValueError: a model of another kind or with own starts, data without cases of one graph, an option out of range,
+            a checkpoint of other data or options.
 
     Warns:
         ConvergenceWarning: no trained model converged on held-out cases: the start is returned.
@@ -133,6 +133,8 @@ def train(
     single = all(x.ndim == 1 for x in model.points.values())
     fix = "Pass kbpjax.fit(data, relation='counts')."
     _checks.require(counted and single, "model", "must be of smoothed counts of single numbers", repr(model)[:60], fix)
+    fix = "On trees messages are exact: there is little to train. Or pass kbpjax.fit(data, starts='pooled')."
+    _checks.require(not model.starts, "model", "must not have own starts, which training does not keep", "some", fix)
     fix = "Pool the cases of one graph."
     _checks.require(len(data.cases) == 1, "data", "must be cases of one graph", f"{len(data.cases)} graphs", fix)
     graph = data.cases[0].graph

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from kbpjax import _checks
 from kbpjax._misc import matmul, quick_jit
 from kbpjax.features import Basis, LandmarkSelector, cholesky_basis, incomplete_cholesky
+from kbpjax.graphs.counting import components
 from kbpjax.graphs.graph import Graph
 from kbpjax.kernels import RBF, Kernel, gram, median_bandwidth
 from kbpjax.kernels.euclidean import ARD, Periodic, Projected
@@ -444,12 +445,7 @@ def make_comparison(
 
 def _told(graph: Graph, known: NDArray[np.integer]) -> NDArray[np.bool_]:
     """Return which nodes hear of a known or observed node [node]; beliefs of others say nothing of the relations."""
-    from scipy.sparse import coo_array  # a dependency of JAX, imported where it is needed
-    from scipy.sparse.csgraph import connected_components
-
-    ends = np.asarray(graph.senders), np.asarray(graph.receivers)
-    edges = coo_array((np.ones(graph.num_edges, np.int8), ends), shape=(graph.num_nodes,) * 2)
-    part = connected_components(edges, directed=False)[1]
+    part = components(graph.senders, graph.receivers, graph.num_nodes)
     return np.isin(part, part[known])
 
 

@@ -273,6 +273,8 @@ class _Cases(eqx.Module):
         truth = _checks.as_arrays("truth", truth)
         count = _count("truth", truth)
         key, held_out = jax.random.split(key)
+        fix = "Pass an array, or a function of a random key."
+        _checks.require(not isinstance(observations, type), "observations", "must be no class", observations, fix)
         if not callable(observations):
             observations = _checks.as_arrays("observations", observations)
         elif not isinstance(observations, Partial):
