@@ -128,6 +128,11 @@ def test_files(tmp_path: Path) -> None:
             np.testing.assert_array_equal(a, b)
     factors = Factors([2, 3], [(0, 1)], [np.arange(6.0).reshape(2, 3)])
     discrete.write_uai(path, factors)
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    with pytest.raises(ValueError, match="path: must be new, or a file in the UAI format; got .*, another file"):
+        discrete.write_uai(notes, factors)
+    assert notes.read_text() == "mine"
     for text in ("1 1 2\n", "1\n1 1 2\n"):  # of 2014, of 2010
         evidence.write_text(text)
         found = elimination.solve(discrete.read_uai(path, evidence))

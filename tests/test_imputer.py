@@ -403,9 +403,20 @@ def test_columns_without_values_stay_missing_and_dates_of_the_kind_number_are_fi
 
 
 A = np.arange(20.0).reshape(10, 2)
+
+
+def small_frame_imputer():
+    """Return an imputer of the columns a and b."""
+    return GraphImputer(effort="low", graph=[]).fit(pd.DataFrame(A, columns=["a", "b"]))
+
+
 BAD = {
     "no values": (lambda: GraphImputer().fit(np.full((5, 2), np.nan)), "^X: must have values"),
     "no rows": (lambda: GraphImputer().fit(A[:0]), "^X: must have 1 row"),
+    "a column less": (
+        lambda: small_frame_imputer().transform(pd.DataFrame({"b": A[:, 1]})),
+        r"^X has 1 features, but .* 2 features as input, without \['a'\]\. Pass the columns of fit",
+    ),
     "no columns": (lambda: GraphImputer().fit(A[:, :0]), "^X: must have 1 row and 1 column"),
     "one axis": (lambda: GraphImputer().fit(A[0]), "^X: must be a table"),
     "infinity": (lambda: GraphImputer().fit(np.where(A == 3, np.inf, A)), "^X: column '1' must be finite"),

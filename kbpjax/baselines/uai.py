@@ -131,11 +131,11 @@ def write_uai(path: str | Path, factors: Factors) -> None:
     """Write a model as a file in the UAI format, as potentials (MARKOV).
 
     Args:
-        path: the file; one that is there is replaced.
+        path: the file; one in this format that is there is replaced.
         factors: the model.
 
     Raises:
-        ValueError: the path cannot be written.
+        ValueError: the path cannot be written, or has another file.
 
     Examples:
         >>> import pathlib, tempfile
@@ -146,6 +146,9 @@ def write_uai(path: str | Path, factors: Factors) -> None:
         [[3.0, 1.0], [1.0, 3.0]]
     """
     target = _checks.path_to_write("path", path)
+    ours = not target.exists() or target.read_bytes().lstrip().startswith(tuple(map(str.encode, KINDS)))
+    rule, fix = "must be new, or a file in the UAI format", "Delete it first, or pass another path."
+    _checks.require(ours, "path", rule, f"{target}, another file", fix)
     lines = ["MARKOV", str(len(factors.sizes)), " ".join(map(str, factors.sizes)), str(len(factors.scopes))]
     lines += [" ".join(map(str, (len(scope), *scope))) for scope in factors.scopes]
     for table in factors.tables:

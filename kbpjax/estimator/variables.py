@@ -103,13 +103,14 @@ class Variables:
     def read(self, X: Any) -> tuple[Table, Floats]:
         """Return a table and its codes; raise ValueError for other columns than in `fit`."""
         table = Table.of(X)
-        if len(table.names) != len(self.columns):
-            raise ValueError(
-                f"X has {len(table.names)} features, but GraphImputer is expecting {len(self.columns)} features as"
-                " input: pass the columns of fit."
-            )
         names = list(self.columns)
+        gone = [name for name in names if name not in table.names] if self.framed and table.program != "numpy" else []
         fix = "Pass the columns of fit, in the same order."
+        if len(table.names) != len(names):
+            raise ValueError(
+                f"X has {len(table.names)} features, but GraphImputer is expecting {len(names)} features as input"
+                f"{f', without {gone[:5]}' if gone else ''}. {fix}"
+            )
         same = table.program == "numpy" or list(table.names) == names
         _checks.require(same, "X", f"must have the columns {names[:5]} ...", list(table.names)[:5], fix)
         if table.program == "numpy" and self.framed:
