@@ -445,7 +445,7 @@ def make_comparison(
 
 def _told(graph: Graph, known: NDArray[np.integer]) -> NDArray[np.bool_]:
     """Return which nodes hear of a known or observed node [node]; beliefs of others say nothing of the relations."""
-    part = components(graph.senders, graph.receivers, graph.num_nodes)
+    part = components(np.asarray(graph.senders), np.asarray(graph.receivers), graph.num_nodes)
     return np.isin(part, part[known])
 
 
