@@ -297,7 +297,8 @@ def _with_nan(array: np.ndarray) -> np.ndarray:
     """Return objects that are numbers, None or NA as floats, NaN where missing; other objects unchanged."""
     entries = array.reshape(-1).tolist()
     gone = np.array([one is None or type(one).__name__ in ("NAType", "NaTType") for one in entries], bool)
-    if not all(isinstance(one, int | float | np.number) for one, out in zip(entries, gone, strict=True) if not out):
+    known = [one for one, out in zip(entries, gone, strict=True) if not out]
+    if not all(isinstance(one, int | float | np.number) and not isinstance(one, bool) for one in known):
         return array
     try:
         return np.where(gone.reshape(array.shape), np.nan, array).astype(float)

@@ -331,7 +331,7 @@ def test_pictures_become_rows():
 
 
 def test_objects_that_are_no_numbers_are_no_gaps():
-    for odd in (1j, 10**400, [1.0], object()):
+    for odd in (1j, 10**400, [1.0], object(), True):
         row = np.array([0.0, None, None], object)
         row[2] = odd
         with pytest.raises(ValueError, match="^samples: must be rectangular numbers; got ndarray of dtype object with"):

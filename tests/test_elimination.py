@@ -133,6 +133,9 @@ def test_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="path: must be new, or a file in the UAI format; got .*, another file"):
         discrete.write_uai(notes, factors)
     assert notes.read_text() == "mine"
+    notes.write_text("")
+    discrete.write_uai(notes, factors)
+    assert discrete.read_uai(notes).sizes == factors.sizes
     for text in ("1 1 2\n", "1\n1 1 2\n"):  # of 2014, of 2010
         evidence.write_text(text)
         found = elimination.solve(discrete.read_uai(path, evidence))

@@ -278,7 +278,9 @@ def test_dates_that_are_no_steps_are_reported(model):
     whole = kbp.mean(series.smooth(model, SEEN[0]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for one in even, months, work, even.to_frame().T:
+        monthly = pd.Series(SEEN[0], pd.period_range("2024-01", periods=12, freq="M"))
+        abroad = pd.Series(SEEN[0], pd.DatetimeIndex(list(work.index.tz_localize("Asia/Tokyo"))))
+        for one in even, months, work, monthly, abroad, even.to_frame().T:
             np.testing.assert_array_equal(np.squeeze(kbp.mean(series.smooth(model, one))), whole)
         gap = even.drop(hours[3:6])
         filled = series.smooth(model, gap.asfreq("h"))
@@ -289,6 +291,9 @@ def test_dates_that_are_no_steps_are_reported(model):
         lambda: series.smooth(model, gap),
         lambda: series.filter(model, [even, gap]),
         lambda: series.smooth(model, even.iloc[[0, 1, 3, 2, 4]]),
+        lambda: series.smooth(
+            model, pd.Series(SEEN[0][:11], pd.period_range("2024-01", periods=12, freq="M").delete(4))
+        ),
     ):
         with pytest.warns(kbp.MissingWarning, match=r"y: dates of its index are not at equal distances.*asfreq"):
             call()

@@ -101,10 +101,8 @@ def read_uai(path: str | Path, evidence: str | Path | Mapping[int, int] | None =
         _checks.require(known, "path", f"must have variables < {len(sizes)}", scope[:8], fix)
         shape = tuple(sizes[v] for v in scope)
         count, expected = words.count("number of entries", most), int(np.prod(shape))
-        rule, fix = (
-            f"must have {expected} entries for variables {scope}",
-            "Look at the numbers of states and the scopes.",
-        )
+        rule = f"must have {expected} entries for variables {scope}"
+        fix = "Look at the numbers of states and the scopes."
         _checks.require(count == expected, "path", rule, count, fix)
         tables.append(np.array(words.numbers("entries", count, float)).reshape(shape))
     factors = Factors(sizes, scopes, tables)
@@ -131,7 +129,7 @@ def write_uai(path: str | Path, factors: Factors) -> None:
     """Write a model as a file in the UAI format, as potentials (MARKOV).
 
     Args:
-        path: the file; one in this format that is there is replaced.
+        path: the file; one in this format, or an empty one, that is there is replaced.
         factors: the model.
 
     Raises:
@@ -146,7 +144,8 @@ def write_uai(path: str | Path, factors: Factors) -> None:
         [[3.0, 1.0], [1.0, 3.0]]
     """
     target = _checks.path_to_write("path", path)
-    ours = not target.exists() or target.read_bytes().lstrip().startswith(tuple(map(str.encode, KINDS)))
+    first = target.read_bytes().split(maxsplit=1)[:1] if target.exists() else []
+    ours = not first or first[0].decode(errors="replace") in KINDS  # none in an empty file
     rule, fix = "must be new, or a file in the UAI format", "Delete it first, or pass another path."
     _checks.require(ours, "path", rule, f"{target}, another file", fix)
     lines = ["MARKOV", str(len(factors.sizes)), " ".join(map(str, factors.sizes)), str(len(factors.scopes))]

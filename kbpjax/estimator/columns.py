@@ -225,9 +225,9 @@ def odd_among_numbers(x: Values) -> list[Any] | None:
 
 def are_dates(x: Values) -> bool:
     """Return whether nearly all values of a column are texts that look like dates."""
-    known = x[~missing(x)].tolist()
-    dates = sum(isinstance(one, str) and DATE.fullmatch(one) is not None for one in known)
-    return len(known) > 0 and dates >= NEARLY_ALL * len(known)
+    counts = Counter(x[~missing(x)].tolist())
+    dates = sum(count for one, count in counts.items() if isinstance(one, str) and DATE.fullmatch(one))
+    return dates > 0 and dates >= NEARLY_ALL * counts.total()
 
 
 def _is_number(one: Any) -> bool:

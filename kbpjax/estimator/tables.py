@@ -11,6 +11,7 @@ from kbpjax import _checks
 from kbpjax._misc import warn
 from kbpjax._public import describe
 from kbpjax.inference.diagnostics import MissingWarning
+from kbpjax.series.dates import dates_of, uneven_steps
 
 Values = NDArray[Any]
 
@@ -223,20 +224,9 @@ def _plain(column: Values) -> Values:
 
 def warn_of_gaps(table: Any) -> None:
     """Warn if dates are left out of the index of a frame of pandas, whose rows count as successive steps."""
-    index: Any = getattr(table, "index", None)
-    if getattr(getattr(index, "dtype", None), "kind", "O") != "M" or index.freq is not None or len(index) < 3:
-        return
-    steps = np.asarray(index[1:] - index[:-1])
-    later = np.sort(steps[steps > np.timedelta64(0)])
-    usual = later[len(later) // 2] if len(later) else np.timedelta64(1, "D")
-    apart = (steps < usual / 2) | (steps > 1.5 * usual)  # months are of one length, and so are days of 23 hours
-    days = np.asarray(index.tz_localize(None), "datetime64[D]")
-    if usual == np.timedelta64(1, "D") and np.is_busday(days).all():
-        apart = np.busday_count(days[:-1], days[1:]) != 1
-    if not apart.any():
-        return
-    exact = (unit for unit in ("D", "h", "m", "s") if usual % np.timedelta64(1, unit) == np.timedelta64(0))
-    period = usual.astype(f"timedelta64[{next(exact, 'ns')}]")
-    text = f"{int(apart.sum())} of {len(steps)} steps between its dates are not the usual {period}"
-    fix = "Insert the dates that are left out, X.asfreq(...), or take means: X.resample(...).mean()."
-    warn(f"X: {text}, but rows count as successive. {fix}", MissingWarning)
+    found = uneven_steps(dates_of(table))
+    if found is not None:
+        count, total, usual = found
+        text = f"X: {count} of {total} steps between its dates are not the usual {usual}, but rows count as successive."
+        fix = "Insert the dates that are left out, X.asfreq(...), or take means: X.resample(...).mean()."
+        warn(f"{text} {fix}", MissingWarning)

@@ -21,7 +21,8 @@ from kbpjax.learning.patterns import PatternFeatures
 from kbpjax.posterior.beliefs import Belief
 from kbpjax.posterior.evidence import Evidence, observe
 from kbpjax.posterior.posterior import Posterior, leading
-from kbpjax.series.inputs import as_series, check_dates
+from kbpjax.series.dates import check_dates
+from kbpjax.series.inputs import as_series
 from kbpjax.series.model import SeriesModel, State, start
 
 

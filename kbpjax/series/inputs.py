@@ -1,6 +1,5 @@
 """Series as users have them: one or many, of one length or several, at regular times or with steps left out."""
 
-import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,12 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbpjax import _checks
-from kbpjax._misc import warn
-from kbpjax.inference.diagnostics import MissingWarning
 from kbpjax.learning.labels import are_labels
-
-MOST_UNEVEN = 1.5
-"""Ratio of the longest to the shortest distance of dates from which rows seem to be absent; months have 31 / 28."""
+from kbpjax.series.dates import are_dates, dates_of
 
 
 def as_series(argument: str, values: Any, dim: int | None, times: Any = None) -> tuple[Any, bool, list[int]]:
@@ -78,36 +73,6 @@ def _labels(argument: str, values: Any, times: Any) -> tuple[Any, bool, list[int
     return table, one, _lengths(places)
 
 
-def dates_of(values: Any) -> Any:
-    """Return the index of a frame or series of pandas if it is of dates, periods or spans of time, else None."""
-    index = getattr(values, "index", None) if hasattr(values, "to_numpy") else None
-    return index if hasattr(index, "asi8") else None
-
-
-def check_dates(argument: str, values: Any, times: Any) -> None:
-    """Give a MissingWarning if series have dates at unequal distances and no `times`: rows are read as the steps."""
-    series = values if isinstance(values, list | tuple) else [values]
-    if times is None and not all(_is_regular(dates_of(one)) for one in series):
-        text = f"{argument}: dates of its index are not at equal distances, and rows are read as successive steps. "
-        text += (
-            "Sort the rows and insert missing ones, such as by .asfreq('1h'), or pass times=. If rows are the steps, "
-        )
-        warn(text + "pass .to_numpy().", MissingWarning)
-
-
-def _is_regular(dates: Any) -> bool:
-    """Return whether successive dates have about the same distance, as hours, months and working days have."""
-    if dates is None or len(dates) < 2 or getattr(dates, "freq", None) is not None:
-        return True
-    steps = np.diff(dates.asi8)
-    if 0 < steps.max() < MOST_UNEVEN * steps.min():
-        return True
-    if getattr(dates, "hasnans", False) or np.asarray(dates).dtype.kind != "M":
-        return False
-    days = np.asarray(dates).astype("datetime64[D]")
-    return bool(np.all(np.is_busday(days)) and np.all(np.busday_count(days[:-1], days[1:]) == 1))
-
-
 def _lengths(places: list[NDArray[np.int64]]) -> list[int]:
     return [1 + int(at[-1]) for at in places]
 
@@ -118,7 +83,7 @@ def _places(times: Any, lengths: list[int]) -> list[NDArray[np.int64]]:
         return [np.arange(length) for length in lengths]
     several = isinstance(times, list | tuple) and len(times) > 0 and hasattr(times[0], "__len__")
     fix = "Count steps, for instance of an hour: np.round((times - times[0]) / np.timedelta64(1, 'h'))."
-    dates = any(_are_dates(one) for one in (times if several else [times]))
+    dates = any(are_dates(one) for one in (times if several else [times]))
     _checks.require(not dates, "times", "must be increasing integers", "dates", fix)
     rows: Any = times if several else np.asarray(_checks.as_numpy("times", times))
     shared = not several and rows.ndim < 2
@@ -133,13 +98,6 @@ def _places(times: Any, lengths: list[int]) -> list[NDArray[np.int64]]:
         _checks.require(bool(whole), "times", rule, one[:5].tolist(), fix)
     first = min(int(one[0]) for one in given) if shared else None
     return [one.astype(np.int64) - (int(one[0]) if first is None else first) for one in given]
-
-
-def _are_dates(times: Any) -> bool:
-    """Return whether times are dates or spans of time."""
-    array = np.asarray(times)
-    kinds = datetime.date, datetime.timedelta
-    return array.dtype.kind in "mM" or (array.dtype == object and any(isinstance(one, kinds) for one in array.flat))
 
 
 def _placed(rows: list[Any], places: list[NDArray[np.int64]]) -> Any:

@@ -10,7 +10,8 @@ from kbpjax._public import public
 from kbpjax.graphs.graph import chain_graph
 from kbpjax.learning.labels import Values, are_labels
 from kbpjax.learning.pooling import pool
-from kbpjax.series.inputs import as_series, check_dates, dates_of
+from kbpjax.series.dates import check_dates, dates_of
+from kbpjax.series.inputs import as_series
 from kbpjax.series.model import SeriesModel
 
 FEWEST = 30
@@ -55,7 +56,8 @@ def fit(x: Values, y: Values | None = None, *, order: int = 1, times: Any = None
     _checks.require_count("order", order)
     states, *_ = as_series("x", x, None, times)
     seen = states if y is None else as_series("y", y, _axes(y, states), times)[0]
-    check_dates(*(("y", y) if dates_of(x) is None and dates_of(y) is not None else ("x", x)), times)
+    name, dated = ("y", y) if dates_of(x) is None and dates_of(y) is not None else ("x", x)
+    check_dates(name, dated, times)
     if states.shape[:2] != seen.shape[:2]:
         given = [_described(one) for one in (y, x)]
         rule = "must have the series and times of x" + (f", {np.shape(x)[:2]}" if hasattr(x, "shape") else "")
