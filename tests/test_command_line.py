@@ -89,7 +89,8 @@ def test_colors_jpeg_and_too_few_iterations(tmp_path, capsys, quick):
 
 
 @pytest.mark.slow
-def test_hyperparameters_are_chosen_and_saved(tmp_path, capsys):
+def test_hyperparameters_are_chosen_and_saved(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(kbp, "fit", partial(kbp.fit, effort="low"))
     i, j = np.mgrid[:30, :30]
     train, truth = (np.minimum(8 * np.hypot(i - row, j - col), 240) for row, col in ((10, 5), (29, 15)))
     noisy = np.clip(truth + 30 * np.random.default_rng(1).standard_normal(truth.shape), 0, 255)

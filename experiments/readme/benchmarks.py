@@ -3,8 +3,6 @@
 import math
 from typing import Any
 
-import numpy as np
-
 from experiments.lib.markdown import Row, markdown_table, or_blank
 
 
@@ -303,10 +301,10 @@ SCORES = (("error", ".3f"), ("crps", ".3f"), ("crps / all", ".2f"))
 
 def precision(rows: list[Row]) -> str:
     """Return a table of the errors of gradients in float32, by ridge: of three draws in four, and the largest."""
-    problems = [key for key in rows[0] if key != "ridge"]
+    problems = [key for key in rows[0] if key != "ridge" and not key.endswith(", largest")]
     percent = lambda share: f"{100 * share:.0f} %" if share > 0.1 else f"{100 * share:.2g} %"
-    show = lambda errors: f"{percent(np.quantile(errors, 0.75))} ({percent(max(errors))})"
-    body = [[f"{row['ridge']:.0e}".replace("e-0", "e-"), *(show(row[name]) for name in problems)] for row in rows]
+    show = lambda row, name: f"{percent(row[name])} ({percent(row[f'{name}, largest'])})"
+    body = [[f"{row['ridge']:.0e}".replace("e-0", "e-"), *(show(row, name) for name in problems)] for row in rows]
     return markdown_table(["ridge", *problems], body)
 
 
