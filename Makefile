@@ -20,7 +20,7 @@ endif
 BIN := .venv/bin
 PYTEST_ARGS ?= -n auto --dist worksteal
 
-.PHONY: help demo test test-times test-slow test-experiments test-lowest test-newest coverage mutants fuzz lint format types notebooks notebooks-update docs dist clean
+.PHONY: help demo test test-times test-slow test-examples test-experiments test-lowest test-newest coverage mutants fuzz lint format types notebooks notebooks-update docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -35,11 +35,14 @@ test: .venv/.installed-dev ## run the tests of the library (PYTEST_ARGS="-x -k g
 test-times: ## print the CPU seconds of each file in the last make test, and whether they are within the budget
 	$(BIN)/python .ci/check_test_times.py
 
-test-slow: .venv/.installed-dev ## run examples of docstrings and pages, programs, several devices, memory, long properties
-	KBPJAX_CHECKED=1 MPLBACKEND=Agg $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+test-slow: .venv/.installed-dev ## run the programs of pages, several devices, memory, long properties
+	MPLBACKEND=Agg $(BIN)/python -m pytest -m slow tests $(PYTEST_ARGS)
+
+test-examples: .venv/.installed-dev ## run the examples of docstrings, and check the shapes and types that functions declare
+	KBPJAX_CHECKED=1 MPLBACKEND=Agg $(BIN)/python -m pytest -m slow kbpjax $(PYTEST_ARGS)
 
 test-experiments: .venv/.installed-dev ## test the experiments: their parts, and quick runs on the data of KBPJAX_DATA
-	KBPJAX_CHECKED=1 MPLBACKEND=Agg $(BIN)/python -m pytest -m experiments $(PYTEST_ARGS)
+	MPLBACKEND=Agg $(BIN)/python -m pytest -m experiments $(PYTEST_ARGS)
 
 test-lowest: .venv/.created ## run the tests of the library with the lowest versions of its dependencies, in build/lowest
 	MPLBACKEND=Agg $(BIN)/python .ci/check_versions.py lowest $(BIN)/python $(PYTEST_ARGS)

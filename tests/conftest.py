@@ -1,8 +1,8 @@
 """Strict settings for every test: 64 bit available, no silent promotion of types or ranks.
 
-With KBPJAX_CHECKED=1, as `make test-slow` and `make test-experiments` set it, the shapes and types that the package's
-functions declare are checked at each call, by the examples of all docstrings among others. `make test` goes without:
-the checks cost CPU seconds, and refuse some wrong arguments before the package can.
+With KBPJAX_CHECKED=1, as `make test-examples` sets it, the shapes and types that the package's functions declare are
+checked at each call, by the examples of all docstrings. Other tests go without: the checks cost a quarter of the CPU
+seconds, and refuse some wrong arguments before the package can.
 
 Most of the time goes into compiling short programs, so these are compiled quickly rather than well, and kept on disk
 between runs (`.pytest_cache/jax`, shared by the workers; `make clean` removes it). Programs that the tests start as
