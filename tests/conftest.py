@@ -13,17 +13,11 @@ import contextlib
 import gc
 import os
 import shutil
-from importlib.metadata import version
 from pathlib import Path
 
-# XLA's newer code generator and its split into parallel parts take twice as long for programs as short as these
-# (jax 0.10.2: 5.8 CPU seconds for 300 programs of one operation, 12.8 with both).
-# Releases after 0.11.0 no longer have the first flag, and end the process for it.
-os.environ["XLA_FLAGS"] = (
-    ("--xla_cpu_use_fusion_emitters=false " if version("jaxlib").startswith(("0.10.", "0.11.0")) else "")
-    + "--xla_cpu_parallel_codegen_split_count=1"
-    + f" --xla_force_host_platform_device_count=4 {os.environ.get('XLA_FLAGS', '')}"
-)
+from tests.flags import QUICK
+
+os.environ["XLA_FLAGS"] = f"{QUICK} --xla_force_host_platform_device_count=4 {os.environ.get('XLA_FLAGS', '')}"
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ.get(
     "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax")

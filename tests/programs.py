@@ -11,10 +11,12 @@ from unittest import mock
 
 import pytest
 
+from tests.flags import QUICK
+
 ROOT = Path(__file__).resolve().parent.parent
 DATA = os.environ.get("KBPJAX_DATA")
 SETTINGS = {**os.environ, "MPLBACKEND": "Agg", "XLA_FLAGS": "", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-SHORT = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"}
+SHORT = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true", "XLA_FLAGS": QUICK}
 """For programs that take longer to compile than to run."""
 
 
