@@ -17,6 +17,9 @@ export KBPJAX_DATA := $(shell cd ../shared/data && pwd)
 endif
 endif
 
+# Bytecode is written even where the environment says not to: else every process of a test compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 PYTEST_ARGS ?= -n auto --dist worksteal
 
@@ -29,7 +32,7 @@ demo: .venv/.installed-experiments ## run the denoising experiment, quick versio
 	$(BIN)/python -m experiments.denoising --quick
 
 test: .venv/.installed-dev ## run the tests of the library (PYTEST_ARGS="-x -k grid")
-	MPLBACKEND=Agg $(BIN)/python -m pytest -m "not slow and not experiments" \
+	MPLBACKEND=Agg $(BIN)/python -m pytest -m "not slow" tests --ignore tests/experiments \
 		-p tests.times --times build/test-times.json $(PYTEST_ARGS)
 
 test-times: ## print the CPU seconds of each file in the last make test, and whether they are within the budget
@@ -42,7 +45,7 @@ test-examples: .venv/.installed-dev ## run the examples of docstrings, and check
 	KBPJAX_CHECKED=1 MPLBACKEND=Agg $(BIN)/python -m pytest -m slow kbpjax $(PYTEST_ARGS)
 
 test-experiments: .venv/.installed-dev ## test the experiments: their parts, and quick runs on the data of KBPJAX_DATA
-	MPLBACKEND=Agg $(BIN)/python -m pytest -m experiments $(PYTEST_ARGS)
+	MPLBACKEND=Agg $(BIN)/python -m pytest -m experiments tests/experiments $(PYTEST_ARGS)
 
 test-lowest: .venv/.created ## run the tests of the library with the lowest versions of its dependencies, in build/lowest
 	MPLBACKEND=Agg $(BIN)/python .ci/check_versions.py lowest $(BIN)/python $(PYTEST_ARGS)
