@@ -2,13 +2,11 @@
 
 The source is the .py. The .ipynb beside it has the same cells, with outputs and a digest of the code that printed them.
 The check fails if cells or digest differ, outputs are missing, hold an error or are too large, or if a run in memory
-prints other text. Pictures are not compared. For the check, programs are compiled quickly rather than well, and kept on
-disk, as those of the tests (a third of the seconds); what is committed comes from the default settings.
+prints other text. Pictures are not compared.
 """
 
 import argparse
 import os
-import runpy
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,19 +22,10 @@ from notebook_files import cells, completed, differences, digest, faults
 
 from kbpjax._misc import replacing
 
-ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "notebooks"
+FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 CELL_SECONDS, TOGETHER = 1200, 2
 SETTINGS = {"JAX_PLATFORMS": "cpu", "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
 """What a run depends on, whatever the environment says."""
-QUICK = {
-    "XLA_FLAGS": runpy.run_path(str(ROOT / "tests" / "flags.py"))["QUICK"],
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",
-    "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".pytest_cache" / "jax"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-}
-"""What only the check sets."""
 DPI = 90
 REMEDY = "make notebooks-update"
 
@@ -55,7 +44,7 @@ def main() -> int:
     if unknown := set(arguments.names) - set(stems):
         parser.error(f"no notebook {', '.join(sorted(unknown))}; there are {', '.join(stems)}")
     found = [f"{path.name} has no .py" for path in sorted(FOLDER.glob("*.ipynb")) if path.stem not in stems]
-    os.environ.update(SETTINGS if arguments.update else SETTINGS | QUICK)
+    os.environ.update(SETTINGS)
     chosen = arguments.names or stems
     work = (lambda stem: update(stem, again=bool(arguments.names))) if arguments.update else check
 
