@@ -73,9 +73,9 @@ def test_a_part_of_the_run_does_not_replace_the_committed_one(arguments, tmp_pat
 
 @pytest.mark.slow
 def test_gradients_in_single_precision_are_near_those_in_double():
-    """The promise of the page, of three draws in four: 5 % from a ridge of 1e-4 on."""
+    """The promise of the page, of three draws in four: 5 % from a ridge of 1e-4 on; here, 3 % at 1e-2."""
     errors = precision.errors(kbp.chain_graph(5), 0.5, (1e-4, 1e-2), count=12, seed=0, max_rank=40)
-    assert (np.quantile(errors, 0.75, axis=0) < 0.05).all()
+    assert (np.quantile(errors, 0.75, axis=0) < np.array([0.05, 0.03])).all()
     assert (errors > 0).all()  # in two precisions
 
 

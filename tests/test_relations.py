@@ -40,9 +40,9 @@ def own(strength, **options):
 
 @pytest.fixture(scope="module")
 def chosen():
-    alone = kbp.fit(DATA, relation="ridge")  # compares, so does not warn
+    alone = kbp.fit(DATA)  # compares, so does not warn
     with pytest.warns(kbp.RelationWarning, match=r"Pass sharing='edge' to fit, or give them edge types\.$"):
-        return alone, kbp.fit(DATA, sharing="type", relation="ridge")
+        return alone, kbp.fit(DATA, sharing="type")
 
 
 def errors(models):
@@ -199,8 +199,7 @@ def test_fit_takes_no_harm_where_all_edges_have_one_function():
     for a, b in [(0, 1), (0, 2), (1, 3)]:
         x[:, b] = 0.8 * x[:, a] + 0.6 * x[:, b]
     y = x + 0.5 * rng.normal(size=x.shape)
-    data = kbp.pool(GRAPH, x[:60], y[:60])
-    models = [kbp.fit(data, sharing=word, relation="ridge") for word in ("auto", "type")]
+    models = [kbp.fit(kbp.pool(GRAPH, x[:60], y[:60]), sharing=word) for word in ("auto", "type")]
     means = [jax.vmap(lambda one, model=model: kbp.mean(kbp.infer(model, GRAPH, one)))(y[60:]) for model in models]
     alone, shared = (np.sqrt(np.mean((mean - x[60:]) ** 2)) for mean in means)
     assert alone < 1.02 * shared
