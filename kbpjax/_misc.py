@@ -37,40 +37,47 @@ QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level":
 """Options of XLA on CPUs for programs that run for less time than they take to compile (`fit_s`, `infer_s` of
 `benchmarks.first_try`; `benchmarks/fit.py` for many pairs). Message passing is optimized: it would run for longer."""
 
+QUICKEST = {**QUICK, "xla_backend_optimization_level": 0}
+"""The same for programs that run for milliseconds: half the seconds to compile, three to five times as many to run
+(`benchmarks/first_call.py`)."""
+
 
 def inside_others() -> bool:
     """Return whether a function that is compiled is being traced, also if no argument is a tracer."""
     return isinstance(jax.device_put(np.float32(0)), Tracer)
 
 
-def quick_jit(function: Callable[P, R], **options: Any) -> Callable[P, R]:
+def quick_jit(
+    function: Callable[P, R], is_short: Callable[P, bool] = lambda *_, **__: False, **options: Any
+) -> Callable[P, R]:
     """Return `jax.jit` of a function that is compiled with `QUICK`, except inside other compiled functions.
 
+    Where `is_short` of the arguments says that the program runs for milliseconds, it is compiled with `QUICKEST`.
     `program()` of what is returned is the compiled function that is called outside of others. Where JAX is set to
     compile even more quickly (`jax_disable_most_optimizations`), `QUICK` is left out.
     """
     inside = jax.jit(function, **options)
-    quick = functools.cache(lambda: jax.jit(function, compiler_options=_known_options(), **options))
+    quick = functools.cache(lambda short: jax.jit(function, compiler_options=_known_options(short), **options))
 
-    def program() -> Any:
-        return inside if jax.config.read("jax_disable_most_optimizations") else quick()
+    def program(short: bool = False) -> Any:
+        return inside if jax.config.read("jax_disable_most_optimizations") else quick(short)
 
     @functools.wraps(function)
     def call(*args: P.args, **keywords: P.kwargs) -> R:
         nested = inside_others() or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, keywords)))
-        return (inside if nested else program())(*args, **keywords)
+        return (inside if nested else program(is_short(*args, **keywords)))(*args, **keywords)
 
     call.__dict__["program"] = program
     return call
 
 
 @functools.cache
-def _known_options() -> dict[str, Any]:
-    """Return the options of `QUICK` that this version of XLA has; none on devices on which they were not measured."""
+def _known_options(short: bool) -> dict[str, Any]:
+    """Return the options that this version of XLA has; none on devices on which they were not measured."""
     if jax.default_backend() != "cpu":
         return {}
     known = {}
-    for name, value in QUICK.items():
+    for name, value in (QUICKEST if short else QUICK).items():
         with suppress(jax.errors.JaxRuntimeError):
             jax.jit(lambda: 0, compiler_options={name: value})()
             known[name] = value

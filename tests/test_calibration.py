@@ -48,6 +48,7 @@ def test_calibrated_intervals_hold_what_they_promise_on_other_cases(calibrated):
     assert 0.87 < after[1] < 0.93 and 0.45 < after[0] < 0.55
 
 
+@pytest.mark.slow
 def test_the_result_is_that_of_a_search_by_hand(calibrated):
     truth, y = jnp.asarray(HELD_OUT[0]).reshape(-1), HELD_OUT[1]
 

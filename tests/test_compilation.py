@@ -60,12 +60,22 @@ def test_derivatives():
     chex.assert_trees_all_close(gradient, 3 * X**2, rtol=1e-12)
 
 
-def test_options_that_this_version_lacks_are_left_out(monkeypatch):
-    known = _misc._known_options()
+@pytest.mark.parametrize("name", ["QUICK", "QUICKEST"])
+def test_options_that_this_version_lacks_are_left_out(name, monkeypatch):
+    options, short = getattr(_misc, name), name == "QUICKEST"
+    known = _misc._known_options(short)
     lost = set() if jax.__version__.startswith(("0.10.", "0.11.0")) else {"xla_cpu_use_fusion_emitters"}
-    assert known == {name: value for name, value in _misc.QUICK.items() if name not in lost}
-    monkeypatch.setattr(_misc, "QUICK", {"xla_no_such_option": True, **_misc.QUICK})
-    assert _misc._known_options.__wrapped__() == known
+    assert known == {option: value for option, value in options.items() if option not in lost}
+    monkeypatch.setattr(_misc, name, {"xla_no_such_option": True, **options})
+    assert _misc._known_options.__wrapped__(short) == known
+
+
+def test_short_programs_have_their_own_options_and_equal_answers(monkeypatch):
+    asked, known = [], _misc._known_options
+    monkeypatch.setattr(_misc, "_known_options", lambda short: asked.append(short) or known(short))
+    either = _misc.quick_jit(powers.__wrapped__, is_short=lambda x, power: len(x) < 5, static_argnames="power")
+    chex.assert_trees_all_close([either(X[:3], 3), either(X, 3)], [EXPECTED[:3], EXPECTED], rtol=1e-12)
+    assert asked == [True, False]
 
 
 def test_settings_of_the_user_stay():

@@ -46,6 +46,7 @@ def test_of_a_few_rows_beliefs_are_near_the_shares(rows):
         assert np.abs(beliefs_of_label(model, first, last) - share).max() < 0.25
 
 
+@pytest.mark.slow
 def test_of_twenty_rows_independent_columns_say_little():
     model, b = learn(20, seed=5)
     share = np.bincount(b, minlength=3) / 20
@@ -57,7 +58,7 @@ def test_of_twenty_rows_independent_columns_say_little():
     assert spread(kbp.infer(model, TRIANGLE, evidence=known)) > 0.2  # of a uniform number: 0.29
 
 
-@pytest.mark.parametrize("labels", [[0, 1, 2], [0] * 9 + [1]])
+@pytest.mark.parametrize("labels", [[0, 1, 2], pytest.param([0] * 9 + [1], marks=pytest.mark.slow)])
 def test_categories_of_one_row(labels):
     """A label that was seen once is as likely as it was often, and does not make numbers certain."""
     model, b = learn(len(labels), labels=labels)

@@ -113,6 +113,7 @@ def test_answers_are_those_of_the_gaussian(drawn):
     np.testing.assert_allclose(kbp.std(posterior)[np.array(hidden)], 2 * np.sqrt(np.diag(spread)), rtol=0.08)
 
 
+@pytest.mark.slow
 def test_what_can_be_gaussian(drawn):
     _, _, x = drawn
     options = {"kernel": kbp.RBF(0.3), "obs_kernel": kbp.RBF(0.3), "relation": "counts"}

@@ -204,6 +204,7 @@ def test_probabilities_of_a_column_without_labels_are_an_error_that_names_its_ki
                 found[name]
 
 
+@pytest.mark.slow
 def test_polars_arrays_and_draws_of_mixed_columns(mixed):
     _, holes, imputer = mixed
     table = pl.DataFrame(
@@ -374,6 +375,7 @@ def test_texts_that_are_dates_are_named(form):
     assert not any(are_dates(np.array([one, one], object)) for one in ("12-05", "1.5", "555-12-3456", "a 2024-01-01"))
 
 
+@pytest.mark.slow
 def test_columns_without_values_stay_missing_and_dates_of_the_kind_number_are_filled():
     rng = np.random.default_rng(0)
     days = rng.uniform(0, 1000, 100)

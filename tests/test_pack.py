@@ -128,6 +128,7 @@ def typed(nodes):
     )
 
 
+@pytest.mark.slow
 def test_several_types_and_features():
     graphs = [typed(count) for count in (4, 2, 3, 4, 2)]
     packed, y = kbp.pack(graphs), observations(graphs)
@@ -175,6 +176,7 @@ def test_clamps_and_masks():
         packed.log_partition(posterior)
 
 
+@pytest.mark.slow
 def test_derivatives_and_parts_of_devices():
     """Both make plans of their own from the rounded graph."""
     graphs = graphs_of(loopy, 3, 3)

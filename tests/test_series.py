@@ -267,6 +267,7 @@ def test_compilation_gradients_and_double_precision(model):
         assert series.filter(wide, SEEN[0].astype(np.float64)).log_densities.dtype == jnp.float64
 
 
+@pytest.mark.slow
 def test_dates_that_are_no_steps_are_reported(model):
     pd = pytest.importorskip("pandas")
     hours = pd.date_range("2024-03-30", periods=12, freq="h", tz="Europe/Berlin")  # a clock is moved between them

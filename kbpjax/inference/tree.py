@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kbpjax import _checks
-from kbpjax._misc import matmul, vary_like
+from kbpjax._misc import matmul, quick_jit, vary_like
 from kbpjax._public import public
 from kbpjax.graphs.forest import Forest
 from kbpjax.graphs.graph import Graph
@@ -80,7 +80,7 @@ def run_tree(model: AnyModel, graph: Graph, evidence: AnyEvidence = None) -> Sol
     return _run_tree(operators, graph.forest, graph.plan, local, clamped)
 
 
-@jax.jit
+@quick_jit
 def _run_tree(operators: Operators, forest: Forest | None, plan: Plan, local: Array, clamped: Array | None) -> Solution:
     plan = plan.without_incoming(clamped)
     if forest is None:

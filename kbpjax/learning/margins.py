@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from kbpjax import _checks
-from kbpjax._misc import values_or_shapes
+from kbpjax._misc import quick_jit, values_or_shapes
 from kbpjax._public import Checked
 from kbpjax.learning.data import Cases, TrainingData
 from kbpjax.learning.far import moved_near
@@ -33,6 +33,12 @@ MANY = 1000
 
 TINY = 1e-300
 """A variance that stands for 0 where it divides."""
+
+
+@quick_jit
+def _standardized(x: Array, center: Array, scale: Array) -> Array:
+    """Return values in standard deviations from a center; a scale of 0 counts as 1."""
+    return (x - center) / jnp.where(scale > 0, scale, 1)
 
 
 class Margins(Checked):
@@ -67,8 +73,7 @@ class Margins(Checked):
 
     def standardized(self, x: Array) -> Array:
         """Return values [node_of_type, *others, *dim] in standard deviations from the center of their node."""
-        center, scale = self._like(x)
-        return (x - center) / jnp.where(scale > 0, scale, 1)
+        return _standardized(x, *self._like(x))
 
     def restored(self, z: Array) -> Array:
         """Return values in the units of the data of standardized values [node_of_type, *others, *dim]."""
@@ -85,8 +90,7 @@ class Margins(Checked):
 
     def pooled(self, x: Array) -> Array:
         """Return values [*others, *dim] in standard deviations from the center of all nodes."""
-        scale = jnp.where(self.pooled_scale > 0, self.pooled_scale, 1)
-        return ((x - self.pooled_center) / scale).astype(self.center.dtype)
+        return _standardized(x, self.pooled_center, self.pooled_scale).astype(self.center.dtype)
 
     def _like(self, x: Array) -> tuple[Array, Array]:
         """Return centers and scales with the axes of x between those of nodes and coordinates."""

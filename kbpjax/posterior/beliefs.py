@@ -183,7 +183,7 @@ class Belief(Checked):
         lengths = self.lengths_by_node
         if lengths is None:
             return self.weights
-        return jnp.where(lengths > 0, self.weights / jnp.where(lengths > 0, lengths, 1), 0)
+        return _over_lengths(self.weights, lengths)
 
     @values_or_shapes
     def __repr__(self) -> str:
@@ -456,7 +456,17 @@ def log_density_at(
         margins = model.margins[node_type].of_nodes(num_nodes)
         flat = margins.standardized(flat.reshape(*count, *shape)).reshape(-1, *shape)
     logs = likelihoods + _log_density(model, graph, learned, solution, flat, marginal, node_type, count)
-    return raise_logs(logs, 1 / model.temperature.astype(dtype))
+    return _tempered(logs, model.temperature)
+
+
+@quick_jit
+def _tempered(logs: Array, temperature: Array) -> Array:
+    return raise_logs(logs, 1 / temperature.astype(logs.dtype))
+
+
+@quick_jit
+def _over_lengths(weights: Array, lengths: Array) -> Array:
+    return jnp.where(lengths > 0, weights / jnp.where(lengths > 0, lengths, 1), 0)
 
 
 @partial(jax.jit, static_argnames=("node_type", "count"))

@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from kbpjax import _checks
 from kbpjax._checks import Numbers
-from kbpjax._misc import matmul, warn
+from kbpjax._misc import matmul, quick_jit, warn
 from kbpjax._public import public
 from kbpjax.features import FAR, Basis, FeatureMap, features, represented
 from kbpjax.features.cholesky import RelativeBasis, in_gaps
@@ -264,10 +264,15 @@ def clamp_types(
     types: tuple[int, ...],
 ) -> Evidence:
     """Return the clamps of nodes of known types, unchecked; of a traced graph, `clamp` has to look at all types."""
-    numbers = numbers.astype(jnp.int32)
-    clamped = jnp.zeros(graph.num_nodes, bool).at[numbers].set(True)
-    of_nodes = jnp.zeros((graph.num_nodes, *values.shape[1:]), values.dtype).at[numbers].set(values)
+    clamped, of_nodes = _at_nodes(numbers.astype(jnp.int32), values, graph.num_nodes)
     return _fixed(model, graph, clamped, of_nodes, evidence_model, types)
+
+
+@partial(quick_jit, static_argnames="num_nodes")
+def _at_nodes(numbers: Array, values: Array, num_nodes: int) -> tuple[Array, Array]:
+    """Return which nodes have values, and the values of all nodes, 0 for others."""
+    of_nodes = jnp.zeros((num_nodes, *values.shape[1:]), values.dtype)
+    return jnp.zeros(num_nodes, bool).at[numbers].set(True), of_nodes.at[numbers].set(values)
 
 
 @partial(jax.jit, static_argnames="types")

@@ -103,22 +103,17 @@ class Evidence(Checked):
         _checks.require(same, "evidence", "must be of one model and graph", f"factors {shapes}", fix)
         if self.values and other.values:
             _checks.read_and_check([((self.clamped, other.clamped), _clamped_once)])
-        first, second = self.clamped[:, None], other.clamped[:, None]
         values = self.values | other.values
         for v in set(self.values) & set(other.values):
             (mask, value), (other_mask, other_value) = self.values[v], other.values[v]
             values[v] = mask | other_mask, jnp.where(expand(mask, value.ndim), value, other_value)
-        scales = [scale for scale in (self.log_scale, other.log_scale) if scale is not None]
-        return Evidence(
-            jnp.where(first, self.local, jnp.where(second, other.local, self.local * other.local)),
-            jnp.concatenate([self.messages, other.messages]),
-            jnp.concatenate([self.observed, other.observed]),
-            jnp.concatenate([self.exponents, other.exponents]),
-            self.likelihoods + other.likelihoods,
-            self.clamped | other.clamped,
-            values,
-            sum(scales[1:], scales[0]) if scales else None,
-        )
+        local, messages, observed, exponents, clamped, log_scale = _product(self._arrays, other._arrays)
+        likelihoods = self.likelihoods + other.likelihoods
+        return Evidence(local, messages, observed, exponents, likelihoods, clamped, values, log_scale)
+
+    @property
+    def _arrays(self) -> tuple[Array | None, ...]:
+        return self.local, self.messages, self.observed, self.exponents, self.clamped, self.log_scale
 
     def __pow__(self, power: ScalarLike) -> "Evidence":
         """Raise all factors to a power > 0 (likelihood tempering): below 1 flatter, above 1 sharper. Clamps stay."""
@@ -146,6 +141,20 @@ class Evidence(Checked):
         if self.likelihoods:
             parts.append(f"{len(self.likelihoods)} known likelihoods")
         return f"Evidence({', '.join(parts)})"
+
+
+@quick_jit
+def _product(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arrays of a product of evidence, from those of its factors."""
+    (local, *joined, clamped, scale), (other_local, *other_joined, other_clamped, other_scale) = one, other
+    both = jnp.where(other_clamped[:, None], other_local, local * other_local)
+    scales = [one for one in (scale, other_scale) if one is not None]
+    return (
+        jnp.where(clamped[:, None], local, both),
+        *(jnp.concatenate(pair) for pair in zip(joined, other_joined, strict=True)),
+        clamped | other_clamped,
+        sum(scales[1:], scales[0]) if scales else None,
+    )
 
 
 def _clamped_once(clamped: tuple[np.ndarray, np.ndarray]) -> None:

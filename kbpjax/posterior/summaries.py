@@ -477,5 +477,10 @@ def known_values(belief: Belief, truth: Array) -> tuple[Array, Bool[Array, " nod
     _checks.require(truth.shape == shape, "truth", f"must have shape {shape}", truth.shape, fix)
     values = truth.astype(belief.weights.dtype)
     _checks.require_finite_or_nan("truth", values)
-    known = jnp.all(~jnp.isnan(values).reshape(len(values), -1), axis=1)
-    return jnp.where(jnp.isnan(values), 0, values), known
+    return _without_nan(values)
+
+
+@quick_jit
+def _without_nan(values: Array) -> tuple[Array, Array]:
+    missing = jnp.isnan(values)
+    return jnp.where(missing, 0, values), ~jnp.any(missing.reshape(len(values), -1), axis=1)

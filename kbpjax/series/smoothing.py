@@ -1,5 +1,6 @@
 """Smoothing, forecasts and paths: states given all observations, states to come, and joint draws of both."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from kbpjax import _checks
-from kbpjax._misc import matmul
+from kbpjax._misc import matmul, quick_jit
 from kbpjax._public import public
 from kbpjax.learning.labels import Values
 from kbpjax.posterior.draws import sample
@@ -58,20 +59,17 @@ def smooth(model: SeriesModel, y: Values, *, times: Any = None, steps: int = 0) 
 
 def _padded(evidence: Evidence, steps: int) -> Evidence:
     """Return the evidence of a series that continues for `steps` steps without observations."""
-    more = lambda x, axis, fill: jnp.concatenate([x, jnp.full_like(x, fill, shape=_shape(x, axis, steps))], axis=axis)
-    return Evidence(
-        more(evidence.local, 0, 1),
-        more(evidence.messages, 1, 0),
-        more(evidence.observed, 1, False),
-        evidence.exponents,
-        evidence.likelihoods,
-        more(evidence.clamped, 0, False),
-        evidence.values,
-    )
+    arrays = evidence.local, evidence.messages, evidence.observed, evidence.clamped
+    local, messages, observed, clamped = _longer(arrays, steps)
+    return Evidence(local, messages, observed, evidence.exponents, evidence.likelihoods, clamped, evidence.values)
 
 
-def _shape(x: Array, axis: int, steps: int) -> tuple[int, ...]:
-    return (*x.shape[:axis], steps, *x.shape[axis + 1 :])
+@partial(quick_jit, static_argnames="steps")
+def _longer(arrays: tuple[Array, ...], steps: int) -> list[Array]:
+    """Return the arrays of evidence with steps more, which say nothing."""
+    pads = zip(arrays, (0, 1, 1, 0), (1, 0, False, False), strict=True)  # the axis of time, and the value after the end
+    at = lambda x, axis: [(0, steps * (i == axis)) for i in range(x.ndim)]
+    return [jnp.pad(x, at(x, axis), constant_values=value) for x, axis, value in pads]
 
 
 @public

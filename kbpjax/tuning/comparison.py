@@ -41,6 +41,11 @@ from kbpjax.tuning.losses import energy_score
 from kbpjax.tuning.projections import regression_matrix
 from kbpjax.tuning.search import Choice, Search
 
+SHORT = 10_000
+"""Largest number of pairs and of messages in all iterations of a compared model whose program is compiled as quickly as
+can be: the evaluations of a search then take less time than it takes to optimize the program
+(`benchmarks/first_call.py`)."""
+
 SAME = 1e-5
 """Relative difference up to which mean distances count as equal."""
 
@@ -244,6 +249,14 @@ class Comparison(eqx.Module):
     problems: int = eqx.field(static=True)
     starts: tuple[int, ...] = eqx.field(static=True, default=())
 
+    @property
+    def is_short(self) -> bool:
+        """Whether the program is compiled as quickly as can be; a tenth of `SHORT` where it has many evaluations."""
+        pairs = sum(len(first) for first, _ in self.data.edges.values())
+        sent = self.held.graph.num_edges * (1 if self.held.graph.forest is not None else self.search.num_iters)
+        few = self.search.compares and not self.search.searched
+        return pairs + sent <= (SHORT if few else SHORT // 10)
+
     def score(self, choice: Choice) -> Outcome:
         """Return how good the beliefs are at each temperature."""
         given, search = self.given, self.search
@@ -355,7 +368,7 @@ def _partly(y: NDArray, seen: PartlySeen, rng: np.random.Generator) -> NDArray:
     return np.where(np.asarray(seen.patterns)[chosen], y, np.nan).astype(y.dtype)
 
 
-@quick_jit
+@partial(quick_jit, is_short=lambda comparison, choice: comparison.is_short)
 def evaluate(comparison: Comparison, choice: Choice) -> Outcome:
     """Return how good the beliefs of a choice are at each temperature."""
     return comparison.score(choice)

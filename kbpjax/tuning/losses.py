@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 
 from kbpjax import _checks
-from kbpjax._misc import matmul
+from kbpjax._misc import matmul, quick_jit
 from kbpjax._public import Checked
 from kbpjax.posterior.beliefs import Belief, log_or_zero
 from kbpjax.posterior.intervals import quantile
@@ -151,6 +151,7 @@ def _crps(belief: Belief, values: Array) -> Array:
     return each_node(belief, of_node, values)
 
 
+@quick_jit
 def energy_score(
     weights: Float[Array, "node point"], to_truth: Float[Array, "node point"], between: Float[Array, "point point"]
 ) -> Float[Array, " node"]:
@@ -158,6 +159,7 @@ def energy_score(
     return jnp.sum(weights * to_truth, axis=1) - jnp.sum(matmul(weights, between) * weights, axis=1) / 2
 
 
+@jax.jit
 def _energy_scores(
     weights: Float[Array, "node point"], points: Float[Array, "node point dim"], values: Float[Array, "node dim"]
 ) -> Float[Array, " node"]:
@@ -171,6 +173,7 @@ def _energy_scores(
     return jax.lax.map(of_node, (weights, points, values), batch_size=max(PAIRS // points.shape[1] ** 2, 1))
 
 
+@quick_jit
 def _distances(x: Float[Array, "left dim"], y: Float[Array, "right dim"]) -> Float[Array, "left right"]:
     """Return the distances between two sets of points, with gradient 0 where points coincide."""
     squares = jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)
@@ -178,6 +181,7 @@ def _distances(x: Float[Array, "left dim"], y: Float[Array, "right dim"]) -> Flo
     return jnp.where(apart, jnp.sqrt(jnp.where(apart, squares, 1)), 0)
 
 
+@quick_jit
 def _average(losses: Float[Array, " node"], known: Bool[Array, " node"]) -> Float[Array, ""]:
     """Return the mean loss over the nodes with a known value."""
     count = jnp.maximum(jnp.sum(known, dtype=losses.dtype), 1)

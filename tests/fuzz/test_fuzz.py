@@ -114,6 +114,7 @@ def test_what_is_wrong_with_objects_is_found():
     assert "pickle: " in found[0] and len(found) > 2
 
 
+@pytest.mark.slow
 def test_copies_of_posteriors_have_their_structure():
     """A copied structure had other sentinels, so every copy was compiled for anew."""
     answer = jax.vmap(lambda y: kbp.infer(recipes.model(), recipes.GRAPH, y, points=recipes.POINTS))(recipes.Y[:1])
