@@ -33,13 +33,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
+LEVELS: dict[str, dict[str, Any]] = {
+    "quick": {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1},
+    "quickest": {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0},
+}
 """Options of XLA on CPUs for programs that run for less time than they take to compile (`fit_s`, `infer_s` of
-`benchmarks.first_try`; `benchmarks/fit.py` for many pairs). Message passing is optimized: it would run for longer."""
-
-QUICKEST = {**QUICK, "xla_backend_optimization_level": 0}
-"""The same for programs that run for milliseconds: half the seconds to compile, three to five times as many to run
-(`benchmarks/first_call.py`)."""
+`benchmarks.first_try`; `benchmarks/fit.py` for many pairs), unlike message passing, which is optimized; and for those
+that run for milliseconds: half the seconds to compile, three to five times as many to run (`benchmarks/first_call.py`).
+"""
 
 
 def inside_others() -> bool:
@@ -48,36 +49,36 @@ def inside_others() -> bool:
 
 
 def quick_jit(
-    function: Callable[P, R], is_short: Callable[P, bool] = lambda *_, **__: False, **options: Any
+    function: Callable[P, R], level: Callable[P, str] = lambda *_, **__: "quick", **options: Any
 ) -> Callable[P, R]:
-    """Return `jax.jit` of a function that is compiled with `QUICK`, except inside other compiled functions.
+    """Return `jax.jit` of a function that is compiled quickly, except inside other compiled functions.
 
-    Where `is_short` of the arguments says that the program runs for milliseconds, it is compiled with `QUICKEST`.
-    `program()` of what is returned is the compiled function that is called outside of others. Where JAX is set to
-    compile even more quickly (`jax_disable_most_optimizations`), `QUICK` is left out.
+    How quickly is one of `LEVELS`, which may depend on the arguments. `program()` of what is returned is the compiled
+    function that is called outside of others. Where JAX is set to compile even more quickly
+    (`jax_disable_most_optimizations`), there are no levels.
     """
     inside = jax.jit(function, **options)
-    quick = functools.cache(lambda short: jax.jit(function, compiler_options=_known_options(short), **options))
+    at = functools.cache(lambda level: jax.jit(function, compiler_options=_known_options(level), **options))
 
-    def program(short: bool = False) -> Any:
-        return inside if jax.config.read("jax_disable_most_optimizations") else quick(short)
+    def program(level: str = "quick") -> Any:
+        return inside if jax.config.read("jax_disable_most_optimizations") else at(level)
 
     @functools.wraps(function)
     def call(*args: P.args, **keywords: P.kwargs) -> R:
         nested = inside_others() or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, keywords)))
-        return (inside if nested else program(is_short(*args, **keywords)))(*args, **keywords)
+        return (inside if nested else program(level(*args, **keywords)))(*args, **keywords)
 
     call.__dict__["program"] = program
     return call
 
 
 @functools.cache
-def _known_options(short: bool) -> dict[str, Any]:
+def _known_options(level: str) -> dict[str, Any]:
     """Return the options that this version of XLA has; none on devices on which they were not measured."""
     if jax.default_backend() != "cpu":
         return {}
     known = {}
-    for name, value in (QUICKEST if short else QUICK).items():
+    for name, value in LEVELS[level].items():
         with suppress(jax.errors.JaxRuntimeError):
             jax.jit(lambda: 0, compiler_options={name: value})()
             known[name] = value

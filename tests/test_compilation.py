@@ -60,22 +60,24 @@ def test_derivatives():
     chex.assert_trees_all_close(gradient, 3 * X**2, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["QUICK", "QUICKEST"])
-def test_options_that_this_version_lacks_are_left_out(name, monkeypatch):
-    options, short = getattr(_misc, name), name == "QUICKEST"
-    known = _misc._known_options(short)
+@pytest.mark.parametrize("level", ["quick", "quickest"])
+def test_options_that_this_version_lacks_are_left_out(level, monkeypatch):
+    options = _misc.LEVELS[level]
+    known = _misc._known_options(level)
     lost = set() if jax.__version__.startswith(("0.10.", "0.11.0")) else {"xla_cpu_use_fusion_emitters"}
-    assert known == {option: value for option, value in options.items() if option not in lost}
-    monkeypatch.setattr(_misc, name, {"xla_no_such_option": True, **options})
-    assert _misc._known_options.__wrapped__(short) == known
+    assert known == {name: value for name, value in options.items() if name not in lost}
+    monkeypatch.setitem(_misc.LEVELS, level, {"xla_no_such_option": True, **options})
+    assert _misc._known_options.__wrapped__(level) == known
 
 
-def test_short_programs_have_their_own_options_and_equal_answers(monkeypatch):
+def test_levels_depend_on_arguments_and_have_equal_answers(monkeypatch):
     asked, known = [], _misc._known_options
-    monkeypatch.setattr(_misc, "_known_options", lambda short: asked.append(short) or known(short))
-    either = _misc.quick_jit(powers.__wrapped__, is_short=lambda x, power: len(x) < 5, static_argnames="power")
-    chex.assert_trees_all_close([either(X[:3], 3), either(X, 3)], [EXPECTED[:3], EXPECTED], rtol=1e-12)
-    assert asked == [True, False]
+    monkeypatch.setattr(_misc, "_known_options", lambda level: asked.append(level) or known(level))
+    of_size = lambda x, power: "quick" if len(x) > 4 else "quickest"
+    leveled = _misc.quick_jit(powers.__wrapped__, level=of_size, static_argnames="power")
+    for count in (3, 7):
+        chex.assert_trees_all_close(leveled(X[:count], 3), EXPECTED[:count], rtol=1e-12)
+    assert asked == ["quickest", "quick"]
 
 
 def test_settings_of_the_user_stay():

@@ -252,7 +252,11 @@ class Comparison(eqx.Module):
     @property
     def is_short(self) -> bool:
         """Whether the program is compiled as quickly as can be; a tenth of `SHORT` where it has many evaluations."""
-        pairs = sum(len(first) for first, _ in self.data.edges.values())
+        data = self.data
+        variables = *data.nodes.values(), *(y for _, y in data.observations.values())
+        if any(x.ndim > 1 for x in variables):  # kernels of other values than numbers may take long
+            return False
+        pairs = sum(len(first) for first, _ in data.edges.values())
         sent = self.held.graph.num_edges * (1 if self.held.graph.forest is not None else self.search.num_iters)
         few = self.search.compares and not self.search.searched
         return pairs + sent <= (SHORT if few else SHORT // 10)
@@ -368,7 +372,7 @@ def _partly(y: NDArray, seen: PartlySeen, rng: np.random.Generator) -> NDArray:
     return np.where(np.asarray(seen.patterns)[chosen], y, np.nan).astype(y.dtype)
 
 
-@partial(quick_jit, is_short=lambda comparison, choice: comparison.is_short)
+@partial(quick_jit, level=lambda comparison, choice: "quickest" if comparison.is_short else "quick")
 def evaluate(comparison: Comparison, choice: Choice) -> Outcome:
     """Return how good the beliefs of a choice are at each temperature."""
     return comparison.score(choice)
