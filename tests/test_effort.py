@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import zipfile
+from types import SimpleNamespace
 
 import equinox as eqx
 import jax
@@ -12,8 +13,8 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax import io
-from kbpjax.tuning.comparison import evaluate
-from kbpjax.tuning.search import EFFORTS
+from kbpjax.tuning.comparison import SHORT, Comparison, evaluate
+from kbpjax.tuning.search import EFFORTS, Search
 from kbpjax.tuning.tried import Log
 
 GRAPH = kbp.chain_graph(3)
@@ -179,3 +180,22 @@ def test_pictures_are_not_trained_with_options_that_counts_do_not_take(effort):
     model = kbp.fit(data, ridge=2.0, effort=effort)
     assert model.hyperparameters.relation == "ridge"
     assert "training" not in model.selection.taken
+
+
+@pytest.mark.parametrize(
+    "short, graph, pairs, dim, options",
+    [
+        (True, kbp.chain_graph(300), 300, (), {}),
+        (False, kbp.chain_graph(300), SHORT, (), {}),
+        (False, kbp.chain_graph(300), 300, (2,), {}),
+        (False, kbp.grid_graph(30, 30), 300, (), {}),
+        (False, kbp.chain_graph(300), SHORT // 5, (), {"searched": True}),
+        (False, kbp.chain_graph(300), SHORT // 5, (), {"compares": False}),
+    ],
+    ids=["few", "many pairs", "vectors", "iterations", "searched", "one search"],
+)
+def test_what_is_compiled_as_quickly_as_can_be(short, graph, pairs, dim, options):
+    x = np.zeros((pairs, *dim))
+    data = SimpleNamespace(nodes={0: x}, observations={}, edges={0: (x, x)})
+    of = SimpleNamespace(data=data, held=SimpleNamespace(graph=graph), search=Search(**options))
+    assert Comparison.is_short.fget(of) == short
