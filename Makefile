@@ -42,7 +42,7 @@ test-slow: .venv/.installed-dev ## run the programs of pages, several devices, m
 	MPLBACKEND=Agg $(BIN)/python -m pytest -m slow tests $(PYTEST_ARGS)
 
 test-examples: .venv/.installed-dev ## run the examples of docstrings, and check the shapes and types that functions declare
-	KBPJAX_CHECKED=1 MPLBACKEND=Agg $(BIN)/python -m pytest -m slow kbpjax $(PYTEST_ARGS)
+	KBPJAX_CHECKED=1 MPLBACKEND=Agg $(BIN)/python -m pytest -p tests.conftest -m slow kbpjax $(PYTEST_ARGS)
 
 test-experiments: .venv/.installed-dev ## test the experiments: their parts, and quick runs on the data of KBPJAX_DATA
 	MPLBACKEND=Agg $(BIN)/python -m pytest -m experiments tests/experiments $(PYTEST_ARGS)
