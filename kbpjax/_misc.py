@@ -38,8 +38,9 @@ LEVELS: dict[str, dict[str, Any]] = {
     "quickest": {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0},
 }
 """Options of XLA on CPUs for programs that run for less time than they take to compile (`fit_s`, `infer_s` of
-`benchmarks.first_try`; `benchmarks/fit.py` for many pairs), unlike message passing, which is optimized; and for those
-that run for milliseconds: half the seconds to compile, three to five times as many to run (`benchmarks/first_call.py`).
+`benchmarks.first_try`; `benchmarks/fit.py` for many pairs), unlike iterations of messages, which are optimized; and for
+those that run for milliseconds: half the seconds to compile, three to five times as many to run
+(`benchmarks/first_call.py`).
 """
 
 

@@ -286,7 +286,7 @@ class Graph(Checked):
         if _checks.is_traced(self.node_type):
             if len(counts) == 1:
                 return jnp.arange(self.num_nodes, dtype=jnp.int32)
-            # jnp.nonzero takes .2 s to compile, wherever it is used (jax 0.10.2, two cores)
+            # not jnp.nonzero: its cumulative sums take long to compile (benchmarks/first_call.py)
             return jnp.argsort(self.node_type != node_type, stable=True)[: counts[node_type]].astype(jnp.int32)
         return _checks.to_jax(np.flatnonzero(np.asarray(self.node_type) == node_type), np.int32)
 

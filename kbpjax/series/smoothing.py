@@ -59,6 +59,8 @@ def smooth(model: SeriesModel, y: Values, *, times: Any = None, steps: int = 0) 
 
 def _padded(evidence: Evidence, steps: int) -> Evidence:
     """Return the evidence of a series that continues for `steps` steps without observations."""
+    if steps == 0:
+        return evidence
     arrays = evidence.local, evidence.messages, evidence.observed, evidence.clamped
     local, messages, observed, clamped = _longer(arrays, steps)
     return Evidence(local, messages, observed, evidence.exponents, evidence.likelihoods, clamped, evidence.values)
