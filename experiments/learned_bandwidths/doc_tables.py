@@ -17,14 +17,15 @@ def tables_of_photographs(results: Results) -> dict[str, str]:
 
 def photographs(rows: list[Row]) -> str:
     """Return a table of methods by noise level, with means over the test pictures and standard errors."""
-    body = []
+    body, differences = [], {"ahead": "kernel BP", "ahead with BM3D": "kernel BP with BM3D"}
     for row in (row for row in rows if row["study"] == "summary"):
-        ours = row["method"] == "kernel BP"
-        difference = "" if ours else with_error(row["ahead"], row["ahead_se"], 2, "+")
-        cells = [f"{row['sigma']:g}", row["method"], with_error(row["rmse"], row["rmse_se"], 2), difference]
+        cells = [f"{row['sigma']:g}", row["method"], with_error(row["rmse"], row["rmse_se"], 2)]
+        for key, ours in differences.items():
+            known = key in row and row["method"] != ours
+            cells.append(with_error(row[key], row[f"{key}, se"], 2, "+") if known else "")
         body.append([*cells, *(or_blank(row.get(key), ".2f") for key in ("crps", "cover90", "run_s", "learn_s"))])
-    header = ["noise", "method", "RMSE", "kernel BP less this", "CRPS", "coverage", "run s", "learn s"]
-    return markdown_table(header, body)
+    header = ["noise", "method", "RMSE", *(f"{ours} less this" for ours in differences.values())]
+    return markdown_table([*header, "CRPS", "coverage", "run s", "learn s"], body)
 
 
 def options(rows: list[Row]) -> str:

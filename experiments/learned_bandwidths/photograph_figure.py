@@ -8,7 +8,7 @@ import numpy as np
 import kbpjax as kbp
 from kbpjax.plotting import plot_reliability
 
-METHODS = ("kernel BP, no messages", "kernel BP")
+METHODS = ("kernel BP, no messages", "kernel BP", "kernel BP with BM3D, no messages", "kernel BP with BM3D")
 PICTURES = 3
 
 
@@ -30,9 +30,11 @@ def draw(shown: dict[float, dict[str, Any]]) -> Any:
 
 
 def _draw_picture(figure: Any, line: Any, level: dict[str, Any], i: int) -> None:
-    clean, copy, answer = level["pictures"][i], level["copies"][i], level["kernel BP"][i]
-    images = {"clean": clean, "noisy": copy.noisy, "non-local means, h = 0.6 sigma": copy.smoothed}
-    images |= {"kernel BP": answer.mean, "kernel BP, deviation": answer.deviation}
+    ours = [method for method in METHODS if method in level][-1]
+    clean, copy, answer = level["pictures"][i], level["copies"][i], level[ours][i]
+    smoother = "BM3D" if "BM3D" in ours else "non-local means, h = 0.6 sigma"
+    images = {"clean": clean, "noisy": copy.noisy, smoother: copy.smoothed}
+    images |= {ours: answer.mean, f"{ours}, deviation": answer.deviation}
     for axis, (name, image) in zip(line, images.items(), strict=True):
         spread = name.endswith("deviation")
         span = {"cmap": "magma", "vmin": 0} if spread else {"cmap": "gray", "vmin": 0, "vmax": 255}
@@ -45,7 +47,7 @@ def _draw_picture(figure: Any, line: Any, level: dict[str, Any], i: int) -> None
 
 
 def _draw_reliability(axis: Any, level: dict[str, Any]) -> None:
-    for method in METHODS:
+    for method in (one for one in METHODS if one in level):
         answers = level[method]
         belief = kbp.Belief(answers[0].belief.points, jnp.concatenate([one.belief.weights for one in answers]))
         pairs = zip(answers, level["pictures"], strict=True)

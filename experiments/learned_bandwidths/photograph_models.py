@@ -1,4 +1,4 @@
-"""Kernel Markov random fields of what non-local means leaves over in photographs: learning, inference, scores."""
+"""Kernel Markov random fields of what a denoiser leaves over in photographs: learning, inference, scores."""
 
 import dataclasses
 import functools
@@ -41,6 +41,7 @@ class Model:
     observer: Observer
     messages: bool
     sigma: float
+    base: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,10 +149,10 @@ def learn(
     return calibrated, [float(loss) for loss in tuned.losses], list(tuned.checks.values())
 
 
-def fit(copies: Sequence[Copy], settings: kbp.Hyperparameters, messages: bool, sigma: float) -> Model:
-    """Return the model of all pictures to learn from."""
+def fit(copies: Sequence[Copy], settings: kbp.Hyperparameters, messages: bool, sigma: float, base: str) -> Model:
+    """Return the model of all pictures to learn from, whose copies have a base of `smoothers.BASES`."""
     observer, observed = observer_of(copies)
-    return Model(settings, settings.fit(training(copies, observed)), observer, messages, sigma)
+    return Model(settings, settings.fit(training(copies, observed)), observer, messages, sigma, base)
 
 
 def clean(model: Model, copy: Copy) -> Answer:

@@ -1,10 +1,10 @@
 """Evidence for a pixel of a noisy photograph, from smoothed copies of it.
 
 A grid of single pixels has no part in what non-local means and total variation see: similar patches elsewhere, and
-smooth regions. So the observation of a pixel is made from their results. The variable is what non-local means leaves
-over, (clean - smoothed) / sigma. Its observation has three entries: the prediction of a ridge regression on the other
-smoothers and the noisy value, each less the result of non-local means, and the logarithms of two local standard
-deviations, which tell how far the prediction can be trusted.
+smooth regions. So the observation of a pixel is made from their results. The variable is what non-local means, or BM3D
+where it may be used, leaves over: (clean - smoothed) / sigma. Its observation has three entries: the prediction of a
+ridge regression on the other smoothers and the noisy value, each less the smoothed value, and the logarithms of two
+local standard deviations, which tell how far the prediction can be trusted.
 """
 
 import dataclasses
@@ -16,6 +16,9 @@ from sklearn.linear_model import Ridge
 
 from experiments.learned_bandwidths.baselines import Denoiser
 
+BASES = ("nlm", "bm3d")
+"""What the variable is the rest of: non-local means or BM3D, whose license allows non-commercial use only."""
+
 FLOOR = 0.05
 """Added to local standard deviations, in units of sigma, before the logarithm."""
 
@@ -26,7 +29,7 @@ class Copy:
 
     Attributes:
         noisy: its gray values [h, w].
-        smoothed: the result of non-local means [h, w].
+        smoothed: the result of non-local means, or of BM3D [h, w].
         inputs: what the regression sees, in units of sigma [h, w, input].
         spreads: logarithms of local standard deviations [h, w, 2].
         residual: (clean - smoothed) / sigma [h, w], NaN where the clean picture is not known.
@@ -39,8 +42,8 @@ class Copy:
     residual: np.ndarray
 
 
-def copy_of(noisy: np.ndarray, sigma: float, clean: np.ndarray | None = None) -> Copy:
-    """Return a noisy picture [h, w] with the smoothed copies that evidence is made from."""
+def copy_of(noisy: np.ndarray, sigma: float, clean: np.ndarray | None = None, base: str = "nlm") -> Copy:
+    """Return a noisy picture [h, w] with the smoothed copies that evidence is made from; `base`: of `BASES`."""
 
     def by(name: str, **options: object) -> np.ndarray:
         return Denoiser(name, options, float("nan"), sigma)(noisy)
@@ -48,7 +51,10 @@ def copy_of(noisy: np.ndarray, sigma: float, clean: np.ndarray | None = None) ->
     def by_means(h: float, patch_size: int, patch_distance: int) -> np.ndarray:
         return by("nlm", h=h, patch_size=patch_size, patch_distance=patch_distance, fast_mode=True)
 
-    smoothed = by_means(0.6, 5, 9)
+    def by_bm3d(strength: float) -> np.ndarray:
+        return by("bm3d", profile="np", filter_strength=strength, stages="both", group=None, transform=None)
+
+    smoothed = by_means(0.6, 5, 9) if base == "nlm" else by_bm3d(1.0)
     others = [
         noisy,
         by("tv", algorithm="chambolle", weight=0.75),
@@ -58,6 +64,7 @@ def copy_of(noisy: np.ndarray, sigma: float, clean: np.ndarray | None = None) ->
         gaussian_filter(noisy, 1.5),
         smoothed + uniform_filter(noisy - smoothed, 3),
     ]
+    others += [] if base == "nlm" else [by_means(0.6, 5, 9), by_bm3d(0.8), by_bm3d(1.25)]
     spreads = np.stack([_log_spread(smoothed / sigma, 5), _log_spread((noisy - smoothed) / sigma, 7)], axis=-1)
     inputs = np.concatenate([(np.stack(others, axis=-1) - smoothed[..., None]) / sigma, spreads], axis=-1)
     residual = np.full(noisy.shape, np.nan) if clean is None else (clean - smoothed) / sigma

@@ -21,6 +21,7 @@ class Choices:
     Attributes:
         chosen: {name: options} of this run, to be written to its results as "chosen".
         given: the same, of the results that `--use` names; None without it.
+        trials: the trials by which those were chosen, as far as the results have them.
     """
 
     def __init__(self, path: Path | None):
@@ -34,9 +35,11 @@ class Choices:
         """
         self.chosen: dict[str, Any] = {}
         self.given: dict[str, Any] | None = None
+        self.trials: list[dict[str, Any]] = []
         if path is not None:
             try:
-                self.given = _tuples(json.loads(path.read_text(encoding="utf-8"))["chosen"])
+                results = json.loads(path.read_text(encoding="utf-8"))
+                self.given, self.trials = _tuples(results["chosen"]), list(results.get("trials", ()))
             except (OSError, ValueError, LookupError, TypeError):
                 rule = f"--use: must be results with chosen options; got {path.name!r}"
                 raise ValueError(f"{rule}. Pass a results file of this experiment.") from None

@@ -256,6 +256,16 @@ def test_search_keeps_the_best_of_each_option():
     assert len(trials) == regression.TRIALS
 
 
+def test_the_headline_has_the_evidence_of_least_error_out_of_fold():
+    trials = [
+        {"method": run.ON_BOOSTING, "mae": 0.05},
+        {"method": run.ON_SECOND, "mae": 0.04},
+        {"method": run.ON_BOOSTING, "mae": 0.03},
+        {"method": "boosting", "mae": 0.01},
+    ]
+    assert run.headline(trials) == run.ON_BOOSTING and run.headline(trials[:2]) == run.ON_SECOND
+
+
 @needs("depth")
 def test_quick_run_on_the_kitchen(tmp_path):
     outcome = program("--quick", "--out", tmp_path)
@@ -266,6 +276,7 @@ def test_quick_run_on_the_kitchen(tmp_path):
     ours = found[run.ON_BOOSTING]
     assert max(ours["mae"], found["boosting"]["mae"]) < found["constant"]["mae"] and 0.3 < ours["cover"] < 1
     assert written["sets"][0]["cells_without_depth"] > 0
+    assert written["sets"][0]["headline"] == run.ON_BOOSTING and "gain" in found["boosting"] and "gain" not in ours
     assert (tmp_path / "depth.png").stat().st_size > 10_000
 
 

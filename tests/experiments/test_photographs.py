@@ -25,9 +25,10 @@ def quick(tmp_path_factory):
 def test_quick_run_compares_all_methods(quick):
     rows = json.loads(quick.read_text())["rows"]
     summary = {row["method"]: row for row in rows if row["study"] == "summary"}
-    assert {"total variation", "non-local means", photographs.ALONE, photographs.OURS} <= set(summary)
+    ours = photographs.OURS["nlm"]
+    assert {"total variation", "non-local means", photographs.alone(ours), ours} <= set(summary)
     assert all(0 < row["rmse"] < 30 for row in summary.values())  # the noise has 30
-    for method in (photographs.ALONE, photographs.OURS):
+    for method in (photographs.alone(ours), ours):
         assert 0 < summary[method]["cover90"] <= 1 and 0 < summary[method]["crps"] < 30
 
 
@@ -67,6 +68,15 @@ def test_a_picture_without_truth_has_evidence_and_no_residual():
     copy = smoothers.copy_of(noisy, 20.0)
     assert copy.inputs.shape == (24, 28, 9) and np.isfinite(copy.inputs).all() and np.isfinite(copy.spreads).all()
     assert np.isnan(copy.residual).all()
+
+
+def test_evidence_with_bm3d_has_it_as_its_base():
+    pytest.importorskip("bm3d", reason="its license allows non-commercial use only")
+    clean = np.kron([[40.0, 200.0], [120.0, 80.0]], np.ones((16, 16)))
+    noisy = (clean + 20 * np.random.default_rng(2).standard_normal(clean.shape)).astype(np.float32)
+    copy = smoothers.copy_of(noisy, 20.0, clean, "bm3d")
+    assert copy.inputs.shape == (32, 32, 12) and np.std(copy.smoothed - clean) < 5
+    np.testing.assert_allclose(copy.residual, (clean - copy.smoothed) / 20, rtol=1e-5, atol=1e-6)
 
 
 def test_observations_of_training_copies_are_predicted_from_the_others():
