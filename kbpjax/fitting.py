@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,9 +32,9 @@ from kbpjax.learning.relations import can_have_own_relations, with_cells
 from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
 from kbpjax.learning.triples import triples_beyond_pairs
 from kbpjax.training.compare import can_train, held_out_scores
+from kbpjax.training.folds import FEWEST, Folds, data_without
 from kbpjax.training.gaussian import can_be_gaussian, gaussian_model
-from kbpjax.training.train import train
-from kbpjax.training.trainer import FEWEST, held_cases
+from kbpjax.training.train import train_apart
 from kbpjax.tuning.automatic import (
     check_words,
     choose,
@@ -220,55 +220,73 @@ def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     kept |= options.get("effort") == "low" or options.get("nonnegative") is not None
     if kept or not can_train(model, data):
         return model
-    best = _joint(model, data, options.get("sharing", "auto")) if relation == "auto" else model
+    both = _Pair(model, None)
+    if relation == "auto":
+        both = _joint(both, data, options.get("sharing", "auto"))
     if chosen.relation != "counts" and "relation" not in selection.taken:  # given options do not fit smoothed counts
-        return best
+        return both.model
     if high:
-        return _trained(best, model, data, options, seconds=SECONDS)
+        return _trained(both, model, data, options, seconds=SECONDS)
     few = sum(len(next(iter(one.samples.values()))) for one in data.cases) < FEWEST
-    return _trained(best, model, data, options, way="scaled", steps=STEPS, rate=RATE) if few else best
+    return _trained(both, model, data, options, way="scaled", steps=STEPS, rate=RATE) if few else both.model
 
 
-def _joint(model: KernelMRF, data: TrainingData, sharing: str) -> KernelMRF:
+class _Pair(NamedTuple):
+    """A model, and the same learned without what is held out; None where that is not known yet."""
+
+    model: KernelMRF
+    apart: KernelMRF | None
+
+    def held_out(self, data: TrainingData) -> KernelMRF:
+        """Return the model that is learned without what is held out."""
+        return self.model.hyperparameters.fit(_without_held(data)) if self.apart is None else self.apart
+
+
+def _without_held(data: TrainingData) -> TrainingData:
+    """Return the data without what `train` holds out; all of them, where the rest lacks a type."""
+    rest = data_without(data, Folds.of_cases(data.cases[0], 0).of == 0)
+    return rest if set(data.edges) <= set(rest.edges) and set(data.nodes) <= set(rest.nodes) else data
+
+
+def _joint(both: _Pair, data: TrainingData, sharing: str) -> _Pair:
     """Return the model with potentials of a Gaussian copula of the graph, if its beliefs on held-out cases are better.
 
-    Its Gaussian is learned from the other cases, and then from all.
+    Models are compared that are learned from the other cases; the result is learned from all.
     """
-    (cases,), since = data.cases, time.perf_counter()
+    (cases,), since, model = data.cases, time.perf_counter(), both.model
+    folds = Folds.of_cases(cases, 0)
     can = sharing in ("auto", "edge") and can_have_own_relations(data) and can_be_gaussian(model, cases)
-    if not can:
-        return model
+    if not (can and folds.whole):
+        return both
     chosen = model.hyperparameters
     if chosen.relation != "counts":
         standardized = chosen.standardized(data).nodes
         kernels = {v: RBF(LEVEL_BANDWIDTH * median_bandwidth(np.asarray(x))) for v, x in standardized.items()}
         more: Any = {"kernel": kernels, "ridge": 1e-3, "relation": "counts", "rule": ConstantTime()}
         chosen = dataclasses.replace(chosen, **more, own_strength=None, edge_features=False)
-    count = len(next(iter(cases.present.values())))
-    held, others, _ = held_cases(count, cases.graph.num_nodes, 0)
-    if not len(held):
-        return model
-    counts = chosen.fit(data)
-    joint = gaussian_model(counts, cases, others, model)
-    scores = held_out_scores([model, joint], data)
+    closed = both.held_out(data)
+    joint = gaussian_model(chosen.fit(_without_held(data)), cases, folds.kept, closed)
+    scores = held_out_scores([closed, joint], data)
     better = scores[1] < scores[0]
     tried = [Tried("potentials", word, score) for word, score in zip(("closed form", "gaussian"), scores, strict=True)]
     tried[better] = tried[better]._replace(taken=True)
+    apart = joint if better else closed
     if better:
-        joint = gaussian_model(counts, cases, np.arange(count), model)
+        joint = gaussian_model(chosen.fit(data), cases, np.arange(len(folds.of)), model)
         model = dataclasses.replace(joint, hyperparameters=model.hyperparameters, selection=model.selection)
     tried[1] = tried[1]._replace(seconds=time.perf_counter() - since)
-    return dataclasses.replace(model, selection=selection_of([*model.selection, *tried], model.selection.unit))
+    selection = selection_of([*model.selection, *tried], model.selection.unit)
+    return _Pair(dataclasses.replace(model, selection=selection), apart)
 
 
-def _trained(model: KernelMRF, counts: KernelMRF, data: TrainingData, options: Any, **of_training: Any) -> KernelMRF:
+def _trained(both: _Pair, counts: KernelMRF, data: TrainingData, options: Any, **of_training: Any) -> KernelMRF:
     """Return the model, or that of counts with potentials trained through inference, if its beliefs are better."""
     if counts.hyperparameters.relation != "counts":
         counts = fit_chosen(data, **{**options, "relation": "counts", "effort": "auto"})
-    since = time.perf_counter()
+    since, model = time.perf_counter(), both.model
     sharing = options.get("sharing", "auto")
-    trained = train(counts, data, sharing="type" if sharing == "feature" else sharing, **of_training)
-    seconds, scores = time.perf_counter() - since, held_out_scores([model, trained], data)
+    trained, apart = train_apart(counts, data, sharing="type" if sharing == "feature" else sharing, **of_training)
+    seconds, scores = time.perf_counter() - since, held_out_scores([both.held_out(data), apart], data)
     better = scores[1] < scores[0]
     tried = [Tried("training", word, score) for word, score in zip(("none", "trained"), scores, strict=True)]
     tried[better] = tried[better]._replace(taken=True)

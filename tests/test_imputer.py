@@ -20,7 +20,7 @@ from kbpjax.estimator.joint import Coordinates, Held, Joint, conditional_draws, 
 from kbpjax.estimator.rows import interval_ends
 from kbpjax.estimator.tables import Table, warn_of_gaps
 from kbpjax.estimator.variables import kinds_of
-from kbpjax.training.trainer import held_cases
+from kbpjax.training.folds import Folds
 
 COVARIANCE = np.array([[1, 0.8, 0.3], [0.8, 1, 0.4], [0.3, 0.4, 1]])
 
@@ -139,7 +139,7 @@ def test_a_column_with_values_in_held_out_rows_alone_is_no_error():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 3))
     x[:, 2] = np.nan
-    held = held_cases(40, 3, 0)[0][:3]
+    held = Folds.of_cases(kbp.pool(kbp.chain_graph(3), x).cases[0], 0).held[:3]
     x[held, 2] = rng.normal(size=3)
     assert np.isfinite(GraphImputer(effort="low").fit(x).transform(x)).all()
 

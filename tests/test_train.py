@@ -134,7 +134,9 @@ def test_gradients_are_those_of_finite_differences(problem, edges, loss):
     model = kbp.fit(data, kernel=kbp.RBF(0.6), obs_kernel=kbp.RBF(0.6), ridge=3e-2, relation="counts")
     trainer = trainer_of(model, data, "edge", hide_shares(4, (0.5,)), loss=loss)
     given = trainer.examples.batch(np.arange(8), hide_shares(4, (0.5,))(np.random.default_rng(0), 8))
-    score = eqx.filter_jit(lambda potentials: trainer._loss(potentials, given, 80)[0])  # at the fixed point
+    score = eqx.filter_jit(
+        lambda potentials: trainer._loss(trainer.closed, potentials, given, 80)[0]
+    )  # at the fixed point
     at, along = moved(closed_form(trainer)), moved(jax.tree.map(jnp.zeros_like, closed_form(trainer)), 1)
     slope = sum(jnp.vdot(a, b) for a, b in zip(*map(jax.tree.leaves, (jax.grad(score)(at), along)), strict=True))
     step = lambda size: jax.tree.map(lambda a, b: a + size * b, at, along)

@@ -19,10 +19,10 @@ from kbpjax.inference.diagnostics import ConvergenceWarning
 from kbpjax.learning.learn import learn_model
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.rules import FixedLandmarks
+from kbpjax.training.folds import FEWEST, Folds
 from kbpjax.training.gaussian import NODES, VALUES, can_be_gaussian, gaussian_model
 from kbpjax.training.potentials import ClosedForm, model_of
-from kbpjax.training.train import train
-from kbpjax.training.trainer import FEWEST, held_cases
+from kbpjax.training.train import train_apart
 from kbpjax.tuning.tried import Selection
 
 LEVELS, REACH = 48, 4.0
@@ -57,12 +57,6 @@ On 70 stations with 501 edges nothing that training found was taken (set pm10 of
 
 ROWS = 20000
 """Largest number of rows that potentials are learned from."""
-
-SHARES, MORE = (0.1, 0.3, 0.5), (0.1, 0.2)
-"""Shares of the cells that are hidden in training: of a table without holes, and beside the holes of others."""
-
-COMPLETE = 0.05
-"""Largest share of missing cells of a table that counts as without holes."""
 
 PENALTY = 1e-2
 """Weight of the squares of the corrections."""
@@ -157,7 +151,8 @@ def learn(
     steps, seconds = EFFORTS[effort]
     trains = bool(steps) and len(table) >= (FEW_ROWS if effort == "high" else MANY_ROWS) and len(edges) > 0
     trains = trains and (effort == "high" or len(edges) <= MOST_EDGES or not _gaussian(codes, there, edges))
-    split = held_cases(len(table), len(codes), seed)[1]
+    (cases,) = data.cases
+    split = Folds.of_cases(cases, seed).kept
     paired = all(np.any(there[split, a] & there[split, b]) for a, b in edges.tolist())
     fewer = len(table) >= FEWEST and paired and bool(there[split].any(axis=0).all())
     trains = trains and fewer
@@ -171,7 +166,6 @@ def learn(
         "levels": {v: _checks.to_jax(x) for v, x in levels.items()},
         "floor": 0.0,
     }
-    (cases,) = data.cases
 
     def untrained(seen: kbp.TrainingData, chosen: NDArray[np.integer]) -> KernelMRF:
         model = learn_model(seen, **options)
@@ -181,16 +175,15 @@ def learn(
         return model_of(model, closed, closed.start(model), tuple(levels), len(codes))
 
     selection = None
-    if trains:  # pairs of the rows on which `train` compares are not counted
-        shares = SHARES if np.mean(~there) < COMPLETE else MORE
+    if trains:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the start is kept, which converges
-            model = compared = train(
-                learn_model(kept, **options),
+            model, compared = train_apart(
+                learn_model(data, **options),
                 data,
+                lambda rest: learn_model(rest, **options),
                 start="all",
                 sharing="edge",
-                shares=shares,
                 penalty=PENALTY,
                 steps=steps,
                 seconds=seconds,

@@ -15,12 +15,13 @@ from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
 from kbpjax.posterior.clamp import clamp
 from kbpjax.posterior.infer import infer
-from kbpjax.training.examples import values_of
-from kbpjax.training.trainer import NODES, held_cases
+from kbpjax.training.examples import has_holes, values_of
+from kbpjax.training.folds import Folds
+from kbpjax.training.trainer import NODES
 from kbpjax.tuning.losses import CRPS
 
-HIDDEN = 0.3
-"""Share of the observations that are hidden, where they are the values themselves."""
+HIDDEN, BESIDE_HOLES = 0.3, 0.1
+"""Share of the observations that are hidden, where they are the values themselves: in cases without and with holes."""
 
 
 MOST = 2**20
@@ -39,26 +40,24 @@ def can_train(model: KernelMRF, data: TrainingData) -> bool:
 
 
 def held_out_scores(models: list[KernelMRF], data: TrainingData, seed: int = 0) -> list[float]:
-    """Return the mean CRPS of each model on the cases that `train` with this seed does not train on."""
+    """Return the mean CRPS of each model on what `train` with this seed holds out, and models should not have seen."""
     (cases,) = data.cases
-    count = len(next(iter(cases.samples.values())))
-    held, _, asked = held_cases(count, cases.graph.num_nodes, seed)
-    chosen = held if len(held) else np.arange(count)
+    folds = Folds.of_cases(cases, seed)
+    chosen = folds.held
     rng, values = np.random.default_rng(seed + 1), values_of(cases)
+    share = BESIDE_HOLES if has_holes(cases) else HIDDEN
     y, truth = {}, {}
     for v, x in cases.samples.items():
         nodes = np.asarray(cases.graph.nodes_of_type(v))
-        there = np.asarray(cases.present[v])[chosen]
-        if not len(held):
-            there = there & ~asked[nodes]
+        there = np.asarray(cases.present[v])[chosen] & (folds.of[chosen][:, nodes] == 0)
         if v in cases.observations:
             seen = np.asarray(cases.observed[v])[chosen]
             if v in values:
-                hide = rng.random(seen.shape) < HIDDEN
+                hide = rng.random(seen.shape) < share
                 seen, there = seen & ~hide, there & hide
             y[v] = np.where(_expand(seen, cases.observations[v]), np.asarray(cases.observations[v])[chosen], np.nan)
         elif not cases.observations:  # values are known or asked for
-            hide = rng.random(there.shape) < HIDDEN
+            hide = rng.random(there.shape) < share
             y[v], there = np.where(there & ~hide, np.asarray(x)[chosen], np.nan), there & hide
         truth[v] = np.where(there, np.asarray(x)[chosen], np.nan)
     return [_score(model, cases.graph, y, truth, bool(cases.observations)) for model in models]

@@ -25,6 +25,19 @@ Hide = Callable[[np.random.Generator, int], NDArray[np.bool_]]
 """From a random generator and a number of cases to a mask of what is hidden [case, node]."""
 
 
+SHARES, BESIDE_HOLES = (0.1, 0.3, 0.6), (0.1, 0.2)
+"""Shares of the observations that are hidden, in cases without holes, and beside the holes of others."""
+
+COMPLETE = 0.05
+"""Largest share of missing values of cases that count as without holes."""
+
+
+def has_holes(cases: Cases) -> bool:
+    """Return whether values are missing, where observations are the values themselves."""
+    masks = [np.asarray(cases.present[v]) for v in values_of(cases)]
+    return bool(masks) and bool(np.mean(np.concatenate([~mask.ravel() for mask in masks])) > COMPLETE)
+
+
 def hide_shares(num_nodes: int, shares: Sequence[float]) -> Hide:
     """Return a function that hides a random share of each case, each share as often as the others."""
     return lambda rng, count: rng.random((count, num_nodes)) < rng.choice(shares, (count, 1))

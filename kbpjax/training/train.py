@@ -1,5 +1,6 @@
 """`train`: potentials learned through inference, by hiding values of the training cases and scoring their beliefs."""
 
+import inspect
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -17,9 +18,11 @@ from kbpjax.inference.diagnostics import ConvergenceWarning
 from kbpjax.learning.checkpoint import Checkpoint, digest
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
-from kbpjax.training.examples import Hide, hide_shares
+from kbpjax.training.examples import BESIDE_HOLES, SHARES, Hide, has_holes, hide_shares
+from kbpjax.training.folds import Refit
 from kbpjax.training.potentials import model_of
 from kbpjax.training.trainer import LOSSES, STARTS, WAYS, Options, Result, State, Trainer
+from kbpjax.tuning.hyperparameters import refit_of
 from kbpjax.tuning.tried import selection_of
 
 FAILED = 0.01
@@ -38,7 +41,7 @@ def train(
     way: str = "auto",
     start: str = "auto",
     sharing: str = "auto",
-    shares: Sequence[float] = (0.1, 0.3, 0.6),
+    shares: Sequence[float] | None = None,
     hide: Callable[[np.random.Generator, int], Any] | None = None,
     loss: str = "crps",
     steps: int = 300,
@@ -62,6 +65,10 @@ def train(
 
     $$k \log r(x, y) + f(x)' W f(y) + c' f(x) + d' f(y).$$
 
+    Smoothed counts remember the pairs that they are learned from. So a case is trained on, or held out, with relations
+    that are learned from others (five folds, of cases or, of a single picture, of blocks of nodes), by the model's
+    `hyperparameters`; without these, relations are the model's. The result has relations of all data.
+
     A part of the cases is held out. The result is the best of the start, the few numbers ($k$, powers of marginal and
     evidence, temperature), and all numbers, on held-out cases and among those whose messages converge. An interrupt
     (Ctrl-C) ends training and keeps the best so far.
@@ -80,7 +87,7 @@ def train(
         sharing: "type": the edges of a type share a potential; "edge": each has its own; "auto": "edge" with 30 cases
             or more, up to 1000 edges, and "type" otherwise.
         shares: shares of the observations that are hidden, each as often as the others, where observations are the
-            values themselves.
+            values themselves. None: 0.1, 0.3 and 0.6, or 0.1 and 0.2 where more than 5 % of them are missing already.
         hide: a function of a random generator and a number of cases that returns what is hidden instead, as you expect
             it to be: whole nodes, blocks, the end of a series [case, node]; None: random shares.
         loss: the score: "crps", the continuous ranked probability score (the energy score of values that are no
@@ -119,6 +126,51 @@ def train(
         >>> [one.alternative for one in trained.selection if one.choice == "potentials"]
         ['closed form', 'gaussian', 'scaled']
     """
+    given: dict[str, Any] = {"way": way, "start": start, "sharing": sharing, "shares": shares, "hide": hide}
+    given |= {"loss": loss, "steps": steps, "batch": batch, "rate": rate, "penalty": penalty, "num_iters": num_iters}
+    given |= {"seconds": seconds, "seed": seed, "checkpoint": checkpoint, "progress": progress}
+    return _trained(model, data, refit_of(model), **given)[0]
+
+
+def train_apart(
+    model: KernelMRF, data: TrainingData, refit: Refit | None = None, **options: Any
+) -> tuple[KernelMRF, KernelMRF]:
+    """Return the model of `train`, and the same with relations that have not seen what it holds out.
+
+    Args:
+        model: as in `train`.
+        data: as in `train`.
+        refit: from training data to the model of the same hyperparameters and levels; None: by those of the model.
+        options: as in `train`.
+    """
+    known = {
+        one.name: one.default for one in inspect.signature(train).parameters.values() if one.kind == one.KEYWORD_ONLY
+    }
+    return _trained(model, data, refit_of(model) if refit is None else refit, **(known | options))
+
+
+def _trained(
+    model: KernelMRF,
+    data: TrainingData,
+    refit: Refit | None,
+    *,
+    way: str,
+    start: str,
+    sharing: str,
+    shares: Sequence[float] | None,
+    hide: Callable[[np.random.Generator, int], Any] | None,
+    loss: str,
+    steps: int,
+    batch: int,
+    rate: float,
+    penalty: float,
+    num_iters: int,
+    seconds: float,
+    seed: int,
+    checkpoint: str | os.PathLike | None,
+    progress: bool,
+) -> tuple[KernelMRF, KernelMRF]:
+    """Return the models of `train_apart`."""
     for name, count in {"steps": steps, "batch": batch, "num_iters": num_iters}.items():
         _checks.require_count(name, count)
     _checks.require_number("rate", rate, above=0)
@@ -127,8 +179,8 @@ def train(
     words = (("way", way, ("auto", *WAYS)), ("start", start, ("auto", "all", *STARTS)), ("loss", loss, LOSSES))
     for name, word, known in (*words, ("sharing", sharing, ("auto", "type", "edge"))):
         _checks.require(word in known, name, f"must be one of {known}", repr(word), "Pass one of them.")
-    good = all(0 < share <= 1 for share in shares) and len(shares) > 0
-    _checks.require(good, "shares", "must be in (0, 1]", list(shares), "Pass for instance (0.1, 0.5).")
+    good = shares is None or (all(0 < share <= 1 for share in shares) and len(shares) > 0)
+    _checks.require(good, "shares", "must be in (0, 1]", shares, "Pass for instance (0.1, 0.5).")
     counted = all(isinstance(basis, RelativeBasis) for basis in model.bases.values())
     single = all(x.ndim == 1 for x in model.points.values())
     fix = "Pass kbpjax.fit(data, relation='counts')."
@@ -139,12 +191,14 @@ def train(
     _checks.require(len(data.cases) == 1, "data", "must be cases of one graph", f"{len(data.cases)} graphs", fix)
     graph = data.cases[0].graph
     model.check_types(graph)
+    if shares is None:
+        shares = BESIDE_HOLES if has_holes(data.cases[0]) else SHARES
     hides = hide_shares(graph.num_nodes, shares) if hide is None else _checked(hide, graph.num_nodes)
     options = Options(sharing, hides, loss, batch, rate, penalty, steps, num_iters, seconds, seed)
     given: dict[str, Any] = {"model": model, "data": data, "way": way, "start": start, "shares": shares, "hide": hide}
     given |= {name: value for name, value in options._asdict().items() if name != "hide"}
     digests = {name: digest(value) for name, value in given.items()} if checkpoint is not None else {}
-    trainer = Trainer(model, data, options, Checkpoint(checkpoint, digests, State))
+    trainer = Trainer(model, data, options, Checkpoint(checkpoint, digests, State), refit)
     words = trainer.starts(start)
     found = [trainer.start_of(word) for word in words]
     ranks = _ranks(found)
@@ -171,11 +225,14 @@ def train(
     taken = int(np.argmin(ranks))
     tried = [one.record(word) for one, word in zip(found, (*words, *names), strict=True)]
     tried[taken] = tried[taken]._replace(taken=True)
-    result = model_of(model, trainer.closed, found[taken].potentials, trainer.values, graph.num_nodes)
+    result, apart = (
+        model_of(model, closed, found[taken].potentials, trainer.values, graph.num_nodes)
+        for closed in (trainer.closed, trainer.apart[0])
+    )
     before = model.selection
     unit = "CRPS in standard deviations" if before is None else before.unit
     selection = selection_of([*(() if before is None else before), *tried], unit)
-    return eqx.tree_at(lambda m: m.selection, result, selection, is_leaf=lambda leaf: leaf is None)
+    return eqx.tree_at(lambda m: m.selection, result, selection, is_leaf=lambda leaf: leaf is None), apart
 
 
 def _ranks(found: Sequence[Result]) -> NDArray[np.floating]:

@@ -20,6 +20,7 @@ from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.relations import can_have_own_relations
 from kbpjax.training.examples import Examples, Hide, values_of
+from kbpjax.training.folds import FOLDS, Folds, Refit, closed_forms
 from kbpjax.training.gaussian import can_be_gaussian, gaussian_potentials
 from kbpjax.training.potentials import ClosedForm, Potentials, model_of
 from kbpjax.training.propagation import Network
@@ -46,12 +47,6 @@ CORRECTIONS = ("product", "first", "second")
 NODES = 2500
 """Largest number of nodes of the graph in a step; of larger graphs a part is used."""
 
-HELD = 0.2
-"""Share of the cases that are held out, or of the nodes whose true values are not trained on."""
-
-FEWEST = 10
-"""Number of cases from which whole cases are held out."""
-
 LONG = 60
 """Number of iterations on held-out cases; their residual shows whether messages converge."""
 
@@ -60,21 +55,6 @@ CONVERGED = 1e-2
 
 EVERY = 25
 """Number of steps between evaluations on held-out cases, and between checkpoints."""
-
-MOST_HELD = 128
-"""Largest number of held-out cases that are evaluated."""
-
-
-def held_cases(count: int, num_nodes: int, seed: int) -> tuple[NDArray, NDArray, NDArray[np.bool_]]:
-    """Return the held-out cases, the others, and the nodes whose true values are trained on.
-
-    Of fewer than ten cases none is held out, but the true values of some nodes.
-    """
-    rng = np.random.default_rng(seed)
-    if count < FEWEST:
-        return np.array([], int), np.arange(count), rng.random(num_nodes) >= HELD
-    order, held = rng.permutation(count), int(HELD * count)
-    return order[:held][:MOST_HELD], order[held:], np.ones(num_nodes, bool)
 
 
 class Options(NamedTuple):
@@ -137,16 +117,18 @@ class State:
         arrays: leaves of the results of these ways, then of the free numbers and the optimizer of the last one.
     """
 
-    FORMAT: ClassVar[str] = "kbpjax.train 1"
+    FORMAT: ClassVar[str] = "kbpjax.train 2"
     finished: int = 0
     running: bool = False
     arrays: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Trainer:
-    """Training cases of a model, and compiled steps."""
+    """Training cases of a model, and compiled steps; relations of folds are those of models that `refit` returns."""
 
-    def __init__(self, model: KernelMRF, data: TrainingData, options: Options, saved: Checkpoint):
+    def __init__(
+        self, model: KernelMRF, data: TrainingData, options: Options, saved: Checkpoint, refit: Refit | None = None
+    ):
         (cases,) = data.cases
         own = options.sharing == "edge" or (options.sharing == "auto" and can_have_own_relations(data))
         self.model, self.cases, self.own, self.options = model, cases, own, options
@@ -162,9 +144,8 @@ class Trainer:
         self.network = Network.of(graph, self.closed)
         self.examples = Examples(as_model, graph, cases, self.values, nodes)
         self.examples.there &= scored[:, None]
-        count = len(cases.present[min(cases.present)])
-        self.held, self.kept, asked = held_cases(count, self.num_nodes, options.seed)
-        self.asked = asked[nodes]
+        self.folds = Folds.of_cases(cases, options.seed)
+        self.apart = closed_forms(self.closed, own, data, self.folds, refit)
         self.evaluate = eqx.filter_jit(self._loss)
         self.steps: dict[tuple[str, ...], tuple[Callable, optax.GradientTransformation]] = {}
 
@@ -187,10 +168,10 @@ class Trainer:
         """Return the potentials of a start."""
         since = time.perf_counter()
         if word == "gaussian":
-            potentials = gaussian_potentials(self.closed, self.model, self.cases, self.kept)
+            potentials = gaussian_potentials(self.closed, self.model, self.cases, self.folds.kept)
         elif word == "pseudo-likelihood":
             start = self.closed.start(self.model)
-            given = self.examples, self.network, self.kept, self.options.penalty, self.options.seed
+            given = self.examples, self.network, self.folds.kept, self.options.penalty, self.options.seed
             potentials = pseudo_likelihood(self.closed, start, *given)
         else:
             potentials = self.closed.start(self.model)
@@ -202,13 +183,15 @@ class Trainer:
             return potentials
         return dataclasses.replace(potentials, evidence=jnp.ones_like(potentials.evidence))
 
-    def _loss(self, potentials: Potentials, given: tuple[Array, ...], num_iters: int) -> tuple[Array, Array]:
+    def _loss(
+        self, closed: ClosedForm, potentials: Potentials, given: tuple[Array, ...], num_iters: int
+    ) -> tuple[Array, Array]:
         """Return the mean score of the scored nodes, and the residual of each case."""
         evidence, distances, weights, there = given
-        beliefs, residual = self.network.beliefs(self.closed, potentials, evidence, num_iters)
+        beliefs, residual = self.network.beliefs(closed, potentials, evidence, num_iters)
         if self.options.loss == "log":
             nearest = jnp.argmin(distances, axis=-1, keepdims=True)
-            lengths = jnp.exp(self.closed.log_lengths)[self.network.node_type][:, None]
+            lengths = jnp.exp(closed.log_lengths)[self.network.node_type][:, None]
             density = jnp.take_along_axis(beliefs / lengths, nearest, axis=-1)[..., 0]
             score = jnp.where(there, -jnp.log(density + jnp.finfo(density.dtype).tiny), 0)
             weights = there.astype(score.dtype)
@@ -220,31 +203,38 @@ class Trainer:
 
     def result(self, potentials: Potentials, steps: int = 0, seconds: float = 0.0) -> Result:
         """Return potentials with their score on held-out cases, and the share of them that has not converged."""
-        rng = np.random.default_rng(self.options.seed + 1)
-        chosen = self.held if len(self.held) else self.kept
-        asked = np.ones_like(self.asked) if len(self.held) else ~self.asked
+        rng, chosen = np.random.default_rng(self.options.seed + 1), self.folds.held
         total, weight, failed = 0.0, 0, 0
         parts = np.array_split(chosen, -(-len(chosen) // self.options.batch))
         for part in parts:  # padded to one size
             extra = len(parts[0]) - len(part)
             hidden = np.concatenate([self.options.hide(rng, len(part)), np.zeros((extra, self.num_nodes), bool)])
-            given = self._given(np.append(part, part[:extra]), hidden, asked)
+            given = self._given(np.append(part, part[:extra]), hidden, 0)
             inside = np.arange(len(hidden)) < len(part)
             given = (*given[:3], given[3] & _checks.to_jax(inside)[None])
-            score, residual = self.evaluate(potentials, given, LONG)
+            score, residual = self.evaluate(self.apart[0], potentials, given, LONG)
             count = int(np.sum(given[3]))
             total, weight = total + float(score) * count, weight + count
             failed += int(np.sum(np.asarray(residual)[inside] > CONVERGED))
         return Result(potentials, total / max(weight, 1), failed / len(chosen), steps, seconds)
 
-    def _given(self, chosen: NDArray, hidden: NDArray, asked: NDArray) -> tuple[Array, ...]:
+    def _given(self, chosen: NDArray, hidden: NDArray, fold: int) -> tuple[Array, ...]:
+        """Return what a score of some cases needs, of which the values of a fold count."""
         evidence, distances, weights, there = self.examples.batch(chosen, hidden)
-        return evidence, distances, weights, there & _checks.to_jax(asked)[:, None]
+        asked = self.folds.of[chosen][:, self.examples.nodes] == fold
+        return evidence, distances, weights, there & _checks.to_jax(asked.T)
 
-    def _draw(self, rng: np.random.Generator) -> tuple[NDArray, NDArray]:
-        """Return the cases of a step, and what is hidden in them."""
-        chosen = rng.choice(self.kept, min(self.options.batch, len(self.kept)), replace=False)
-        return chosen, self.options.hide(rng, len(chosen))
+    def _draw(self, rng: np.random.Generator) -> tuple[NDArray, NDArray, int]:
+        """Return the cases of a step, what is hidden in them, and the fold that they are of."""
+        fold = int(rng.integers(1, FOLDS))
+        cases = self.folds.cases(fold)
+        chosen = rng.choice(cases, self._batch, replace=len(cases) < self._batch)
+        return chosen, self.options.hide(rng, len(chosen)), fold
+
+    @property
+    def _batch(self) -> int:
+        """Number of cases of a step, the same for all folds."""
+        return min(self.options.batch, max(len(self.folds.cases(fold)) for fold in range(1, FOLDS)))
 
     def train(self, start: Result, way: str, earlier: Sequence[Result], progress: bool) -> Result:
         """Return the best potentials on held-out cases; an interrupt ends the training and keeps the best so far.
@@ -274,7 +264,8 @@ class Trainer:
         try:
             bar = progress_bar(options.steps - done, progress, name=way)
             for _ in bar:
-                moving = advance(*moving, start.potentials, self._given(*self._draw(rng), self.asked))
+                chosen, hidden, fold = self._draw(rng)
+                moving = advance(*moving, self.apart[fold], start.potentials, self._given(chosen, hidden, fold))
                 done += 1
                 late = time.perf_counter() - since > options.seconds
                 if done % EVERY == 0 or done == options.steps or late:
@@ -299,14 +290,16 @@ class Trainer:
         options = self.options
         optimizer = optax.adam(optax.cosine_decay_schedule(options.rate, options.steps))
 
-        def objective(free: dict[str, Array], start: Potentials, given: tuple[Array, ...]) -> Array:
+        def objective(free: dict[str, Array], closed: ClosedForm, start: Potentials, given: tuple[Array, ...]) -> Array:
             moved = [jnp.sum((free[n] - getattr(start, n)) ** 2) for n in (*CORRECTIONS, "power") if n in names]
-            score = self._loss(dataclasses.replace(start, **free), given, options.num_iters)[0]
+            score = self._loss(closed, dataclasses.replace(start, **free), given, options.num_iters)[0]
             return score + options.penalty * sum(moved) / len(start.power)
 
-        @jax.jit
-        def advance(free: dict[str, Array], state: Any, start: Potentials, given: tuple[Array, ...]) -> tuple[Any, Any]:
-            slopes = jax.grad(objective)(free, start, given)
+        @eqx.filter_jit
+        def advance(
+            free: dict[str, Array], state: Any, closed: ClosedForm, start: Potentials, given: tuple[Array, ...]
+        ) -> tuple[Any, Any]:
+            slopes = jax.grad(objective)(free, closed, start, given)
             with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
                 change, state = optimizer.update(slopes, state)
                 return optax.apply_updates(free, change), state

@@ -1,6 +1,7 @@
 """Hyperparameters of learning and inference in one pytree, which can be optimized and saved."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -137,23 +138,7 @@ class Hyperparameters(Checked):
 
     def fit(self, data: TrainingData) -> KernelMRF:
         """Return the model fitted to the data (`kbpjax.fit`), with this evidence model, power and temperature."""
-        data, own = with_cells(data) if self.edge_features else (data, None)
-        if self.own_strength is not None:
-            data, own = with_own_relations(data, self.own_strength, own)
-        model = learn_model(
-            self.standardized(data),
-            kernel=self.kernel,
-            obs_kernel=self.obs_kernel,
-            rule=self.rule,
-            ridge=self.ridge,
-            obs_ridge=self.obs_ridge,
-            floor=self.floor,
-            nonnegative=self.nonnegative,
-            relation=self.relation,
-            own=own,
-            starts=self.own_starts,
-        )
-        return with_chosen(model, self.evidence_model, self.evidence_power, self.temperature, self.reweighting)
+        return _learned(self, data)
 
     def standardized(self, data: TrainingData) -> TrainingData:
         """Return the data with standardized values of the node types with own margins, and predicted ones."""
@@ -212,3 +197,33 @@ class Hyperparameters(Checked):
         return table[graph.edge_type[: graph.num_edges // 2]]
 
     __repr__ = show_fields
+
+
+def _learned(chosen: Hyperparameters, data: TrainingData, levels: Mapping[int, Array] | None = None) -> KernelMRF:
+    """Return the model fitted to the data, with smoothed counts at levels {node type: sorted numbers}; None: chosen."""
+    data, own = with_cells(data) if chosen.edge_features else (data, None)
+    if chosen.own_strength is not None:
+        data, own = with_own_relations(data, chosen.own_strength, own)
+    model = learn_model(
+        chosen.standardized(data),
+        kernel=chosen.kernel,
+        obs_kernel=chosen.obs_kernel,
+        rule=chosen.rule,
+        ridge=chosen.ridge,
+        obs_ridge=chosen.obs_ridge,
+        floor=chosen.floor,
+        nonnegative=chosen.nonnegative,
+        relation=chosen.relation,
+        levels=levels,
+        own=own,
+        starts=chosen.own_starts,
+    )
+    return with_chosen(model, chosen.evidence_model, chosen.evidence_power, chosen.temperature, chosen.reweighting)
+
+
+def refit_of(model: KernelMRF) -> Callable[[TrainingData], KernelMRF] | None:
+    """Return what fits a model of smoothed counts to other data, at the same levels; None without hyperparameters."""
+    chosen = model.hyperparameters
+    if chosen is None or chosen.relation != "counts":
+        return None
+    return partial(_learned, chosen, levels=dict(model.points))

@@ -1,0 +1,114 @@
+"""Folds of the training cases, and relations that are learned apart from a fold.
+
+Smoothed counts remember the pairs that they are learned from. Trained on the same cases, a power of a relation would
+reward this memory, and so would a comparison with other models. So potentials are trained, and compared, on each fold
+with relations of the other folds (cross-fitting; Chernozhukov et al. 2018).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kbpjax.graphs.graph import Graph
+from kbpjax.learning.data import Cases, TrainingData
+from kbpjax.learning.model import KernelMRF
+from kbpjax.learning.pooling import pool_cases
+from kbpjax.training.potentials import ClosedForm
+from kbpjax.tuning.parts import ball, neighbors_of
+
+FOLDS = 5
+"""Number of folds; the first is held out, the others are trained on."""
+
+FEWEST = 10
+"""Number of cases from which folds are of whole cases; of fewer cases they are of blocks of nodes."""
+
+BLOCK = 64
+"""Number of nodes of a block."""
+
+MOST_HELD = 128
+"""Largest number of held-out cases that are evaluated."""
+
+Refit = Callable[[TrainingData], KernelMRF]
+"""From training data to the model of the same hyperparameters and levels."""
+
+
+class Folds(NamedTuple):
+    """Folds of the values of some cases of one graph.
+
+    Attributes:
+        of: number of the fold of each value [case, node].
+        whole: whether folds are of whole cases.
+    """
+
+    of: NDArray[np.integer]
+    whole: bool
+
+    @classmethod
+    def of_cases(cls, cases: Cases, seed: int) -> "Folds":
+        """Return the folds of some cases, the same for the same seed."""
+        rng, count = np.random.default_rng(seed), len(next(iter(cases.samples.values())))
+        if count >= FEWEST:
+            number = np.empty(count, np.int8)
+            number[rng.permutation(count)] = np.arange(count) * FOLDS // count
+            return cls(np.broadcast_to(number[:, None], (count, cases.graph.num_nodes)), True)
+        parts = [_of_blocks(cases.graph, rng) for _ in range(count)]
+        return cls(np.stack(parts), False)
+
+    @property
+    def held(self) -> NDArray[np.integer]:
+        """Numbers of the cases that are evaluated."""
+        return self.cases(0)[:MOST_HELD]
+
+    @property
+    def kept(self) -> NDArray[np.integer]:
+        """Numbers of the cases of which something is trained on."""
+        return np.flatnonzero((self.of != 0).any(axis=1))
+
+    def cases(self, fold: int) -> NDArray[np.integer]:
+        """Return the numbers of the cases of which something is in a fold."""
+        return np.flatnonzero((self.of == fold).any(axis=1))
+
+
+def _of_blocks(graph: Graph, rng: np.random.Generator) -> NDArray[np.int8]:
+    """Return the fold of each node, of blocks of neighboring nodes [node]."""
+    neighbors, found = neighbors_of(graph), np.full(graph.num_nodes, -1, np.int8)
+    for number, start in enumerate(rng.permutation(graph.num_nodes).tolist()):
+        if found[start] < 0:
+            block = np.array(ball(neighbors, start, BLOCK))
+            found[block[found[block] < 0]] = number % FOLDS
+    return found
+
+
+def data_without(data: TrainingData, apart: NDArray[np.bool_]) -> TrainingData:
+    """Return the data of one graph without some values, and the pairs that they are in. `apart`: [case, node]."""
+    (cases,) = data.cases
+    nodes = {v: np.asarray(cases.graph.nodes_of_type(v)) for v in cases.present}
+    present = {v: np.asarray(mask) & ~apart[:, nodes[v]] for v, mask in cases.present.items()}
+    rest = dataclasses.replace(cases, present=present)
+    return pool_cases([rest], data.labels, data.obs_labels)
+
+
+def closed_forms(
+    closed: ClosedForm, own: bool, data: TrainingData, folds: Folds, refit: Refit | None
+) -> list[ClosedForm]:
+    """Return the closed form for each fold, with ratios that are learned from the other folds.
+
+    Where the others lack a type, or without `refit`, it is that of all data. `own`: as of the closed form.
+    """
+    if refit is None:
+        return [closed] * FOLDS
+    (cases,) = data.cases
+    present = {k for k, _, _ in data.ends}
+    found = []
+    for fold in range(FOLDS):
+        rest = data_without(data, folds.of == fold)
+        one = closed
+        if present <= set(rest.edges) and set(data.nodes) <= set(rest.nodes):
+            apart = ClosedForm.of(refit(rest), cases.graph, own)
+            if apart.types == closed.types and apart.log_ratios.shape == closed.log_ratios.shape:
+                one = dataclasses.replace(closed, log_ratios=apart.log_ratios)
+        found.append(one)
+    return found
