@@ -239,12 +239,18 @@ class _Pair(NamedTuple):
 
     def held_out(self, data: TrainingData) -> KernelMRF:
         """Return the model that is learned without what is held out."""
-        return self.model.hyperparameters.fit(_without_held(data)) if self.apart is None else self.apart
+        if self.apart is not None:
+            return self.apart
+        rest = _without_held(data)
+        return self.model if rest is data else self.model.hyperparameters.fit(rest)
 
 
 def _without_held(data: TrainingData) -> TrainingData:
-    """Return the data without what `train` holds out; all of them, where the rest lacks a type."""
-    rest = data_without(data, Folds.of_cases(data.cases[0], 0).of == 0)
+    """Return the data without the cases that `train` holds out; all, of few cases and where the rest lacks a type."""
+    folds = Folds.of_cases(data.cases[0], 0)
+    if not folds.whole:
+        return data
+    rest = data_without(data, folds.of == 0)
     return rest if set(data.edges) <= set(rest.edges) and set(data.nodes) <= set(rest.nodes) else data
 
 

@@ -12,21 +12,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kbpjax.graphs.graph import Graph
 from kbpjax.learning.data import Cases, TrainingData
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.pooling import pool_cases
 from kbpjax.training.potentials import ClosedForm
-from kbpjax.tuning.parts import ball, neighbors_of
 
 FOLDS = 5
 """Number of folds; the first is held out, the others are trained on."""
 
 FEWEST = 10
-"""Number of cases from which folds are of whole cases; of fewer cases they are of blocks of nodes."""
-
-BLOCK = 64
-"""Number of nodes of a block."""
+"""Number of cases from which folds are of whole cases."""
 
 MOST_HELD = 128
 """Largest number of held-out cases that are evaluated."""
@@ -40,7 +35,8 @@ class Folds(NamedTuple):
 
     Attributes:
         of: number of the fold of each value [case, node].
-        whole: whether folds are of whole cases.
+        whole: whether folds are of whole cases. Of a few cases, a fifth of the nodes is held out and the others are one
+            fold: relations without the values of a part of a picture would lack its gray levels.
     """
 
     of: NDArray[np.integer]
@@ -54,8 +50,13 @@ class Folds(NamedTuple):
             number = np.empty(count, np.int8)
             number[rng.permutation(count)] = np.arange(count) * FOLDS // count
             return cls(np.broadcast_to(number[:, None], (count, cases.graph.num_nodes)), True)
-        parts = [_of_blocks(cases.graph, rng) for _ in range(count)]
-        return cls(np.stack(parts), False)
+        number = (rng.random(cases.graph.num_nodes) >= 1 / FOLDS).astype(np.int8)
+        return cls(np.broadcast_to(number, (count, cases.graph.num_nodes)), False)
+
+    @property
+    def trained(self) -> range:
+        """The folds that are trained on."""
+        return range(1, FOLDS if self.whole else 2)
 
     @property
     def held(self) -> NDArray[np.integer]:
@@ -72,16 +73,6 @@ class Folds(NamedTuple):
         return np.flatnonzero((self.of == fold).any(axis=1))
 
 
-def _of_blocks(graph: Graph, rng: np.random.Generator) -> NDArray[np.int8]:
-    """Return the fold of each node, of blocks of neighboring nodes [node]."""
-    neighbors, found = neighbors_of(graph), np.full(graph.num_nodes, -1, np.int8)
-    for number, start in enumerate(rng.permutation(graph.num_nodes).tolist()):
-        if found[start] < 0:
-            block = np.array(ball(neighbors, start, BLOCK))
-            found[block[found[block] < 0]] = number % FOLDS
-    return found
-
-
 def data_without(data: TrainingData, apart: NDArray[np.bool_]) -> TrainingData:
     """Return the data of one graph without some values, and the pairs that they are in. `apart`: [case, node]."""
     (cases,) = data.cases
@@ -96,9 +87,10 @@ def closed_forms(
 ) -> list[ClosedForm]:
     """Return the closed form for each fold, with ratios that are learned from the other folds.
 
-    Where the others lack a type, or without `refit`, it is that of all data. `own`: as of the closed form.
+    It is that of all data where the others lack a type, of a few cases, and without `refit`. `own`: as of the closed
+    form.
     """
-    if refit is None:
+    if refit is None or not folds.whole:
         return [closed] * FOLDS
     (cases,) = data.cases
     present = {k for k, _, _ in data.ends}

@@ -66,8 +66,8 @@ def train(
     $$k \log r(x, y) + f(x)' W f(y) + c' f(x) + d' f(y).$$
 
     Smoothed counts remember the pairs that they are learned from. So a case is trained on, or held out, with relations
-    that are learned from others (five folds, of cases or, of a single picture, of blocks of nodes), by the model's
-    `hyperparameters`; without these, relations are the model's. The result has relations of all data.
+    that are learned from others, in five folds, by the model's `hyperparameters`. Without these, and with fewer than
+    ten cases, relations are the model's. The result has relations of all data.
 
     A part of the cases is held out. The result is the best of the start, the few numbers ($k$, powers of marginal and
     evidence, temperature), and all numbers, on held-out cases and among those whose messages converge. An interrupt

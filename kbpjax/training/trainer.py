@@ -20,7 +20,7 @@ from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.relations import can_have_own_relations
 from kbpjax.training.examples import Examples, Hide, values_of
-from kbpjax.training.folds import FOLDS, Folds, Refit, closed_forms
+from kbpjax.training.folds import Folds, Refit, closed_forms
 from kbpjax.training.gaussian import can_be_gaussian, gaussian_potentials
 from kbpjax.training.potentials import ClosedForm, Potentials, model_of
 from kbpjax.training.propagation import Network
@@ -226,7 +226,7 @@ class Trainer:
 
     def _draw(self, rng: np.random.Generator) -> tuple[NDArray, NDArray, int]:
         """Return the cases of a step, what is hidden in them, and the fold that they are of."""
-        fold = int(rng.integers(1, FOLDS))
+        fold = int(rng.choice(self.folds.trained))
         cases = self.folds.cases(fold)
         chosen = rng.choice(cases, self._batch, replace=len(cases) < self._batch)
         return chosen, self.options.hide(rng, len(chosen)), fold
@@ -234,7 +234,7 @@ class Trainer:
     @property
     def _batch(self) -> int:
         """Number of cases of a step, the same for all folds."""
-        return min(self.options.batch, max(len(self.folds.cases(fold)) for fold in range(1, FOLDS)))
+        return min(self.options.batch, max(len(self.folds.cases(fold)) for fold in self.folds.trained))
 
     def train(self, start: Result, way: str, earlier: Sequence[Result], progress: bool) -> Result:
         """Return the best potentials on held-out cases; an interrupt ends the training and keeps the best so far.
