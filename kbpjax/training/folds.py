@@ -23,8 +23,8 @@ FOLDS = 5
 FEWEST = 10
 """Number of cases from which folds are of whole cases."""
 
-MOST_HELD = 128
-"""Largest number of held-out cases that are evaluated."""
+MOST_HELD, MOST_NODES = 128, 4000
+"""Largest number of held-out cases that are evaluated, and of their nodes."""
 
 Refit = Callable[[TrainingData], KernelMRF]
 """From training data to the model of the same hyperparameters and levels."""
@@ -61,7 +61,7 @@ class Folds(NamedTuple):
     @property
     def held(self) -> NDArray[np.integer]:
         """Numbers of the cases that are evaluated."""
-        return self.cases(0)[:MOST_HELD]
+        return self.cases(0)[: max(1, min(MOST_HELD, MOST_NODES // self.of.shape[1]))]
 
     @property
     def kept(self) -> NDArray[np.integer]:
