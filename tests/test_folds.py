@@ -55,6 +55,7 @@ def test_what_is_apart_is_in_no_pair(narrow):
     assert len(rest.observations[0][0]) == np.sum(~np.isnan(x) & ~apart)
 
 
+@pytest.mark.slow
 def test_ratios_of_a_fold_are_learned_from_the_others(narrow):
     x, data, model = narrow
     (cases,) = data.cases

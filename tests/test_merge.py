@@ -104,6 +104,7 @@ def test_values_and_edges_of_merged_nodes():
     np.testing.assert_allclose(values[3][:, 0, 0] * merged.parts[2].scale + merged.parts[2].location, x[0][:, 1])
 
 
+@pytest.mark.slow
 def test_labels_of_parts_come_back():
     rng = np.random.default_rng(0)
     graph = kbp.Graph.from_edges([(0, 2), (1, 2)], 3)

@@ -87,6 +87,7 @@ def log_ratio(closed: ClosedForm):
     return logs - logs.max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_beliefs_on_trees_are_those_of_enumeration(seed):
     rng = np.random.default_rng(seed)
@@ -162,6 +163,7 @@ def test_training_gains_on_held_out_cases_and_says_so(problem, tmp_path):
     np.testing.assert_allclose(kbp.mean(clamped)[1::2], kbp.mean(kbp.infer(trained, graph, y))[1::2], atol=0.02)
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_the_best(problem, monkeypatch):
     _, data, model = problem
 
