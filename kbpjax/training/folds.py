@@ -23,7 +23,7 @@ FOLDS = 5
 FEWEST = 10
 """Number of cases from which folds are of whole cases."""
 
-MOST_HELD, MOST_NODES = 128, 4000
+MOST_HELD, MOST_NODES = 500, 4000
 """Largest number of held-out cases that are evaluated, and of their nodes."""
 
 Refit = Callable[[TrainingData], KernelMRF]
