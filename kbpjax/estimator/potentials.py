@@ -22,7 +22,7 @@ from kbpjax.learning.rules import FixedLandmarks
 from kbpjax.training.folds import FEWEST, Folds
 from kbpjax.training.gaussian import NODES, VALUES, can_be_gaussian, gaussian_model
 from kbpjax.training.potentials import ClosedForm, model_of
-from kbpjax.training.train import train_apart
+from kbpjax.training.train import train
 from kbpjax.tuning.tried import Selection
 
 LEVELS, REACH = 48, 4.0
@@ -175,13 +175,12 @@ def learn(
         return model_of(model, closed, closed.start(model), tuple(levels), len(codes))
 
     selection = None
-    if trains:
+    if trains:  # pairs of the rows on which `train` compares are not counted
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the start is kept, which converges
-            model, compared = train_apart(
-                learn_model(data, **options),
+            model = compared = train(
+                learn_model(kept, **options),
                 data,
-                lambda rest: learn_model(rest, **options),
                 start="all",
                 sharing="edge",
                 penalty=PENALTY,
