@@ -158,6 +158,7 @@ def test_joint_draws_have_the_conditional_covariance(gaussian):
     assert (draws[:, 2] == 4).all()
 
 
+@pytest.mark.slow
 def test_beliefs_of_rows_are_those_of_infer_and_do_not_depend_on_other_rows(gaussian):
     x = gaussian_rows(6, seed=3)
     x[np.arange(6), [0, 1, 2, 0, 1, 2]] = np.nan

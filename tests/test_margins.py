@@ -111,6 +111,7 @@ def test_differences_are_what_chance_does_not_give():
     assert differences(kbp.pool(GRAPH, x[:20] + CENTERS).cases, 0) == (0, 0)  # too few
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_standardized_values(problem):
     plain, own, margins, obs_margins, y = problem
     posteriors = kbp.infer(plain, GRAPH, obs_margins.standardized(y)), kbp.infer(own, GRAPH, y)
@@ -140,6 +141,7 @@ def test_beliefs_on_given_points_are_those_on_own_points(problem):
     assert np.allclose(kbp.log_density(given[2], [9.0]), kbp.log_density(on_own[2], [9.0]), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_evidence_is_in_the_units_of_the_data(problem):
     plain, own, margins, _, _ = problem
     nodes, z = [1, 4], np.array([0.5, -0.25])

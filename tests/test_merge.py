@@ -22,6 +22,7 @@ def bits():
     return rows, merged, kbp.fit(merged.data, effort="low")
 
 
+@pytest.mark.slow
 def test_the_exclusive_or_of_two_bits_which_pairs_cannot_say(bits):
     _, merged, model = bits
     for a in (0, 1):

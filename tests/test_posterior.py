@@ -162,6 +162,7 @@ SUMMARIES = {
 }
 
 
+@pytest.mark.slow
 def test_iterated_messages_have_a_partition_function_and_a_diagnosis():
     """Messages of `infer` on a graph with cycles are those of nonnegative operators, which the model need not have."""
     graph = kbp.grid_graph(2, 3)
@@ -209,6 +210,7 @@ def test_summaries_of_a_batch_equal_those_of_its_cases():
             ask(batch)
 
 
+@pytest.mark.slow
 def test_a_compiled_posterior_is_compiled_once_and_differentiable():
     model, y = fitted(CHAIN)
     compiled = jax.jit(kbp.infer)

@@ -91,6 +91,7 @@ def test_starts_are_those_of_the_samples_by_default(learned):
     chex.assert_trees_all_close(again.operators, given.operators, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_other_node_types_stay_as_learned():
     """Each state has a neighbor of another type, with states of its own: exact by enumeration."""
     rng = np.random.default_rng(1)
