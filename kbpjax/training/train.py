@@ -19,7 +19,6 @@ from kbpjax.learning.checkpoint import Checkpoint, digest
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
 from kbpjax.training.examples import BESIDE_HOLES, SHARES, Hide, has_holes, hide_shares
-from kbpjax.training.folds import Refit
 from kbpjax.training.potentials import model_of
 from kbpjax.training.trainer import LOSSES, STARTS, WAYS, Options, Result, State, Trainer
 from kbpjax.tuning.hyperparameters import refit_of
@@ -129,30 +128,26 @@ def train(
     given: dict[str, Any] = {"way": way, "start": start, "sharing": sharing, "shares": shares, "hide": hide}
     given |= {"loss": loss, "steps": steps, "batch": batch, "rate": rate, "penalty": penalty, "num_iters": num_iters}
     given |= {"seconds": seconds, "seed": seed, "checkpoint": checkpoint, "progress": progress}
-    return _trained(model, data, refit_of(model), **given)[0]
+    return _trained(model, data, **given)[0]
 
 
-def train_apart(
-    model: KernelMRF, data: TrainingData, refit: Refit | None = None, **options: Any
-) -> tuple[KernelMRF, KernelMRF]:
+def train_apart(model: KernelMRF, data: TrainingData, **options: Any) -> tuple[KernelMRF, KernelMRF]:
     """Return the model of `train`, and the same with relations that have not seen what it holds out.
 
     Args:
         model: as in `train`.
         data: as in `train`.
-        refit: from training data to the model of the same hyperparameters and levels; None: by those of the model.
         options: as in `train`.
     """
     known = {
         one.name: one.default for one in inspect.signature(train).parameters.values() if one.kind == one.KEYWORD_ONLY
     }
-    return _trained(model, data, refit_of(model) if refit is None else refit, **(known | options))
+    return _trained(model, data, **(known | options))
 
 
 def _trained(
     model: KernelMRF,
     data: TrainingData,
-    refit: Refit | None,
     *,
     way: str,
     start: str,
@@ -198,7 +193,7 @@ def _trained(
     given: dict[str, Any] = {"model": model, "data": data, "way": way, "start": start, "shares": shares, "hide": hide}
     given |= {name: value for name, value in options._asdict().items() if name != "hide"}
     digests = {name: digest(value) for name, value in given.items()} if checkpoint is not None else {}
-    trainer = Trainer(model, data, options, Checkpoint(checkpoint, digests, State), refit)
+    trainer = Trainer(model, data, options, Checkpoint(checkpoint, digests, State), refit_of(model))
     words = trainer.starts(start)
     found = [trainer.start_of(word) for word in words]
     ranks = _ranks(found)
