@@ -248,10 +248,8 @@ class _Pair(NamedTuple):
 def _without_held(data: TrainingData) -> TrainingData:
     """Return the data without the cases that `train` holds out; all, of few cases and where the rest lacks a type."""
     folds = Folds.of_cases(data.cases[0], 0)
-    if not folds.whole:
-        return data
-    rest = data_without(data, folds.of == 0)
-    return rest if set(data.edges) <= set(rest.edges) and set(data.nodes) <= set(rest.nodes) else data
+    rest = data_without(data, folds.of == 0) if folds.whole else None
+    return data if rest is None else rest
 
 
 def _joint(both: _Pair, data: TrainingData, sharing: str) -> _Pair:

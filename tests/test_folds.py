@@ -55,6 +55,15 @@ def test_what_is_apart_is_in_no_pair(narrow):
     assert len(rest.observations[0][0]) == np.sum(~np.isnan(x) & ~apart)
 
 
+def test_data_that_would_lose_a_type_are_not_split():
+    x = rows(20, 0)
+    x[:, 3] = np.where(np.arange(20) == 4, 1.0, np.nan)  # a type with one value
+    data = kbp.pool(kbp.chain_graph(4, node_type=[0, 0, 0, 1]), {0: x[:, :3], 1: x[:, 3:]})
+    assert data_without(data, np.broadcast_to(np.arange(20)[:, None] == 4, x.shape)) is None
+    rest = data_without(data, np.broadcast_to(np.arange(20)[:, None] == 5, x.shape))
+    assert rest is not None and set(rest.nodes) == {0, 1}
+
+
 @pytest.mark.slow
 def test_ratios_of_a_fold_are_learned_from_the_others(narrow):
     x, data, model = narrow

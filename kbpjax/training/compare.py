@@ -20,8 +20,8 @@ from kbpjax.training.folds import Folds
 from kbpjax.training.trainer import NODES
 from kbpjax.tuning.losses import CRPS
 
-HIDDEN, BESIDE_HOLES = 0.3, 0.1
-"""Share of the observations that are hidden, where they are the values themselves: in cases without and with holes."""
+HIDDEN = {False: 0.3, True: 0.1}
+"""Share of the observations that are hidden, where they are the values themselves, by whether cases have holes."""
 
 
 MOST = 2**20
@@ -45,7 +45,7 @@ def held_out_scores(models: list[KernelMRF], data: TrainingData, seed: int = 0) 
     folds = Folds.of_cases(cases, seed)
     chosen = folds.held
     rng, values = np.random.default_rng(seed + 1), values_of(cases)
-    share = BESIDE_HOLES if has_holes(cases) else HIDDEN
+    share = HIDDEN[has_holes(cases)]
     y, truth = {}, {}
     for v, x in cases.samples.items():
         nodes = np.asarray(cases.graph.nodes_of_type(v))

@@ -60,8 +60,9 @@ class Folds(NamedTuple):
 
     @property
     def held(self) -> NDArray[np.integer]:
-        """Numbers of the cases that are evaluated."""
-        return self.cases(0)[: max(1, min(MOST_HELD, MOST_NODES // self.of.shape[1]))]
+        """Numbers of the cases that are evaluated: all of a few cases, of which a fifth of the nodes is held out."""
+        most = max(1, min(MOST_HELD, MOST_NODES // self.of.shape[1])) if self.whole else None
+        return self.cases(0)[:most]
 
     @property
     def kept(self) -> NDArray[np.integer]:
@@ -73,13 +74,20 @@ class Folds(NamedTuple):
         return np.flatnonzero((self.of == fold).any(axis=1))
 
 
-def data_without(data: TrainingData, apart: NDArray[np.bool_]) -> TrainingData:
-    """Return the data of one graph without some values, and the pairs that they are in. `apart`: [case, node]."""
+def data_without(data: TrainingData, apart: NDArray[np.bool_]) -> TrainingData | None:
+    """Return the data of one graph without some values, and the pairs that they are in; None where a type is lost.
+
+    Args:
+        data: the data.
+        apart: the values that are left out [case, node].
+    """
     (cases,) = data.cases
     nodes = {v: np.asarray(cases.graph.nodes_of_type(v)) for v in cases.present}
     present = {v: np.asarray(mask) & ~apart[:, nodes[v]] for v, mask in cases.present.items()}
-    rest = dataclasses.replace(cases, present=present)
-    return pool_cases([rest], data.labels, data.obs_labels)
+    if not all(present[v].any() for v in data.nodes):
+        return None
+    rest = pool_cases([dataclasses.replace(cases, present=present)], data.labels, data.obs_labels)
+    return rest if set(data.edges) <= set(rest.edges) and set(data.observations) <= set(rest.observations) else None
 
 
 def closed_forms(
@@ -93,12 +101,10 @@ def closed_forms(
     if refit is None or not folds.whole:
         return [closed] * FOLDS
     (cases,) = data.cases
-    present = {k for k, _, _ in data.ends}
     found = []
     for fold in range(FOLDS):
-        rest = data_without(data, folds.of == fold)
-        one = closed
-        if present <= set(rest.edges) and set(data.nodes) <= set(rest.nodes):
+        rest, one = data_without(data, folds.of == fold), closed
+        if rest is not None:
             apart = ClosedForm.of(refit(rest), cases.graph, own)
             if apart.types == closed.types and apart.log_ratios.shape == closed.log_ratios.shape:
                 one = dataclasses.replace(closed, log_ratios=apart.log_ratios)
