@@ -100,6 +100,33 @@ def forward(kbp: Any, *, build: Callable[[Any], Any], kinds: int, rank: int, poi
     return Workload(call, bare(graph.num_edges, rank, points, ITERS))
 
 
+def many_cases(kbp: Any) -> Any:
+    """Return 30 copies of a graph of 80 nodes, about 6 neighbors and 20 edge types."""
+    rng = np.random.default_rng(0)
+    pairs = np.unique(np.sort(rng.integers(0, 80, (250, 2)), axis=1), axis=0)
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    kinds = rng.integers(0, 20, len(pairs))
+    every = np.concatenate([pairs + 80 * case for case in range(30)])
+    return kbp.Graph.from_edges(every, 80 * 30, edge_type=np.tile(kinds, 30))
+
+
+def values(kbp: Any, *, build: Callable[[Any], Any], kinds: int, points: int, as_infer: bool) -> Workload:
+    """Iterate messages of nonnegative operators with exponents; as `infer` does, or all at once."""
+    graph = build(kbp)
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.uniform(0.1, 1, shape), jnp.float32)
+    tables = draw(2 * kinds, points, points)
+    operators = kbp.Operators(jnp.eye(points)[None], tables, floor=1e-6, nonnegative=tables)
+    local, options = draw(graph.num_nodes, points), {}
+    if as_infer:
+        options = {"schedule": kbp.colored(graph), "acceleration": kbp.Anderson(), "tol": 1e-12}
+
+    def call() -> jax.Array:
+        return kbp.run(operators, graph, local, num_iters=ITERS, damping=0.0, exponents=0.7, **options).messages
+
+    return Workload(call, bare(graph.num_edges, points, points, ITERS))
+
+
 def gradient(kbp: Any, *, rank: int, points: int, of: str, **options: Any) -> Workload:
     """Differentiate a scalar of the messages on a grid with respect to operators, local factors, or both."""
     graph = grid(kbp)
@@ -146,6 +173,12 @@ def workloads() -> dict[str, tuple[Callable[[Any], Workload], float]]:
                 label = f"{'colored ' if color else ''}{name} {rank}/{points}"
                 made = partial(forward, build=build, kinds=kinds, rank=rank, points=points, color=color)
                 found[label] = made, 0.85 if color else goal
+    builds = (("grid", grid, 1), ("random typed", random_typed, 3), ("many cases", many_cases, 20))
+    for name, build, kinds in builds:
+        for points in (4, 16, 48, 96):
+            for as_infer in (False, True):
+                made = partial(values, build=build, kinds=kinds, points=points, as_infer=as_infer)
+                found[f"{'as infer, ' if as_infer else 'exponents, '}{name}, {points} points"] = made, 1.02
     rank, points = SIZES[1]
     for of in ("operators", "local factors", "both"):
         made = partial(gradient, rank=rank, points=points, of=of, num_iters=UNROLLED)

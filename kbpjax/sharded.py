@@ -150,10 +150,10 @@ class Partition(Checked):
         part = PlanPart(blocks, plan.kinds, plan.route, plan.present, *laid_out)
         return jax.lax.with_sharding_constraint(part, split)
 
-    def place(self, columns: Array) -> Array:
-        """Return messages [coordinate, column] split over the devices."""
-        split = NamedSharding(self.mesh, PartitionSpec(None, self.blocks.axis))
-        return jax.lax.with_sharding_constraint(columns, split)
+    def place(self, rows: Array) -> Array:
+        """Return messages [row, coordinate] split over the devices."""
+        split = NamedSharding(self.mesh, PartitionSpec(self.blocks.axis))
+        return jax.lax.with_sharding_constraint(rows, split)
 
     def replicate(self, rows: Array) -> Array:
         """Return messages in the order of edges [edge, coordinate], on every device."""
@@ -177,7 +177,7 @@ class Partition(Checked):
             every = jax.lax.all_gather(largest_change(operators, old, change), blocks.axis)
             return new, jnp.max(every)  # pmax ignores NaN on CPUs
 
-        out = PartitionSpec(None, blocks.axis), PartitionSpec()
+        out = PartitionSpec(blocks.axis), PartitionSpec()
         return *_on_devices(blocks, operators, problem.parts, compute, out, messages, damping), state
 
 
@@ -224,11 +224,11 @@ def _on_devices(
     def on_device(part: PlanPart, outgoing: Any, operators: Operators, own: Array, more: Any) -> Any:
         part, outgoing = jax.tree.map(lambda array: array[0], (part, outgoing))
         pairs = zip(outgoing, blocks.routes, strict=True)
-        received = [jax.lax.ppermute(own[:, columns], blocks.axis, to) for columns, to in pairs]
-        return compute(part, operators, own, jnp.concatenate([own, *received], axis=1), more)
+        received = [jax.lax.ppermute(own[rows], blocks.axis, to) for rows, to in pairs]
+        return compute(part, operators, own, jnp.concatenate([own, *received]), more)
 
-    of_device, shared, columns = PartitionSpec(blocks.axis), PartitionSpec(), PartitionSpec(None, blocks.axis)
-    specs = (of_device, of_device, shared, columns, shared)
+    of_device, shared = PartitionSpec(blocks.axis), PartitionSpec()
+    specs = (of_device, of_device, shared, of_device, shared)
     mapped = jax.shard_map(on_device, mesh=blocks.mesh, in_specs=specs, out_specs=out, check_vma=False)
     return mapped(parts, blocks.halo.outgoing, operators, messages, more)
 
@@ -236,7 +236,7 @@ def _on_devices(
 class _OfDevices(Iteration):
     """An undamped iteration in which each device updates the outgoing messages of its block, for derivatives.
 
-    The columns of messages [coordinate, column] are ordered by device. `parts` has one part per device.
+    The messages [row, coordinate] are ordered by device. `parts` has one part per device.
 
     Attributes:
         blocks: the graph in blocks.
@@ -251,7 +251,7 @@ class _OfDevices(Iteration):
             del old
             return update(operators, part, received, more)
 
-        out = PartitionSpec(None, self.blocks.axis)
+        out = PartitionSpec(self.blocks.axis)
         return _on_devices(self.blocks, self.operators, self.parts, compute, out, messages, matrices)
 
     def once(self, messages: Array) -> Array:

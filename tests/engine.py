@@ -18,7 +18,7 @@ def without_incoming(graph, nodes):
 @jax.jit
 def normalize(rows):
     """Scale rows [.., rank] to 2-norm 1."""
-    return jnp.moveaxis(operators.normalize(jnp.moveaxis(jnp.asarray(rows), -1, 0)), 0, -1)
+    return operators.normalize(jnp.asarray(rows))
 
 
 @jax.jit
@@ -26,6 +26,6 @@ def leave_one_out(values, local):
     """Return, for each slot of values [.., slot, point], `local` [.., point] times the product of the other slots."""
     values, local = jnp.asarray(values), jnp.asarray(local)
     *axes, slots, points = values.shape
-    columns = values.reshape(1, -1, slots, points).transpose(3, 0, 2, 1)
-    products = operators.multiply_others(columns, local.reshape(1, -1, points).transpose(2, 0, 1)).values
-    return products.transpose(1, 3, 2, 0).reshape(*axes, slots, points)
+    by_slot = values.reshape(1, -1, slots, points).transpose(0, 2, 1, 3)
+    products = operators.multiply_others(by_slot, local.reshape(1, -1, points)).values
+    return products.transpose(0, 2, 1, 3).reshape(*axes, slots, points)

@@ -50,7 +50,7 @@ def test_anderson_does_not_stay_near_a_fixed_point_that_plain_iterations_leave(a
 def test_some_of_the_messages_are_enough_to_weigh_updates_by(monkeypatch):
     monkeypatch.setattr(kbpjax.inference.acceleration, "ENOUGH", 20)
     few = kbp.Anderson(4)  # a depth of its own, so that this is compiled anew
-    assert few.start(jnp.zeros((2, 48))).differences.shape == (4, 20)  # ten of the 48 messages
+    assert few.start(jnp.zeros((48, 2))).differences.shape == (4, 20)  # ten of the 48 messages
     plain, quick = kbp.run(*SLOW, **PLAIN), kbp.run(*SLOW, acceleration=few, **PLAIN)
     assert bool(quick.converged) and int(quick.num_iters) < int(plain.num_iters)
     np.testing.assert_allclose(quick.messages, plain.messages, atol=1e-9)
@@ -63,13 +63,13 @@ def test_anderson_is_exact_on_a_linear_problem_after_one_step_more_than_its_dime
     matrix = matrix * 0.9 / np.abs(np.linalg.eigvals(matrix)).max()
     fixed = np.linalg.solve(np.eye(3) - matrix, offset)
     anderson, x, errors = kbp.Anderson(5), np.zeros(3), []
-    history, advance = anderson.start(jnp.zeros((4, 1))), jax.jit(anderson.advance)
+    history, advance = anderson.start(jnp.zeros((1, 4))), jax.jit(anderson.advance)
     for _ in range(5):
         new = matrix @ x + offset
-        old, updated = (np.append(row, 1.0)[:, None] for row in (x, new))
+        old, updated = (np.append(row, 1.0)[None] for row in (x, new))
         history, mixed = advance(history, old, updated, np.linalg.norm(fixed - x))
         np.testing.assert_allclose(np.linalg.norm(mixed) if len(errors) else 1.0, 1, atol=1e-12)
-        x = np.asarray(mixed)[:3, 0] / np.asarray(mixed)[3, 0]
+        x = np.asarray(mixed)[0, :3] / np.asarray(mixed)[0, 3]
         errors.append(np.linalg.norm(x - fixed) / np.linalg.norm(fixed))
     assert errors[2] > 1e-2 and errors[3] < 1e-7 and errors[4] < 1e-7
 

@@ -429,15 +429,15 @@ def test_plans_in_parts_mean_what_plain_loops_say(name):
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_messages_are_laid_out_in_columns_and_back(parts):
+def test_messages_are_laid_out_by_the_plan_and_back(parts):
     graph = kbp.grid_graph(5, 6, node_type=np.arange(30) % 3)
     plan = graph.plan_of(runs(graph, parts))
     messages = jnp.asarray(np.random.default_rng(0).normal(size=(graph.num_edges, 2)))
-    columns = np.asarray(plan.columns(messages))
+    rows = np.asarray(plan.laid_out(messages))
     assert np.array_equal(plan.present, (plan.edges < graph.num_edges).reshape(parts, -1))
-    for column, edge in zip(columns.T, plan.edges.tolist(), strict=True):
-        assert np.array_equal(column, messages[edge] if edge < graph.num_edges else [0, 0])
-    assert np.array_equal(plan.rows(jnp.asarray(columns)), messages)
+    for row, edge in zip(rows, plan.edges.tolist(), strict=True):
+        assert np.array_equal(row, messages[edge] if edge < graph.num_edges else [0, 0])
+    assert np.array_equal(plan.of_edges(jnp.asarray(rows)), messages)
 
 
 @pytest.mark.parametrize("name", ["grid", "hubs"])

@@ -119,10 +119,10 @@ def test_parts_do_what_all_at_once_does(positive, powers):
     def outcome(plan):
         parts = parts_of(plan.without_incoming(ignored), local, exponents)
         limits = jnp.float32(0), jnp.int32(0)
-        iteration, columns = Iteration(operators, parts, plan.place, *limits), plan.columns(messages)
-        after, pull = jax.vjp(iteration.once, columns)
-        pulled = plan.columns(back)
-        return plan.rows(after), plan.rows(iteration.pull(columns, pulled)), plan.rows(pull(pulled)[0])
+        iteration, rows = Iteration(operators, parts, plan.place, *limits), plan.laid_out(messages)
+        after, pull = jax.vjp(iteration.once, rows)
+        pulled = plan.laid_out(back)
+        return plan.of_edges(after), plan.of_edges(iteration.pull(rows, pulled)), plan.of_edges(pull(pulled)[0])
 
     whole, parts = outcome(GRAPH.plan), outcome(plan_in_parts(GRAPH))
     assert plan_in_parts(GRAPH).num_parts > 1

@@ -85,8 +85,8 @@ def test_parts_of_the_nodes_send_what_all_of_them_send_at_once(exponents):
 
     @jax.jit
     def sent(plan):
-        parts, columns = parts_of(plan.without_incoming(clamped), local, powers), plan.columns(messages)
-        return plan.rows(each_part(lambda part: update(operators, part, columns), parts))
+        parts, rows = parts_of(plan.without_incoming(clamped), local, powers), plan.laid_out(messages)
+        return plan.of_edges(each_part(lambda part: update(operators, part, rows), parts))
 
     whole = sent(graph.plan_of(np.zeros(graph.num_nodes, int)))
     for part_of_node in (np.arange(12) % 2, np.arange(12) // 4, np.arange(12)):

@@ -10,11 +10,11 @@ from jax import Array
 
 import kbpjax as kbp
 from kbpjax import _checks
-from kbpjax.inference.operators import Products, normalize, sum_rows
+from kbpjax.inference.operators import Products, normalize
 from kbpjax.inference.schedules import (
     Problem,
     changes,
-    in_columns,
+    in_rows,
     largest_change,
     send_all,
     updates_of_one,
@@ -29,7 +29,7 @@ class Sizes(NamedTuple):
     """The state of `Agreement`, which stays the same.
 
     Attributes:
-        reference: norm of the update of 1 of each message [1, sent].
+        reference: norm of the update of 1 of each message [sent, 1].
         part: the nodes with local factors of maximum 1.
     """
 
@@ -46,20 +46,21 @@ class Agreement(kbp.Synchronous):
 
     def init(self, problem: Problem) -> Sizes:
         """Return what the sizes of updates are compared with."""
-        ones = in_columns(updates_of_one(problem.operators), problem.plan)
-        reference = sum_rows(ones * normalize(ones))
+        ones = in_rows(updates_of_one(problem.operators), problem.plan)
+        reference = jnp.sum(ones * normalize(ones), axis=1, keepdims=True)
         part = jax.tree.map(lambda array: array[0], problem.parts)
-        largest = [jnp.max(local, axis=0, keepdims=True) for local in part.local]
+        largest = [jnp.max(local, axis=-1, keepdims=True) for local in part.local]
         scaled = [local / jnp.where(most > 0, most, 1) for local, most in zip(part.local, largest, strict=True)]
         return Sizes(reference, eqx.tree_at(lambda part: part.local, part, tuple(scaled)))
 
     def sweep(self, problem: Problem, state: Sizes, messages: Array, damping: Array) -> tuple[Array, Array, Sizes]:
-        """Do one iteration; return the messages [coordinate, column], the residual of the old ones, and the state."""
+        """Do one iteration; return the messages [row, coordinate], the residual of the old ones, and the state."""
         operators, (reference, part) = problem.operators, state
-        products = cavities(operators, part, gather(part, messages), messages.shape[1])
+        products = cavities(operators, part, gather(part, messages), len(messages))
         raw = project(operators, part, products)
         new = normalize(raw)
-        size = sum_rows(raw * new) * jnp.exp(removed_logs(part, products)) / jnp.where(reference > 0, reference, 1)
+        along = jnp.sum(raw * new, axis=1, keepdims=True)
+        size = along * jnp.exp(removed_logs(part, products)) / jnp.where(reference > 0, reference, 1)
         change = jax.lax.stop_gradient(new - messages)
         kept = jnp.where(new == 0, 0, damping * messages)
         return normalize(kept + (1 - damping) * size * new), largest_change(operators, messages, change), state
@@ -69,8 +70,8 @@ def removed_logs(part: PlanPart, products: Sequence[Products]) -> Any:
     """Return the logarithm of the scale divided out of the cavity product of each outgoing message."""
     if all(product.removed is None for product in products):
         return 0.0
-    logs = [jnp.zeros_like(p.values[:1]) if p.removed is None else p.removed for p in products]
-    return in_order_sent(part, logs).reshape(1, -1)
+    logs = [jnp.zeros_like(p.values[..., :1]) if p.removed is None else p.removed for p in products]
+    return in_order_sent(part, logs).reshape(-1, 1)
 
 
 class ResidualFirst(kbp.Synchronous):
@@ -92,7 +93,7 @@ class ResidualFirst(kbp.Synchronous):
         _checks.require_number("share", self.share, above=0, most=1)
 
     def sweep(self, problem: Problem, state: Any, messages: Array, damping: Array) -> tuple[Array, Array, Any]:
-        """Do one iteration; return the messages [coordinate, column], the residual of the old ones, and the state."""
+        """Do one iteration; return the messages [row, coordinate], the residual of the old ones, and the state."""
         new, change = send_all(problem, messages, damping)
         if change.size == 0:
             return messages, jnp.zeros_like(damping), state
@@ -100,4 +101,4 @@ class ResidualFirst(kbp.Synchronous):
         count = max(1, round(self.share * len(problem.plan.position)))
         smallest = jax.lax.top_k(sizes, count)[0][-1]
         chosen = (sizes >= (1 - TIE) * smallest) | jnp.isnan(sizes)  # NaN must stay visible
-        return jnp.where(chosen[None], new, messages), jnp.max(sizes), state
+        return jnp.where(chosen[:, None], new, messages), jnp.max(sizes), state

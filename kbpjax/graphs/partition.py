@@ -136,13 +136,13 @@ def _localize(
     """Return the plan with nodes and messages numbered by device, the halo, the routes, and the boundary."""
     senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
     plan = graph.plan_of(owner)
-    edges, column = np.asarray(plan.edges).reshape(count, -1), np.asarray(plan.position)
+    edges, row = np.asarray(plan.edges).reshape(count, -1), np.asarray(plan.position)
     own = edges.shape[1]
 
     cut = np.flatnonzero(owner[senders] != owner[receivers])
     crossing, received = _exchange(owner[senders[cut]], owner[receivers[cut]], count)
     total = own + sum(most for _, most in crossing.values())
-    number = np.append(column % max(1, own), total)
+    number = np.append(row % max(1, own), total)
     number[cut] = own + received
     held = np.full((count, total), graph.num_edges)
     held[:, :own] = edges
@@ -152,22 +152,22 @@ def _localize(
     for step, (_, most) in crossing.items():
         goes = distance == step
         outgoing.append(np.zeros((count, most), int))
-        outgoing[-1][owner[senders[cut[goes]]], received[goes] - first] = column[cut[goes]] % own
+        outgoing[-1][owner[senders[cut[goes]]], received[goes] - first] = row[cut[goes]] % own
         first += most
 
     nodes, node_number = _nodes(owner, count)
-    by_column = np.append(np.append(number[:-1], 0)[np.asarray(plan.edges)], total)
+    by_row = np.append(np.append(number[:-1], 0)[np.asarray(plan.edges)], total)
     of_device, everywhere = partial(put, axis), partial(put, None)
     blocks = tuple(
         Block(
             of_device(block.types),
             of_device(node_number[np.asarray(block.nodes)]),
-            of_device(by_column[np.asarray(block.incoming)]),
+            of_device(by_row[np.asarray(block.incoming)]),
         )
         for block in plan.blocks
     )
     route = None if plan.route is None else of_device(plan.route)
-    tables = map(everywhere, (plan.edges, column, plan.place))
+    tables = map(everywhere, (plan.edges, row, plan.place))
     local = Plan(blocks, of_device(plan.kinds), route, *tables)
     halo = Halo(of_device(nodes), of_device(held), tuple(map(of_device, outgoing)))
     return local, halo, tuple(devices for devices, _ in crossing.values()), len(cut)

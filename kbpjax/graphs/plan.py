@@ -1,8 +1,8 @@
 """Index tables of a graph for message passing, built once in NumPy.
 
-Messages are columns, ordered by the part of the sending node, then by edge type and direction. For each part of the
-nodes, a plan lists the columns of the incoming messages, and the positions of the cavity products that become the
-outgoing columns. The parts depend on the use:
+Messages are rows, ordered by the part of the sending node, then by edge type and direction. For each part of the
+nodes, a plan lists the rows of the incoming messages, and the positions of the cavity products that become the
+outgoing rows. The parts depend on the use:
 
 - one part with all nodes: a synchronous iteration;
 - one part per color: the graph-coloring schedule;
@@ -41,7 +41,7 @@ The number of nodes of a rare degree varies most between graphs; tables of one s
 """
 
 SPARE = 1.25
-"""Largest ratio of columns to messages at which padding costs less than reordering products."""
+"""Largest ratio of rows to messages at which padding costs less than reordering products."""
 
 
 def round_up(count: int) -> int:
@@ -56,17 +56,17 @@ class Block(eqx.Module):
     Attributes:
         types: node type of each tile [*part, tile].
         nodes: node numbers [*part, tile, size]; padding holds the number of nodes.
-        incoming: column of each incoming message [*part, tile, slot, size]; padding holds the number of columns.
+        incoming: row of each incoming message [*part, tile, slot, size]; padding holds the number of rows.
     """
 
     types: Int[Array, "*part tile"]
     nodes: Int[Array, "*part tile size"]
     incoming: Int[Array, "*part tile slot size"]
 
-    def without_incoming(self, nodes: Bool[Array, " node"], num_columns: int) -> "Block":
+    def without_incoming(self, nodes: Bool[Array, " node"], num_rows: int) -> "Block":
         """Return the block in which the incoming messages of the marked nodes count as 1."""
         marked = jnp.append(nodes, False)[self.nodes][..., None, :]
-        return Block(self.types, self.nodes, jnp.where(marked, num_columns, self.incoming))
+        return Block(self.types, self.nodes, jnp.where(marked, num_rows, self.incoming))
 
 
 class Plan(eqx.Module):
@@ -78,18 +78,18 @@ class Plan(eqx.Module):
             each tile and slot of the cavity products [part, tile, slot].
         route: gather indices that map cavity products (blocks [tile, slot, size], flattened and concatenated) to the
             order of the outgoing messages [part, tile, size]; None: the orders agree.
-        edges: directed edge of each column [column]; padding holds the number of edges.
-        position: column of each directed edge [edge].
-        place: place of each column among the incoming messages of all parts and blocks [tile, slot, size], flattened
-            and concatenated [column]; padding holds their number.
+        edges: directed edge of each row [row]; padding holds the number of edges.
+        position: row of each directed edge [edge].
+        place: place of each row among the incoming messages of all parts and blocks [tile, slot, size], flattened
+            and concatenated [row]; padding holds their number.
     """
 
     blocks: tuple[Block, ...]
     kinds: Int[Array, "*part_and_tiles"]
     route: Int[Array, "*part edge_tile edge_size"] | None
-    edges: Int[Array, " column"]
+    edges: Int[Array, " row"]
     position: Int[Array, " edge"]
-    place: Int[Array, " column"]
+    place: Int[Array, " row"]
 
     @classmethod
     def of(
@@ -140,9 +140,9 @@ class Plan(eqx.Module):
             edges, tile_kinds = _tile_parts(
                 kinds, np.arange(num_edges), parts[senders], count, up, LEAST if rounded else 1
             )
-        column = np.zeros(num_edges + 1, int)
-        column[edges] = np.arange(edges.size).reshape(edges.shape)
-        column[-1] = edges.size
+        row = np.zeros(num_edges + 1, int)
+        row[edges] = np.arange(edges.size).reshape(edges.shape)
+        row[-1] = edges.size
 
         ends = np.cumsum([np.prod(shape) for shape in shapes])
         incoming = [table.reshape(count, *shape) for table, shape in zip(np.split(listed, ends[:-1], 1), shapes)]
@@ -150,13 +150,13 @@ class Plan(eqx.Module):
         type_of[group] = node_type
         return cls(
             blocks=tuple(
-                Block(_index(type_of[groups]), _index(nodes), _index(column[table]))
+                Block(_index(type_of[groups]), _index(nodes), _index(row[table]))
                 for (nodes, groups), table in zip(tiled, incoming, strict=True)
             ),
             kinds=_index(tile_kinds),
             route=None if slot_kinds is not None else _index(np.append(listed_at[reverse], 0)[edges]),
             edges=_index(edges.reshape(-1)),
-            position=_index(column[:-1]),
+            position=_index(row[:-1]),
             place=_index(np.append(part_of_receiver * total + listed_at, count * total)[edges].reshape(-1)),
         )
 
@@ -166,17 +166,17 @@ class Plan(eqx.Module):
         return self.kinds.shape[0]
 
     @property
-    def present(self) -> Bool[Array, "part column"]:
-        """True where a column of each part is a message, False for padding."""
+    def present(self) -> Bool[Array, "part row"]:
+        """True where a row of each part is a message, False for padding."""
         return (self.edges < len(self.position)).reshape(self.num_parts, -1)
 
-    def columns(self, messages: Array) -> Array:
-        """Return messages [edge, coordinate] as columns [coordinate, column], with zeros in padding."""
-        return messages.T.at[:, self.edges].get(mode="fill", fill_value=0)
+    def laid_out(self, messages: Array) -> Array:
+        """Return messages [edge, coordinate] in the order of the plan [row, coordinate], with zeros in padding."""
+        return messages.at[self.edges].get(mode="fill", fill_value=0)
 
-    def rows(self, columns: Array) -> Array:
-        """Return columns [coordinate, column] as messages [edge, coordinate]."""
-        return columns[:, self.position].T
+    def of_edges(self, rows: Array) -> Array:
+        """Return messages in the order of the plan [row, coordinate] in that of edges [edge, coordinate]."""
+        return rows[self.position]
 
     def without_incoming(self, nodes: Bool[Array, " node"] | None) -> "Plan":
         """Return the plan in which the incoming messages of clamped nodes count as 1.

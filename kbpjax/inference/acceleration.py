@@ -36,7 +36,7 @@ class History(NamedTuple):
         waited: iterations since `mark` was set.
     """
 
-    updates: Float[Array, "depth coordinate column"]
+    updates: Float[Array, "depth row coordinate"]
     differences: Float[Array, "depth some"]
     taken: Int[Array, ""]
     least: Float[Array, ""]
@@ -77,7 +77,7 @@ class Anderson(Checked):
         _checks.require_count("depth", self.depth)
         _checks.require(self.depth >= 2, "depth", "must be at least 2", self.depth, "Pass for instance 5.")
 
-    def start(self, messages: Float[Array, "coordinate column"]) -> History:
+    def start(self, messages: Float[Array, "row coordinate"]) -> History:
         """Return an empty memory."""
         updates = jnp.zeros((self.depth, *messages.shape), messages.dtype)
         differences = jnp.zeros((self.depth, _some(messages).size), messages.dtype)
@@ -87,10 +87,10 @@ class Anderson(Checked):
     def advance(
         self,
         history: History,
-        old: Float[Array, "coordinate column"],
-        new: Float[Array, "coordinate column"],
+        old: Float[Array, "row coordinate"],
+        new: Float[Array, "row coordinate"],
         residual: Float[Array, ""],
-    ) -> tuple[History, Float[Array, "coordinate column"]]:
+    ) -> tuple[History, Float[Array, "row coordinate"]]:
         """Return the memory and the next messages, given the old and new messages of an iteration and its residual."""
         if new.size == 0:  # no edges
             return history, new
@@ -114,13 +114,13 @@ class Anderson(Checked):
     __repr__ = show_fields
 
 
-def _some(messages: Float[Array, "coordinate column"]) -> Float[Array, " some"]:
+def _some(messages: Float[Array, "row coordinate"]) -> Float[Array, " some"]:
     """Return about `ENOUGH` coordinates, those of a fixed random sample of the messages."""
-    rank, count = messages.shape
+    count, rank = messages.shape
     if messages.size <= ENOUGH:
         return messages.reshape(-1)
     chosen = np.random.default_rng(0).choice(count, size=max(1, ENOUGH // rank), replace=False)
-    return messages[:, np.sort(chosen)].reshape(-1)
+    return messages[np.sort(chosen)].reshape(-1)
 
 
 def _weights(differences: Float[Array, "depth some"], filled: Bool[Array, " depth"]) -> Float[Array, " depth"]:

@@ -239,7 +239,7 @@ def _diagnose(
     problem = problem_of(schedule, plan, operators, local, clamped, solution.exponents)
     of_schedule = schedule.init(problem)
     iterate = lambda messages: schedule.sweep(problem, of_schedule, messages, damping)[:2]
-    start = plan.columns(solution.messages)
+    start = plan.laid_out(solution.messages)
     (once, residual), push = jax.linearize(iterate, start)
     twice, _ = iterate(once)
 

@@ -134,24 +134,24 @@ def _log_partitions(
     dtype = messages.dtype
     powers = jnp.ones(graph.num_edges // 2, dtype) if exponents is None else exponents.astype(dtype)
     prior = jnp.ones_like(operators.evaluate[..., 0]) if operators.prior is None else operators.prior
-    plan, columns = graph.plan, graph.plan.columns(messages)
+    plan, rows = graph.plan, graph.plan.laid_out(messages)
     part = jax.tree.map(lambda array: array[0], parts_of(plan, local, powers))
     log_z, cavities = jnp.zeros(graph.num_nodes, dtype), []
-    incoming = gather(part, columns)
+    incoming = gather(part, rows)
     for block, received, factor, exponent in zip(part.blocks, incoming, part.local, part.exponents or (), strict=True):
-        logs = log_or_zero(evaluate(operators, block, received, columns.shape[1]))
+        logs = log_or_zero(evaluate(operators, block, received, len(rows)))
         local_logs = log_or_zero(factor)
-        total = local_logs + jnp.sum(raise_logs(logs, jnp.broadcast_to(exponent[None], logs.shape)), axis=2)
-        weights = of_type(prior, block.types).T[..., None]
-        log_z = log_z.at[block.nodes].set(jax.scipy.special.logsumexp(total, b=weights, axis=0), mode="drop")
+        total = local_logs + jnp.sum(raise_logs(logs, jnp.broadcast_to(exponent[..., None], logs.shape)), axis=1)
+        weights = of_type(prior, block.types)[:, None]
+        log_z = log_z.at[block.nodes].set(jax.scipy.special.logsumexp(total, b=weights, axis=-1), mode="drop")
         # As in the updates, so that their sizes are those of the messages also where states are impossible.
-        cavity = add_others(logs, local_logs) if exponents is None else total[:, :, None] - finite_logs(logs)
+        cavity = add_others(logs, local_logs) if exponents is None else total[:, None] - finite_logs(logs)
         cavities.append(cavity)
 
     outgoing = in_order_sent(part, cavities)
-    largest = finite_logs(jnp.max(outgoing, axis=0))
-    update = by_tile(operators.update, part.kinds, jnp.exp(outgoing - largest[None]))
-    sizes = (largest + jnp.log(jnp.linalg.norm(update, axis=0))).reshape(-1)
+    largest = finite_logs(jnp.max(outgoing, axis=-1, keepdims=True))
+    update = by_tile(operators.update, part.kinds, jnp.exp(outgoing - largest))
+    sizes = (largest[..., 0] + jnp.log(jnp.linalg.norm(update, axis=-1))).reshape(-1)
     log_c = sizes[plan.position]
     if operators.log_scale is not None:
         log_c = log_c + operators.log_scale[graph.edge_type]

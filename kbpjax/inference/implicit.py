@@ -64,11 +64,11 @@ class Iteration(eqx.Module):
 
     operators: Operators
     parts: PlanPart
-    place: Int[Array, " column"]
+    place: Int[Array, " row"]
     tol: Float[Array, ""]
     most: Int[Array, ""]
 
-    def once(self, messages: Float[Array, "coordinate column"]) -> Float[Array, "coordinate column"]:
+    def once(self, messages: Float[Array, "row coordinate"]) -> Float[Array, "row coordinate"]:
         """Do one iteration."""
         return each_part(lambda part: normalize(update(self.operators, part, messages)), self.parts)
 
@@ -77,21 +77,21 @@ class Iteration(eqx.Module):
 
         Every message has one receiver: its cotangent is taken from the part of that node.
         """
-        width = messages.shape[1]
+        count = len(messages)
 
         def body(_: None, given: tuple[PlanPart, Array]) -> tuple[None, Array]:
             part, of_part = given
             send = lambda incoming: normalize(
-                project(self.operators, part, cavities(self.operators, part, incoming, width))
+                project(self.operators, part, cavities(self.operators, part, incoming, count))
             )
             (to_incoming,) = jax.vjp(send, gather(part, messages))[1](of_part)
-            return None, jnp.concatenate([block.reshape(len(block), -1) for block in to_incoming], axis=1)
+            return None, jnp.concatenate([block.reshape(-1, block.shape[-1]) for block in to_incoming])
 
         # The barrier keeps XLA from moving the forward pass out of the solver's loop, where it would stay in memory.
         messages, cotangent = jax.lax.optimization_barrier((messages, cotangent))
-        of_parts = jnp.moveaxis(cotangent.reshape(len(cotangent), *self.parts.present.shape), 1, 0)
-        taken = jnp.moveaxis(jax.lax.scan(body, None, (self.parts, of_parts))[1], 0, 1)
-        return taken.reshape(len(cotangent), -1).at[:, self.place].get(mode="fill", fill_value=0)
+        of_parts = cotangent.reshape(*self.parts.present.shape, -1)
+        taken = jax.lax.scan(body, None, (self.parts, of_parts))[1]
+        return taken.reshape(-1, cotangent.shape[1]).at[self.place].get(mode="fill", fill_value=0)
 
     def solve(self, times: Callable[[Array], Array], rhs: Array) -> Array:
         """Solve v - times(v) = rhs by GMRES; NaN unless it converges."""
@@ -175,7 +175,7 @@ def _arnoldi(apply: Callable[[Array], Array], first: Array, count: int) -> tuple
 
 
 @eqx.filter_custom_jvp
-def fixed_point(iteration: Iteration, messages: Float[Array, "coordinate column"]) -> Float[Array, "coordinate column"]:
+def fixed_point(iteration: Iteration, messages: Float[Array, "row coordinate"]) -> Float[Array, "row coordinate"]:
     """Return the messages, a fixed point of an iteration, with derivatives with respect to the iteration's arrays."""
     del iteration
     return messages
@@ -201,7 +201,7 @@ def _(primals: Any, tangents: Any) -> Any:
 
 
 @jax.custom_jvp
-def trust(messages: Array, converged: Bool[Array, ""]) -> Float[Array, "coordinate column"]:
+def trust(messages: Array, converged: Bool[Array, ""]) -> Float[Array, "row coordinate"]:
     """Return the messages, with derivatives that are NaN unless they have converged."""
     del converged
     return messages

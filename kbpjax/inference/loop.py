@@ -41,7 +41,7 @@ class State(eqx.Module):
         schedule: the state of the schedule.
     """
 
-    messages: Float[Array, "coordinate column"]
+    messages: Float[Array, "row coordinate"]
     residual: Float[Array, ""]
     count: Int[Array, ""]
     damping: Float[Array, ""]
@@ -52,7 +52,7 @@ class State(eqx.Module):
 def iterate(
     sweep: Sweep,
     start: Any,
-    messages: Float[Array, "coordinate column"],
+    messages: Float[Array, "row coordinate"],
     damping: Any,
     acceleration: Anderson | None,
     tol: Array | None,

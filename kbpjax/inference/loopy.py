@@ -186,7 +186,7 @@ def _run(
         fixed, first = jax.lax.stop_gradient((fixed, first))
     problem = problem_of(schedule, plan, fixed[0], fixed[1], clamped, fixed[2])
     plan, devices = problem.plan, schedule if isinstance(schedule, OnDevices) else None
-    messages = first_messages(fixed[0], plan) if first is None else plan.columns(first)
+    messages = first_messages(fixed[0], plan) if first is None else plan.laid_out(first)
     messages = messages if devices is None else devices.place(messages)
     sweep, messages = partial(schedule.sweep, problem), vary_like(messages, (problem, fixed[3], tol, most))
     start = vary_like(schedule.init(problem), messages)
@@ -199,21 +199,21 @@ def _run(
     if devices is not None:
         iteration = devices.iteration(operators, devices.parts(plan, local, clamped, exponents), *limits)
         fixes = tol is not None and plan.position.size > 0
-        columns = trust(fixed_point(iteration, last.messages), converged) if fixes else last.messages
-        messages, projected = devices.replicate(plan.rows(columns)), None
+        rows = trust(fixed_point(iteration, last.messages), converged) if fixes else last.messages
+        messages, projected = devices.replicate(plan.of_edges(rows)), None
         if operators.nonnegative is not None:
-            updates = normalize(iteration.updates(columns, operators.project))
-            projected = devices.replicate(plan.rows(updates))
+            updates = normalize(iteration.updates(rows, operators.project))
+            projected = devices.replicate(plan.of_edges(updates))
         return Solution(messages, converged, last.count, last.residual, residuals, exponents, projected)
-    messages = plan.rows(last.messages)
+    messages = plan.of_edges(last.messages)
     differentiated = parts is not None
     parts = parts.without_incoming(clamped) if differentiated else plan
     laid_out = parts_of(parts, local, exponents)
     if differentiated and tol is not None:
         limits = vary_like(limits, messages)  # within a linear solve, jax does not mark them itself
         iteration = Iteration(operators, laid_out, parts.place, *limits)
-        columns = fixed_point(iteration, parts.columns(messages))
-        messages = parts.rows(trust(columns, converged))
+        rows = fixed_point(iteration, parts.laid_out(messages))
+        messages = parts.of_edges(trust(rows, converged))
     projected = _projected(operators, parts, laid_out, messages)
     return Solution(messages, converged, last.count, last.residual, residuals, exponents, projected)
 
@@ -221,7 +221,7 @@ def _run(
 def constant_messages(model: AnyModel, graph: Graph) -> Float[Array, "edge coordinate"]:
     """Return the messages before the first iteration, in the order of edges."""
     operators, _, _ = prepare_inputs(model, graph, None)
-    return graph.plan.rows(first_messages(operators, graph.plan))
+    return graph.plan.of_edges(first_messages(operators, graph.plan))
 
 
 def coefficients_of(
@@ -239,9 +239,9 @@ def _projected(operators: Operators, plan: Plan, parts: PlanPart, messages: Arra
     """Return the coefficients of messages of nonnegative operators; None for other operators."""
     if operators.nonnegative is None:
         return None
-    columns = plan.columns(messages)
-    coefficients = lambda part: normalize(update(operators, part, columns, operators.project))
-    return plan.rows(each_part(coefficients, parts))
+    rows = plan.laid_out(messages)
+    coefficients = lambda part: normalize(update(operators, part, rows, operators.project))
+    return plan.of_edges(each_part(coefficients, parts))
 
 
 @runtime_checkable
@@ -375,7 +375,7 @@ def check_start(start: Any, operators: Operators, graph: Graph) -> Float[Array, 
     messages = jnp.asarray(start.messages if isinstance(start, Solution) else start, operators.update.dtype)
     check_messages("start", messages, operators, graph)
     _checks.require_finite("start", messages, "Start from None, the constant messages.")
-    return messages if isinstance(start, Solution) else normalize(messages.T).T
+    return messages if isinstance(start, Solution) else normalize(messages)
 
 
 def check_messages(argument: str, messages: Array, operators: Operators, graph: Graph) -> None:

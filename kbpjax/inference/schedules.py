@@ -23,8 +23,12 @@ from kbpjax._public import Checked, public
 from kbpjax.graphs.coloring import color_nodes
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
-from kbpjax.inference.operators import Operators, fold, is_zero, normalize
+from kbpjax.inference.operators import Operators, is_zero, largest_coordinate, normalize
 from kbpjax.inference.update import PlanPart, parts_of, send
+
+UNROLLED = 16
+"""Largest number of colors whose updates are written one after the other: in a loop, XLA copies all messages for each
+(`benchmarks/side_by_side.py`)."""
 
 
 class Problem(eqx.Module):
@@ -57,8 +61,8 @@ class Schedule(Protocol):
         ...     def sweep(self, problem, state, messages, damping):
         ...         new, residual, _ = super().sweep(problem, (), messages, damping)
         ...         state, now = jax.random.split(state)
-        ...         chosen = jax.random.bernoulli(now, shape=messages.shape[1:])
-        ...         return jnp.where(chosen[None], new, messages), residual, state
+        ...         chosen = jax.random.bernoulli(now, shape=messages.shape[:1])
+        ...         return jnp.where(chosen[:, None], new, messages), residual, state
         >>> agree = kbp.Operators(jnp.eye(2)[None], jnp.array([[[2.0, 1.0], [1.0, 2.0]]]))
         >>> graph, local = kbp.chain_graph(9), jnp.ones((9, 2)).at[0, 0].set(8.0)
         >>> bool(kbp.run(agree, graph, local, num_iters=200, tol=1e-4, damping=0.0, schedule=Halves()).converged)
@@ -79,7 +83,7 @@ class Schedule(Protocol):
         Args:
             problem: the fixed inputs.
             state: the state, of `init` or of the last iteration.
-            messages: the messages [coordinate, column], in the order of the plan.
+            messages: the messages [row, coordinate], in the order of the plan.
             damping: weight of the old message.
 
         Returns:
@@ -96,11 +100,11 @@ class OnDevices(Schedule, Protocol):
         """Return the parts of the plan with their local factors; clamped nodes ignore their incoming messages."""
         ...
 
-    def place(self, columns: Array) -> Array:
+    def place(self, rows: Array) -> Array:
         """Return messages split over the devices."""
         ...
 
-    def replicate(self, rows: Array) -> Array:
+    def replicate(self, messages: Array) -> Array:
         """Return messages in the order of edges, on every device."""
         ...
 
@@ -124,13 +128,12 @@ def problem_of(
     return Problem(operators, plan, parts_of(plan, local, exponents))
 
 
-def in_columns(messages: Float[Array, "edge_direction coordinate"], plan: Plan) -> Float[Array, "coordinate column"]:
-    """Return the message of the direction of each column; 0 in padding."""
-    rows = messages.T
+def in_rows(messages: Float[Array, "edge_direction coordinate"], plan: Plan) -> Float[Array, "row coordinate"]:
+    """Return the message of the direction of each row; 0 in padding."""
     kinds = plan.kinds if len(messages) > 1 else jnp.zeros_like(plan.kinds)
     size = len(plan.edges) // max(1, plan.kinds.size)
-    columns = jnp.broadcast_to(rows[:, kinds, None], (len(rows), *plan.kinds.shape, size)).reshape(len(rows), -1)
-    return jnp.where(plan.present.reshape(1, -1), columns, 0)
+    rows = jnp.broadcast_to(messages[kinds][..., None, :], (*plan.kinds.shape, size, messages.shape[1]))
+    return jnp.where(plan.present.reshape(-1, 1), rows.reshape(-1, messages.shape[1]), 0)
 
 
 def updates_of_one(operators: Operators) -> Float[Array, "edge_direction coordinate"]:
@@ -138,9 +141,9 @@ def updates_of_one(operators: Operators) -> Float[Array, "edge_direction coordin
     return operators.arithmetic.apply_to_one(operators.update)
 
 
-def first_messages(operators: Operators, plan: Plan) -> Float[Array, "coordinate column"]:
+def first_messages(operators: Operators, plan: Plan) -> Float[Array, "row coordinate"]:
     """Return the messages before the first iteration, which are constant (see `Operators.constant`)."""
-    return normalize(in_columns(constants(operators), plan))
+    return normalize(in_rows(constants(operators), plan))
 
 
 def constants(operators: Operators) -> Float[Array, "edge_direction coordinate"]:
@@ -150,11 +153,11 @@ def constants(operators: Operators) -> Float[Array, "edge_direction coordinate"]
     return jnp.ones_like(operators.update[..., 0]) if operators.values else updates_of_one(operators)
 
 
-def all_possible(operators: Operators, columns: Float[Array, "coordinate column"], plan: Plan) -> Bool[Array, ""]:
+def all_possible(operators: Operators, rows: Float[Array, "row coordinate"], plan: Plan) -> Bool[Array, ""]:
     """Return whether no message is 0 everywhere, as they are if the evidence is impossible under tables of values."""
     if not operators.values:
         return jnp.array(True)
-    return jnp.all(~is_zero(columns)[0] | ~plan.present.reshape(-1))
+    return jnp.all(~is_zero(rows) | ~plan.present.reshape(-1))
 
 
 def send_all(problem: Problem, messages: Array, damping: Array) -> tuple[Array, Array]:
@@ -176,17 +179,12 @@ def changes(operators: Operators, old: Array, change: Array) -> Float[Array, " s
     Messages of nonnegative operators are values: the largest change of a value, relative to the update's maximum.
     """
     if change.size == 0:
-        return jnp.zeros_like(change[0])
-    difference = fold(_larger, jnp.abs(change))[0]
+        return jnp.zeros_like(change, shape=len(change))
+    difference = largest_coordinate(jnp.abs(change))[:, 0]
     if operators.nonnegative is None:
         return difference
-    largest = fold(_larger, jax.lax.stop_gradient(old) + change)[0]
+    largest = largest_coordinate(jax.lax.stop_gradient(old) + change)[:, 0]
     return difference / jnp.where(largest > 0, largest, 1)
-
-
-def _larger(one: Array, other: Array) -> Array:
-    """Return the elementwise maximum, without the NaN check: a message is NaN everywhere or nowhere."""
-    return jnp.where(one > other, one, other)
 
 
 class Synchronous(Checked):
@@ -211,7 +209,7 @@ class Synchronous(Checked):
         return ()
 
     def sweep(self, problem: Problem, state: Any, messages: Array, damping: Array) -> tuple[Array, Array, Any]:
-        """Do one iteration; return the messages [coordinate, column], the residual of the old ones, and the state."""
+        """Do one iteration; return the messages [row, coordinate], the residual of the old ones, and the state."""
         new, change = send_all(problem, messages, damping)
         return new, largest_change(problem.operators, messages, change), state
 
@@ -254,16 +252,17 @@ class Colored(Synchronous):
         return self.colors
 
     def sweep(self, problem: Problem, state: Any, messages: Array, damping: Array) -> tuple[Array, Array, Any]:
-        """Do one iteration; return the messages [coordinate, column], the largest change, and the state."""
+        """Do one iteration; return the messages [row, coordinate], the largest change, and the state."""
 
         def body(carry: tuple[Array, Array], part: PlanPart) -> tuple[tuple[Array, Array], Array]:
             messages, first = carry
-            old = jax.lax.dynamic_slice_in_dim(messages, first, problem.parts.present.shape[-1], axis=1)
+            old = jax.lax.dynamic_slice_in_dim(messages, first, problem.parts.present.shape[-1])
             new, change = send(problem.operators, part, old, messages, damping)
-            messages = jax.lax.dynamic_update_slice_in_dim(messages, new, first, axis=1)
-            return (messages, first + old.shape[1]), largest_change(problem.operators, old, change)
+            messages = jax.lax.dynamic_update_slice_in_dim(messages, new, first, axis=0)
+            return (messages, first + len(old)), largest_change(problem.operators, old, change)
 
-        (messages, _), change = jax.lax.scan(body, (messages, jnp.int32(0)), problem.parts)
+        unroll = problem.plan.num_parts if problem.plan.num_parts <= UNROLLED else 1
+        (messages, _), change = jax.lax.scan(body, (messages, jnp.int32(0)), problem.parts, unroll=unroll)
         return messages, jnp.max(change, initial=0), state
 
 

@@ -88,14 +88,14 @@ def _run_tree(operators: Operators, forest: Forest | None, plan: Plan, local: Ar
     else:
         forest = forest if clamped is None else forest.without_incoming(clamped)
         messages, height = _messages(operators, forest, local), forest.height
-    problem, columns = Problem(operators, plan, parts_of(plan, local, None)), plan.columns(messages)
-    _, residual, _ = Synchronous().sweep(problem, (), columns, jnp.zeros_like(local, shape=()))
+    problem, rows = Problem(operators, plan, parts_of(plan, local, None)), plan.laid_out(messages)
+    _, residual, _ = Synchronous().sweep(problem, (), rows, jnp.zeros_like(local, shape=()))
     projected = None
     if operators.nonnegative is not None:
         part = jax.tree.map(lambda array: array[0], problem.parts)
-        projected = plan.rows(normalize(update(operators, part, columns, operators.project)))
+        projected = plan.of_edges(normalize(update(operators, part, rows, operators.project)))
     count = jnp.int32(2 * height)
-    converged = (residual <= 1e-3) & all_possible(operators, columns, plan)
+    converged = (residual <= 1e-3) & all_possible(operators, rows, plan)
     return Solution(messages, converged, count, residual, residual[None], None, projected)
 
 
@@ -143,7 +143,7 @@ def _pass_on(
     else:
         copied = product / jnp.where(largest > 0, largest, 1)
     matrix = of_type(operators.update, direction)[None]
-    message = normalize(operators.arithmetic.apply(matrix, jnp.zeros_like(direction), product.T)).T
+    message = normalize(operators.arithmetic.apply(matrix, jnp.zeros_like(direction), product))
     values = message
     if not operators.sends_values:
         values = matmul(message, of_type(operators.evaluate, receiver_type).T)

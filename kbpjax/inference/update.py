@@ -1,7 +1,7 @@
 r"""The message update (eq. 15): evaluate, multiply, project. It needs the operators of a model, not its kernels.
 
-`update` is eq. 15. A message m_ts is a vector of coefficients on the basis of its receiver, a column of `messages`
-[coordinate, column] in the order of a `Plan`. The update evaluates the incoming messages of node t at its points,
+`update` is eq. 15. A message m_ts is a vector of coefficients on the basis of its receiver, a row of `messages`
+[row, coordinate] in the order of a `Plan`. The update evaluates the incoming messages of node t at its points,
 multiplies all but one with the evidence, and projects this cavity product onto the basis of the receiver:
 
     m_ts  <-  project_ts @ ( local_t * prod_{u in G(t) \ s} evaluate_t @ m_ut )
@@ -47,8 +47,8 @@ class PlanPart(eqx.Module):
 
     Attributes:
         blocks, kinds, route: as in `Plan`.
-        present: True where an outgoing column is a message, False for padding [*part, sent].
-        local: local factors of the nodes of each block at their points [*part, point, tile, size].
+        present: True where an outgoing row is a message, False for padding [*part, sent].
+        local: local factors of the nodes of each block at their points [*part, tile, size, point].
         exponents: exponent of each incoming message of each block [*part, tile, slot, size]; None: 1.
         place: as in `Plan`, if it has one part; else None.
     """
@@ -57,9 +57,9 @@ class PlanPart(eqx.Module):
     kinds: Int[Array, "*part_and_tiles"]
     route: Int[Array, "*part edge_tile edge_size"] | None
     present: Bool[Array, "*part sent"]
-    local: tuple[Float[Array, "*part point _ _"], ...]
+    local: tuple[Float[Array, "*part _ _ point"], ...]
     exponents: tuple[Float[Array, "*part _ _ _"], ...] | None
-    place: Int[Array, "*part column"] | None = None
+    place: Int[Array, "*part row"] | None = None
 
 
 def parts_of(plan: Plan, local: Float[Array, "node point"], exponents: Float[Array, " pair"] | None) -> PlanPart:
@@ -71,11 +71,11 @@ def parts_of(plan: Plan, local: Float[Array, "node point"], exponents: Float[Arr
 
 
 def lay_out(
-    blocks: tuple[Block, ...], local: Float[Array, "node point"], exponents: Float[Array, " column"] | None
+    blocks: tuple[Block, ...], local: Float[Array, "node point"], exponents: Float[Array, " row"] | None
 ) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
-    """Return `PlanPart.local` and `PlanPart.exponents`, from local factors of nodes and exponents of columns."""
-    padded = jnp.concatenate([local, jnp.ones_like(local[:1])]).T
-    of_blocks = tuple(jnp.moveaxis(padded[:, block.nodes], 0, -3) for block in blocks)
+    """Return `PlanPart.local` and `PlanPart.exponents`, from local factors of nodes and exponents of rows."""
+    padded = jnp.concatenate([local, jnp.ones_like(local[:1])])
+    of_blocks = tuple(padded[block.nodes] for block in blocks)
     if exponents is None:
         return of_blocks, None
     powers = jnp.append(exponents, jnp.ones_like(exponents, shape=1))
@@ -90,9 +90,9 @@ def of_edges(exponents: Float[Array, " pair"]) -> Float[Array, " edge_and_one"]:
 def update(
     operators: Operators,
     part: PlanPart,
-    messages: Float[Array, "coordinate column"],
+    messages: Float[Array, "row coordinate"],
     matrices: Float[Array, "edge_direction out point"] | None = None,
-) -> Float[Array, "out sent"]:
+) -> Float[Array, "sent out"]:
     """Return the outgoing messages of one part, not normalized (eq. 15).
 
     Args:
@@ -102,19 +102,19 @@ def update(
         matrices: matrices that are applied to the cavity products; None: `operators.update`.
     """
     incoming = gather(part, messages)
-    return project(operators, part, cavities(operators, part, incoming, messages.shape[1]), matrices)
+    return project(operators, part, cavities(operators, part, incoming, len(messages)), matrices)
 
 
 def cavities(
     operators: Operators,
     part: PlanPart,
-    incoming: Sequence[Float[Array, "coordinate _ _ _"]],
-    num_columns: int,
+    incoming: Sequence[Float[Array, "_ _ _ coordinate"]],
+    num_rows: int,
 ) -> list[Products]:
     """Return the cavity products of each block: local factors times all incoming messages (of `gather`) but one."""
     products = []
     for i, block in enumerate(part.blocks):
-        values = evaluate(operators, block, incoming[i], num_columns)
+        values = evaluate(operators, block, incoming[i], num_rows)
         if part.exponents is None:
             products.append(operators.arithmetic.cavity_products(values, part.local[i]))
         else:
@@ -127,90 +127,90 @@ def project(
     part: PlanPart,
     products: Sequence[Products],
     matrices: Float[Array, "edge_direction out point"] | None = None,
-) -> Float[Array, "out sent"]:
-    """Map cavity products to outgoing messages, in the order of the plan's columns; 0 in padding."""
+) -> Float[Array, "sent out"]:
+    """Map cavity products to outgoing messages, in the order of the plan's rows; 0 in padding."""
     matrices = operators.update if matrices is None else matrices
     cavity = in_order_sent(part, [product.values for product in products])
     raw = operators.arithmetic.apply(matrices, part.kinds, cavity)
-    return jnp.where(part.present[None], raw.reshape(len(raw), -1), 0)
+    return jnp.where(part.present[:, None], raw.reshape(-1, raw.shape[-1]), 0)
 
 
 def gather(
-    part: PlanPart, messages: Float[Array, "coordinate column"]
-) -> tuple[Float[Array, "coordinate tile slot size"], ...]:
+    part: PlanPart, messages: Float[Array, "row coordinate"]
+) -> tuple[Float[Array, "tile slot size coordinate"], ...]:
     """Return the incoming messages of each block; arbitrary numbers in padding, which `evaluate` replaces by 1."""
     incoming = tuple(block.incoming for block in part.blocks)
-    if messages.shape[1] == 0:
-        return tuple(jnp.zeros_like(messages, shape=(len(messages), *table.shape)) for table in incoming)
+    if len(messages) == 0:
+        return tuple(jnp.zeros_like(messages, shape=(*table.shape, messages.shape[1])) for table in incoming)
     return take(messages, incoming) if part.place is None else take_each_once(messages, incoming, part.place)
 
 
-def take(columns: Array, tables: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return the columns of each index table."""
-    return tuple(columns.at[:, table].get(mode="clip") for table in tables)
+def take(rows: Array, tables: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the rows of each index table."""
+    return tuple(rows.at[table].get(mode="clip") for table in tables)
 
 
 @jax.custom_jvp
-def take_each_once(columns: Array, tables: tuple[Array, ...], place: Array) -> tuple[Array, ...]:
-    """Return the columns of each index table, like `take`; tables repeat a column only in padding.
+def take_each_once(rows: Array, tables: tuple[Array, ...], place: Array) -> tuple[Array, ...]:
+    """Return the rows of each index table, like `take`; tables repeat a row only in padding.
 
-    The transpose of `take` adds each value to its column. This one gathers instead, which is several times as fast:
-    `place` is the position of each column in the concatenated tables.
+    The transpose of `take` adds each value to its row. This one gathers instead, which is several times as fast:
+    `place` is the position of each row in the concatenated tables.
     """
     del place
-    return take(columns, tables)
+    return take(rows, tables)
 
 
 @take_each_once.defjvp
 def _(primals: Any, tangents: Any) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    columns, tables, place = primals
+    rows, tables, place = primals
     index = jnp.concatenate([table.reshape(-1) for table in tables])
-    index, place = vary_like((index, place), (columns, tangents[0]))  # the solver below does not mark them itself
+    index, place = vary_like((index, place), (rows, tangents[0]))  # the solver below does not mark them itself
     count, ends = len(index), np.cumsum([table.size for table in tables])[:-1]
     length = max(count, len(place))
 
     def there(_: Any, values: Array) -> Array:
-        return jnp.pad(values[:, jnp.minimum(index, len(place) - 1)], ((0, 0), (0, length - count)))
+        return jnp.pad(values[jnp.minimum(index, len(place) - 1)], ((0, length - count), (0, 0)))
 
     def back(_: Any, values: Array) -> Array:
-        taken = values[:, :count].at[:, place].get(mode="fill", fill_value=0)
-        return jnp.pad(taken, ((0, 0), (0, length - len(place))))
+        taken = values[:count].at[place].get(mode="fill", fill_value=0)
+        return jnp.pad(taken, ((0, length - len(place)), (0, 0)))
 
     # A linear map with a transpose of our own: jax has no simpler one that all of its transformations accept.
-    padded = jnp.pad(tangents[0], ((0, 0), (0, length - len(place))))
-    moved = jax.lax.custom_linear_solve(partial(back, None), padded, there, back)[:, :count]
-    pieces = [p.reshape(-1, *t.shape) for p, t in zip(jnp.split(moved, ends, axis=1), tables, strict=True)]
-    return take_each_once(columns, tables, place), tuple(pieces)
+    padded = jnp.pad(tangents[0], ((0, length - len(place)), (0, 0)))
+    moved = jax.lax.custom_linear_solve(partial(back, None), padded, there, back)[:count]
+    pieces = [p.reshape(*t.shape, -1) for p, t in zip(jnp.split(moved, ends), tables, strict=True)]
+    return take_each_once(rows, tables, place), tuple(pieces)
 
 
 def evaluate(
-    operators: Operators, block: Block, incoming: Float[Array, "coordinate tile slot size"], num_columns: int
-) -> Float[Array, "point tile slot size"]:
+    operators: Operators, block: Block, incoming: Float[Array, "tile slot size coordinate"], num_rows: int
+) -> Float[Array, "tile slot size point"]:
     """Return the values of incoming messages (of `gather`) at the node's points, at least the floor; 1 in padding."""
     values = incoming if operators.sends_values else by_tile(operators.evaluate, block.types, incoming)
-    floor = of_type(operators.floors, block.types)[None, :, None, None]
-    return jnp.where(block.incoming < num_columns, at_least(values, floor), 1)
+    floor = of_type(operators.floors, block.types)[:, None, None, None]
+    return jnp.where((block.incoming < num_rows)[..., None], at_least(values, floor), 1)
 
 
-def in_order_sent(part: PlanPart, products: Sequence[Float[Array, "point _ _ _"]]) -> Float[Array, "point *tiles row"]:
+def in_order_sent(part: PlanPart, products: Sequence[Float[Array, "_ _ _ point"]]) -> Float[Array, "*tiles row point"]:
     """Reorder cavity products from the layout of the blocks to the order of the outgoing messages."""
     if part.route is None:
         return products[0]
-    flat = [block.reshape(len(block), -1) for block in products]
-    return jnp.concatenate(flat, axis=1).at[:, part.route].get(mode="clip")
+    flat = [block.reshape(-1, block.shape[-1]) for block in products]
+    return jnp.concatenate(flat).at[part.route].get(mode="clip")
 
 
-def each_part(compute: Callable[[PlanPart], Float[Array, "out sent"]], parts: PlanPart) -> Float[Array, "out column"]:
+def each_part(compute: Callable[[PlanPart], Float[Array, "sent out"]], parts: PlanPart) -> Float[Array, "row out"]:
     """Return `compute` of each part, concatenated; a scan, so that only one part at a time needs memory."""
     if len(parts.present) == 1:
         return compute(jax.tree.map(lambda array: array[0], parts))
     _, stacked = jax.lax.scan(jax.checkpoint(lambda _, part: (None, compute(part)), prevent_cse=False), None, parts)
-    return jnp.moveaxis(stacked, 0, 1).reshape(stacked.shape[1], -1)
+    return stacked.reshape(-1, stacked.shape[-1])
 
 
 def damp(
-    old: Float[Array, "coordinate sent"], raw: Float[Array, "coordinate sent"], damping: Float[Array, ""]
-) -> tuple[Float[Array, "coordinate sent"], Float[Array, "coordinate sent"]]:
+    old: Float[Array, "sent coordinate"], raw: Float[Array, "sent coordinate"], damping: Float[Array, ""]
+) -> tuple[Float[Array, "sent coordinate"], Float[Array, "sent coordinate"]]:
     """Return the damped messages d m + (1 - d) normalize(raw), and the undamped change normalize(raw) - m.
 
     Coordinates whose update is 0 are not damped: states that a neighbor forbids have the value 0 at once.
@@ -223,21 +223,21 @@ def damp(
 def send(
     operators: Operators,
     part: PlanPart,
-    old: Float[Array, "coordinate sent"],
-    messages: Float[Array, "coordinate column"],
+    old: Float[Array, "sent coordinate"],
+    messages: Float[Array, "row coordinate"],
     damping: Float[Array, ""],
-) -> tuple[Float[Array, "coordinate sent"], Float[Array, "coordinate sent"]]:
+) -> tuple[Float[Array, "sent coordinate"], Float[Array, "sent coordinate"]]:
     """Return the damped outgoing messages of one part, given all messages, and their undamped change."""
     return damp(old, update(operators, part, messages), damping)
 
 
 def evaluate_local(operators: Operators, plan: Plan, messages: Float[Array, "node rank"]) -> Float[Array, "node point"]:
     """Return the values of one message per node at the node's points, at least the floor."""
-    padded = jnp.concatenate([messages, messages[:1]]).T
-    values = jnp.zeros_like(messages, shape=(operators.evaluate.shape[1], len(messages)))
+    padded = jnp.concatenate([messages, messages[:1]])
+    values = jnp.zeros_like(messages, shape=(len(messages), operators.evaluate.shape[1]))
     for block in plan.blocks:
         types, nodes = block.types[0], block.nodes[0]
-        of_block = by_tile(operators.evaluate, types, padded[:, nodes])
-        floor = of_type(operators.floors, types)[None, :, None]
-        values = values.at[:, nodes].set(at_least(of_block, floor), mode="drop")
-    return values.T
+        of_block = by_tile(operators.evaluate, types, padded[nodes])
+        floor = of_type(operators.floors, types)[:, None, None]
+        values = values.at[nodes].set(at_least(of_block, floor), mode="drop")
+    return values

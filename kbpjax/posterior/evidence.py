@@ -450,7 +450,7 @@ def _observe(
         message = matmul(features(basis, at).astype(operator.dtype), operator.T)
         message = jnp.where(given[:, None], message, 0).astype(messages.dtype)
         messages = messages.at[nodes, : message.shape[1]].set(message)
-    messages = normalize(messages.T).T
+    messages = normalize(messages)
     observed = jnp.any(messages != 0, axis=1)  # True for NaN, which stays NaN
     local = jnp.where(observed[:, None], evaluate_local(operators, graph.plan, messages), 1)
     clamped, power = jnp.zeros(graph.num_nodes, bool), power.astype(local.dtype)

@@ -360,8 +360,8 @@ def _residuals(
     num_graphs: int,
 ) -> Float[Array, " graph"]:
     plan = plan.without_incoming(clamped)
-    columns = plan.columns(solution.messages)
+    rows = plan.laid_out(solution.messages)
     problem = Problem(operators, plan, parts_of(plan, local, solution.exponents))
-    _, change = send_all(problem, columns, jnp.zeros_like(local, shape=()))
-    of_edges = changes(operators, columns, change)[plan.position]
+    _, change = send_all(problem, rows, jnp.zeros_like(local, shape=()))
+    of_edges = changes(operators, rows, change)[plan.position]
     return jnp.maximum(jax.ops.segment_max(of_edges, group, num_graphs), 0)

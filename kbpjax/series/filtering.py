@@ -125,7 +125,7 @@ def _update(model: SeriesModel, state: State, local: Array, observed: Array, pow
     own = local[: model.factors.shape[1]] * model.factors[place]
     product = log_or_zero(own) + jnp.where(state.begun, log_or_zero(values), 0)
     product = exp_or_zero(product - finite_logs(jnp.max(product)))
-    message = normalize(matmul(model.forth, product)[:, None])[:, 0]
+    message = normalize(matmul(model.forth, product))
     return Update(State(message, jnp.array(True)), belief, log_density)
 
 

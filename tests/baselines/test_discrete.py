@@ -135,8 +135,8 @@ def test_maxima_on_a_tree_are_the_max_marginals(arithmetic):
 def test_maxima_in_one_update_are_those_of_numpy_at_any_number_of_states():
     for states in (1, 7, 8, 9, 19):
         rng = np.random.default_rng(states)
-        matrices, products = rng.random((2, 5, states)), rng.random((states, 2, 6))
-        expected = np.einsum("top,pta->otap", matrices, products).max(-1)
+        matrices, products = rng.random((2, 5, states)), rng.random((2, 6, states))
+        expected = np.einsum("top,tap->taop", matrices, products).max(-1)
         got = jax.jit(kbp.MaxProduct().apply)(matrices, jnp.arange(2), products)
         np.testing.assert_allclose(got, expected)
 
