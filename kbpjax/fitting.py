@@ -143,8 +143,8 @@ def fit(
             are compared at first values, and taken for a clear gain; for numbers on one graph with cycles, also
             potentials of a joint Gaussian, or on pictures a few numbers trained through inference in half a minute.
             "high": all of these are compared after a search of each, in finer steps, and taken for any gain, up to
-            about three times slower; then, for numbers and angles on one graph with cycles, potentials trained through
-            inference (`train`) for some minutes, if held-out beliefs are better.
+            about three times slower; then, for numbers on one graph with cycles, potentials trained through inference
+            (`train`) for some minutes, if held-out beliefs are better.
 
     Returns:
         The model. If hyperparameters were chosen, they are in `model.hyperparameters`, which can fit other data:

@@ -3,13 +3,12 @@
 import dataclasses
 import itertools
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import kbpjax as kbp
 from kbpjax.learning.learn import learn_model
-from kbpjax.training.compare import can_train, held_out_scores, score_of_type
+from kbpjax.training.compare import held_out_scores
 from kbpjax.training.folds import Folds, closed_forms, data_without
 from kbpjax.training.potentials import ClosedForm
 from kbpjax.training.train import train_apart
@@ -89,21 +88,3 @@ def test_memory_of_pairs_is_not_rewarded(narrow):
     remembers, _ = train_apart(dataclasses.replace(model, hyperparameters=None), data, **options, progress=False)
     seen, unseen = held_out_scores([apart, remembers], data), held_out_scores([trained, remembers], new)
     assert unseen[0] < unseen[1] and abs(seen[0] / unseen[0] - 1) < 0.15 and seen[1] < 0.8 * unseen[1]
-
-
-def test_angles_are_scored_on_the_circle_and_may_be_trained():
-    rng, period = np.random.default_rng(0), 24.0
-    hours = (rng.normal(size=(40, 1)) + rng.normal(size=(40, 4))) % period
-    data = kbp.pool(GRAPH, hours, hours)
-    kernel = kbp.kernels.Periodic(period, 0.3)
-    chosen = kbp.Hyperparameters(**KERNELS | {"kernel": kernel, "obs_kernel": kernel})
-    model = dataclasses.replace(chosen.fit(data), hyperparameters=chosen)
-    assert can_train(model, data)
-    points, weights = np.linspace(0, 23, 7), rng.dirichlet(np.ones(7), 3)
-    truth = np.array([23.5, np.nan, 7.0])
-    turn = lambda x: np.exp(2j * np.pi * x / period)
-    apart = np.abs(turn(points)[:, None] - turn(points))
-    away = np.abs(turn(truth)[:, None] - turn(points))
-    expected = np.nanmean(np.sum(weights * away, axis=1) - np.einsum("np,pq,nq->n", weights, apart, weights) / 2)
-    got = score_of_type(model, 0, kbp.Belief(points, weights), jnp.asarray(truth))
-    np.testing.assert_allclose(got, expected, rtol=1e-6)

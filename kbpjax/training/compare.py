@@ -76,8 +76,7 @@ def _score(
     model: KernelMRF, graph: Any, y: dict[int, np.ndarray], truth: dict[int, np.ndarray], observed: bool
 ) -> float:
     """Return the mean score over the true values of all cases, whose y are `observed` or clamped."""
-    spread = {v: np.std(x[~np.isnan(x)]) for v, x in truth.items() if not (_angles(model, v) or np.isnan(x).all())}
-    units = {v: float(spread.get(v, 1)) or 1.0 for v in truth}
+    units = {v: 1.0 if _angles(model, v) else float(np.nanstd(x)) or 1.0 for v, x in truth.items()}
 
     def one(model: KernelMRF, case: Any) -> tuple[Array, Array]:
         y, truth = case
@@ -86,8 +85,8 @@ def _score(
         else:
             posterior = infer(model, graph, evidence=clamp(model, graph, None, y))
         counts = jnp.stack([jnp.sum(~jnp.isnan(x), dtype=x.dtype) for x in truth.values()])
-        scores = [score_of_type(model, v, posterior.by_type[v], x) / units[v] for v, x in truth.items()]
-        return jnp.sum(counts * jnp.stack(scores).astype(counts.dtype)), jnp.sum(counts)
+        scores = [_of_type(model, v, posterior.by_type[v], x).astype(counts.dtype) / units[v] for v, x in truth.items()]
+        return jnp.sum(counts * jnp.stack(scores)), jnp.sum(counts)
 
     dtype = np.dtype(jnp.result_type(float))
     given = jax.tree.map(lambda x: _checks.to_jax(x, dtype), (y, truth))
@@ -103,11 +102,11 @@ def _angles(model: KernelMRF, node_type: int) -> Periodic | None:
     return kernel if isinstance(kernel, Periodic) else None
 
 
-def score_of_type(model: KernelMRF, node_type: int, belief: Belief, truth: Array) -> Array:
+def _of_type(model: KernelMRF, node_type: int, belief: Belief, truth: Array) -> Array:
     """Return the mean score of the nodes of a type."""
     kernel = _angles(model, node_type)
     if kernel is not None:
-        points, truth = (_on_circle(x * (2 * jnp.pi / kernel.period).astype(x.dtype)) for x in (belief.points, truth))
+        points, truth = (_on_circle(2 * jnp.pi / kernel.period * x) for x in (belief.points, truth))
         belief = Belief.trusted(points, belief.weights, own_points=belief.own_points)
     return CRPS()(belief, truth)
 
