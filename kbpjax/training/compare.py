@@ -11,10 +11,8 @@ from jaxtyping import Array
 from kbpjax import _checks
 from kbpjax._misc import quick_jit
 from kbpjax.kernels import RBF
-from kbpjax.kernels.euclidean import Periodic
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
-from kbpjax.posterior.beliefs import Belief
 from kbpjax.posterior.clamp import clamp
 from kbpjax.posterior.infer import infer
 from kbpjax.training.examples import has_holes, values_of
@@ -31,21 +29,18 @@ MOST = 2**20
 
 
 def can_train(model: KernelMRF, data: TrainingData) -> bool:
-    """Return whether `fit` may train: cases of one graph with cycles, of numbers and angles without front ends."""
+    """Return whether `fit` may train: cases of one graph with cycles, of numbers without front ends."""
     if len(data.cases) != 1 or data.front_ends or model.hyperparameters.front_ends:
         return False
     (cases,) = data.cases
     few = len(cases.present[min(cases.present)]) * min(cases.graph.num_nodes, NODES) <= MOST
-    numbers = all(isinstance(getattr(basis, "kernel", None), RBF | Periodic) for basis in model.bases.values())
+    numbers = all(isinstance(getattr(basis, "kernel", None), RBF) for basis in model.bases.values())
     single = all(x.ndim == 1 and jnp.issubdtype(x.dtype, jnp.floating) for x in model.points.values())
     return few and numbers and single and cases.graph.forest is None
 
 
 def held_out_scores(models: list[KernelMRF], data: TrainingData, seed: int = 0) -> list[float]:
-    """Return the mean score of each model on what `train` with this seed holds out, and models should not have seen.
-
-    It is the CRPS in standard deviations of the node types; of angles, the energy score of points on a circle.
-    """
+    """Return the mean CRPS of each model on what `train` with this seed holds out, and models should not have seen."""
     (cases,) = data.cases
     folds = Folds.of_cases(cases, seed)
     chosen = folds.held
@@ -75,8 +70,7 @@ def _expand(mask: np.ndarray, like: Any) -> np.ndarray:
 def _score(
     model: KernelMRF, graph: Any, y: dict[int, np.ndarray], truth: dict[int, np.ndarray], observed: bool
 ) -> float:
-    """Return the mean score over the true values of all cases, whose y are `observed` or clamped."""
-    units = {v: 1.0 if _angles(model, v) else float(np.nanstd(x)) or 1.0 for v, x in truth.items()}
+    """Return the mean CRPS over the true values of all cases, whose y are `observed` or clamped."""
 
     def one(model: KernelMRF, case: Any) -> tuple[Array, Array]:
         y, truth = case
@@ -85,7 +79,7 @@ def _score(
         else:
             posterior = infer(model, graph, evidence=clamp(model, graph, None, y))
         counts = jnp.stack([jnp.sum(~jnp.isnan(x), dtype=x.dtype) for x in truth.values()])
-        scores = [_of_type(model, v, posterior.by_type[v], x).astype(counts.dtype) / units[v] for v, x in truth.items()]
+        scores = [CRPS()(posterior.by_type[v], x).astype(counts.dtype) for v, x in truth.items()]
         return jnp.sum(counts * jnp.stack(scores)), jnp.sum(counts)
 
     dtype = np.dtype(jnp.result_type(float))
@@ -94,22 +88,3 @@ def _score(
     score = quick_jit(lambda model, given: jax.lax.map(partial(one, model), given))
     totals, counts = score(model, given)
     return float(jnp.sum(totals) / jnp.sum(counts))
-
-
-def _angles(model: KernelMRF, node_type: int) -> Periodic | None:
-    """Return the kernel of a node type of angles."""
-    kernel = getattr(model.bases[node_type], "kernel", None)
-    return kernel if isinstance(kernel, Periodic) else None
-
-
-def _of_type(model: KernelMRF, node_type: int, belief: Belief, truth: Array) -> Array:
-    """Return the mean score of the nodes of a type."""
-    kernel = _angles(model, node_type)
-    if kernel is not None:
-        points, truth = (_on_circle(2 * jnp.pi / kernel.period * x) for x in (belief.points, truth))
-        belief = Belief.trusted(points, belief.weights, own_points=belief.own_points)
-    return CRPS()(belief, truth)
-
-
-def _on_circle(angles: Array) -> Array:
-    return jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1)
