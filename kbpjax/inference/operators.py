@@ -135,7 +135,7 @@ class InLogs(Checked):
     ) -> "Products":
         """Return the cavity products, scaled to maximum 1; 0 only where a factor is 0."""
         cavity = add_others(log_or_zero(values), log_or_zero(local))
-        removed = finite_logs(jax.lax.stop_gradient(jnp.max(cavity, axis=-1, keepdims=True)))
+        removed = finite_logs(jax.lax.stop_gradient(largest_coordinate(cavity)))
         return Products(exp_or_zero(cavity - removed), removed)
 
     def apply(
@@ -329,7 +329,7 @@ def _halve(values: Array, removed: Array, local: Array, level: int) -> tuple[Arr
     left_removed, right_removed = jnp.split(removed, 2, axis=1)
     pairs, pairs_removed = left * right, left_removed + right_removed
     if level % 3 == 2:
-        largest = jnp.max(pairs, axis=-1, keepdims=True)
+        largest = largest_coordinate(pairs)
         largest = jnp.where(largest > 0, largest, 1)
         pairs, pairs_removed = pairs / largest, pairs_removed + jnp.log(largest)
     cavity, cavity_removed = _halve(pairs, pairs_removed, local, level + 1)
@@ -357,7 +357,7 @@ def weighted_products(
     zero = math.log(jnp.finfo(logs.dtype).tiny) * (1 - 1e-5)  # not exactly: logarithms are rounded
     impossible = least < zero  # false for NaN, which stays
     cavity = jnp.where(impossible, -jnp.inf, total)[:, None] - logs
-    removed = finite_logs(jnp.max(cavity, axis=-1, keepdims=True)) if values.shape[1] > SHORT else None
+    removed = finite_logs(largest_coordinate(cavity)) if values.shape[1] > SHORT else None
     return Products(local[:, None] * jnp.exp(cavity if removed is None else cavity - removed), removed)
 
 
