@@ -60,7 +60,7 @@ def measure(name: str, graph: kbp.Graph, repeats: int, rng: np.random.Generator)
     network = Network.of(typed, closed)
     levels = tables_model.sizes[0]
     local = jnp.asarray(np.exp(rng.normal(size=(CASES, nodes, levels))), closed.log_ratios.dtype)
-    exponents = network.exponents[: len(network.kinds)]
+    exponents = network.appearance
 
     def by_training(potentials: Any) -> jax.Array:
         return jnp.sum(network.beliefs(closed, potentials, jnp.log(jnp.swapaxes(local, 0, 1)), ITERATIONS)[0] ** 2)

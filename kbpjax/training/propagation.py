@@ -24,7 +24,7 @@ TINY = 1e-30
 
 
 class Network(eqx.Module):
-    """A graph for messages on levels.
+    """A graph for messages on levels, whose edges are sorted by their types.
 
     Attributes:
         senders, receivers: ends of the edges, first forth, then back [2 edge].
@@ -32,7 +32,6 @@ class Network(eqx.Module):
         node_type: [node].
         appearance: edge appearance probabilities [edge].
         num_nodes: number of nodes.
-        groups: (position of the type, its edges), if types are shared.
     """
 
     senders: np.ndarray
@@ -41,22 +40,21 @@ class Network(eqx.Module):
     node_type: np.ndarray
     appearance: Array
     num_nodes: int = eqx.field(static=True)
-    groups: tuple[tuple[int, np.ndarray], ...]
 
     @classmethod
     def of(cls, graph: Graph, closed: ClosedForm) -> "Network":
         """Return the network of a graph whose edges have types of the closed form."""
         half = graph.num_edges // 2
         by = recipe(graph)
-        appearance = jnp.ones(half) if by is None or by.exponents is None else by.exponents
+        appearance = np.ones(half) if by is None or by.exponents is None else np.asarray(by.exponents)
         place = {k: i for i, k in enumerate(closed.types)}
         kinds = np.array([place[k] for k in np.asarray(graph.edge_type)[:half].tolist()], np.int32)
-        each = len(np.unique(kinds)) == len(kinds)
-        groups = () if each else tuple((int(k), np.flatnonzero(kinds == k)) for k in np.unique(kinds))
-        senders, receivers = (np.asarray(one, np.int32) for one in (graph.senders, graph.receivers))
+        order = np.argsort(kinds, kind="stable")
+        both = np.concatenate([order, half + order])
+        senders, receivers = (np.asarray(one, np.int32)[both] for one in (graph.senders, graph.receivers))
+        node_type, appearance = np.asarray(graph.node_type, np.int32), appearance[order]
         dtype = closed.log_ratios.dtype
-        node_type, appearance = np.asarray(graph.node_type, np.int32), _checks.to_jax(np.asarray(appearance), dtype)
-        return cls(senders, receivers, kinds, node_type, appearance, graph.num_nodes, groups)
+        return cls(senders, receivers, kinds[order], node_type, _checks.to_jax(appearance, dtype), graph.num_nodes)
 
     def beliefs(
         self, closed: ClosedForm, potentials: Potentials, evidence: Float[Array, "node case level"], num_iters: int
@@ -69,42 +67,43 @@ class Network(eqx.Module):
             evidence: logarithms of the local factors, before the power of the evidence.
             num_iters: number of iterations.
         """
-        tables, half = closed.tables(potentials), len(self.kinds)
+        matrices, half = self._matrices(closed, potentials), len(self.kinds)
         evidence = potentials.evidence * evidence
         weights = jnp.tile(jnp.minimum(self.appearance * potentials.reweighting, 1), 2)[:, None, None]
-        back = np.concatenate([np.arange(half) + half, np.arange(half)])
 
         def total(messages: Array) -> Array:
             return evidence + jax.ops.segment_sum(weights * messages, self.receivers, self.num_nodes)
 
         def update(messages: Array) -> Array:
-            cavity = total(messages)[self.senders] - messages[back]
+            cavity = total(messages)[self.senders] - jnp.concatenate([messages[half:], messages[:half]])
             cavity = jnp.exp(cavity - jax.lax.stop_gradient(jnp.max(cavity, axis=-1, keepdims=True)))
-            sent = [self._send(tables[:, way], cavity[way * half : (way + 1) * half]) for way in (0, 1)]
-            return _normalized(jnp.log(jnp.concatenate(sent) + TINY))
+            sent = self._sent(matrices, cavity) + TINY
+            return jnp.log(sent / jnp.sum(sent, axis=-1, keepdims=True))
 
-        @jax.checkpoint
         def step(messages: Array, _: None) -> tuple[Array, None]:
             return DAMPING * messages + (1 - DAMPING) * update(messages), None
 
+        # What is kept for the gradient are the products; the rest is cheaper to compute again.
+        step = jax.checkpoint(step, policy=jax.checkpoint_policies.dots_saveable)
         equal = jnp.full((2 * half, *evidence.shape[1:]), -np.log(evidence.shape[-1]), evidence.dtype)
-        first = update(equal)
-        messages, _ = jax.lax.scan(step, first, None, length=num_iters)
+        messages, _ = jax.lax.scan(step, update(equal), None, length=num_iters)
         residual = jnp.max(jnp.abs(jnp.exp(update(messages)) - jnp.exp(messages)), axis=(0, 2), initial=0)
         logs = (total(messages) + closed.priors(potentials)[1][self.node_type][:, None]) * jnp.exp(-potentials.heat)
         # Lengths of intervals are no densities, which a temperature changes.
         lengths = closed.log_lengths[self.node_type][:, None]
         return jax.nn.softmax(logs + (1 - jnp.exp(-potentials.heat)) * lengths, axis=-1), residual
 
-    def _send(self, tables: Float[Array, "type level level"], cavity: Array) -> Array:
-        """Return the sums over the levels of the senders [edge, case, level]."""
-        if not self.groups:
-            return jnp.einsum("tpq,tcq->tcp", tables[self.kinds], cavity)
-        sent = jnp.zeros_like(cavity)
-        for kind, edges in self.groups:
-            sent = sent.at[edges].set(cavity[edges] @ tables[kind].T)
-        return sent
+    def _matrices(self, closed: ClosedForm, potentials: Potentials) -> Float[Array, "way_type level level"]:
+        """Return the matrices of the updates of each type forth, then back, from rows to columns."""
+        tables = closed.tables(potentials)[np.unique(self.kinds)]
+        return jnp.swapaxes(jnp.concatenate([tables[:, 0], tables[:, 1]]), 1, 2)
 
-
-def _normalized(logs: Array) -> Array:
-    return logs - jax.scipy.special.logsumexp(logs, axis=-1, keepdims=True)
+    def _sent(
+        self, matrices: Float[Array, "way_type level level"], cavity: Float[Array, "edge case level"]
+    ) -> Float[Array, "edge case level"]:
+        """Return the sums over the levels of the senders."""
+        if len(matrices) == len(cavity):
+            return jnp.einsum("eqp,ecq->ecp", matrices, cavity)
+        counts = np.tile(np.unique(self.kinds, return_counts=True)[1], 2)
+        parts = jnp.split(cavity, np.cumsum(counts)[:-1])
+        return jnp.concatenate([part @ matrix for part, matrix in zip(parts, matrices, strict=True)])
