@@ -127,6 +127,18 @@ def values(kbp: Any, *, build: Callable[[Any], Any], kinds: int, points: int, as
     return Workload(call, bare(graph.num_edges, points, points, ITERS))
 
 
+def states(kbp: Any, *, arithmetic: Callable[[Any], Any], count: int) -> Workload:
+    """Iterate tables of states on a grid, one color after the other."""
+    graph = grid(kbp)
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.uniform(0.1, 1, shape), jnp.float32)
+    eye, table, local = jnp.eye(count)[None], draw(2, count, count), draw(graph.num_nodes, count)
+    operators = kbp.Operators(eye, table, values=True, arithmetic=arithmetic(kbp))
+    options = {"num_iters": ITERS, "damping": 0.0, "schedule": kbp.colored(graph)}
+    call = lambda: kbp.run(operators, graph, local, **options).messages
+    return Workload(call, bare(graph.num_edges, count, count, ITERS))
+
+
 def gradient(kbp: Any, *, rank: int, points: int, of: str, **options: Any) -> Workload:
     """Differentiate a scalar of the messages on a grid with respect to operators, local factors, or both."""
     graph = grid(kbp)
@@ -179,6 +191,11 @@ def workloads() -> dict[str, tuple[Callable[[Any], Workload], float]]:
             for as_infer in (False, True):
                 made = partial(values, build=build, kinds=kinds, points=points, as_infer=as_infer)
                 found[f"{'as infer, ' if as_infer else 'exponents, '}{name}, {points} points"] = made, 1.02
+    rules = {"sums": lambda kbp: kbp.SumProduct(), "maxima": lambda kbp: kbp.MaxProduct()}
+    rules["sums in logs"] = lambda kbp: kbp.InLogs()
+    for name, rule in rules.items():
+        for count in (3, 10, 50):
+            found[f"{name} of {count} states"] = partial(states, arithmetic=rule, count=count), 1.02
     rank, points = SIZES[1]
     for of in ("operators", "local factors", "both"):
         made = partial(gradient, rank=rank, points=points, of=of, num_iters=UNROLLED)

@@ -25,8 +25,9 @@ from kbpjax.graphs.counting import groups, ranked, stable_order
 
 Sizes = Callable[[int], int]
 
-TILE = 64
-"""Largest tile size if the types have uneven sizes."""
+TILE, TILES = 64, 8
+"""If the types have uneven sizes, tiles have at most `TILE` members, or 1 / `TILES` of the mean number of a type: the
+product of a larger tile takes less time, and more of it is padding (`benchmarks/side_by_side.py`)."""
 
 SMALL = 4096
 """Number of slots up to which a table is not split by degree."""
@@ -241,10 +242,12 @@ def _tile_parts(
 
 
 def _tile_size(types: NDArray) -> int:
-    """Return the tile size: the largest count of a type if all types have about equal counts, else at most `TILE`."""
+    """Return the tile size: the largest count of a type if all types have about equal counts, else smaller ones."""
     counts = groups(types)[1]
     largest = int(counts.max(initial=1))
-    return largest if len(counts) * largest <= SPARE * len(types) else min(TILE, largest)
+    if len(counts) * largest <= SPARE * len(types):
+        return largest
+    return min(largest, max(TILE, len(types) // (TILES * len(counts))))
 
 
 def _tile(types: NDArray, members: NDArray, size: int) -> tuple[NDArray, NDArray]:

@@ -23,7 +23,7 @@ from kbpjax._misc import vary_like
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.operators import Operators, normalize
-from kbpjax.inference.update import PlanPart, cavities, each_part, gather, project, update
+from kbpjax.inference.update import PlanPart, cavities, each_part, factors_of, gather, project, update_from
 
 PARTS = 4
 """Number of parts of a large graph; one part at a time is differentiated, to save memory."""
@@ -70,7 +70,8 @@ class Iteration(eqx.Module):
 
     def once(self, messages: Float[Array, "row coordinate"]) -> Float[Array, "row coordinate"]:
         """Do one iteration."""
-        return each_part(lambda part: normalize(update(self.operators, part, messages)), self.parts)
+        factors = factors_of(self.operators, self.parts, messages)
+        return each_part(lambda part: normalize(update_from(self.operators, part, factors)), self.parts)
 
     def pull(self, messages: Array, cotangent: Array) -> Array:
         """Return the vector-Jacobian product of one iteration: the cotangent of its input messages.
@@ -84,14 +85,15 @@ class Iteration(eqx.Module):
             send = lambda incoming: normalize(
                 project(self.operators, part, cavities(self.operators, part, incoming, count))
             )
-            (to_incoming,) = jax.vjp(send, gather(part, messages))[1](of_part)
+            (to_incoming,) = jax.vjp(send, gather(part, factors))[1](of_part)
             return None, jnp.concatenate([block.reshape(-1, block.shape[-1]) for block in to_incoming])
 
         # The barrier keeps XLA from moving the forward pass out of the solver's loop, where it would stay in memory.
         messages, cotangent = jax.lax.optimization_barrier((messages, cotangent))
+        factors, to_messages = jax.vjp(partial(factors_of, self.operators, self.parts), messages)
         of_parts = cotangent.reshape(*self.parts.present.shape, -1)
         taken = jax.lax.scan(body, None, (self.parts, of_parts))[1]
-        return taken.reshape(-1, cotangent.shape[1]).at[self.place].get(mode="fill", fill_value=0)
+        return to_messages(taken.reshape(-1, cotangent.shape[1]).at[self.place].get(mode="fill", fill_value=0))[0]
 
     def solve(self, times: Callable[[Array], Array], rhs: Array) -> Array:
         """Solve v - times(v) = rhs by GMRES; NaN unless it converges."""

@@ -24,7 +24,7 @@ from kbpjax.graphs.coloring import color_nodes
 from kbpjax.graphs.graph import Graph
 from kbpjax.graphs.plan import Plan
 from kbpjax.inference.operators import Operators, is_zero, largest_coordinate, normalize
-from kbpjax.inference.update import PlanPart, parts_of, send
+from kbpjax.inference.update import PlanPart, damp, factors_of, parts_of, send, update_from
 
 UNROLLED = 16
 """Largest number of colors whose updates are written one after the other: in a loop, XLA copies all messages for each
@@ -254,15 +254,21 @@ class Colored(Synchronous):
     def sweep(self, problem: Problem, state: Any, messages: Array, damping: Array) -> tuple[Array, Array, Any]:
         """Do one iteration; return the messages [row, coordinate], the largest change, and the state."""
 
-        def body(carry: tuple[Array, Array], part: PlanPart) -> tuple[tuple[Array, Array], Array]:
-            messages, first = carry
+        operators = problem.operators
+        factors = factors_of(operators, problem.parts, messages)
+        same = factors is messages
+
+        def body(carry: tuple[Array, Array | None, Array], part: PlanPart) -> tuple[Any, Array]:
+            messages, factors, first = carry
             old = jax.lax.dynamic_slice_in_dim(messages, first, problem.parts.present.shape[-1])
-            new, change = send(problem.operators, part, old, messages, damping)
-            messages = jax.lax.dynamic_update_slice_in_dim(messages, new, first, axis=0)
-            return (messages, first + len(old)), largest_change(problem.operators, old, change)
+            new, change = damp(old, update_from(operators, part, messages if same else factors), damping)
+            put = lambda rows, array: jax.lax.dynamic_update_slice_in_dim(array, rows, first, axis=0)
+            factors = None if same else put(factors_of(operators, part, new), factors)
+            return (put(new, messages), factors, first + len(old)), largest_change(operators, old, change)
 
         unroll = problem.plan.num_parts if problem.plan.num_parts <= UNROLLED else 1
-        (messages, _), change = jax.lax.scan(body, (messages, jnp.int32(0)), problem.parts, unroll=unroll)
+        start = messages, None if same else factors, jnp.int32(0)
+        (messages, *_), change = jax.lax.scan(body, start, problem.parts, unroll=unroll)
         return messages, jnp.max(change, initial=0), state
 
 

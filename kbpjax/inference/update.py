@@ -6,7 +6,7 @@ multiplies all but one with the evidence, and projects this cavity product onto 
 
     m_ts  <-  project_ts @ ( local_t * prod_{u in G(t) \ s} evaluate_t @ m_ut )
 
-In code: `gather` the incoming messages, `evaluate` them, multiply them (`cavities`), `project`. `send` adds the damping
+In code: `gather` the incoming messages, `evaluate` and multiply them (`cavities`), `project`. `send` adds the damping
 (`damp`), which normalizes updates to 2-norm 1. Clamped nodes need no special case here: `Plan.without_incoming`
 replaces their incoming messages by 1, so that they send project @ local, whatever their neighbors send.
 
@@ -36,6 +36,7 @@ from kbpjax.inference.operators import (
     Products,
     at_least,
     by_tile,
+    log_or_least,
     normalize,
     of_type,
     weighted_products,
@@ -101,8 +102,28 @@ def update(
         messages: all messages.
         matrices: matrices that are applied to the cavity products; None: `operators.update`.
     """
-    incoming = gather(part, messages)
-    return project(operators, part, cavities(operators, part, incoming, len(messages)), matrices)
+    return update_from(operators, part, factors_of(operators, part, messages), matrices)
+
+
+def update_from(
+    operators: Operators,
+    part: PlanPart,
+    factors: Float[Array, "row coordinate"],
+    matrices: Float[Array, "edge_direction out point"] | None = None,
+) -> Float[Array, "sent out"]:
+    """Return `update` from the `factors_of` all messages."""
+    return project(operators, part, cavities(operators, part, gather(part, factors), len(factors)), matrices)
+
+
+def factors_of(
+    operators: Operators, part: PlanPart, messages: Float[Array, "row coordinate"]
+) -> Float[Array, "row coordinate"]:
+    """Return the form of messages that is gathered: logarithms of values that have exponents.
+
+    Logarithms of what is gathered take several times as long: XLA:CPU computes them entry by entry
+    (`benchmarks/side_by_side.py`).
+    """
+    return log_or_least(messages) if operators.sends_values and part.exponents is not None else messages
 
 
 def cavities(
@@ -111,14 +132,22 @@ def cavities(
     incoming: Sequence[Float[Array, "_ _ _ coordinate"]],
     num_rows: int,
 ) -> list[Products]:
-    """Return the cavity products of each block: local factors times all incoming messages (of `gather`) but one."""
+    """Return the cavity products of each block: local factors times all incoming messages but one.
+
+    Args:
+        operators: the model's operators.
+        part: the part.
+        incoming: incoming `factors_of` messages, of `gather`.
+        num_rows: number of rows of messages.
+    """
     products = []
     for i, block in enumerate(part.blocks):
-        values = evaluate(operators, block, incoming[i], num_rows)
         if part.exponents is None:
+            values = evaluate(operators, block, incoming[i], num_rows)
             products.append(operators.arithmetic.cavity_products(values, part.local[i]))
         else:
-            products.append(weighted_products(values, part.local[i], part.exponents[i]))
+            logs = evaluate_logs(operators, block, incoming[i], num_rows)
+            products.append(weighted_products(logs, part.local[i], part.exponents[i]))
     return products
 
 
@@ -190,6 +219,16 @@ def evaluate(
     values = incoming if operators.sends_values else by_tile(operators.evaluate, block.types, incoming)
     floor = of_type(operators.floors, block.types)[:, None, None, None]
     return jnp.where((block.incoming < num_rows)[..., None], at_least(values, floor), 1)
+
+
+def evaluate_logs(
+    operators: Operators, block: Block, incoming: Float[Array, "tile slot size coordinate"], num_rows: int
+) -> Float[Array, "tile slot size point"]:
+    """Return the logarithms of the values of incoming `factors_of` messages with exponents; 0 in padding."""
+    if not operators.sends_values:
+        return log_or_least(evaluate(operators, block, incoming, num_rows))
+    floor = log_or_least(of_type(operators.floors, block.types))[:, None, None, None]
+    return jnp.where((block.incoming < num_rows)[..., None], at_least(incoming, floor), 0)
 
 
 def in_order_sent(part: PlanPart, products: Sequence[Float[Array, "_ _ _ point"]]) -> Float[Array, "*tiles row point"]:
