@@ -23,9 +23,6 @@ from kbpjax._misc import einsum, matmul, show_fields, vary_like
 from kbpjax._public import Checked
 from kbpjax.graphs.graph import Graph
 
-FEW = 16
-"""Largest number of tiles with separate matrix products, which are faster than one batched product."""
-
 SHORT_AXIS = 16
 """Largest number of coordinates that are not added or compared by reductions, which are slow over a short axis
 (`benchmarks/side_by_side.py`)."""
@@ -281,11 +278,7 @@ def by_tile(
         product = einsum("ac,oc->ao", x.reshape(-1, x.shape[-1]), matrices[0])  # derivatives need two axes
         return product.reshape(*x.shape[:-1], matrices.shape[1])
     tiles = x.reshape(types.size, -1, x.shape[-1])
-    if types.size <= FEW:
-        pairs = zip(split(matrices[types.reshape(-1)], 0), split(tiles, 0), strict=True)
-        product = jnp.stack([einsum("ac,oc->ao", rows, matrix) for matrix, rows in pairs])
-    else:
-        product = einsum("toc,tac->tao", matrices[types.reshape(-1)], tiles)
+    product = einsum("toc,tac->tao", matrices[types.reshape(-1)], tiles)
     return product.reshape(*x.shape[:-1], matrices.shape[1])
 
 

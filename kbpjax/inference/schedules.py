@@ -253,21 +253,19 @@ class Colored(Synchronous):
 
     def sweep(self, problem: Problem, state: Any, messages: Array, damping: Array) -> tuple[Array, Array, Any]:
         """Do one iteration; return the messages [row, coordinate], the largest change, and the state."""
-
         operators = problem.operators
-        factors = factors_of(operators, problem.parts, messages)
-        same = factors is messages
+        logs = factors_of(operators, problem.parts, messages)
 
         def body(carry: tuple[Array, Array | None, Array], part: PlanPart) -> tuple[Any, Array]:
-            messages, factors, first = carry
+            messages, logs, first = carry
             old = jax.lax.dynamic_slice_in_dim(messages, first, problem.parts.present.shape[-1])
-            new, change = damp(old, update_from(operators, part, messages if same else factors), damping)
+            new, change = damp(old, update_from(operators, part, messages if logs is None else logs), damping)
             put = lambda rows, array: jax.lax.dynamic_update_slice_in_dim(array, rows, first, axis=0)
-            factors = None if same else put(factors_of(operators, part, new), factors)
-            return (put(new, messages), factors, first + len(old)), largest_change(operators, old, change)
+            logs = None if logs is None else put(factors_of(operators, part, new), logs)
+            return (put(new, messages), logs, first + len(old)), largest_change(operators, old, change)
 
         unroll = problem.plan.num_parts if problem.plan.num_parts <= UNROLLED else 1
-        start = messages, None if same else factors, jnp.int32(0)
+        start = messages, None if logs is messages else logs, jnp.int32(0)
         (messages, *_), change = jax.lax.scan(body, start, problem.parts, unroll=unroll)
         return messages, jnp.max(change, initial=0), state
 
