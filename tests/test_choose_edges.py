@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from kbpjax.training.edges import _split
 
 
 def edges_of(graph):
@@ -48,6 +49,31 @@ def test_columns_without_values_are_joined_by_the_start_alone():
     assert found >= {(0, 1), (1, 2), (2, 3)} and not {(0, 2)} & found
 
 
+def test_neighbors_in_time_are_found():
+    """Each column follows the one before it, one row later, and the first follows itself."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(600, 4))
+    for t in range(1, len(x)):
+        x[t] += 1.5 * x[t - 1, [0, 0, 1, 2]] * [0.6, 1, 1, 1]
+    x[rng.random(x.shape) < 0.05] = np.nan
+    graph = kbp.choose_edges(x, steps=3)
+    half = graph.num_edges // 2
+    first, second, rows = (np.asarray(a)[:half] for a in (graph.senders, graph.receivers, graph.edge_type))
+    assert graph.num_nodes == 12 and len(kbp.time_windows(x, 3)[0]) == 12
+    np.testing.assert_array_equal(second // 4 - first // 4, rows)
+    found = {(a % 4, b % 4, lag) for a, b, lag in zip(first.tolist(), second.tolist(), rows.tolist(), strict=True)}
+    assert found >= {(0, 1, 1), (1, 2, 1), (2, 3, 1), (0, 0, 1)} and len(found) <= 8
+    assert half == sum(3 - lag for *_, lag in found)  # at all times
+
+
+def test_windows_that_are_held_out_share_no_row_with_others():
+    held, kept = _split(500, 3, np.random.default_rng(0))
+    assert len(held) and len(kept) > 200
+    assert np.abs(held[:, None] - kept).min() >= 3
+    held, kept = _split(50, 1, np.random.default_rng(0))
+    assert len(held) == 10 and sorted([*held, *kept]) == list(range(50))
+
+
 @pytest.mark.parametrize(
     ("call", "argument"),
     [
@@ -57,6 +83,9 @@ def test_columns_without_values_are_joined_by_the_start_alone():
         (lambda: kbp.choose_edges(np.zeros((40, 129))), "x"),
         (lambda: kbp.choose_edges(np.zeros((40, 3)), start=kbp.chain_graph(2)), "start"),
         (lambda: kbp.choose_edges(np.zeros((40, 3)), most=0), "most"),
+        (lambda: kbp.choose_edges(np.zeros((40, 3)), steps=0), "steps"),
+        (lambda: kbp.choose_edges(np.zeros((40, 3)), steps=12), "steps"),
+        (lambda: kbp.choose_edges(np.zeros((200, 30)), steps=5), "x"),
         (lambda: kbp.choose_edges(np.zeros((40, 3)), seed=-1), "seed"),
     ],
 )

@@ -7,6 +7,7 @@ from kbpjax import _checks
 from kbpjax._checks import Numbers
 from kbpjax._public import public
 from kbpjax.graphs.graph import Graph
+from kbpjax.graphs.repeat import time_windows
 from kbpjax.learning.differing import rank_scores
 from kbpjax.training.gaussian import Gaussian, walk_summable
 from kbpjax.tuning.tune import progress_bar
@@ -23,6 +24,9 @@ HELD = 0.2
 HIDDEN = 0.3
 """Share of the values of held-out cases that are hidden and predicted."""
 
+BLOCK = 20
+"""Of windows of a record, which overlap, blocks of this many lengths of a window are held out."""
+
 MOST_HELD = 200
 """Largest number of held-out cases."""
 
@@ -35,13 +39,22 @@ DEGREES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 GAIN = 0.005
 """Relative difference from the smallest error up to which fewer edges are as good."""
 
+CHANCE = 3.0
+"""Of a tree of windows, edges are kept whose correlations are this many times those of independent columns."""
+
 PATIENCE = 2
 """Number of larger graphs in a row that gain nothing, after which no larger ones are compared."""
 
 
 @public
 def choose_edges(
-    x: Numbers, *, start: Graph | None = None, most: int | None = None, seed: int = 0, progress: bool = True
+    x: Numbers,
+    *,
+    start: Graph | None = None,
+    steps: int = 1,
+    most: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
 ) -> Graph:
     """Return a graph of columns of numbers: edges that say something beside the others, as many as pay.
 
@@ -50,20 +63,25 @@ def choose_edges(
     converge, with exact inference. The smallest graph is taken whose error is within half a percent of the best.
     Relations may be of any form afterwards: `fit` learns them.
 
+    With `steps`, rows are successive times, and the graph is one of windows of that many rows (`time_windows`): a column
+    may be a neighbor of another, or of itself, one or more rows before. An edge is then there at all times of a window.
+
     Args:
-        x: values [case, node], NaN where missing; thirty cases or more, up to 128 nodes.
+        x: values [case, node], NaN where missing; thirty cases or more, up to 128 nodes in a window.
         start: a graph whose edges are kept, such as that of the nearest places (`neighbor_graph`); its types are not.
-            None: the spanning tree of the largest correlations.
+            None: the spanning tree of the largest correlations; of windows, without those that may be chance.
+        steps: number of rows of a window, >= 1.
         most: largest mean number of neighbors, >= 1; None: no limit.
         seed: seed of what is held out.
         progress: whether to show a progress bar if standard error is a terminal (and tqdm is installed).
 
     Returns:
-        The graph, with one node type and one edge type; edges (a, b), a < b, in sorted order.
+        The graph, with one node type; edges (a, b), a < b, in sorted order. Their type is the number of rows between
+        their ends, 0 without `steps`; node s of row t of a window is number t * num_nodes + s, as in `repeat_graph`.
 
     Raises:
-        ValueError: fewer than two columns or thirty cases, more than 128 columns, infinite values, or a start with
-            another number of nodes.
+        ValueError: fewer than two columns or thirty cases, more than 128 columns of a window, infinite values, a start
+            with another number of nodes, or an option out of range.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp
@@ -71,42 +89,112 @@ def choose_edges(
         >>> graph = kbp.choose_edges(x)
         >>> list(zip(graph.senders[:5].tolist(), graph.receivers[:5].tolist()))
         [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]
+        >>> record = np.random.default_rng(0).normal(size=(401, 2))
+        >>> record[1:, 1] += 2 * record[:-1, 0]  # the second column follows the first, one row later
+        >>> graph = kbp.choose_edges(record, steps=2)
+        >>> (0, 3, 1) in zip(graph.senders.tolist(), graph.receivers.tolist(), graph.edge_type.tolist())
+        True
+        >>> data = kbp.pool(graph, kbp.time_windows(record, 2))
     """
     values = np.asarray(_checks.as_numpy("x", x), float)
-    ok = values.ndim == 2 and values.shape[1] >= 2 and len(values) >= FEWEST
-    rule, fix = f"must be values [case, node] of two nodes and {FEWEST} cases or more", "Pass more cases."
-    _checks.require(ok, "x", rule, f"shape {values.shape}", fix)
+    _checks.require_count("steps", steps)
+    ok = values.ndim == 2 and values.shape[1] * steps >= 2 and len(values) >= FEWEST
+    rule = f"must be values [case, node] of two nodes, or of one with steps, and {FEWEST} cases or more"
+    _checks.require(ok, "x", rule, f"shape {values.shape}", "Pass more of them.")
     _checks.require_finite_or_nan("x", values)
-    count = values.shape[1]
-    fix = "Join the nearest places: kbpjax.neighbor_graph."
-    _checks.require(count <= NODES, "x", f"must have at most {NODES} columns", count, fix)
+    columns = values.shape[1]
+    rule, fix = f"must have at most {NODES} columns in a window", "Join the nearest places: kbpjax.neighbor_graph."
+    _checks.require(columns * steps <= NODES, "x", rule, columns * steps, fix)
+    ok, rule = len(values) - steps + 1 >= FEWEST, f"must leave {FEWEST} windows or more"
+    _checks.require(ok, "steps", rule, max(len(values) - steps + 1, 0), "Pass fewer.")
     if most is not None:
         _checks.require_number("most", most, least=1)
     _checks.require_seed(seed)
-    known = start is None or start.num_nodes == count
-    _checks.require(known, "start", f"must have {count} nodes", getattr(start, "num_nodes", 0), "Pass another graph.")
-    scores = rank_scores(values)
+    known, got = start is None or start.num_nodes == columns, getattr(start, "num_nodes", 0)
+    _checks.require(known, "start", f"must have {columns} nodes", got, "Pass another graph.")
+    scores = np.asarray(time_windows(rank_scores(values), steps), float)
     rng = np.random.default_rng(seed)
-    order = rng.permutation(len(scores))
-    held, kept = np.split(order, [min(MOST_HELD, int(HELD * len(scores)))])
-    hidden = ~np.isnan(scores[held]) & (rng.random((len(held), count)) < HIDDEN)
-    correlation, weight = _correlations(scores[kept])
-    first = _tree(np.abs(correlation)) if start is None else _pairs_of(start)
-    proposed = _by_strength(correlation, weight, first)
-    sizes = sorted({int(np.clip(degree * count // 2, len(first), len(proposed))) for degree in DEGREES})
-    limit = len(proposed) if most is None else max(len(first), int(most * count // 2))
-    sizes = [size for size in sorted({len(first), *sizes, len(proposed)}) if size <= limit]
+    held, kept = _split(len(scores), steps, rng)
+    hidden = ~np.isnan(scores[held]) & (rng.random((len(held), scores.shape[1])) < HIDDEN)
+    proposed, first = _proposed(scores[kept], columns, start)
+    ends = [_copies(one, columns, steps) for one in proposed]
+    totals = np.cumsum([len(one) for one in ends])
+    reached = lambda degree: int(np.searchsorted(totals, degree * scores.shape[1] // 2)) + 1
+    sizes = sorted({int(np.clip(reached(degree), first, len(proposed))) for degree in DEGREES} | {first, len(proposed)})
+    limit = len(proposed) if most is None else max(first, min(reached(most), len(proposed)))
+    sizes = [size for size in sizes if size <= limit]
     errors: dict[int, float] = {}
     for size in (sizes[step] for step in progress_bar(len(sizes), progress, name="edges")):
-        found = walk_summable(scores[kept], proposed[:size])
-        error = _error(found, proposed[:size], scores[held], hidden)
+        pairs = np.concatenate(ends[:size])
+        error = _error(walk_summable(scores[kept], pairs), pairs, scores[held], hidden)
         errors[size] = error if np.isfinite(error) else np.inf
         before, last = list(errors.values())[:-PATIENCE], list(errors.values())[-PATIENCE:]
         if before and min(last) > (1 - GAIN) * min(before):
             break
     best = min(size for size, error in errors.items() if error <= (1 + GAIN) * min(errors.values()))
-    pairs = np.sort(proposed[:best], axis=1)
-    return Graph.from_edges(pairs[np.lexsort(pairs.T[::-1])], count)
+    pairs = np.concatenate(ends[:best])
+    kinds = np.repeat(proposed[:best, 2], [len(one) for one in ends[:best]])
+    order = np.lexsort(pairs.T[::-1])
+    return Graph.from_edges(pairs[order], scores.shape[1], edge_type=kinds[order])
+
+
+def _split(count: int, steps: int, rng: np.random.Generator) -> tuple[NDArray, NDArray]:
+    """Return the numbers of the windows that are held out, and of those that share no row with them."""
+    if steps == 1:
+        held, kept = np.split(rng.permutation(count), [min(MOST_HELD, int(HELD * count))])
+        return held, kept
+    blocks = np.arange(count) // (BLOCK * steps)
+    some = rng.permutation(1 + blocks[-1])[: max(1, int(HELD * (1 + blocks[-1])))]
+    held = rng.permutation(np.flatnonzero(np.isin(blocks, some)))[:MOST_HELD]
+    apart = np.abs(np.arange(count)[:, None] - held).min(axis=1) >= steps
+    return held, np.flatnonzero(apart)
+
+
+def _proposed(scores: NDArray, columns: int, start: Graph | None) -> tuple[NDArray, int]:
+    """Return pairs of columns (first, second, rows in between) [pair, 3] in the order of proposal, and how many begin.
+
+    Pairs without a correlation are proposed only by the start.
+    """
+    steps = scores.shape[1] // columns
+    correlation, weight = (
+        [_mean_over_time(one, columns, lag) for lag in range(steps)] for one in _correlations(scores)
+    )
+    pairs = [np.argwhere(np.triu(correlation[0] > 0, 1)), *(np.argwhere(one > 0) for one in correlation[1:])]
+    some = np.concatenate([np.insert(one, 2, lag, axis=1) for lag, one in enumerate(pairs)])
+    if start is None:
+        strength = np.zeros((steps, columns, steps, columns))
+        for t in range(steps):
+            for lag in range(steps - t):
+                strength[t, :, t + lag] = correlation[lag]
+        low, high = np.sort(_tree(strength.reshape(steps * columns, -1)), axis=1).T
+        if steps > 1:  # the times need not be joined by what may be chance
+            found = strength.reshape(steps * columns, -1)[low, high]
+            likely = found >= min(CHANCE / np.sqrt(len(scores)), found.max())
+            low, high = low[likely], high[likely]
+        first = np.stack([low % columns, high % columns, high // columns - low // columns], axis=1)
+    else:
+        half = start.num_edges // 2
+        ends = np.stack([np.asarray(start.senders)[:half], np.asarray(start.receivers)[:half]], axis=1)
+        first = np.insert(np.sort(ends, axis=1), 2, 0, axis=1)
+    first = np.unique(first, axis=0)
+    is_first = (some[:, None] == first[None]).all(axis=2).any(axis=1)
+    others = some[~is_first]
+    strengths = np.stack(weight)[others[:, 2], others[:, 0], others[:, 1]]
+    return np.concatenate([first, others[np.argsort(-strengths, kind="stable")]]), len(first)
+
+
+def _copies(pair: NDArray, columns: int, steps: int) -> NDArray:
+    """Return the edges of a pair of columns at all times of a window [edge, 2]."""
+    first, second, lag = pair
+    begins = columns * np.arange(steps - lag)
+    return np.stack([begins + first, begins + columns * lag + second], axis=1)
+
+
+def _mean_over_time(matrix: NDArray, columns: int, lag: int) -> NDArray:
+    """Return the mean absolute entries of columns and columns `lag` rows later [first, second]."""
+    steps = len(matrix) // columns
+    blocks = np.abs(matrix).reshape(steps, columns, steps, columns)
+    return np.mean([blocks[t, :, t + lag] for t in range(steps - lag)], axis=0)
 
 
 def _correlations(scores: NDArray) -> tuple[NDArray, NDArray]:
@@ -129,27 +217,11 @@ def _correlations(scores: NDArray) -> tuple[NDArray, NDArray]:
 
 
 def _tree(strength: NDArray) -> NDArray:
-    """Return the edges of the spanning tree of the largest strengths [edge, 2]."""
+    """Return the edges of the spanning tree of the largest strengths above the diagonal [edge, 2]."""
     from scipy.sparse.csgraph import minimum_spanning_tree
 
-    found = minimum_spanning_tree(2 - strength)  # all pairs are joined: no entry is 0
+    found = minimum_spanning_tree(np.triu(2 - strength, 1))  # all pairs are joined: no entry above is 0
     return np.stack(found.nonzero(), axis=1)
-
-
-def _pairs_of(graph: Graph) -> NDArray:
-    half = graph.num_edges // 2
-    return np.stack([np.asarray(graph.senders)[:half], np.asarray(graph.receivers)[:half]], axis=1)
-
-
-def _by_strength(correlation: NDArray, weight: NDArray, first: NDArray) -> NDArray:
-    """Return all pairs [pair, 2]: the first ones, then by partial correlation; those without correlation are left."""
-    count = len(weight)
-    left = np.triu(correlation != 0, 1)
-    low, high = np.sort(first, axis=1).T
-    left[low, high] = False
-    pairs = np.argwhere(left)
-    pairs = pairs[np.argsort(-weight[pairs[:, 0], pairs[:, 1]], kind="stable")]
-    return np.concatenate([np.stack([low, high], axis=1), pairs]).astype(int) if count else pairs
 
 
 def _error(found: Gaussian, ends: NDArray, scores: NDArray, hidden: NDArray) -> float:
