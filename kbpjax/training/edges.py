@@ -63,8 +63,8 @@ def choose_edges(
     converge, with exact inference. The smallest graph is taken whose error is within half a percent of the best.
     Relations may be of any form afterwards: `fit` learns them.
 
-    With `steps`, rows are successive times, and the graph is one of windows of that many rows (`time_windows`): a column
-    may be a neighbor of another, or of itself, one or more rows before. An edge is then there at all times of a window.
+    With `steps`, rows are successive times, and the graph is one of windows of that many rows (`time_windows`): a
+    column may be a neighbor of another, or of itself, some rows before. An edge is then there at all times of a window.
 
     Args:
         x: values [case, node], NaN where missing; thirty cases or more, up to 128 nodes in a window.
