@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kbpjax as kbp
+from kbpjax.inference.operators import weighted_products
 from tests import discrete, steps
 from tests import reweighted as rw
 
@@ -90,6 +91,26 @@ def test_permuted_node_numbers_give_permuted_answers():
     np.testing.assert_allclose(same, log_z, rtol=1e-10)
     here, there = discrete.node_beliefs(model, one, rho), discrete.node_beliefs(other, two, rho[order])
     np.testing.assert_allclose(there[number], here, atol=1e-9)
+
+
+@pytest.mark.parametrize("slots", [2, 9, 40])
+def test_products_of_contradicting_messages_are_finite(slots):
+    """Values from 1 down to the smallest numbers, in single precision, against logarithms in double precision."""
+    rng = np.random.default_rng(slots)
+    logs = rng.uniform(-87, 0, (slots, 6)) * (rng.random((slots, 6)) < 0.5)
+    logs[0, 2] = -200  # impossible
+    rho, local = rng.uniform(0.02, 1, slots), rng.uniform(0.1, 9, 6)
+    least = np.log(np.finfo(np.float32).tiny)
+    given = jnp.asarray(np.maximum(logs, least), jnp.float32)[None, :, None]
+    products = weighted_products(given, jnp.asarray(local, jnp.float32)[None, None], jnp.float32(rho)[None, :, None])
+    values, removed = (np.asarray(one, float)[0, :, 0] for one in products)
+    expected = (rho[:, None] * logs).sum(axis=0) - logs + np.log(local)
+    expected[:, 2] = -np.inf
+    largest = expected.max(axis=1, keepdims=True)
+    assert np.isfinite(values).all() and (values[:, 2] == 0).all() and (values.max(axis=1) < 1e34).all()
+    shown = expected > largest - 15  # what counts in a sum
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose((np.log(values) + removed)[shown], expected[shown], atol=2e-3)
 
 
 @pytest.mark.parametrize("rho", [0.35, pytest.param(1.0, marks=pytest.mark.slow)])
