@@ -17,7 +17,7 @@ from kbpjax.training.examples import hide_shares
 from kbpjax.training.potentials import ClosedForm, model_of
 from kbpjax.training.propagation import Network
 from kbpjax.training.pseudo import mean_log_pseudo_likelihood
-from kbpjax.training.trainer import Options, State, Trainer
+from kbpjax.training.trainer import Options, State, Trainer, mean_score
 
 
 @pytest.fixture(scope="module")
@@ -135,9 +135,8 @@ def test_gradients_are_those_of_finite_differences(problem, edges, loss):
     model = kbp.fit(data, kernel=kbp.RBF(0.6), obs_kernel=kbp.RBF(0.6), ridge=3e-2, relation="counts")
     trainer = trainer_of(model, data, "edge", hide_shares(4, (0.5,)), loss=loss)
     given = trainer.examples.batch(np.arange(8), hide_shares(4, (0.5,))(np.random.default_rng(0), 8))
-    score = eqx.filter_jit(
-        lambda potentials: trainer._loss(trainer.closed, potentials, given, 80)[0]
-    )  # at the fixed point
+    at_fixed_point = trainer.network, loss, 80, trainer.closed
+    score = jax.jit(lambda potentials: mean_score(*at_fixed_point, potentials, given)[0])
     at, along = moved(closed_form(trainer)), moved(jax.tree.map(jnp.zeros_like, closed_form(trainer)), 1)
     slope = sum(jnp.vdot(a, b) for a, b in zip(*map(jax.tree.leaves, (jax.grad(score)(at), along)), strict=True))
     step = lambda size: jax.tree.map(lambda a, b: a + size * b, at, along)
@@ -245,7 +244,7 @@ def test_what_is_hidden_may_be_given(problem):
         return np.arange(4)[None] == np.zeros((count, 1))
 
     trainer = trainer_of(model, data, "edge", first_node)
-    _, _, weights, there = trainer.examples.batch(np.arange(8), first_node(np.random.default_rng(0), 8))
+    *_, weights, there = trainer.examples.batch(np.arange(8), first_node(np.random.default_rng(0), 8))
     (cases,) = data.cases
     assert np.array_equal(there[0], cases.present[0][:8, 0]) and not there[1:].any() and not weights[1:].any()
     kbp.train(model, data, hide=first_node, steps=1, way="scaled", start="closed form")

@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from kbpjax import _checks
 from kbpjax._misc import quick_jit
+from kbpjax.graphs.graph import Graph, StaticGraph
 from kbpjax.kernels import RBF
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
@@ -68,23 +69,28 @@ def _expand(mask: np.ndarray, like: Any) -> np.ndarray:
 
 
 def _score(
-    model: KernelMRF, graph: Any, y: dict[int, np.ndarray], truth: dict[int, np.ndarray], observed: bool
+    model: KernelMRF, graph: Graph, y: dict[int, np.ndarray], truth: dict[int, np.ndarray], observed: bool
 ) -> float:
     """Return the mean CRPS over the true values of all cases, whose y are `observed` or clamped."""
+    dtype = np.dtype(jnp.result_type(float))
+    given = jax.tree.map(lambda x: _checks.to_jax(x, dtype), (y, truth))
+    totals, counts = _totals(model, given, fixed=StaticGraph(graph), observed=observed)
+    return float(jnp.sum(totals) / jnp.sum(counts))
 
-    def one(model: KernelMRF, case: Any) -> tuple[Array, Array]:
+
+@partial(quick_jit, static_argnames=("fixed", "observed"))
+def _totals(model: KernelMRF, given: Any, *, fixed: StaticGraph, observed: bool) -> tuple[Array, Array]:
+    """Return the sum of the CRPS of each case, and the number of its true values."""
+
+    def one(case: Any) -> tuple[Array, Array]:
         y, truth = case
         if observed:
-            posterior = infer(model, graph, y)
+            posterior = infer(model, fixed.graph, y)
         else:
-            posterior = infer(model, graph, evidence=clamp(model, graph, None, y))
+            posterior = infer(model, fixed.graph, evidence=clamp(model, fixed.graph, None, y))
         counts = jnp.stack([jnp.sum(~jnp.isnan(x), dtype=x.dtype) for x in truth.values()])
         scores = [CRPS()(posterior.by_type[v], x).astype(counts.dtype) for v, x in truth.items()]
         return jnp.sum(counts * jnp.stack(scores)), jnp.sum(counts)
 
-    dtype = np.dtype(jnp.result_type(float))
-    given = jax.tree.map(lambda x: _checks.to_jax(x, dtype), (y, truth))
     # One after the other: under vmap, all cases of a batch iterate until the last one has converged.
-    score = quick_jit(lambda model, given: jax.lax.map(partial(one, model), given))
-    totals, counts = score(model, given)
-    return float(jnp.sum(totals) / jnp.sum(counts))
+    return jax.lax.map(one, given)

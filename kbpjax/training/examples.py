@@ -1,7 +1,8 @@
 """Training cases on levels: evidence, true values, and which of them are scored."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._misc import quick_jit
-from kbpjax.graphs.graph import Graph
+from kbpjax.graphs.graph import Graph, StaticGraph
 from kbpjax.kernels import RBF, gram
 from kbpjax.learning.data import Cases
 from kbpjax.learning.model import KernelMRF
@@ -41,6 +42,24 @@ def has_holes(cases: Cases) -> bool:
 def hide_shares(num_nodes: int, shares: Sequence[float]) -> Hide:
     """Return a function that hides a random share of each case, each share as often as the others."""
     return lambda rng, count: rng.random((count, num_nodes)) < rng.choice(shares, (count, 1))
+
+
+class Given(NamedTuple):
+    """What a score of some cases needs; see `Examples`.
+
+    Attributes:
+        evidence: logarithms of the local factors [node, case, level].
+        distances: distances of the true values to the levels [node, case, level].
+        between: distances between the levels [node_type, level, level].
+        weights: weights of the scores [node, case].
+        there: which true values count [node, case].
+    """
+
+    evidence: Array
+    distances: Array
+    between: Array
+    weights: Array
+    there: Array
 
 
 class Examples:
@@ -102,8 +121,8 @@ class Examples:
         self.between = _checks.to_jax(between, dtype)
         self.hidden, self.nodes = np.isin(kinds, values), nodes
 
-    def batch(self, chosen: NDArray, hidden: NDArray[np.bool_]) -> tuple[Array, ...]:
-        """Return evidence, distances, and the weights of the scores [node, case] of some cases.
+    def batch(self, chosen: NDArray, hidden: NDArray[np.bool_]) -> Given:
+        """Return what a score of some cases needs.
 
         Nodes whose observations are the values themselves are scored where they are `hidden` [case, node].
         """
@@ -111,7 +130,9 @@ class Examples:
         there = self.there[:, chosen] & (away | ~self.hidden[:, None])
         evidence = np.where(away[..., None], 0, self.evidence[:, chosen])
         weights = np.where(there, self.units[:, None], 0)
-        return tuple(map(_checks.to_jax, (evidence, self.distances[:, chosen], weights, there)))
+        of_cases = evidence, self.distances[:, chosen], weights, there
+        evidence, distances, weights, there = map(_checks.to_jax, of_cases)
+        return Given(evidence, distances, self.between, weights, there)
 
 
 def values_of(cases: Cases) -> tuple[int, ...]:
@@ -139,12 +160,18 @@ def _evidence(
     for v in y:
         seen[:, kinds == v] = np.asarray(masks[v])[:, own[v]]
 
+    return np.swapaxes(np.asarray(_logs(model, (y, _checks.to_jax(seen)), fixed=StaticGraph(graph))), 0, 1)
+
+
+@partial(quick_jit, static_argnames="fixed")
+def _logs(model: KernelMRF, given: Any, *, fixed: StaticGraph) -> Array:
+    """Return the logarithms of the local factors of cases [case, node, level]."""
+
     def one(case: Any) -> Array:
         y, mask = case
-        return jnp.log(observe(model, graph, y, mask=mask, power=1.0).local)
+        return jnp.log(observe(model, fixed.graph, y, mask=mask, power=1.0).local)
 
-    logs = quick_jit(lambda all: jax.lax.map(one, all, batch_size=BATCH))((y, _checks.to_jax(seen)))
-    return np.swapaxes(np.asarray(logs), 0, 1)
+    return jax.lax.map(one, given, batch_size=BATCH)
 
 
 def _distance(model: KernelMRF, node_type: int) -> Callable[[Array], Array]:

@@ -5,7 +5,9 @@ matrix for each edge, an iteration is one batched product over all cases, which 
 not (`benchmarks/training.py`).
 """
 
-import equinox as eqx
+import dataclasses
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,8 +25,9 @@ TINY = 1e-30
 """What is added to messages before their logarithm."""
 
 
-class Network(eqx.Module):
-    """A graph for messages on levels, whose edges are sorted by their types.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Network:
+    """A graph for messages on levels, whose edges are sorted by their types; a static argument of compiled functions.
 
     Attributes:
         senders, receivers: ends of the edges, first forth, then back [2 edge].
@@ -38,8 +41,8 @@ class Network(eqx.Module):
     receivers: np.ndarray
     kinds: np.ndarray
     node_type: np.ndarray
-    appearance: Array
-    num_nodes: int = eqx.field(static=True)
+    appearance: np.ndarray
+    num_nodes: int
 
     @classmethod
     def of(cls, graph: Graph, closed: ClosedForm) -> "Network":
@@ -52,9 +55,20 @@ class Network(eqx.Module):
         order = np.argsort(kinds, kind="stable")
         both = np.concatenate([order, half + order])
         senders, receivers = (np.asarray(one, np.int32)[both] for one in (graph.senders, graph.receivers))
-        node_type, appearance = np.asarray(graph.node_type, np.int32), appearance[order]
-        dtype = closed.log_ratios.dtype
-        return cls(senders, receivers, kinds[order], node_type, _checks.to_jax(appearance, dtype), graph.num_nodes)
+        node_type = np.asarray(graph.node_type, np.int32)
+        return cls(senders, receivers, kinds[order], node_type, appearance[order], graph.num_nodes)
+
+    @functools.cached_property
+    def key(self) -> tuple[bytes, ...]:
+        """What is the same for equal networks."""
+        arrays = self.senders, self.receivers, self.kinds, self.node_type, self.appearance
+        return tuple(array.tobytes() for array in arrays)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Network) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
 
     def beliefs(
         self, closed: ClosedForm, potentials: Potentials, evidence: Float[Array, "node case level"], num_iters: int
@@ -69,7 +83,8 @@ class Network(eqx.Module):
         """
         matrices, half = self._matrices(closed, potentials), len(self.kinds)
         evidence = potentials.evidence * evidence
-        weights = jnp.tile(jnp.minimum(self.appearance * potentials.reweighting, 1), 2)[:, None, None]
+        appearance = _checks.to_jax(self.appearance, evidence.dtype)
+        weights = jnp.tile(jnp.minimum(appearance * potentials.reweighting, 1), 2)[:, None, None]
 
         def total(messages: Array) -> Array:
             return evidence + jax.ops.segment_sum(weights * messages, self.receivers, self.num_nodes)

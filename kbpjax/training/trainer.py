@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -19,7 +19,7 @@ from kbpjax.learning.checkpoint import Checkpoint
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.relations import can_have_own_relations
-from kbpjax.training.examples import Examples, Hide, values_of
+from kbpjax.training.examples import Examples, Given, Hide, values_of
 from kbpjax.training.folds import Folds, Refit, closed_forms
 from kbpjax.training.gaussian import can_be_gaussian, gaussian_potentials
 from kbpjax.training.potentials import ClosedForm, Potentials, model_of
@@ -146,8 +146,6 @@ class Trainer:
         self.examples.there &= scored[:, None]
         self.folds = Folds.of_cases(cases, options.seed)
         self.apart = closed_forms(self.closed, own, data, self.folds, refit)
-        self.evaluate = eqx.filter_jit(self._loss)
-        self.steps: dict[tuple[str, ...], tuple[Callable, optax.GradientTransformation]] = {}
 
     @property
     def num_nodes(self) -> int:
@@ -183,24 +181,6 @@ class Trainer:
             return potentials
         return dataclasses.replace(potentials, evidence=jnp.ones_like(potentials.evidence))
 
-    def _loss(
-        self, closed: ClosedForm, potentials: Potentials, given: tuple[Array, ...], num_iters: int
-    ) -> tuple[Array, Array]:
-        """Return the mean score of the scored nodes, and the residual of each case."""
-        evidence, distances, weights, there = given
-        beliefs, residual = self.network.beliefs(closed, potentials, evidence, num_iters)
-        if self.options.loss == "log":
-            nearest = jnp.argmin(distances, axis=-1, keepdims=True)
-            lengths = jnp.exp(closed.log_lengths)[self.network.node_type][:, None]
-            density = jnp.take_along_axis(beliefs / lengths, nearest, axis=-1)[..., 0]
-            score = jnp.where(there, -jnp.log(density + jnp.finfo(density.dtype).tiny), 0)
-            weights = there.astype(score.dtype)
-        else:
-            between = self.examples.between[self.network.node_type]
-            spread = jnp.sum(jnp.einsum("ncp,npq->ncq", beliefs, between) * beliefs, axis=-1) / 2
-            score = jnp.where(there, jnp.sum(beliefs * distances, axis=-1) - spread, 0)
-        return jnp.sum(weights * score) / jnp.maximum(jnp.sum(there, dtype=score.dtype), 1), residual
-
     def result(self, potentials: Potentials, steps: int = 0, seconds: float = 0.0) -> Result:
         """Return potentials with their score on held-out cases, and the share of them that has not converged."""
         rng, chosen = np.random.default_rng(self.options.seed + 1), self.folds.held
@@ -211,18 +191,17 @@ class Trainer:
             hidden = np.concatenate([self.options.hide(rng, len(part)), np.zeros((extra, self.num_nodes), bool)])
             given = self._given(np.append(part, part[:extra]), hidden, 0)
             inside = np.arange(len(hidden)) < len(part)
-            given = (*given[:3], given[3] & _checks.to_jax(inside)[None])
-            score, residual = self.evaluate(self.apart[0], potentials, given, LONG)
-            count = int(np.sum(given[3]))
+            given = given._replace(there=given.there & _checks.to_jax(inside)[None])
+            score, residual = _score(self.network, self.options.loss, LONG, self.apart[0], potentials, given)
+            count = int(np.sum(given.there))
             total, weight = total + float(score) * count, weight + count
             failed += int(np.sum(np.asarray(residual)[inside] > CONVERGED))
         return Result(potentials, total / max(weight, 1), failed / len(chosen), steps, seconds)
 
-    def _given(self, chosen: NDArray, hidden: NDArray, fold: int) -> tuple[Array, ...]:
+    def _given(self, chosen: NDArray, hidden: NDArray, fold: int) -> Given:
         """Return what a score of some cases needs, of which the values of a fold count."""
-        evidence, distances, weights, there = self.examples.batch(chosen, hidden)
-        asked = self.folds.of[chosen][:, self.examples.nodes] == fold
-        return evidence, distances, weights, there & _checks.to_jax(asked.T)
+        given, asked = self.examples.batch(chosen, hidden), self.folds.of[chosen][:, self.examples.nodes] == fold
+        return given._replace(there=given.there & _checks.to_jax(asked.T))
 
     def _draw(self, rng: np.random.Generator) -> tuple[NDArray, NDArray, int]:
         """Return the cases of a step, what is hidden in them, and the fold that they are of."""
@@ -252,9 +231,9 @@ class Trainer:
         names = [*FEW, *(CORRECTIONS if way == "corrected" else ())]
         if self.examples.hidden.all():  # values are exact at any power
             names.remove("evidence")
-        advance, optimizer = self._step(tuple(names))
+        descent = Descent(options.loss, options.num_iters, options.rate, options.steps, options.penalty)
         free: Any = {name: getattr(start.potentials, name) for name in names}
-        moving, best, done = (free, optimizer.init(free)), start, 0
+        moving, best, done = (free, descent.optimizer.init(free)), start, 0
         if self.state.running and self.state.finished == place:
             best, moving = self._restored((start, moving), place)
             done, since = int(best.steps), since - float(best.seconds)
@@ -265,7 +244,10 @@ class Trainer:
             bar = progress_bar(options.steps - done, progress, name=way)
             for _ in bar:
                 chosen, hidden, fold = self._draw(rng)
-                moving = advance(*moving, self.apart[fold], start.potentials, self._given(chosen, hidden, fold))
+                given = self._given(chosen, hidden, fold)
+                moving = _advance(
+                    self.network, descent, moving[0], moving[1], self.apart[fold], start.potentials, given
+                )
                 done += 1
                 late = time.perf_counter() - since > options.seconds
                 if done % EVERY == 0 or done == options.steps or late:
@@ -283,30 +265,6 @@ class Trainer:
         self._save(State(place + 1, False), [*earlier, best])
         return best
 
-    def _step(self, names: tuple[str, ...]) -> tuple[Callable, optax.GradientTransformation]:
-        """Return a step of the descent, compiled once for all starts, and its optimizer."""
-        if names in self.steps:
-            return self.steps[names]
-        options = self.options
-        optimizer = optax.adam(optax.cosine_decay_schedule(options.rate, options.steps))
-
-        def objective(free: dict[str, Array], closed: ClosedForm, start: Potentials, given: tuple[Array, ...]) -> Array:
-            moved = [jnp.sum((free[n] - getattr(start, n)) ** 2) for n in (*CORRECTIONS, "power") if n in names]
-            score = self._loss(closed, dataclasses.replace(start, **free), given, options.num_iters)[0]
-            return score + options.penalty * sum(moved) / len(start.power)
-
-        @eqx.filter_jit
-        def advance(
-            free: dict[str, Array], state: Any, closed: ClosedForm, start: Potentials, given: tuple[Array, ...]
-        ) -> tuple[Any, Any]:
-            slopes = jax.grad(objective)(free, closed, start, given)
-            with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
-                change, state = optimizer.update(slopes, state)
-                return optax.apply_updates(free, change), state
-
-        self.steps[names] = advance, optimizer
-        return advance, optimizer
-
     def _save(self, state: State, tree: list[Any]) -> None:
         arrays = {f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
         self.saved.save(dataclasses.replace(state, arrays=arrays))
@@ -320,3 +278,65 @@ class Trainer:
         return jax.tree.unflatten(
             structure, [jnp.asarray(one, old.dtype) if isinstance(old, jax.Array) else one[()] for old, one in both]
         )
+
+
+class Descent(NamedTuple):
+    """What a step is compiled for, of `Options`."""
+
+    loss: str
+    num_iters: int
+    rate: float
+    steps: int
+    penalty: float
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """The optimizer."""
+        return optax.adam(optax.cosine_decay_schedule(self.rate, self.steps))
+
+
+def mean_score(
+    network: Network, loss: str, num_iters: int, closed: ClosedForm, potentials: Potentials, given: Given
+) -> tuple[Array, Array]:
+    """Return the mean score of the scored nodes, and the residual of each case."""
+    beliefs, residual = network.beliefs(closed, potentials, given.evidence, num_iters)
+    there, weights = given.there, given.weights
+    if loss == "log":
+        nearest = jnp.argmin(given.distances, axis=-1, keepdims=True)
+        lengths = jnp.exp(closed.log_lengths)[network.node_type][:, None]
+        density = jnp.take_along_axis(beliefs / lengths, nearest, axis=-1)[..., 0]
+        score = jnp.where(there, -jnp.log(density + jnp.finfo(density.dtype).tiny), 0)
+        weights = there.astype(score.dtype)
+    else:
+        between = given.between[network.node_type]
+        spread = jnp.sum(jnp.einsum("ncp,npq->ncq", beliefs, between) * beliefs, axis=-1) / 2
+        score = jnp.where(there, jnp.sum(beliefs * given.distances, axis=-1) - spread, 0)
+    return jnp.sum(weights * score) / jnp.maximum(jnp.sum(there, dtype=score.dtype), 1), residual
+
+
+_score = eqx.filter_jit(mean_score)
+"""Compiled once for all trainers of a graph."""
+
+
+@eqx.filter_jit
+def _advance(
+    network: Network,
+    descent: Descent,
+    free: dict[str, Array],
+    state: Any,
+    closed: ClosedForm,
+    start: Potentials,
+    given: Given,
+) -> tuple[Any, Any]:
+    """Take a step of the descent: return the free numbers and the state of the optimizer."""
+
+    def objective(free: dict[str, Array]) -> Array:
+        moved = [jnp.sum((free[n] - getattr(start, n)) ** 2) for n in (*CORRECTIONS, "power") if n in free]
+        potentials = dataclasses.replace(start, **free)
+        score = mean_score(network, descent.loss, descent.num_iters, closed, potentials, given)[0]
+        return score + descent.penalty * sum(moved) / len(start.power)
+
+    slopes = jax.grad(objective)(free)
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+        change, state = descent.optimizer.update(slopes, state)
+        return optax.apply_updates(free, change), state
