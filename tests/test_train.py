@@ -145,6 +145,18 @@ def test_gradients_are_those_of_finite_differences(problem, edges, loss):
 
 
 @pytest.mark.slow
+def test_a_second_training_traces_nothing_again(problem, monkeypatch):
+    _, data, model = problem
+    options = {"steps": 3, "way": "scaled", "start": "closed form"}
+    calls, plain = [], Network.beliefs
+    monkeypatch.setattr(Network, "beliefs", lambda *args: calls.append(args) or plain(*args))
+    kbp.train(model, data, **options, rate=0.015)
+    assert len(calls) == 2  # the score and the step
+    kbp.train(model, data, **options, rate=0.015)
+    assert len(calls) == 2
+
+
+@pytest.mark.slow
 def test_training_gains_on_held_out_cases_and_says_so(problem, tmp_path):
     graph, data, model = problem
     trained = kbp.train(model, data, steps=100)
