@@ -32,7 +32,6 @@ from kbpjax.learning.relations import can_have_own_relations, with_cells
 from kbpjax.learning.rules import ConstantTime, LinearTime, Rule
 from kbpjax.learning.triples import triples_beyond_pairs
 from kbpjax.training.compare import can_train, held_out_scores
-from kbpjax.training.examples import values_of
 from kbpjax.training.folds import FEWEST, Folds, data_without
 from kbpjax.training.gaussian import can_be_gaussian, gaussian_model
 from kbpjax.training.train import train_apart
@@ -55,7 +54,7 @@ SECONDS = 60
 """Time limit of each way of training in `fit(effort="high")`."""
 
 STEPS, RATE = 60, 0.05
-"""Steps and learning rate of the few numbers that are trained on single pictures in `fit`."""
+"""Steps and learning rate of the few numbers that are trained on single pictures in `fit(effort="auto")`."""
 
 LEVEL_BANDWIDTH = 0.125
 """Bandwidth of the marginals of levels, in median distances, where relations are not smoothed counts."""
@@ -226,11 +225,9 @@ def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
         both = _joint(both, data, options.get("sharing", "auto"))
     if chosen.relation != "counts" and "relation" not in selection.taken:  # given options do not fit smoothed counts
         return both.model
-    few = sum(len(next(iter(one.samples.values()))) for one in data.cases) < FEWEST
-    # Relations of few cases have seen what is scored. Through noise, many numbers then fit what the relations remember
-    # (`benchmarks/first_try`: CRPS of pictures 3 to 8 % larger), and the few numbers do not.
-    if high and not (few and not values_of(data.cases[0])):
+    if high:
         return _trained(both, model, data, options, seconds=SECONDS)
+    few = sum(len(next(iter(one.samples.values()))) for one in data.cases) < FEWEST
     return _trained(both, model, data, options, way="scaled", steps=STEPS, rate=RATE) if few else both.model
 
 
