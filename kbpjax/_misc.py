@@ -49,6 +49,28 @@ def inside_others() -> bool:
     return isinstance(jax.device_put(np.float32(0)), Tracer)
 
 
+MAPPED = 0.6
+"""Share of the memory maps that a process may have above which `make_room` forgets compiled programs."""
+
+
+def make_room(most: int | None = None) -> None:
+    """Forget compiled programs before they are more than a process can map, at which it would end (on Linux).
+
+    A `fit` maps some thousand pieces of memory, and Linux allows 65,530.
+
+    Args:
+        most: number of maps that a process may have; None: that of the system.
+    """
+    try:
+        most = int(Path("/proc/sys/vm/max_map_count").read_text()) if most is None else most
+        with open("/proc/self/maps", "rb") as file:
+            count = sum(1 for _ in file)
+    except (OSError, ValueError):  # another system
+        return
+    if count > MAPPED * most and not inside_others():
+        jax.clear_caches()
+
+
 def quick_jit(
     function: Callable[P, R], level: Callable[P, str] = lambda *_, **__: "quick", **options: Any
 ) -> Callable[P, R]:

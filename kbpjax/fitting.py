@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import ScalarLike
 
 from kbpjax import _checks
-from kbpjax._misc import warn
+from kbpjax._misc import make_room, warn
 from kbpjax._public import public
 from kbpjax.inference.diagnostics import (
     CandidateWarning,
@@ -207,6 +207,7 @@ def fit(
 
 def fit_chosen(data: TrainingData, **options: Any) -> KernelMRF:
     """Return the model of `choose_hyperparameters`, which chooses what is None, also if all kernels are given."""
+    make_room()
     chosen, predicted, selection = choose(data, **options)
     model = chosen.fit(predicted)
     warn_of_rank(model, chosen.rule)

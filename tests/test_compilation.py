@@ -1,6 +1,7 @@
 """Programs that are compiled quickly: the same answers, inside other compiled functions too."""
 
 import contextlib
+import sys
 from functools import partial
 
 import chex
@@ -105,3 +106,15 @@ def test_a_later_process_reads_what_an_earlier_one_compiled(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"folder: must be a folder that can be written to; got .*Pass another"):
         kbp.enable_compilation_cache(tmp_path / "file")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems do not count maps")
+def test_programs_are_forgotten_before_there_are_too_many():
+    """A process that has as many memory maps as it may have ends: fits of many data sets would lose all of them."""
+    double = jax.jit(lambda x: 2 * x)
+    double(1.0)
+    _misc.make_room(10**9)
+    assert double._cache_size() == 1
+    _misc.make_room(1)
+    assert double._cache_size() == 0
+    assert double(2.0) == 4.0

@@ -9,8 +9,8 @@ options that a small grid search chose on validation cases. Ratios are errors of
 
 At the end the geometric mean of the ratios of CRPS to those of the best baselines is printed, and the worst three.
 
-Results are written after each problem, to benchmarks/out or, with --accept, into the committed file, where the rows of
-problems that were not run are kept. Those of other efforts than auto are in a file of their own, without hand-tuned
+Results are written after each problem, to benchmarks/out or, with --accept, into the committed file. With --only, the
+rows of other problems are kept. Those of other efforts than auto are in a file of their own, without hand-tuned
 options, which do not depend on it.
 """
 
@@ -84,9 +84,10 @@ def run(args: argparse.Namespace) -> None:
     name = "first_try.json" if args.effort == "auto" else f"first_try_{args.effort}.json"
     path = (SAVED if args.accept else args.out) / name
     names = [name for name in ORDER if args.only is None or name in args.only]
-    kept = _saved(path) if args.accept and args.only else {}
+    kept = _saved(path) if args.only else {}
     for name in names:
         print(f"{name} ...", flush=True)
+        jax.clear_caches()  # a process can only map so many programs
         kept[name] = rows = attempt(name, args.seed, args.quick, data, args.effort)
         tables.print_table(rows, [key for key in SHOWN if any(key in row for row in rows)])
         _print_methods(rows)

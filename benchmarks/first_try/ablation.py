@@ -3,10 +3,9 @@
     python -m benchmarks.first_try.ablation [--only NAME ...] [--accept]
 
 Columns: one relation for all edges and one margin for all nodes, estimated by ridge regression; the same with own
-margins, with smoothed counts, and with own relations alone; all of them as `fit` chooses by default; and with
-`effort="high"`, which trains potentials through inference. Front ends and the exponents are chosen in all of them. Each
-is one call of `fit` and of `infer`, on the cases of `first_try`. Ratios are those to the CRPS of the best baseline in
-the committed results of `first_try`; seconds are those of `fit`.
+margins, with smoothed counts, and with own relations alone. Front ends and the exponents are chosen in all of them.
+Each is one call of `fit` and of `infer`, on the cases of `first_try`, whose results have those of all of them, as `fit`
+chooses by default. Ratios are those to the CRPS of the best baseline in the committed results of `first_try`.
 """
 
 import argparse
@@ -32,8 +31,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "own margins": PLAIN | {"margins": "auto"},
     "counts": PLAIN | {"relation": "counts"},
     "own relations": PLAIN | {"sharing": "auto"},
-    "default": {},
-    "high": {"effort": "high"},
 }
 
 Row = dict[str, Any]

@@ -153,11 +153,10 @@ def first_try_compared(rows: list[Row]) -> str:
     for row in rows:
         number = lambda key, row=row: or_blank(row.get(key), "#.3g")
         ratios = [or_blank(row.get(f"error/{other}"), ".2f") for other in ("baseline", "exact", "tuned")]
-        ratio = row["crps"] / row["baseline_crps"] if "crps" in row and row.get("baseline") else None
         crps = [
             number("crps"),
             number("baseline_crps"),
-            or_blank(ratio, ".2f"),
+            or_blank(_ratio(row), ".2f"),
             number("exact_crps"),
             number("tuned_crps"),
         ]
@@ -169,9 +168,7 @@ def first_try_compared(rows: list[Row]) -> str:
 
 def first_try_summary(rows: list[Row]) -> str:
     """Return the geometric mean of the ratios of CRPS to those of the best baselines, and the worst three."""
-    ratios = {
-        row["problem"]: row["crps"] / row["baseline_crps"] for row in rows if "crps" in row and row.get("baseline")
-    }
+    ratios = {row["problem"]: ratio for row in rows if (ratio := _ratio(row)) is not None}
     if not ratios:
         return "No problem has a baseline.\n"
     mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
@@ -183,14 +180,36 @@ def first_try_summary(rows: list[Row]) -> str:
     )
 
 
-def first_try_ablation(rows: list[Row]) -> str:
-    """Return a table of the CRPS of parts of what `fit` learns, over that of the best baseline, and its seconds."""
-    ways = [key for key in rows[0] if f"{key}: fit s" in rows[0]]
+def first_try_ablation(rows: list[Row], default: list[Row]) -> str:
+    """Return a table of the CRPS of parts of what `fit` learns, over that of the best baseline, and of the default."""
+    ways = ("plain", "own margins", "counts", "own relations")
+    whole = {row["problem"]: _ratio(row) for row in default}
     body = [
-        [row["problem"], *(f"{row[way]:.2f}" for way in ways), *(f"{row[f'{way}: fit s']:.0f}" for way in ways[-2:])]
+        [row["problem"], *(f"{row[way]:.2f}" for way in ways), or_blank(whole.get(row["problem"]), ".2f")]
         for row in rows
     ]
-    return markdown_table(["problem", *ways, *(f"{way}: fit s" for way in ways[-2:])], body)
+    return markdown_table(["problem", *ways, "default"], body)
+
+
+def first_try_efforts(default: list[Row], high: list[Row]) -> str:
+    """Return a table of CRPS over that of the best baseline, sets of 90 % and seconds of `fit`, by effort."""
+    of_high = {row["problem"]: row for row in high}
+    both = [(row, of_high[row["problem"]]) for row in default if row["problem"] in of_high]
+    header = ["problem", "default", "high", "default: in 90 %", "high: in 90 %", "default: fit s", "high: fit s"]
+    body = [
+        [rows[0]["problem"], *(or_blank(_ratio(row), ".2f") for row in rows)]
+        + [or_blank(row.get("coverage_90"), ".2f") for row in rows]
+        + [or_blank(row.get("fit_s"), ".0f") for row in rows]
+        for rows in both
+    ]
+    ratios = [[_ratio(row) for row in rows] for rows in both]
+    means = [math.exp(sum(math.log(one) for one in side if one) / len(side)) for side in zip(*ratios, strict=True)]
+    return markdown_table(header, [*body, ["geometric mean", *(f"{mean:.3f}" for mean in means), "", "", "", ""]])
+
+
+def _ratio(row: Row) -> float | None:
+    """Return the CRPS over that of the best baseline."""
+    return row["crps"] / row["baseline_crps"] if "crps" in row and row.get("baseline") else None
 
 
 def potentials_methods(rows: list[Row]) -> str:
