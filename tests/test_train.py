@@ -144,6 +144,19 @@ def test_gradients_are_those_of_finite_differences(problem, edges, loss):
     assert abs(slope - numeric) < 1e-4 * abs(numeric) + 1e-9
 
 
+def test_gradients_are_finite_in_single_precision_where_messages_are_tiny(problem):
+    """All nodes are at a level of nearly no weight: the square of the sum of a message would underflow."""
+    _, data, model = problem
+    trainer = trainer_of(model, data)
+    single = lambda tree: jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, tree)
+    closed = eqx.tree_at(lambda c: c.log_prior, trainer.closed, trainer.closed.log_prior.at[0, 0].set(-90))
+    given = trainer.examples.batch(np.arange(8), np.zeros((8, 4), bool))
+    given = single(given._replace(evidence=jnp.full_like(given.evidence, -1e4).at[..., 0].set(0)))
+    objective = lambda potentials: mean_score(trainer.network, "crps", 10, single(closed), potentials, given)[0]
+    slopes = jax.grad(objective)(single(closed_form(trainer)))
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(slopes))
+
+
 @pytest.mark.slow
 def test_a_second_training_traces_nothing_again(problem, monkeypatch):
     _, data, model = problem

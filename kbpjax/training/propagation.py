@@ -93,7 +93,8 @@ class Network:
             cavity = total(messages)[self.senders] - jnp.concatenate([messages[half:], messages[:half]])
             cavity = jnp.exp(cavity - jax.lax.stop_gradient(jnp.max(cavity, axis=-1, keepdims=True)))
             sent = self._sent(matrices, cavity) + TINY
-            return jnp.log(sent / jnp.sum(sent, axis=-1, keepdims=True))
+            # Not the logarithm of a share, whose derivative has the square of the sum: that may underflow.
+            return jnp.log(sent) - jnp.log(jnp.sum(sent, axis=-1, keepdims=True))
 
         def step(messages: Array, _: None) -> tuple[Array, None]:
             return DAMPING * messages + (1 - DAMPING) * update(messages), None
