@@ -64,12 +64,17 @@ def test_neighbors_in_time_are_found():
     found = {(a % 4, b % 4, lag) for a, b, lag in zip(first.tolist(), second.tolist(), rows.tolist(), strict=True)}
     assert found >= {(0, 1, 1), (1, 2, 1), (2, 3, 1), (0, 0, 1)} and len(found) <= 8
     assert half == sum(3 - lag for *_, lag in found)  # at all times
+    assert kbp.choose_edges(x, steps=3, most=2).num_edges <= 2 * 12
+    assert kbp.choose_edges(x[:61], steps=2).num_nodes == 8
 
 
 def test_windows_that_are_held_out_share_no_row_with_others():
     held, kept = _split(500, 3, np.random.default_rng(0))
     assert len(held) and len(kept) > 200
     assert np.abs(held[:, None] - kept).min() >= 3
+    for seed in range(9):  # the fewest windows that are taken
+        held, kept = _split(60, 2, np.random.default_rng(seed))
+        assert len(held) == 12 and len(kept) >= 46 and np.abs(held[:, None] - kept).min() >= 2
     held, kept = _split(50, 1, np.random.default_rng(0))
     assert len(held) == 10 and sorted([*held, *kept]) == list(range(50))
 
@@ -85,6 +90,7 @@ def test_windows_that_are_held_out_share_no_row_with_others():
         (lambda: kbp.choose_edges(np.zeros((40, 3)), most=0), "most"),
         (lambda: kbp.choose_edges(np.zeros((40, 3)), steps=0), "steps"),
         (lambda: kbp.choose_edges(np.zeros((40, 3)), steps=12), "steps"),
+        (lambda: kbp.choose_edges(np.zeros((60, 3)), steps=2), "steps"),
         (lambda: kbp.choose_edges(np.zeros((200, 30)), steps=5), "x"),
         (lambda: kbp.choose_edges(np.zeros((40, 3)), seed=-1), "seed"),
     ],

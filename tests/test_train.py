@@ -13,6 +13,7 @@ import pytest
 import kbpjax as kbp
 import kbpjax.training.trainer as training
 from kbpjax.learning.checkpoint import Checkpoint
+from kbpjax.training import trainer as trainer_module
 from kbpjax.training.examples import hide_shares
 from kbpjax.training.potentials import ClosedForm, model_of
 from kbpjax.training.propagation import Network
@@ -155,6 +156,18 @@ def test_gradients_are_finite_in_single_precision_where_messages_are_tiny(proble
     objective = lambda potentials: mean_score(trainer.network, "crps", 10, single(closed), potentials, given)[0]
     slopes = jax.grad(objective)(single(closed_form(trainer)))
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(slopes))
+
+
+def test_a_score_that_is_no_number_ends_training_with_a_warning(problem, monkeypatch):
+    _, data, model = problem
+    trainer = trainer_of(model, data, steps=60)
+    start = trainer.start_of("closed form")
+    monkeypatch.setattr(
+        trainer_module, "_advance", lambda *args: (jax.tree.map(lambda a: a * jnp.nan, args[2]), args[3])
+    )
+    with pytest.warns(kbp.ConvergenceWarning, match="the score of training is nan after 25 steps"):
+        found = trainer.train(start, "scaled", [], False)
+    assert found.score == start.score and found.steps == 25
 
 
 @pytest.mark.slow

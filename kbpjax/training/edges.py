@@ -105,8 +105,8 @@ def choose_edges(
     columns = values.shape[1]
     rule, fix = f"must have at most {NODES} columns in a window", "Join the nearest places: kbpjax.neighbor_graph."
     _checks.require(columns * steps <= NODES, "x", rule, columns * steps, fix)
-    ok, rule = len(values) - steps + 1 >= FEWEST, f"must leave {FEWEST} windows or more"
-    _checks.require(ok, "steps", rule, max(len(values) - steps + 1, 0), "Pass fewer.")
+    ok, rule = len(values) - steps + 1 >= FEWEST * steps, f"must leave {FEWEST} windows or more for each of them"
+    _checks.require(ok, "steps", rule, f"{steps} of {len(values)} rows", "Pass fewer.")
     if most is not None:
         _checks.require_number("most", most, least=1)
     _checks.require_seed(seed)
@@ -121,7 +121,8 @@ def choose_edges(
     totals = np.cumsum([len(one) for one in ends])
     reached = lambda degree: int(np.searchsorted(totals, degree * scores.shape[1] // 2)) + 1
     sizes = sorted({int(np.clip(reached(degree), first, len(proposed))) for degree in DEGREES} | {first, len(proposed)})
-    limit = len(proposed) if most is None else max(first, min(reached(most), len(proposed)))
+    within = len(proposed) if most is None else int(np.searchsorted(totals, most * scores.shape[1] // 2, side="right"))
+    limit = max(first, within)
     sizes = [size for size in sizes if size <= limit]
     errors: dict[int, float] = {}
     for size in (sizes[step] for step in progress_bar(len(sizes), progress, name="edges")):
@@ -143,10 +144,11 @@ def _split(count: int, steps: int, rng: np.random.Generator) -> tuple[NDArray, N
     if steps == 1:
         held, kept = np.split(rng.permutation(count), [min(MOST_HELD, int(HELD * count))])
         return held, kept
-    blocks = np.arange(count) // (BLOCK * steps)
+    blocks = np.arange(count) // min(BLOCK * steps, int(HELD * count))
     some = rng.permutation(1 + blocks[-1])[: max(1, int(HELD * (1 + blocks[-1])))]
     held = rng.permutation(np.flatnonzero(np.isin(blocks, some)))[:MOST_HELD]
-    apart = np.abs(np.arange(count)[:, None] - held).min(axis=1) >= steps
+    near, apart = held[:, None] + np.arange(1 - steps, steps), np.ones(count, bool)
+    apart[np.clip(near, 0, count - 1)] = False
     return held, np.flatnonzero(apart)
 
 

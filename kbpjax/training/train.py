@@ -113,7 +113,8 @@ def train(
             a checkpoint of other data or options.
 
     Warns:
-        ConvergenceWarning: no trained model converged on held-out cases: the start is returned.
+        ConvergenceWarning: no trained model converged on held-out cases: the start is returned. Or the score became NaN
+            or infinite, and training ended there.
 
     Examples:
         >>> import numpy as np, kbpjax as kbp

@@ -14,6 +14,8 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 
 from kbpjax import _checks
+from kbpjax._misc import warn
+from kbpjax.inference.diagnostics import ConvergenceWarning
 from kbpjax.kernels import RBF
 from kbpjax.learning.checkpoint import Checkpoint
 from kbpjax.learning.data import TrainingData
@@ -257,6 +259,10 @@ class Trainer:
                     self._save(State(place, True), [*earlier, best, moving])
                     if hasattr(bar, "set_postfix"):
                         bar.set_postfix(score=f"{found.score:.4g}", best=f"{best.score:.4g}")
+                    if not np.isfinite(found.score):
+                        text = f"the score of training is {found.score} after {done} steps: the best before is kept"
+                        warn(f"{text}. Pass a smaller rate.", ConvergenceWarning)
+                        break
                 if late:
                     break
         except KeyboardInterrupt:
