@@ -71,7 +71,7 @@ def choose_edges(
         start: a graph whose edges are kept, such as that of the nearest places (`neighbor_graph`); its types are not.
             None: the spanning tree of the largest correlations; of windows, without those that may be chance.
         steps: number of rows of a window, >= 1.
-        most: largest mean number of neighbors, >= 1; None: no limit.
+        most: largest mean number of neighbors, >= 1, unless the start has more; None: no limit.
         seed: seed of what is held out.
         progress: whether to show a progress bar if standard error is a terminal (and tqdm is installed).
 
