@@ -57,7 +57,7 @@ def measure(name: str, graph: kbp.Graph, repeats: int, rng: np.random.Generator)
     start = closed.start(model)
     tables_model = model_of(model, closed, start, (), nodes)
     typed = tables_model.graph_of(graph)
-    network = Network.of(typed, closed)
+    (network,) = Network.of([typed], closed)
     levels = tables_model.sizes[0]
     local = jnp.asarray(np.exp(rng.normal(size=(CASES, nodes, levels))), closed.log_ratios.dtype)
     exponents = network.appearance

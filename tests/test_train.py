@@ -61,7 +61,7 @@ def test_messages_are_those_of_infer(problem):
     trained = model_of(model, trainer.closed, potentials, trainer.values, 4)
     y = np.array([0.5, np.nan, -0.3, np.nan])
     posterior = kbp.infer(trained, graph, y, tol=1e-6)
-    network = Network.of(trained.graph_of(graph), trainer.closed)
+    (network,) = Network.of([trained.graph_of(graph)], trainer.closed)
     evidence = jnp.log(kbp.observe(trained, graph, y, power=1.0).local)[:, None]
     beliefs, residual = network.beliefs(trainer.closed, potentials, evidence, 200)
     assert residual.max() < 1e-5
@@ -135,8 +135,8 @@ def test_gradients_are_those_of_finite_differences(problem, edges, loss):
     data = kbp.pool(graph, x, x)
     model = kbp.fit(data, kernel=kbp.RBF(0.6), obs_kernel=kbp.RBF(0.6), ridge=3e-2, relation="counts")
     trainer = trainer_of(model, data, "edge", hide_shares(4, (0.5,)), loss=loss)
-    given = trainer.examples.batch(np.arange(8), hide_shares(4, (0.5,))(np.random.default_rng(0), 8))
-    at_fixed_point = trainer.network, loss, 80, trainer.closed
+    given = trainer.examples.batch(np.arange(8), hide_shares(4, (0.5,))(np.random.default_rng(0), 8), trainer.places[0])
+    at_fixed_point = trainer.networks[0], loss, 80, trainer.closed
     score = jax.jit(lambda potentials: mean_score(*at_fixed_point, potentials, given)[0])
     at, along = moved(closed_form(trainer)), moved(jax.tree.map(jnp.zeros_like, closed_form(trainer)), 1)
     slope = sum(jnp.vdot(a, b) for a, b in zip(*map(jax.tree.leaves, (jax.grad(score)(at), along)), strict=True))
@@ -151,9 +151,10 @@ def test_gradients_are_finite_in_single_precision_where_messages_are_tiny(proble
     trainer = trainer_of(model, data)
     single = lambda tree: jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, tree)
     closed = eqx.tree_at(lambda c: c.log_prior, trainer.closed, trainer.closed.log_prior.at[0, 0].set(-90))
-    given = trainer.examples.batch(np.arange(8), np.zeros((8, 4), bool))
+    given = trainer.examples.batch(np.arange(8), np.zeros((8, 4), bool), trainer.places[0])
     given = single(given._replace(evidence=jnp.full_like(given.evidence, -1e4).at[..., 0].set(0)))
-    objective = lambda potentials: mean_score(trainer.network, "crps", 10, single(closed), potentials, given)[0]
+    fixed = single(trainer.networks[0]), "crps", 10, single(closed)
+    objective = lambda potentials: mean_score(*fixed, potentials, given)[0]
     slopes = jax.grad(objective)(single(closed_form(trainer)))
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(slopes))
 
@@ -242,7 +243,7 @@ def test_a_checkpoint_resumes_to_the_same_model(problem, monkeypatch, tmp_path, 
 def test_pseudo_likelihood_is_that_of_enumeration(problem):
     _, data, model = problem
     trainer = trainer_of(model, data)
-    potentials, network = moved(closed_form(trainer)), trainer.network
+    potentials, network = moved(closed_form(trainer)), trainer.networks[0]
     rng, count = np.random.default_rng(0), len(model.points[0])
     levels, known = rng.integers(0, count, (4, 5), np.int32), rng.random((4, 5)) < 0.9
     logs, prior = np.asarray(trainer.closed.logs(potentials)), np.asarray(trainer.closed.priors(potentials)[1][0])
@@ -266,7 +267,7 @@ def test_pseudo_likelihood_is_a_start(problem):
     trainer = trainer_of(model, data)
     found, before = trainer.start_of("pseudo-likelihood").potentials, closed_form(trainer)
     given = jnp.asarray(np.argmin(trainer.examples.distances, axis=-1)), jnp.asarray(trainer.examples.there)
-    score = lambda one: mean_log_pseudo_likelihood(trainer.closed, one, trainer.network, *given)
+    score = lambda one: mean_log_pseudo_likelihood(trainer.closed, one, trainer.networks[0], *given)
     assert score(found) > score(before) + 0.1
     trained = kbp.train(model, data, start="pseudo-likelihood", steps=1, way="scaled", loss="log")
     assert [one.alternative for one in trained.selection] == ["pseudo-likelihood", "scaled"]
@@ -282,7 +283,9 @@ def test_what_is_hidden_may_be_given(problem):
         return np.arange(4)[None] == np.zeros((count, 1))
 
     trainer = trainer_of(model, data, "edge", first_node)
-    *_, weights, there = trainer.examples.batch(np.arange(8), first_node(np.random.default_rng(0), 8))
+    *_, weights, there = trainer.examples.batch(
+        np.arange(8), first_node(np.random.default_rng(0), 8), trainer.places[0]
+    )
     (cases,) = data.cases
     assert np.array_equal(there[0], cases.present[0][:8, 0]) and not there[1:].any() and not weights[1:].any()
     kbp.train(model, data, hide=first_node, steps=1, way="scaled", start="closed form")
@@ -378,3 +381,59 @@ def test_bad_input_is_refused(problem):
     typed = kbp.pool(graph.with_edge_types(np.arange(6)), np.ones((12, 4)), np.ones((12, 4)))
     with pytest.raises(ValueError, match="edge types"):
         kbp.train(model, typed)
+
+
+@pytest.fixture(scope="module")
+def picture():
+    """One smooth picture and noise, and a model of smoothed counts."""
+    rng = np.random.default_rng(0)
+    x = np.sin(np.arange(12) / 2)[:, None] * np.cos(np.arange(15) / 3)[None]
+    data = kbp.pool(kbp.grid_graph(12, 15), x.reshape(1, -1), x.reshape(1, -1) + 0.3 * rng.normal(size=(1, 180)))
+    options = {"kernel": kbp.RBF(0.2), "obs_kernel": kbp.RBF(0.3), "ridge": 1e-2, "relation": "counts"}
+    return data, kbp.fit(data, **options)
+
+
+@pytest.mark.slow
+def test_steps_on_parts_are_those_of_their_graphs(picture, monkeypatch):
+    data, model = picture
+    monkeypatch.setattr(training, "NODES", 60)
+    trainer = trainer_of(model, data, "type", hide_shares(180, (0.3,)))
+    potentials = moved(closed_form(trainer))
+    assert len(trainer.networks) == training.PARTS
+    assert len({tuple(leaf.shape for leaf in jax.tree.leaves(one)) for one in trainer.networks}) == 1
+    graph, chosen = data.cases[0].graph, np.zeros(1, int)
+    padded = False
+    for network, place in list(zip(trainer.networks, trainer.places, strict=True))[:3]:
+        given = trainer.examples.batch(chosen, np.zeros((1, 180), bool), place)
+        nodes = trainer.examples.nodes[place.rows[:60]]
+        (alone,) = Network.of([graph.subgraph(nodes)], trainer.closed)
+        found, residual = network.beliefs(trainer.closed, potentials, given.evidence, 20)
+        expected, other = alone.beliefs(trainer.closed, potentials, given.evidence[:60], 20)
+        np.testing.assert_allclose(found[:60], expected, atol=1e-5)
+        np.testing.assert_allclose(residual, other, rtol=1e-3, atol=1e-6)
+        assert not given.there[60:].any() and 0 < given.there.sum() < 60  # no node near the edge of the part
+        padded |= alone.counts != network.counts
+    assert padded
+    gradient = jax.grad(lambda one: mean_score(network, "crps", 5, trainer.closed, one, given)[0])(potentials)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["closed form", "pseudo-likelihood"])
+def test_training_on_parts_gains(picture, monkeypatch, start):
+    data, model = picture
+    monkeypatch.setattr(training, "NODES", 60)
+    trained = kbp.train(model, data, start=start, steps=50, rate=0.05)
+    tried = {one.alternative: one for one in trained.selection if one.choice == "potentials"}
+    assert min(tried["scaled"].score, tried["corrected"].score) < tried[start].score
+
+
+def test_few_parts_are_used_with_many_cases(monkeypatch):
+    monkeypatch.setattr(training, "NODES", 20)
+    monkeypatch.setattr(training, "MOST", 100)
+    graph = kbp.grid_graph(6, 6)
+    for count, expected in ((1, 5), (3, 1), (30, 1)):
+        cases = kbp.pool(graph, np.random.default_rng(0).normal(size=(count, 36))).cases[0]
+        graphs, nodes, scored = training._parts(graph, cases, False, 0)
+        assert len(graphs) == expected and all(len(one) == 20 for one in (*nodes, *scored))
+        assert len(training._parts(graph, cases, True, 0)[0][0].node_type) == 36  # potentials of each edge

@@ -18,15 +18,11 @@ from kbpjax.posterior.clamp import clamp
 from kbpjax.posterior.infer import infer
 from kbpjax.training.examples import has_holes, values_of
 from kbpjax.training.folds import Folds
-from kbpjax.training.trainer import NODES
+from kbpjax.training.trainer import MOST, NODES
 from kbpjax.tuning.losses import CRPS
 
 HIDDEN = {False: 0.3, True: 0.1}
 """Share of the observations that are hidden, where they are the values themselves, by whether cases have holes."""
-
-
-MOST = 2**20
-"""Largest number of cases times nodes of which `fit` trains: a gigabyte on levels."""
 
 
 def can_train(model: KernelMRF, data: TrainingData) -> bool:

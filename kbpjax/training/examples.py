@@ -62,6 +62,18 @@ class Given(NamedTuple):
     there: Array
 
 
+class Place(NamedTuple):
+    """The nodes of a network among those of the examples.
+
+    Attributes:
+        rows: their positions, of the examples' nodes; any, where there is no such node [node].
+        scored: which of them are scored: not those near the edge of a part of a graph [node].
+    """
+
+    rows: NDArray[np.integer]
+    scored: NDArray[np.bool_]
+
+
 class Examples:
     """Cases of one graph.
 
@@ -121,16 +133,18 @@ class Examples:
         self.between = _checks.to_jax(between, dtype)
         self.hidden, self.nodes = np.isin(kinds, values), nodes
 
-    def batch(self, chosen: NDArray, hidden: NDArray[np.bool_]) -> Given:
-        """Return what a score of some cases needs.
+    def batch(self, chosen: NDArray, hidden: NDArray[np.bool_], place: Place) -> Given:
+        """Return what a score of some cases needs, at the nodes of a network.
 
         Nodes whose observations are the values themselves are scored where they are `hidden` [case, node].
         """
-        away = self.hidden[:, None] & hidden[:, self.nodes].T
-        there = self.there[:, chosen] & (away | ~self.hidden[:, None])
-        evidence = np.where(away[..., None], 0, self.evidence[:, chosen])
-        weights = np.where(there, self.units[:, None], 0)
-        of_cases = evidence, self.distances[:, chosen], weights, there
+        rows, both = place.rows, np.ix_(place.rows, chosen)
+        values = self.hidden[rows, None]
+        away = values & hidden[:, self.nodes[rows]].T
+        there = self.there[both] & (away | ~values) & place.scored[:, None]
+        evidence = np.where(away[..., None], 0, self.evidence[both])
+        weights = np.where(there, self.units[rows, None], 0)
+        of_cases = evidence, self.distances[both], weights, there
         evidence, distances, weights, there = map(_checks.to_jax, of_cases)
         return Given(evidence, distances, self.between, weights, there)
 

@@ -5,13 +5,14 @@ matrix for each edge, an iteration is one batched product over all cases, which 
 not (`benchmarks/training.py`).
 """
 
-import dataclasses
-import functools
+from collections.abc import Sequence
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
+from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax.graphs.graph import Graph
@@ -25,50 +26,66 @@ TINY = 1e-30
 """What is added to messages before their logarithm."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Network:
-    """A graph for messages on levels, whose edges are sorted by their types; a static argument of compiled functions.
+class Network(eqx.Module):
+    """A graph for messages on levels, whose edges are sorted by their types.
+
+    Networks of several graphs have the same shapes and share compiled programs: edges between a node that no graph has,
+    the last one, fill those with fewer edges of a type. Their appearance is 0.
 
     Attributes:
         senders, receivers: ends of the edges, first forth, then back [2 edge].
-        kinds: positions of the edges' types in the tables [edge].
         node_type: [node].
         appearance: edge appearance probabilities [edge].
+        types: positions of the edges' types in the tables, ascending.
+        counts: number of edges of each type.
         num_nodes: number of nodes.
     """
 
-    senders: np.ndarray
-    receivers: np.ndarray
-    kinds: np.ndarray
-    node_type: np.ndarray
-    appearance: np.ndarray
-    num_nodes: int
+    senders: Int[Array, " two_edges"]
+    receivers: Int[Array, " two_edges"]
+    node_type: Int[Array, " node"]
+    appearance: Float[Array, " edge"]
+    types: tuple[int, ...] = eqx.field(static=True)
+    counts: tuple[int, ...] = eqx.field(static=True)
+    num_nodes: int = eqx.field(static=True)
 
     @classmethod
-    def of(cls, graph: Graph, closed: ClosedForm) -> "Network":
-        """Return the network of a graph whose edges have types of the closed form."""
-        half = graph.num_edges // 2
-        by = recipe(graph)
-        appearance = np.ones(half) if by is None or by.exponents is None else np.asarray(by.exponents)
+    def of(cls, graphs: Sequence[Graph], closed: ClosedForm) -> list["Network"]:
+        """Return the networks of graphs whose edges have types of the closed form, of the same shapes."""
         place = {k: i for i, k in enumerate(closed.types)}
-        kinds = np.array([place[k] for k in np.asarray(graph.edge_type)[:half].tolist()], np.int32)
-        order = np.argsort(kinds, kind="stable")
-        both = np.concatenate([order, half + order])
-        senders, receivers = (np.asarray(one, np.int32)[both] for one in (graph.senders, graph.receivers))
-        node_type = np.asarray(graph.node_type, np.int32)
-        return cls(senders, receivers, kinds[order], node_type, appearance[order], graph.num_nodes)
+        halves = [graph.num_edges // 2 for graph in graphs]
+        of_types = [np.asarray(graph.edge_type)[:half] for graph, half in zip(graphs, halves, strict=True)]
+        kinds = [np.array([place[k] for k in of_graph.tolist()], int) for of_graph in of_types]
+        most = np.max([np.bincount(of_graph, minlength=len(place)) for of_graph in kinds], axis=0)
+        types = np.flatnonzero(most).tolist()
+        counts = most[types].tolist()
+        num_nodes = max(graph.num_nodes for graph in graphs) + (len(graphs) > 1)
+        found = []
+        for graph, half, of_graph in zip(graphs, halves, kinds, strict=True):
+            by = recipe(graph)
+            appearance = np.ones(half) if by is None or by.exponents is None else np.asarray(by.exponents, float)
+            first, second = (np.append(np.asarray(x)[:half], num_nodes - 1) for x in (graph.senders, graph.receivers))
+            rows = [np.flatnonzero(of_graph == k) for k in types]
+            filled = [np.pad(own, (0, count - len(own)), constant_values=half) for own, count in zip(rows, counts)]
+            chosen = np.concatenate([np.zeros(0, int), *filled])
+            both = first[chosen], second[chosen]
+            node_type = np.pad(np.asarray(graph.node_type), (0, num_nodes - graph.num_nodes))
+            network = cls(
+                senders=_checks.to_jax(np.concatenate(both), np.int32),
+                receivers=_checks.to_jax(np.concatenate(both[::-1]), np.int32),
+                node_type=_checks.to_jax(node_type, np.int32),
+                appearance=_checks.to_jax(np.append(appearance, 0)[chosen], closed.log_ratios.dtype),
+                types=tuple(types),
+                counts=tuple(counts),
+                num_nodes=num_nodes,
+            )
+            found.append(network)
+        return found
 
-    @functools.cached_property
-    def key(self) -> tuple[bytes, ...]:
-        """What is the same for equal networks."""
-        arrays = self.senders, self.receivers, self.kinds, self.node_type, self.appearance
-        return tuple(array.tobytes() for array in arrays)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Network) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
+    @property
+    def kinds(self) -> NDArray[np.integer]:
+        """Positions of the edges' types in the tables [edge]."""
+        return np.repeat(self.types, self.counts)
 
     def beliefs(
         self, closed: ClosedForm, potentials: Potentials, evidence: Float[Array, "node case level"], num_iters: int
@@ -81,10 +98,9 @@ class Network:
             evidence: logarithms of the local factors, before the power of the evidence.
             num_iters: number of iterations.
         """
-        matrices, half = self._matrices(closed, potentials), len(self.kinds)
+        matrices, half = self._matrices(closed, potentials), len(self.appearance)
         evidence = potentials.evidence * evidence
-        appearance = _checks.to_jax(self.appearance, evidence.dtype)
-        weights = jnp.tile(jnp.minimum(appearance * potentials.reweighting, 1), 2)[:, None, None]
+        weights = jnp.tile(jnp.minimum(self.appearance * potentials.reweighting, 1), 2)[:, None, None]
 
         def total(messages: Array) -> Array:
             return evidence + jax.ops.segment_sum(weights * messages, self.receivers, self.num_nodes)
@@ -103,7 +119,8 @@ class Network:
         step = jax.checkpoint(step, policy=jax.checkpoint_policies.dots_saveable)
         equal = jnp.full((2 * half, *evidence.shape[1:]), -np.log(evidence.shape[-1]), evidence.dtype)
         messages, _ = jax.lax.scan(step, update(equal), None, length=num_iters)
-        residual = jnp.max(jnp.abs(jnp.exp(update(messages)) - jnp.exp(messages)), axis=(0, 2), initial=0)
+        moved = jnp.max(jnp.abs(jnp.exp(update(messages)) - jnp.exp(messages)), axis=2)
+        residual = jnp.max(moved, axis=0, initial=0, where=jnp.tile(self.appearance > 0, 2)[:, None])
         logs = (total(messages) + closed.priors(potentials)[1][self.node_type][:, None]) * jnp.exp(-potentials.heat)
         # Lengths of intervals are no densities, which a temperature changes.
         lengths = closed.log_lengths[self.node_type][:, None]
@@ -111,7 +128,7 @@ class Network:
 
     def _matrices(self, closed: ClosedForm, potentials: Potentials) -> Float[Array, "way_type level level"]:
         """Return the matrices of the updates of each type forth, then back, from rows to columns."""
-        tables = closed.tables(potentials)[np.unique(self.kinds)]
+        tables = closed.tables(potentials)[np.array(self.types, int)]
         return jnp.swapaxes(jnp.concatenate([tables[:, 0], tables[:, 1]]), 1, 2)
 
     def _sent(
@@ -120,6 +137,5 @@ class Network:
         """Return the sums over the levels of the senders."""
         if len(matrices) == len(cavity):
             return jnp.einsum("eqp,ecq->ecp", matrices, cavity)
-        counts = np.tile(np.unique(self.kinds, return_counts=True)[1], 2)
-        parts = jnp.split(cavity, np.cumsum(counts)[:-1])
+        parts = jnp.split(cavity, np.cumsum(np.tile(self.counts, 2))[:-1])
         return jnp.concatenate([part @ matrix for part, matrix in zip(parts, matrices, strict=True)])

@@ -8,6 +8,7 @@ with the sum over the levels of s in Z. It is concave in the corrections and pow
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 
 from kbpjax import _checks
-from kbpjax.training.examples import Examples
+from kbpjax.training.examples import Examples, Place
 from kbpjax.training.gaussian import PLAIN
 from kbpjax.training.potentials import ClosedForm, Potentials
 from kbpjax.training.propagation import Network
@@ -40,7 +41,8 @@ def pseudo_likelihood(
     closed: ClosedForm,
     start: Potentials,
     examples: Examples,
-    network: Network,
+    networks: Sequence[Network],
+    places: Sequence[Place],
     cases: NDArray,
     penalty: float,
     seed: int,
@@ -51,7 +53,8 @@ def pseudo_likelihood(
         closed: the closed form.
         start: its potentials, from which the descent starts.
         examples: the cases on levels.
-        network: the graph.
+        networks: the graph, or parts of it, one for each step.
+        places: their nodes.
         cases: numbers of the cases that are learned from.
         penalty: weight of the squares of the corrections.
         seed: seed of the batches.
@@ -59,15 +62,15 @@ def pseudo_likelihood(
     start = dataclasses.replace(start, reweighting=jnp.full_like(start.reweighting, PLAIN), heat=start.heat * 0)
     optimizer = optax.adam(optax.cosine_decay_schedule(RATE, STEPS))
 
-    def objective(free: dict[str, Array], levels: Array, known: Array) -> Array:
+    def objective(free: dict[str, Array], network: Network, levels: Array, known: Array) -> Array:
         potentials = dataclasses.replace(start, **free)
         moved = sum(jnp.sum((free[name] - getattr(start, name)) ** 2) for name in LEARNED)
         score = -mean_log_pseudo_likelihood(closed, potentials, network, levels, known)
         return score + penalty * moved / len(start.power)
 
     @jax.jit
-    def advance(free: dict[str, Array], state: Any, levels: Array, known: Array) -> tuple[Any, Any]:
-        slopes = jax.grad(objective)(free, levels, known)
+    def advance(free: dict[str, Array], state: Any, network: Network, levels: Array, known: Array) -> tuple[Any, Any]:
+        slopes = jax.grad(objective)(free, network, levels, known)
         with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
             change, state = optimizer.update(slopes, state)
             return optax.apply_updates(free, change), state
@@ -76,9 +79,16 @@ def pseudo_likelihood(
     free = {name: getattr(start, name) for name in LEARNED}
     state, rng = optimizer.init(free), np.random.default_rng(seed)
     for _ in range(STEPS):
-        chosen = rng.choice(cases, min(BATCH, len(cases)), replace=False)
-        free, state = advance(free, state, _checks.to_jax(levels[:, chosen]), _checks.to_jax(known[:, chosen]))
+        chosen, i = rng.choice(cases, min(BATCH, len(cases)), replace=False), one_of(rng, networks)
+        both = np.ix_(places[i].rows, chosen)
+        given = levels[both], known[both] & places[i].scored[:, None]
+        free, state = advance(free, state, networks[i], *map(_checks.to_jax, given))
     return dataclasses.replace(start, **free)
+
+
+def one_of(rng: np.random.Generator, networks: Sequence[Network]) -> int:
+    """Return the number of the network of a step."""
+    return int(rng.integers(len(networks))) if len(networks) > 1 else 0
 
 
 def mean_log_pseudo_likelihood(
@@ -93,7 +103,7 @@ def mean_log_pseudo_likelihood(
         levels: numbers of the levels of the values [node, case].
         known: whether values are known [node, case]; nodes that are not, or whose neighbors are not, do not count.
     """
-    logs, half = closed.logs(potentials)[network.kinds], len(network.kinds)
+    logs, half = closed.logs(potentials)[network.kinds], len(network.appearance)
     at = jax.vmap(lambda table, rows: table[rows])  # of each edge [edge, case, level]
     to_second = at(logs, levels[network.senders[:half]])
     to_first = at(jnp.swapaxes(logs, 1, 2), levels[network.senders[half:]])

@@ -15,19 +15,20 @@ from numpy.typing import NDArray
 
 from kbpjax import _checks
 from kbpjax._misc import warn
+from kbpjax.graphs.graph import Graph
 from kbpjax.inference.diagnostics import ConvergenceWarning
 from kbpjax.kernels import RBF
 from kbpjax.learning.checkpoint import Checkpoint
-from kbpjax.learning.data import TrainingData
+from kbpjax.learning.data import Cases, TrainingData
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.relations import can_have_own_relations
-from kbpjax.training.examples import Examples, Given, Hide, values_of
+from kbpjax.training.examples import Examples, Given, Hide, Place, values_of
 from kbpjax.training.folds import Folds, Refit, closed_forms
 from kbpjax.training.gaussian import can_be_gaussian, gaussian_potentials
 from kbpjax.training.potentials import ClosedForm, Potentials, model_of
 from kbpjax.training.propagation import Network
-from kbpjax.training.pseudo import pseudo_likelihood
-from kbpjax.tuning.parts import part_of
+from kbpjax.training.pseudo import one_of, pseudo_likelihood
+from kbpjax.tuning.parts import parts_of
 from kbpjax.tuning.tried import Tried
 from kbpjax.tuning.tune import progress_bar
 
@@ -46,8 +47,14 @@ FEW = ("power", "marginal", "evidence", "heat")
 CORRECTIONS = ("product", "first", "second")
 """The corrections of the potentials."""
 
-NODES = 2500
-"""Largest number of nodes of the graph in a step; of larger graphs a part is used."""
+NODES = 1000
+"""Largest number of nodes in a step, unless each edge has its own potential; of larger graphs parts are used."""
+
+PARTS = 12
+"""Largest number of parts of a graph: each step is on one of them."""
+
+MOST = 2**20
+"""Largest number of nodes of all parts times cases: a gigabyte on levels."""
 
 LONG = 60
 """Number of iterations on held-out cases; their residual shows whether messages converge."""
@@ -138,14 +145,14 @@ class Trainer:
         self.closed = ClosedForm.of(model, cases.graph, own)
         self.values = values_of(cases)
         as_model = model_of(model, self.closed, self._exact(self.closed.start(model)), self.values, self.num_nodes)
-        graph, nodes = as_model.graph_of(cases.graph), np.arange(self.num_nodes)
-        scored = np.ones(len(nodes), bool)
-        if graph.num_nodes > NODES:
-            part = part_of(graph, NODES, options.seed)
-            graph, nodes, scored = part.graph, part.nodes, part.scored
-        self.network = Network.of(graph, self.closed)
-        self.examples = Examples(as_model, graph, cases, self.values, nodes)
-        self.examples.there &= scored[:, None]
+        graphs, nodes, scored = _parts(as_model.graph_of(cases.graph), cases, own, options.seed)
+        self.networks = Network.of(graphs, self.closed)
+        every = np.unique(np.concatenate(nodes))
+        whole = as_model.graph_of(cases.graph).subgraph(every) if len(graphs) > 1 else graphs[0]
+        self.examples = Examples(as_model, whole, cases, self.values, every)
+        size = self.networks[0].num_nodes
+        filled = [np.pad(np.searchsorted(every, part), (0, size - len(part))) for part in nodes]
+        self.places = [Place(r, np.pad(m, (0, size - len(m)))) for r, m in zip(filled, scored, strict=True)]
         self.folds = Folds.of_cases(cases, options.seed)
         self.apart = closed_forms(self.closed, own, data, self.folds, refit)
 
@@ -171,7 +178,7 @@ class Trainer:
             potentials = gaussian_potentials(self.closed, self.model, self.cases, self.folds.kept)
         elif word == "pseudo-likelihood":
             start = self.closed.start(self.model)
-            given = self.examples, self.network, self.folds.kept, self.options.penalty, self.options.seed
+            given = self.examples, self.networks, self.places, self.folds.kept, self.options.penalty, self.options.seed
             potentials = pseudo_likelihood(self.closed, start, *given)
         else:
             potentials = self.closed.start(self.model)
@@ -191,26 +198,29 @@ class Trainer:
         for part in parts:  # padded to one size
             extra = len(parts[0]) - len(part)
             hidden = np.concatenate([self.options.hide(rng, len(part)), np.zeros((extra, self.num_nodes), bool)])
-            given = self._given(np.append(part, part[:extra]), hidden, 0)
             inside = np.arange(len(hidden)) < len(part)
-            given = given._replace(there=given.there & _checks.to_jax(inside)[None])
-            score, residual = _score(self.network, self.options.loss, LONG, self.apart[0], potentials, given)
-            count = int(np.sum(given.there))
-            total, weight = total + float(score) * count, weight + count
-            failed += int(np.sum(np.asarray(residual)[inside] > CONVERGED))
-        return Result(potentials, total / max(weight, 1), failed / len(chosen), steps, seconds)
+            for i, network in enumerate(self.networks):
+                given = self._given(np.append(part, part[:extra]), hidden, 0, i)
+                given = given._replace(there=given.there & _checks.to_jax(inside)[None])
+                score, residual = _score(network, self.options.loss, LONG, self.apart[0], potentials, given)
+                count = int(np.sum(given.there))
+                total, weight = total + float(score) * count, weight + count
+                failed += int(np.sum(np.asarray(residual)[inside] > CONVERGED))
+        asked = len(chosen) * len(self.networks)
+        return Result(potentials, total / max(weight, 1), failed / asked, steps, seconds)
 
-    def _given(self, chosen: NDArray, hidden: NDArray, fold: int) -> Given:
-        """Return what a score of some cases needs, of which the values of a fold count."""
-        given, asked = self.examples.batch(chosen, hidden), self.folds.of[chosen][:, self.examples.nodes] == fold
+    def _given(self, chosen: NDArray, hidden: NDArray, fold: int, place: int) -> Given:
+        """Return what a score of some cases needs at a network's nodes, of which the values of a fold count."""
+        given = self.examples.batch(chosen, hidden, self.places[place])
+        asked = self.folds.of[chosen][:, self.examples.nodes[self.places[place].rows]] == fold
         return given._replace(there=given.there & _checks.to_jax(asked.T))
 
-    def _draw(self, rng: np.random.Generator) -> tuple[NDArray, NDArray, int]:
-        """Return the cases of a step, what is hidden in them, and the fold that they are of."""
+    def _draw(self, rng: np.random.Generator) -> tuple[NDArray, NDArray, int, int]:
+        """Return the cases of a step, what is hidden in them, the fold that they are of, and the network."""
         fold = int(rng.choice(self.folds.trained))
         cases = self.folds.cases(fold)
         chosen = rng.choice(cases, self._batch, replace=len(cases) < self._batch)
-        return chosen, self.options.hide(rng, len(chosen)), fold
+        return chosen, self.options.hide(rng, len(chosen)), fold, one_of(rng, self.networks)
 
     @property
     def _batch(self) -> int:
@@ -245,11 +255,10 @@ class Trainer:
         try:
             bar = progress_bar(options.steps - done, progress, name=way)
             for _ in bar:
-                chosen, hidden, fold = self._draw(rng)
-                given = self._given(chosen, hidden, fold)
-                moving = _advance(
-                    self.network, descent, moving[0], moving[1], self.apart[fold], start.potentials, given
-                )
+                chosen, hidden, fold, place = self._draw(rng)
+                given = self._given(chosen, hidden, fold, place)
+                network, closed = self.networks[place], self.apart[fold]
+                moving = _advance(network, descent, moving[0], moving[1], closed, start.potentials, given)
                 done += 1
                 late = time.perf_counter() - since > options.seconds
                 if done % EVERY == 0 or done == options.steps or late:
@@ -284,6 +293,18 @@ class Trainer:
         return jax.tree.unflatten(
             structure, [jnp.asarray(one, old.dtype) if isinstance(old, jax.Array) else one[()] for old, one in both]
         )
+
+
+def _parts(
+    graph: Graph, cases: Cases, own: bool, seed: int
+) -> tuple[list[Graph], list[NDArray[np.integer]], list[NDArray[np.bool_]]]:
+    """Return the graphs of the steps: one, or parts of it; their nodes, and which of these are scored."""
+    count = graph.num_nodes
+    if own or count <= NODES:
+        return [graph], [np.arange(count)], [np.ones(count, bool)]
+    most = MOST // (NODES * len(next(iter(cases.samples.values()))))
+    found = parts_of(graph, NODES, min(max(most, 1), PARTS), seed, pieces=1)
+    return [part.graph for part in found], [part.nodes for part in found], [part.scored for part in found]
 
 
 class Descent(NamedTuple):

@@ -60,10 +60,20 @@ def _masked(values: Any, scored: NDArray[np.bool_]) -> Any:
 
 def part_of(graph: Graph, size: int, seed: int = 0) -> Part:
     """Return a part of about `size` nodes, the same for the same seed."""
-    neighbors, kind = neighbors_of(graph), np.asarray(graph.node_type)
+    return parts_of(graph, size, 1, seed)[0]
+
+
+def parts_of(graph: Graph, size: int, count: int, seed: int = 0, pieces: int = PIECES) -> list[Part]:
+    """Return a number of parts of about `size` nodes each, which may overlap, the same for the same seed."""
+    neighbors = neighbors_of(graph)
+    return [_part(graph, neighbors, size, seed + i, pieces) for i in range(count)]
+
+
+def _part(graph: Graph, neighbors: list[NDArray], size: int, seed: int, pieces: int) -> Part:
+    kind = np.asarray(graph.node_type)
     order = np.random.default_rng(seed).permutation(graph.num_nodes)
     of_types = order[np.unique(kind[order], return_index=True)[1]]  # every type has a piece
-    pieces = max(PIECES, len(of_types))
+    pieces = max(pieces, len(of_types))
     chosen = np.zeros(graph.num_nodes, bool)
     for start in [*of_types.tolist(), *order.tolist()]:
         left = size - int(chosen.sum())
