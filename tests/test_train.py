@@ -44,7 +44,7 @@ def moved(potentials, seed=0):
 def trainer_of(model, data, sharing="edge", hide=None, **options):
     """Return a trainer of 8 cases in a step."""
     hide = hide_shares(4, (0.3,)) if hide is None else hide
-    chosen = Options(sharing, hide, "crps", 8, 0.02, 1e-3, 10, 10, np.inf, 0)._replace(**options)
+    chosen = Options(sharing, hide, "crps", 8, 0.02, (1e-3,), 10, 10, np.inf, 0)._replace(**options)
     return Trainer(model, data, chosen, Checkpoint(None, {}, State))
 
 
@@ -167,7 +167,7 @@ def test_a_score_that_is_no_number_ends_training_with_a_warning(problem, monkeyp
         trainer_module, "_advance", lambda *args: (jax.tree.map(lambda a: a * jnp.nan, args[2]), args[3])
     )
     with pytest.warns(kbp.ConvergenceWarning, match="the score of training is nan after 25 steps"):
-        found = trainer.train(start, "scaled", [], False)
+        found = trainer.train(start, "scaled", 1e-3, [], False)
     assert found.score == start.score and found.steps == 25
 
 
@@ -437,3 +437,16 @@ def test_few_parts_are_used_with_many_cases(monkeypatch):
         graphs, nodes, scored = training._parts(graph, cases, False, 0)
         assert len(graphs) == expected and all(len(one) == 20 for one in (*nodes, *scored))
         assert len(training._parts(graph, cases, True, 0)[0][0].node_type) == 36  # potentials of each edge
+
+
+@pytest.mark.slow
+def test_penalties_are_chosen_on_held_out_cases(problem):
+    _, data, model = problem
+    trained = kbp.train(model, data, start="closed form", steps=25, rate=0.2, penalty=(1e-3, 1e3))
+    tried = {one.alternative: one for one in trained.selection if one.choice == "potentials"}
+    assert list(tried) == ["closed form", "scaled", "corrected, penalty 0.001", "corrected, penalty 1000"]
+    best = min(tried.values(), key=lambda one: one.score)
+    assert best.taken and tried["corrected, penalty 1000"].score <= tried["scaled"].score
+    for wrong in ((), (-1.0,), "much"):
+        with pytest.raises(ValueError, match="^penalty: must be"):
+            kbp.train(model, data, penalty=wrong)

@@ -1,6 +1,7 @@
 """`train`: potentials learned through inference, by hiding values of the training cases and scoring their beliefs."""
 
 import inspect
+import itertools
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -46,7 +47,7 @@ def train(
     steps: int = 300,
     batch: int = 32,
     rate: float = 0.02,
-    penalty: float = 1e-3,
+    penalty: float | Sequence[float] = 1e-3,
     num_iters: int = 10,
     seconds: float = math.inf,
     seed: int = 0,
@@ -67,6 +68,9 @@ def train(
     Smoothed counts remember the pairs that they are learned from. So a case is trained on, or held out, with relations
     that are learned from others, in five folds, by the model's `hyperparameters`. Without these, and with fewer than
     ten cases, relations are the model's. The result has relations of all data.
+
+    Of graphs with more than 1500 nodes each step is on one of up to 12 connected parts, unless edges have own potentials.
+    Nodes near the edge of a part pass messages, but are not scored.
 
     A part of the cases is held out. The result is the best of the start, the few numbers ($k$, powers of marginal and
     evidence, temperature), and all numbers, on held-out cases and among those whose messages converge. An interrupt
@@ -94,7 +98,8 @@ def train(
         steps: number of steps for each way, >= 1.
         batch: number of cases in a step, >= 1.
         rate: learning rate of Adam, > 0; it falls to 0.
-        penalty: weight of the squares of the corrections, >= 0.
+        penalty: weight of the squares of the corrections, >= 0. Of several, corrections are trained with each, and the
+            best on held-out cases is kept; the few numbers are trained with the first.
         num_iters: number of iterations that are differentiated, >= 1.
         seconds: time limit of each way, > 0; the number of steps is then up to the speed of the machine.
         seed: seed of batches and of what is hidden.
@@ -159,7 +164,7 @@ def _trained(
     steps: int,
     batch: int,
     rate: float,
-    penalty: float,
+    penalty: float | Sequence[float],
     num_iters: int,
     seconds: float,
     seed: int,
@@ -171,7 +176,10 @@ def _trained(
         _checks.require_count(name, count)
     _checks.require_number("rate", rate, above=0)
     _checks.require(seconds > 0, "seconds", "must be > 0", seconds, "Leave it out for no limit.")
-    _checks.require_number("penalty", penalty, least=0)
+    penalties = tuple(penalty) if isinstance(penalty, Sequence) else (penalty,)
+    _checks.require(len(penalties) > 0, "penalty", "must be a number or several", penalty, "Pass for instance 1e-3.")
+    for one in penalties:
+        _checks.require_number("penalty", one, least=0)
     words = (("way", way, ("auto", *WAYS)), ("start", start, ("auto", "all", *STARTS)), ("loss", loss, LOSSES))
     for name, word, known in (*words, ("sharing", sharing, ("auto", "type", "edge"))):
         _checks.require(word in known, name, f"must be one of {known}", repr(word), "Pass one of them.")
@@ -190,7 +198,7 @@ def _trained(
     if shares is None:
         shares = BESIDE_HOLES if has_holes(data.cases[0]) else SHARES
     hides = hide_shares(graph.num_nodes, shares) if hide is None else _checked(hide, graph.num_nodes)
-    options = Options(sharing, hides, loss, batch, rate, penalty, steps, num_iters, seconds, seed)
+    options = Options(sharing, hides, loss, batch, rate, penalties, steps, num_iters, seconds, seed)
     given: dict[str, Any] = {"model": model, "data": data, "way": way, "start": start, "shares": shares, "hide": hide}
     given |= {name: value for name, value in options._asdict().items() if name != "hide"}
     digests = {name: digest(value) for name, value in given.items()} if checkpoint is not None else {}
@@ -200,18 +208,24 @@ def _trained(
     ranks = _ranks(found)
     order = [i for i in np.argsort(ranks, kind="stable").tolist() if ranks[i] <= CLOSE * ranks.min()]
     order = order if start == "all" else order[:1]
-    trained, names, complete = [], [], True
     ways = WAYS if way == "auto" else (way,)
-    for i in order:
-        trained.append(trainer.train(found[i], ways[0], trained, progress))
-        names.append(ways[0] if i == order[0] else f"{ways[0]}, {words[i]}")
+    first = penalties if ways[0] == "corrected" else penalties[:1]
+    named = lambda name, weight: name if len(penalties) == 1 or name == "scaled" else f"{name}, penalty {weight:g}"
+    trained, names, complete = [], [], True
+    for i, weight in itertools.product(order, first):
+        trained.append(trainer.train(found[i], ways[0], weight, trained, progress))
+        name = named(ways[0], weight)
+        names.append(name if i == order[0] else f"{name}, {words[i]}")
         complete = trained[-1].steps >= steps or trained[-1].seconds >= seconds
         if not complete:  # interrupted: keep what was found
             break
     best = trained[int(np.argmin(_ranks([found[order[0]], *trained])[1:]))]
-    if complete and len(ways) > 1:
-        trained.append(trainer.train(best, ways[1], trained, progress))
-        names.append(ways[1])
+    for weight in penalties if len(ways) > 1 else ():
+        if not complete:
+            break
+        trained.append(trainer.train(best, ways[-1], weight, trained, progress))
+        names.append(named(ways[-1], weight))
+        complete = trained[-1].steps >= steps or trained[-1].seconds >= seconds
     found += trained
     ranks = _ranks(found)
     if not np.isfinite(ranks[len(words) :]).any():

@@ -47,7 +47,7 @@ FEW = ("power", "marginal", "evidence", "heat")
 CORRECTIONS = ("product", "first", "second")
 """The corrections of the potentials."""
 
-NODES = 1000
+NODES = 1500
 """Largest number of nodes in a step, unless each edge has its own potential; of larger graphs parts are used."""
 
 PARTS = 12
@@ -75,7 +75,7 @@ class Options(NamedTuple):
         loss: the score of beliefs.
         batch: number of cases in a step.
         rate: learning rate.
-        penalty: weight of the squares of the corrections.
+        penalty: weights of the squares of the corrections, each of which is tried.
         steps: number of steps.
         num_iters: number of iterations that are differentiated.
         seconds: time limit.
@@ -87,7 +87,7 @@ class Options(NamedTuple):
     loss: str
     batch: int
     rate: float
-    penalty: float
+    penalty: tuple[float, ...]
     steps: int
     num_iters: int
     seconds: float
@@ -178,8 +178,8 @@ class Trainer:
             potentials = gaussian_potentials(self.closed, self.model, self.cases, self.folds.kept)
         elif word == "pseudo-likelihood":
             start = self.closed.start(self.model)
-            given = self.examples, self.networks, self.places, self.folds.kept, self.options.penalty, self.options.seed
-            potentials = pseudo_likelihood(self.closed, start, *given)
+            given, options = (self.examples, self.networks, self.places, self.folds.kept), self.options
+            potentials = pseudo_likelihood(self.closed, start, *given, options.penalty[0], options.seed)
         else:
             potentials = self.closed.start(self.model)
         return self.result(self._exact(potentials), seconds=time.perf_counter() - since)
@@ -227,12 +227,13 @@ class Trainer:
         """Number of cases of a step, the same for all folds."""
         return min(self.options.batch, max(len(self.folds.cases(fold)) for fold in self.folds.trained))
 
-    def train(self, start: Result, way: str, earlier: Sequence[Result], progress: bool) -> Result:
+    def train(self, start: Result, way: str, penalty: float, earlier: Sequence[Result], progress: bool) -> Result:
         """Return the best potentials on held-out cases; an interrupt ends the training and keeps the best so far.
 
         Args:
             start: what training starts from.
             way: one of `WAYS`.
+            penalty: weight of the squares of the corrections.
             earlier: the results of the ways that have ended.
             progress: whether to show a progress bar.
         """
@@ -243,7 +244,7 @@ class Trainer:
         names = [*FEW, *(CORRECTIONS if way == "corrected" else ())]
         if self.examples.hidden.all():  # values are exact at any power
             names.remove("evidence")
-        descent = Descent(options.loss, options.num_iters, options.rate, options.steps, options.penalty)
+        descent = Descent(options.loss, options.num_iters, options.rate, options.steps, penalty)
         free: Any = {name: getattr(start.potentials, name) for name in names}
         moving, best, done = (free, descent.optimizer.init(free)), start, 0
         if self.state.running and self.state.finished == place:
@@ -303,7 +304,7 @@ def _parts(
     if own or count <= NODES:
         return [graph], [np.arange(count)], [np.ones(count, bool)]
     most = MOST // (NODES * len(next(iter(cases.samples.values()))))
-    found = parts_of(graph, NODES, min(max(most, 1), PARTS), seed, pieces=1)
+    found = parts_of(graph, NODES, min(max(most, 1), PARTS), seed)
     return [part.graph for part in found], [part.nodes for part in found], [part.scored for part in found]
 
 

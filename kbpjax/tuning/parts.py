@@ -60,18 +60,24 @@ def _masked(values: Any, scored: NDArray[np.bool_]) -> Any:
 
 def part_of(graph: Graph, size: int, seed: int = 0) -> Part:
     """Return a part of about `size` nodes, the same for the same seed."""
-    return parts_of(graph, size, 1, seed)[0]
-
-
-def parts_of(graph: Graph, size: int, count: int, seed: int = 0, pieces: int = PIECES) -> list[Part]:
-    """Return a number of parts of about `size` nodes each, which may overlap, the same for the same seed."""
-    neighbors = neighbors_of(graph)
-    return [_part(graph, neighbors, size, seed + i, pieces) for i in range(count)]
-
-
-def _part(graph: Graph, neighbors: list[NDArray], size: int, seed: int, pieces: int) -> Part:
-    kind = np.asarray(graph.node_type)
     order = np.random.default_rng(seed).permutation(graph.num_nodes)
+    return _part(graph, neighbors_of(graph), size, order, PIECES)
+
+
+def parts_of(graph: Graph, size: int, most: int, seed: int = 0) -> list[Part]:
+    """Return parts of about `size` nodes that score all nodes, or as many as `most` parts do, the same for a seed."""
+    order, neighbors = np.random.default_rng(seed).permutation(graph.num_nodes), neighbors_of(graph)
+    scored, found = np.zeros(graph.num_nodes, bool), []
+    while len(found) < most and not scored.all():
+        part = _part(graph, neighbors, size, np.concatenate([order[~scored[order]], order[scored[order]]]), 1)
+        scored[part.nodes[part.scored]] = True
+        found.append(part)
+    return found
+
+
+def _part(graph: Graph, neighbors: list[NDArray], size: int, order: NDArray, pieces: int) -> Part:
+    """Return a part of connected pieces, around the first nodes of an order."""
+    kind = np.asarray(graph.node_type)
     of_types = order[np.unique(kind[order], return_index=True)[1]]  # every type has a piece
     pieces = max(pieces, len(of_types))
     chosen = np.zeros(graph.num_nodes, bool)
