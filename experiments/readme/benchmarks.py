@@ -191,6 +191,22 @@ def first_try_ablation(rows: list[Row], default: list[Row]) -> str:
     return markdown_table(["problem", *ways, "default"], body)
 
 
+def first_try_efforts(default: list[Row], high: list[Row]) -> str:
+    """Return a table of CRPS over that of the best baseline, sets of 90 % and seconds of `fit`, by effort."""
+    of_high = {row["problem"]: row for row in high}
+    both = [(row, of_high[row["problem"]]) for row in default if row["problem"] in of_high]
+    header = ["problem", "default", "high", "default: in 90 %", "high: in 90 %", "default: fit s", "high: fit s"]
+    body = [
+        [rows[0]["problem"], *(or_blank(_ratio(row), ".2f") for row in rows)]
+        + [or_blank(row.get("coverage_90"), ".2f") for row in rows]
+        + [or_blank(row.get("fit_s"), ".0f") for row in rows]
+        for rows in both
+    ]
+    ratios = [[_ratio(row) for row in rows] for rows in both]
+    means = [math.exp(sum(math.log(one) for one in side if one) / len(side)) for side in zip(*ratios, strict=True)]
+    return markdown_table(header, [*body, ["geometric mean", *(f"{mean:.3f}" for mean in means), "", "", "", ""]])
+
+
 def _ratio(row: Row) -> float | None:
     """Return the CRPS over that of the best baseline."""
     return row["crps"] / row["baseline_crps"] if "crps" in row and row.get("baseline") else None

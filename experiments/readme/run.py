@@ -83,6 +83,7 @@ def of_benchmarks() -> dict[str, str]:
     """Return the tables of the benchmarks by the name of their place in the pages."""
     names = ("propagate", "scale", "streaming", "fit", "gradients", "discrete", "first_try", "ablation")
     names += ("decomposition", "precision", "potentials", "joint", "series", "field_cases", "first_call", "pack")
+    names += ("first_try_high",)
     found = {name: _read(f"benchmarks/results/{name}.json") for name in names}
     rows = {name: results["rows"] for name, results in found.items()}
     return {
@@ -108,6 +109,7 @@ def of_benchmarks() -> dict[str, str]:
         "first_try_compared": benchmarks.first_try_compared(rows["first_try"]),
         "first_try_summary": benchmarks.first_try_summary(rows["first_try"]),
         "first_try_ablation": benchmarks.first_try_ablation(rows["ablation"], rows["first_try"]),
+        "first_try_efforts": benchmarks.first_try_efforts(rows["first_try"], rows["first_try_high"]),
         "first_call": benchmarks.first_call(rows["first_call"]),
         "pack": benchmarks.pack(rows["pack"]),
         "field_cases": benchmarks.field_cases(rows["field_cases"]),

@@ -66,7 +66,7 @@ class Place(NamedTuple):
     """The nodes of a network among those of the examples.
 
     Attributes:
-        rows: their positions, of the examples' nodes; any, where there is no such node [node].
+        rows: their positions, of the examples' nodes; any, where the network has none [node].
         scored: which of them are scored: not those near the edge of a part of a graph [node].
     """
 
