@@ -88,3 +88,17 @@ def test_memory_of_pairs_is_not_rewarded(narrow):
     remembers, _ = train_apart(dataclasses.replace(model, hyperparameters=None), data, **options, progress=False)
     seen, unseen = held_out_scores([apart, remembers], data), held_out_scores([trained, remembers], new)
     assert unseen[0] < unseen[1] and abs(seen[0] / unseen[0] - 1) < 0.15 and seen[1] < 0.8 * unseen[1]
+
+
+@pytest.mark.slow
+def test_scores_do_not_depend_on_the_units_of_a_node_type():
+    x = rows(60, 1)
+    graph = kbp.Graph.from_edges([(0, 1), (0, 2), (1, 3), (2, 3)], 4, node_type=[0, 0, 1, 1], edge_type=[0, 1, 1, 2])
+    found = []
+    for unit in (1.0, 1000.0):
+        given = {0: x[:, :2], 1: unit * x[:, 2:]}
+        kernels = {0: kbp.RBF(0.5), 1: kbp.RBF(0.5 * unit)}
+        data = kbp.pool(graph, given, given)
+        model = kbp.fit(data, kernel=kernels, obs_kernel=kernels, ridge=1e-2, relation="counts")
+        found.append(held_out_scores([model], data)[0])
+    assert 0.1 < found[0] < 1 and abs(found[1] / found[0] - 1) < 1e-3

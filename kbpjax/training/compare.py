@@ -37,14 +37,19 @@ def can_train(model: KernelMRF, data: TrainingData) -> bool:
 
 
 def held_out_scores(models: list[KernelMRF], data: TrainingData, seed: int = 0) -> list[float]:
-    """Return the mean CRPS of each model on what `train` with this seed holds out, and models should not have seen."""
+    """Return the mean CRPS of each model on what `train` with this seed holds out, and models should not have seen.
+
+    It is in standard deviations of each node type.
+    """
     (cases,) = data.cases
     folds = Folds.of_cases(cases, seed)
     chosen = folds.held
     rng, values = np.random.default_rng(seed + 1), values_of(cases)
     share = HIDDEN[has_holes(cases)]
-    y, truth = {}, {}
+    y, truth, units = {}, {}, {}
     for v, x in cases.samples.items():
+        spread = float(np.std(np.asarray(x, float)[np.asarray(cases.present[v])]))
+        units[v] = spread if spread > 0 else 1.0
         nodes = np.asarray(cases.graph.nodes_of_type(v))
         there = np.asarray(cases.present[v])[chosen] & (folds.of[chosen][:, nodes] == 0)
         if v in cases.observations:
@@ -57,25 +62,25 @@ def held_out_scores(models: list[KernelMRF], data: TrainingData, seed: int = 0) 
             hide = rng.random(there.shape) < share
             y[v], there = np.where(there & ~hide, np.asarray(x)[chosen], np.nan), there & hide
         truth[v] = np.where(there, np.asarray(x)[chosen], np.nan)
-    return [_score(model, cases.graph, y, truth, bool(cases.observations)) for model in models]
+    return [_score(model, cases.graph, (y, truth, units), bool(cases.observations)) for model in models]
 
 
 def _expand(mask: np.ndarray, like: Any) -> np.ndarray:
     return mask.reshape(*mask.shape, *(1,) * (np.ndim(like) - mask.ndim))
 
 
-def _score(
-    model: KernelMRF, graph: Graph, y: dict[int, np.ndarray], truth: dict[int, np.ndarray], observed: bool
-) -> float:
-    """Return the mean CRPS over the true values of all cases, whose y are `observed` or clamped."""
+def _score(model: KernelMRF, graph: Graph, given: Any, observed: bool) -> float:
+    """Return the mean CRPS over the true values of all cases in their units, whose y are `observed` or clamped."""
     dtype = np.dtype(jnp.result_type(float))
-    given = jax.tree.map(lambda x: _checks.to_jax(x, dtype), (y, truth))
-    totals, counts = _totals(model, given, fixed=StaticGraph(graph), observed=observed)
+    y, truth, units = jax.tree.map(lambda x: _checks.to_jax(x, dtype), given)
+    totals, counts = _totals(model, (y, truth), units, fixed=StaticGraph(graph), observed=observed)
     return float(jnp.sum(totals) / jnp.sum(counts))
 
 
 @partial(quick_jit, static_argnames=("fixed", "observed"))
-def _totals(model: KernelMRF, given: Any, *, fixed: StaticGraph, observed: bool) -> tuple[Array, Array]:
+def _totals(
+    model: KernelMRF, given: Any, units: dict[int, Array], *, fixed: StaticGraph, observed: bool
+) -> tuple[Array, Array]:
     """Return the sum of the CRPS of each case, and the number of its true values."""
 
     def one(case: Any) -> tuple[Array, Array]:
@@ -85,7 +90,7 @@ def _totals(model: KernelMRF, given: Any, *, fixed: StaticGraph, observed: bool)
         else:
             posterior = infer(model, fixed.graph, evidence=clamp(model, fixed.graph, None, y))
         counts = jnp.stack([jnp.sum(~jnp.isnan(x), dtype=x.dtype) for x in truth.values()])
-        scores = [CRPS()(posterior.by_type[v], x).astype(counts.dtype) for v, x in truth.items()]
+        scores = [CRPS()(posterior.by_type[v], x).astype(counts.dtype) / units[v] for v, x in truth.items()]
         return jnp.sum(counts * jnp.stack(scores)), jnp.sum(counts)
 
     # One after the other: under vmap, all cases of a batch iterate until the last one has converged.
