@@ -142,9 +142,10 @@ def fit(
             own starts, front ends and larger ranks are used only if an option requires them. "auto": all of these
             are compared at first values, and taken for a clear gain; for numbers on one graph with cycles, also
             potentials of a joint Gaussian, or on pictures a few numbers trained through inference in half a minute.
-            "high": all of these are compared after a search of each, in finer steps, and taken for any gain, up to
-            about three times slower; then, for numbers on one graph with cycles, potentials trained through inference
-            (`train`) for some minutes, if held-out beliefs are better.
+            "high": all of these are compared after a search of each, in finer steps, and taken for any gain (numbers,
+            of fewer than four cases, for half a percent), up to about three times slower; then, for numbers on one
+            graph with cycles, potentials trained through inference (`train`) for some minutes, if held-out beliefs are
+            better.
 
     Returns:
         The model. If hyperparameters were chosen, they are in `model.hyperparameters`, which can fit other data:

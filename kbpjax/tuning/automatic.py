@@ -161,6 +161,9 @@ def choose(
     kernel = _with_delta(kernel, data.nodes, dict(data.labels))
     obs_kernel = _with_delta(obs_kernel, observed, dict(data.obs_labels))
     search, log = EFFORTS[effort], Log()
+    number = sum(max(map(len, one.samples.values()), default=0) for one in data.cases)
+    if number < search.min_cases:  # blocks of a picture are no evidence of smaller gains
+        search = dataclasses.replace(search, gain=max(search.gain, EFFORTS["auto"].gain))
     few = sum(x.size and len(x) * x.shape[1] for one in data.cases for x in one.samples.values()) < search.fewest
     compares = search.compares and not few
     chosen = [v for v in data.nodes if not _is_given(kernel, v)]
@@ -202,7 +205,6 @@ def choose(
     if relation == "counts" or small:
         problem = problem.with_counts()
     elif may_count and compares and problem.can_count():
-        number = sum(len(next(iter(one.samples.values()))) for one in data.cases)
         limit = 1 - search.clear if number >= problem.search.min_cases else 1 + search.same
         problem = _best(log, "relation", {"ridge": problem, "counts": problem.with_counts()}.items(), score, limit)
     own_starts = own_start_types(problem.data) if starts == "own" else ()
