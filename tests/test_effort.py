@@ -13,6 +13,7 @@ import pytest
 
 import kbpjax as kbp
 from kbpjax import io
+from kbpjax.tuning import automatic
 from kbpjax.tuning.comparison import SHORT, Comparison, evaluate
 from kbpjax.tuning.search import EFFORTS, Search
 from kbpjax.tuning.tried import Log
@@ -106,6 +107,22 @@ def test_a_high_effort_compares_after_searches_and_takes_any_gain():
     data = kbp.pool(GRAPH, X[:40], X[:40] + 0.3)
     of_ridges = kbp.fit(data, ridge=1e-3, obs_ridge=1e-3, effort="high", relation="ridge").selection
     assert of_ridges.taken["rank"] == "large"  # relations with little noise
+
+
+@pytest.mark.parametrize("cases, gain", [(1, 5e-3), (4, 1e-3)])
+def test_finer_gains_than_those_of_blocks_need_several_cases(cases, gain, monkeypatch):
+    found = []
+
+    def stop(problem, log):
+        found.append(problem.search.gain)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(automatic, "search_numbers", stop)
+    x = np.random.default_rng(0).normal(size=(cases, 120 // cases))
+    data = kbp.pool(kbp.chain_graph(120 // cases), x, x + 0.3)
+    with pytest.raises(KeyboardInterrupt):
+        kbp.choose_hyperparameters(data, effort="high", margins="type", relation="ridge", starts="pooled")
+    assert found == [gain]
 
 
 def test_unknown_efforts_are_refused_and_given_kernels_need_none():
