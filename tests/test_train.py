@@ -231,7 +231,11 @@ def test_a_checkpoint_resumes_to_the_same_model(problem, monkeypatch, tmp_path, 
     with monkeypatch.context() as interrupted:
         interrupted.setattr(training, "progress_bar", bar)
         kbp.train(model, data, **options, checkpoint=path)
-    resumed = kbp.train(model, data, **options, checkpoint=path)
+    with monkeypatch.context() as counted:
+        steps, advance = [], training._advance
+        counted.setattr(training, "_advance", lambda *args: steps.append(1) or advance(*args))
+        resumed = kbp.train(model, data, **options, checkpoint=path)
+    assert len(steps) == 5  # of 20, in the last way
     assert [one.evaluated for one in resumed.selection] == [one.evaluated for one in whole.selection]
     chex.assert_trees_all_close(resumed.operators, whole.operators, rtol=1e-6)
     once_more = kbp.train(model, data, **options, checkpoint=path)  # nothing is left to do

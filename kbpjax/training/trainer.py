@@ -209,10 +209,11 @@ class Trainer:
         asked = len(chosen) * len(self.networks)
         return Result(potentials, total / max(weight, 1), failed / asked, steps, seconds)
 
-    def _given(self, chosen: NDArray, hidden: NDArray, fold: int, place: int) -> Given:
+    def _given(self, chosen: NDArray, hidden: NDArray, fold: int, part: int) -> Given:
         """Return what a score of some cases needs at a network's nodes, of which the values of a fold count."""
-        given = self.examples.batch(chosen, hidden, self.places[place])
-        asked = self.folds.of[chosen][:, self.examples.nodes[self.places[place].rows]] == fold
+        place = self.places[part]
+        given = self.examples.batch(chosen, hidden, place)
+        asked = self.folds.of[chosen][:, self.examples.nodes[place.rows]] == fold
         return given._replace(there=given.there & _checks.to_jax(asked.T))
 
     def _draw(self, rng: np.random.Generator) -> tuple[NDArray, NDArray, int, int]:
@@ -256,9 +257,9 @@ class Trainer:
         try:
             bar = progress_bar(options.steps - done, progress, name=way)
             for _ in bar:
-                chosen, hidden, fold, place = self._draw(rng)
-                given = self._given(chosen, hidden, fold, place)
-                network, closed = self.networks[place], self.apart[fold]
+                chosen, hidden, fold, part = self._draw(rng)
+                given = self._given(chosen, hidden, fold, part)
+                network, closed = self.networks[part], self.apart[fold]
                 moving = _advance(network, descent, moving[0], moving[1], closed, start.potentials, given)
                 done += 1
                 late = time.perf_counter() - since > options.seconds
