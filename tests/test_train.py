@@ -13,7 +13,6 @@ import pytest
 import kbpjax as kbp
 import kbpjax.training.trainer as training
 from kbpjax.learning.checkpoint import Checkpoint
-from kbpjax.training import trainer as trainer_module
 from kbpjax.training.examples import hide_shares
 from kbpjax.training.potentials import ClosedForm, model_of
 from kbpjax.training.propagation import Network
@@ -163,9 +162,8 @@ def test_a_score_that_is_no_number_ends_training_with_a_warning(problem, monkeyp
     _, data, model = problem
     trainer = trainer_of(model, data, steps=60)
     start = trainer.start_of("closed form")
-    monkeypatch.setattr(
-        trainer_module, "_advance", lambda *args: (jax.tree.map(lambda a: a * jnp.nan, args[2]), args[3])
-    )
+    not_a_number = lambda *args: (jax.tree.map(lambda a: a * jnp.nan, args[2]), args[3])
+    monkeypatch.setattr(training, "_advance", not_a_number)
     with pytest.warns(kbp.ConvergenceWarning, match="the score of training is nan after 25 steps"):
         found = trainer.train(start, "scaled", 1e-3, [], False)
     assert found.score == start.score and found.steps == 25

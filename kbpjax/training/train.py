@@ -69,8 +69,8 @@ def train(
     that are learned from others, in five folds, by the model's `hyperparameters`. Without these, and with fewer than
     ten cases, relations are the model's. The result has relations of all data.
 
-    Of graphs with more than 1500 nodes each step is on one of up to 12 connected parts, unless edges have potentials of
-    their own. Nodes near the edge of a part pass messages, but are not scored.
+    Of graphs with more than 1500 nodes each step is on one of up to 12 parts of that size, unless each edge has its own
+    potential. Nodes near the edge of a part pass messages, but are not scored.
 
     A part of the cases is held out. The result is the best of the start, the few numbers ($k$, powers of marginal and
     evidence, temperature), and all numbers, on held-out cases and among those whose messages converge. An interrupt
