@@ -10,7 +10,7 @@ import pytest
 import kbpjax as kbp
 from kbpjax.baselines import discrete
 from kbpjax.features import cholesky_basis, features
-from kbpjax.features.cholesky import Hats, Shares
+from kbpjax.features.cholesky import Hats, Neighbors, Shares
 from kbpjax.learning import rules, sums
 
 OPTIONS = {"kernel": kbp.RBF(0.4), "obs_kernel": kbp.RBF(0.4), "ridge": 0.0, "relation": "counts"}
@@ -257,6 +257,20 @@ def test_interpolation_is_that_of_numpy_and_shares_sum_to_1():
     assert np.allclose(Hats.at(kbp.RBF(1.0), jnp.array([0.3]))(jnp.array([-5.0, 7.0])), 1)
     shares = Shares.of(cholesky_basis(kbp.RBF(1.0), jnp.array([0.0, 1.0, 9.0]), jnp.array([True, True, False])))
     assert np.allclose(shares(jnp.array([0.5, 500.0])), [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]])
+
+
+def test_weights_of_neighbors_interpolate_continuously():
+    rng = np.random.default_rng(0)
+    points = jnp.asarray(rng.normal(size=(20, 2)))
+    neighbors = Neighbors.at(kbp.RBF(1.0), points)
+    assert np.allclose(neighbors(points), np.eye(20), atol=1e-5)
+    path = jnp.asarray(np.linspace(-1, 1, 4001)[:, None] * np.array([1.0, 0.5]))
+    weights = np.asarray(neighbors(path))
+    assert (weights >= 0).all() and np.allclose(weights.sum(axis=1), 1) and ((weights > 1e-6).sum(axis=1) <= 4).all()
+    assert np.abs(np.diff(weights, axis=0)).max() < 0.02
+    # Of three points all have weights but the farthest; of one, that one.
+    assert np.allclose(Neighbors.at(kbp.RBF(1.0), points[:3])(path[:5]).sum(axis=1), 1)
+    assert np.allclose(Neighbors.at(kbp.RBF(1.0), points[:1])(path[:5]), 1)
 
 
 @pytest.mark.slow  # searches

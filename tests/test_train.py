@@ -335,6 +335,64 @@ def test_states_that_are_trained_answer_as_enumeration(closed):
     assert closed or after < 0.05  # the error of a sample of this size
 
 
+WORDS = ("cat", "cart", "card", "dog", "dot", "door", "moon", "moor")
+
+
+def copies(count):
+    """Return a ring with a chord, copies of the string of node 0 with probability .7 as numbers, and all strings."""
+    rng = np.random.default_rng(0)
+    first = rng.integers(0, 8, count)
+    others = [np.where(rng.random(count) < 0.7, first, rng.integers(0, 8, count)) for _ in range(3)]
+    graph = kbp.Graph.from_edges([(0, 1), (0, 2), (0, 3), (1, 2), (2, 3)], 4)
+    codes = np.asarray(kbp.kernels.Alphabet("acdgmnort").encode(WORDS))
+    numbers = np.stack([first, *others], axis=1)
+    return graph, numbers, codes
+
+
+@pytest.mark.slow  # searches
+@pytest.mark.parametrize("given", [False, True])
+def test_strings_that_are_trained_answer_as_enumeration(given, tmp_path):
+    """The answer about node 0 given three others, in nats from that of the truth, is nearer to it than before."""
+    graph, numbers, codes = copies(300)
+    kernel = kbp.kernels.Normalized(kbp.kernels.Spectrum(1))
+    data = kbp.pool(graph, codes[numbers], codes[numbers])
+    both = {"obs_kernel": kernel, "ridge": 1e-2} if given else {}
+    model = kbp.fit(data, kernel=kernel, relation="counts", **both)
+    assert (model.hyperparameters is None) == given
+    trained = kbp.train(model, data, steps=60)
+    kbp.save(tmp_path / "strings.npz", trained)
+    assert len(trained.points[0]) == 8
+
+    copy = np.full((8, 8), 0.3 / 8) + 0.7 * np.eye(8)
+    seen = numbers[:40, 1:]
+    joint = copy[:, seen[:, 0]] * copy[:, seen[:, 1]] * copy[:, seen[:, 2]]
+    exact = (joint / joint.sum(axis=0)).T
+
+    def nats(one):
+        clamped = lambda row: kbp.infer(one, graph, evidence=kbp.clamp(one, graph, [1, 2, 3], row))
+        posterior = jax.vmap(clamped)(jnp.asarray(codes[seen]))
+        same = np.all(np.asarray(posterior.points)[:, None] == codes[None], axis=2)
+        found = np.asarray(posterior.weights)[:, 0] @ same
+        return np.mean(np.sum(exact * np.log(exact / (found / found.sum(axis=1, keepdims=True))), axis=1))
+
+    assert nats(kbp.load(tmp_path / "strings.npz")) < 0.6 * nats(model)
+
+
+@pytest.mark.slow  # compiles
+def test_levels_of_strings_are_different_samples(monkeypatch):
+    graph, numbers, codes = copies(40)
+    kernel = kbp.kernels.Normalized(kbp.kernels.Spectrum(1))
+    data = kbp.pool(graph, codes[numbers], codes[numbers])
+    model = kbp.fit(data, kernel=kernel, relation="counts", effort="low")
+    monkeypatch.setattr("kbpjax.training.train.LEVELS", 5)
+    trained = kbp.train(model, data, steps=1, way="scaled")
+    levels = np.asarray(trained.points[0])
+    assert len(levels) == 5 and len(np.unique(levels, axis=0)) == 5
+    posterior = kbp.infer(trained, graph, evidence=kbp.clamp(trained, graph, [1], codes[[7]]))  # maybe no level
+    assert len(posterior.points) == len(model.candidates[0]) > 5
+    chex.assert_tree_all_finite(posterior.weights)
+
+
 @pytest.mark.slow
 def test_scores_that_are_not_numbers_are_never_taken(problem, monkeypatch):
     _, data, model = problem
@@ -377,6 +435,11 @@ def test_bad_input_is_refused(problem):
     ridge = kbp.fit(data, kernel=kbp.RBF(0.4), obs_kernel=kbp.RBF(0.4))
     with pytest.raises(ValueError, match="relation='counts'"):
         kbp.train(ridge, data)
+    pairs = np.random.default_rng(0).normal(size=(30, 4, 2))
+    of_pairs = kbp.pool(graph, pairs, pairs)
+    vectors = kbp.fit(of_pairs, kernel=kbp.RBF(0.4), obs_kernel=kbp.RBF(0.4), ridge=1e-2, relation="counts")
+    with pytest.raises(ValueError, match="vectors of floats"):
+        kbp.train(vectors, of_pairs)
     pooled = kbp.TrainingData(edges=data.edges, nodes=data.nodes)
     with pytest.raises(ValueError, match="one graph"):
         kbp.train(model, pooled)

@@ -28,6 +28,9 @@ from kbpjax._public import Checked, finite
 from kbpjax.features.base import FeatureMap, LandmarkSelector
 from kbpjax.kernels import Kernel, diagonal, gram
 
+NEAREST = 4
+"""Number of points with a weight in `Neighbors`."""
+
 
 class Basis(FeatureMap):
     """An orthonormal basis of the span of the features of landmarks.
@@ -184,6 +187,39 @@ class Levels(Basis):
         points = self.landmarks.astype(weights.dtype)
         outside = jnp.maximum(points[0] - x.astype(weights.dtype), x.astype(weights.dtype) - points[-1])
         return jnp.where((outside <= (points[-1] - points[0]) / 4)[:, None], weights, 0)
+
+
+class Neighbors(Basis):
+    r"""Weights of the points that are nearest to x in the feature space of the kernel: nonnegative, with sum 1.
+
+    The four nearest points have weights $(1 / d_p - 1 / d)^2$ up to a factor, with $d_p$ their distances and $d$ that
+    of the fifth (Franke and Little 1979). Values at the points become a continuous function with these values there.
+
+    Examples:
+        >>> import jax.numpy as jnp, kbpjax as kbp
+        >>> from kbpjax.features.cholesky import Neighbors
+        >>> weights = Neighbors.at(kbp.RBF(1.0), jnp.array([[0.0, 0.0], [3.0, 0.0], [9.0, 0.0]]))
+        >>> weights(jnp.array([[3.0, 0.0], [1.5, 0.0]])).round(3).tolist()
+        [[0.0, 1.0, 0.0], [0.5, 0.5, 0.0]]
+    """
+
+    @classmethod
+    def at(cls, kernel: Kernel, points: Shaped[Array, "rank *dim"]) -> "Neighbors":
+        """Return the weights of different points."""
+        return cls.trusted(points, kernel, _checks.to_jax(np.eye(len(points)), jnp.result_type(float)))
+
+    def __call__(self, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:
+        """Return the weights of the points in each x [sample, *dim]."""
+        points = self.landmarks
+        products = gram(self.kernel, x, points)
+        square = diagonal(self.kernel, x)[:, None] + diagonal(self.kernel, points)[None] - 2 * products
+        near, which = jax.lax.top_k(-square, min(NEAREST + 1, len(points)))
+        least = jnp.finfo(near.dtype).eps
+        distance = jnp.sqrt(jnp.maximum(-near, least))
+        weights = (1 / distance - 1 / distance[:, -1:]) ** 2
+        weights = weights.at[:, 0].add(least)  # where all are equally far
+        rows = jnp.arange(len(x))[:, None]
+        return jnp.zeros_like(square).at[rows, which].set(weights / jnp.sum(weights, axis=1, keepdims=True))
 
 
 def plain_features(basis: FeatureMap, x: Shaped[Array, "sample *dim"]) -> Float[Array, "sample rank"]:

@@ -10,7 +10,7 @@ from jaxtyping import Array, ScalarLike, Shaped
 
 from kbpjax import _checks
 from kbpjax.features import Basis
-from kbpjax.features.cholesky import Hats, Shares
+from kbpjax.features.cholesky import Hats, Neighbors, Shares
 from kbpjax.kernels import Kernel
 from kbpjax.kernels.base import random_rows
 from kbpjax.learning.data import TrainingData
@@ -45,7 +45,8 @@ def learn_model(
 ) -> KernelMRF:
     """Return the model of given kernels and ridges; see `kbpjax.fit`, which can choose them.
 
-    With smoothed counts, products of numbers are evaluated at `levels` {node type: sorted numbers}; None: chosen.
+    With smoothed counts, products are evaluated at `levels` {node type: sorted numbers, or different points}; None:
+    chosen levels of numbers, and the landmarks of others.
     `starts` are the node types whose starts have a separate marginal.
     """
     fix = "Pass for instance kbpjax.ConstantTime(eps=1e-2)."
@@ -98,7 +99,7 @@ def learn_model(
 
 
 def _of_counts(basis: NodeBasis, x: Array, levels: Array | None) -> NodeBasis:
-    """Return bases for smoothed counts: products are interpolated, linearly or by the shares of their landmarks."""
+    """Return bases for smoothed counts: products are interpolated between levels, or by shares of their landmarks."""
     rule, fix = "must select landmarks with relation='counts'", "Pass features=PivotedCholesky(), or relation='ridge'."
     _checks.require(isinstance(basis.messages, Basis), "rule", rule, type(basis.messages).__name__, fix)
     assert isinstance(basis.messages, Basis)
@@ -109,7 +110,8 @@ def _of_counts(basis: NodeBasis, x: Array, levels: Array | None) -> NodeBasis:
     if levels is None:
         return dataclasses.replace(basis, products=Shares.of(basis.products))
     residuals = basis.residuals[0], jnp.zeros_like(basis.residuals[1])
-    return NodeBasis(basis.messages, Hats.at(basis.messages.kernel, levels), levels, residuals)
+    between = Hats if levels.ndim == 1 else Neighbors
+    return NodeBasis(basis.messages, between.at(basis.messages.kernel, levels), levels, residuals)
 
 
 def count_levels(x: Shaped[Array, "sample *dim"], count: int) -> Shaped[Array, " level"] | None:

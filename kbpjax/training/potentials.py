@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 from kbpjax import _checks
 from kbpjax._misc import matmul
 from kbpjax.features import features
-from kbpjax.features.cholesky import Basis, Levels, plain_features
+from kbpjax.features.cholesky import Basis, Levels, Neighbors, plain_features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import Operators
 from kbpjax.kernels import RBF
@@ -86,7 +86,8 @@ class ClosedForm(eqx.Module):
         log_ratios: log r of each edge type, at the levels of its first and second end [type, level, level].
         log_prior: logarithms of the weights of the levels in the sums of updates [node_type, level].
         log_marginal: logarithms of the marginal in beliefs [node_type, level].
-        log_lengths: logarithms of the lengths of the intervals of the levels [node_type, level].
+        log_lengths: logarithms of the lengths of the intervals of the levels; of strings and the like, of the shares of
+            the samples that are near [node_type, level].
         features: f at the levels [node_type, level, feature].
         ends: node types of the ends of each edge type [type, 2].
         types: the numbers of the edge types.
@@ -121,9 +122,12 @@ class ClosedForm(eqx.Module):
         for v, x in levels.items():
             weights = prior_of(model, v)
             prior[v, : len(x)] = np.log(np.maximum(weights / weights.sum(), LEAST / len(x)))
-            density = np.asarray(MeanEmbedding().density(model, v, x))
-            marginal[v, : len(x)] = np.log(np.maximum(density / density.max(), SMALLEST))
-            lengths[v, : len(x)] = np.log(np.maximum(np.asarray(spacing(x)), LEAST))
+            if x.ndim > 1:  # candidates are samples: their density relative to them is 1
+                marginal[v, : len(x)], lengths[v, : len(x)] = 0, prior[v, : len(x)]
+            else:
+                density = np.asarray(MeanEmbedding().density(model, v, x))
+                marginal[v, : len(x)] = np.log(np.maximum(density / density.max(), SMALLEST))
+                lengths[v, : len(x)] = np.log(np.maximum(np.asarray(spacing(x)), LEAST))
             at_levels[v, : len(x), : found[v].shape[1]] = found[v]
         ends = {k: (a, b) for k, a, b in model.edge_types}
         of_messages = {v: np.asarray(features(model.bases[v], x)) for v, x in levels.items()}
@@ -193,7 +197,7 @@ def features_of(model: KernelMRF, node_type: int) -> np.ndarray:
     """Return the features of corrections at the levels of a node type [level, feature].
 
     Of numbers with the hats of sorted levels: u, u^2 / 2 and Gaussians of the normal scores u; of up to
-    `LABELS` states, an indicator of each; of others, the shares of some landmarks.
+    `LABELS` states, an indicator of each; of others, features of the first landmarks.
     """
     x = model.points[node_type]
     kernel = getattr(model.bases[node_type], "kernel", None)
@@ -314,7 +318,7 @@ def model_of(
         residuals=dict.fromkeys(shapes, (zero, zero)),
         ridges=dict.fromkeys(shapes, zero),
         edge_types=tuple((k, *map(int, pair)) for k, pair in zip(closed.types, closed.ends, strict=True)),
-        candidates=dict(model.points),
+        candidates={v: x if x.ndim == 1 else model.candidates[v] for v, x in model.points.items()},
         evidence_model=DensityRatio(),
         evidence_power=potentials.evidence,
         temperature=jnp.exp(potentials.heat),
@@ -329,7 +333,8 @@ def _basis(model: KernelMRF, node_type: int) -> Basis:
     """Return the basis in which the coefficients of a message are its values at the levels."""
     basis = model.bases[node_type]
     assert isinstance(basis, Basis)
-    return Levels.at(basis.kernel, model.points[node_type])
+    points = model.points[node_type]
+    return (Levels if points.ndim == 1 else Neighbors).at(basis.kernel, points)
 
 
 def _at_levels(model: KernelMRF, node_type: int, levels: Array) -> ObservationModel:

@@ -1,5 +1,6 @@
 """`train`: potentials learned through inference, by hiding values of the training cases and scoring their beliefs."""
 
+import dataclasses
 import inspect
 import itertools
 import math
@@ -16,6 +17,7 @@ from kbpjax._misc import warn
 from kbpjax._public import public
 from kbpjax.features.cholesky import RelativeBasis
 from kbpjax.inference.diagnostics import ConvergenceWarning
+from kbpjax.kernels.base import random_rows
 from kbpjax.learning.checkpoint import Checkpoint, digest
 from kbpjax.learning.data import TrainingData
 from kbpjax.learning.model import KernelMRF
@@ -24,6 +26,9 @@ from kbpjax.training.potentials import model_of
 from kbpjax.training.trainer import LOSSES, STARTS, WAYS, Options, Result, State, Trainer
 from kbpjax.tuning.hyperparameters import refit_of
 from kbpjax.tuning.tried import selection_of
+
+LEVELS = 512
+"""Largest number of levels of strings and the like, which are different samples."""
 
 FAILED = 0.01
 """Largest share of held-out cases that may not converge, or that of the closed form."""
@@ -69,6 +74,9 @@ def train(
     that are learned from others, in five folds, by the model's `hyperparameters`. Without these, and with fewer than
     ten cases, relations are the model's. The result has relations of all data.
 
+    Messages and beliefs are values on levels: of numbers a grid; of strings, sets, rankings and the like up to 512
+    different samples, or the landmarks where `fit` was given all kernels. Between them, functions are interpolated.
+
     Of graphs with more than 1500 nodes each step is on one of up to 12 parts of that size, unless each edge has its own
     potential. Nodes near the edge of a part pass messages, but are not scored.
 
@@ -77,8 +85,8 @@ def train(
     (Ctrl-C) ends training and keeps the best so far.
 
     Args:
-        model: a model of smoothed counts, of `fit(data, relation="counts")`, of variables that are single numbers,
-            angles or labels.
+        model: a model of smoothed counts, of `fit(data, relation="counts")`, of any variables but vectors and matrices
+            of floats: samples are too far apart to be their levels.
         data: the cases of one graph, of `pool`; the same as for `fit`.
         way: "scaled" trains the few numbers, "corrected" all; "auto": both, one after the other.
         start: "closed form": ratios of pairs; "gaussian": the Gaussian copula of the graph with the largest likelihood
@@ -186,15 +194,18 @@ def _trained(
     good = shares is None or (all(0 < share <= 1 for share in shares) and len(shares) > 0)
     _checks.require(good, "shares", "must be in (0, 1]", shares, "Pass for instance (0.1, 0.5).")
     counted = all(isinstance(basis, RelativeBasis) for basis in model.bases.values())
-    single = all(x.ndim == 1 for x in model.points.values())
     fix = "Pass kbpjax.fit(data, relation='counts')."
-    _checks.require(counted and single, "model", "must be of smoothed counts of single numbers", repr(model)[:60], fix)
+    _checks.require(counted, "model", "must be of smoothed counts", repr(model)[:60], fix)
+    vectors = [v for v, x in model.points.items() if x.ndim > 1 and np.issubdtype(x.dtype, np.floating)]
+    rule, fix = "must not have vectors of floats", "Make a node of each coordinate."
+    _checks.require(not vectors, "model", rule, f"node types {vectors}", fix)
     fix = "On trees messages are exact: there is little to train. Or pass kbpjax.fit(data, starts='pooled')."
     _checks.require(not model.starts, "model", "must not have own starts, which training does not keep", "some", fix)
     fix = "Pool the cases of one graph."
     _checks.require(len(data.cases) == 1, "data", "must be cases of one graph", f"{len(data.cases)} graphs", fix)
     graph = data.cases[0].graph
     model.check_types(graph)
+    model = _finer(model, data)
     if shares is None:
         shares = BESIDE_HOLES if has_holes(data.cases[0]) else SHARES
     hides = hide_shares(graph.num_nodes, shares) if hide is None else _checked(hide, graph.num_nodes)
@@ -243,6 +254,21 @@ def _trained(
     unit = "CRPS in standard deviations" if before is None else before.unit
     selection = selection_of([*(() if before is None else before), *tried], unit)
     return eqx.tree_at(lambda m: m.selection, result, selection, is_leaf=lambda leaf: leaf is None), apart
+
+
+def _finer(model: KernelMRF, data: TrainingData) -> KernelMRF:
+    """Return the model with different samples as the levels of strings and the like.
+
+    Landmarks are fewer, and far apart. They are kept by a model of given kernels, without hyperparameters.
+    """
+    chosen, others = model.hyperparameters, [v for v, x in model.points.items() if x.ndim > 1]
+    if chosen is None or not others:
+        return model
+    different = {v: np.unique(np.asarray(x), axis=0) for v, x in chosen.standardized(data).nodes.items() if v in others}
+    levels = {v: _checks.to_jax(x[random_rows(len(x), LEVELS)]) for v, x in different.items()}
+    refit = refit_of(model, levels)
+    assert refit is not None  # a model of smoothed counts
+    return dataclasses.replace(refit(data), hyperparameters=chosen, selection=model.selection)
 
 
 def _ranks(found: Sequence[Result]) -> NDArray[np.floating]:

@@ -200,7 +200,7 @@ class Hyperparameters(Checked):
 
 
 def _learned(chosen: Hyperparameters, data: TrainingData, levels: Mapping[int, Array] | None = None) -> KernelMRF:
-    """Return the model fitted to the data, with smoothed counts at levels {node type: sorted numbers}; None: chosen."""
+    """Return the model fitted to the data, with smoothed counts at levels {node type: points}; None: chosen."""
     data, own = with_cells(data) if chosen.edge_features else (data, None)
     if chosen.own_strength is not None:
         data, own = with_own_relations(data, chosen.own_strength, own)
@@ -221,9 +221,14 @@ def _learned(chosen: Hyperparameters, data: TrainingData, levels: Mapping[int, A
     return with_chosen(model, chosen.evidence_model, chosen.evidence_power, chosen.temperature, chosen.reweighting)
 
 
-def refit_of(model: KernelMRF) -> Callable[[TrainingData], KernelMRF] | None:
-    """Return what fits a model of smoothed counts to other data, at the same levels; None without hyperparameters."""
+def refit_of(model: KernelMRF, levels: Mapping[int, Array] | None = None) -> Callable[[TrainingData], KernelMRF] | None:
+    """Return what fits a model of smoothed counts to other data, at the same levels; None without hyperparameters.
+
+    Args:
+        model: the model.
+        levels: other levels of some node types.
+    """
     chosen = model.hyperparameters
     if chosen is None or chosen.relation != "counts":
         return None
-    return partial(_learned, chosen, levels=dict(model.points))
+    return partial(_learned, chosen, levels=dict(model.points) | dict(levels or {}))
