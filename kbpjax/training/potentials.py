@@ -318,7 +318,7 @@ def model_of(
         residuals=dict.fromkeys(shapes, (zero, zero)),
         ridges=dict.fromkeys(shapes, zero),
         edge_types=tuple((k, *map(int, pair)) for k, pair in zip(closed.types, closed.ends, strict=True)),
-        candidates={v: x if x.ndim == 1 else model.candidates[v] for v, x in model.points.items()},
+        candidates=dict(model.points) | {v: x for v, x in (model.candidates or {}).items() if x.ndim > 1},
         evidence_model=DensityRatio(),
         evidence_power=potentials.evidence,
         temperature=jnp.exp(potentials.heat),
