@@ -20,7 +20,7 @@ from kbpjax.inference.diagnostics import ConvergenceWarning
 from kbpjax.kernels.base import random_rows
 from kbpjax.learning.checkpoint import Checkpoint, digest
 from kbpjax.learning.data import TrainingData
-from kbpjax.learning.model import KernelMRF
+from kbpjax.learning.model import CHOSEN, KernelMRF
 from kbpjax.training.examples import BESIDE_HOLES, SHARES, Hide, has_holes, hide_shares
 from kbpjax.training.potentials import model_of
 from kbpjax.training.trainer import LOSSES, STARTS, WAYS, Options, Result, State, Trainer
@@ -268,7 +268,8 @@ def _finer(model: KernelMRF, data: TrainingData) -> KernelMRF:
     levels = {v: _checks.to_jax(x[random_rows(len(x), LEVELS)]) for v, x in different.items()}
     refit = refit_of(model, levels)
     assert refit is not None  # a model of smoothed counts
-    return dataclasses.replace(refit(data), hyperparameters=chosen, selection=model.selection)
+    same = {name: getattr(model, name) for name in (*CHOSEN, "hyperparameters", "selection")}
+    return dataclasses.replace(refit(data), **same)
 
 
 def _ranks(found: Sequence[Result]) -> NDArray[np.floating]:
