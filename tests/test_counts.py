@@ -268,6 +268,8 @@ def test_weights_of_neighbors_interpolate_continuously():
     weights = np.asarray(neighbors(path))
     assert (weights >= 0).all() and np.allclose(weights.sum(axis=1), 1) and ((weights > 1e-6).sum(axis=1) <= 4).all()
     assert np.abs(np.diff(weights, axis=0)).max() < 0.02
+    scaled = Neighbors.at(kbp.kernels.Scaled(kbp.RBF(1.0), 1e6), points)(path)
+    assert np.allclose(scaled, weights, atol=1e-4)
     # Of three points all have weights but the farthest; of one, that one.
     assert np.allclose(Neighbors.at(kbp.RBF(1.0), points[:3])(path[:5]).sum(axis=1), 1)
     assert np.allclose(Neighbors.at(kbp.RBF(1.0), points[:1])(path[:5]), 1)

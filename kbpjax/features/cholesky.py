@@ -212,12 +212,13 @@ class Neighbors(Basis):
         """Return the weights of the points in each x [sample, *dim]."""
         points = self.landmarks
         products = gram(self.kernel, x, points)
-        square = diagonal(self.kernel, x)[:, None] + diagonal(self.kernel, points)[None] - 2 * products
+        norms = diagonal(self.kernel, points)
+        square = diagonal(self.kernel, x)[:, None] + norms[None] - 2 * products
         near, which = jax.lax.top_k(-square, min(NEAREST + 1, len(points)))
-        least = jnp.finfo(near.dtype).eps
-        distance = jnp.sqrt(jnp.maximum(-near, least))
-        weights = (1 / distance - 1 / distance[:, -1:]) ** 2
-        weights = weights.at[:, 0].add(least)  # where all are equally far
+        rounding = jnp.finfo(near.dtype).eps * jnp.max(norms)
+        distance = jnp.sqrt(jnp.maximum(-near, jnp.where(rounding > 0, rounding, 1)))
+        weights = (distance[:, -1:] / distance - 1) ** 2
+        weights = weights.at[:, 0].add(jnp.finfo(near.dtype).eps)  # where all are equally far
         rows = jnp.arange(len(x))[:, None]
         return jnp.zeros_like(square).at[rows, which].set(weights / jnp.sum(weights, axis=1, keepdims=True))
 
@@ -372,6 +373,8 @@ FAR = 1e-3
 def represented(basis: Basis, x: Shaped[Array, "sample *dim"]) -> Float[Array, " sample"]:
     """Return the share of the squared norm of each feature that a basis represents, in [0, 1].
 
+    Of `Levels` it is the sum of the weights, and of `Neighbors` the share that the most similar point represents.
+
     Examples:
         >>> import jax.numpy as jnp, kbpjax as kbp
         >>> from kbpjax.features import cholesky_basis, represented
@@ -379,6 +382,11 @@ def represented(basis: Basis, x: Shaped[Array, "sample *dim"]) -> Float[Array, "
         [1.0, 0.0]
     """
     norms = diagonal(basis.kernel, x)
+    if isinstance(basis, Levels):  # weights, not coordinates of features; 0 far from all
+        return jnp.sum(basis(x), axis=1).astype(norms.dtype)
+    if isinstance(basis, Neighbors):
+        products = norms[:, None] * diagonal(basis.kernel, basis.landmarks)[None]
+        return jnp.max(gram(basis.kernel, x, basis.landmarks) ** 2 / jnp.where(products > 0, products, 1), axis=1)
     return jnp.sum(plain_features(basis, x) ** 2, axis=1).astype(norms.dtype) / jnp.where(norms > 0, norms, 1)
 
 

@@ -189,11 +189,16 @@ def _logs(model: KernelMRF, given: Any, *, fixed: StaticGraph) -> Array:
 
 
 def _distance(model: KernelMRF, node_type: int) -> Callable[[Array], Array]:
-    """Return a function from values to their distances from the levels: of numbers with an RBF, absolute ones."""
+    """Return a function from values to their distances from the levels.
+
+    Of numbers with an RBF, absolute ones in standard deviations; else, distances of features relative to their norm.
+    """
     levels, kernel = model.points[node_type], getattr(model.bases[node_type], "kernel", None)
     if levels.ndim == 1 and isinstance(kernel, RBF):
         spread = jnp.std(levels.astype(jnp.result_type(float)))
         return lambda x: jnp.abs(x[:, None] - levels[None]).astype(spread.dtype) / jnp.where(spread > 0, spread, 1)
     assert kernel is not None
     at = jax.vmap(lambda x: kernel(x, x))
-    return lambda x: jnp.sqrt(jnp.maximum(at(x)[:, None] + at(levels)[None] - 2 * gram(kernel, x, levels), 0))
+    norm = jnp.sqrt(jnp.mean(at(levels)))
+    square = lambda x: at(x)[:, None] + at(levels)[None] - 2 * gram(kernel, x, levels)
+    return lambda x: jnp.sqrt(jnp.maximum(square(x), 0)) / jnp.where(norm > 0, norm, 1)

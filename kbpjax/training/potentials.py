@@ -27,7 +27,7 @@ from kbpjax.features import features
 from kbpjax.features.cholesky import Basis, Levels, Neighbors, plain_features
 from kbpjax.graphs.graph import Graph
 from kbpjax.inference.operators import Operators
-from kbpjax.kernels import RBF
+from kbpjax.kernels import RBF, diagonal
 from kbpjax.learning.model import KernelMRF
 from kbpjax.learning.observations import DensityRatio, ObservationModel
 from kbpjax.learning.relations import Own, graph_with
@@ -197,7 +197,8 @@ def features_of(model: KernelMRF, node_type: int) -> np.ndarray:
     """Return the features of corrections at the levels of a node type [level, feature].
 
     Of numbers with the hats of sorted levels: u, u^2 / 2 and Gaussians of the normal scores u; of up to
-    `LABELS` states, an indicator of each; of others, features of the first landmarks.
+    `LABELS` states, an indicator of each; of others, features of the first landmarks, of mean
+    norm 1.
     """
     x = model.points[node_type]
     kernel = getattr(model.bases[node_type], "kernel", None)
@@ -207,8 +208,9 @@ def features_of(model: KernelMRF, node_type: int) -> np.ndarray:
         return np.concatenate([u[:, None], u[:, None] ** 2 / 2, waves], axis=1)
     if x.ndim == 1 and len(x) <= LABELS and not jnp.issubdtype(x.dtype, jnp.floating):
         return np.eye(len(x))
-    at = np.asarray(plain_features(model.bases[node_type], model.points[node_type]))
-    return at[:, : WAVES + 2]
+    at = np.asarray(plain_features(model.bases[node_type], x))
+    norm = 1.0 if kernel is None else float(jnp.sqrt(jnp.mean(diagonal(kernel, x))))
+    return at[:, : WAVES + 2] / (norm or 1.0)
 
 
 def normal_scores(model: KernelMRF, node_type: int) -> np.ndarray:
